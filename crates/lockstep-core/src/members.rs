@@ -1,0 +1,204 @@
+//! Who is in the group. Two lists, never confused: the [`Membership`] (voters and learners: who makes majorities)
+//! and the [`View`] (who is connected now: what the server is shown).
+
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::types::{MemberId, Uuid, ViewUuid};
+
+/// What a member's log counts for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Role {
+    /// Its log does not count for majorities: a member that is still being filled, or a classic replica.
+    Learner = 0,
+    /// Its log counts.
+    Voter = 1,
+    /// A voter without a database.
+    Arbitrator = 2,
+}
+
+impl Role {
+    /// Whether its log counts for majorities.
+    pub fn votes(self) -> bool {
+        !matches!(self, Role::Learner)
+    }
+}
+
+/// One member as the log knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Who it is in the log.
+    pub id: MemberId,
+    /// `wsrep_node_name`: unique within the cluster.
+    pub name: String,
+    /// Where its peers reach it: `host:port`.
+    pub address: String,
+    /// Where it is: `gmcast.segment`'s heir.
+    pub zone: u8,
+    /// What its log counts for now.
+    pub role: Role,
+    /// Whether it wants to vote once it has the state (`member.vote`, `pc.weight`).
+    pub wants_vote: bool,
+    /// Whether it keeps no database.
+    pub arbitrator: bool,
+}
+
+/// The latest such entry in a log is in force, committed or not.
+///
+/// **Invariant:** sorted by id, ids and names unique. Two consecutive ones differ by at most one voter.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Membership {
+    /// All members, sorted by id.
+    pub members: Vec<Member>,
+}
+
+impl Membership {
+    /// The member of this id.
+    pub fn get(&self, id: &MemberId) -> Option<&Member> {
+        self.members.binary_search_by(|m| m.id.cmp(id)).ok().map(|at| &self.members[at])
+    }
+
+    /// The member of this name.
+    pub fn by_name(&self, name: &str) -> Option<&Member> {
+        self.members.iter().find(|m| m.name == name)
+    }
+
+    /// Whether it votes.
+    pub fn is_voter(&self, id: &MemberId) -> bool {
+        self.get(id).is_some_and(|m| m.role.votes())
+    }
+
+    /// The ids whose logs count for majorities.
+    pub fn voters(&self) -> impl Iterator<Item = MemberId> + '_ {
+        self.members.iter().filter(|m| m.role.votes()).map(|m| m.id)
+    }
+
+    /// How many voters make a majority.
+    pub fn majority(&self) -> usize {
+        self.voters().count() / 2 + 1
+    }
+
+    /// The same with this member added or replaced.
+    pub fn with(&self, member: Member) -> Membership {
+        let mut members = self.members.clone();
+        match members.binary_search_by(|m| m.id.cmp(&member.id)) {
+            Ok(at) => members[at] = member,
+            Err(at) => members.insert(at, member),
+        }
+        Membership { members }
+    }
+
+    /// The same without this member.
+    pub fn without(&self, id: &MemberId) -> Membership {
+        Membership { members: self.members.iter().filter(|m| m.id != *id).cloned().collect() }
+    }
+
+    /// How many voters one has and the other has not.
+    pub fn voters_changed(&self, other: &Membership) -> usize {
+        self.voters().filter(|id| !other.is_voter(id)).count()
+            + other.voters().filter(|id| !self.is_voter(id)).count()
+    }
+
+    /// Writes it.
+    pub fn encode(&self, w: &mut Writer) {
+        w.u32(self.members.len() as u32);
+        for Member { id, name, address, zone, role, wants_vote, arbitrator } in &self.members {
+            w.raw(&id.0);
+            w.str(name);
+            w.str(address);
+            w.u8(*zone);
+            w.u8(*role as u8);
+            w.bool(*wants_vote);
+            w.bool(*arbitrator);
+        }
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`DecodeError`] also where ids are not sorted and unique.
+    pub fn decode(r: &mut Reader) -> Result<Membership, DecodeError> {
+        let n = r.count(28)?;
+        let mut members: Vec<Member> = Vec::with_capacity(n);
+        for _ in 0..n {
+            let member = Member {
+                id: Uuid(r.array()?),
+                name: r.str()?,
+                address: r.str()?,
+                zone: r.u8()?,
+                role: match r.u8()? {
+                    0 => Role::Learner,
+                    1 => Role::Voter,
+                    2 => Role::Arbitrator,
+                    _ => return Err(DecodeError::Invalid("role")),
+                },
+                wants_vote: r.bool()?,
+                arbitrator: r.bool()?,
+            };
+            if members.last().is_some_and(|last| last.id >= member.id) {
+                return Err(DecodeError::Invalid("order of members"));
+            }
+            members.push(member);
+        }
+        Ok(Membership { members })
+    }
+}
+
+/// One member as the server sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ViewMember {
+    /// Who it is in the log.
+    pub id: MemberId,
+    /// Who it is to the server: fresh at each connect.
+    pub view_uuid: ViewUuid,
+    /// `wsrep_node_name`.
+    pub name: String,
+    /// Where clients reach it (`wsrep_node_incoming_address`).
+    pub incoming: String,
+}
+
+/// Who is connected, leader first, then by name. An entry; takes a seqno.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct View {
+    /// Counts the views of a history (`wsrep_cluster_conf_id`), from 1.
+    pub number: u64,
+    /// The leader of the time first.
+    pub members: Vec<ViewMember>,
+}
+
+impl View {
+    /// The place of this member in it.
+    pub fn position(&self, id: &MemberId) -> Option<usize> {
+        self.members.iter().position(|m| m.id == *id)
+    }
+
+    /// Writes it.
+    pub fn encode(&self, w: &mut Writer) {
+        w.u64(self.number);
+        w.u32(self.members.len() as u32);
+        for ViewMember { id, view_uuid, name, incoming } in &self.members {
+            w.raw(&id.0);
+            w.raw(&view_uuid.0);
+            w.str(name);
+            w.str(incoming);
+        }
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where it is not one.
+    pub fn decode(r: &mut Reader) -> Result<View, DecodeError> {
+        let number = r.u64()?;
+        let n = r.count(40)?;
+        let mut members = Vec::with_capacity(n);
+        for _ in 0..n {
+            members.push(ViewMember {
+                id: Uuid(r.array()?),
+                view_uuid: Uuid(r.array()?),
+                name: r.str()?,
+                incoming: r.str()?,
+            });
+        }
+        Ok(View { number, members })
+    }
+}

@@ -1,0 +1,289 @@
+//! What members say to each other about the order. The wire's framing and checksums are the network's part.
+
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::state::State;
+use crate::types::*;
+use bytes::Bytes;
+
+/// A proposal on its way to the leader.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Proposal {
+    /// One of the kinds that [`EntryKind::may_be_proposed`].
+    pub kind: EntryKind,
+    /// The contents.
+    pub payload: Bytes,
+}
+
+/// A message of the order protocol. Every one carries its sender's term.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the variants say it; the fields repeat the paper's names")]
+pub enum Message {
+    /// Would you vote for me in `term` (which I have not entered)?
+    PreVote { term: Term, last_index: Index, last_term: Term },
+    /// `term` is the asked one where granted, the answerer's own where not.
+    PreVoteReply { term: Term, granted: bool },
+    /// Vote for me. `transfer`: the old leader asked me to, so do not wait for its silence.
+    Vote { term: Term, last_index: Index, last_term: Term, transfer: bool },
+    /// The answer; the voter's vote is on its disk.
+    VoteReply { term: Term, granted: bool },
+    /// The leader's entries after (`prev_index`, `prev_term`). Empty: a probe or a heartbeat.
+    Append {
+        /// The leader's.
+        term: Term,
+        /// The entry before the first of these.
+        prev_index: Index,
+        /// Its term.
+        prev_term: Term,
+        /// The leader's commit index.
+        commit: Index,
+        /// Up to here the leader's own log is on disk: its ack.
+        persisted: Index,
+        /// Comes back in the answer: round-trip times and read index (0: none).
+        context: u64,
+        /// The entries, dense from `prev_index + 1`.
+        entries: Vec<Entry>,
+    },
+    /// "My log is the term's leader's up to `persisted`, on disk", to the leader and to origins that wait.
+    Ack {
+        /// The sender's current term: counts only if it is the entry's term.
+        term: Term,
+        /// On the sender's disk, and the same as the leader's log.
+        persisted: Index,
+        /// In the sender's memory, and the same as the leader's log.
+        received: Index,
+        /// What the sender's server has finished: trimming waits for it.
+        finished: Seqno,
+        /// Of the append that this answers, 0 for none.
+        context: u64,
+    },
+    /// `prev_index` is not in my log, or of another term.
+    Reject {
+        /// The sender's.
+        term: Term,
+        /// The append's.
+        prev_index: Index,
+        /// Where the leader may try next: the last index that might agree.
+        hint_index: Index,
+        /// The term there.
+        hint_term: Term,
+        /// The database's position, where the sender has one: chooses the base if its log must begin anew.
+        position: Option<Seqno>,
+        /// Of the append that this answers.
+        context: u64,
+    },
+    /// Begin your log anew after this state (a new learner, or one whose log is too old).
+    Base {
+        /// The leader's.
+        term: Term,
+        /// What precedes the first entry that will follow.
+        state: Box<State>,
+        /// The append context, as in [`Message::Append`].
+        context: u64,
+    },
+    /// Numbers `first` and on of the sender's incarnation, in order.
+    Propose { term: Term, incarnation: u64, first: u64, proposals: Vec<Proposal> },
+    /// What the leader's log holds of the sender's session: go on after `number`. Also sent unasked by a new leader.
+    ProposeReply { term: Term, incarnation: u64, number: u64 },
+    /// Which index must I have to read what has been acknowledged until now?
+    ReadIndex { term: Term, context: u64 },
+    /// The leader's last appended index of when it was asked; it was still the leader after that. `None`: not a leader.
+    ReadIndexReply { term: Term, context: u64, index: Option<Index> },
+    /// Campaign at once: I hand over to you.
+    TimeoutNow { term: Term },
+}
+
+impl Message {
+    /// The sender's term (of a pre-vote, the one asked for).
+    pub fn term(&self) -> Term {
+        match self {
+            Message::PreVote { term, .. }
+            | Message::PreVoteReply { term, .. }
+            | Message::Vote { term, .. }
+            | Message::VoteReply { term, .. }
+            | Message::Append { term, .. }
+            | Message::Ack { term, .. }
+            | Message::Reject { term, .. }
+            | Message::Base { term, .. }
+            | Message::Propose { term, .. }
+            | Message::ProposeReply { term, .. }
+            | Message::ReadIndex { term, .. }
+            | Message::ReadIndexReply { term, .. }
+            | Message::TimeoutNow { term } => *term,
+        }
+    }
+
+    /// Writes it: a tag, the term, the fields.
+    pub fn encode(&self, w: &mut Writer) {
+        match self {
+            Message::PreVote { term, last_index, last_term } => {
+                w.u8(1);
+                w.u64(*term);
+                w.u64(*last_index);
+                w.u64(*last_term);
+            }
+            Message::PreVoteReply { term, granted } => {
+                w.u8(2);
+                w.u64(*term);
+                w.bool(*granted);
+            }
+            Message::Vote { term, last_index, last_term, transfer } => {
+                w.u8(3);
+                w.u64(*term);
+                w.u64(*last_index);
+                w.u64(*last_term);
+                w.bool(*transfer);
+            }
+            Message::VoteReply { term, granted } => {
+                w.u8(4);
+                w.u64(*term);
+                w.bool(*granted);
+            }
+            Message::Append { term, prev_index, prev_term, commit, persisted, context, entries } => {
+                w.u8(5);
+                w.u64(*term);
+                w.u64(*prev_index);
+                w.u64(*prev_term);
+                w.u64(*commit);
+                w.u64(*persisted);
+                w.u64(*context);
+                w.u32(entries.len() as u32);
+                for entry in entries {
+                    w.u64(entry.term);
+                    w.u32((ENTRY_BODY_HEADER + entry.payload.len()) as u32);
+                    entry.encode_body(w);
+                }
+            }
+            Message::Ack { term, persisted, received, finished, context } => {
+                w.u8(6);
+                w.u64(*term);
+                w.u64(*persisted);
+                w.u64(*received);
+                w.i64(*finished);
+                w.u64(*context);
+            }
+            Message::Reject { term, prev_index, hint_index, hint_term, position, context } => {
+                w.u8(7);
+                w.u64(*term);
+                w.u64(*prev_index);
+                w.u64(*hint_index);
+                w.u64(*hint_term);
+                w.i64(position.unwrap_or(SEQNO_UNDEFINED));
+                w.u64(*context);
+            }
+            Message::Base { term, state, context } => {
+                w.u8(8);
+                w.u64(*term);
+                w.u64(*context);
+                w.raw(&state.to_bytes());
+            }
+            Message::Propose { term, incarnation, first, proposals } => {
+                w.u8(9);
+                w.u64(*term);
+                w.u64(*incarnation);
+                w.u64(*first);
+                w.u32(proposals.len() as u32);
+                for Proposal { kind, payload } in proposals {
+                    w.u8(*kind as u8);
+                    w.bytes(payload);
+                }
+            }
+            Message::ProposeReply { term, incarnation, number } => {
+                w.u8(10);
+                w.u64(*term);
+                w.u64(*incarnation);
+                w.u64(*number);
+            }
+            Message::ReadIndex { term, context } => {
+                w.u8(11);
+                w.u64(*term);
+                w.u64(*context);
+            }
+            Message::ReadIndexReply { term, context, index } => {
+                w.u8(12);
+                w.u64(*term);
+                w.u64(*context);
+                w.bool(index.is_some());
+                w.u64(index.unwrap_or(0));
+            }
+            Message::TimeoutNow { term } => {
+                w.u8(13);
+                w.u64(*term);
+            }
+        }
+    }
+
+    /// Reads one; payloads share `bytes`' memory.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where it is not one.
+    pub fn decode(bytes: Bytes) -> Result<Message, DecodeError> {
+        let mut r = Reader::new(bytes);
+        let tag = r.u8()?;
+        let term = r.u64()?;
+        let message = match tag {
+            1 => Message::PreVote { term, last_index: r.u64()?, last_term: r.u64()? },
+            2 => Message::PreVoteReply { term, granted: r.bool()? },
+            3 => Message::Vote { term, last_index: r.u64()?, last_term: r.u64()?, transfer: r.bool()? },
+            4 => Message::VoteReply { term, granted: r.bool()? },
+            5 => {
+                let prev_index = r.u64()?;
+                let prev_term = r.u64()?;
+                let commit = r.u64()?;
+                let persisted = r.u64()?;
+                let context = r.u64()?;
+                let n = r.count(12 + ENTRY_BODY_HEADER)?;
+                let mut entries = Vec::with_capacity(n);
+                for at in 0..n as u64 {
+                    let entry_term = r.u64()?;
+                    let index = prev_index.checked_add(1 + at).ok_or(DecodeError::Invalid("index"))?;
+                    entries.push(Entry::decode_body(index, entry_term, r.bytes()?)?);
+                }
+                Message::Append { term, prev_index, prev_term, commit, persisted, context, entries }
+            }
+            6 => Message::Ack {
+                term,
+                persisted: r.u64()?,
+                received: r.u64()?,
+                finished: r.i64()?,
+                context: r.u64()?,
+            },
+            7 => Message::Reject {
+                term,
+                prev_index: r.u64()?,
+                hint_index: r.u64()?,
+                hint_term: r.u64()?,
+                position: Some(r.i64()?).filter(|p| *p >= 0),
+                context: r.u64()?,
+            },
+            8 => {
+                let context = r.u64()?;
+                return Ok(Message::Base { term, state: Box::new(State::from_bytes(r.rest())?), context });
+            }
+            9 => {
+                let incarnation = r.u64()?;
+                let first = r.u64()?;
+                let n = r.count(5)?;
+                let mut proposals = Vec::with_capacity(n);
+                for _ in 0..n {
+                    let kind = EntryKind::from_u8(r.u8()?)
+                        .filter(|k| k.may_be_proposed())
+                        .ok_or(DecodeError::Invalid("kind of a proposal"))?;
+                    proposals.push(Proposal { kind, payload: r.bytes()? });
+                }
+                Message::Propose { term, incarnation, first, proposals }
+            }
+            10 => Message::ProposeReply { term, incarnation: r.u64()?, number: r.u64()? },
+            11 => Message::ReadIndex { term, context: r.u64()? },
+            12 => {
+                let context = r.u64()?;
+                let known = r.bool()?;
+                let index = r.u64()?;
+                Message::ReadIndexReply { term, context, index: known.then_some(index) }
+            }
+            13 => Message::TimeoutNow { term },
+            _ => return Err(DecodeError::Invalid("kind of a message")),
+        };
+        r.end()?;
+        Ok(message)
+    }
+}

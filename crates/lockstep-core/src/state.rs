@@ -1,0 +1,256 @@
+//! What a log says, folded: the state after its last entry.
+//!
+//! Every segment of the log begins with such a state, so that a log whose beginning has been trimmed, or that begins
+//! in the middle because a joiner took it from there, still knows its members, its sessions and its seqno.
+
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::members::{Membership, View};
+use crate::policy::Policy;
+use crate::types::*;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How far certification may forget; the payload of an [`EntryKind::Trim`] entry.
+///
+/// A write-set whose last seen seqno is below `trim` fails certification everywhere. The verdicts are in the entry
+/// because nobody who starts in the middle of the log could work out those of write-sets whose window began before:
+/// with them, the index is exact for all that follow (see `certify`).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TrimMark {
+    /// Write-sets that have not seen this much fail.
+    pub trim: Seqno,
+    /// The verdicts of all seqnos up to this one are told by this mark and those before it.
+    pub verdicts_to: Seqno,
+    /// The seqnos above the previous mark's `verdicts_to`, up to this one's, that failed; ascending.
+    pub failed: Vec<Seqno>,
+}
+
+impl TrimMark {
+    /// As an entry's payload.
+    pub fn to_payload(&self) -> Bytes {
+        let mut w = Writer::with_capacity(20 + self.failed.len() * 8);
+        w.i64(self.trim);
+        w.i64(self.verdicts_to);
+        w.u32(self.failed.len() as u32);
+        for seqno in &self.failed {
+            w.i64(*seqno);
+        }
+        w.into_bytes()
+    }
+
+    /// Reads an entry's payload.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where it is not one.
+    pub fn from_payload(payload: Bytes) -> Result<TrimMark, DecodeError> {
+        let mut r = Reader::new(payload);
+        let trim = r.i64()?;
+        let verdicts_to = r.i64()?;
+        let n = r.count(8)?;
+        let mut failed = Vec::with_capacity(n);
+        for _ in 0..n {
+            failed.push(r.i64()?);
+        }
+        r.end()?;
+        Ok(TrimMark { trim, verdicts_to, failed })
+    }
+}
+
+/// The last proposal of a member that the log holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Session {
+    /// Of this life of its process.
+    pub incarnation: u64,
+    /// The highest number; all below it are in the log too.
+    pub number: u64,
+}
+
+/// The log, folded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct State {
+    /// The last entry's index; 0 before the first.
+    pub index: Index,
+    /// Its term.
+    pub term: Term,
+    /// Its seqno: that of the last entry up to it that took one.
+    pub seqno: Seqno,
+    /// Which history this is.
+    pub history: Uuid,
+    /// The latest membership entry.
+    pub membership: Arc<Membership>,
+    /// Where that entry is.
+    pub membership_index: Index,
+    /// The latest view entry.
+    pub view: Arc<View>,
+    /// The seqno of that entry.
+    pub view_seqno: Seqno,
+    /// The latest policy entry.
+    pub policy: Policy,
+    /// The latest trim mark.
+    pub trim: Seqno,
+    /// The trim mark before it. A log from which one certifies must begin at or below this one.
+    pub trim_previous: Seqno,
+    /// All verdicts up to this seqno are told by trim marks.
+    pub verdicts_to: Seqno,
+    /// What deduplicates proposals.
+    pub sessions: BTreeMap<MemberId, Session>,
+}
+
+impl State {
+    /// The state before the first entry of a new history that begins at `base` (0, or where another system's ended),
+    /// with this first membership in force.
+    pub fn genesis(history: Uuid, base: Seqno, membership: Membership) -> State {
+        State {
+            index: 0,
+            term: 0,
+            seqno: base,
+            history,
+            membership: Arc::new(membership),
+            membership_index: 0,
+            view: Arc::new(View::default()),
+            view_seqno: base,
+            policy: Policy::default(),
+            trim: base,
+            trim_previous: base,
+            verdicts_to: base,
+            sessions: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a proposal is the next of its session (else it is old, or comes after a gap).
+    pub fn is_next(&self, proposal: &ProposalId) -> bool {
+        match self.sessions.get(&proposal.member) {
+            Some(s) if s.incarnation == proposal.incarnation => proposal.number == s.number + 1,
+            Some(s) if s.incarnation > proposal.incarnation => false,
+            _ => proposal.number == 1,
+        }
+    }
+
+    /// Adds the next entry.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where a control entry cannot be read, or the entry is not the next one: the log is damaged or
+    /// of a newer version, and nothing after this can be trusted.
+    pub fn apply(&mut self, entry: &Entry) -> Result<(), DecodeError> {
+        if entry.index != self.index + 1 || entry.term < self.term {
+            return Err(DecodeError::Invalid("place in the log"));
+        }
+        let step = entry.kind.takes_seqno() as i64;
+        let skips = entry.kind == EntryKind::View && entry.seqno > self.seqno;
+        if entry.seqno != self.seqno + step && !skips {
+            return Err(DecodeError::Invalid("seqno"));
+        }
+        match entry.kind {
+            EntryKind::Membership => {
+                let mut r = Reader::new(entry.payload.clone());
+                self.membership = Arc::new(Membership::decode(&mut r)?);
+                r.end()?;
+                self.membership_index = entry.index;
+                let membership = &self.membership;
+                self.sessions.retain(|id, _| membership.get(id).is_some());
+            }
+            EntryKind::View => {
+                let mut r = Reader::new(entry.payload.clone());
+                self.view = Arc::new(View::decode(&mut r)?);
+                r.end()?;
+                self.view_seqno = entry.seqno;
+            }
+            EntryKind::Policy => {
+                let mut r = Reader::new(entry.payload.clone());
+                self.policy = Policy::decode(&mut r)?;
+            }
+            EntryKind::Trim => {
+                let mark = TrimMark::from_payload(entry.payload.clone())?;
+                self.trim_previous = self.trim;
+                self.trim = mark.trim.max(self.trim);
+                self.verdicts_to = mark.verdicts_to.max(self.verdicts_to);
+            }
+            EntryKind::Noop
+            | EntryKind::WriteSet
+            | EntryKind::TotalOrder
+            | EntryKind::Piece
+            | EntryKind::Note => {}
+        }
+        if !entry.proposal.member.is_nil() {
+            let ProposalId { member, incarnation, number } = entry.proposal;
+            self.sessions.insert(member, Session { incarnation, number });
+        }
+        self.index = entry.index;
+        self.term = entry.term;
+        self.seqno = entry.seqno;
+        Ok(())
+    }
+
+    /// As a blob, for the head of a segment and for a joiner.
+    pub fn to_bytes(&self) -> Bytes {
+        let State {
+            index,
+            term,
+            seqno,
+            history,
+            membership,
+            membership_index,
+            view,
+            view_seqno,
+            policy,
+            trim,
+            trim_previous,
+            verdicts_to,
+            sessions,
+        } = self;
+        let mut w = Writer::with_capacity(512);
+        w.u16(1);
+        w.u64(*index);
+        w.u64(*term);
+        w.i64(*seqno);
+        w.raw(&history.0);
+        membership.encode(&mut w);
+        w.u64(*membership_index);
+        view.encode(&mut w);
+        w.i64(*view_seqno);
+        policy.encode(&mut w);
+        w.i64(*trim);
+        w.i64(*trim_previous);
+        w.i64(*verdicts_to);
+        w.u32(sessions.len() as u32);
+        for (member, Session { incarnation, number }) in sessions {
+            w.raw(&member.0);
+            w.u64(*incarnation);
+            w.u64(*number);
+        }
+        w.into_bytes()
+    }
+
+    /// Reads [`State::to_bytes`].
+    ///
+    /// # Errors
+    /// [`DecodeError`] where it is not one, or of a newer version.
+    pub fn from_bytes(bytes: Bytes) -> Result<State, DecodeError> {
+        let mut r = Reader::new(bytes);
+        if r.u16()? != 1 {
+            return Err(DecodeError::Invalid("version of a log state"));
+        }
+        let mut state = State {
+            index: r.u64()?,
+            term: r.u64()?,
+            seqno: r.i64()?,
+            history: Uuid(r.array()?),
+            membership: Arc::new(Membership::decode(&mut r)?),
+            membership_index: r.u64()?,
+            view: Arc::new(View::decode(&mut r)?),
+            view_seqno: r.i64()?,
+            policy: Policy::decode(&mut r)?,
+            trim: r.i64()?,
+            trim_previous: r.i64()?,
+            verdicts_to: r.i64()?,
+            sessions: BTreeMap::new(),
+        };
+        for _ in 0..r.count(32)? {
+            let member = Uuid(r.array()?);
+            state.sessions.insert(member, Session { incarnation: r.u64()?, number: r.u64()? });
+        }
+        r.end()?;
+        Ok(state)
+    }
+}

@@ -1,0 +1,2 @@
+//! The simulator.
+fn main() {}
