@@ -1,0 +1,266 @@
+//! What front ends see of a node: start it, connect it, submit to the log, take deliveries from it.
+//!
+//! A front end's threads are its own; the node has two (`ls-node`, `ls-log`). A thread that submits waits in
+//! [`Submission::wait`] and is woken exactly once, when its entry has been ordered and certified. Threads that take
+//! deliveries call [`crate::Node::next`].
+
+use bytes::Bytes;
+use lockstep_core::members::ViewMember;
+use lockstep_core::writeset::WriteSet;
+use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid, ViewUuid};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How serious a line of the log is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    /// The node cannot go on.
+    Error,
+    /// Somebody should look.
+    Warn,
+    /// What happened.
+    Info,
+    /// For those who look for a fault (`debug = yes`).
+    Debug,
+}
+
+/// Where lines of the log go. Called from the node's own threads; must not block for long.
+pub type Logger = Arc<dyn Fn(Level, &str) + Send + Sync>;
+
+/// What a node needs to exist.
+#[derive(Clone)]
+pub struct NodeConfig {
+    /// `wsrep_node_name`, at most 31 bytes.
+    pub name: String,
+    /// Where the log, the identity and the socket live.
+    pub data_dir: PathBuf,
+    /// Where the log lives, if not there (`log.dir`).
+    pub log_dir: Option<PathBuf>,
+    /// Where to listen for peers: `tcp://host:port`, `host:port` or `host`.
+    pub listen: String,
+    /// What peers are told to connect to (`host:port`).
+    pub address: String,
+    /// Where clients reach the server (`wsrep_node_incoming_address`).
+    pub incoming: String,
+    /// `member.zone`, `gmcast.segment`.
+    pub zone: u8,
+    /// `member.vote`; false also for `pc.weight = 0`.
+    pub wants_vote: bool,
+    /// Timing and sizes.
+    pub tuning: Tuning,
+    /// `status.address`: a TCP address for read-only status, if any.
+    pub status_address: Option<String>,
+    /// The lines.
+    pub logger: Logger,
+    /// Numbers of the front end that are served with the node's (called on `ls-node`: only reads atomics).
+    pub front_end_stats: Option<Arc<dyn Fn() -> Vec<(&'static str, f64)> + Send + Sync>>,
+}
+
+/// Timing and sizes, from the options.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// `net.heartbeat`.
+    pub heartbeat: Duration,
+    /// `cluster.election_timeout`, randomised to twice that.
+    pub election_timeout: Duration,
+    /// `cluster.evict_timeout`.
+    pub evict_timeout: Duration,
+    /// `log.segment`, bytes.
+    pub segment_bytes: u64,
+    /// `log.size`, bytes: trimmed above this.
+    pub log_bytes: u64,
+    /// `log.max_size`, bytes.
+    pub log_max_bytes: u64,
+    /// `log.keep_min`.
+    pub log_keep: Duration,
+    /// `apply.lag_limit`, entries.
+    pub lag_limit: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            heartbeat: Duration::from_millis(100),
+            election_timeout: Duration::from_millis(600),
+            evict_timeout: Duration::from_secs(300),
+            segment_bytes: 64 << 20,
+            log_bytes: 1 << 30,
+            log_max_bytes: 8 << 30,
+            log_keep: Duration::from_secs(600),
+            lag_limit: 10_000,
+        }
+    }
+}
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct ConnectArgs {
+    /// `wsrep_cluster_name`.
+    pub cluster: String,
+    /// Peers to try, `host:port` each, from `wsrep_cluster_address`.
+    pub peers: Vec<String>,
+    /// Found a new cluster.
+    pub bootstrap: bool,
+    /// Where the database stands, as far as anybody knows ([`Gtid::UNDEFINED`] where not): what follows it in the
+    /// log is delivered; else, or where the log does not reach back to it, the state is transferred. With
+    /// `bootstrap`, the new history goes on from here (a database that comes from Galera keeps its GTIDs).
+    pub position: Gtid,
+    /// How long to wait for a primary component (`pc.wait_prim_timeout`).
+    pub timeout: Duration,
+}
+
+/// Why a node does not start or connect. The text says what is wrong and what to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NodeError {
+    /// The configuration or the environment: a port taken, a directory not writable, a bad address.
+    Setup(String),
+    /// The log folder: damaged, of a newer version, of another member, in use.
+    Log(String),
+    /// The cluster refused this member: another cluster's name, the name is taken, a protocol too old.
+    Refused(String),
+    /// No primary component within the time.
+    Timeout(String),
+    /// The call does not fit the node's state (connect twice, submit before connect).
+    State(&'static str),
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NodeError::Setup(text) | NodeError::Log(text) | NodeError::Refused(text) | NodeError::Timeout(text) => {
+                f.write_str(text)
+            }
+            NodeError::State(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for NodeError {}
+
+/// Whether a view can work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ViewStatus {
+    /// It has the majority.
+    Primary,
+    /// It has not, or this member is cut off.
+    NonPrimary,
+    /// The last view before [`Delivery::Closed`].
+    Disconnected,
+}
+
+/// A view as the server is shown it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ViewInfo {
+    /// Its place in the history. A non-Primary view has the seqno of what was delivered last.
+    pub gtid: Gtid,
+    /// `wsrep_cluster_conf_id`; −1 where not Primary.
+    pub number: i64,
+    /// Whether it can work.
+    pub status: ViewStatus,
+    /// The leader first.
+    pub members: Vec<ViewMember>,
+    /// The own place in it; `None` in a view from before (re)joining, or in which this member was missing.
+    pub my_index: Option<usize>,
+}
+
+/// A write-set or total-order statement in its place.
+#[derive(Clone, Debug)]
+pub struct Ordered {
+    /// Its seqno; the history is that of the last Primary view.
+    pub seqno: Seqno,
+    /// [`EntryKind::WriteSet`] or [`EntryKind::TotalOrder`].
+    pub kind: EntryKind,
+    /// Certification's verdict, the same on every member. A failed one still takes its turn in commit order.
+    pub pass: bool,
+    /// All seqnos up to this one must have finished before it may be applied.
+    pub depends_on: Seqno,
+    /// Who proposed it.
+    pub origin: MemberId,
+    /// The write-set, its pieces put together.
+    pub writeset: WriteSet,
+}
+
+/// What becomes of a submission.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// It has its place, and it is the waiting thread's.
+    Ordered(Ordered),
+    /// It has no place and never will have: it was not sent to anyone.
+    NotSent,
+    /// Nobody knows: the majority, or the connection, was lost while it was under way. If the log has it after all,
+    /// it is delivered as anybody's.
+    Unknown,
+}
+
+/// Something for the front end, in order. Everything but [`Delivery::Ordered`] is to be handled alone: after all that
+/// came before it has finished, before anything that comes after it.
+#[derive(Clone, Debug)]
+pub enum Delivery {
+    /// The node is in the cluster's log; the view is the newest that has this member (`connected_cb`). First of all,
+    /// and again after the own view UUID changed.
+    Connected(ViewInfo),
+    /// The log does not reach back to the database's position: ask the server for a state-transfer request
+    /// (`sst_request_cb`), hand it to [`crate::Node::request_state`], and go on taking deliveries; nothing but
+    /// non-Primary views comes before [`crate::Node::state_received`].
+    StateNeeded,
+    /// A view: from the log (its seqno is its own: takes a turn in apply and commit order), the first one at exactly
+    /// the database's position (`in_log == false`), or a non-Primary one (`in_log == false`).
+    View {
+        /// The view.
+        info: ViewInfo,
+        /// Whether it is an entry with a seqno of its own.
+        in_log: bool,
+    },
+    /// Somebody else's entry (or an own one whose thread did not wait for it).
+    Ordered(Ordered),
+    /// This member is to donate its state (`sst_donate_cb`) at its last finished seqno, then to call
+    /// [`crate::Node::donation_done`]. From now until then it is Donor.
+    Donate {
+        /// To be given back in `donation_done`.
+        id: u64,
+        /// The joiner's request, as its server made it.
+        request: Bytes,
+        /// The joiner's name, for the log.
+        joiner: String,
+        /// Donate nothing below this seqno (already reached when this is delivered).
+        at_least: Seqno,
+    },
+    /// The state transfer that was asked for cannot be had (no donor, the donor failed): text for the log. The node
+    /// goes on trying only if `request_state` is called again.
+    StateFailed(String),
+    /// This member has caught up (`synced_cb`).
+    Synced,
+    /// No delivery follows.
+    Closed,
+}
+
+/// `wsrep_local_state`, as the node keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum LocalState {
+    /// Not connected, or no primary component.
+    Initialized = 0,
+    /// Waiting for state.
+    Joining = 1,
+    /// Donating, or desynced by the user or by lag.
+    Donor = 2,
+    /// Has the state, catches up.
+    Joined = 3,
+    /// Caught up.
+    Synced = 4,
+    /// Inconsistent; must not go on.
+    Error = 5,
+}
+
+/// Who the server is told that we are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// In the log.
+    pub member: MemberId,
+    /// To the server; fresh at each connect.
+    pub view_uuid: ViewUuid,
+    /// The history; nil before the first view.
+    pub history: Uuid,
+}
