@@ -1,1 +1,22 @@
-//! lockstep-lab.
+//! The lab: experiments with real MariaDB servers.
+//!
+//! A [`Cluster`] is a folder of servers, all of one account, on ports of loopback that were free; each is started,
+//! stopped, killed and paused like any daemon, and asked in SQL through a [`Client`] of our own. Nothing here knows
+//! anything of Lockstep's insides: the provider is a path, so that Galera's own can run the same experiments.
+
+mod client;
+mod cluster;
+mod config;
+mod error;
+mod install;
+mod ports;
+mod process;
+mod server;
+
+pub use client::{Answer, Client};
+pub use cluster::{Bench, Cluster, ClusterSpec, SETTLE_TIMEOUT};
+pub use config::{ServerConfig, SstMethod, Wsrep, host_port};
+pub use error::{LabError, Result};
+pub use install::{Account, Installation, is_root};
+pub use ports::{free_ports, has_ipv6, is_free};
+pub use server::{ANSWER_TIMEOUT, START_TIMEOUT, STOP_TIMEOUT, Server};

@@ -1,0 +1,295 @@
+//! A cluster of real servers that lasts as long as the value: everything is killed and deleted when it is dropped,
+//! and also, by a small watchdog process, when this process dies first.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::config::{ServerConfig, SstMethod, Wsrep, host_port};
+use crate::error::{LabError, Result};
+use crate::install::Installation;
+use crate::ports::free_ports;
+use crate::server::{START_TIMEOUT, Server};
+
+/// A folder for servers, deleted in the end.
+#[derive(Debug)]
+pub struct Bench {
+    install: Installation,
+    dir: PathBuf,
+    template: PathBuf,
+    watchdog: Option<Child>,
+    keep: bool,
+}
+
+// The data of servers that run as another account must be reachable through folders open to all, which a home or a
+// per-user temporary folder need not be.
+const PARENT: &str = "/var/tmp";
+
+/// Kills the sessions whose numbers are in the folder's `*.pid` files once its standard input ends, which happens
+/// when our process is gone, however it went; then deletes the folder.
+const WATCHDOG: &str = r#"
+trap '' INT TERM HUP
+while read -r line; do [ "$line" = done ] && exit 0; done
+for file in "$1"/*.pid; do
+    case "$file" in *.server.pid) continue ;; esac
+    if pid=$(cat "$file" 2>/dev/null) && grep -qs "$1" "/proc/$pid/cmdline"; then
+        pkill -9 -s "$pid" || kill -9 "$pid"
+    fi
+done
+sleep 0.5
+rm -rf "$1"
+"#;
+
+impl Bench {
+    /// Makes the folder and, once, the data directory that every server of it starts from.
+    pub fn new() -> Result<Bench> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let install = Installation::find()?;
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = Path::new(PARENT).join(format!("lockstep-{}-{number}", std::process::id()));
+        if dir.exists() {
+            // Another process had our number and left in a hurry.
+            std::fs::remove_dir_all(&dir).map_err(LabError::path("remove", &dir))?;
+        }
+        install.make_dir(&dir, 0o755)?;
+        let watchdog = Command::new("sh")
+            .args(["-c", WATCHDOG, "watchdog"])
+            .arg(&dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(LabError::io("start the watchdog shell"))?;
+        let template = dir.join("template");
+        let keep = std::env::var_os("LOCKSTEP_LAB_KEEP").is_some();
+        let bench = Bench { install, dir, template, watchdog: Some(watchdog), keep };
+        bench.install.make_template(&bench.template, true)?;
+        Ok(bench)
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The programs and the account in use.
+    pub fn installation(&self) -> &Installation {
+        &self.install
+    }
+
+    /// A plain server, not started, with a fresh database.
+    pub fn server(&self, name: &str, server_id: u32) -> Result<Server> {
+        let config = ServerConfig::new(name, &self.dir, free_ports(1)?, server_id);
+        self.fresh_data(&config)?;
+        Ok(Server::new(config, &self.install))
+    }
+
+    /// Gives a stopped server a fresh database.
+    pub fn fresh_data(&self, config: &ServerConfig) -> Result<()> {
+        let datadir = config.datadir();
+        if datadir.exists() {
+            std::fs::remove_dir_all(&datadir).map_err(LabError::path("remove", &datadir))?;
+        }
+        self.install.copy_template(&self.template, &datadir)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if self.keep {
+            eprintln!("kept: {}", self.dir.display());
+        } else {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+        if let Some(mut watchdog) = self.watchdog.take() {
+            if let Some(mut stdin) = watchdog.stdin.take() {
+                let _ = std::io::Write::write_all(&mut stdin, b"done\n");
+            }
+            let _ = watchdog.wait();
+        }
+    }
+}
+
+/// What a cluster is to be like.
+#[derive(Debug, Clone)]
+pub struct ClusterSpec {
+    /// The provider's file; it is copied before use.
+    pub provider: PathBuf,
+    /// How many members.
+    pub members: usize,
+    /// Host under which the members reach each other (IPv6 without brackets).
+    pub host: String,
+    /// How joiners get the database.
+    pub sst_method: SstMethod,
+    /// `wsrep_slave_threads`.
+    pub appliers: u32,
+    /// Whether members write binlogs.
+    pub log_bin: bool,
+    /// Further provider options of every member.
+    pub provider_options: Vec<(String, String)>,
+    /// Further lines of every member's `[mysqld]`.
+    pub extra: Vec<String>,
+}
+
+impl ClusterSpec {
+    /// Three members on 127.0.0.1 with rsync and four appliers.
+    pub fn new(provider: &Path) -> ClusterSpec {
+        ClusterSpec {
+            provider: provider.to_owned(),
+            members: 3,
+            host: "127.0.0.1".into(),
+            sst_method: SstMethod::Rsync,
+            appliers: 4,
+            log_bin: false,
+            provider_options: Vec::new(),
+            extra: Vec::new(),
+        }
+    }
+}
+
+/// A running cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The members, named n1, n2, ...
+    pub servers: Vec<Server>,
+    /// Their folder. Declared last: it is deleted after the servers are dead.
+    bench: Bench,
+}
+
+impl Cluster {
+    /// Makes the members' files without starting any.
+    pub fn prepare(spec: &ClusterSpec) -> Result<Cluster> {
+        let bench = Bench::new()?;
+        let provider = bench.dir.join("provider.so");
+        bench.install.copy_provider(&spec.provider, &provider)?;
+        let mut ports = Vec::new();
+        for _ in 0..spec.members {
+            ports.push(free_ports(4)?);
+        }
+        let peers: Vec<String> = ports.iter().map(|port| host_port(&spec.host, *port)).collect();
+        let mut servers = Vec::new();
+        for (i, port) in ports.iter().enumerate() {
+            let mut config = ServerConfig::new(&format!("n{}", i + 1), &bench.dir, port + 3, i as u32 + 1);
+            config.log_bin = spec.log_bin;
+            config.extra = spec.extra.clone();
+            config.wsrep = Some(Wsrep {
+                provider: provider.clone(),
+                cluster_name: "lab".into(),
+                peers: peers.clone(),
+                host: spec.host.clone(),
+                peer_port: *port,
+                sst_port: port + 2,
+                sst_method: spec.sst_method,
+                appliers: spec.appliers,
+                provider_options: spec.provider_options.clone(),
+            });
+            bench.fresh_data(&config)?;
+            servers.push(Server::new(config, &bench.install));
+        }
+        Ok(Cluster { servers, bench })
+    }
+
+    /// Makes and starts a cluster: the first member bootstraps, the others join one after the other.
+    pub fn start(spec: &ClusterSpec) -> Result<Cluster> {
+        let mut cluster = Cluster::prepare(spec)?;
+        cluster.bootstrap()?;
+        Ok(cluster)
+    }
+
+    /// Starts all members, the first with `--wsrep-new-cluster`.
+    pub fn bootstrap(&mut self) -> Result<()> {
+        for (i, server) in self.servers.iter_mut().enumerate() {
+            server.start(if i == 0 { &["--wsrep-new-cluster"] } else { &[] })?;
+        }
+        self.wait_size(self.servers.len())
+    }
+
+    /// The folder of the cluster's files.
+    pub fn bench(&self) -> &Bench {
+        &self.bench
+    }
+
+    /// Waits until every running member sees `size` members and is synced.
+    pub fn wait_size(&mut self, size: usize) -> Result<()> {
+        for server in &mut self.servers {
+            if !server.is_running() {
+                continue;
+            }
+            server.wait_ready(START_TIMEOUT)?;
+            server.wait_for(&format!("does not see {size} members"), START_TIMEOUT, |s| {
+                let seen = s.query("SHOW GLOBAL STATUS LIKE 'wsrep_cluster_size'");
+                match seen.and_then(|a| a.column("Value").map(str::to_owned)) {
+                    Ok(seen) if seen == size.to_string() => Ok(()),
+                    Ok(seen) => Err(format!("it sees {seen}")),
+                    Err(e) => Err(e.to_string()),
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether every member runs, is synced, and sees all the others.
+    pub fn is_whole(&mut self) -> bool {
+        let size = self.servers.len().to_string();
+        self.servers.iter_mut().all(|server| {
+            server.is_running()
+                && server.wsrep_status().is_ok_and(|status| {
+                    status.get("wsrep_ready").is_some_and(|v| v == "ON")
+                        && status.get("wsrep_local_state").is_some_and(|v| v == "4")
+                        && status.get("wsrep_cluster_size") == Some(&size)
+                })
+        })
+    }
+
+    /// Waits until every running member has applied what was committed before, and checks that `sql` (which must
+    /// return rows in a fixed order) has the same answer on all. Returns that answer.
+    pub fn same_everywhere(&self, sql: &str) -> Result<crate::client::Answer> {
+        let mut first: Option<(String, crate::client::Answer)> = None;
+        for server in &self.servers {
+            if server.pid().is_none() {
+                continue;
+            }
+            let mut client = server.client()?;
+            client.query("SET SESSION wsrep_sync_wait = 15")?;
+            let answer = client.query(sql)?;
+            match &first {
+                None => first = Some((server.name().to_owned(), answer)),
+                Some((name, expected)) if *expected != answer => {
+                    return Err(LabError::Value(format!(
+                        "members differ on [{sql}]: {name} says {:?}, {} says {:?}",
+                        expected.rows,
+                        server.name(),
+                        answer.rows
+                    )));
+                }
+                Some(_) => {}
+            }
+        }
+        first.map(|(_, answer)| answer).ok_or_else(|| LabError::Value("no member runs".into()))
+    }
+
+    /// The logs of all members, shortened, for a failure's report.
+    pub fn log_tails(&self, lines: usize) -> String {
+        self.servers.iter().map(|s| format!("--- {} ---\n{}\n", s.name(), s.log_tail(lines))).collect()
+    }
+
+    /// Stops all members in order, the last first, and waits for each.
+    pub fn stop(&mut self) -> Result<()> {
+        for server in self.servers.iter_mut().rev() {
+            server.stop()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            server.kill();
+        }
+    }
+}
+
+/// How long a cluster may take for what usually takes a second or two on a busy machine.
+pub const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,0 +1,159 @@
+//! What the machine has: the server's programs, the account to run them as, and a fresh data directory to copy.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::error::{LabError, Result};
+
+/// The programs of one MariaDB installation and the account that runs the servers.
+#[derive(Debug, Clone)]
+pub struct Installation {
+    /// The server.
+    pub mariadbd: PathBuf,
+    /// Makes the system tables.
+    pub install_db: PathBuf,
+    /// Galera's own start-up helper, if it is installed.
+    pub galera_recovery: Option<PathBuf>,
+    /// Whom to run servers as: `mysql` where this process is root, else `None` (as ourselves).
+    pub account: Option<Account>,
+}
+
+/// An account of the system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// Login name.
+    pub name: String,
+    /// User number.
+    pub uid: u32,
+    /// Group number.
+    pub gid: u32,
+}
+
+impl Installation {
+    /// Finds the installed server. Says what to install where something is missing.
+    pub fn find() -> Result<Installation> {
+        let hint = "run scripts/setup.sh (Debian: apt-get install mariadb-server mariadb-backup rsync)";
+        let need = |name: &str| {
+            find_program(name).ok_or_else(|| LabError::Missing {
+                what: format!("the program {name}"),
+                hint: hint.to_owned(),
+            })
+        };
+        Ok(Installation {
+            mariadbd: need("mariadbd")?,
+            install_db: need("mariadb-install-db")?,
+            galera_recovery: find_program("galera_recovery"),
+            account: if is_root()? { Some(account("mysql")?) } else { None },
+        })
+    }
+
+    /// Makes `path` (and its parents) a directory of the account, readable by all who must traverse it.
+    pub fn make_dir(&self, path: &Path, mode: u32) -> Result<()> {
+        std::fs::create_dir_all(path).map_err(LabError::path("create", path))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+            .map_err(LabError::path("set the mode of", path))?;
+        self.give(path)
+    }
+
+    /// Makes the account the owner of `path`.
+    pub fn give(&self, path: &Path) -> Result<()> {
+        match &self.account {
+            Some(a) => {
+                chown(path, Some(a.uid), Some(a.gid)).map_err(LabError::path("change the owner of", path))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a fresh data directory at `dir` with the system tables. Root signs in without a password: to
+    /// anybody on this machine's loopback if `open`, else only the system's root over the Unix socket.
+    pub fn make_template(&self, dir: &Path, open: bool) -> Result<()> {
+        let mut command = Command::new(&self.install_db);
+        command
+            .arg("--no-defaults")
+            .arg(format!("--datadir={}", dir.display()))
+            .arg(format!("--auth-root-authentication-method={}", if open { "normal" } else { "socket" }))
+            .args(["--skip-test-db", "--skip-name-resolve", "--innodb-log-file-size=32M"]);
+        if let Some(a) = &self.account {
+            command.arg(format!("--user={}", a.name));
+        }
+        run_to_end(&mut command).map(|_| ())
+    }
+
+    /// Copies a data directory made by [`Installation::make_template`] to `to`, which must not exist yet.
+    pub fn copy_template(&self, from: &Path, to: &Path) -> Result<()> {
+        let mut command = Command::new("cp");
+        command.args(["-a", "--reflink=auto", "--sparse=always"]).arg(from).arg(to);
+        run_to_end(&mut command).map(|_| ())
+    }
+
+    /// Copies a provider to `to`, where the servers' account can read it and no later build replaces it under
+    /// a running server.
+    pub fn copy_provider(&self, from: &Path, to: &Path) -> Result<()> {
+        if !from.is_file() {
+            return Err(LabError::Missing {
+                what: format!("the provider {}", from.display()),
+                hint: "build it with `cargo build --release -p lockstep-wsrep`, or name another".into(),
+            });
+        }
+        // A new file, never the old one overwritten: a server may have that mapped.
+        let fresh = to.with_extension("new");
+        std::fs::copy(from, &fresh).map_err(LabError::path("copy the provider to", &fresh))?;
+        std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o644))
+            .and_then(|()| std::fs::rename(&fresh, to))
+            .map_err(LabError::path("put the provider at", to))
+    }
+}
+
+/// Whether this process may act as root.
+pub fn is_root() -> Result<bool> {
+    let me = std::fs::metadata("/proc/self").map_err(LabError::io("read /proc/self"))?;
+    Ok(me.uid() == 0)
+}
+
+fn account(name: &str) -> Result<Account> {
+    let missing = || LabError::Missing {
+        what: format!("the account {name}"),
+        hint: "run scripts/setup.sh: Debian's mariadb-server creates it".into(),
+    };
+    let output = Command::new("getent")
+        .args(["passwd", name])
+        .output()
+        .map_err(LabError::io("run getent to look up an account"))?;
+    let line = String::from_utf8_lossy(&output.stdout);
+    let mut fields = line.trim().split(':').skip(2);
+    let mut number = || fields.next().and_then(|f| f.parse().ok()).ok_or_else(missing);
+    Ok(Account { name: name.to_owned(), uid: number()?, gid: number()? })
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // A plain account's PATH has no sbin, where Debian puts the server.
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
+/// Runs a program to its end; its output is returned, or, if it fails, the end of it is the error.
+pub(crate) fn run_to_end(command: &mut Command) -> Result<String> {
+    let line = format!("{command:?}");
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| LabError::Io { what: format!("run `{line}`"), source })?;
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
+    if output.status.success() {
+        Ok(text)
+    } else {
+        Err(LabError::Command { command: line, output: last_lines(&text, 30) })
+    }
+}
+
+/// The last `count` lines of `text`.
+pub(crate) fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}

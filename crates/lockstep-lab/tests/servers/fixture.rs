@@ -1,0 +1,129 @@
+//! The provider under test and the one cluster that exists at a time.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lockstep_lab::{Client, Cluster, ClusterSpec, LabError};
+
+/// What a test returns: an error ends it with its text.
+pub(crate) type Test = Result<(), LabError>;
+
+/// Which provider the tests run against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Lockstep,
+    Galera,
+}
+
+const GALERA: &str = "/usr/lib/galera/libgalera_smm.so";
+
+/// The provider's file.
+pub(crate) fn provider() -> PathBuf {
+    match std::env::var("LOCKSTEP_TEST_PROVIDER").as_deref() {
+        Err(_) | Ok("" | "lockstep") => built("liblockstep.so"),
+        Ok("galera") => GALERA.into(),
+        Ok(path) => path.into(),
+    }
+}
+
+/// Ours or Galera's, by the file's name.
+pub(crate) fn kind() -> Kind {
+    let path = provider();
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if name.contains("galera") { Kind::Galera } else { Kind::Lockstep }
+}
+
+/// A product of the release build.
+fn built(name: &str) -> PathBuf {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
+    target.join("release").join(name)
+}
+
+/// Provider options that every cluster of the tests has: small files, no matter which provider.
+pub(crate) fn spec() -> ClusterSpec {
+    let mut spec = ClusterSpec::new(&provider());
+    spec.provider_options = vec![("gcache.size".into(), "128M".into())];
+    // What must reach the disk in these tests is the provider's and the server's own business; killing a process
+    // does not lose what the kernel has, and flushing thrice per commit only wears the machine.
+    spec.extra = vec!["innodb_flush_log_at_trx_commit=2".into(), "max_connections=100".into()];
+    spec
+}
+
+/// The lock on "one cluster at a time", with the shared one if it is alive.
+static SHARED: Mutex<Option<Cluster>> = Mutex::new(None);
+
+/// The shared cluster of three, for the length of a test.
+pub(crate) struct Shared(MutexGuard<'static, Option<Cluster>>);
+
+/// Three synced members, with an empty database `test`: the one that the test before left, or a new one.
+pub(crate) fn shared() -> Result<Shared, LabError> {
+    let mut guard = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(cluster) = guard.as_mut()
+        && !cluster.is_whole()
+    {
+        eprintln!("the test before left the cluster broken; starting a new one\n{}", cluster.log_tails(15));
+        *guard = None;
+    }
+    if guard.is_none() {
+        *guard = Some(Cluster::start(&spec())?);
+    }
+    if let Some(cluster) = guard.as_ref() {
+        cluster.servers[0].client()?.run(&["DROP DATABASE IF EXISTS test", "CREATE DATABASE test"])?;
+    }
+    Ok(Shared(guard))
+}
+
+impl std::ops::Deref for Shared {
+    type Target = Cluster;
+    fn deref(&self) -> &Cluster {
+        self.0.as_ref().expect("shared() put it there")
+    }
+}
+
+impl std::ops::DerefMut for Shared {
+    fn deref_mut(&mut self) -> &mut Cluster {
+        self.0.as_mut().expect("shared() put it there")
+    }
+}
+
+/// Alone on the machine: ends the shared cluster and keeps others from starting while the value lives.
+pub(crate) fn alone() -> MutexGuard<'static, Option<Cluster>> {
+    let mut guard = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    *guard = None;
+    guard
+}
+
+/// A session in database `test` of member `n` (from 0), whose reads are causal.
+pub(crate) fn session(cluster: &Cluster, n: usize) -> Result<Client, LabError> {
+    let mut client = cluster.servers[n].client()?;
+    client.run(&["SET SESSION wsrep_sync_wait = 15", "USE test"])?;
+    Ok(client)
+}
+
+/// The statement must fail with this error number.
+pub(crate) fn fails(client: &mut Client, sql: &str, code: u16) -> Test {
+    match client.query(sql) {
+        Err(e) if e.sql_code() == Some(code) => Ok(()),
+        Err(e) => Err(e),
+        Ok(_) => Err(LabError::Value(format!("[{sql}] succeeded, but error {code} was due"))),
+    }
+}
+
+/// Fails the test unless both are equal.
+#[track_caller]
+pub(crate) fn same<T: PartialEq + std::fmt::Debug>(what: &str, seen: T, due: T) {
+    assert!(seen == due, "{what}: {seen:?}, but {due:?} was due");
+}
+
+/// Asks until `check` is content, for at most 20 s.
+pub(crate) fn eventually(what: &str, mut check: impl FnMut() -> Result<bool, LabError>) -> Test {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !check()? {
+        if std::time::Instant::now() > deadline {
+            return Err(LabError::Value(format!("not within 20 s: {what}")));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(30));
+    }
+    Ok(())
+}

@@ -1,0 +1,13 @@
+//! What a Galera user does every day, on real servers.
+//!
+//! The same tests run against either provider, so that Galera's can show that a test is right:
+//! `LOCKSTEP_TEST_PROVIDER=lockstep` (the default: `target/release/liblockstep.so`), `=galera`, or a path.
+//! One cluster exists at a time. Tests of `daily` and `rejoin` share theirs; a test that leaves it broken makes the
+//! next one start afresh. Names sort so that sharing is by neighbours: run with `--test-threads=1`.
+
+mod daily;
+mod fixture;
+mod rejoin;
+mod restart;
+mod special;
+mod stress;
