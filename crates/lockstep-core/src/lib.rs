@@ -7,11 +7,14 @@
 //! randomly seeded hash map. **Invariant:** nothing here knows what a payload means, but for [`writeset`], which
 //! knows the keys.
 
+pub mod certify;
 pub mod codec;
 pub mod members;
 pub mod message;
 pub mod policy;
+pub mod schedule;
 pub mod state;
 pub mod types;
+pub mod writeset;
 
 pub use types::*;

@@ -1,0 +1,487 @@
+//! Certification: which write-sets commit, a pure function of the log.
+//!
+//! Write-sets are certified in the order of their seqnos. One passes unless
+//!
+//! 1. its origin had not seen the trim mark in force (`last_seen < trim`), or
+//! 2. a key of it *conflicts* with the same key of a write-set that passed, came from **another** source, and has a
+//!    seqno above its `last_seen`. A statement in total order is another source to everybody.
+//!
+//! Two write-sets of one source never conflict: that server's own locks have seen to it; so neither do the fragments
+//! of one transaction. Statements in total order and rollbacks always pass. What fails leaves no keys behind.
+//!
+//! | earlier ↓ later → | shared | reference | update | exclusive |
+//! |-------------------|--------|-----------|--------|-----------|
+//! | shared            | –      | –         | parent | parent    |
+//! | reference         | –      | –         | parent | conflict  |
+//! | update            | parent | parent    | conflict | conflict |
+//! | exclusive         | conflict | conflict | conflict | conflict |
+//!
+//! An earlier one that meets a later one in the table, as conflict or as parent, is a *parent* if the later one passes:
+//! it must have been applied first. `depends_on` is the highest parent, and at least: the last *barrier* (a statement
+//! in total order, a view, a write-set that is not safe to apply in parallel), the fragment before in the same
+//! transaction, and the trim mark, since what lies below it is forgotten. It only schedules; it is no part of the
+//! verdict, and members may differ in it.
+//!
+//! # Why verdicts survive restarts and joins
+//!
+//! A member certifies from the log it has, which begins somewhere: at a state `base`. From the entries after it, it
+//! knows all keys of seqnos above `base.seqno`, **provided** it knows which of them passed; so it can judge for itself
+//! whatever has seen `base.seqno`. Entries that have not are judged for it by the trim marks, which carry verdicts:
+//!
+//! * let `m₁, m₂` be the last two trim marks in the committed log when it starts (its state has `trim_previous = m₁.trim`);
+//! * a leader makes a mark only when it has itself certified everything up to the mark before, so `m₂.verdicts_to` is
+//!   at or above the seqno at which `m₁` lies ([`Certifier::next_trim`] sees to it);
+//! * entries up to `m₁` therefore have their verdicts in the marks up to `m₂`;
+//! * entries after `m₁` fail by rule 1 or have seen `m₁.trim`, and so `base.seqno`, **if `base.seqno <= m₁.trim`**.
+//!
+//! Hence the rule: *a log from which one certifies begins at or below `trim_previous`*, as of the committed state when
+//! certification starts ([`reaches`]). All marks up to there are [`Certifier::learn`]ed first, then all entries go
+//! through in order. Where both are known, the mark's word and the own judgement are compared
+//! ([`CertifyError::Diverged`]); where neither is, that is an error, never a guess ([`CertifyError::Unknown`]).
+
+mod index;
+
+use crate::state::{State, TrimMark};
+use crate::types::{EntryKind, Seqno, ViewUuid};
+use crate::writeset::{ROOT, WriteSet, flags};
+use index::{Index, Source};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::fmt;
+
+pub use index::{Meeting, meeting};
+
+/// What certification says about one entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// The verdict, the same on every member.
+    pub pass: bool,
+    /// All seqnos up to this one must have finished before the entry may be applied; below its own seqno.
+    pub depends_on: Seqno,
+    /// The highest seqno that it conflicts with, where that is why it failed and it is known.
+    pub conflict: Option<Seqno>,
+    /// Why it failed, where it did.
+    pub failure: Option<Failure>,
+}
+
+/// Why a write-set fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// It conflicts with a write-set of another source that its origin had not seen.
+    Conflict,
+    /// Its origin had not seen the trim mark.
+    BelowTrim,
+    /// It says that its origin had seen what comes after it.
+    Impossible,
+    /// It cannot be read.
+    Malformed,
+    /// The trim marks say so; the log does not reach back to the reason.
+    Told,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Failure::Conflict => "conflicts with a transaction of another member",
+            Failure::BelowTrim => "took so long that its certification window is gone",
+            Failure::Impossible => "claims to have seen a seqno above its own",
+            Failure::Malformed => "cannot be read",
+            Failure::Told => "failed before this member's log begins to tell why",
+        })
+    }
+}
+
+/// Certification cannot go on: the log, or this program, is not what it should be. The member must stop.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CertifyError {
+    /// Entries come out of order.
+    Order {
+        /// The one that came.
+        seqno: Seqno,
+        /// The one before.
+        last: Seqno,
+    },
+    /// The log begins too late to judge this entry, and no trim mark tells: a state transfer is needed.
+    Unknown {
+        /// The entry.
+        seqno: Seqno,
+        /// What it had seen.
+        last_seen: Seqno,
+        /// Where the log begins.
+        base: Seqno,
+    },
+    /// A trim mark's verdict is not the own one: this member and the one that made the mark do not hold the same log.
+    Diverged {
+        /// The entry.
+        seqno: Seqno,
+        /// The mark's verdict.
+        told: bool,
+    },
+    /// A trim mark that no leader can have made.
+    Mark(&'static str),
+}
+
+impl fmt::Display for CertifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CertifyError::Order { seqno, last } => write!(f, "certification got seqno {seqno} after {last}"),
+            CertifyError::Unknown { seqno, last_seen, base } => write!(
+                f,
+                "cannot certify seqno {seqno}, which had seen {last_seen}: the log begins at {base}; this member needs a state transfer"
+            ),
+            CertifyError::Diverged { seqno, told } => write!(
+                f,
+                "certification of seqno {seqno} came out otherwise here: the cluster says {}; this member needs a state transfer",
+                if *told { "passed" } else { "failed" }
+            ),
+            CertifyError::Mark(what) => write!(f, "a trim mark in the log {what}"),
+        }
+    }
+}
+
+impl std::error::Error for CertifyError {}
+
+/// When to trim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TrimLimits {
+    /// Make no mark that frees less than so many seqnos.
+    pub min_advance: u64,
+    /// Keep no more than so many seqnos for slow members: past that, what they propose fails as long as they have not
+    /// caught up.
+    pub max_window: u64,
+}
+
+impl Default for TrimLimits {
+    fn default() -> TrimLimits {
+        TrimLimits { min_advance: 1024, max_window: 16384 }
+    }
+}
+
+/// Whether a log that begins at `base` reaches back far enough to certify everything that follows `committed`, the
+/// state of its committed part (see the module's text).
+pub fn reaches(base: &State, committed: &State) -> bool {
+    base.seqno <= committed.trim_previous
+}
+
+/// The certification index and what else verdicts depend on.
+#[derive(Debug)]
+pub struct Certifier {
+    /// Keys of all seqnos above this that passed are known (but for those that were trimmed).
+    base: Seqno,
+    /// The last seqno that went through.
+    last: Seqno,
+    /// The trim mark in force. Invariant: `trim <= last`.
+    trim: Seqno,
+    /// As of the last mark that went through.
+    verdicts_to: Seqno,
+    /// What failed above `verdicts_to`, ascending.
+    failed: Vec<Seqno>,
+    /// All verdicts up to here have been learned from marks.
+    told_to: Seqno,
+    /// What failed above `last`, up to `told_to`, ascending.
+    told: VecDeque<Seqno>,
+    index: Index,
+    /// The last barrier.
+    barrier: Seqno,
+    /// The last write-set that passed: as the root goes, it shared it.
+    passed: Seqno,
+    /// The last fragment of each open streaming transaction above `trim`.
+    streams: FxHashMap<(ViewUuid, u64), Seqno>,
+    /// Whether write-sets may be applied before all that their origin had seen (`cert.optimistic_pa`).
+    optimistic: bool,
+}
+
+impl Certifier {
+    /// Knows nothing but the state before the log's first entry.
+    pub fn new(base: &State) -> Certifier {
+        Certifier {
+            base: base.seqno,
+            last: base.seqno,
+            trim: base.trim,
+            verdicts_to: base.verdicts_to,
+            failed: Vec::new(),
+            told_to: base.seqno,
+            told: VecDeque::new(),
+            index: Index::default(),
+            barrier: base.seqno,
+            passed: base.seqno,
+            streams: FxHashMap::default(),
+            optimistic: true,
+        }
+    }
+
+    /// Learns the verdicts of a trim mark that lies ahead. To be called before the first entry goes through, with all
+    /// marks of the committed log, in order. Marks that come later need not be learned; they go through
+    /// [`Certifier::trim`].
+    pub fn learn(&mut self, mark: &TrimMark) {
+        for seqno in &mark.failed {
+            if *seqno > self.told_to && *seqno <= mark.verdicts_to {
+                self.told.push_back(*seqno);
+            }
+        }
+        self.told_to = self.told_to.max(mark.verdicts_to);
+    }
+
+    /// `cert.optimistic_pa`: whether `depends_on` may be below `last_seen`. Verdicts are the same either way.
+    pub fn set_optimistic(&mut self, on: bool) {
+        self.optimistic = on;
+    }
+
+    /// The verdict on the next write-set or total-order statement. `kind` is that of its entry.
+    ///
+    /// # Errors
+    /// [`CertifyError`]: this member cannot go on with this log.
+    pub fn certify(
+        &mut self,
+        seqno: Seqno,
+        kind: EntryKind,
+        set: &WriteSet,
+    ) -> Result<Outcome, CertifyError> {
+        let told = self.next(seqno)?;
+        let meta = &set.meta;
+        let total_order = kind == EntryKind::TotalOrder || meta.has(flags::ISOLATION);
+        let rollback = meta.has(flags::ROLLBACK);
+        let barrier = total_order || rollback || meta.has(flags::PA_UNSAFE);
+        let source = if total_order { Source::NOBODY } else { self.index.source(&meta.source, seqno) };
+
+        let mut floor = self.trim.max(self.base).max(self.barrier);
+        if meta.has(flags::IMPLICIT_DEPS) || !self.optimistic {
+            floor = floor.max(meta.last_seen);
+        }
+        if !meta.has(flags::TRX_START)
+            && let Some(fragment) = self.streams.get(&(meta.source, meta.trx))
+        {
+            floor = floor.max(*fragment);
+        }
+
+        let mut conflict = None;
+        let mut parent = floor;
+        if !total_order && !rollback {
+            let root = self.index.root_meets(source, meta.last_seen);
+            parent = parent.max(root.parent);
+            conflict = root.conflict;
+            for key in set.keys() {
+                let met = match key.hash {
+                    ROOT => self.index.root_checked(key.kind, source, meta.last_seen, self.passed),
+                    _ => self.index.check(&key, source, meta.last_seen),
+                };
+                parent = parent.max(met.parent);
+                // None is less than any seqno.
+                conflict = conflict.max(met.conflict);
+            }
+        }
+        let failure = if total_order || rollback {
+            None
+        } else if meta.last_seen >= seqno {
+            Some(Failure::Impossible)
+        } else if meta.last_seen < self.trim {
+            Some(Failure::BelowTrim)
+        } else if conflict.is_some() {
+            Some(Failure::Conflict)
+        } else {
+            None
+        };
+        // A conflict that was found is certain; that there is none, only if the index reaches back to what was seen.
+        let certain = total_order || rollback || failure.is_some() || meta.last_seen >= self.base;
+        let failure = self.settle(seqno, told, failure, certain, meta.last_seen)?;
+
+        if failure.is_none() {
+            if !rollback {
+                self.index.insert(set, source, seqno, self.trim);
+                self.passed = seqno;
+            }
+            if barrier {
+                self.barrier = seqno;
+            }
+            self.follow_stream(set, seqno);
+        }
+        let depends_on = match failure {
+            None if barrier => seqno - 1,
+            None => parent.min(seqno - 1),
+            Some(_) => floor.min(seqno - 1),
+        };
+        let conflict = conflict.filter(|_| failure == Some(Failure::Conflict));
+        Ok(Outcome { pass: failure.is_none(), depends_on, conflict, failure })
+    }
+
+    /// The next entry is a write-set or total-order statement that cannot be read: it fails.
+    ///
+    /// # Errors
+    /// [`CertifyError`], as for [`Certifier::certify`].
+    pub fn void(&mut self, seqno: Seqno) -> Result<Outcome, CertifyError> {
+        let told = self.next(seqno)?;
+        let failure = self.settle(seqno, told, Some(Failure::Malformed), true, seqno)?;
+        let depends_on = self.trim.max(self.base).max(self.barrier).min(seqno - 1);
+        Ok(Outcome { pass: failure.is_none(), depends_on, conflict: None, failure })
+    }
+
+    /// The next entry is a view: everything after it depends on it, and it on everything before. A view may leave
+    /// seqnos out.
+    ///
+    /// # Errors
+    /// [`CertifyError::Order`].
+    pub fn barrier(&mut self, seqno: Seqno) -> Result<Outcome, CertifyError> {
+        if seqno <= self.last {
+            return Err(CertifyError::Order { seqno, last: self.last });
+        }
+        self.last = seqno;
+        while self.told.front().is_some_and(|told| *told <= seqno) {
+            self.told.pop_front();
+        }
+        self.barrier = seqno;
+        Ok(Outcome { pass: true, depends_on: seqno - 1, conflict: None, failure: None })
+    }
+
+    /// The next entry is a trim mark: checks its verdicts against the own ones, then forgets.
+    ///
+    /// # Errors
+    /// [`CertifyError`]: this member cannot go on with this log.
+    pub fn trim(&mut self, mark: &TrimMark) -> Result<(), CertifyError> {
+        if mark.verdicts_to > self.last {
+            return Err(CertifyError::Mark("tells verdicts of what comes after it"));
+        }
+        if mark.trim > mark.verdicts_to.max(self.trim) {
+            return Err(CertifyError::Mark("trims what it does not judge"));
+        }
+        if !mark.failed.is_sorted_by(|a, b| a < b)
+            || mark.failed.last().is_some_and(|f| *f > mark.verdicts_to)
+        {
+            return Err(CertifyError::Mark("has its verdicts in disorder"));
+        }
+        // Both sides ascend; what this log does not cover (below base) or what earlier marks told is not compared.
+        let from = self.verdicts_to.max(self.base);
+        let mut theirs = mark.failed.iter().copied().filter(|f| *f > from);
+        let ours_end = self.failed.partition_point(|f| *f <= mark.verdicts_to);
+        let mut ours = self.failed[..ours_end].iter().copied().filter(|f| *f > from);
+        loop {
+            match (theirs.next(), ours.next()) {
+                (None, None) => break,
+                (a, b) if a == b => {}
+                (Some(a), b) if b.is_none_or(|b| a < b) => {
+                    return Err(CertifyError::Diverged { seqno: a, told: false });
+                }
+                (_, Some(b)) => return Err(CertifyError::Diverged { seqno: b, told: true }),
+                (Some(_), None) => unreachable!("covered by the arm before the last"),
+            }
+        }
+        self.failed.drain(..ours_end);
+        self.verdicts_to = self.verdicts_to.max(mark.verdicts_to);
+        if mark.trim > self.trim {
+            self.trim = mark.trim;
+            self.index.trim(mark.trim);
+            self.streams.retain(|_, fragment| *fragment > mark.trim);
+        }
+        Ok(())
+    }
+
+    /// The mark that the leader should append, if any. `min_finished` is the lowest seqno that any connected member
+    /// reports to have finished; `tail` is the state after the last entry of the leader's own log.
+    ///
+    /// No mark is made while another one is under way (`tail` knows one that has not gone through here): it would
+    /// not tell the verdicts up to that one's place, on which joiners rely.
+    pub fn next_trim(&self, min_finished: Seqno, limits: &TrimLimits, tail: &State) -> Option<TrimMark> {
+        if tail.trim != self.trim || tail.verdicts_to != self.verdicts_to || self.last < self.told_to {
+            return None;
+        }
+        if self.verdicts_to < self.base {
+            // What failed between the last mark and the log's beginning is not known here. By the rule at the top,
+            // only a log without two marks, which begins with the history, gets here, or one that breaks it.
+            return None;
+        }
+        let window = i64::try_from(limits.max_window).unwrap_or(i64::MAX);
+        let trim = min_finished.max(self.last.saturating_sub(window)).min(self.last);
+        let least = i64::try_from(limits.min_advance.max(1)).unwrap_or(i64::MAX);
+        if trim.saturating_sub(self.trim) < least {
+            return None;
+        }
+        Some(TrimMark { trim, verdicts_to: self.last, failed: self.failed.clone() })
+    }
+
+    /// The last seqno that went through.
+    pub fn position(&self) -> Seqno {
+        self.last
+    }
+
+    /// The trim mark in force.
+    pub fn trimmed_to(&self) -> Seqno {
+        self.trim
+    }
+
+    /// How many keys the index holds (`wsrep_cert_index_size`).
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether the index is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many seqnos lie between the trim mark and the last one.
+    pub fn window(&self) -> u64 {
+        (self.last - self.trim.max(self.base)).max(0) as u64
+    }
+
+    /// What failed above this seqno; complete only for seqnos that no trim mark has told of yet.
+    pub fn failed_since(&self, seqno: Seqno) -> &[Seqno] {
+        &self.failed[self.failed.partition_point(|f| *f <= seqno)..]
+    }
+
+    /// Steps to this seqno and says what the marks told of it.
+    fn next(&mut self, seqno: Seqno) -> Result<Option<bool>, CertifyError> {
+        if seqno != self.last + 1 {
+            return Err(CertifyError::Order { seqno, last: self.last });
+        }
+        self.last = seqno;
+        if seqno > self.told_to {
+            return Ok(None);
+        }
+        let failed = self.told.front() == Some(&seqno);
+        if failed {
+            self.told.pop_front();
+        }
+        Ok(Some(!failed))
+    }
+
+    /// The verdict from what was told and what was found.
+    fn settle(
+        &mut self,
+        seqno: Seqno,
+        told: Option<bool>,
+        found: Option<Failure>,
+        certain: bool,
+        last_seen: Seqno,
+    ) -> Result<Option<Failure>, CertifyError> {
+        let failure = match told {
+            Some(told) if certain && told != found.is_none() => {
+                return Err(CertifyError::Diverged { seqno, told });
+            }
+            Some(_) if certain => found,
+            Some(told) => (!told).then_some(Failure::Told),
+            None if certain => found,
+            None => return Err(CertifyError::Unknown { seqno, last_seen, base: self.base }),
+        };
+        if failure.is_some() {
+            self.failed.push(seqno);
+        }
+        Ok(failure)
+    }
+
+    /// Keeps the last fragment of each open streaming transaction.
+    fn follow_stream(&mut self, set: &WriteSet, seqno: Seqno) {
+        let meta = &set.meta;
+        let name = (meta.source, meta.trx);
+        let ends = meta.has(flags::TRX_END | flags::ROLLBACK);
+        if meta.has(flags::ISOLATION) || (ends && meta.has(flags::TRX_START)) {
+            return;
+        }
+        if ends {
+            self.streams.remove(&name);
+        } else {
+            self.streams.insert(name, seqno);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,350 @@
+//! Who touched which key last.
+//!
+//! Of each key and type the index keeps the last write-set that passed, and the last one of any *other* source: that
+//! is all that a verdict on any later write-set can depend on. Most keys are touched in one way by one source, and
+//! take one small slot; the rest spill to a wide one. Whatever is at or below the trim mark is as good as absent.
+
+use crate::types::{Seqno, ViewUuid};
+use crate::writeset::{Key, KeyType, WriteSet};
+use rustc_hash::FxHashMap;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// How an earlier and a later use of a key meet.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Meeting {
+    /// They do not.
+    Nothing,
+    /// The earlier one must have been applied first.
+    Parent,
+    /// The later one fails, if its origin had not seen the earlier one, and they are of different sources; else as
+    /// [`Meeting::Parent`].
+    Conflict,
+}
+
+/// The table of `certify`.
+pub const fn meeting(earlier: KeyType, later: KeyType) -> Meeting {
+    use Meeting::*;
+    // Invariant: each row is at least the one above it, cell by cell; `Index::insert` relies on it.
+    const TABLE: [[Meeting; 4]; 4] = [
+        [Nothing, Nothing, Parent, Parent],
+        [Nothing, Nothing, Parent, Conflict],
+        [Parent, Parent, Conflict, Conflict],
+        [Conflict, Conflict, Conflict, Conflict],
+    ];
+    TABLE[earlier as usize][later as usize]
+}
+
+/// A source by a small number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Source(u32);
+
+impl Source {
+    /// Another source to everybody: statements in total order.
+    pub(super) const NOBODY: Source = Source(u32::MAX);
+}
+
+/// Below every seqno.
+const NONE: Seqno = Seqno::MIN;
+
+/// What a key meets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Met {
+    /// The highest parent, or [`NONE`].
+    pub(super) parent: Seqno,
+    /// The highest conflict.
+    pub(super) conflict: Option<Seqno>,
+}
+
+impl Met {
+    const NOTHING: Met = Met { parent: NONE, conflict: None };
+
+    fn add(&mut self, meeting: Meeting, last: &Use, source: Source, last_seen: Seqno) {
+        if meeting == Meeting::Nothing {
+            return;
+        }
+        self.parent = self.parent.max(last.seqno);
+        if meeting == Meeting::Conflict {
+            let foreign = if last.source == source { last.other } else { last.seqno };
+            if foreign > last_seen {
+                self.conflict = self.conflict.max(Some(foreign));
+            }
+        }
+    }
+}
+
+/// The last use of a key in one way.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    seqno: Seqno,
+    source: Source,
+    /// The last one by any source but `source`. Invariant: below `seqno`.
+    other: Seqno,
+}
+
+impl Use {
+    const NONE: Use = Use { seqno: NONE, source: Source::NOBODY, other: NONE };
+
+    fn note(&mut self, source: Source, seqno: Seqno) {
+        if self.source != source {
+            // The last use so far is the highest of all, and it is foreign to the new one.
+            self.other = self.seqno;
+            self.source = source;
+        }
+        self.seqno = seqno;
+    }
+}
+
+/// A key's uses, by [`KeyType`].
+#[derive(Clone, Copy, Debug)]
+struct Wide([Use; 4]);
+
+/// What the table holds of a key.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// The highest seqno of all its uses.
+    seqno: Seqno,
+    /// Narrow: the only use's source. Wide: where in `Index::wide`.
+    source_or_place: u32,
+    form: Form,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    /// One use, or one that says all that the others would.
+    Narrow(KeyType),
+    Wide,
+}
+
+/// Keys are hashes already.
+#[derive(Default, Clone, Copy)]
+struct AsIs(u64);
+
+impl Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ *byte as u64;
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Index {
+    slots: HashMap<u64, Slot, BuildHasherDefault<AsIs>>,
+    wide: Vec<Wide>,
+    wide_free: Vec<u32>,
+    /// The root's uses, but that every write-set shares it.
+    root: Option<Wide>,
+    /// Hashes of all write-sets in the window, in order: what to look at when the window moves.
+    hashes: VecDeque<u64>,
+    /// (seqno, how many of `hashes`), for those that have any.
+    window: VecDeque<(Seqno, usize)>,
+    sources: FxHashMap<ViewUuid, Source>,
+    /// The last seqno of each, by its number; [`NONE`] where the number is free.
+    source_last: Vec<Seqno>,
+    source_free: Vec<u32>,
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Index")
+            .field("keys", &self.slots.len())
+            .field("wide", &(self.wide.len() - self.wide_free.len()))
+            .field("window", &self.window.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Index {
+    /// How many keys it holds.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The number of a source, which has made the entry `seqno`.
+    ///
+    /// Numbers of sources with nothing above the trim mark are given to others. What the index still has of them is
+    /// below the mark, where it does not matter whose it was.
+    pub(super) fn source(&mut self, uuid: &ViewUuid, seqno: Seqno) -> Source {
+        let source = match self.sources.get(uuid) {
+            Some(source) => *source,
+            None => {
+                let number = self.source_free.pop().unwrap_or_else(|| {
+                    self.source_last.push(NONE);
+                    (self.source_last.len() - 1) as u32
+                });
+                self.sources.insert(*uuid, Source(number));
+                Source(number)
+            }
+        };
+        self.source_last[source.0 as usize] = seqno;
+        source
+    }
+
+    /// What this key of a write-set that had seen `last_seen` meets.
+    pub(super) fn check(&self, key: &Key, source: Source, last_seen: Seqno) -> Met {
+        let Some(slot) = self.slots.get(&key.hash) else { return Met::NOTHING };
+        match slot.form {
+            Form::Narrow(kind) => {
+                let mut met = Met::NOTHING;
+                let one = Use { seqno: slot.seqno, source: Source(slot.source_or_place), other: NONE };
+                met.add(meeting(kind, key.kind), &one, source, last_seen);
+                met
+            }
+            Form::Wide => self.wide[slot.source_or_place as usize].check(key.kind, source, last_seen),
+        }
+    }
+
+    /// What the root that every write-set shares meets.
+    pub(super) fn root_meets(&self, source: Source, last_seen: Seqno) -> Met {
+        self.root.as_ref().map_or(Met::NOTHING, |root| root.check(KeyType::Shared, source, last_seen))
+    }
+
+    /// What the root meets where it is a key that was said. `shared` is the last write-set that passed.
+    pub(super) fn root_checked(&self, kind: KeyType, source: Source, last_seen: Seqno, shared: Seqno) -> Met {
+        let mut met = self.root.as_ref().map_or(Met::NOTHING, |root| root.check(kind, source, last_seen));
+        let implied = Use { seqno: shared, source, other: NONE };
+        met.add(meeting(KeyType::Shared, kind), &implied, source, last_seen);
+        met
+    }
+
+    /// A write-set has passed: its keys are the last now.
+    pub(super) fn insert(&mut self, set: &WriteSet, source: Source, seqno: Seqno, trim: Seqno) {
+        let mut count = 0;
+        for key in set.keys() {
+            if key.hash == crate::writeset::ROOT {
+                self.root.get_or_insert(Wide([Use::NONE; 4])).0[key.kind as usize].note(source, seqno);
+                continue;
+            }
+            self.note(&key, source, seqno, trim);
+            self.hashes.push_back(key.hash);
+            count += 1;
+        }
+        if count > 0 {
+            self.window.push_back((seqno, count));
+        }
+    }
+
+    fn note(&mut self, key: &Key, source: Source, seqno: Seqno, trim: Seqno) {
+        let fresh = Slot { seqno, source_or_place: source.0, form: Form::Narrow(key.kind) };
+        let slot = match self.slots.entry(key.hash) {
+            std::collections::hash_map::Entry::Vacant(free) => {
+                free.insert(fresh);
+                return;
+            }
+            std::collections::hash_map::Entry::Occupied(held) => held.into_mut(),
+        };
+        match slot.form {
+            Form::Narrow(kind) => {
+                // The new use says all that the old one would, to everybody, if the old one is forgotten; or if the
+                // new one's row of the table is no weaker, and whoever it does not conflict with (its own source)
+                // would not have conflicted with the old one either. A shared use conflicts with nobody.
+                let same =
+                    slot.source_or_place == source.0 || source == Source::NOBODY || kind == KeyType::Shared;
+                if slot.seqno <= trim || (key.kind >= kind && same) {
+                    *slot = fresh;
+                    return;
+                }
+                let mut uses = [Use::NONE; 4];
+                uses[kind as usize] =
+                    Use { seqno: slot.seqno, source: Source(slot.source_or_place), other: NONE };
+                uses[key.kind as usize].note(source, seqno);
+                let place = match self.wide_free.pop() {
+                    Some(place) => {
+                        self.wide[place as usize] = Wide(uses);
+                        place
+                    }
+                    None => {
+                        self.wide.push(Wide(uses));
+                        (self.wide.len() - 1) as u32
+                    }
+                };
+                *slot = Slot { seqno, source_or_place: place, form: Form::Wide };
+            }
+            Form::Wide => {
+                self.wide[slot.source_or_place as usize].0[key.kind as usize].note(source, seqno);
+                slot.seqno = seqno;
+            }
+        }
+    }
+
+    /// Forgets what is at or below the mark.
+    pub(super) fn trim(&mut self, trim: Seqno) {
+        while let Some((seqno, count)) = self.window.front().copied() {
+            if seqno > trim {
+                break;
+            }
+            self.window.pop_front();
+            for hash in self.hashes.drain(..count) {
+                // Gone already where a key occurs in several of the write-sets.
+                let Some(slot) = self.slots.get_mut(&hash) else { continue };
+                if slot.seqno <= trim {
+                    if slot.form == Form::Wide {
+                        self.wide_free.push(slot.source_or_place);
+                    }
+                    self.slots.remove(&hash);
+                } else if slot.form == Form::Wide
+                    && let Some((kind, source)) = self.wide[slot.source_or_place as usize].only(trim)
+                {
+                    self.wide_free.push(slot.source_or_place);
+                    *slot = Slot { seqno: slot.seqno, source_or_place: source.0, form: Form::Narrow(kind) };
+                }
+            }
+        }
+        if self.root.as_ref().is_some_and(|root| root.0.iter().all(|last| last.seqno <= trim)) {
+            self.root = None;
+        }
+        let Index { sources, source_last, source_free, .. } = self;
+        sources.retain(|_, source| {
+            let last = &mut source_last[source.0 as usize];
+            let keep = *last > trim;
+            if !keep {
+                *last = NONE;
+                source_free.push(source.0);
+            }
+            keep
+        });
+        self.shrink();
+    }
+
+    /// Gives memory back after a peak.
+    fn shrink(&mut self) {
+        const SPARE: usize = 1 << 16;
+        if self.slots.capacity() > SPARE && self.slots.capacity() / 8 > self.slots.len() {
+            self.slots.shrink_to(self.slots.len() * 2);
+        }
+        if self.hashes.capacity() > SPARE && self.hashes.capacity() / 8 > self.hashes.len() {
+            self.hashes.shrink_to(self.hashes.len() * 2);
+        }
+        if self.wide_free.len() == self.wide.len() {
+            self.wide = Vec::new();
+            self.wide_free = Vec::new();
+        }
+    }
+}
+
+impl Wide {
+    fn check(&self, kind: KeyType, source: Source, last_seen: Seqno) -> Met {
+        let mut met = Met::NOTHING;
+        for earlier in KeyType::ALL {
+            met.add(meeting(earlier, kind), &self.0[earlier as usize], source, last_seen);
+        }
+        met
+    }
+
+    /// The one use above the mark, if there is but one and no other source's besides.
+    fn only(&self, trim: Seqno) -> Option<(KeyType, Source)> {
+        let mut live = KeyType::ALL.into_iter().filter(|kind| self.0[*kind as usize].seqno > trim);
+        let kind = live.next()?;
+        let last = &self.0[kind as usize];
+        (live.next().is_none() && last.other <= trim).then_some((kind, last.source))
+    }
+}
