@@ -1,1 +1,121 @@
-//! lockstep-log.
+//! The durable log of one member: segments of checksummed, chained records, and a two-slot file that
+//! keeps who the member is and for whom it voted.
+//!
+//! The log knows nothing about what a record's body means. It promises three things:
+//!
+//! 1. After [`Log::sync`] has returned, everything written before survives a power cut.
+//! 2. What [`Log::open`] reports is a prefix of what was written, and contains everything that was ever
+//!    synced (and not truncated since). Where the files cannot show that, opening fails and says where.
+//! 3. A failed sync is final: the log refuses every later call, because the kernel may have dropped the
+//!    pages and the next sync would lie.
+//!
+//! The files are **physically append-only**: truncation of the tail is itself a record (a mark), so no
+//! byte that was synced is ever overwritten, and whatever a crash leaves behind the end of the log can be
+//! told from a damaged middle. `docs/format-disk.md` describes the files byte by byte.
+//!
+//! Everything is generic over [`Disk`], so that the simulator runs this very code on [`MemDisk`], which
+//! loses unsynced writes, tears them at sector boundaries and fails on request.
+#![forbid(unsafe_code)]
+
+mod disk;
+mod error;
+mod format;
+mod id;
+mod log;
+mod mem;
+mod open;
+mod reader;
+mod real;
+mod scan;
+mod view;
+
+pub use disk::{Disk, DiskFile};
+pub use error::{OpenError, ReadError, WriteError};
+pub use format::{FORMAT_VERSION, MAX_BASE_BYTES, MAX_RECORD_BYTES};
+pub use log::Log;
+pub use mem::{Fault, MemDisk, MemFile, MemLock};
+pub use open::{Cut, Recovered, Replay, wipe};
+pub use reader::{LogReader, SegmentInfo};
+pub use real::{RealDisk, RealFile};
+pub use view::LogView;
+
+use bytes::Bytes;
+
+/// Who a member is in the log: 16 random bytes, new when the log is lost.
+pub type MemberId = [u8; 16];
+
+/// One entry's place and content. The body is opaque.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Place in the log; dense.
+    pub index: u64,
+    /// Term under which the leader appended it; never decreases along the log.
+    pub term: u64,
+    /// The content, at most [`MAX_RECORD_BYTES`].
+    pub body: Bytes,
+}
+
+/// Who this member is, as kept in `lockstep.id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Chosen when the folder was first used.
+    pub member_id: MemberId,
+    /// Counts the openings of this log; durably raised before [`Log::open`] returns, starting at 1.
+    pub incarnation: u64,
+}
+
+/// The member's promise to candidates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Vote {
+    /// The highest term the member has seen.
+    pub term: u64,
+    /// Whom it voted for in that term.
+    pub voted_for: Option<MemberId>,
+    /// An index known to be committed, for a faster start. Only a hint: it may be old, and a change of
+    /// the hint alone is not made durable by the next sync.
+    pub commit_hint: u64,
+}
+
+/// Start over: the log forgets everything and continues behind `index`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// The folded state at `index`.
+    pub base: Bytes,
+    /// The index before the first record to come.
+    pub index: u64,
+    /// Its term.
+    pub term: u64,
+}
+
+/// What one call of [`Log::write`] changes, applied in the order of the fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriteOp {
+    /// Forget everything and start behind an index (state transfer).
+    pub reset: Option<Reset>,
+    /// Drop the records from this index on. Beyond the end of the log: nothing happens.
+    pub truncate_from: Option<u64>,
+    /// Begin a new segment, with this folded state of everything before it.
+    pub roll: Option<Bytes>,
+    /// Records to append; dense, from the last index + 1 on.
+    pub records: Vec<Record>,
+    /// The member's new vote.
+    pub vote: Option<Vote>,
+}
+
+/// How to open a log.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Size to preallocate for a segment, in bytes; [`Log::wants_roll`] compares with it.
+    pub segment_bytes: u64,
+    /// The id to take if the folder holds no log yet (16 random bytes from the caller).
+    pub new_member_id: MemberId,
+    /// Keep one removed segment file to be written over by the next one, which spares the file system
+    /// the conversion of unwritten blocks.
+    pub recycle: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { segment_bytes: 64 << 20, new_member_id: [0; 16], recycle: true }
+    }
+}

@@ -1,0 +1,268 @@
+//! The errors of the log, each one line that says what is wrong and what to do.
+
+use std::fmt;
+use std::io;
+
+use crate::MemberId;
+
+/// Why a log could not be opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// Another process uses the directory.
+    Locked {
+        /// The directory.
+        dir: String,
+    },
+    /// The directory or a file in it cannot be written by this user.
+    NotWritable {
+        /// The directory.
+        dir: String,
+        /// What was tried.
+        doing: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The file system is full.
+    NoSpace {
+        /// The directory.
+        dir: String,
+        /// What was tried.
+        doing: String,
+    },
+    /// A file was written by a newer version of the software.
+    NewerFormat {
+        /// The file's name.
+        file: String,
+        /// Its format version.
+        found: u16,
+        /// The newest one that this software reads.
+        supported: u16,
+    },
+    /// A segment belongs to another member than `lockstep.id` names.
+    OtherMember {
+        /// The file's name.
+        file: String,
+        /// Whose it is.
+        found: MemberId,
+        /// Who we are.
+        expected: MemberId,
+    },
+    /// There are segments but no `lockstep.id`: nobody can say whose votes and acks they are.
+    IdentityMissing {
+        /// The directory.
+        dir: String,
+    },
+    /// No slot of `lockstep.id` is intact.
+    IdentityDamaged {
+        /// The directory.
+        dir: String,
+    },
+    /// A file that must exist is not there.
+    MissingSegment {
+        /// The file's name.
+        file: String,
+        /// How it is known that it existed.
+        reason: String,
+    },
+    /// Bytes that had been synced are not what was written.
+    Corrupt {
+        /// The file's name.
+        file: String,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// The last index that is intact before it.
+        intact_to: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The visitor refused what was read.
+    Refused(String),
+    /// Anything else the system answered.
+    Io {
+        /// The directory.
+        dir: String,
+        /// What was tried.
+        doing: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// True where the log's contents, not the circumstances, are the trouble: a member in this state
+    /// cannot vouch for what it acknowledged, and comes back under a new member id.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            OpenError::IdentityMissing { .. }
+            | OpenError::IdentityDamaged { .. }
+            | OpenError::MissingSegment { .. }
+            | OpenError::Corrupt { .. }
+            | OpenError::OtherMember { .. } => true,
+            OpenError::Locked { .. }
+            | OpenError::NotWritable { .. }
+            | OpenError::NoSpace { .. }
+            | OpenError::NewerFormat { .. }
+            | OpenError::Refused(_)
+            | OpenError::Io { .. } => false,
+        }
+    }
+
+    pub(crate) fn io(dir: &str, doing: impl Into<String>, source: io::Error) -> OpenError {
+        let (dir, doing) = (dir.to_string(), doing.into());
+        match source.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                OpenError::NotWritable { dir, doing, source }
+            }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => OpenError::NoSpace { dir, doing },
+            _ => OpenError::Io { dir, doing, source },
+        }
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Locked { dir } => write!(
+                f,
+                "the log in {dir} is in use by another process: stop that one, or give this one its own log.dir"
+            ),
+            OpenError::NotWritable { dir, doing, source } => write!(
+                f,
+                "cannot {doing} in {dir}: {source}: make the directory writable for the server's user, or set log.dir"
+            ),
+            OpenError::NoSpace { dir, doing } => write!(
+                f,
+                "cannot {doing} in {dir}: the disk is full: free space, lower log.segment, or set log.dir to another disk"
+            ),
+            OpenError::NewerFormat { file, found, supported } => write!(
+                f,
+                "{file} has log format version {found}, this software reads up to {supported}: run the newer version again"
+            ),
+            OpenError::OtherMember { file, found, expected } => write!(
+                f,
+                "{file} belongs to member {}, but lockstep.id says we are {}: log files were mixed or copied; \
+                 move all lockstep.* files away to come back as a new member",
+                hex(found),
+                hex(expected)
+            ),
+            OpenError::IdentityMissing { dir } => write!(
+                f,
+                "{dir} has log segments but no lockstep.id: restore it, or move all lockstep.* files away to come back as a new member"
+            ),
+            OpenError::IdentityDamaged { dir } => write!(
+                f,
+                "lockstep.id in {dir} is damaged: move all lockstep.* files away to come back as a new member"
+            ),
+            OpenError::MissingSegment { file, reason } => write!(
+                f,
+                "log file {file} is missing ({reason}): restore it, or move all lockstep.* files away to come back as a new member"
+            ),
+            OpenError::Corrupt { file, offset, intact_to, reason } => write!(
+                f,
+                "log file {file} is corrupt at byte {offset} ({reason}); it is intact up to index {intact_to}, and what follows had been \
+                 synced: check the disk, then move all lockstep.* files away to come back as a new member"
+            ),
+            OpenError::Refused(why) => write!(f, "the log's contents were refused: {why}"),
+            OpenError::Io { dir, doing, source } => {
+                write!(f, "cannot {doing} in {dir}: {source}: check the disk and log.dir")
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// Why a write or sync failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteError {
+    /// The operation makes no sense for this log; nothing was changed.
+    Invalid(String),
+    /// The disk is full. The log takes no more.
+    NoSpace {
+        /// What was tried.
+        doing: String,
+    },
+    /// A write or sync failed. What was not synced before may be lost; the log takes no more.
+    Io {
+        /// What was tried.
+        doing: String,
+        /// The system's answer.
+        error: String,
+    },
+    /// An earlier write or sync failed, with this text.
+    Poisoned(String),
+}
+
+impl WriteError {
+    pub(crate) fn io(doing: impl Into<String>, source: &io::Error) -> WriteError {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                WriteError::NoSpace { doing: doing.into() }
+            }
+            _ => WriteError::Io { doing: doing.into(), error: source.to_string() },
+        }
+    }
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WriteError::Invalid(why) => write!(f, "invalid operation on the log: {why}"),
+            WriteError::NoSpace { doing } => {
+                write!(f, "cannot {doing}: the disk is full: free space, then restart this member")
+            }
+            WriteError::Io { doing, error } => {
+                write!(f, "cannot {doing}: {error}: check the disk, then restart this member")
+            }
+            WriteError::Poisoned(cause) => write!(f, "the log is closed since an earlier failure: {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for WriteError {}
+
+/// Why records could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// The log no longer reaches back that far.
+    Trimmed {
+        /// The first index that can be read.
+        first: u64,
+    },
+    /// What is on disk is not what was written.
+    Corrupt {
+        /// The file's name.
+        file: String,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// The index that could not be read.
+        index: u64,
+    },
+    /// The system's answer.
+    Io {
+        /// The file's name.
+        file: String,
+        /// The system's answer.
+        error: String,
+    },
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::Trimmed { first } => {
+                write!(f, "the log begins at index {first}: take a state transfer")
+            }
+            ReadError::Corrupt { file, offset, index } => {
+                write!(f, "log file {file} is corrupt at byte {offset} (index {index}): check the disk")
+            }
+            ReadError::Io { file, error } => write!(f, "cannot read log file {file}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,167 @@
+//! `lockstep.id`: who the member is and for whom it voted, in two slots that alternate.
+//!
+//! One slot always holds the newest durable state; only the other one, the *scratch* slot, is ever
+//! written. After each durable write the same content goes to the scratch slot too, unsynced: so at rest
+//! both slots are alike, and one damaged slot does not bring back an older vote.
+
+use std::io;
+
+use crate::error::OpenError;
+use crate::format::{FORMAT_VERSION, ID_FILE, ID_TMP, get_id, get_u16, get_u32, get_u64, put};
+use crate::{Disk, DiskFile, Identity, MemberId, Vote};
+
+const MAGIC: [u8; 8] = *b"LSTPID\n\0";
+/// Distance of the slots: no sector or page holds both.
+const SLOT_STRIDE: u64 = 4096;
+const SLOT_BYTES: usize = 128;
+const FLAG_VOTED: u16 = 1;
+
+/// A point in the log that is known to be durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) segment: u64,
+    pub(crate) offset: u64,
+}
+
+/// One slot's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// Raised with each change; the higher one is the newer.
+    seq: u64,
+    pub(crate) member_id: MemberId,
+    pub(crate) incarnation: u64,
+    pub(crate) vote: Vote,
+    /// The number of the oldest segment that belongs to the log; 0 while there was none. Lower ones are
+    /// leftovers of a trim.
+    pub(crate) floor: u64,
+    /// The log was durable up to here when the slot was written.
+    pub(crate) durable: Mark,
+}
+
+impl Slot {
+    fn encode(&self) -> [u8; SLOT_BYTES] {
+        let Slot { seq, member_id, incarnation, vote, floor, durable } = self;
+        let mut b = [0; SLOT_BYTES];
+        put(&mut b, 0, &MAGIC);
+        put(&mut b, 8, &FORMAT_VERSION.to_le_bytes());
+        let flags = if vote.voted_for.is_some() { FLAG_VOTED } else { 0 };
+        put(&mut b, 10, &flags.to_le_bytes());
+        put(&mut b, 16, &seq.to_le_bytes());
+        put(&mut b, 24, member_id);
+        put(&mut b, 40, &incarnation.to_le_bytes());
+        put(&mut b, 48, &vote.term.to_le_bytes());
+        put(&mut b, 56, &vote.voted_for.unwrap_or_default());
+        put(&mut b, 72, &vote.commit_hint.to_le_bytes());
+        put(&mut b, 80, &floor.to_le_bytes());
+        put(&mut b, 88, &durable.segment.to_le_bytes());
+        put(&mut b, 96, &durable.offset.to_le_bytes());
+        let crc = crc32c::crc32c(&b[..124]);
+        put(&mut b, 124, &crc.to_le_bytes());
+        b
+    }
+
+    /// `Ok(None)`: damaged or never written. `Err`: of a newer version.
+    fn decode(b: &[u8]) -> Result<Option<Slot>, u16> {
+        if b.len() < SLOT_BYTES || b[..8] != MAGIC {
+            return Ok(None);
+        }
+        let version = get_u16(b, 8);
+        if version > FORMAT_VERSION {
+            return Err(version);
+        }
+        if crc32c::crc32c(&b[..124]) != get_u32(b, 124) {
+            return Ok(None);
+        }
+        let voted = get_u16(b, 10) & FLAG_VOTED != 0;
+        Ok(Some(Slot {
+            seq: get_u64(b, 16),
+            member_id: get_id(b, 24),
+            incarnation: get_u64(b, 40),
+            vote: Vote {
+                term: get_u64(b, 48),
+                voted_for: voted.then(|| get_id(b, 56)),
+                commit_hint: get_u64(b, 72),
+            },
+            floor: get_u64(b, 80),
+            durable: Mark { segment: get_u64(b, 88), offset: get_u64(b, 96) },
+        }))
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { member_id: self.member_id, incarnation: self.incarnation }
+    }
+}
+
+/// The open file.
+pub(crate) struct IdFile<F> {
+    file: F,
+    /// What the next write stores; its owner changes the fields, then calls [`IdFile::commit`].
+    pub(crate) slot: Slot,
+    /// The slot that may be overwritten: never the only one that holds the newest durable state.
+    scratch: u64,
+}
+
+impl<F: DiskFile> IdFile<F> {
+    /// Makes the file, under another name first, so that it exists whole or not at all.
+    pub(crate) fn create<D: Disk<File = F>>(disk: &D, member_id: MemberId) -> io::Result<()> {
+        let slot = Slot {
+            seq: 1,
+            member_id,
+            incarnation: 0,
+            vote: Vote::default(),
+            floor: 0,
+            durable: Mark::default(),
+        };
+        if disk.list()?.iter().any(|n| n == ID_TMP) {
+            disk.remove(ID_TMP)?;
+        }
+        let file = disk.create(ID_TMP)?;
+        let mut both = vec![0; SLOT_STRIDE as usize + SLOT_BYTES];
+        put(&mut both, 0, &slot.encode());
+        put(&mut both, SLOT_STRIDE as usize, &slot.encode());
+        // The rest of the second slot's page, so that the file never changes its size again.
+        both.resize(2 * SLOT_STRIDE as usize, 0);
+        file.write_at(&both, 0)?;
+        file.sync_data()?;
+        disk.rename(ID_TMP, ID_FILE)?;
+        disk.sync_dir()
+    }
+
+    /// Reads the file and takes the newest intact slot.
+    pub(crate) fn open<D: Disk<File = F>>(disk: &D, write: bool) -> Result<IdFile<F>, OpenError> {
+        let dir = disk.describe();
+        let io = |e| OpenError::io(&dir, "open lockstep.id", e);
+        let file = disk.open(ID_FILE, write).map_err(io)?;
+        let mut best: Option<(Slot, u64)> = None;
+        for which in 0..2 {
+            let mut b = [0; SLOT_BYTES];
+            let n = file.read_at(&mut b, which * SLOT_STRIDE).map_err(io)?;
+            let slot = Slot::decode(&b[..n]).map_err(|found| OpenError::NewerFormat {
+                file: ID_FILE.to_string(),
+                found,
+                supported: FORMAT_VERSION,
+            })?;
+            if let Some(s) = slot.filter(|s| best.is_none_or(|(b, _)| s.seq > b.seq)) {
+                best = Some((s, which));
+            }
+        }
+        let (slot, which) = best.ok_or(OpenError::IdentityDamaged { dir })?;
+        Ok(IdFile { file, slot, scratch: 1 - which })
+    }
+
+    /// Makes the slot durable.
+    pub(crate) fn commit(&mut self) -> io::Result<()> {
+        self.slot.seq += 1;
+        let bytes = self.slot.encode();
+        self.file.write_at(&bytes, self.scratch * SLOT_STRIDE)?;
+        self.file.sync_data()?;
+        self.scratch = 1 - self.scratch;
+        self.file.write_at(&bytes, self.scratch * SLOT_STRIDE)
+    }
+
+    /// Writes the slot without making it durable: for what is only a hint. The vote must be unchanged.
+    pub(crate) fn commit_lazily(&mut self) -> io::Result<()> {
+        self.slot.seq += 1;
+        self.file.write_at(&self.slot.encode(), self.scratch * SLOT_STRIDE)
+    }
+}

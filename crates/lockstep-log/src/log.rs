@@ -1,0 +1,636 @@
+//! The writer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::error::{OpenError, WriteError};
+use crate::format::{
+    ID_FILE, Kind, MAX_BASE_BYTES, MAX_RECORD_BYTES, NewRecord, SEGMENT_TMP, SPARE_FILE, SegmentHeader,
+    encode_record, segment_name, segment_number,
+};
+use crate::id::{IdFile, Mark};
+use crate::open::{Access, Recovered, Replay, load, replay};
+use crate::reader::{LogReader, Segment, SegmentInfo, Shared, Update};
+use crate::{Disk, DiskFile, Identity, Options, ReadError, Record, Reset, Vote, WriteOp};
+
+/// Buffered bytes are handed to the kernel early from this size on, so that the sync finds them on
+/// their way.
+const WRITE_OUT_BYTES: usize = 4 << 20;
+/// A buffer that has grown beyond it is given back.
+const KEEP_BUFFER_BYTES: usize = 8 << 20;
+/// Syncs between two writes of `lockstep.id` that only bring hints up to date.
+const HINT_SYNCS: u32 = 256;
+
+/// The open log of one member. Owned by one thread; others read through [`Log::reader`].
+pub struct Log<D: Disk> {
+    disk: D,
+    options: Options,
+    id: IdFile<D::File>,
+    shared: Arc<Shared<D::File>>,
+    tail: Tail,
+    /// The highest segment number that was ever seen or used.
+    highest: u64,
+    /// The vote to store with the next sync.
+    vote: Option<Vote>,
+    syncs_since_hint: u32,
+    /// The failure that closed the log.
+    poisoned: Option<String>,
+    /// Last, so that it goes when all else has gone.
+    _lock: D::Lock,
+}
+
+/// Where the next record goes. Meaningless while there is no segment.
+#[derive(Default)]
+struct Tail {
+    /// Records not yet written out; they belong at `written`.
+    buf: Vec<u8>,
+    /// What they do to the index.
+    updates: Vec<Update>,
+    /// Offset up to which the active segment's file has been written.
+    written: u64,
+    /// Offset up to which it is durable. Invariant: `synced <= written`.
+    synced: u64,
+    /// Size of the file.
+    allocated: u64,
+    /// CRC of the last record, buffered ones included.
+    chain: u32,
+    salt: u32,
+    /// Index and term of the last record, buffered ones included.
+    last: (u64, u64),
+    /// Index before the active segment's first record.
+    prev_index: u64,
+    /// This run has not yet marked its presence in the active segment. Without the mark, a torn batch of
+    /// an earlier run that lies behind the end could continue a chain that was written anew.
+    open_due: bool,
+}
+
+impl Tail {
+    fn end(&self) -> u64 {
+        self.written + self.buf.len() as u64
+    }
+}
+
+impl<D: Disk> Log<D> {
+    /// Opens the log in the disk's directory, or makes a new one in an empty directory. Everything is
+    /// read and checked; `visitor` is shown the log from its oldest base on.
+    pub fn open(
+        disk: D,
+        options: Options,
+        visitor: &mut dyn FnMut(Replay) -> Result<(), String>,
+    ) -> Result<(Log<D>, Recovered), OpenError> {
+        let dir = disk.describe();
+        let io = |doing: &'static str| {
+            let dir = dir.clone();
+            move |e| OpenError::io(&dir, doing, e)
+        };
+        let lock = disk
+            .lock()
+            .map_err(io("lock the log directory"))?
+            .ok_or_else(|| OpenError::Locked { dir: dir.clone() })?;
+        let names = disk.list().map_err(io("list the log directory"))?;
+        let created = !names.iter().any(|n| n == ID_FILE);
+        if created {
+            if names.iter().any(|n| segment_number(n).is_some()) {
+                return Err(OpenError::IdentityMissing { dir });
+            }
+            IdFile::create(&disk, options.new_member_id).map_err(io("create lockstep.id"))?;
+        }
+        let id = IdFile::open(&disk, true)?;
+        let image = load(&disk, &id.slot, Access::Own)?;
+
+        let highest = image.highest.max(id.slot.durable.segment);
+        let (cut, leftovers, synced) = (image.cut, image.leftovers, image.synced);
+        let mut log = Log {
+            disk,
+            options,
+            id,
+            shared: Arc::new(Shared::new(image.index)),
+            tail: Tail::default(),
+            highest,
+            vote: None,
+            syncs_since_hint: 0,
+            poisoned: None,
+            _lock: lock,
+        };
+        log.seize_tail().map_err(io("open the last segment"))?;
+        // What a killed process had written but not synced reads back like everything else. It is about
+        // to be vouched for, so it must be on disk; and if a sync of it failed in that process, the
+        // kernel believes it is. Written again, the pages are dirty again.
+        if let Some(file) = log.active() {
+            rewrite(&*file, synced, log.tail.written).map_err(io("rewrite the log's tail"))?;
+        }
+        log.disk.sync_dir().map_err(io("sync the log directory"))?;
+        replay(&log.reader(), &dir, visitor)?;
+
+        log.id.slot.incarnation += 1;
+        log.id.slot.floor = log.shared.get().segments.first().map_or(log.id.slot.floor, Segment::number);
+        log.note_durable();
+        log.id.commit().map_err(io("write lockstep.id"))?;
+        for name in leftovers {
+            if name != SPARE_FILE || !log.options.recycle {
+                log.disk.remove(&name).map_err(io("remove leftovers of the log"))?;
+            }
+        }
+        let recovered = Recovered {
+            identity: log.id.slot.identity(),
+            vote: log.id.slot.vote,
+            created,
+            start: log.shared.get().start(),
+            last: log.tail.last,
+            cut,
+        };
+        Ok((log, recovered))
+    }
+
+    /// Who we are.
+    pub fn identity(&self) -> Identity {
+        self.id.slot.identity()
+    }
+
+    /// The vote as last written, synced or not.
+    pub fn vote(&self) -> Vote {
+        self.vote.unwrap_or(self.id.slot.vote)
+    }
+
+    /// Takes in a change. Nothing of it is durable, and readers need not see it, before the next
+    /// [`Log::sync`]. Where the change is invalid nothing happens; where the disk fails, the log is
+    /// closed: every later call fails too.
+    pub fn write(&mut self, op: WriteOp) -> Result<(), WriteError> {
+        self.check_open()?;
+        let WriteOp { reset, truncate_from, roll, records, vote } = op;
+        let truncate = match (&reset, truncate_from) {
+            (None, Some(from)) if from <= self.tail.last.0 => Some(self.truncation(from)?),
+            // After a reset, or behind the end, there is nothing to drop.
+            _ => None,
+        };
+        let last = match (&reset, truncate) {
+            (Some(r), _) => (r.index, r.term),
+            (None, Some(last)) => last,
+            (None, None) => self.tail.last,
+        };
+        check(last, reset.as_ref(), roll.as_ref(), &records)?;
+
+        let result = self.apply(reset, truncate, roll, &records);
+        self.note(result)?;
+        if let Some(vote) = vote {
+            self.vote = Some(vote);
+        }
+        Ok(())
+    }
+
+    /// Makes everything written so far durable. A failure is final.
+    pub fn sync(&mut self) -> Result<(), WriteError> {
+        self.check_open()?;
+        let result = self.sync_all();
+        self.note(result)
+    }
+
+    /// Records from index `from` on; see [`LogReader::read`]. Sees what has been synced, and what has
+    /// been written out early.
+    pub fn read(&self, from: u64, max_bytes: usize) -> Result<Vec<Record>, ReadError> {
+        self.reader().read(from, max_bytes)
+    }
+
+    /// A reader for other threads.
+    pub fn reader(&self) -> LogReader<D> {
+        LogReader { shared: Arc::clone(&self.shared) }
+    }
+
+    /// The index of the oldest record (or of the first one to come).
+    pub fn first_index(&self) -> u64 {
+        self.shared.get().start().0 + 1
+    }
+
+    /// The index of the newest record written, synced or not; `first_index() - 1` when there is none.
+    pub fn last_index(&self) -> u64 {
+        self.tail.last.0
+    }
+
+    /// The term of the newest record written (or of the one before the log).
+    pub fn last_term(&self) -> u64 {
+        self.tail.last.1
+    }
+
+    /// All segments, oldest first.
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        self.reader().segments()
+    }
+
+    /// Bytes used by all segments, without what is preallocated.
+    pub fn bytes(&self) -> u64 {
+        self.reader().bytes() + self.tail.buf.len() as u64
+    }
+
+    /// Whether the active segment would outgrow its size with records of `more` bytes in all: time to
+    /// pass a base blob as `roll`. A segment is never rolled otherwise; it grows.
+    pub fn wants_roll(&self, more: usize) -> bool {
+        let empty = self.tail.last.0 == self.tail.prev_index;
+        !empty && self.tail.end() + more as u64 > self.options.segment_bytes
+    }
+
+    /// Removes whole segments whose records all lie below `index`; never the last segment. Returns how
+    /// many. What is removed cannot come back after a crash.
+    pub fn trim_to(&mut self, index: u64) -> Result<usize, WriteError> {
+        self.check_open()?;
+        let keep_from = {
+            let shared = self.shared.get();
+            let n = shared.segments.partition_point(|s| s.header.prev_index < index);
+            let keep = n.saturating_sub(1);
+            shared.segments.get(keep).filter(|_| keep > 0).map(|s| (keep, s.number()))
+        };
+        let Some((count, floor)) = keep_from else { return Ok(0) };
+        let result = self.drop_below(count, floor);
+        self.note(result)?;
+        Ok(count)
+    }
+
+    /// Brings the hints in `lockstep.id` up to date and closes the log. Dropping it instead is safe too;
+    /// but after this, damage to the log's tail at rest will be recognised as such.
+    pub fn close(mut self) -> Result<(), WriteError> {
+        self.sync()?;
+        let result = self.commit_id();
+        self.note(result)
+    }
+
+    fn check_open(&self) -> Result<(), WriteError> {
+        match &self.poisoned {
+            Some(cause) => Err(WriteError::Poisoned(cause.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn note(&mut self, result: Result<(), WriteError>) -> Result<(), WriteError> {
+        if let Err(e) = &result {
+            self.poisoned.get_or_insert_with(|| e.to_string());
+        }
+        result
+    }
+
+    /// (index, term) of the last record that stays if everything from `from` on goes.
+    fn truncation(&mut self, from: u64) -> Result<(u64, u64), WriteError> {
+        let start = self.shared.get().start();
+        if from <= start.0 {
+            let why = format!("cannot truncate from {from}: the log begins at {}", start.0 + 1);
+            return Err(WriteError::Invalid(why));
+        }
+        if from == start.0 + 1 {
+            return Ok(start);
+        }
+        let result = self.write_out();
+        self.note(result)?;
+        let kept = self.read(from - 1, 0).map_err(|e| WriteError::Io {
+            doing: format!("read record {}", from - 1),
+            error: e.to_string(),
+        })?;
+        match kept.first() {
+            Some(r) => Ok((r.index, r.term)),
+            None => Err(WriteError::Invalid(format!("record {} is not in the log", from - 1))),
+        }
+    }
+
+    fn apply(
+        &mut self,
+        reset: Option<Reset>,
+        truncate: Option<(u64, u64)>,
+        roll: Option<Bytes>,
+        records: &[Record],
+    ) -> Result<(), WriteError> {
+        if let Some(Reset { base, index, term }) = reset {
+            self.start_over(base, index, term)?;
+        }
+        if let Some(last) = truncate {
+            self.truncate(last)?;
+        }
+        if let Some(base) = roll {
+            self.roll(base)?;
+        }
+        if !records.is_empty() && self.shared.get().segments.is_empty() {
+            self.roll(Bytes::new())?;
+        }
+        for r in records {
+            self.open_mark();
+            let at = self.tail.end();
+            self.append(Kind::Entry, r.index, r.term, &r.body);
+            self.tail.updates.push(Update::Entry { index: r.index, at });
+            if self.tail.buf.len() >= WRITE_OUT_BYTES {
+                self.write_out()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, kind: Kind, index: u64, term: u64, payload: &[u8]) {
+        let t = &mut self.tail;
+        let record = NewRecord { kind, index, term, chain: t.chain, synced: t.synced, payload };
+        t.chain = encode_record(&mut t.buf, t.salt, &record);
+        t.last = (index, term);
+    }
+
+    fn open_mark(&mut self) {
+        if self.tail.open_due {
+            let (index, term) = self.tail.last;
+            let incarnation = self.id.slot.incarnation.to_le_bytes();
+            self.append(Kind::Open, index, term, &incarnation);
+            self.tail.open_due = false;
+        }
+    }
+
+    fn truncate(&mut self, last: (u64, u64)) -> Result<(), WriteError> {
+        let incarnation = self.id.slot.incarnation.to_le_bytes();
+        if last.0 >= self.tail.prev_index {
+            self.append(Kind::Truncate, last.0, last.1, &incarnation);
+            self.tail.open_due = false;
+            self.tail.updates.push(Update::Truncate { last: last.0 });
+            return Ok(());
+        }
+        // The cut lies in an earlier segment. That one is reopened at its end, where the mark makes the
+        // later segments void; only when the mark is durable may they go.
+        let gone: Vec<u64> = {
+            let mut shared = self.shared.get_mut();
+            let keep = shared.segments.partition_point(|s| s.header.prev_index <= last.0);
+            shared.segments.drain(keep..).map(|s| s.number()).collect()
+        };
+        self.seize_tail().map_err(|e| WriteError::io("reopen an earlier segment", &e))?;
+        self.append(Kind::Truncate, last.0, last.1, &incarnation);
+        self.tail.open_due = false;
+        self.tail.updates.push(Update::Truncate { last: last.0 });
+        self.sync_tail()?;
+        self.commit_id()?;
+        self.remove_segments(&gone)
+    }
+
+    fn roll(&mut self, base: Bytes) -> Result<(), WriteError> {
+        self.sync_tail()?;
+        let header = {
+            let shared = self.shared.get();
+            let (prev_index, prev_term) = self.tail.last;
+            let prev = shared.segments.last();
+            SegmentHeader {
+                member_id: self.id.slot.member_id,
+                number: self.highest + 1,
+                incarnation: self.id.slot.incarnation,
+                prev_index,
+                prev_term,
+                prev_number: prev.map_or(0, Segment::number),
+                prev_end: prev.map_or(0, |s| s.end),
+                prev_chain: prev.map_or(0, |s| s.chain),
+                created_us: self.disk.now_us(),
+                base,
+            }
+        };
+        let first = header.prev_number == 0;
+        let segment = self.create_segment(header)?;
+        let number = segment.number();
+        self.shared.get_mut().segments.push(segment);
+        self.take_tail();
+        if first {
+            self.id.slot.floor = number;
+            self.commit_id()?;
+        }
+        Ok(())
+    }
+
+    fn start_over(&mut self, base: Bytes, index: u64, term: u64) -> Result<(), WriteError> {
+        self.tail.buf.clear();
+        self.tail.updates.clear();
+        let header = SegmentHeader {
+            member_id: self.id.slot.member_id,
+            number: self.highest + 1,
+            incarnation: self.id.slot.incarnation,
+            prev_index: index,
+            prev_term: term,
+            prev_number: 0,
+            prev_end: 0,
+            prev_chain: 0,
+            created_us: self.disk.now_us(),
+            base,
+        };
+        let segment = self.create_segment(header)?;
+        self.id.slot.floor = segment.number();
+        let gone: Vec<u64> = {
+            let mut shared = self.shared.get_mut();
+            let gone = shared.segments.drain(..).map(|s| s.number()).collect();
+            shared.segments.push(segment);
+            gone
+        };
+        self.take_tail();
+        self.commit_id()?;
+        self.remove_segments(&gone)
+    }
+
+    /// Makes a segment file under a temporary name, durable with its header, then gives it its name: a
+    /// file of a segment's name always has a whole header.
+    fn create_segment(&mut self, header: SegmentHeader) -> Result<Segment<D::File>, WriteError> {
+        let name = segment_name(header.number);
+        self.highest = header.number;
+        let (bytes, salt) = header.encode();
+        let make = || {
+            let names = self.disk.list()?;
+            if names.iter().any(|n| n == SEGMENT_TMP) {
+                self.disk.remove(SEGMENT_TMP)?;
+            }
+            let file = if self.options.recycle && names.iter().any(|n| n == SPARE_FILE) {
+                self.disk.rename(SPARE_FILE, SEGMENT_TMP)?;
+                self.disk.open(SEGMENT_TMP, true)?
+            } else {
+                self.disk.create(SEGMENT_TMP)?
+            };
+            file.allocate(self.options.segment_bytes.max(bytes.len() as u64))?;
+            file.write_at(&bytes, 0)?;
+            file.sync_data()?;
+            self.disk.rename(SEGMENT_TMP, &name)?;
+            self.disk.sync_dir()?;
+            Ok(file)
+        };
+        let file = make().map_err(|e| WriteError::io(format!("create log segment {name}"), &e))?;
+        Ok(Segment::new(header, salt, Arc::new(file)))
+    }
+
+    /// Makes the last segment the active one, opening its file for writing.
+    fn seize_tail(&mut self) -> std::io::Result<()> {
+        let name = match self.shared.get().segments.last() {
+            Some(segment) => segment.name(),
+            None => return Ok(()),
+        };
+        let file = Arc::new(self.disk.open(&name, true)?);
+        if let Some(segment) = self.shared.get_mut().segments.last_mut() {
+            segment.file = file;
+        }
+        self.take_tail();
+        self.tail.allocated = self.active().map_or(Ok(0), |f| f.size())?;
+        self.tail.open_due = true;
+        Ok(())
+    }
+
+    /// Points the tail at the last segment's end.
+    fn take_tail(&mut self) {
+        let shared = self.shared.get();
+        let Some(s) = shared.segments.last() else { return };
+        let mut buf = std::mem::take(&mut self.tail.buf);
+        buf.clear();
+        self.tail = Tail {
+            buf,
+            updates: Vec::new(),
+            written: s.end,
+            synced: s.end,
+            allocated: self.options.segment_bytes.max(s.end),
+            chain: s.chain,
+            salt: s.salt,
+            last: s.last,
+            prev_index: s.header.prev_index,
+            open_due: false,
+        };
+    }
+
+    fn active(&self) -> Option<Arc<D::File>> {
+        self.shared.get().segments.last().map(|s| Arc::clone(&s.file))
+    }
+
+    /// Hands the buffer to the kernel and shows it to readers.
+    fn write_out(&mut self) -> Result<(), WriteError> {
+        if self.tail.buf.is_empty() {
+            return Ok(());
+        }
+        let Some(file) = self.active() else {
+            return Err(WriteError::Invalid("no segment to write to".to_string()));
+        };
+        let end = self.tail.end();
+        if end > self.tail.allocated {
+            let size = end + self.options.segment_bytes / 4;
+            file.allocate(size).map_err(|e| WriteError::io("extend the log segment", &e))?;
+            self.tail.allocated = size;
+        }
+        file.write_at(&self.tail.buf, self.tail.written)
+            .map_err(|e| WriteError::io("write to the log", &e))?;
+        let mut shared = self.shared.get_mut();
+        if let Some(segment) = shared.segments.last_mut() {
+            for update in self.tail.updates.drain(..) {
+                segment.apply(update);
+            }
+            segment.end = end;
+            segment.chain = self.tail.chain;
+            segment.last = self.tail.last;
+        }
+        drop(shared);
+        self.tail.written = end;
+        self.tail.buf.clear();
+        if self.tail.buf.capacity() > KEEP_BUFFER_BYTES {
+            self.tail.buf = Vec::new();
+        }
+        Ok(())
+    }
+
+    fn sync_tail(&mut self) -> Result<(), WriteError> {
+        self.write_out()?;
+        if self.tail.synced == self.tail.written {
+            return Ok(());
+        }
+        if let Some(file) = self.active() {
+            file.sync_data().map_err(|e| WriteError::io("sync the log", &e))?;
+        }
+        self.tail.synced = self.tail.written;
+        Ok(())
+    }
+
+    fn sync_all(&mut self) -> Result<(), WriteError> {
+        self.sync_tail()?;
+        let Some(vote) = self.vote.take() else { return Ok(()) };
+        let stored = self.id.slot.vote;
+        self.id.slot.vote = vote;
+        if (vote.term, vote.voted_for) != (stored.term, stored.voted_for) {
+            return self.commit_id();
+        }
+        self.syncs_since_hint += 1;
+        if self.syncs_since_hint >= HINT_SYNCS {
+            self.note_durable();
+            self.syncs_since_hint = 0;
+            self.id.commit_lazily().map_err(|e| WriteError::io("write lockstep.id", &e))?;
+        }
+        Ok(())
+    }
+
+    fn note_durable(&mut self) {
+        if let Some(s) = self.shared.get().segments.last() {
+            self.id.slot.durable = Mark { segment: s.number(), offset: self.tail.synced };
+        }
+    }
+
+    fn commit_id(&mut self) -> Result<(), WriteError> {
+        self.note_durable();
+        self.syncs_since_hint = 0;
+        self.id.commit().map_err(|e| WriteError::io("write lockstep.id", &e))
+    }
+
+    fn drop_below(&mut self, count: usize, floor: u64) -> Result<(), WriteError> {
+        // The floor first: should only some of the removals survive a crash, the rest is known as void.
+        self.id.slot.floor = floor;
+        self.commit_id()?;
+        let gone: Vec<u64> = self.shared.get_mut().segments.drain(..count).map(|s| s.number()).collect();
+        self.remove_segments(&gone)
+    }
+
+    fn remove_segments(&mut self, gone: &[u64]) -> Result<(), WriteError> {
+        let remove = || {
+            let mut spare = !self.options.recycle || self.disk.list()?.iter().any(|n| n == SPARE_FILE);
+            for number in gone {
+                let name = segment_name(*number);
+                if spare {
+                    self.disk.remove(&name)?;
+                } else {
+                    self.disk.rename(&name, SPARE_FILE)?;
+                    spare = true;
+                }
+            }
+            Ok(())
+        };
+        remove().map_err(|e| WriteError::io("remove old log segments", &e))
+    }
+}
+
+fn check(
+    last: (u64, u64),
+    reset: Option<&Reset>,
+    roll: Option<&Bytes>,
+    records: &[Record],
+) -> Result<(), WriteError> {
+    let invalid = |why: String| Err(WriteError::Invalid(why));
+    let longest_base = reset.map_or(0, |r| r.base.len()).max(roll.map_or(0, Bytes::len));
+    if longest_base > MAX_BASE_BYTES {
+        return invalid(format!("a base of {longest_base} bytes (the limit is {MAX_BASE_BYTES})"));
+    }
+    let (mut index, mut term) = last;
+    for r in records {
+        if r.index != index + 1 {
+            return invalid(format!("record {} does not follow record {index}", r.index));
+        }
+        if r.term < term {
+            return invalid(format!("record {} has term {}, the one before has {term}", r.index, r.term));
+        }
+        if r.body.len() > MAX_RECORD_BYTES {
+            return invalid(format!(
+                "record {} has {} bytes (the limit is {MAX_RECORD_BYTES})",
+                r.index,
+                r.body.len()
+            ));
+        }
+        (index, term) = (r.index, r.term);
+    }
+    Ok(())
+}
+
+/// Writes `from..to` of the file over itself and makes it durable.
+fn rewrite<F: DiskFile>(file: &F, from: u64, to: u64) -> std::io::Result<()> {
+    let mut at = from;
+    let mut buf = vec![0; 1 << 20];
+    while at < to {
+        let want = buf.len().min((to - at) as usize);
+        let n = file.read_at(&mut buf[..want], at)?;
+        if n < want {
+            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
+        }
+        file.write_at(&buf[..n], at)?;
+        at += n as u64;
+    }
+    file.sync_data()
+}

@@ -1,0 +1,568 @@
+//! A disk in memory that loses what a real one may lose.
+//!
+//! Every file has two contents: what a running process sees, and what a power cut leaves. A write is
+//! pending until the file is synced; a change of the directory, until the directory is. [`MemDisk::crash`]
+//! lets each pending sector and each pending directory change survive or not, by a seed. So an unsynced
+//! file may come back torn, in any order, or under no name at all, and nothing that a log may not rely on
+//! holds by accident.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::{Disk, DiskFile};
+
+const SECTOR: usize = 512;
+
+/// How an operation is made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The operation fails with an I/O error. A failed write may have written anything; a failed sync
+    /// has forgotten what was pending, as kernels do: it reads back, and is not on disk.
+    Io,
+    /// The disk is full.
+    NoSpace,
+    /// The power goes: this operation, which may have had any part of its effect, and all later ones
+    /// fail until [`MemDisk::crash`].
+    PowerCut,
+}
+
+/// The fake disk. Clones share the contents.
+#[derive(Clone, Default)]
+pub struct MemDisk {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    /// Raised at each crash: handles of an earlier life are dead.
+    epoch: u64,
+    locked: bool,
+    now_us: u64,
+    /// Operations that change something, counted from 1.
+    ops: u64,
+    syncs: u64,
+    fault: Option<(u64, Fault)>,
+    fail_sync: Option<u64>,
+    dead: bool,
+    capacity: Option<u64>,
+    rng: u64,
+    next_inode: u64,
+    inodes: BTreeMap<u64, Inode>,
+    /// What the process sees.
+    names: BTreeMap<String, u64>,
+    /// What a power cut leaves.
+    durable_names: BTreeMap<String, u64>,
+    pending_names: Vec<Vec<NameChange>>,
+}
+
+#[derive(Clone, Default)]
+struct Inode {
+    seen: Vec<u8>,
+    durable: Vec<u8>,
+    pending: Vec<Change>,
+}
+
+#[derive(Clone)]
+enum Change {
+    Write { offset: usize, data: Vec<u8> },
+    Grow { size: usize },
+}
+
+#[derive(Clone)]
+enum NameChange {
+    Set(String, u64),
+    Unset(String),
+}
+
+/// What one operation may do.
+enum Verdict {
+    Go,
+    /// Fail without any effect.
+    Fail(io::Error),
+    /// Fail, and leave any part of the effect behind.
+    Torn(io::Error),
+}
+
+impl MemDisk {
+    /// An empty disk.
+    pub fn new() -> MemDisk {
+        MemDisk::default()
+    }
+
+    /// A disk of its own with the same contents, pending changes and faults.
+    pub fn fork(&self) -> MemDisk {
+        MemDisk { state: Arc::new(Mutex::new(self.state().clone())) }
+    }
+
+    /// Sets what [`Disk::now_us`] answers.
+    pub fn set_now_us(&self, now_us: u64) {
+        self.state().now_us = now_us;
+    }
+
+    /// Operations so far that change something: create, write, allocate, sync, rename, remove.
+    pub fn ops(&self) -> u64 {
+        self.state().ops
+    }
+
+    /// Syncs (of files and of the directory) so far.
+    pub fn syncs(&self) -> u64 {
+        self.state().syncs
+    }
+
+    /// Makes the `n`-th changing operation from now fail (1: the next one).
+    pub fn fail_op(&self, n: u64, fault: Fault) {
+        let mut s = self.state();
+        s.fault = Some((s.ops + n, fault));
+    }
+
+    /// Makes the `n`-th sync from now fail with an I/O error (1: the next one).
+    pub fn fail_sync(&self, n: u64) {
+        let mut s = self.state();
+        s.fail_sync = Some(s.syncs + n);
+    }
+
+    /// Forgets the faults that were asked for and have not happened.
+    pub fn clear_faults(&self) {
+        let mut s = self.state();
+        s.fault = None;
+        s.fail_sync = None;
+    }
+
+    /// Bounds the total size of all files, in bytes; growing beyond it fails with "disk full".
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.state().capacity = bytes;
+    }
+
+    /// The process dies, the machine lives: locks and handles are gone, the contents stay as seen.
+    pub fn kill(&self) {
+        let mut s = self.state();
+        s.epoch += 1;
+        s.locked = false;
+        s.dead = false;
+    }
+
+    /// The power goes. Of each pending change an arbitrary part survives, chosen by `seed`; the same
+    /// seed on the same state leaves the same disk. Handles and the lock are gone, faults are cleared.
+    pub fn crash(&self, seed: u64) {
+        let mut s = self.state();
+        let s = &mut *s;
+        let mut rng = Rng(seed);
+        for inode in s.inodes.values_mut() {
+            let pending = std::mem::take(&mut inode.pending);
+            apply_part(&mut inode.durable, pending, &mut rng);
+            inode.seen.clone_from(&inode.durable);
+        }
+        let pending = std::mem::take(&mut s.pending_names);
+        let mode = rng.below(4);
+        let prefix = rng.below(pending.len() as u64 + 1) as usize;
+        for (i, change) in pending.into_iter().enumerate() {
+            let survives = match mode {
+                0 => false,
+                1 => true,
+                2 => i < prefix,
+                _ => rng.below(2) == 0,
+            };
+            if survives {
+                for c in change {
+                    apply_name(&mut s.durable_names, c);
+                }
+            }
+        }
+        s.names.clone_from(&s.durable_names);
+        let used: Vec<u64> = s.names.values().copied().collect();
+        s.inodes.retain(|id, _| used.contains(id));
+        s.epoch += 1;
+        s.locked = false;
+        s.dead = false;
+        s.fault = None;
+        s.fail_sync = None;
+    }
+
+    /// The names of all files, sorted.
+    pub fn names(&self) -> Vec<String> {
+        self.state().names.keys().cloned().collect()
+    }
+
+    /// A file's contents as the process sees them.
+    pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
+        let s = self.state();
+        s.names.get(name).and_then(|id| s.inodes.get(id)).map(|i| i.seen.clone())
+    }
+
+    /// Puts a file there, durably, replacing what has that name.
+    pub fn put(&self, name: &str, contents: Vec<u8>) {
+        let mut s = self.state();
+        let id = s.new_inode();
+        s.inodes.insert(id, Inode { durable: contents.clone(), seen: contents, pending: Vec::new() });
+        s.names.insert(name.to_string(), id);
+        s.durable_names.insert(name.to_string(), id);
+    }
+
+    /// Damages a file: XORs one byte, on disk too. False if there is no such byte.
+    pub fn corrupt(&self, name: &str, offset: u64, xor: u8) -> bool {
+        let mut s = self.state();
+        let Some(id) = s.names.get(name).copied() else { return false };
+        let Some(inode) = s.inodes.get_mut(&id) else { return false };
+        let at = offset as usize;
+        if let Some(b) = inode.durable.get_mut(at) {
+            *b ^= xor;
+        }
+        inode.seen.get_mut(at).map(|b| *b ^= xor).is_some()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change_names(&self, check: impl FnOnce(&mut State) -> io::Result<Vec<NameChange>>) -> io::Result<()> {
+        let mut s = self.state();
+        let verdict = s.begin();
+        let changes = check(&mut s)?;
+        let apply = match &verdict {
+            Verdict::Go => true,
+            Verdict::Fail(_) => false,
+            Verdict::Torn(_) => s.chance(2),
+        };
+        if apply {
+            for c in &changes {
+                apply_name(&mut s.names, c.clone());
+            }
+            s.pending_names.push(changes);
+        }
+        match verdict {
+            Verdict::Go => Ok(()),
+            Verdict::Fail(e) | Verdict::Torn(e) => Err(e),
+        }
+    }
+}
+
+impl State {
+    /// Counts an operation and says whether it may happen.
+    fn begin(&mut self) -> Verdict {
+        if self.dead {
+            return Verdict::Fail(io::Error::other("the power is off"));
+        }
+        self.ops += 1;
+        match self.fault {
+            Some((at, fault)) if at == self.ops => {
+                self.fault = None;
+                match fault {
+                    Fault::Io => Verdict::Torn(io::Error::other("injected I/O error")),
+                    Fault::NoSpace => Verdict::Fail(io::Error::from(io::ErrorKind::StorageFull)),
+                    Fault::PowerCut => {
+                        self.dead = true;
+                        Verdict::Torn(io::Error::other("the power went off"))
+                    }
+                }
+            }
+            _ => Verdict::Go,
+        }
+    }
+
+    fn new_inode(&mut self) -> u64 {
+        self.next_inode += 1;
+        self.next_inode
+    }
+
+    fn chance(&mut self, n: u64) -> bool {
+        let mut rng = Rng(self.rng ^ self.ops);
+        let hit = rng.below(n) == 0;
+        self.rng = rng.0;
+        hit
+    }
+
+    fn has_room(&self, more: usize) -> bool {
+        let used: usize =
+            self.names.values().filter_map(|id| self.inodes.get(id)).map(|i| i.seen.len()).sum();
+        self.capacity.is_none_or(|c| (used + more) as u64 <= c)
+    }
+}
+
+fn apply_name(names: &mut BTreeMap<String, u64>, change: NameChange) {
+    match change {
+        NameChange::Set(name, id) => {
+            names.insert(name, id);
+        }
+        NameChange::Unset(name) => {
+            names.remove(&name);
+        }
+    }
+}
+
+fn apply(contents: &mut Vec<u8>, change: &Change) {
+    match change {
+        Change::Write { offset, data } => {
+            let end = offset + data.len();
+            if contents.len() < end {
+                contents.resize(end, 0);
+            }
+            contents[*offset..end].copy_from_slice(data);
+        }
+        Change::Grow { size } => {
+            if contents.len() < *size {
+                contents.resize(*size, 0);
+            }
+        }
+    }
+}
+
+/// Applies an arbitrary part of the changes: none, all, a torn prefix, or any set of sectors.
+fn apply_part(contents: &mut Vec<u8>, pending: Vec<Change>, rng: &mut Rng) {
+    let mode = rng.below(5);
+    let cut = rng.below(pending.len() as u64 + 1) as usize;
+    for (i, change) in pending.iter().enumerate() {
+        let keep_of_8 = match mode {
+            0 => 0,
+            1 => 8,
+            2 if i < cut => 8,
+            2 if i > cut => 0,
+            3 => 7,
+            _ => 4,
+        };
+        match change {
+            Change::Grow { .. } => {
+                if rng.below(8) < keep_of_8 {
+                    apply(contents, change);
+                }
+            }
+            Change::Write { offset, data } => {
+                let mut at = 0;
+                let torn_at = if mode == 2 && i == cut {
+                    rng.below(data.len() as u64 + 1) as usize
+                } else {
+                    data.len()
+                };
+                while at < data.len() {
+                    let step = (SECTOR - (offset + at) % SECTOR).min(data.len() - at);
+                    let keep =
+                        if mode == 2 && i == cut { at + step <= torn_at } else { rng.below(8) < keep_of_8 };
+                    if keep {
+                        let part = Change::Write { offset: offset + at, data: data[at..at + step].to_vec() };
+                        apply(contents, &part);
+                    }
+                    at += step;
+                }
+            }
+        }
+    }
+}
+
+/// SplitMix64: small, seeded, the same everywhere.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+}
+
+/// Holds a [`MemDisk`]'s lock.
+pub struct MemLock {
+    disk: MemDisk,
+    epoch: u64,
+}
+
+impl Drop for MemLock {
+    fn drop(&mut self) {
+        let mut s = self.disk.state();
+        if s.epoch == self.epoch {
+            s.locked = false;
+        }
+    }
+}
+
+impl Disk for MemDisk {
+    type File = MemFile;
+    type Lock = MemLock;
+
+    fn describe(&self) -> String {
+        "memory".to_string()
+    }
+
+    fn now_us(&self) -> u64 {
+        self.state().now_us
+    }
+
+    fn lock(&self) -> io::Result<Option<MemLock>> {
+        let mut s = self.state();
+        if s.locked {
+            return Ok(None);
+        }
+        s.locked = true;
+        Ok(Some(MemLock { disk: self.clone(), epoch: s.epoch }))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self.names())
+    }
+
+    fn create(&self, name: &str) -> io::Result<MemFile> {
+        self.change_names(|s| {
+            if s.names.contains_key(name) {
+                return Err(io::Error::from(io::ErrorKind::AlreadyExists));
+            }
+            let id = s.new_inode();
+            s.inodes.insert(id, Inode::default());
+            Ok(vec![NameChange::Set(name.to_string(), id)])
+        })?;
+        self.open(name, true)
+    }
+
+    fn open(&self, name: &str, write: bool) -> io::Result<MemFile> {
+        let s = self.state();
+        let inode = *s.names.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        Ok(MemFile { disk: self.clone(), epoch: s.epoch, inode, write })
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.change_names(|s| {
+            let id = *s.names.get(from).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+            Ok(vec![NameChange::Unset(from.to_string()), NameChange::Set(to.to_string(), id)])
+        })
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.change_names(|s| {
+            if !s.names.contains_key(name) {
+                return Err(io::Error::from(io::ErrorKind::NotFound));
+            }
+            Ok(vec![NameChange::Unset(name.to_string())])
+        })
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        let mut s = self.state();
+        let s = &mut *s;
+        s.syncs += 1;
+        let mut verdict = s.begin();
+        if s.fail_sync == Some(s.syncs) {
+            s.fail_sync = None;
+            verdict = Verdict::Torn(io::Error::other("injected sync error"));
+        }
+        match verdict {
+            Verdict::Go => {
+                s.durable_names.clone_from(&s.names);
+                s.pending_names.clear();
+                Ok(())
+            }
+            Verdict::Fail(e) | Verdict::Torn(e) => Err(e),
+        }
+    }
+}
+
+/// A file of a [`MemDisk`].
+pub struct MemFile {
+    disk: MemDisk,
+    epoch: u64,
+    inode: u64,
+    write: bool,
+}
+
+impl MemFile {
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
+        let mut s = self.disk.state();
+        if s.epoch != self.epoch {
+            return Err(io::Error::other("the process of this handle is dead"));
+        }
+        f(&mut s)
+    }
+
+    fn change(&self, change: Change) -> io::Result<()> {
+        if !self.write {
+            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        }
+        self.with(|s| {
+            let mut verdict = s.begin();
+            let old = s.inodes.get(&self.inode).map_or(0, |i| i.seen.len());
+            let new = match &change {
+                Change::Write { offset, data } => offset + data.len(),
+                Change::Grow { size } => *size,
+            };
+            if matches!(verdict, Verdict::Go) && new > old && !s.has_room(new - old) {
+                verdict = Verdict::Fail(io::Error::from(io::ErrorKind::StorageFull));
+            }
+            let part = match &verdict {
+                Verdict::Go => true,
+                Verdict::Fail(_) => false,
+                Verdict::Torn(_) => s.chance(2),
+            };
+            if let Some(inode) = s.inodes.get_mut(&self.inode).filter(|_| part) {
+                apply(&mut inode.seen, &change);
+                inode.pending.push(change);
+            }
+            match verdict {
+                Verdict::Go => Ok(()),
+                Verdict::Fail(e) | Verdict::Torn(e) => Err(e),
+            }
+        })
+    }
+}
+
+impl DiskFile for MemFile {
+    fn size(&self) -> io::Result<u64> {
+        self.with(|s| Ok(s.inodes.get(&self.inode).map_or(0, |i| i.seen.len() as u64)))
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.with(|s| {
+            let Some(inode) = s.inodes.get(&self.inode) else { return Ok(0) };
+            let start = usize::try_from(offset).unwrap_or(usize::MAX).min(inode.seen.len());
+            let n = buf.len().min(inode.seen.len() - start);
+            buf[..n].copy_from_slice(&inode.seen[start..start + n]);
+            Ok(n)
+        })
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.change(Change::Write { offset: offset as usize, data: data.to_vec() })
+    }
+
+    fn allocate(&self, size: u64) -> io::Result<()> {
+        if self.size()? >= size {
+            return Ok(());
+        }
+        self.change(Change::Grow { size: size as usize })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.with(|s| {
+            s.syncs += 1;
+            let mut verdict = s.begin();
+            if s.fail_sync == Some(s.syncs) {
+                s.fail_sync = None;
+                verdict = Verdict::Torn(io::Error::other("injected sync error"));
+            }
+            let dead = s.dead;
+            let mut rng = Rng(s.rng ^ s.ops);
+            let Some(inode) = s.inodes.get_mut(&self.inode) else { return Ok(()) };
+            match verdict {
+                Verdict::Go => {
+                    for change in std::mem::take(&mut inode.pending) {
+                        apply(&mut inode.durable, &change);
+                    }
+                    Ok(())
+                }
+                Verdict::Fail(e) => Err(e),
+                Verdict::Torn(e) => {
+                    // The kernel reports a failed write-back once and marks the pages clean: what was
+                    // pending is on disk in part, reads back in full, and no later sync writes it.
+                    if !dead {
+                        let pending = std::mem::take(&mut inode.pending);
+                        apply_part(&mut inode.durable, pending, &mut rng);
+                        s.rng = rng.0;
+                    }
+                    Err(e)
+                }
+            }
+        })
+    }
+}

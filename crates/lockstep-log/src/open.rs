@@ -1,0 +1,296 @@
+//! Finding out, at start, what the files hold: which segments belong to the log, where it ends, and
+//! whether that end is a torn write or a loss.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::error::OpenError;
+use crate::format::{
+    FORMAT_VERSION, HeaderError, ID_FILE, ID_TMP, SEGMENT_TMP, SPARE_FILE, SegmentHeader, segment_name,
+    segment_number,
+};
+use crate::id::Slot;
+use crate::reader::{Index, LogReader, Segment};
+use crate::scan::{HeadError, Scanned, Seal, Stop, proof_of_loss, read_header, scan};
+use crate::{Disk, Identity, ReadError, Record, Vote};
+
+/// What [`crate::Log::open`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// Who we are, with this run's incarnation.
+    pub identity: Identity,
+    /// The last vote.
+    pub vote: Vote,
+    /// True if the folder held no log: the member id is the one from the options.
+    pub created: bool,
+    /// The index and term before the first record.
+    pub start: (u64, u64),
+    /// The index and term of the last record.
+    pub last: (u64, u64),
+    /// A write that a crash had torn, now cut off. Nothing in it had ever been synced.
+    pub cut: Option<Cut>,
+}
+
+/// Where a torn write was cut off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The file's name.
+    pub file: String,
+    /// Where the log ends in it now.
+    pub offset: u64,
+    /// What was found there.
+    pub reason: String,
+}
+
+/// What a visitor is shown at open, in the order of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replay {
+    /// The folded state at (index, term), at the head of a segment. The first one is the start of the
+    /// log; the later ones repeat what the records before them lead to.
+    Base {
+        /// Index before the segment's first record.
+        index: u64,
+        /// Its term.
+        term: u64,
+        /// The state.
+        base: Bytes,
+    },
+    /// The next record.
+    Record(Record),
+}
+
+/// What the files hold.
+pub(crate) struct Image<F> {
+    pub(crate) index: Index<F>,
+    pub(crate) cut: Option<Cut>,
+    /// What the last record says was durable before it, in the last segment.
+    pub(crate) synced: u64,
+    /// Files of ours that are no part of the log.
+    pub(crate) leftovers: Vec<String>,
+    /// The highest segment number seen.
+    pub(crate) highest: u64,
+}
+
+/// Whether the log is ours, or a running server's that we may only look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Own,
+    Look,
+}
+
+pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Image<D::File>, OpenError> {
+    let dir = disk.describe();
+    let names = disk.list().map_err(|e| OpenError::io(&dir, "list the log directory", e))?;
+    let numbers: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
+    let highest = numbers.iter().copied().max().unwrap_or(0);
+    let mut leftovers: Vec<String> =
+        names.into_iter().filter(|n| n == ID_TMP || n == SEGMENT_TMP || n == SPARE_FILE).collect();
+
+    let mut headers = BTreeMap::new();
+    for number in numbers {
+        let name = segment_name(number);
+        if number < slot.floor {
+            leftovers.push(name);
+            continue;
+        }
+        let file = disk.open(&name, false).map_err(|e| OpenError::io(&dir, format!("open {name}"), e))?;
+        let (header, salt) = read_header(&file).map_err(|e| header_error(&dir, &name, e))?;
+        if header.member_id != slot.member_id {
+            return Err(OpenError::OtherMember {
+                file: name,
+                found: header.member_id,
+                expected: slot.member_id,
+            });
+        }
+        if header.number != number {
+            let reason = format!("it is segment {} under another name", header.number);
+            return Err(OpenError::Corrupt { file: name, offset: 0, intact_to: 0, reason });
+        }
+        headers.insert(number, (header, salt, file));
+    }
+
+    let live = chain_of(&headers, slot)?;
+    for number in headers.keys().filter(|n| !live.contains(n)) {
+        leftovers.push(segment_name(*number));
+    }
+    let mut index = Index { segments: Vec::new() };
+    let mut image_cut = None;
+    let mut synced = 0;
+    for (i, number) in live.iter().enumerate() {
+        let Some((header, salt, file)) = headers.remove(number) else { continue };
+        let seal = live.get(i + 1).and_then(|next| headers.get(next)).map(|(h, _, _)| Seal {
+            end: h.prev_end,
+            chain: h.prev_chain,
+            last: (h.prev_index, h.prev_term),
+        });
+        let mut segment = Segment::new(header, salt, Arc::new(file));
+        let name = segment.name();
+        let io = |e: io::Error| OpenError::io(&dir, format!("read {name}"), e);
+        let scanned = scan(&mut segment, seal).map_err(io)?;
+        synced = scanned.synced;
+        let corrupt = |segment: &Segment<D::File>, reason: String| OpenError::Corrupt {
+            file: name.clone(),
+            offset: segment.end,
+            intact_to: segment.last.0,
+            reason,
+        };
+        if scanned.reopened {
+            leftovers.extend(live[i + 1..].iter().map(|n| segment_name(*n)));
+        } else if seal.is_some() {
+            match scanned.stop {
+                Stop::Sealed => {
+                    index.segments.push(segment);
+                    continue;
+                }
+                Stop::Broken(reason) => return Err(corrupt(&segment, reason.to_string())),
+                Stop::Clean => return Err(corrupt(&segment, "records are missing".to_string())),
+            }
+        }
+        // This is the last segment of the log: a broken record may be a torn write.
+        if access == Access::Own {
+            if let Some(at) = proof_of_loss(&segment).map_err(io)? {
+                let reason = format!("{}, but the record at byte {at} was written later", text(&scanned));
+                return Err(corrupt(&segment, reason));
+            }
+            if slot.durable.segment == segment.number() && segment.end < slot.durable.offset {
+                let reason =
+                    format!("{}, but lockstep.id knows {} bytes", text(&scanned), slot.durable.offset);
+                return Err(corrupt(&segment, reason));
+            }
+        }
+        if let Stop::Broken(reason) = scanned.stop {
+            image_cut = Some(Cut { file: name.clone(), offset: segment.end, reason: reason.to_string() });
+        }
+        index.segments.push(segment);
+        break;
+    }
+    if access == Access::Own {
+        check_complete(&index, slot, &live)?;
+    }
+    Ok(Image { index, cut: image_cut, synced, leftovers, highest })
+}
+
+fn text(scanned: &Scanned) -> &'static str {
+    match scanned.stop {
+        Stop::Broken(reason) => reason,
+        Stop::Clean | Stop::Sealed => "the records end",
+    }
+}
+
+fn header_error(dir: &str, name: &str, error: HeadError) -> OpenError {
+    let reason = match error {
+        HeadError::Io(e) => return OpenError::io(dir, format!("read {name}"), e),
+        HeadError::Header(HeaderError::Newer(found)) => {
+            return OpenError::NewerFormat { file: name.to_string(), found, supported: FORMAT_VERSION };
+        }
+        HeadError::Header(HeaderError::Magic) => "no segment header",
+        HeadError::Header(HeaderError::Checksum) => "wrong checksum of the header",
+        HeadError::Header(HeaderError::Length) => "impossible length of the base",
+        HeadError::Base => "wrong checksum of the base",
+    };
+    OpenError::Corrupt { file: name.to_string(), offset: 0, intact_to: 0, reason: reason.to_string() }
+}
+
+type Heads<F> = BTreeMap<u64, (SegmentHeader, u32, F)>;
+
+/// The segments of the log, oldest first: from the highest number back, each names the one before.
+fn chain_of<F>(headers: &Heads<F>, slot: &Slot) -> Result<Vec<u64>, OpenError> {
+    let mut live = Vec::new();
+    let mut at = headers.keys().next_back().copied();
+    while let Some(number) = at {
+        live.push(number);
+        let prev = headers.get(&number).map_or(0, |(h, _, _)| h.prev_number);
+        if prev == 0 || prev < slot.floor || number == slot.floor {
+            break;
+        }
+        if prev >= number || !headers.contains_key(&prev) {
+            return Err(OpenError::MissingSegment {
+                file: segment_name(prev),
+                reason: format!("{} continues it", segment_name(number)),
+            });
+        }
+        at = Some(prev);
+    }
+    live.reverse();
+    Ok(live)
+}
+
+/// What `lockstep.id` knows to exist must exist.
+fn check_complete<F>(index: &Index<F>, slot: &Slot, live: &[u64]) -> Result<(), OpenError> {
+    let missing = |number, reason: &str| {
+        Err(OpenError::MissingSegment { file: segment_name(number), reason: reason.to_string() })
+    };
+    let first = index.segments.first().map_or(0, Segment::number);
+    let started_over = index.segments.first().is_some_and(|s| s.header.prev_number == 0);
+    if slot.floor != 0 && first != slot.floor && !(first > slot.floor && started_over) {
+        return missing(slot.floor, "lockstep.id says that the log begins with it");
+    }
+    let highest = live.last().copied().unwrap_or(0);
+    if slot.durable.segment > highest {
+        return missing(slot.durable.segment, "lockstep.id says that it had been written");
+    }
+    Ok(())
+}
+
+/// Shows the visitor the log from its first base on.
+pub(crate) fn replay<D: Disk>(
+    reader: &LogReader<D>,
+    dir: &str,
+    visitor: &mut dyn FnMut(Replay) -> Result<(), String>,
+) -> Result<(), OpenError> {
+    const STEP: usize = 1 << 20;
+    for segment in reader.segments() {
+        let base = Replay::Base {
+            index: segment.first_index - 1,
+            term: segment.prev_term,
+            base: segment.base.clone(),
+        };
+        visitor(base).map_err(OpenError::Refused)?;
+        let mut next = segment.first_index;
+        while next <= segment.last_index {
+            let records = reader.read(next, STEP).map_err(|e| read_error(dir, e))?;
+            for record in records {
+                if record.index > segment.last_index {
+                    break;
+                }
+                next = record.index + 1;
+                visitor(Replay::Record(record)).map_err(OpenError::Refused)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read_error(dir: &str, error: ReadError) -> OpenError {
+    match error {
+        ReadError::Corrupt { file, offset, index } => OpenError::Corrupt {
+            file,
+            offset,
+            intact_to: index.saturating_sub(1),
+            reason: "it changed while it was read".to_string(),
+        },
+        ReadError::Io { .. } | ReadError::Trimmed { .. } => {
+            OpenError::io(dir, "read the log", io::Error::other(error.to_string()))
+        }
+    }
+}
+
+/// Removes every file of a log from the directory, durably, so that the next [`crate::Log::open`] begins
+/// a new one under a new member id. The log must not be open.
+pub fn wipe<D: Disk>(disk: &D) -> io::Result<()> {
+    let names = disk.list()?;
+    // The id goes first: whatever a crash leaves is then recognised as nobody's.
+    if names.iter().any(|n| n == ID_FILE) {
+        disk.remove(ID_FILE)?;
+        disk.sync_dir()?;
+    }
+    for name in names {
+        if name == ID_TMP || name == SEGMENT_TMP || name == SPARE_FILE || segment_number(&name).is_some() {
+            disk.remove(&name)?;
+        }
+    }
+    disk.sync_dir()
+}

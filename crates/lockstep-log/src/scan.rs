@@ -1,0 +1,173 @@
+//! Walking one segment from its header to where its records end.
+
+use std::io;
+
+use bytes::Bytes;
+
+use crate::DiskFile;
+use crate::format::{ALIGN, HeaderError, Kind, RECORD_HEADER, RecordHeader, SEGMENT_HEADER, SegmentHeader};
+use crate::reader::{Cursor, Segment, Update};
+
+const CHUNK: u64 = 1 << 20;
+
+/// The next segment's word on where this one ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seal {
+    pub(crate) end: u64,
+    pub(crate) chain: u32,
+    pub(crate) last: (u64, u64),
+}
+
+/// How a walk ended, at the segment's `end`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Exactly as the next segment says.
+    Sealed,
+    /// No intact record follows; the text says what is there instead.
+    Broken(&'static str),
+    /// Zeros, or the end of the file.
+    Clean,
+}
+
+/// Result of a walk; the segment itself has been brought to its end.
+#[derive(Debug)]
+pub(crate) struct Scanned {
+    pub(crate) stop: Stop,
+    /// A truncation was recorded behind the seal: the later segments are void.
+    pub(crate) reopened: bool,
+    /// What the last record says was durable before it.
+    pub(crate) synced: u64,
+}
+
+/// Why a header could not be read.
+pub(crate) enum HeadError {
+    Io(io::Error),
+    Header(HeaderError),
+    Base,
+}
+
+/// Reads and checks a segment's header and base; also gives the header's CRC.
+pub(crate) fn read_header<F: DiskFile>(file: &F) -> Result<(SegmentHeader, u32), HeadError> {
+    let mut b = [0; SEGMENT_HEADER];
+    let n = file.read_at(&mut b, 0).map_err(HeadError::Io)?;
+    let (mut header, base_len, base_crc, salt) = SegmentHeader::decode(&b[..n]).map_err(HeadError::Header)?;
+    let size = file.size().map_err(HeadError::Io)?;
+    if size < (SEGMENT_HEADER + base_len) as u64 {
+        return Err(HeadError::Base);
+    }
+    let mut base = vec![0; base_len];
+    let n = file.read_at(&mut base, SEGMENT_HEADER as u64).map_err(HeadError::Io)?;
+    if n < base_len || crc32c::crc32c(&base) != base_crc {
+        return Err(HeadError::Base);
+    }
+    header.base = Bytes::from(base);
+    Ok((header, salt))
+}
+
+/// Walks the records of a fresh `segment`, applying each to it.
+pub(crate) fn scan<F: DiskFile>(segment: &mut Segment<F>, mut seal: Option<Seal>) -> io::Result<Scanned> {
+    let file = std::sync::Arc::clone(&segment.file);
+    let mut cursor = Cursor::new(&*file, file.size()?, CHUNK);
+    let mut synced = segment.end;
+    let mut reopened = false;
+    loop {
+        let sealed = seal.is_some_and(|s| s.end == segment.end);
+        let next = next_record(segment, &mut cursor)?;
+        if let Some(s) = seal.filter(|_| sealed) {
+            if s.chain != segment.chain || s.last != segment.last {
+                let stop = Stop::Broken("the next segment continues another history");
+                return Ok(Scanned { stop, reopened, synced });
+            }
+            if !matches!(next, Ok((h, _)) if h.kind == Kind::Truncate) {
+                return Ok(Scanned { stop: Stop::Sealed, reopened, synced });
+            }
+            seal = None;
+            reopened = true;
+        }
+        let (head, _) = match next {
+            Ok(x) => x,
+            Err(stop) => return Ok(Scanned { stop, reopened, synced }),
+        };
+        match head.kind {
+            Kind::Entry => segment.apply(Update::Entry { index: head.index, at: segment.end }),
+            Kind::Truncate => segment.apply(Update::Truncate { last: head.index }),
+            Kind::Open => {}
+        }
+        segment.last = (head.index, head.term);
+        segment.chain = head.crc;
+        segment.end += head.span();
+        synced = head.synced;
+    }
+}
+
+/// The record at the segment's end, if it is intact and continues what is before it.
+fn next_record<F: DiskFile>(
+    segment: &Segment<F>,
+    cursor: &mut Cursor<'_, F>,
+) -> io::Result<Result<(RecordHeader, Bytes), Stop>> {
+    let at = segment.end;
+    let Some(head) = cursor.bytes(at, RECORD_HEADER as u64)? else { return Ok(Err(Stop::Clean)) };
+    if head.iter().all(|&b| b == 0) {
+        return Ok(Err(Stop::Clean));
+    }
+    let Some(head) = RecordHeader::decode(&head) else { return Ok(Err(Stop::Broken("not a record"))) };
+    let Some(record) = cursor.bytes(at, (RECORD_HEADER + head.len) as u64)? else {
+        return Ok(Err(Stop::Broken("a record longer than the file")));
+    };
+    if !head.verify(&record, segment.salt) {
+        return Ok(Err(Stop::Broken("wrong checksum")));
+    }
+    if head.chain != segment.chain {
+        return Ok(Err(Stop::Broken("a record of another chain")));
+    }
+    let (index, term) = segment.last;
+    let fits = match head.kind {
+        Kind::Entry => head.index == index + 1 && head.term >= term,
+        Kind::Open => head.index == index && head.term == term,
+        Kind::Truncate => head.index >= segment.header.prev_index && head.index <= index && head.term <= term,
+    };
+    if !fits || head.synced > at {
+        return Ok(Err(Stop::Broken("a record out of order")));
+    }
+    Ok(Ok((head, record)))
+}
+
+/// Looks behind the end of the last segment for proof that something there had been synced: an intact
+/// record that says that more than up to `end` was durable before it was written. Returns its offset.
+///
+/// A torn batch leaves no such record: all of it was written out under the same sync position.
+pub(crate) fn proof_of_loss<F: DiskFile>(segment: &Segment<F>) -> io::Result<Option<u64>> {
+    let file = &*segment.file;
+    let size = file.size()?;
+    let end = segment.end;
+    let mut outer = Cursor::new(file, size, CHUNK);
+    let mut inner = Cursor::new(file, size, 0);
+    // Payloads may be made to look like headers; what this may cost is bounded.
+    let mut budget = size.saturating_mul(8);
+    let mut at = end;
+    while at < size {
+        let step = CHUNK.min(size - at);
+        let Some(chunk) = outer.bytes(at, step)? else { break };
+        for offset in (0..chunk.len()).step_by(ALIGN as usize) {
+            let Some(head) = chunk.get(offset..offset + RECORD_HEADER) else { break };
+            if head[7] >> 4 == 0 {
+                continue;
+            }
+            let Some(head) = RecordHeader::decode(head) else { continue };
+            let here = at + offset as u64;
+            let span = (RECORD_HEADER + head.len) as u64;
+            let plausible = head.synced > end && head.synced <= here && here + span <= size;
+            if !plausible || span > budget {
+                continue;
+            }
+            budget -= span;
+            let Some(record) = inner.bytes(here, span)? else { continue };
+            if head.verify(&record, segment.salt) {
+                return Ok(Some(here));
+            }
+        }
+        // Headers may lie across the border of two chunks.
+        at += if step == CHUNK { CHUNK - RECORD_HEADER as u64 } else { step };
+    }
+    Ok(None)
+}
