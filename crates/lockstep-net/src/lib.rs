@@ -1,1 +1,40 @@
-//! lockstep-net.
+//! Connections between members: a sans-IO protocol and the one reactor that drives it.
+//!
+//! Layers, from the wire up; each can be used and tested without the one above it:
+//!
+//! - [`addr`]: what people write (`gcomm://h1:4567,h2?gmcast.segment=1`, `tcp://[::1]:4567`) into typed addresses;
+//! - [`proto`]: bytes in, bytes out, time passed in: handshake, framing, pings. No socket, no clock;
+//! - [`reactor`]: sockets, timers, dials, name resolution, on the caller's single thread;
+//! - [`status`]: the HTTP/1.0 requests of the status service, which the same reactor serves.
+//!
+//! A payload is opaque here, and so is the `hello` blob by which members introduce themselves. Whom to trust and which
+//! of two connections to keep is the caller's decision, taken in answer to [`Event::PeerUp`].
+//!
+//! # Two connections between the same two members
+//!
+//! Members that dial each other at the same moment end up with two connections. Both sides must drop the same one,
+//! without talking about it. The rule that the caller applies, from what is in both hello blobs:
+//!
+//! 1. A connection from a newer incarnation of the member replaces the older ones: the process behind those is gone.
+//! 2. Same incarnation, dialed by the same side: the newer connection replaces the older one. Its dialer knew that the
+//!    old one was dead, else it would not have dialed.
+//! 3. Same incarnation, one dialed by each side: keep the one dialed by the member with the smaller id, reject the other
+//!    with [`Reason::Duplicate`].
+//!
+//! After a rejection as `Duplicate` a kept address is not dialed again for a while; [`Reactor::keep_via`] says for how
+//! long: as long as the other connection lives.
+
+#![warn(missing_docs, unreachable_pub)]
+#![forbid(unsafe_code)]
+
+pub mod addr;
+mod error;
+pub mod proto;
+pub mod reactor;
+pub mod status;
+
+pub use addr::{Address, ClusterAddress};
+pub use bytes::Bytes;
+pub use error::{DialError, DownReason, ListenError, ProtoError, Reason, SendError};
+pub use reactor::{Config, ConnId, ConnStats, Event, PeerHello, Reactor, Waker};
+pub use status::{Method, StatusRequest};

@@ -1,0 +1,63 @@
+//! The status service: just enough of HTTP/1.0 for `curl`, Prometheus and the `lockstep` command.
+//!
+//! One request per connection, answered and closed. What the paths mean is the caller's business; here it is decided
+//! only that a request over TCP can read (`GET`, `HEAD`) and nothing else, and how large and slow one may be.
+
+mod request;
+
+pub use self::request::{BODY_MAX, HEAD_MAX};
+pub(crate) use self::request::{Parser, Progress};
+
+use bytes::Bytes;
+
+use crate::reactor::ConnId;
+
+/// What a request asks to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// Read. `HEAD` arrives as this too; its body is left out of the answer here.
+    Get,
+    /// A command, on the Unix socket only.
+    Post,
+}
+
+/// A request of the status service, complete and within its limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StatusRequest {
+    /// Whom to answer, with [`crate::Reactor::respond`].
+    pub conn: ConnId,
+    /// Read or command.
+    pub method: Method,
+    /// Path without the query: `/status`.
+    pub path: String,
+    /// What stood behind `?`, not decoded; empty if nothing did.
+    pub query: String,
+    /// The body of a command.
+    pub body: Bytes,
+    /// Came by the Unix socket, whose mode says who may command.
+    pub local: bool,
+}
+
+/// The bytes of an answer's head.
+pub(crate) fn response_head(status: u16, content_type: &str, len: usize) -> String {
+    let reason = match status {
+        200 => "OK",
+        202 => "Accepted",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        413 => "Content Too Large",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        503 => "Service Unavailable",
+        _ => "Status",
+    };
+    // The type comes from the caller's own code; a line end in it would still be a header of its own.
+    let content_type: String = content_type.chars().filter(|c| !c.is_control()).collect();
+    format!(
+        "HTTP/1.0 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: {len}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+    )
+}
