@@ -155,7 +155,9 @@ impl SegmentHeader {
             return Err(HeaderError::Checksum);
         }
         let base_len = get_u32(b, 12) as usize;
-        if base_len > MAX_BASE_BYTES {
+        // Indices and numbers stay clear of overflow, whatever a file says.
+        let sane = [get_u64(b, 32), get_u64(b, 40), get_u64(b, 48)].iter().all(|&n| n < 1 << 62);
+        if base_len > MAX_BASE_BYTES || !sane {
             return Err(HeaderError::Length);
         }
         let header = SegmentHeader {

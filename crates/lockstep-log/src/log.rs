@@ -582,7 +582,8 @@ impl<D: Disk> Log<D> {
                     spare = true;
                 }
             }
-            Ok(())
+            // Before the spare file is written over: no old name may lead to its new contents.
+            self.disk.sync_dir()
         };
         remove().map_err(|e| WriteError::io("remove old log segments", &e))
     }

@@ -188,7 +188,7 @@ fn header_error(dir: &str, name: &str, error: HeadError) -> OpenError {
         }
         HeadError::Header(HeaderError::Magic) => "no segment header",
         HeadError::Header(HeaderError::Checksum) => "wrong checksum of the header",
-        HeadError::Header(HeaderError::Length) => "impossible length of the base",
+        HeadError::Header(HeaderError::Length) => "impossible numbers in the header",
         HeadError::Base => "wrong checksum of the base",
     };
     OpenError::Corrupt { file: name.to_string(), offset: 0, intact_to: 0, reason: reason.to_string() }

@@ -5,7 +5,7 @@ mod common;
 use bytes::Bytes;
 use common::{collect, options, record, records, write_sync};
 use lockstep_log::{
-    Disk, Log, LogView, MemDisk, OpenError, ReadError, RealDisk, Replay, Reset, Vote, WriteError, WriteOp, wipe,
+    Disk, LogView, MemDisk, OpenError, ReadError, RealDisk, Replay, Reset, Vote, WriteError, WriteOp, wipe,
 };
 
 fn everyday<D: Disk>(disk: D) {
@@ -33,7 +33,8 @@ fn everyday<D: Disk>(disk: D) {
     })
     .unwrap();
     log.sync().unwrap();
-    let want: Vec<_> = records(1..=3, 1).into_iter().chain(records(4..=6, 2)).chain(records(7..=9, 3)).collect();
+    let want: Vec<_> =
+        records(1..=3, 1).into_iter().chain(records(4..=6, 2)).chain(records(7..=9, 3)).collect();
     assert_eq!(log.read(1, usize::MAX).unwrap(), want);
     assert_eq!(log.segments().len(), 2);
     assert_eq!(log.segments()[1].base, Bytes::from_static(b"state at 6"));
@@ -129,8 +130,12 @@ fn a_view_sees_a_running_log() {
     let disk = RealDisk::new(dir.path()).unwrap();
     let (mut log, _) = collect(&disk, options()).unwrap();
     write_sync(&mut log, records(1..=20, 1));
-    log.write(WriteOp { roll: Some(Bytes::from_static(b"b")), records: records(21..=30, 2), ..WriteOp::default() })
-        .unwrap();
+    log.write(WriteOp {
+        roll: Some(Bytes::from_static(b"b")),
+        records: records(21..=30, 2),
+        ..WriteOp::default()
+    })
+    .unwrap();
     log.sync().unwrap();
     let view = LogView::open(dir.path()).unwrap();
     let mut seen = Vec::new();

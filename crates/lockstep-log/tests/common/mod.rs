@@ -1,6 +1,8 @@
 //! What the tests share.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+pub mod model;
+
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
