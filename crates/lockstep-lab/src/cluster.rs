@@ -120,6 +120,8 @@ pub struct ClusterSpec {
     pub members: usize,
     /// Host under which the members reach each other (IPv6 without brackets).
     pub host: String,
+    /// Address that the members listen on.
+    pub listen: String,
     /// How joiners get the database.
     pub sst_method: SstMethod,
     /// `wsrep_slave_threads`.
@@ -139,6 +141,7 @@ impl ClusterSpec {
             provider: provider.to_owned(),
             members: 3,
             host: "127.0.0.1".into(),
+            listen: "127.0.0.1".into(),
             sst_method: SstMethod::Rsync,
             appliers: 4,
             log_bin: false,
@@ -178,6 +181,7 @@ impl Cluster {
                 cluster_name: "lab".into(),
                 peers: peers.clone(),
                 host: spec.host.clone(),
+                listen: spec.listen.clone(),
                 peer_port: *port,
                 sst_port: port + 2,
                 sst_method: spec.sst_method,

@@ -33,6 +33,8 @@ pub struct Wsrep {
     pub peers: Vec<String>,
     /// Host name or address (IPv6 without brackets) under which the others reach this member.
     pub host: String,
+    /// Address that it listens on for them.
+    pub listen: String,
     /// Where the member listens for the others. The next port serves incremental transfers (Galera's).
     pub peer_port: u16,
     /// Where it receives a copy of the database.
@@ -143,7 +145,7 @@ impl ServerConfig {
 fn render_wsrep(wsrep: &Wsrep, name: &str, out: &mut String) -> std::fmt::Result {
     let address = wsrep.peer_address();
     let mut options = vec![
-        ("gmcast.listen_addr".to_owned(), format!("tcp://{address}")),
+        ("gmcast.listen_addr".to_owned(), format!("tcp://{}", host_port(&wsrep.listen, wsrep.peer_port))),
         ("ist.recv_addr".to_owned(), host_port(&wsrep.host, wsrep.peer_port + 1)),
     ];
     options.extend(wsrep.provider_options.iter().cloned());
@@ -180,6 +182,7 @@ mod tests {
             cluster_name: "c".into(),
             peers: vec!["[::1]:1".into(), "[::1]:5".into()],
             host: "::1".into(),
+            listen: "::1".into(),
             peer_port: 5,
             sst_port: 7,
             sst_method: SstMethod::Mariabackup,

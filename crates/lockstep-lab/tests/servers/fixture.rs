@@ -46,7 +46,11 @@ pub(crate) fn spec() -> ClusterSpec {
     spec.provider_options = vec![("gcache.size".into(), "128M".into())];
     // What must reach the disk in these tests is the provider's and the server's own business; killing a process
     // does not lose what the kernel has, and flushing thrice per commit only wears the machine.
-    spec.extra = vec!["innodb_flush_log_at_trx_commit=2".into(), "max_connections=100".into()];
+    spec.extra = vec![
+        "innodb_flush_log_at_trx_commit=2".into(),
+        "wsrep_gtid_mode=ON".into(),
+        "wsrep_gtid_domain_id=9".into(),
+    ];
     spec
 }
 

@@ -1,1 +1,144 @@
-//! Later.
+//! Outages of the whole cluster, and the positions that servers start from.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lockstep_lab::{LabError, START_TIMEOUT, Server};
+
+use crate::fixture::{Kind, Test, kind, same, session, shared};
+use crate::rejoin::{mark, unmark};
+use crate::stress::{audit, bank_until, open_bank};
+
+/// What Debian's unit runs before the server: prints the argument that names the recovered position.
+fn galera_recovery(server: &Server) -> Result<String, LabError> {
+    let io = |source| LabError::Io { what: "run galera_recovery".into(), source };
+    let output = Command::new("galera_recovery")
+        .arg(format!("--defaults-file={}", server.config.file("cnf").display()))
+        .output()
+        .map_err(io)?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if output.status.success() && text.starts_with("--wsrep_start_position=") {
+        return Ok(text);
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(LabError::Command { command: "galera_recovery".into(), output: format!("{text}\n{said}") })
+}
+
+/// Of `uuid:seqno`, which the server's own GTID may follow after a comma.
+fn seqno(position: &str) -> i64 {
+    position
+        .split(',')
+        .next()
+        .unwrap_or_default()
+        .rsplit(':')
+        .next()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(i64::MIN)
+}
+
+#[test]
+fn a_killed_member_starts_from_its_recovered_position() -> Test {
+    let mut cluster = shared()?;
+    let mut a = session(&cluster, 0)?;
+    a.query("CREATE TABLE t (id INT PRIMARY KEY)")?;
+    for id in 0..50 {
+        a.query(&format!("INSERT INTO t VALUES ({id})"))?;
+    }
+    cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?;
+    mark(&cluster.servers[1])?;
+    let at: i64 = cluster.servers[1].client()?.status("wsrep_last_committed")?.parse().unwrap_or(-1);
+    cluster.servers[1].kill();
+    for id in 50..100 {
+        a.query(&format!("INSERT INTO t VALUES ({id})"))?;
+    }
+    let argument = galera_recovery(&cluster.servers[1])?;
+    let history = a.status("wsrep_cluster_state_uuid")?;
+    assert!(argument.contains(&history), "{argument} is not of the history {history}");
+    same("recovered position", seqno(&argument), at);
+    let same_again = cluster.servers[1].recover_position()?;
+    same("a second recovery", seqno(&same_again), at);
+    cluster.servers[1].start(&[&argument])?;
+    cluster.wait_size(3)?;
+    assert!(unmark(&cluster.servers[1])?, "the whole database was copied, though the position was given");
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, 100);
+    Ok(())
+}
+
+#[test]
+fn an_orderly_stop_of_all_is_followed_by_a_start() -> Test {
+    let mut cluster = shared()?;
+    session(&cluster, 0)?.run(&["CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"])?;
+    let history = session(&cluster, 1)?.status("wsrep_cluster_state_uuid")?;
+    cluster.stop()?;
+    for (n, server) in cluster.servers.iter().enumerate() {
+        let state = std::fs::read_to_string(server.datadir().join("grastate.dat")).unwrap_or_default();
+        let safe = if n == 0 { "safe_to_bootstrap: 1" } else { "safe_to_bootstrap: 0" };
+        assert!(state.contains(safe), "{} has no `{safe}`:\n{state}", server.name());
+        assert!(state.contains(&history), "{} has another history:\n{state}", server.name());
+    }
+    for (n, server) in cluster.servers.iter().enumerate() {
+        server.query("SELECT 1").expect_err(&format!("server {n} answers after its stop"));
+    }
+    cluster.bootstrap()?;
+    same("history", session(&cluster, 1)?.status("wsrep_cluster_state_uuid")?, history);
+    session(&cluster, 2)?.query("INSERT INTO t VALUES (2)")?;
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, 2);
+    Ok(())
+}
+
+#[test]
+fn after_a_full_outage_nothing_acknowledged_is_missing() -> Test {
+    let mut cluster = shared()?;
+    open_bank(&cluster)?;
+    let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
+    let stop = AtomicBool::new(false);
+    let done: u64 = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..6)
+            .map(|seed| {
+                scope.spawn({
+                    let (socket, stop) = (&sockets[seed % 3], &stop);
+                    move || bank_until(socket, stop, seed as u64)
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_secs(3));
+        for server in &mut cluster.servers {
+            server.kill();
+        }
+        stop.store(true, Ordering::Relaxed);
+        workers.into_iter().map(|w| w.join().expect("a worker panicked")).sum()
+    });
+    assert!(done > 100, "only {done} transfers before the outage");
+    match kind() {
+        // Heals by itself, in any order, without a flag.
+        Kind::Lockstep => {
+            for n in [2, 0, 1] {
+                cluster.servers[n].spawn(&[])?;
+            }
+        }
+        // Needs a human, who looks for the member that has most and tells it to go first.
+        Kind::Galera => {
+            let mut positions = Vec::new();
+            for server in &mut cluster.servers {
+                positions.push(server.recover_position()?);
+            }
+            let first = (0..3).max_by_key(|n| seqno(&positions[*n])).unwrap_or(0);
+            let path = cluster.servers[first].datadir().join("grastate.dat");
+            let state = std::fs::read_to_string(&path).unwrap_or_default();
+            let io = |source| LabError::Io { what: "edit grastate.dat".into(), source };
+            std::fs::write(&path, state.replace("safe_to_bootstrap: 0", "safe_to_bootstrap: 1"))
+                .map_err(io)?;
+            let argument = |n: usize| format!("--wsrep_start_position={}", positions[n]);
+            cluster.servers[first].start(&["--wsrep-new-cluster", &argument(first)])?;
+            for n in (0..3).filter(|n| *n != first) {
+                cluster.servers[n].start(&[&argument(n)])?;
+            }
+        }
+    }
+    for server in &mut cluster.servers {
+        server.wait_ready(START_TIMEOUT)?;
+    }
+    cluster.wait_size(3)?;
+    audit(&cluster, done, 6)
+}
