@@ -419,7 +419,7 @@ impl Certifier {
 
     /// How many seqnos lie between the trim mark and the last one.
     pub fn window(&self) -> u64 {
-        (self.last - self.trim.max(self.base)).max(0) as u64
+        self.last.saturating_sub(self.trim.max(self.base)).max(0) as u64
     }
 
     /// What failed above this seqno; complete only for seqnos that no trim mark has told of yet.
@@ -429,7 +429,7 @@ impl Certifier {
 
     /// Steps to this seqno and says what the marks told of it.
     fn next(&mut self, seqno: Seqno) -> Result<Option<bool>, CertifyError> {
-        if seqno != self.last + 1 {
+        if Some(seqno) != self.last.checked_add(1) {
             return Err(CertifyError::Order { seqno, last: self.last });
         }
         self.last = seqno;

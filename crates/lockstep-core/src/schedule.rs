@@ -46,11 +46,14 @@ impl Scheduler {
         if seqno <= newest {
             return false;
         }
-        for _ in newest + 1..seqno {
-            self.window.push_back(State::Finished);
+        if self.window.is_empty() {
+            self.low = seqno - 1;
+        } else {
+            for _ in newest + 1..seqno {
+                self.window.push_back(State::Finished);
+            }
         }
         self.window.push_back(State::Pushed);
-        self.advance();
         if depends_on <= self.low {
             self.ready.push(Reverse(seqno));
         } else {
@@ -117,6 +120,78 @@ impl Scheduler {
             }
             self.waiting.pop();
             self.ready.push(Reverse(seqno));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn parents_first() {
+        let mut s = Scheduler::new(10);
+        assert!(s.push(11, 10));
+        assert!(s.push(12, 10));
+        assert!(s.push(13, 11));
+        assert!(s.push(14, 13));
+        assert!(!s.push(14, 10));
+        assert_eq!([s.next_ready(), s.next_ready(), s.next_ready()], [Some(11), Some(12), None]);
+        assert!(!s.finished(12));
+        assert_eq!(s.low_water(), 10);
+        assert!(s.finished(11));
+        assert_eq!((s.low_water(), s.window()), (12, 2));
+        assert_eq!([s.next_ready(), s.next_ready()], [Some(13), None]);
+        // A view leaves 15 and 16 out.
+        assert!(s.push(17, 16));
+        assert!(s.finished(13));
+        assert_eq!(s.next_ready(), Some(14));
+        assert!(s.finished(14));
+        assert_eq!((s.low_water(), s.newest()), (16, 17));
+        assert_eq!(s.next_ready(), Some(17));
+        assert!(s.finished(17));
+        assert!(!s.finished(17));
+        assert!(!s.finished(99));
+        assert_eq!((s.low_water(), s.window()), (17, 0));
+    }
+
+    proptest! {
+        /// Against a map of what is not finished.
+        #[test]
+        fn as_a_map_says(steps in prop::collection::vec((0u8..4, 0i64..8, 0usize..8), 1..200)) {
+            let mut s = Scheduler::new(0);
+            // Seqno to (depends_on, taken).
+            let mut open: BTreeMap<Seqno, (Seqno, bool)> = BTreeMap::new();
+            let mut newest = 0;
+            for (what, back, pick) in steps {
+                match what {
+                    0 => {
+                        newest += 1 + (back == 7) as Seqno;
+                        open.insert(newest, (newest - 1 - back, false));
+                        prop_assert!(s.push(newest, newest - 1 - back));
+                    }
+                    1 | 2 => {
+                        let low = open.keys().next().map_or(newest, |first| first - 1);
+                        let next = open.iter().find(|(_, (on, taken))| !taken && *on <= low).map(|(at, _)| *at);
+                        prop_assert_eq!(s.next_ready(), next);
+                        if let Some(at) = next {
+                            open.get_mut(&at).unwrap().1 = true;
+                        }
+                    }
+                    _ => {
+                        let taken: Vec<Seqno> = open.iter().filter(|(_, s)| s.1).map(|(at, _)| *at).collect();
+                        if let Some(at) = taken.get(pick) {
+                            open.remove(at);
+                            s.finished(*at);
+                        }
+                    }
+                }
+                let low = open.keys().next().map_or(newest, |first| first - 1);
+                prop_assert_eq!(s.low_water(), low);
+                prop_assert_eq!(s.newest(), newest);
+            }
         }
     }
 }

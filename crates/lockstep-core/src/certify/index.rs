@@ -348,3 +348,22 @@ impl Wide {
         (live.next().is_none() && last.other <= trim).then_some((kind, last.source))
     }
 }
+
+#[cfg(test)]
+impl Index {
+    /// Nothing is left of anything.
+    pub(super) fn is_spotless(&self) -> bool {
+        self.slots.is_empty()
+            && self.wide.len() == self.wide_free.len()
+            && self.root.is_none()
+            && self.hashes.is_empty()
+            && self.window.is_empty()
+            && self.sources.is_empty()
+            && self.source_free.len() == self.source_last.len()
+    }
+
+    /// How many numbers of sources were ever in use at the same time.
+    pub(super) fn source_numbers(&self) -> usize {
+        self.source_last.len()
+    }
+}
