@@ -11,6 +11,7 @@ pub mod certify;
 pub mod codec;
 pub mod members;
 pub mod message;
+pub mod order;
 pub mod policy;
 pub mod schedule;
 pub mod state;

@@ -57,6 +57,9 @@ impl TrimMark {
     }
 }
 
+/// Sessions beyond this many are forgotten where their member is no longer one.
+const SESSIONS_KEPT: usize = 1024;
+
 /// The last proposal of a member that the log holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Session {
@@ -121,7 +124,9 @@ impl State {
     /// Whether a proposal is the next of its session (else it is old, or comes after a gap).
     pub fn is_next(&self, proposal: &ProposalId) -> bool {
         match self.sessions.get(&proposal.member) {
-            Some(s) if s.incarnation == proposal.incarnation => proposal.number == s.number + 1,
+            Some(s) if s.incarnation == proposal.incarnation => {
+                proposal.number.checked_sub(1) == Some(s.number)
+            }
             Some(s) if s.incarnation > proposal.incarnation => false,
             _ => proposal.number == 1,
         }
@@ -133,32 +138,40 @@ impl State {
     /// [`DecodeError`] where a control entry cannot be read, or the entry is not the next one: the log is damaged or
     /// of a newer version, and nothing after this can be trusted.
     pub fn apply(&mut self, entry: &Entry) -> Result<(), DecodeError> {
-        if entry.index != self.index + 1 || entry.term < self.term {
+        if entry.index.checked_sub(1) != Some(self.index) || entry.term < self.term {
             return Err(DecodeError::Invalid("place in the log"));
         }
         let step = entry.kind.takes_seqno() as i64;
         let skips = entry.kind == EntryKind::View && entry.seqno > self.seqno;
-        if entry.seqno != self.seqno + step && !skips {
+        if Some(entry.seqno) != self.seqno.checked_add(step) && !skips {
             return Err(DecodeError::Invalid("seqno"));
         }
+        // Everything that can fail comes before anything that changes: a refused entry leaves no trace.
         match entry.kind {
             EntryKind::Membership => {
                 let mut r = Reader::new(entry.payload.clone());
-                self.membership = Arc::new(Membership::decode(&mut r)?);
+                let membership = Membership::decode(&mut r)?;
                 r.end()?;
+                // Who is removed may come back in the same life of its process, with the same numbers: its session is
+                // forgotten only where there are so many that somebody must be.
+                if self.sessions.len() > SESSIONS_KEPT {
+                    self.sessions.retain(|id, _| membership.get(id).is_some());
+                }
+                self.membership = Arc::new(membership);
                 self.membership_index = entry.index;
-                let membership = &self.membership;
-                self.sessions.retain(|id, _| membership.get(id).is_some());
             }
             EntryKind::View => {
                 let mut r = Reader::new(entry.payload.clone());
-                self.view = Arc::new(View::decode(&mut r)?);
+                let view = View::decode(&mut r)?;
                 r.end()?;
+                self.view = Arc::new(view);
                 self.view_seqno = entry.seqno;
             }
             EntryKind::Policy => {
                 let mut r = Reader::new(entry.payload.clone());
-                self.policy = Policy::decode(&mut r)?;
+                let policy = Policy::decode(&mut r)?;
+                r.end()?;
+                self.policy = policy;
             }
             EntryKind::Trim => {
                 let mark = TrimMark::from_payload(entry.payload.clone())?;

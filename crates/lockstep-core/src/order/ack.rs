@@ -1,0 +1,152 @@
+//! Everyone counts acks.
+//!
+//! A member tells the leader, and each origin that still waits, up to where its log is on its disk and the same as
+//! the leader's. Whoever holds the log up to an entry of the current term, and hears of a majority that has persisted
+//! it in this term, knows that it is committed.
+
+use super::config::Mutation;
+use super::*;
+
+/// What a follower owes to others at the end of the round.
+#[derive(Debug, Default)]
+pub(super) struct Owed {
+    /// The leader must have an answer even if nothing is new.
+    pub(super) answer: bool,
+    /// The latest context of the leader's that was not answered.
+    pub(super) context: u64,
+    /// What we last acknowledged in this term.
+    acknowledged: Index,
+}
+
+impl Owed {
+    /// Another term: nothing has been said in it.
+    pub(super) fn forget(&mut self) {
+        *self = Owed::default();
+    }
+}
+
+/// The highest value that at least `majority` of these reach.
+pub(super) fn reached_by(values: &mut [Index], majority: usize) -> Index {
+    if majority == 0 || majority > values.len() {
+        return 0;
+    }
+    values.sort_unstable_by(|a, b| b.cmp(a));
+    values[majority - 1]
+}
+
+impl Order {
+    /// What we vouch for: on our disk, and the same as the leader's.
+    pub(super) fn acknowledged(&self) -> Index {
+        if self.config.mutation == Some(Mutation::AckBeforeFsync) {
+            return self.matched;
+        }
+        self.disk.persisted.min(self.matched)
+    }
+
+    /// Moves the commit index to what the acks allow.
+    pub(super) fn count_acks(&mut self) {
+        // Of entries above `matched` nobody knows whether the leader has them; a membership among them may not be
+        // adjacent to the leader's, so its majorities mean nothing.
+        if self.matched <= self.commit() || self.log.tail.membership_index > self.matched {
+            return;
+        }
+        let membership = &self.log.tail.membership;
+        let mut held: Vec<Index> = membership
+            .voters()
+            .map(|id| {
+                if id == self.config.id {
+                    return self.acknowledged();
+                }
+                match self.acks.get(&id) {
+                    Some((term, index)) if *term == self.term => *index,
+                    _ => 0,
+                }
+            })
+            .collect();
+        let index = reached_by(&mut held, membership.majority()).min(self.matched);
+        // Only entries of the current term are committed by counting: an older one, though a majority holds it, may
+        // still lose to a newer one in an election.
+        let of_this_term = self.log.term_at(index) == Some(self.term)
+            || self.config.mutation == Some(Mutation::CommitAcrossTerms);
+        if index > self.commit() && of_this_term {
+            self.commit_to(index);
+        }
+    }
+
+    pub(super) fn commit_to(&mut self, index: Index) {
+        self.log.commit_to(index);
+        self.outbox.log_changed(&self.log, &self.config, self.now);
+    }
+
+    /// Remembers what a member holds. Late acks never lower it.
+    pub(super) fn note_ack(&mut self, from: MemberId, term: Term, persisted: Index) {
+        if self.log.tail.membership.get(&from).is_none() {
+            return;
+        }
+        let known = self.acks.entry(from).or_default();
+        *known = (*known).max((term, persisted));
+    }
+
+    pub(super) fn on_ack(
+        &mut self,
+        from: MemberId,
+        term: Term,
+        persisted: Index,
+        received: Index,
+        finished: Seqno,
+        context: u64,
+    ) {
+        if persisted > received {
+            return;
+        }
+        if self.role != Role::Leader {
+            self.note_ack(from, term, persisted);
+        } else if term > self.term {
+            self.give_way(from, term);
+        } else if term == self.term && received <= self.log.last() {
+            self.note_ack(from, term, persisted);
+            self.on_peer_ack(from, persisted, received, finished, context);
+        }
+    }
+
+    pub(super) fn ack(&self, context: u64) -> Message {
+        Message::Ack {
+            term: self.term,
+            persisted: self.acknowledged(),
+            received: self.matched,
+            finished: self.finished,
+            context,
+        }
+    }
+
+    /// The end of a follower's round.
+    pub(super) fn send_acks(&mut self) {
+        let Some(leader) = self.leader else { return };
+        let acknowledged = self.acknowledged();
+        let news = acknowledged > self.owed.acknowledged;
+        if news || self.owed.answer || self.owed.context != 0 {
+            let message = self.ack(self.owed.context);
+            self.send(leader, message);
+        }
+        if news && self.log.tail.membership.is_voter(&self.config.id) {
+            for (origin, _) in self.waiting_origins(self.owed.acknowledged) {
+                if origin != leader {
+                    let message = self.ack(0);
+                    self.send(origin, message);
+                }
+            }
+        }
+        self.owed =
+            Owed { answer: false, context: 0, acknowledged: acknowledged.max(self.owed.acknowledged) };
+    }
+
+    /// The other members whose proposals above `above` are not known to be committed.
+    pub(super) fn waiting_origins(&self, above: Index) -> Vec<(MemberId, Index)> {
+        let membership = &self.log.tail.membership;
+        let others =
+            self.log.origins.iter().filter(|(id, last)| {
+                **id != self.config.id && **last > above && membership.get(id).is_some()
+            });
+        others.map(|(id, last)| (*id, *last)).collect()
+    }
+}

@@ -1,0 +1,66 @@
+//! What an order core is told at its start.
+
+use crate::types::{MemberId, Micros};
+
+/// Sizes and times. All times in µs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Who we are in the log.
+    pub id: MemberId,
+    /// Which life of our process this is: larger than in any life before.
+    pub incarnation: u64,
+    /// How often a leader speaks when it has nothing to say.
+    pub heartbeat: Micros,
+    /// Silence of a leader after which others campaign; randomised to up to twice this.
+    pub election_timeout: Micros,
+    /// A segment of the log that has reached this many bytes is followed by a new one.
+    pub segment_bytes: u64,
+    /// The most bytes of entries in one message (one entry may be larger).
+    pub max_append_bytes: usize,
+    /// The most bytes on the way to one peer and not yet answered (one message may be larger).
+    pub max_inflight_bytes: usize,
+    /// Entries kept in memory beyond those that must be.
+    pub cache_bytes: usize,
+    /// Where the random numbers begin.
+    pub seed: u64,
+    /// A planted fault; `None` but in the simulator.
+    pub mutation: Option<Mutation>,
+}
+
+/// A planted fault: the simulator shows that it would find it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mutation {
+    /// Votes are neither written nor waited for.
+    VoteNotPersisted,
+    /// Acks name what is in memory.
+    AckBeforeFsync,
+    /// A leader counts acks for entries of its predecessors too.
+    CommitAcrossTerms,
+    /// Membership changes while the previous one, or all of the own term, is not committed.
+    MembershipTooEarly,
+}
+
+/// Random numbers for election timeouts (SplitMix64): seeded, so that a run can be repeated.
+#[derive(Debug)]
+pub(super) struct Rng(u64);
+
+impl Rng {
+    pub(super) fn new(config: &Config) -> Rng {
+        let (high, low) = config.id.0.split_at(8);
+        let word = |half: &[u8]| half.iter().fold(0u64, |acc, b| acc << 8 | u64::from(*b));
+        Rng(config.seed ^ word(high) ^ word(low).rotate_left(17) ^ config.incarnation.rotate_left(40))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// One of 0..n; 0 where n is 0.
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        if n == 0 { 0 } else { self.next() % n }
+    }
+}

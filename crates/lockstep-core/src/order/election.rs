@@ -1,0 +1,275 @@
+//! Terms, votes and campaigns.
+//!
+//! A campaign begins by asking whether it would succeed (pre-vote), so that a member that was cut off does not disturb
+//! the others when it comes back. Who hears a live leader refuses both questions, unless that leader itself asked for
+//! the campaign (`transfer`).
+//!
+//! Anybody asked answers, learner or not: the membership in force at the candidate may be newer than ours, and the
+//! candidate counts only voters of its own.
+
+use super::disk::Held;
+use super::*;
+
+impl Order {
+    /// Enters a term, or learns who leads it.
+    pub(super) fn become_follower(&mut self, term: Term, leader: Option<MemberId>) {
+        debug_assert!(term >= self.term, "terms only grow");
+        if self.role == Role::Leader {
+            self.leave_office();
+        }
+        self.enter_term(term);
+        self.role = Role::Follower;
+        self.votes.clear();
+        self.leader = leader;
+        if leader.is_some() {
+            self.hear_leader();
+        }
+    }
+
+    fn enter_term(&mut self, term: Term) {
+        if term > self.term {
+            self.term = term;
+            self.voted_for = None;
+            self.disk.vote_changed();
+            self.leader = None;
+            // Of a new leader's log we know only that it holds what is committed.
+            self.matched = self.commit();
+            self.owed.forget();
+        }
+    }
+
+    /// Whether this comes from the leader of our term; enters its term if it is newer.
+    pub(super) fn accept_leader(&mut self, from: MemberId, term: Term) -> bool {
+        if term < self.term {
+            return false;
+        }
+        if term == self.term {
+            // Two leaders of one term cannot be.
+            if self.role == Role::Leader || self.leader.is_some_and(|leader| leader != from) {
+                return false;
+            }
+            if self.role == Role::Follower && self.leader.is_some() {
+                self.hear_leader();
+                return true;
+            }
+        }
+        self.become_follower(term, Some(from));
+        true
+    }
+
+    fn hear_leader(&mut self) {
+        self.leader_heard = Some(self.now);
+        self.reset_election_timer();
+    }
+
+    /// Whether we have heard of the leader within the election timeout before `now`.
+    pub(super) fn heard_since(&self, now: Micros) -> bool {
+        self.leader_heard.is_some_and(|at| now.saturating_sub(at) < self.config.election_timeout)
+    }
+
+    /// Whether there is a leader that we can hear, so that nobody should campaign.
+    fn hears_leader(&self) -> bool {
+        self.role == Role::Leader || (self.leader.is_some() && self.heard_since(self.now))
+    }
+
+    pub(super) fn reset_election_timer(&mut self) {
+        let least = self.config.election_timeout;
+        self.election_deadline = self.now + least + self.rng.below(least);
+    }
+
+    /// The connection to the leader has broken: perhaps it is gone. Campaign sooner; those who still hear it refuse.
+    pub(super) fn leader_lost(&mut self) {
+        self.leader_heard = None;
+        let half = self.config.election_timeout / 2;
+        let soon = self.now + half / 2 + self.rng.below(half);
+        self.election_deadline = self.election_deadline.min(soon);
+    }
+
+    /// Only a voter of the membership in force campaigns.
+    fn may_campaign(&self) -> bool {
+        self.log.exists() && self.log.tail.membership.is_voter(&self.config.id)
+    }
+
+    pub(super) fn tick_election(&mut self) {
+        if self.now < self.election_deadline {
+            return;
+        }
+        self.leader = None;
+        self.leader_heard = None;
+        if self.may_campaign() {
+            self.pre_campaign();
+        } else {
+            self.role = Role::Follower;
+            self.reset_election_timer();
+        }
+    }
+
+    fn pre_campaign(&mut self) {
+        self.role = Role::PreCandidate;
+        self.reset_election_timer();
+        self.votes.clear();
+        self.votes.insert(self.config.id, true);
+        for to in self.other_voters() {
+            self.send(to, self.pre_vote());
+        }
+        self.count_votes();
+    }
+
+    fn pre_vote(&self) -> Message {
+        Message::PreVote { term: self.term + 1, last_index: self.log.last(), last_term: self.log.tail.term }
+    }
+
+    /// Campaigns: our vote for ourselves goes to the disk first, for we must not give another one in this term.
+    pub(super) fn campaign(&mut self, transfer: bool) {
+        self.enter_term(self.term + 1);
+        self.role = Role::Candidate;
+        self.leader_heard = None;
+        self.reset_election_timer();
+        self.voted_for = Some(self.config.id);
+        self.disk.vote_changed();
+        self.votes.clear();
+        self.lead.campaign_is_transfer = transfer;
+        self.disk.after_vote(Held::OwnVote(self.term));
+        for to in self.other_voters() {
+            self.disk.after_vote(Held::Send(to, self.vote()));
+        }
+    }
+
+    fn vote(&self) -> Message {
+        Message::Vote {
+            term: self.term,
+            last_index: self.log.last(),
+            last_term: self.log.tail.term,
+            transfer: self.lead.campaign_is_transfer,
+        }
+    }
+
+    /// What waited for the vote to be on the disk.
+    pub(super) fn release(&mut self, what: Held) {
+        match what {
+            Held::Send(to, message) => {
+                // Of an older term it is no longer of use to anybody.
+                let of_use = message.term() == self.term
+                    && (self.role == Role::Candidate || matches!(message, Message::VoteReply { .. }));
+                if of_use {
+                    self.send(to, message);
+                }
+            }
+            Held::OwnVote(term) => {
+                if self.role == Role::Candidate && self.term == term {
+                    self.votes.insert(self.config.id, true);
+                    self.count_votes();
+                }
+            }
+        }
+    }
+
+    /// A connection has come up while we campaign.
+    pub(super) fn ask_again(&mut self, id: MemberId) {
+        if !self.log.tail.membership.is_voter(&id) || self.votes.contains_key(&id) {
+            return;
+        }
+        match self.role {
+            Role::PreCandidate => self.send(id, self.pre_vote()),
+            // Our own vote tells that the term is on the disk.
+            Role::Candidate if self.votes.contains_key(&self.config.id) => self.send(id, self.vote()),
+            _ => {}
+        }
+    }
+
+    pub(super) fn other_voters(&self) -> Vec<MemberId> {
+        self.log.tail.membership.voters().filter(|id| *id != self.config.id).collect()
+    }
+
+    fn up_to_date(&self, last_index: Index, last_term: Term) -> bool {
+        (last_term, last_index) >= (self.log.tail.term, self.log.last())
+    }
+
+    pub(super) fn on_pre_vote(&mut self, from: MemberId, term: Term, last_index: Index, last_term: Term) {
+        let granted = term > self.term && !self.hears_leader() && self.up_to_date(last_index, last_term);
+        let term = if granted { term } else { self.term };
+        self.send(from, Message::PreVoteReply { term, granted });
+    }
+
+    pub(super) fn on_pre_vote_reply(&mut self, from: MemberId, term: Term, granted: bool) {
+        if self.role != Role::PreCandidate || !self.log.tail.membership.is_voter(&from) {
+            return;
+        }
+        if granted {
+            if term != self.term + 1 {
+                return;
+            }
+        } else if term > self.term {
+            self.become_follower(term, None);
+            return;
+        }
+        self.votes.entry(from).or_insert(granted);
+        self.count_votes();
+    }
+
+    pub(super) fn on_vote(
+        &mut self,
+        from: MemberId,
+        term: Term,
+        last_index: Index,
+        last_term: Term,
+        transfer: bool,
+    ) {
+        if term > self.term {
+            if !transfer && self.hears_leader() {
+                return;
+            }
+            self.become_follower(term, None);
+        }
+        let free = match self.voted_for {
+            Some(id) => id == from,
+            None => self.leader.is_none(),
+        };
+        if term == self.term && free && self.up_to_date(last_index, last_term) {
+            if self.voted_for.is_none() {
+                self.voted_for = Some(from);
+                self.disk.vote_changed();
+            }
+            self.reset_election_timer();
+            self.disk.after_vote(Held::Send(from, Message::VoteReply { term, granted: true }));
+        } else {
+            self.send(from, Message::VoteReply { term: self.term, granted: false });
+        }
+    }
+
+    pub(super) fn on_vote_reply(&mut self, from: MemberId, term: Term, granted: bool) {
+        if !self.log.tail.membership.is_voter(&from) {
+            return;
+        }
+        if term > self.term && !granted {
+            self.become_follower(term, None);
+        } else if term == self.term && self.role == Role::Candidate {
+            self.votes.entry(from).or_insert(granted);
+            self.count_votes();
+        }
+    }
+
+    fn count_votes(&mut self) {
+        let membership = &self.log.tail.membership;
+        let majority = membership.majority();
+        let of = |what: bool| membership.voters().filter(|id| self.votes.get(id) == Some(&what)).count();
+        let (granted, refused) = (of(true), of(false));
+        if granted >= majority {
+            match self.role {
+                Role::PreCandidate => self.campaign(false),
+                Role::Candidate => self.become_leader(),
+                _ => {}
+            }
+        } else if refused > membership.voters().count() - majority {
+            self.role = Role::Follower;
+            self.votes.clear();
+        }
+    }
+
+    pub(super) fn on_timeout_now(&mut self, from: MemberId, term: Term) {
+        let from_leader = term == self.term && self.leader == Some(from) && self.role == Role::Follower;
+        if from_leader && self.may_campaign() {
+            self.campaign(true);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Single facts, for those who ask every round: no allocation.
+
+use super::*;
+
+impl Order {
+    /// The membership in force: the latest in the own log, committed or not.
+    pub fn membership(&self) -> Arc<Membership> {
+        self.log.tail.membership.clone()
+    }
+
+    /// Whether we lead, as far as we know.
+    pub fn is_leader(&self) -> bool {
+        self.role == Role::Leader
+    }
+
+    /// Whether we lead and an entry of our own term is committed: from then on the commit index is the cluster's.
+    pub fn leads_in_earnest(&self) -> bool {
+        self.is_leader() && self.log.term_at(self.log.commit()) == Some(self.term)
+    }
+
+    /// What a peer has on its disk, as far as we know as its leader; 0 for others.
+    pub fn matched(&self, id: &MemberId) -> Index {
+        self.peers.get(id).map_or(0, |peer| peer.matched)
+    }
+
+    /// When a peer last answered us as its leader.
+    pub fn last_heard(&self, id: &MemberId) -> Option<Micros> {
+        self.peers.get(id).map(|peer| peer.last_heard)
+    }
+
+    /// The smoothed round trip to a peer, measured as its leader.
+    pub fn rtt(&self, id: &MemberId) -> Option<Micros> {
+        self.peers.get(id).and_then(|peer| peer.rtt)
+    }
+}

@@ -1,0 +1,137 @@
+//! Taking what the leader sends.
+
+use super::*;
+
+impl Order {
+    /// The end of a follower's, or candidate's, round.
+    pub(super) fn follow_on(&mut self) {
+        self.send_proposals();
+        self.send_reads();
+        self.send_acks();
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a message's fields")]
+    pub(super) fn on_append(
+        &mut self,
+        from: MemberId,
+        mut prev_index: Index,
+        mut prev_term: Term,
+        commit: Index,
+        persisted: Index,
+        context: u64,
+        mut entries: Vec<Entry>,
+    ) {
+        self.note_ack(from, self.term, persisted);
+        if !self.log.exists() {
+            let message = self.reject(prev_index, 0, prev_term, context);
+            self.send(from, message);
+            return;
+        }
+        // What is committed is the same everywhere, whether or not our log still has it.
+        let committed = self.commit();
+        if prev_index < committed {
+            let known = usize::try_from(committed - prev_index).unwrap_or(usize::MAX).min(entries.len());
+            entries.drain(..known);
+            self.owed.answer = true;
+            prev_index = committed;
+            prev_term = self.log.committed.term;
+        }
+        if self.log.term_at(prev_index) != Some(prev_term) {
+            let message = self.reject(prev_index, prev_index, prev_term, context);
+            self.send(from, message);
+            return;
+        }
+        // An empty one that brings nothing new and asks for nothing needs no answer.
+        self.owed.answer |= prev_index > self.matched;
+        self.owed.context = self.owed.context.max(context);
+        let mut end = prev_index;
+        for entry in entries {
+            if entry.index != end + 1 || entry.term > self.term {
+                break;
+            }
+            match self.log.term_at(entry.index) {
+                Some(term) if term == entry.term => {
+                    // It came twice: perhaps our answer was lost.
+                    self.owed.answer |= entry.index <= self.matched;
+                }
+                Some(_) if entry.index <= self.matched.max(committed) => break,
+                Some(_) => {
+                    self.truncate(entry.index);
+                    if self.log.append(entry).is_err() {
+                        break;
+                    }
+                }
+                None => {
+                    if self.log.append(entry).is_err() {
+                        break;
+                    }
+                }
+            }
+            end += 1;
+        }
+        self.matched = self.matched.max(end);
+        let commit = commit.min(self.matched);
+        if commit > self.commit() {
+            self.commit_to(commit);
+        }
+        self.outbox.log_changed(&self.log, &self.config, self.now);
+    }
+
+    fn truncate(&mut self, from: Index) {
+        self.disk.truncated(from);
+        self.log.truncate(from);
+    }
+
+    /// The answer to an append after `prev`: `from` down, our log may agree with a leader's whose term there is `term`.
+    pub(super) fn reject(&self, prev_index: Index, from: Index, term: Term, context: u64) -> Message {
+        let hint = if self.log.exists() {
+            self.log
+                .last_not_above(from.saturating_sub(1).min(self.log.last()), term)
+                .unwrap_or(0)
+                .max(self.commit())
+        } else {
+            0
+        };
+        Message::Reject {
+            term: self.term,
+            prev_index,
+            hint_index: hint,
+            hint_term: self.log.term_at(hint).unwrap_or(0),
+            position: self.position,
+            context,
+        }
+    }
+
+    /// The leader has no longer what we need, or we have no log at all.
+    ///
+    /// A base is a committed state of the leader's. It replaces our log only where that loses nothing that counts:
+    /// there is none; or the base lies above our commit index, and what we hold up to there is either part of that
+    /// state or was never committed, and the same goes for what we hold above, because we disagree with the base at
+    /// its place. Where we agree with it, our log stays, and we have learnt that it is committed up to there.
+    pub(super) fn on_base(&mut self, state: State, context: u64) {
+        self.owed.context = self.owed.context.max(context);
+        self.owed.answer = true;
+        if state.term > self.term || state.history.is_nil() {
+            return;
+        }
+        if self.log.exists() {
+            let committed = &self.log.committed;
+            let follows = state.history == committed.history
+                && state.term >= committed.term
+                && state.seqno >= committed.seqno;
+            if state.index <= committed.index || !follows {
+                return;
+            }
+            if self.log.term_at(state.index) == Some(state.term) {
+                self.matched = self.matched.max(state.index);
+                self.commit_to(state.index);
+                return;
+            }
+            // What this term's leader gave us, it also has.
+            if state.index <= self.matched {
+                return;
+            }
+        }
+        self.begin_log(state);
+    }
+}

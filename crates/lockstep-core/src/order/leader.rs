@@ -1,0 +1,482 @@
+//! Leading: giving indices, feeding peers, keeping or leaving office.
+
+use super::*;
+
+/// What only a leader needs.
+#[derive(Debug, Default)]
+pub(super) struct Lead {
+    /// When to speak next.
+    next_heartbeat: Micros,
+    /// Everybody gets a message at the end of this round.
+    pub(super) speak: bool,
+    /// The context of the last message to everybody: grows. Answers to it, or later ones, came after it was sent.
+    pub(super) context: u64,
+    /// A handing over, in progress.
+    pub(super) transfer: Option<Transfer>,
+    /// The campaign was asked for by the leader of before.
+    pub(super) campaign_is_transfer: bool,
+}
+
+/// Nothing is appended while it lasts, so that the heir can catch up.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    to: MemberId,
+    /// After that we go on ourselves.
+    deadline: Micros,
+    told: bool,
+}
+
+/// Bytes of entries that a probe may carry: most often it is right.
+const PROBE_BYTES: usize = 64 << 10;
+
+impl Lead {
+    pub(super) fn deadline(&self) -> Micros {
+        self.transfer.as_ref().map_or(self.next_heartbeat, |t| t.deadline.min(self.next_heartbeat))
+    }
+}
+
+impl Order {
+    pub(super) fn become_leader(&mut self) {
+        self.role = Role::Leader;
+        self.leader = Some(self.config.id);
+        self.leader_heard = None;
+        self.votes.clear();
+        self.matched = self.log.last();
+        self.lead = Lead { next_heartbeat: self.now, context: 0, ..Lead::default() };
+        self.peers.clear();
+        self.sync_peers();
+        // It commits what our predecessors left.
+        let noop = self.place(EntryKind::Noop, ProposalId::default(), bytes::Bytes::new());
+        debug_assert!(noop.is_ok());
+        self.invite_proposals();
+        self.speak();
+    }
+
+    /// Ends our term of office, whoever comes after.
+    pub(super) fn leave_office(&mut self) {
+        debug_assert!(self.role == Role::Leader);
+        self.peers.clear();
+        self.lead.transfer = None;
+        self.leader = None;
+        self.leader_heard = None;
+        self.role = Role::Follower;
+        self.reset_election_timer();
+        self.fail_reads();
+    }
+
+    /// A member is in a newer term: we do not lead any more.
+    pub(super) fn give_way(&mut self, from: MemberId, term: Term) {
+        if self.log.tail.membership.get(&from).is_some() {
+            self.become_follower(term, None);
+        }
+    }
+
+    /// Everybody gets a message, with a new context, at the end of this round.
+    pub(super) fn speak(&mut self) {
+        self.lead.speak = true;
+        self.lead.next_heartbeat = self.now + self.config.heartbeat;
+    }
+
+    pub(super) fn tick_leader(&mut self) {
+        if !self.hears_majority(self.now) {
+            self.leave_office();
+            return;
+        }
+        if self.lead.transfer.as_ref().is_some_and(|t| t.deadline <= self.now) {
+            self.lead.transfer = None;
+            self.invite_proposals();
+        }
+        if self.lead.next_heartbeat <= self.now {
+            self.speak();
+        }
+    }
+
+    /// Whether a majority of the voters has answered within the election timeout before `now`.
+    pub(super) fn hears_majority(&self, now: Micros) -> bool {
+        let membership = &self.log.tail.membership;
+        let heard = membership.voters().filter(|id| {
+            *id == self.config.id
+                || self
+                    .peers
+                    .get(id)
+                    .is_some_and(|peer| now.saturating_sub(peer.last_heard) < self.config.election_timeout)
+        });
+        heard.count() >= membership.majority()
+    }
+
+    /// Appends an entry of our own making or a proposal.
+    ///
+    /// # Errors
+    /// Where the payload of a control entry cannot be read; nothing has changed then.
+    pub(super) fn place(
+        &mut self,
+        kind: EntryKind,
+        proposal: ProposalId,
+        payload: bytes::Bytes,
+    ) -> Result<Index, crate::codec::DecodeError> {
+        let tail = &self.log.tail;
+        let entry = Entry {
+            index: tail.index + 1,
+            term: self.term,
+            kind,
+            seqno: tail.seqno + kind.takes_seqno() as i64,
+            proposal,
+            time: self.wall,
+            payload,
+        };
+        self.log.append(entry)?;
+        self.matched = self.log.last();
+        Ok(self.matched)
+    }
+
+    /// The end of a leader's round.
+    pub(super) fn lead_on(&mut self) {
+        self.start_reads();
+        let speak = std::mem::take(&mut self.lead.speak);
+        if speak {
+            self.lead.context += 1;
+            self.stamp_reads();
+        }
+        let mut peers = std::mem::take(&mut self.peers);
+        for (id, peer) in &mut peers {
+            self.feed(*id, peer, speak);
+        }
+        peers.retain(|_, peer| !self.has_left(peer));
+        self.peers = peers;
+        self.confirm_reads();
+        self.hand_over();
+        self.leave_if_removed();
+    }
+
+    fn feed(&mut self, id: MemberId, peer: &mut Progress, speak: bool) {
+        let context = if speak { self.lead.context } else { 0 };
+        let told = match peer.state {
+            ProgressState::Probe => {
+                if peer.probing && !speak {
+                    return;
+                }
+                // A second probe, after silence, is a small one.
+                let bytes = if peer.probing { 0 } else { PROBE_BYTES.min(self.config.max_append_bytes) };
+                peer.probing = true;
+                // Whatever the heartbeats are doing: a probe wants its answer at once.
+                let context = self.lead.context.max(1);
+                self.send_entries(id, peer, bytes, context).is_some()
+            }
+            ProgressState::Replicate => self.feed_ahead(id, peer, context),
+            ProgressState::Fetching(_) | ProgressState::Base(_) => false,
+        };
+        if told {
+            return;
+        }
+        let commit_news = self.commit() > peer.commit_told && peer.state == ProgressState::Replicate;
+        if speak || commit_news {
+            self.send_entries(id, peer, 0, context);
+        } else if self.disk.persisted > peer.persisted_told
+            && self.log.origins.get(&id).is_some_and(|last| *last > peer.persisted_told)
+        {
+            // It waits for acks, and ours is one.
+            peer.persisted_told = self.disk.persisted;
+            let message = self.ack(0);
+            self.send(id, message);
+        }
+    }
+
+    /// Sends all that the window allows. Whether anything was sent.
+    fn feed_ahead(&mut self, id: MemberId, peer: &mut Progress, context: u64) -> bool {
+        let mut told = false;
+        while peer.next <= self.log.last() && peer.window_open(self.config.max_inflight_bytes) {
+            if peer.next < self.log.cached_from() && peer.next > self.log.base_index() {
+                peer.state = ProgressState::Fetching(peer.next);
+                let max_bytes = self.config.max_append_bytes;
+                self.outputs.push(Output::Fetch { to: id, from: peer.next, max_bytes });
+                break;
+            }
+            let context = if told { 0 } else { context };
+            match self.send_entries(id, peer, self.config.max_append_bytes, context) {
+                Some(n) if n > 0 => told = true,
+                _ => break,
+            }
+        }
+        told
+    }
+
+    /// Sends one append with the entries from `peer.next` on, as many as `max_bytes` and the memory give (none: a
+    /// heartbeat); or the base, where the log does not reach back far enough. How many entries went; `None`: the base.
+    fn send_entries(
+        &mut self,
+        id: MemberId,
+        peer: &mut Progress,
+        max_bytes: usize,
+        context: u64,
+    ) -> Option<usize> {
+        let prev_index = match peer.state {
+            // Until it answers to the base, say only that we are there.
+            ProgressState::Base(index) => index,
+            _ => peer.next - 1,
+        };
+        let Some(prev_term) = self.log.term_at(prev_index) else {
+            self.send_base(id, peer);
+            return None;
+        };
+        let (entries, bytes) =
+            if max_bytes == 0 { (Vec::new(), 0) } else { self.log.slice(peer.next, Index::MAX, max_bytes) };
+        self.send_append(id, peer, prev_index, prev_term, entries, bytes, context)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a message's fields")]
+    fn send_append(
+        &mut self,
+        id: MemberId,
+        peer: &mut Progress,
+        prev_index: Index,
+        prev_term: Term,
+        entries: Vec<Entry>,
+        bytes: usize,
+        context: u64,
+    ) -> Option<usize> {
+        let n = entries.len();
+        if let Some(last) = entries.last() {
+            let last = last.index;
+            // While probing, `next` stays: the answer moves it.
+            if peer.state != ProgressState::Probe {
+                peer.sent(last, bytes);
+            }
+        }
+        if context != 0 {
+            peer.context_leaves(context, self.now);
+        }
+        peer.commit_told = self.commit();
+        let persisted = self.acknowledged();
+        peer.persisted_told = persisted;
+        let message = Message::Append {
+            term: self.term,
+            prev_index,
+            prev_term,
+            commit: self.commit(),
+            persisted,
+            context,
+            entries,
+        };
+        self.send(id, message);
+        Some(n)
+    }
+
+    fn send_base(&mut self, id: MemberId, peer: &mut Progress) {
+        let Some(state) = self.log.base_for(peer.position) else { return };
+        peer.probe(state.index + 1);
+        peer.state = ProgressState::Base(state.index);
+        peer.base_sent = self.now;
+        let state = Box::new(state.clone());
+        let message = Message::Base { term: self.term, state, context: self.lead.context.max(1) };
+        self.send(id, message);
+    }
+
+    /// The answer to [`Output::Fetch`]: the entries from `from` on, dense; none where they are gone.
+    pub fn fetched(&mut self, now: Micros, to: MemberId, from: Index, entries: Vec<Entry>) {
+        self.advance(now);
+        let mut peers = std::mem::take(&mut self.peers);
+        if let Some(peer) = peers.get_mut(&to)
+            && peer.state == ProgressState::Fetching(from)
+        {
+            peer.state = ProgressState::Replicate;
+            self.pass_on(to, peer, from, entries);
+        }
+        self.peers = peers;
+    }
+
+    fn pass_on(&mut self, to: MemberId, peer: &mut Progress, from: Index, mut entries: Vec<Entry>) {
+        // Only what is ours: the node may have read before a truncation.
+        let ours = |(n, e): (usize, &Entry)| {
+            e.index == from.saturating_add(n as u64) && self.log.term_at(e.index) == Some(e.term)
+        };
+        let good = entries.iter().enumerate().take_while(|at| ours(*at)).count();
+        entries.truncate(good);
+        if entries.is_empty() {
+            self.send_base(to, peer);
+            return;
+        }
+        // An answer may have overtaken us.
+        let known = usize::try_from(peer.next.saturating_sub(from)).unwrap_or(usize::MAX).min(entries.len());
+        entries.drain(..known);
+        let Some(first) = entries.first() else { return };
+        if first.index != peer.next {
+            return;
+        }
+        let prev_index = first.index - 1;
+        let bytes = entries.iter().map(Entry::size).sum();
+        match self.log.term_at(prev_index) {
+            Some(prev_term) => {
+                self.send_append(to, peer, prev_index, prev_term, entries, bytes, 0);
+            }
+            None => self.send_base(to, peer),
+        }
+    }
+
+    pub(super) fn on_peer_ack(
+        &mut self,
+        from: MemberId,
+        persisted: Index,
+        received: Index,
+        finished: Seqno,
+        context: u64,
+    ) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        if context > self.lead.context.max(1) {
+            return;
+        }
+        peer.heard(context, self.now);
+        peer.matched = peer.matched.max(persisted);
+        peer.received = peer.received.max(received);
+        peer.finished = peer.finished.max(finished);
+        peer.answered(received);
+        match peer.state {
+            ProgressState::Probe if received + 1 >= peer.next => peer.replicate(received + 1),
+            ProgressState::Base(index) if received >= index => peer.replicate(received + 1),
+            ProgressState::Replicate | ProgressState::Fetching(_) => peer.next = peer.next.max(received + 1),
+            _ => {}
+        }
+    }
+
+    pub(super) fn on_reject(
+        &mut self,
+        from: MemberId,
+        term: Term,
+        prev_index: Index,
+        hint: (Index, Term),
+        position: Option<Seqno>,
+        context: u64,
+    ) {
+        if self.role != Role::Leader || term < self.term {
+            return;
+        }
+        if term > self.term {
+            self.give_way(from, term);
+            return;
+        }
+        if context > self.lead.context.max(1) {
+            return;
+        }
+        let base_after = self.config.election_timeout;
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.heard(context, self.now);
+        peer.position = position;
+        let stale = match peer.state {
+            ProgressState::Probe => prev_index != peer.next - 1,
+            ProgressState::Replicate | ProgressState::Fetching(_) => {
+                // What is on its disk, it cannot miss.
+                prev_index >= peer.next || (prev_index <= peer.matched && prev_index != 0)
+            }
+            // The base may have been lost.
+            ProgressState::Base(_) => self.now < peer.base_sent + base_after,
+        };
+        if stale {
+            return;
+        }
+        peer.received = peer.matched;
+        let try_at = match prev_index.checked_sub(1) {
+            Some(before) if !matches!(peer.state, ProgressState::Base(_)) => {
+                self.log.last_not_above(hint.0.min(before), hint.1).filter(|at| *at >= self.log.base_index())
+            }
+            _ => None,
+        };
+        let Some(try_at) = try_at else {
+            let mut peers = std::mem::take(&mut self.peers);
+            if let Some(peer) = peers.get_mut(&from) {
+                self.send_base(from, peer);
+            }
+            self.peers = peers;
+            return;
+        };
+        let next = try_at.max(peer.matched) + 1;
+        peer.probe(next);
+    }
+
+    pub(super) fn leader_peer_up(&mut self, id: MemberId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        // What was on the way is gone, perhaps.
+        let next = peer.next;
+        peer.probe(next);
+        if let Some(number) = self.session_of(&id) {
+            self.send(id, number);
+        }
+    }
+
+    pub(super) fn leader_peer_down(&mut self, id: MemberId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let next = peer.received.max(peer.matched) + 1;
+        peer.probe(next.min(peer.next));
+        // Not before it is back, or at the next heartbeat.
+        peer.probing = true;
+    }
+
+    /// Hands leadership to another voter, as soon as it holds all of our log; nothing is appended until then, or
+    /// until an election timeout has passed.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub fn transfer_leadership(&mut self, now: Micros, to: MemberId) -> Result<(), TransferError> {
+        self.advance(now);
+        if self.role != Role::Leader {
+            return Err(TransferError::NotLeader(NotLeader { leader: self.leader }));
+        }
+        if to == self.config.id {
+            return Err(TransferError::Ourselves);
+        }
+        if !self.log.tail.membership.is_voter(&to) {
+            return Err(TransferError::NotVoter);
+        }
+        if self.lead.transfer.as_ref().is_some_and(|t| t.to != to) {
+            return Err(TransferError::Busy);
+        }
+        if self.lead.transfer.is_none() {
+            let deadline = self.now + self.config.election_timeout;
+            self.lead.transfer = Some(Transfer { to, deadline, told: false });
+        }
+        Ok(())
+    }
+
+    /// Tells the heir to campaign, once it can win.
+    fn hand_over(&mut self) {
+        let Some(transfer) = &mut self.lead.transfer else { return };
+        let last = self.log.last();
+        let ready = self.peers.get(&transfer.to).is_some_and(|peer| peer.received == last);
+        if ready && !transfer.told {
+            transfer.told = true;
+            let to = transfer.to;
+            self.send(to, Message::TimeoutNow { term: self.term });
+        }
+    }
+
+    /// A leader that a committed entry has taken out of the voters has led up to here.
+    fn leave_if_removed(&mut self) {
+        let membership = &self.log.tail.membership;
+        if membership.is_voter(&self.config.id) || self.log.tail.membership_index > self.commit() {
+            return;
+        }
+        // Somebody who holds everything need not wait for an election timeout.
+        let last = self.log.last();
+        let heir =
+            membership.voters().find(|id| self.peers.get(id).is_some_and(|peer| peer.received == last));
+        if let Some(to) = heir {
+            self.send(to, Message::TimeoutNow { term: self.term });
+        }
+        self.leave_office();
+    }
+
+    /// Per-peer state; empty where we do not lead.
+    pub fn progress(&self) -> Vec<PeerProgress> {
+        let members = self.peers.iter().filter(|(_, peer)| peer.leaving.is_none());
+        members
+            .map(|(id, peer)| PeerProgress {
+                id: *id,
+                matched: peer.matched,
+                received: peer.received,
+                next: peer.next,
+                finished: peer.finished,
+                rtt: peer.rtt,
+                last_heard: peer.last_heard,
+                state: peer.state,
+            })
+            .collect()
+    }
+}

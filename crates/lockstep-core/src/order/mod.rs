@@ -1,0 +1,214 @@
+//! The order of the log: Raft, without I/O.
+//!
+//! Time, messages, proposals and "this is on the disk now" go in through the methods of [`Order`]; what is to be done
+//! comes out of [`Order::drain`], which ends a round: everything that came in since the last one makes one write and
+//! one message for each peer that needs one.
+//!
+//! What is different from the paper:
+//! - **Everyone counts acks.** A member acknowledges to the leader and to those whose proposals are not committed yet,
+//!   so an origin learns of the commit without the leader's telling it (`ack.rs`).
+//! - **The leader's disk is one of many.** Its appends leave before its own write is durable; it counts itself like
+//!   anybody.
+//! - **Proposals are exactly once**: the log itself knows the last number of each member (`proposals.rs`).
+//! - **A base instead of a snapshot**: the fold of the log up to a segment's beginning. The database is not ours.
+//!
+//! Start reading at [`Order`], then `election.rs`, `follower.rs`, `leader.rs`.
+//!
+//! **Invariant:** no message makes this code panic, whoever sent it. What makes no sense is ignored.
+
+mod ack;
+mod api;
+mod config;
+mod disk;
+mod election;
+mod facts;
+mod follower;
+mod leader;
+mod log_view;
+mod membership;
+mod progress;
+mod proposals;
+mod read;
+mod restore;
+
+pub use config::{Config, Mutation};
+pub use disk::Vote;
+pub use progress::{PeerProgress, ProgressState};
+pub use restore::{RestoreBuilder, Restored};
+
+use crate::members::Membership;
+use crate::message::Message;
+use crate::state::State;
+use crate::types::*;
+use config::Rng;
+use disk::Disk;
+use log_view::LogView;
+use progress::Progress;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// What a member does for the order just now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Takes what a leader sends, if there is one.
+    Follower,
+    /// Asks whether it would be elected.
+    PreCandidate,
+    /// Asks to be elected.
+    Candidate,
+    /// Gives the indices.
+    Leader,
+}
+
+/// Something to be done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Output {
+    /// Send it now: what must wait for the disk has waited.
+    Send {
+        /// To whom.
+        to: MemberId,
+        /// What.
+        message: Message,
+    },
+    /// Write it; answer with [`Order::written`].
+    Write(WriteOp),
+    /// Read entries from the log for a peer that lags; answer with [`Order::fetched`].
+    Fetch {
+        /// For whom.
+        to: MemberId,
+        /// The first entry.
+        from: Index,
+        /// Bytes of entries that should do.
+        max_bytes: usize,
+    },
+    /// The commit index, or the durable part of the log below it, has moved: deliver up to [`Order::deliverable`].
+    Commit {
+        /// The commit index.
+        index: Index,
+    },
+    /// Who leads, or what we do, has changed.
+    Soft {
+        /// What we do.
+        role: Role,
+        /// Our term.
+        term: Term,
+        /// Who leads, if we know.
+        leader: Option<MemberId>,
+    },
+    /// A read may go on once everything up to `index` has been delivered.
+    ReadReady {
+        /// What [`Order::read_index`] returned.
+        context: u64,
+        /// What must have been delivered.
+        index: Index,
+    },
+    /// Nobody could say; ask again.
+    ReadFailed {
+        /// What [`Order::read_index`] returned.
+        context: u64,
+    },
+    /// Another membership is in force.
+    Membership(Arc<Membership>),
+}
+
+/// One write to the log. Its parts are to be done in the order of the fields; all are durable, or none may be
+/// answered with [`Order::written`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct WriteOp {
+    /// Its number. Ascending; a ticket's arrival means that of all before it.
+    pub ticket: u64,
+    /// Forget the log; it begins anew after this state.
+    pub reset: Option<Box<State>>,
+    /// Forget the entries from here on.
+    pub truncate_from: Option<Index>,
+    /// Begin a new segment with this base.
+    pub roll: Option<Box<State>>,
+    /// Append these.
+    pub entries: Vec<Entry>,
+    /// Keep this vote. The commit hint beside it, if any, must not be above [`Order::deliverable`].
+    pub vote: Option<Vote>,
+}
+
+/// Only a leader can do that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotLeader {
+    /// Who can, as far as we know.
+    pub leader: Option<MemberId>,
+}
+
+impl fmt::Display for NotLeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.leader {
+            Some(id) => write!(f, "this member does not lead; ask {id}"),
+            None => f.write_str("this member does not lead, and knows no leader; try again later"),
+        }
+    }
+}
+
+impl std::error::Error for NotLeader {}
+
+pub use membership::{ChangeError, ControlError, TransferError};
+
+/// The order core of one member.
+///
+/// **Invariants:** `matched` lies between the commit index and the last index. A leader's `matched` is its last
+/// index. `voted_for` and `matched` belong to `term`. `leader` is of `term`.
+#[derive(Debug)]
+pub struct Order {
+    config: Config,
+    rng: Rng,
+    /// The latest time that we were told.
+    now: Micros,
+    /// The wall clock of this round, for the entries' own time.
+    wall: Micros,
+
+    /// The highest term that we know of.
+    term: Term,
+    /// Our vote in it.
+    voted_for: Option<MemberId>,
+    role: Role,
+    leader: Option<MemberId>,
+    /// When the leader was last heard; `None` where it must be taken for dead.
+    leader_heard: Option<Micros>,
+    /// When to campaign, or to campaign again.
+    election_deadline: Micros,
+    /// The answers to our campaign.
+    votes: BTreeMap<MemberId, bool>,
+
+    log: LogView,
+    disk: Disk,
+    /// Up to here the log is the same as that of `term`'s leader.
+    matched: Index,
+    /// What members said they hold: in which term, and up to where.
+    acks: BTreeMap<MemberId, (Term, Index)>,
+
+    /// What is owed to the leader and the origins.
+    owed: ack::Owed,
+    /// The leader's view of its peers: all other members, and those that were just removed. Empty for others.
+    peers: BTreeMap<MemberId, Progress>,
+    /// Who is connected, as far as the transport says.
+    up: std::collections::BTreeSet<MemberId>,
+    lead: leader::Lead,
+    outbox: proposals::Outbox,
+    reads: read::Reads,
+
+    /// What our server has finished.
+    finished: Seqno,
+    /// Where our database stands.
+    position: Option<Seqno>,
+
+    outputs: Vec<Output>,
+    /// What was last said in outputs.
+    told: Told,
+}
+
+#[derive(Debug)]
+struct Told {
+    role: Role,
+    term: Term,
+    leader: Option<MemberId>,
+    commit: Index,
+    deliverable: Index,
+    membership: Arc<Membership>,
+}

@@ -1,0 +1,148 @@
+//! What a leader knows of one peer.
+
+use crate::types::*;
+use std::collections::VecDeque;
+
+/// How the leader feeds a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProgressState {
+    /// Looks for the place where the logs agree: one message at a time.
+    Probe,
+    /// Sends ahead, up to the window.
+    Replicate,
+    /// Has asked the node for entries that are no longer in memory, from here.
+    Fetching(Index),
+    /// Has sent the base at this index.
+    Base(Index),
+}
+
+/// A peer as [`super::Order::progress`] shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerProgress {
+    /// Who.
+    pub id: MemberId,
+    /// On its disk.
+    pub matched: Index,
+    /// In its memory.
+    pub received: Index,
+    /// What is sent next.
+    pub next: Index,
+    /// What its server has finished.
+    pub finished: Seqno,
+    /// The time of a round trip, smoothed, in µs, if measured.
+    pub rtt: Option<Micros>,
+    /// When it last answered.
+    pub last_heard: Micros,
+    /// How it is fed.
+    pub state: ProgressState,
+}
+
+/// **Invariants:** `matched <= received < next`, but for a peer whose late answer overtook another: then `next` is
+/// put right by the next answer.
+#[derive(Debug)]
+pub(super) struct Progress {
+    pub(super) matched: Index,
+    pub(super) received: Index,
+    pub(super) next: Index,
+    pub(super) finished: Seqno,
+    pub(super) position: Option<Seqno>,
+    pub(super) rtt: Option<Micros>,
+    pub(super) last_heard: Micros,
+    pub(super) state: ProgressState,
+    /// A probe is on the way: wait for its answer, or for the next heartbeat.
+    pub(super) probing: bool,
+    /// When the base was sent.
+    pub(super) base_sent: Micros,
+    /// Last index and bytes of each message on the way.
+    inflight: VecDeque<(Index, usize)>,
+    inflight_bytes: usize,
+    /// A context that was sent and has not come back (0: none), and when: measures round trips.
+    pub(super) context_sent: (u64, Micros),
+    /// The last context that came back.
+    pub(super) context_heard: u64,
+    /// The highest commit index that it was told.
+    pub(super) commit_told: Index,
+    /// What it was told of our own disk.
+    pub(super) persisted_told: Index,
+    /// No longer a member, from this entry on, and until when we still tell it so.
+    pub(super) leaving: Option<(Index, Micros)>,
+}
+
+impl Progress {
+    pub(super) fn new(next: Index, now: Micros) -> Progress {
+        Progress {
+            matched: 0,
+            received: 0,
+            next,
+            finished: SEQNO_UNDEFINED,
+            position: None,
+            rtt: None,
+            last_heard: now,
+            state: ProgressState::Probe,
+            probing: false,
+            base_sent: 0,
+            inflight: VecDeque::new(),
+            inflight_bytes: 0,
+            context_sent: (0, 0),
+            context_heard: 0,
+            commit_told: 0,
+            persisted_told: 0,
+            leaving: None,
+        }
+    }
+
+    /// Something with entries up to `last` leaves.
+    pub(super) fn sent(&mut self, last: Index, bytes: usize) {
+        self.inflight.push_back((last, bytes));
+        self.inflight_bytes += bytes;
+        self.next = last + 1;
+    }
+
+    /// Whether more may be on the way.
+    pub(super) fn window_open(&self, max: usize) -> bool {
+        self.inflight_bytes < max
+    }
+
+    /// It has received everything up to here.
+    pub(super) fn answered(&mut self, received: Index) {
+        while let Some(&(last, bytes)) = self.inflight.front()
+            && last <= received
+        {
+            self.inflight.pop_front();
+            self.inflight_bytes -= bytes;
+        }
+    }
+
+    /// Looks for the place where the logs agree, from `next` on.
+    pub(super) fn probe(&mut self, next: Index) {
+        self.inflight.clear();
+        self.inflight_bytes = 0;
+        self.next = next;
+        self.probing = false;
+        self.state = ProgressState::Probe;
+    }
+
+    /// The logs agree up to `next - 1`.
+    pub(super) fn replicate(&mut self, next: Index) {
+        self.probe(next);
+        self.state = ProgressState::Replicate;
+    }
+
+    /// A message with this context leaves. One at a time is measured: a round trip may take many heartbeats.
+    pub(super) fn context_leaves(&mut self, context: u64, now: Micros) {
+        if self.context_sent.0 == 0 {
+            self.context_sent = (context, now);
+        }
+    }
+
+    /// An answer to this context has come.
+    pub(super) fn heard(&mut self, context: u64, now: Micros) {
+        self.last_heard = now;
+        self.context_heard = self.context_heard.max(context);
+        if self.context_sent.0 != 0 && context >= self.context_sent.0 {
+            let sample = now.saturating_sub(self.context_sent.1);
+            self.rtt = Some(self.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
+            self.context_sent = (0, 0);
+        }
+    }
+}

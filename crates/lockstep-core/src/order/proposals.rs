@@ -1,0 +1,275 @@
+//! Proposals: from the origin's outbox to the leader's log, each exactly once and in the origin's order.
+//!
+//! An origin numbers its proposals densely. The log itself holds the last number of each origin (its session), so a
+//! leader takes exactly the next number and drops what it has and what comes after a gap; the origin sends again,
+//! from where its own log shows that the leader's got to, whenever something may have been lost. A proposal leaves the
+//! outbox when the committed session has reached it.
+
+use super::*;
+use crate::message::Proposal;
+use bytes::Bytes;
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+struct Item {
+    kind: EntryKind,
+    payload: Bytes,
+    /// Sum of the sizes of all items ever up to this one: distances in bytes are differences.
+    ends_at: u64,
+}
+
+/// **Invariants:** the items' numbers are dense, from `first`; `committed < first`; `sent <= ever_sent < first +
+/// items.len()`.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    items: VecDeque<Item>,
+    /// The number of the first item, less one: all up to here are committed.
+    committed: u64,
+    /// Up to here they were sent to the leader of `reign` (or lie in our own log).
+    sent: u64,
+    /// Whom `sent` is about.
+    reign: (Term, MemberId),
+    /// Up to here they were ever sent or appended: cannot be taken back.
+    ever_sent: u64,
+    /// Up to here our own log holds them, and since when that has not moved.
+    logged: u64,
+    logged_at: Micros,
+    /// The last number that a leader sent us back to, and when: its answers to all that followed a gap say the same.
+    went_back: (u64, Micros),
+    /// `ends_at` of the item before the first.
+    begins_at: u64,
+}
+
+impl Outbox {
+    fn last(&self) -> u64 {
+        self.committed + self.items.len() as u64
+    }
+
+    fn item(&self, number: u64) -> Option<&Item> {
+        self.items.get(usize::try_from(number.checked_sub(self.committed + 1)?).ok()?)
+    }
+
+    fn ends_at(&self, number: u64) -> u64 {
+        self.item(number).map_or(self.begins_at, |item| item.ends_at)
+    }
+
+    fn push(&mut self, kind: EntryKind, payload: Bytes) -> u64 {
+        let size = (64 + payload.len()) as u64;
+        let ends_at = self.items.back().map_or(self.begins_at, |item| item.ends_at) + size;
+        self.items.push_back(Item { kind, payload, ends_at });
+        self.last()
+    }
+
+    /// The log has grown, shrunk, or is committed further.
+    pub(super) fn log_changed(&mut self, log: &LogView, config: &Config, now: Micros) {
+        let committed = session_number(&log.committed, config);
+        while self.committed < committed
+            && let Some(item) = self.items.pop_front()
+        {
+            self.committed += 1;
+            self.begins_at = item.ends_at;
+        }
+        let logged = session_number(&log.tail, config);
+        if logged != self.logged {
+            // Where it has shrunk, the rest is to be sent again.
+            if logged < self.logged {
+                self.sent = self.sent.min(logged);
+            }
+            self.logged = logged;
+            self.logged_at = now;
+        }
+        self.sent = self.sent.max(logged);
+        self.ever_sent = self.ever_sent.max(self.sent);
+    }
+
+    /// Sends all again that our own log does not show.
+    pub(super) fn go_back(&mut self, log: &LogView, config: &Config, now: Micros) {
+        self.sent = session_number(&log.tail, config);
+        self.logged_at = now;
+    }
+
+    /// The leader's log holds our proposals up to `number`.
+    pub(super) fn told(
+        &mut self,
+        number: u64,
+        log: &LogView,
+        config: &Config,
+        term: Term,
+        leader: MemberId,
+        now: Micros,
+    ) {
+        if number > self.last() {
+            return;
+        }
+        if self.reign != (term, leader) {
+            self.reign = (term, leader);
+            self.sent = number;
+            self.logged_at = now;
+        } else if number < self.sent {
+            let again = self.went_back.0 == number && now < self.went_back.1 + config.heartbeat;
+            if !again {
+                self.went_back = (number, now);
+                self.sent = number.max(session_number(&log.committed, config));
+                self.logged_at = now;
+            }
+        } else {
+            self.sent = number;
+        }
+        self.ever_sent = self.ever_sent.max(self.sent);
+    }
+
+    fn waits(&self, log: &LogView, config: &Config) -> bool {
+        self.sent > session_number(&log.tail, config)
+    }
+
+    pub(super) fn tick(&mut self, log: &LogView, config: &Config, now: Micros) {
+        if self.waits(log, config) && now >= self.logged_at + config.election_timeout {
+            self.go_back(log, config, now);
+        }
+    }
+
+    pub(super) fn deadline(&self, log: &LogView, config: &Config) -> Micros {
+        if self.waits(log, config) { self.logged_at + config.election_timeout } else { Micros::MAX }
+    }
+}
+
+/// Our last number in this state.
+fn session_number(state: &State, config: &Config) -> u64 {
+    state.sessions.get(&config.id).filter(|s| s.incarnation == config.incarnation).map_or(0, |s| s.number)
+}
+
+impl Order {
+    /// Takes a proposal; it is sent, or appended, at the end of the round, and again after a change of leader, until
+    /// it is committed. Returns its number.
+    pub fn propose(&mut self, now: Micros, kind: EntryKind, payload: Bytes) -> u64 {
+        self.advance(now);
+        debug_assert!(kind.may_be_proposed(), "a leader's own entries are not proposed");
+        self.outbox.push(kind, payload)
+    }
+
+    /// Proposals that are not committed yet: how many, and their bytes.
+    pub fn outstanding(&self) -> (usize, usize) {
+        let bytes = self.outbox.ends_at(self.outbox.last()) - self.outbox.begins_at;
+        (self.outbox.items.len(), bytes as usize)
+    }
+
+    /// Drops the proposals that were never sent nor appended: they can never be committed. Returns the first number
+    /// dropped; that number and those after it will be given again.
+    pub fn withdraw_unsent(&mut self) -> Option<u64> {
+        let keep = self.outbox.ever_sent.max(self.outbox.committed);
+        if keep >= self.outbox.last() {
+            return None;
+        }
+        self.outbox.items.truncate((keep - self.outbox.committed) as usize);
+        Some(keep + 1)
+    }
+
+    /// A leader appends its own.
+    pub(super) fn append_own_proposals(&mut self) {
+        if self.lead.transfer.is_some() {
+            return;
+        }
+        let mut number = session_number(&self.log.tail, &self.config) + 1;
+        while let Some(item) = self.outbox.item(number) {
+            let (kind, payload) = (item.kind, item.payload.clone());
+            let id = ProposalId { member: self.config.id, incarnation: self.config.incarnation, number };
+            if !self.log.tail.is_next(&id) || self.place(kind, id, payload).is_err() {
+                break;
+            }
+            number += 1;
+        }
+        self.outbox.reign = (self.term, self.config.id);
+        self.outbox.log_changed(&self.log, &self.config, self.now);
+    }
+
+    /// Another member sends what its leader has not seen.
+    pub(super) fn send_proposals(&mut self) {
+        let Some(leader) = self.leader else { return };
+        let outbox = &mut self.outbox;
+        if outbox.reign != (self.term, leader) {
+            outbox.reign = (self.term, leader);
+            outbox.sent = session_number(&self.log.tail, &self.config);
+            outbox.logged_at = self.now;
+        }
+        outbox.sent = outbox.sent.max(outbox.committed);
+        if outbox.sent >= outbox.last() {
+            return;
+        }
+        if !outbox.waits(&self.log, &self.config) {
+            outbox.logged_at = self.now;
+        }
+        let logged = outbox.ends_at(session_number(&self.log.tail, &self.config));
+        let window = self.config.max_inflight_bytes as u64;
+        while self.outbox.sent < self.outbox.last()
+            && self.outbox.ends_at(self.outbox.sent).saturating_sub(logged) < window
+        {
+            let first = self.outbox.sent + 1;
+            let mut proposals = Vec::new();
+            let mut bytes = 0;
+            while let Some(item) = self.outbox.item(first + proposals.len() as u64) {
+                let size = 64 + item.payload.len();
+                if !proposals.is_empty() && bytes + size > self.config.max_append_bytes {
+                    break;
+                }
+                bytes += size;
+                proposals.push(Proposal { kind: item.kind, payload: item.payload.clone() });
+            }
+            self.outbox.sent += proposals.len() as u64;
+            self.outbox.ever_sent = self.outbox.ever_sent.max(self.outbox.sent);
+            let message =
+                Message::Propose { term: self.term, incarnation: self.config.incarnation, first, proposals };
+            self.send(leader, message);
+        }
+    }
+
+    pub(super) fn on_propose(
+        &mut self,
+        from: MemberId,
+        incarnation: u64,
+        first: u64,
+        proposals: Vec<Proposal>,
+    ) {
+        let member = self.log.tail.membership.get(&from).is_some();
+        if self.role != Role::Leader || !member || self.lead.transfer.is_some() {
+            return;
+        }
+        let mut refused = false;
+        for (number, Proposal { kind, payload }) in (first..).zip(proposals) {
+            let id = ProposalId { member: from, incarnation, number };
+            if !kind.may_be_proposed() || !self.log.tail.is_next(&id) {
+                refused = true;
+                continue;
+            }
+            if self.place(kind, id, payload).is_err() {
+                break;
+            }
+        }
+        if refused {
+            let number = match self.log.tail.sessions.get(&from) {
+                Some(session) if session.incarnation == incarnation => session.number,
+                _ => 0,
+            };
+            self.send(from, Message::ProposeReply { term: self.term, incarnation, number });
+        }
+    }
+
+    /// What our log holds of a member's session, for it to go on from.
+    pub(super) fn session_of(&self, id: &MemberId) -> Option<Message> {
+        let session = self.log.tail.sessions.get(id)?;
+        Some(Message::ProposeReply {
+            term: self.term,
+            incarnation: session.incarnation,
+            number: session.number,
+        })
+    }
+
+    /// A new leader tells everybody where to go on.
+    pub(super) fn invite_proposals(&mut self) {
+        let ids: Vec<MemberId> = self.peers.keys().copied().collect();
+        for id in ids {
+            if let Some(message) = self.session_of(&id) {
+                self.send(id, message);
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Reading the own log back at the start.
+
+use super::disk::Vote;
+use super::log_view::LogView;
+use crate::codec::DecodeError;
+use crate::state::State;
+use crate::types::*;
+use bytes::Bytes;
+
+/// What the disk kept.
+#[derive(Clone, Debug, Default)]
+pub struct Restored {
+    /// The vote.
+    pub vote: Vote,
+    /// The fold up to the commit hint (or the log's end, if that is lower; or its base, if that is higher). `None`:
+    /// there is a vote, but no log.
+    pub committed: Option<State>,
+    /// All entries after it.
+    pub tail: Vec<Entry>,
+    /// Where each run of entries of one term begins; first of all the base of the log.
+    pub terms: Vec<(Index, Term)>,
+    /// The base of each segment, ascending, and the bytes of its entries.
+    pub bases: Vec<(State, u64)>,
+}
+
+impl Restored {
+    /// The last index of the log.
+    pub fn last_index(&self) -> Index {
+        let committed = self.committed.as_ref().map_or(0, |state| state.index);
+        self.tail.last().map_or(committed, |entry| entry.index)
+    }
+
+    pub(super) fn into_parts(self) -> (Vote, LogView) {
+        let Restored { vote, committed, tail, terms, bases } = self;
+        let log = match committed {
+            Some(committed) => {
+                let fits = LogView::restored(committed, tail, terms, bases);
+                debug_assert!(fits.is_ok(), "the builder has checked all of it");
+                fits.unwrap_or_else(|_| LogView::empty())
+            }
+            None => LogView::empty(),
+        };
+        (vote, log)
+    }
+}
+
+/// Is fed the log from its beginning to its end: the base of a segment, its records, the next base, and so on.
+#[derive(Debug, Default)]
+pub struct RestoreBuilder {
+    commit_hint: Index,
+    /// The fold up to the commit hint, as far as we got.
+    committed: Option<State>,
+    /// The fold of everything so far, once it differs from `committed`.
+    tail: Option<State>,
+    entries: Vec<Entry>,
+    terms: Vec<(Index, Term)>,
+    bases: Vec<(State, u64)>,
+}
+
+impl RestoreBuilder {
+    /// Entries up to `commit_hint` are known to be committed: they need not stay in memory.
+    pub fn new(commit_hint: Index) -> RestoreBuilder {
+        RestoreBuilder { commit_hint, ..RestoreBuilder::default() }
+    }
+
+    fn last(&self) -> Option<&State> {
+        self.tail.as_ref().or(self.committed.as_ref())
+    }
+
+    /// A segment begins with this base.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where it is not a state, or not that after the records before it.
+    pub fn base(&mut self, blob: Bytes) -> Result<(), DecodeError> {
+        let state = State::from_bytes(blob)?;
+        match self.last() {
+            None => {
+                self.terms.push((state.index, state.term));
+                self.committed = Some(state.clone());
+            }
+            Some(last) if *last == state => {}
+            Some(_) => return Err(DecodeError::Invalid("base of a segment")),
+        }
+        self.bases.push((state, 0));
+        Ok(())
+    }
+
+    /// The next record.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where it cannot be read or does not follow; the log is damaged, or of a newer version.
+    pub fn record(&mut self, index: Index, term: Term, body: Bytes) -> Result<(), DecodeError> {
+        let entry = Entry::decode_body(index, term, body)?;
+        let Some(committed) = &mut self.committed else {
+            return Err(DecodeError::Invalid("beginning of the log"));
+        };
+        if index <= self.commit_hint {
+            committed.apply(&entry)?;
+        } else {
+            self.tail.get_or_insert_with(|| committed.clone()).apply(&entry)?;
+        }
+        if self.terms.last().is_none_or(|(_, last)| *last != term) {
+            self.terms.push((index, term));
+        }
+        if let Some((_, bytes)) = self.bases.last_mut() {
+            *bytes += entry.size() as u64;
+        }
+        if index > self.commit_hint {
+            self.entries.push(entry);
+        }
+        Ok(())
+    }
+
+    /// All has been read. `None` where there was nothing: no log and no vote.
+    pub fn finish(self, vote: Vote) -> Option<Restored> {
+        if self.committed.is_none() && vote == Vote::default() {
+            return None;
+        }
+        let RestoreBuilder { committed, entries, terms, bases, .. } = self;
+        Some(Restored { vote, committed, tail: entries, terms, bases })
+    }
+}
