@@ -1,0 +1,134 @@
+//! A load for measuring providers: threads that commit small transactions as fast as they can.
+
+use crate::host::{Host, HostError};
+use crate::store::Op;
+use lockstep_abi::KeyType;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Client threads.
+    pub threads: usize,
+    /// How long.
+    pub duration: Duration,
+    /// Rows to choose from; few make conflicts.
+    pub rows: u64,
+    /// Rows changed by a transaction.
+    pub writes: u64,
+    /// Bytes of a row's value.
+    pub bytes: usize,
+    /// Seed of the choice of rows.
+    pub seed: u64,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Transactions committed.
+    pub committed: u64,
+    /// Transactions that lost against others.
+    pub conflicts: u64,
+    /// Transactions replayed.
+    pub replays: u64,
+    /// Transactions that failed for another reason, and the last such reason.
+    pub failed: u64,
+    /// That reason.
+    pub failure: Option<String>,
+    /// Latencies of commits in microseconds, sorted.
+    pub latencies_us: Vec<u64>,
+}
+
+impl Outcome {
+    /// The latency below which `share` (0 to 1) of the commits are, in microseconds.
+    pub fn quantile_us(&self, share: f64) -> u64 {
+        let last = self.latencies_us.len().saturating_sub(1);
+        self.latencies_us.get((last as f64 * share).round() as usize).copied().unwrap_or(0)
+    }
+}
+
+/// A xorshift generator: a load must be repeatable and needs no more than this.
+struct Choice(u64);
+
+impl Choice {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+static CONNECTIONS: AtomicU64 = AtomicU64::new(1_000_000);
+
+/// Runs `load` on this server.
+pub fn run(host: &'static Host, load: Load) -> Outcome {
+    let end = Instant::now() + load.duration;
+    let threads: Vec<_> = (0..load.threads)
+        .map(|n| {
+            let choice = Choice((load.seed ^ (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
+            std::thread::spawn(move || client(host, load, choice, end))
+        })
+        .collect();
+    let mut total = Outcome::default();
+    for thread in threads {
+        let Ok(part) = thread.join() else {
+            total.failed += 1;
+            total.failure = Some("a client thread panicked".into());
+            continue;
+        };
+        let Outcome { committed, conflicts, replays, failed, failure, latencies_us } = part;
+        total.committed += committed;
+        total.conflicts += conflicts;
+        total.replays += replays;
+        total.failed += failed;
+        total.failure = failure.or(total.failure);
+        total.latencies_us.extend(latencies_us);
+    }
+    total.latencies_us.sort_unstable();
+    total
+}
+
+fn client(host: &'static Host, load: Load, mut choice: Choice, end: Instant) -> Outcome {
+    let conn = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+    let mut out = Outcome::default();
+    while Instant::now() < end && out.failed < 1000 {
+        let began = Instant::now();
+        match transaction(host, conn, load, &mut choice) {
+            Ok(replays) => {
+                out.committed += 1;
+                out.replays += u64::from(replays);
+                out.latencies_us.push(began.elapsed().as_micros() as u64);
+            }
+            Err(error) if error.code == "deadlock" || error.code.starts_with("status:TRX_FAIL") => {
+                out.conflicts += 1;
+            }
+            Err(error) => {
+                out.failed += 1;
+                out.failure = Some(error.to_string());
+            }
+        }
+    }
+    out
+}
+
+fn transaction(host: &Host, conn: u64, load: Load, choice: &mut Choice) -> Result<u32, HostError> {
+    let trx = host.begin(conn);
+    // In order, so that two clients of one server never wait for each other crosswise.
+    let mut rows: Vec<u64> = (0..load.writes).map(|_| choice.next() % load.rows.max(1)).collect();
+    rows.sort_unstable();
+    rows.dedup();
+    for row in rows {
+        let mut value = format!("{:016x}", choice.next());
+        while value.len() < load.bytes {
+            value.push('.');
+        }
+        let written = host.write(&trx, Op::Put(format!("load/{row}"), value), &[], KeyType::UPDATE);
+        if let Err(error) = written {
+            host.roll_back(&trx);
+            return Err(error);
+        }
+    }
+    Ok(host.commit(&trx)?.replays)
+}

@@ -1,0 +1,55 @@
+//! Runs each scenario against Galera's library, to see that the scenario is right, and against ours.
+
+#![allow(dead_code, unused_imports, unreachable_pub)]
+
+pub use lockstep_host::harness::{CallError, CallResult, Cluster, Kind, Member};
+pub use serde_json::{Value, json};
+use std::path::Path;
+pub use std::time::Duration;
+
+/// The host's binary.
+pub fn binary() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_lockstep-host"))
+}
+
+/// Runs `scenario` on a cluster of `count` members, none of them started, and checks at the end that those that
+/// run agree and saw nothing forbidden. Without the provider's library it says so and does nothing.
+pub fn run(kind: Kind, name: &str, count: usize, scenario: fn(&mut Cluster)) {
+    let library = match kind.library(binary()) {
+        Ok(library) => library,
+        Err(why) => {
+            eprintln!("skipped {name} with {kind:?}: {why}");
+            return;
+        }
+    };
+    let mut cluster = Cluster::prepare(kind, &library, binary(), name, count).unwrap();
+    scenario(&mut cluster);
+    if let Err(why) = cluster.agree() {
+        panic!("at the end of {name}: {why}");
+    }
+}
+
+/// One test a scenario and provider: `galera::<name>`, `lockstep::<name>`.
+macro_rules! scenarios {
+    ($($name:ident: $count:expr,)+) => {
+        mod galera {
+            $(#[test] fn $name() {
+                crate::common::run(crate::common::Kind::Galera, stringify!($name), $count, super::$name);
+            })+
+        }
+        mod lockstep {
+            $(#[test] fn $name() {
+                crate::common::run(crate::common::Kind::Lockstep, stringify!($name), $count, super::$name);
+            })+
+        }
+    };
+}
+pub(crate) use scenarios;
+
+/// The refusal's code, or what went well instead.
+pub fn code(result: CallResult) -> String {
+    match result {
+        Ok(value) => format!("ok: {value}"),
+        Err(error) => error.code().to_owned(),
+    }
+}
