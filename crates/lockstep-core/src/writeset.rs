@@ -179,6 +179,20 @@ pub struct WriteSet {
 }
 
 impl WriteSet {
+    /// Stands for one that cannot be read: nothing to apply, a rollback of nobody's transaction.
+    pub fn void() -> WriteSet {
+        let flags = flags::ROLLBACK | flags::TRX_END;
+        WriteSet {
+            meta: Meta { flags, last_seen: crate::SEQNO_UNDEFINED, source: ViewUuid::NIL, conn: 0, trx: 0 },
+            data: Bytes::new(),
+            unordered: Bytes::new(),
+            annotation: Bytes::new(),
+            pieces: None,
+            hashes: Bytes::new(),
+            types: Bytes::new(),
+        }
+    }
+
     /// Takes a payload apart.
     ///
     /// # Errors

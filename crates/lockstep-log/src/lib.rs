@@ -32,7 +32,7 @@ mod view;
 pub use disk::{Disk, DiskFile};
 pub use error::{OpenError, ReadError, WriteError};
 pub use format::{FORMAT_VERSION, MAX_BASE_BYTES, MAX_RECORD_BYTES};
-pub use log::Log;
+pub use log::{Log, peek_vote};
 pub use mem::{Fault, MemDisk, MemFile, MemLock};
 pub use open::{Cut, Recovered, Replay, wipe};
 pub use reader::{LogReader, SegmentInfo};

@@ -71,6 +71,20 @@ impl Tail {
     }
 }
 
+/// The vote and commit hint of a log that is about to be opened; `None` where there is none yet. Whoever replays the log
+/// wants to know the hint before the first record comes.
+///
+/// # Errors
+/// As [`Log::open`].
+pub fn peek_vote<D: Disk>(disk: &D) -> Result<Option<Vote>, OpenError> {
+    let dir = disk.describe();
+    let names = disk.list().map_err(|e| OpenError::io(&dir, "list the log directory", e))?;
+    if !names.iter().any(|n| n == ID_FILE) {
+        return Ok(None);
+    }
+    Ok(Some(IdFile::open(disk, false)?.slot.vote))
+}
+
 impl<D: Disk> Log<D> {
     /// Opens the log in the disk's directory, or makes a new one in an empty directory. Everything is
     /// read and checked; `visitor` is shown the log from its oldest base on.
@@ -127,10 +141,16 @@ impl<D: Disk> Log<D> {
         log.id.slot.floor = log.shared.get().segments.first().map_or(log.id.slot.floor, Segment::number);
         log.note_durable();
         log.id.commit().map_err(io("write lockstep.id"))?;
-        for name in leftovers {
-            if name != SPARE_FILE || !log.options.recycle {
-                log.disk.remove(&name).map_err(io("remove leftovers of the log"))?;
-            }
+        let mut leftovers = leftovers;
+        leftovers.retain(|n| n != SPARE_FILE || !log.options.recycle);
+        leftovers.sort_unstable();
+        // In the order of `remove_segments`, for its reason.
+        for name in leftovers.iter().rev() {
+            let remove = || {
+                log.disk.remove(name)?;
+                log.disk.sync_dir()
+            };
+            remove().map_err(io("remove leftovers of the log"))?;
         }
         let recovered = Recovered {
             identity: log.id.slot.identity(),
@@ -432,6 +452,8 @@ impl<D: Disk> Log<D> {
             }
             let file = if self.options.recycle && names.iter().any(|n| n == SPARE_FILE) {
                 self.disk.rename(SPARE_FILE, SEGMENT_TMP)?;
+                // Before it gets its third name: a crash must not leave it with two.
+                self.disk.sync_dir()?;
                 self.disk.open(SEGMENT_TMP, true)?
             } else {
                 self.disk.create(SEGMENT_TMP)?
@@ -573,17 +595,20 @@ impl<D: Disk> Log<D> {
     fn remove_segments(&mut self, gone: &[u64]) -> Result<(), WriteError> {
         let remove = || {
             let mut spare = !self.options.recycle || self.disk.list()?.iter().any(|n| n == SPARE_FILE);
-            for number in gone {
+            for number in gone.iter().rev() {
                 let name = segment_name(*number);
+                // Should only some removals survive a crash, no segment may lack the one that it
+                // continues: the newest goes first.
                 if spare {
                     self.disk.remove(&name)?;
                 } else {
                     self.disk.rename(&name, SPARE_FILE)?;
                     spare = true;
                 }
+                // Also before the spare file is written over: no old name may lead to its new contents.
+                self.disk.sync_dir()?;
             }
-            // Before the spare file is written over: no old name may lead to its new contents.
-            self.disk.sync_dir()
+            Ok(())
         };
         remove().map_err(|e| WriteError::io("remove old log segments", &e))
     }

@@ -95,7 +95,7 @@ impl Default for Tuning {
 }
 
 /// How to connect.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectArgs {
     /// `wsrep_cluster_name`.
     pub cluster: String,
@@ -129,9 +129,10 @@ pub enum NodeError {
 impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NodeError::Setup(text) | NodeError::Log(text) | NodeError::Refused(text) | NodeError::Timeout(text) => {
-                f.write_str(text)
-            }
+            NodeError::Setup(text)
+            | NodeError::Log(text)
+            | NodeError::Refused(text)
+            | NodeError::Timeout(text) => f.write_str(text),
             NodeError::State(text) => f.write_str(text),
         }
     }

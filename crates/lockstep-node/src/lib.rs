@@ -1,1 +1,26 @@
-//! lockstep-node.
+//! A node: the order core with a log, a network and a clock. What front ends call: propose, next delivery, status.
+//!
+//! Start reading at [`Node`], then `engine/` (all decisions, without I/O), `runtime.rs` (the thread that drives it)
+//! and `writer.rs` (the thread that owns the disk).
+#![forbid(unsafe_code)]
+
+mod api;
+mod engine;
+mod links;
+mod node;
+// pub mod options;
+mod queue;
+mod runtime;
+mod status;
+mod submit;
+mod wire;
+mod writer;
+
+pub use api::*;
+pub use lockstep_core as core;
+pub use lockstep_log as log;
+pub use lockstep_net as net;
+pub use node::{CausalError, DEFAULT_PORT, MAX_WRITESET, Node};
+pub use status::{ClusterStatus, LogStatus, MemberStatus, OwnStatus, Status, state_comment};
+pub use submit::{Submission, SubmitError};
+pub use wire::{Health, Hello};

@@ -307,7 +307,7 @@ impl Reactor {
     /// Serves the status and takes commands on a Unix socket, mode 0600. The file is removed with the reactor.
     pub fn serve_unix(&mut self, path: &Path) -> Result<(), ListenError> {
         let (socket, listener) = UnixSocket::open(path)?;
-        self.drop_unix();
+        self.drop_unix_listener();
         self.add_listener(Listener::StatusUnix(listener))
             .map_err(|e| ListenError::Io(path.display().to_string(), e))?;
         self.unix = Some(socket);
@@ -317,18 +317,14 @@ impl Reactor {
     /// Makes the Unix socket again if its file has vanished or is another's: state-transfer scripts delete sockets.
     /// One `lstat`: cheap enough for each second. Whether it had to be made again.
     pub fn ensure_socket(&mut self) -> Result<bool, ListenError> {
-        match &self.unix {
-            Some(socket) if !socket.in_place() => {
-                let path = socket.path().to_owned();
-                self.serve_unix(&path)?;
-                Ok(true)
-            }
-            _ => Ok(false),
-        }
+        let Some(socket) = self.unix.as_mut().filter(|s| !s.in_place()) else { return Ok(false) };
+        socket.disown();
+        let path = socket.path().to_owned();
+        self.serve_unix(&path)?;
+        Ok(true)
     }
 
-    fn drop_unix(&mut self) {
-        self.unix = None;
+    fn drop_unix_listener(&mut self) {
         let old: Vec<u64> = self
             .listeners
             .iter()
@@ -414,6 +410,17 @@ impl Reactor {
     pub fn set_hello(&mut self, hello: Bytes) -> Result<(), ProtoError> {
         Connection::new(self.proto.clone(), Role::Dialer, hello.clone(), Instant::now())?;
         self.cfg.hello = hello;
+        Ok(())
+    }
+
+    /// Changes the cluster name, for connections made from now on.
+    ///
+    /// Fails if it is too long for a handshake; the old one stays.
+    pub fn set_cluster(&mut self, cluster: &str) -> Result<(), ProtoError> {
+        let proto = Arc::new(ProtoConfig { cluster: cluster.to_owned(), ..self.cfg.proto.clone() });
+        Connection::new(proto.clone(), Role::Dialer, self.cfg.hello.clone(), Instant::now())?;
+        self.cfg.proto = (*proto).clone();
+        self.proto = proto;
         Ok(())
     }
 

@@ -1,0 +1,153 @@
+//! What the front end's threads ask for.
+
+use super::{Effect, Engine};
+use crate::api::{Level, Outcome, Tuning};
+use crate::engine::phase::Phase;
+use crate::submit::Filler;
+use bytes::Bytes;
+use lockstep_core::writeset;
+use lockstep_core::{EntryKind, Index};
+use std::collections::VecDeque;
+
+/// Write-sets above this go through the log in pieces of this size, so that small ones overtake between them.
+const PIECE_BYTES: usize = 1 << 20;
+/// While so many bytes of own proposals are under way, no further piece is sent.
+const LARGE_WINDOW: usize = 8 << 20;
+
+/// A large write-set that is being sent.
+pub(super) struct Large {
+    pieces: VecDeque<Bytes>,
+    last: Bytes,
+    kind: EntryKind,
+    pub(super) submission: Filler,
+}
+
+/// A causal read under way.
+#[derive(Debug)]
+pub(super) struct CausalRead {
+    pub(super) id: u64,
+    context: u64,
+    index: Option<Index>,
+}
+
+impl Engine {
+    /// A write-set or statement on its way into the log.
+    pub(crate) fn submit(&mut self, kind: EntryKind, payload: Bytes, submission: Filler) {
+        if !self.phase.is_primary() || self.leaving {
+            submission.fill(Outcome::NotSent);
+            return;
+        }
+        if payload.len() <= PIECE_BYTES {
+            let number = self.propose(kind, payload);
+            self.slots.push_back((number, submission));
+            return;
+        }
+        match writeset::split(&payload, PIECE_BYTES) {
+            Ok(split) => {
+                self.large.push_back(Large {
+                    pieces: split.pieces.into(),
+                    last: split.last,
+                    kind,
+                    submission,
+                });
+            }
+            Err(error) => {
+                self.log(Level::Error, format!("a write-set of this member {error}: it is refused"));
+                submission.fill(Outcome::NotSent);
+            }
+        }
+    }
+
+    /// The pieces of one large write-set at a time, a few in each round, so that small ones overtake between them.
+    pub(super) fn large_step(&mut self) {
+        while let Some(large) = self.large.front_mut() {
+            if self.order.outstanding().1 > LARGE_WINDOW {
+                return;
+            }
+            if let Some(piece) = large.pieces.pop_front() {
+                self.propose(EntryKind::Piece, piece);
+            } else if let Some(Large { last, kind, submission, .. }) = self.large.pop_front() {
+                let number = self.propose(kind, last);
+                self.slots.push_back((number, submission));
+            }
+        }
+    }
+
+    /// The slot of an own proposal, if a thread waits for it.
+    pub(super) fn take_slot(&mut self, number: u64) -> Option<Filler> {
+        while let Some((front, _)) = self.slots.front() {
+            if *front > number {
+                return None;
+            }
+            let (front, submission) = self.slots.pop_front()?;
+            if front == number {
+                return Some(submission);
+            }
+        }
+        None
+    }
+
+    /// A read that must see all that has been acknowledged by now.
+    pub(crate) fn causal_read(&mut self, id: u64) {
+        if !self.phase.is_primary() {
+            self.effects.push(Effect::Causal { id, seqno: None });
+            return;
+        }
+        let context = self.order.read_index(self.now);
+        self.causal.push(CausalRead { id, context, index: None });
+    }
+
+    pub(super) fn read_ready(&mut self, context: u64, index: Option<Index>) {
+        let mut kept = Vec::with_capacity(self.causal.len());
+        for mut read in std::mem::take(&mut self.causal) {
+            if read.context != context {
+                kept.push(read);
+            } else if index.is_some() {
+                read.index = index;
+                kept.push(read);
+            } else {
+                // The leader went: ask the next one.
+                read.context = self.order.read_index(self.now);
+                kept.push(read);
+            }
+        }
+        self.causal = kept;
+    }
+
+    /// Reads whose index has been delivered wait for the server only.
+    pub(super) fn causal_step(&mut self) {
+        if self.causal.is_empty() {
+            return;
+        }
+        let (next, delivered) = (self.feed.next_index(), self.feed.delivered());
+        let effects = &mut self.effects;
+        self.causal.retain(|read| {
+            let ready = read.index.is_some_and(|index| next > index);
+            if ready {
+                effects.push(Effect::Causal { id: read.id, seqno: Some(delivered) });
+            }
+            !ready
+        });
+    }
+
+    pub(crate) fn causal_cancelled(&mut self, id: u64) {
+        self.causal.retain(|read| read.id != id);
+    }
+
+    pub(crate) fn desync(&mut self) {
+        self.desyncs += 1;
+    }
+
+    pub(crate) fn resync(&mut self) {
+        self.desyncs = self.desyncs.saturating_sub(1);
+        if self.desyncs == 0
+            && let Phase::Running { primary, .. } = self.phase
+        {
+            self.phase = Phase::Running { primary, synced: false };
+        }
+    }
+
+    pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
+        self.tuning = tuning;
+    }
+}

@@ -1,0 +1,201 @@
+//! What a leader does beside ordering: it lets members in and out, shows them to each other in views, and makes and
+//! unmakes voters. One membership change at a time; each duty is looked at again in every round, so that a change
+//! that was refused or lost is simply tried again.
+
+use super::{Engine, Micros};
+use crate::api::{Level, LocalState};
+use lockstep_core::EntryKind;
+use lockstep_core::codec::Writer;
+use lockstep_core::members::{Membership, Role, View, ViewMember};
+use lockstep_core::{Index, MemberId};
+
+/// A learner that is behind by no more than this may vote.
+const NEAR_ENOUGH: Index = 1000;
+/// A connection that breaks and comes back within this makes no view.
+const VIEW_GRACE: Micros = 250_000;
+
+impl Engine {
+    /// All duties of a leader, in the order of their urgency.
+    pub(super) fn lead(&mut self) {
+        if !self.order.leads_in_earnest() {
+            return;
+        }
+        if let Some((membership, why)) = self.next_membership() {
+            match self.order.change_membership(self.now, membership) {
+                Ok(_) => self.log(Level::Info, why),
+                // Refused while the previous change is under way: tried again in the next round.
+                Err(_) => self.retry_duties(),
+            }
+        }
+        self.make_view();
+        self.make_trim_mark();
+    }
+
+    /// The next change of the membership that is due, with its line for the log.
+    fn next_membership(&self) -> Option<(Membership, String)> {
+        let membership = self.order.membership();
+        for peer in self.peers.values() {
+            let hello = &peer.hello;
+            match membership.get(&hello.id) {
+                None => {
+                    if let Some(old) = membership.by_name(&hello.name) {
+                        // Its log was lost: the old id goes first, the new one comes by an entry of its own.
+                        if self.peers.contains_key(&old.id) || old.id == self.me.id {
+                            continue;
+                        }
+                        let why =
+                            format!("{} is back without its log: its old identity is removed", hello.name);
+                        return Some((self.demoted_or_removed(&membership, &old.id, true), why));
+                    }
+                    let why = format!("{} ({}) joins as a learner", hello.name, hello.address);
+                    return Some((membership.with(hello.as_member(Role::Learner)), why));
+                }
+                Some(known) => {
+                    let told = hello.as_member(known.role);
+                    if *known != told {
+                        return Some((
+                            membership.with(told),
+                            format!("{} has a new address or zone", hello.name),
+                        ));
+                    }
+                }
+            }
+        }
+        self.departure(&membership)
+            .or_else(|| self.promotion(&membership))
+            .or_else(|| self.eviction(&membership))
+    }
+
+    /// A voter goes to learner first; a learner that is to go, goes.
+    fn demoted_or_removed(&self, membership: &Membership, id: &MemberId, remove: bool) -> Membership {
+        match membership.get(id) {
+            Some(member) if member.role.votes() && !remove => {
+                membership.with(lockstep_core::members::Member { role: Role::Learner, ..member.clone() })
+            }
+            _ => membership.without(id),
+        }
+    }
+
+    /// Who leaves in good order: dead voters go before it, so that the last one standing still writes.
+    fn departure(&self, membership: &Membership) -> Option<(Membership, String)> {
+        let leaver = self.peers.values().find(|p| p.leaving() && membership.is_voter(&p.hello.id))?;
+        if membership.voters().count() == 1 {
+            return None;
+        }
+        let alive = |id: &MemberId| *id == self.me.id || self.peers.contains_key(id);
+        if let Some(dead) = membership.voters().find(|id| !alive(id)) {
+            let name = self.name_of(&dead);
+            let why =
+                format!("{name} is not connected and {} leaves: {name} votes no more", leaver.hello.name);
+            return Some((self.demoted_or_removed(membership, &dead, false), why));
+        }
+        let why = format!("{} leaves the voters", leaver.hello.name);
+        Some((self.demoted_or_removed(membership, &leaver.hello.id, false), why))
+    }
+
+    /// A learner that has the state and is near the end of the log votes, if it wants to.
+    fn promotion(&self, membership: &Membership) -> Option<(Membership, String)> {
+        let member = membership.members.iter().find(|m| {
+            m.role == Role::Learner
+                && m.wants_vote
+                && self.peers.get(&m.id).is_some_and(|p| {
+                    p.health.is_some_and(|h| h.has_state && !h.leaving)
+                        && self.order.matched(&m.id) + NEAR_ENOUGH >= self.order.last_index()
+                })
+        })?;
+        let role = if member.arbitrator { Role::Arbitrator } else { Role::Voter };
+        let why = format!("{} has caught up and votes from now on", member.name);
+        Some((membership.with(lockstep_core::members::Member { role, ..member.clone() }), why))
+    }
+
+    /// Voters that have been dead for long are taken out where all of them together lower the majority.
+    fn eviction(&self, membership: &Membership) -> Option<(Membership, String)> {
+        let patience = self.tuning.evict_timeout.as_micros() as Micros;
+        let dead: Vec<MemberId> = membership
+            .voters()
+            .filter(|id| self.gone_since(id).is_some_and(|since| self.now.saturating_sub(since) > patience))
+            .collect();
+        let voters = membership.voters().count();
+        if dead.is_empty() || (voters - dead.len()) / 2 + 1 >= membership.majority() {
+            return None;
+        }
+        let name = self.name_of(&dead[0]);
+        let why =
+            format!("{name} has been gone for more than {patience} µs: it votes no more until it is back");
+        Some((self.demoted_or_removed(membership, &dead[0], false), why))
+    }
+
+    /// Who should be in the view now: this member and all that are connected and in the log, leader first, then by
+    /// name. A change of leader alone makes no view.
+    fn make_view(&mut self) {
+        let membership = self.order.membership();
+        let current = self.order.tail_state().view.clone();
+        let mut members = Vec::new();
+        if !self.leaving {
+            members.push(self.own_view_member());
+        }
+        let mut others: Vec<ViewMember> = self
+            .peers
+            .values()
+            .filter(|p| membership.get(&p.hello.id).is_some() && !p.left() && !p.hello.arbitrator)
+            .filter(|p| !self.silent(&p.hello.id))
+            .map(|p| ViewMember {
+                id: p.hello.id,
+                view_uuid: p.hello.view_uuid,
+                name: p.hello.name.clone(),
+                incoming: p.hello.incoming.clone(),
+            })
+            .collect();
+        for gone in &current.members {
+            let grace =
+                self.gone.get(&gone.id).is_some_and(|g| self.now.saturating_sub(g.since) < VIEW_GRACE);
+            if grace && !others.iter().any(|m| m.id == gone.id) && gone.id != self.me.id {
+                others.push(gone.clone());
+                self.retry_duties();
+            }
+        }
+        others.sort_by(|a, b| a.name.cmp(&b.name));
+        members.extend(others);
+        let same = members.len() == current.members.len()
+            && members
+                .iter()
+                .all(|m| current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid));
+        if same || members.is_empty() {
+            return;
+        }
+        let view = View { number: current.number + 1, members };
+        let names: Vec<&str> = view.members.iter().map(|m| m.name.as_str()).collect();
+        let text = format!("view {}: {}", view.number, names.join(", "));
+        let mut w = Writer::new();
+        view.encode(&mut w);
+        if self.order.append_control(self.now, EntryKind::View, w.into_bytes()).is_ok() {
+            self.log(Level::Info, text);
+        }
+    }
+
+    /// Lets all members forget what no write-set under way can conflict with: what every member of the view has
+    /// finished. One that lags by more than the limit does not hold it back for ever.
+    fn make_trim_mark(&mut self) {
+        let due = self.now.saturating_sub(self.last_trim_mark) > super::TRIM_PERIOD
+            || self.feed.seqno() - self.order.tail_state().trim > super::TRIM_STEP;
+        if !due || !self.feed.is_running() {
+            return;
+        }
+        self.last_trim_mark = self.now;
+        let lag_limit = self.tuning.lag_limit as i64;
+        let mut low = self.finished().min(self.feed.seqno());
+        for peer in self.peers.values() {
+            if let Some(health) = peer.health
+                && matches!(health.state, LocalState::Synced | LocalState::Joined | LocalState::Donor)
+            {
+                low = low.min(health.finished.max(self.feed.seqno() - lag_limit));
+            }
+        }
+        // A mark that is not committed yet would be repeated by this one: wait for it.
+        if self.order.tail_state().verdicts_to != self.order.committed_state().verdicts_to {
+            return;
+        }
+        let Some(mark) = self.feed.next_trim(low, self.order.tail_state()) else { return };
+        let _ = self.order.append_control(self.now, EntryKind::Trim, mark.to_payload());
+    }
+}

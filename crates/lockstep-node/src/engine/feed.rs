@@ -1,0 +1,359 @@
+//! From the log to the server: entries in order, certified, their pieces put together, each handed to the thread that
+//! waits for it or to the front end's appliers.
+//!
+//! A feed begins at the database's position: what lies before it in the log is certified, not delivered, so that the
+//! verdicts on what follows are everyone's. It stops taking entries while the front end's queue is full; the log
+//! keeps them.
+
+use super::{Effect, Engine, ReadFor};
+use crate::api::{Delivery, Level, Ordered, ViewInfo, ViewStatus};
+use bytes::Bytes;
+use lockstep_core::certify::{Certifier, TrimLimits, reaches};
+use lockstep_core::codec::Reader;
+use lockstep_core::members::View;
+use lockstep_core::order::WriteOp;
+use lockstep_core::state::{State, TrimMark};
+use lockstep_core::writeset::{WriteSet, assemble};
+use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Entries handled in one round: the round must end soon, for acks wait for it.
+const ENTRIES_PER_ROUND: usize = 1024;
+/// Bytes of old entries read from the log at a time.
+const READ_BYTES: usize = 4 << 20;
+/// Pieces kept for one member; above the server's largest write-set something is wrong.
+const PIECES_MAX: usize = (2 << 30) + (64 << 20);
+
+/// Pieces that wait for their write-set.
+#[derive(Debug, Default)]
+struct Pieces {
+    incarnation: u64,
+    bytes: usize,
+    parts: Vec<Bytes>,
+}
+
+#[derive(Debug)]
+struct Run {
+    certifier: Certifier,
+    /// The next index to take.
+    next: Index,
+    /// The seqno of the last entry taken.
+    seqno: Seqno,
+    pieces: BTreeMap<MemberId, Pieces>,
+    /// Old entries from the log.
+    fetched: VecDeque<Entry>,
+    /// Whether a read is under way.
+    reading: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Feed {
+    run: Option<Run>,
+    /// The database's position, or the last seqno delivered after it.
+    delivered: Seqno,
+    /// Its place in time.
+    delivered_time: Micros,
+    /// A Primary view at the position is due before anything is delivered.
+    announce: bool,
+    /// The last view up to `delivered`.
+    view: Arc<View>,
+    /// The trim marks of the own log, by index: certification learns them before it begins.
+    marks: VecDeque<(Index, TrimMark)>,
+    /// The log begins after what the database has.
+    cut_off: bool,
+    /// Write-sets that failed certification, in all.
+    failed: u64,
+}
+
+impl Feed {
+    /// Remembers a trim mark that the log held at start.
+    pub(crate) fn remember(&mut self, entry: &Entry) {
+        if entry.kind == EntryKind::Trim
+            && let Ok(mark) = TrimMark::from_payload(entry.payload.clone())
+        {
+            self.marks.push_back((entry.index, mark));
+        }
+    }
+
+    /// Follows what happens to the log.
+    pub(super) fn follow(&mut self, op: &WriteOp) {
+        if op.reset.is_some() {
+            self.marks.clear();
+            self.cut_off = self.run.is_some();
+        }
+        if let Some(from) = op.truncate_from {
+            self.marks.retain(|(index, _)| *index < from);
+        }
+        for entry in &op.entries {
+            self.remember(entry);
+        }
+    }
+
+    pub(super) fn forget_below(&mut self, first: Index) {
+        self.marks.retain(|(index, _)| *index >= first);
+    }
+
+    /// Begins after `position`. `bases` are the states at which the log's segments begin.
+    ///
+    /// # Errors
+    /// The reason why the log does not do.
+    pub(super) fn start(
+        &mut self,
+        bases: &[State],
+        committed: &State,
+        position: Seqno,
+    ) -> Result<(), String> {
+        let base = bases.iter().rfind(|b| b.seqno <= position && reaches(b, committed));
+        let Some(base) = base else {
+            let first = bases.first().map_or(0, |b| b.seqno);
+            return Err(format!(
+                "the log begins at seqno {first}, too late for the database's position {position}"
+            ));
+        };
+        let mut certifier = Certifier::new(base);
+        for (_, mark) in
+            self.marks.iter().filter(|(index, _)| *index > base.index && *index <= committed.index)
+        {
+            certifier.learn(mark);
+        }
+        self.run = Some(Run {
+            certifier,
+            next: base.index + 1,
+            seqno: base.seqno,
+            pieces: BTreeMap::new(),
+            fetched: VecDeque::new(),
+            reading: false,
+        });
+        self.delivered = position;
+        self.view = base.view.clone();
+        self.cut_off = false;
+        Ok(())
+    }
+
+    pub(super) fn announce_at_start(&mut self) {
+        self.announce = true;
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.run = None;
+    }
+
+    /// Whether everything up to the position has been certified, so that what follows is delivered.
+    pub(super) fn is_running(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.seqno >= self.delivered) && !self.announce
+    }
+
+    pub(super) fn has_started(&self) -> bool {
+        self.run.is_some()
+    }
+
+    pub(super) fn seqno(&self) -> Seqno {
+        self.run.as_ref().map_or(-1, |run| run.seqno)
+    }
+
+    /// The last seqno delivered, or the position.
+    pub(crate) fn delivered(&self) -> Seqno {
+        self.delivered
+    }
+
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    pub(super) fn next_index(&self) -> Index {
+        self.run.as_ref().map_or(0, |run| run.next)
+    }
+
+    /// `wsrep_cert_interval`'s relative: how many seqnos certification looks back over.
+    pub(crate) fn window(&self) -> u64 {
+        self.run.as_ref().map_or(0, |run| run.certifier.window())
+    }
+
+    /// How many keys certification knows (`wsrep_cert_index_size`).
+    pub(crate) fn keys(&self) -> usize {
+        self.run.as_ref().map_or(0, |run| run.certifier.len())
+    }
+
+    /// How long ago the last delivered entry was placed, in seconds.
+    pub(crate) fn age_of_delivered(&self, wall: Micros) -> f64 {
+        match self.delivered_time {
+            0 => 0.0,
+            time => wall.saturating_sub(time) as f64 / 1e6,
+        }
+    }
+
+    pub(super) fn next_trim(&self, low: Seqno, tail: &State) -> Option<TrimMark> {
+        let limits = TrimLimits { min_advance: 1, ..TrimLimits::default() };
+        self.run.as_ref()?.certifier.next_trim(low, &limits, tail)
+    }
+
+    /// Old entries have come from the log.
+    ///
+    /// # Errors
+    /// The log has them no more.
+    pub(super) fn fetched(&mut self, from: Index, entries: Vec<Entry>) -> Result<(), String> {
+        let Some(run) = &mut self.run else { return Ok(()) };
+        run.reading = false;
+        if entries.is_empty() && from == run.next {
+            return Err(format!("entry {from} cannot be read from the own log: a state transfer is needed"));
+        }
+        if run.fetched.is_empty() && from == run.next {
+            run.fetched.extend(entries);
+        }
+        Ok(())
+    }
+}
+
+impl Run {
+    /// The write-set of an entry, with its pieces. `None` where it cannot be read: it fails on every member alike.
+    fn writeset(&mut self, entry: &Entry) -> Option<WriteSet> {
+        let set = WriteSet::parse(&entry.payload).ok()?;
+        let Some(about) = set.pieces else { return Some(set) };
+        let pieces = self.pieces.remove(&entry.proposal.member)?;
+        if pieces.incarnation != entry.proposal.incarnation {
+            return None;
+        }
+        let from = pieces.parts.len().checked_sub(about.count as usize)?;
+        assemble(set, &pieces.parts[from..]).ok()
+    }
+
+    fn piece(&mut self, entry: &Entry) {
+        let pieces = self.pieces.entry(entry.proposal.member).or_default();
+        if pieces.incarnation != entry.proposal.incarnation || pieces.bytes > PIECES_MAX {
+            *pieces = Pieces { incarnation: entry.proposal.incarnation, ..Pieces::default() };
+        }
+        pieces.bytes += entry.payload.len();
+        pieces.parts.push(entry.payload.clone());
+    }
+}
+
+impl Engine {
+    pub(super) fn feed_step(&mut self) {
+        if self.feed.cut_off {
+            return self.fail(
+                "this member was so far behind that the others' logs begin after what it has: start it again, so \
+                 that it takes a state transfer",
+            );
+        }
+        for _ in 0..ENTRIES_PER_ROUND {
+            if self.feed.announce
+                && self.feed.run.as_ref().is_some_and(|run| run.seqno >= self.feed.delivered)
+            {
+                self.feed.announce = false;
+                let info = self.view_at_position();
+                self.deliver(Delivery::View { info, in_log: false });
+            }
+            let Some(run) = &mut self.feed.run else { return };
+            let next = run.next;
+            if next > self.order.deliverable() {
+                break;
+            }
+            let entry = match self.order.entry(next) {
+                Some(entry) => {
+                    run.fetched.clear();
+                    entry.clone()
+                }
+                None => match run.fetched.pop_front() {
+                    Some(entry) if entry.index == next => entry,
+                    _ => {
+                        if !run.reading {
+                            run.reading = true;
+                            run.fetched.clear();
+                            let whom = ReadFor::Feed;
+                            self.effects.push(Effect::Read { whom, from: next, max_bytes: READ_BYTES });
+                        }
+                        break;
+                    }
+                },
+            };
+            if let Err(text) = self.take_entry(entry) {
+                return self.fail(&text);
+            }
+        }
+        self.causal_step();
+    }
+
+    fn take_entry(&mut self, entry: Entry) -> Result<(), String> {
+        let Some(run) = &mut self.feed.run else { return Ok(()) };
+        run.next = entry.index + 1;
+        let seqno = entry.seqno;
+        let trouble = |error: &dyn std::fmt::Display| {
+            format!("entry {} (seqno {seqno}) cannot be certified: {error}", entry.index)
+        };
+        match entry.kind {
+            EntryKind::WriteSet | EntryKind::TotalOrder => {
+                let set = run.writeset(&entry);
+                let outcome = match &set {
+                    Some(set) => run.certifier.certify(seqno, entry.kind, set),
+                    None => run.certifier.void(seqno),
+                }
+                .map_err(|e| trouble(&e))?;
+                run.seqno = seqno;
+                if seqno <= self.feed.delivered {
+                    return Ok(());
+                }
+                self.feed.failed += !outcome.pass as u64;
+                self.feed.delivered = seqno;
+                self.feed.delivered_time = entry.time;
+                if set.is_none() {
+                    let text =
+                        format!("the write-set at seqno {seqno} cannot be read: it fails on every member");
+                    self.log(Level::Error, text);
+                }
+                let ordered = Ordered {
+                    seqno,
+                    kind: entry.kind,
+                    pass: outcome.pass,
+                    depends_on: outcome.depends_on,
+                    origin: entry.proposal.member,
+                    writeset: set.unwrap_or_else(WriteSet::void),
+                };
+                self.hand_over(&entry, ordered);
+            }
+            EntryKind::View => {
+                let mut r = Reader::new(entry.payload.clone());
+                let view = View::decode(&mut r).map_err(|e| trouble(&e))?;
+                run.certifier.barrier(seqno).map_err(|e| trouble(&e))?;
+                run.seqno = seqno;
+                self.feed.view = Arc::new(view);
+                if seqno <= self.feed.delivered {
+                    return Ok(());
+                }
+                self.feed.delivered = seqno;
+                self.feed.delivered_time = entry.time;
+                let view = self.feed.view.clone();
+                let my_index = view.members.iter().position(|m| m.view_uuid == self.me.view_uuid);
+                let info = ViewInfo {
+                    gtid: Gtid { uuid: self.order.tail_state().history, seqno },
+                    number: view.number as i64,
+                    status: ViewStatus::Primary,
+                    members: view.members.clone(),
+                    my_index,
+                };
+                self.deliver(Delivery::View { info, in_log: true });
+            }
+            EntryKind::Trim => {
+                let mark = TrimMark::from_payload(entry.payload.clone()).map_err(|e| trouble(&e))?;
+                run.certifier.trim(&mark).map_err(|e| trouble(&e))?;
+            }
+            EntryKind::Piece => run.piece(&entry),
+            EntryKind::Noop | EntryKind::Membership | EntryKind::Policy | EntryKind::Note => {}
+        }
+        Ok(())
+    }
+
+    /// To the thread that waits for it, else to the appliers.
+    fn hand_over(&mut self, entry: &Entry, ordered: Ordered) {
+        let own = entry.proposal.member == self.me.id && entry.proposal.incarnation == self.me.incarnation;
+        let ordered = match own.then(|| self.take_slot(entry.proposal.number)).flatten() {
+            None => ordered,
+            Some(submission) => match submission.order(ordered) {
+                Ok(()) => return,
+                Err(ordered) => *ordered,
+            },
+        };
+        self.deliver(Delivery::Ordered(ordered));
+    }
+}

@@ -1,0 +1,510 @@
+//! What a node decides, without a thread, clock, socket or file: who is let in, what is proposed in which batch, who
+//! is shown to whom, what is handed to the server and when.
+//!
+//! Inputs are method calls; effects are collected and taken with [`Engine::take`]. One round is: all inputs that are
+//! there, then [`Engine::round`]. Whatever waits when a round begins is one batch of it.
+
+mod commands;
+mod duties;
+mod feed;
+mod peers;
+mod phase;
+mod transfer;
+
+use crate::api::{Delivery, Level, LocalState, NodeError, Outcome, Tuning};
+use crate::submit::Filler;
+use crate::wire::{FRAME_NODE, FRAME_ORDER, Health, Hello, NodeMessage};
+use bytes::Bytes;
+use feed::Feed;
+use lockstep_core::codec::Writer;
+use lockstep_core::members::ViewMember;
+use lockstep_core::message::Message;
+use lockstep_core::order::{Order, Output, WriteOp};
+use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno};
+use peers::{Gone, Peer};
+use phase::Phase;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+pub(crate) use lockstep_core::Micros;
+pub(crate) use peers::Admission;
+
+/// At least so often a trim mark, if anything can be forgotten.
+const TRIM_PERIOD: Micros = 1_000_000;
+/// And after so many seqnos.
+const TRIM_STEP: Seqno = 1024;
+/// How often members tell each other how they are.
+const HEALTH_PERIOD: Micros = 200_000;
+/// A refused membership change is tried again after this.
+const DUTY_RETRY: Micros = 20_000;
+
+/// Why old entries are read from the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReadFor {
+    /// A peer is behind the cache.
+    Peer(MemberId),
+    /// The own delivery is.
+    Feed,
+}
+
+/// What the engine wants done.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// A frame to a connected peer.
+    Send { to: MemberId, kind: u8, payload: Bytes },
+    /// To the log, in this order; answered by [`Engine::written`].
+    Write(WriteOp),
+    /// Entries from the log; answered by [`Engine::read`].
+    Read { whom: ReadFor, from: Index, max_bytes: usize },
+    /// Whole segments below this index may go, down to so many bytes, where they are older than this.
+    TrimLog { below: Index, keep_bytes: u64, older_than: Micros },
+    /// Keep trying to connect to this address.
+    Dial(String),
+    /// Close the connection to this peer.
+    Drop(MemberId),
+    /// [`crate::Node::connect`] may return.
+    Connected(Result<(), NodeError>),
+    /// [`crate::Node::disconnect`] may return: no connection is needed any more.
+    Left,
+    /// A line.
+    Log(Level, String),
+    /// A causal read may go on when this seqno has finished (`None`: no majority).
+    Causal { id: u64, seqno: Option<Seqno> },
+}
+
+/// The node without its threads.
+pub(crate) struct Engine {
+    pub(crate) order: Order,
+    pub(crate) me: Hello,
+    pub(crate) tuning: Tuning,
+    pub(crate) cluster: String,
+    pub(crate) peers: BTreeMap<MemberId, Peer>,
+    /// Members that were connected and are not.
+    gone: BTreeMap<MemberId, Gone>,
+    pub(crate) phase: Phase,
+    pub(crate) feed: Feed,
+    /// Own submissions under way, by number, ascending.
+    slots: VecDeque<(u64, Filler)>,
+    /// Large write-sets on their way, one at a time.
+    large: VecDeque<commands::Large>,
+    pub(crate) now: Micros,
+    wall: Micros,
+    leaving: bool,
+    left_at: Option<Micros>,
+    /// Users' and donations' reasons to be Desynced.
+    desyncs: u32,
+    donations: Vec<transfer::Donation>,
+    donation_ids: u64,
+    state_request: Option<transfer::Pending>,
+    causal: Vec<commands::CausalRead>,
+    primary_since: Option<Micros>,
+    no_quorum_since: Option<Micros>,
+    last_trim_mark: Micros,
+    last_health: Micros,
+    told: Option<Health>,
+    duties_at: Micros,
+    last_log_trim: Micros,
+    /// What the front end's server has finished; written by its threads.
+    finished: Arc<AtomicI64>,
+    effects: Vec<Effect>,
+    deliveries: Vec<Delivery>,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        order: Order,
+        me: Hello,
+        tuning: Tuning,
+        finished: Arc<AtomicI64>,
+        now: Micros,
+    ) -> Engine {
+        Engine {
+            order,
+            me,
+            tuning,
+            cluster: String::new(),
+            peers: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            phase: Phase::Idle,
+            feed: Feed::default(),
+            slots: VecDeque::new(),
+            large: VecDeque::new(),
+            now,
+            wall: 0,
+            leaving: false,
+            left_at: None,
+            desyncs: 0,
+            donations: Vec::new(),
+            donation_ids: 0,
+            state_request: None,
+            causal: Vec::new(),
+            primary_since: None,
+            no_quorum_since: None,
+            last_trim_mark: 0,
+            last_health: 0,
+            told: None,
+            duties_at: 0,
+            last_log_trim: 0,
+            finished,
+            effects: Vec::new(),
+            deliveries: Vec::new(),
+        }
+    }
+
+    pub(crate) fn finished(&self) -> Seqno {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    fn log(&mut self, level: Level, text: impl Into<String>) {
+        self.effects.push(Effect::Log(level, text.into()));
+    }
+
+    fn deliver(&mut self, delivery: Delivery) {
+        self.deliveries.push(delivery);
+    }
+
+    fn retry_duties(&mut self) {
+        self.duties_at = self.now + DUTY_RETRY;
+    }
+
+    fn tell(&mut self, to: MemberId, message: &NodeMessage) {
+        if to == self.me.id {
+            self.node_message(to, message.clone());
+        } else {
+            self.effects.push(Effect::Send { to, kind: FRAME_NODE, payload: message.to_bytes() });
+        }
+    }
+
+    fn own_view_member(&self) -> ViewMember {
+        ViewMember {
+            id: self.me.id,
+            view_uuid: self.me.view_uuid,
+            name: self.me.name.clone(),
+            incoming: self.me.incoming.clone(),
+        }
+    }
+
+    fn name_of(&self, id: &MemberId) -> String {
+        if *id == self.me.id {
+            return self.me.name.clone();
+        }
+        match self.order.membership().get(id) {
+            Some(member) => member.name.clone(),
+            None => self.peers.get(id).map_or_else(|| id.to_string(), |p| p.hello.name.clone()),
+        }
+    }
+
+    /// The time, before the inputs of a round.
+    pub(crate) fn at(&mut self, now: Micros, wall: Micros) {
+        self.now = now.max(self.now);
+        self.wall = wall;
+        self.order.set_wall_clock(wall);
+    }
+
+    /// When the next round is due even if nothing comes in.
+    pub(crate) fn deadline(&self) -> Micros {
+        let mut at = self.order.deadline().min(self.last_health + HEALTH_PERIOD);
+        if self.duties_at > self.now {
+            at = at.min(self.duties_at);
+        }
+        at
+    }
+
+    /// A frame from a connected peer.
+    pub(crate) fn frame(&mut self, from: MemberId, kind: u8, payload: Bytes) {
+        let bad = match kind {
+            FRAME_ORDER => match Message::decode(payload) {
+                Ok(message) => {
+                    self.order.step(self.now, from, message);
+                    return;
+                }
+                Err(error) => error,
+            },
+            FRAME_NODE => match NodeMessage::from_bytes(payload) {
+                Ok(message) => return self.node_message(from, message),
+                Err(error) => error,
+            },
+            // A later version's: it knows that we do not understand it.
+            _ => return,
+        };
+        let name = self.name_of(&from);
+        self.log(
+            Level::Warn,
+            format!("a message from {name} {bad}: the connection is closed and made again"),
+        );
+        self.effects.push(Effect::Drop(from));
+    }
+
+    fn node_message(&mut self, from: MemberId, message: NodeMessage) {
+        match message {
+            NodeMessage::Health(health) => {
+                if let Some(peer) = self.peers.get_mut(&from) {
+                    peer.health = Some(health);
+                }
+            }
+            NodeMessage::Peers(addresses) => {
+                for address in addresses.into_iter().take(64) {
+                    self.dial(address);
+                }
+            }
+            NodeMessage::StateRequest { donor, at_least, request } => {
+                self.find_donor(from, &donor, at_least, request);
+            }
+            NodeMessage::Donate { joiner, at_least, request } => {
+                self.asked_to_donate(from, joiner, at_least, request)
+            }
+            NodeMessage::Donated { code, gtid, text } => self.donated(from, code, gtid, text),
+            NodeMessage::Switchover { to } => {
+                let _ = self.order.transfer_leadership(self.now, to);
+            }
+        }
+    }
+
+    /// Everything up to this ticket is on the disk.
+    pub(crate) fn written(&mut self, ticket: u64) {
+        self.order.written(self.now, ticket);
+    }
+
+    /// Entries from the log. Empty: there are none (trimmed, or the log cannot be read).
+    pub(crate) fn read(&mut self, whom: ReadFor, from: Index, entries: Vec<Entry>) {
+        match whom {
+            ReadFor::Peer(id) => self.order.fetched(self.now, id, from, entries),
+            ReadFor::Feed => {
+                if let Err(text) = self.feed.fetched(from, entries) {
+                    self.fail(&text);
+                }
+            }
+        }
+    }
+
+    /// Ends a round: time passes, duties are done, effects come out of the order core, entries are delivered.
+    pub(crate) fn round(&mut self, room: bool) {
+        self.large_step();
+        self.order.set_finished(self.finished());
+        self.order.tick(self.now);
+        if self.phase.is_connected() {
+            self.lead();
+        }
+        // What comes out may put something in again (a leader that is its own majority commits at once).
+        for _ in 0..4 {
+            if !self.drain_order() {
+                break;
+            }
+        }
+        self.phase_step();
+        if room {
+            self.feed_step();
+        }
+        self.donations_step();
+        self.health_step();
+        self.leave_step();
+        self.trim_log_step();
+    }
+
+    fn drain_order(&mut self) -> bool {
+        let outputs = self.order.drain(self.now);
+        let some = !outputs.is_empty();
+        for output in outputs {
+            match output {
+                Output::Send { to, message } => {
+                    let mut w = Writer::with_capacity(message_size(&message));
+                    message.encode(&mut w);
+                    self.effects.push(Effect::Send { to, kind: FRAME_ORDER, payload: w.into_bytes() });
+                }
+                Output::Write(op) => {
+                    self.feed.follow(&op);
+                    self.effects.push(Effect::Write(op));
+                }
+                Output::Fetch { to, from, max_bytes } => {
+                    self.effects.push(Effect::Read { whom: ReadFor::Peer(to), from, max_bytes });
+                }
+                Output::Commit { .. } => {}
+                Output::Soft { leader, term, .. } => self.leader_changed(leader, term),
+                Output::ReadReady { context, index } => self.read_ready(context, Some(index)),
+                Output::ReadFailed { context } => self.read_ready(context, None),
+                Output::Membership(membership) => {
+                    for member in &membership.members {
+                        if member.id != self.me.id && !self.peers.contains_key(&member.id) {
+                            self.dial(member.address.clone());
+                        }
+                    }
+                }
+            }
+        }
+        some
+    }
+
+    fn leader_changed(&mut self, leader: Option<MemberId>, term: u64) {
+        let text = match leader {
+            Some(id) if id == self.me.id => format!("this member leads in term {term}"),
+            Some(id) => format!("{} leads in term {term}", self.name_of(&id)),
+            None => format!("no leader in term {term}"),
+        };
+        self.log(Level::Info, text);
+    }
+
+    fn health(&self) -> Health {
+        Health {
+            state: self.local_state(),
+            finished: self.finished(),
+            delivered: self.feed.delivered(),
+            leaving: self.leaving,
+            has_state: self.feed.has_started(),
+        }
+    }
+
+    fn health_step(&mut self) {
+        let health = self.health();
+        let urgent = self.told.is_none_or(|t| {
+            t.state != health.state || t.leaving != health.leaving || t.has_state != health.has_state
+        });
+        if !urgent && self.now < self.last_health + HEALTH_PERIOD {
+            return;
+        }
+        self.told = Some(health);
+        self.last_health = self.now;
+        let payload = NodeMessage::Health(health).to_bytes();
+        let ids: Vec<MemberId> = self.peers.keys().copied().collect();
+        for to in ids {
+            self.effects.push(Effect::Send { to, kind: FRAME_NODE, payload: payload.clone() });
+        }
+    }
+
+    pub(crate) fn own_health(&self) -> Health {
+        self.health()
+    }
+
+    pub(crate) fn wall(&self) -> Micros {
+        self.wall
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        match &self.phase {
+            Phase::Failed(text) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    /// The log's first segments are gone.
+    pub(crate) fn log_trimmed(&mut self, first: Index) {
+        self.order.log_trimmed(first);
+        self.feed.forget_below(first);
+    }
+
+    /// Effects and deliveries since the last call.
+    pub(crate) fn take(&mut self, effects: &mut Vec<Effect>, deliveries: &mut Vec<Delivery>) {
+        effects.append(&mut self.effects);
+        deliveries.append(&mut self.deliveries);
+    }
+
+    /// This node cannot go on: it says so, refuses everything, and leaves.
+    pub(crate) fn fail(&mut self, text: &str) {
+        if matches!(self.phase, Phase::Failed(_)) {
+            return;
+        }
+        self.log(Level::Error, text.to_string());
+        self.wake_all(true);
+        if let Phase::Connecting { .. } = self.phase {
+            self.effects.push(Effect::Connected(Err(NodeError::Log(text.to_string()))));
+        }
+        let info = self.view_without_quorum();
+        self.deliver(Delivery::View { info, in_log: false });
+        self.phase = Phase::Failed(text.to_string());
+        let ids: Vec<MemberId> = self.peers.keys().copied().collect();
+        for id in ids {
+            self.effects.push(Effect::Drop(id));
+        }
+    }
+
+    /// Wakes every waiting submission. `unknown`: nothing can be withdrawn, for the order core is not asked.
+    fn wake_all(&mut self, unknown: bool) {
+        let first_unsent = if unknown { None } else { self.order.withdraw_unsent() };
+        for large in self.large.drain(..) {
+            large.submission.fill(Outcome::NotSent);
+        }
+        for (number, submission) in self.slots.drain(..) {
+            let outcome = if first_unsent.is_some_and(|first| number >= first) {
+                Outcome::NotSent
+            } else {
+                Outcome::Unknown
+            };
+            submission.fill(outcome);
+        }
+        for read in self.causal.drain(..) {
+            self.effects.push(Effect::Causal { id: read.id, seqno: None });
+        }
+    }
+
+    pub(crate) fn local_state(&self) -> LocalState {
+        if matches!(self.phase, Phase::Failed(_)) {
+            return LocalState::Error;
+        }
+        match &self.phase {
+            Phase::Running { primary: true, synced } => {
+                match (self.desyncs > 0 || !self.donations.is_empty(), synced) {
+                    (true, _) => LocalState::Donor,
+                    (false, true) => LocalState::Synced,
+                    (false, false) => LocalState::Joined,
+                }
+            }
+            Phase::NeedState { primary: true } => LocalState::Joining,
+            _ => LocalState::Initialized,
+        }
+    }
+
+    fn trim_log_step(&mut self) {
+        if self.now < self.last_log_trim + 1_000_000 {
+            return;
+        }
+        self.last_log_trim = self.now;
+        let mut needed = self.feed.next_index().min(self.order.deliverable());
+        for member in &self.order.membership().members {
+            if member.id != self.me.id && self.peers.contains_key(&member.id) && self.order.is_leader() {
+                needed = needed.min(self.order.matched(&member.id));
+            }
+        }
+        // Certification after a restart begins at the trim mark before the last.
+        let trim = self.order.committed_state().trim_previous.min(self.finished());
+        let keep = self.order.segment_bases().filter(|b| b.seqno <= trim && b.index <= needed).last();
+        if let Some(below) = keep.map(|b| b.index + 1) {
+            let older_than = self.wall.saturating_sub(self.tuning.log_keep.as_micros() as Micros);
+            self.effects.push(Effect::TrimLog { below, keep_bytes: self.tuning.log_bytes, older_than });
+        }
+    }
+
+    /// How this member introduces itself.
+    pub(crate) fn introduction(&self) -> Hello {
+        let history =
+            if self.order.has_log() { self.order.tail_state().history } else { lockstep_core::Uuid::NIL };
+        Hello { history, last_index: self.order.last_index(), ..self.me.clone() }
+    }
+
+    /// Somebody refused this member for a reason that only a person can mend.
+    pub(crate) fn refused(&mut self, text: &str) {
+        if matches!(self.phase, Phase::Connecting { .. }) && self.peers.is_empty() {
+            self.phase = Phase::Idle;
+            self.effects.push(Effect::Connected(Err(NodeError::Refused(text.to_string()))));
+        }
+    }
+
+    /// The kind is one that members may propose.
+    fn propose(&mut self, kind: EntryKind, payload: Bytes) -> u64 {
+        debug_assert!(kind.may_be_proposed());
+        self.order.propose(self.now, kind, payload)
+    }
+}
+
+fn message_size(message: &Message) -> usize {
+    match message {
+        Message::Append { entries, .. } => 64 + entries.iter().map(|e| 64 + e.payload.len()).sum::<usize>(),
+        Message::Propose { proposals, .. } => {
+            64 + proposals.iter().map(|p| 8 + p.payload.len()).sum::<usize>()
+        }
+        _ => 128,
+    }
+}

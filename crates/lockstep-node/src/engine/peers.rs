@@ -1,0 +1,143 @@
+//! Who is connected.
+
+use super::{Effect, Engine, Level, Micros, NodeMessage};
+use crate::wire::{Health, Hello};
+use lockstep_core::MemberId;
+
+/// A connected peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) hello: Hello,
+    pub(crate) health: Option<Health>,
+}
+
+impl Peer {
+    /// It wants to leave.
+    pub(super) fn leaving(&self) -> bool {
+        self.health.is_some_and(|h| h.leaving)
+    }
+
+    /// Members that leave are in no new view.
+    pub(super) fn left(&self) -> bool {
+        self.leaving()
+    }
+}
+
+/// A peer that was connected and is not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gone {
+    pub(super) since: Micros,
+}
+
+/// Whether a connection is taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Admission {
+    /// Taken.
+    Welcome,
+    /// Taken in the place of the connection to the same member, which is from an earlier life of its process.
+    Replaces,
+    /// This is ourselves: our own address is in the list.
+    Ourselves,
+    /// Another member of this name is connected.
+    NameTaken(String),
+    /// Its log is of another history.
+    OtherHistory(String),
+    /// The same identity is connected from elsewhere.
+    SameIdentity(String),
+}
+
+impl Engine {
+    /// Whether to take a connection to this member.
+    pub(crate) fn admit(&self, hello: &Hello) -> Admission {
+        if hello.id == self.me.id && hello.view_uuid == self.me.view_uuid {
+            return Admission::Ourselves;
+        }
+        if hello.id == self.me.id {
+            return Admission::SameIdentity(format!(
+                "{} has this member's identity: a log folder was copied; remove lockstep.* from the copy",
+                hello.address
+            ));
+        }
+        let taken = self.me.name == hello.name
+            || self.peers.values().any(|p| p.hello.name == hello.name && p.hello.id != hello.id);
+        if taken {
+            return Admission::NameTaken(format!(
+                "a member named {} is connected already: give each member its own wsrep_node_name",
+                hello.name
+            ));
+        }
+        let own = self.order.tail_state().history;
+        if !own.is_nil() && !hello.history.is_nil() && own != hello.history {
+            return Admission::OtherHistory(format!(
+                "the log of {} is of history {}, this one's of {own}: the logs cannot be joined. Decide which data is \
+                 right; on the other member move its lockstep.* files away, so that it joins by state transfer",
+                hello.name, hello.history
+            ));
+        }
+        match self.peers.get(&hello.id) {
+            Some(peer) if peer.hello.view_uuid == hello.view_uuid => Admission::Welcome,
+            Some(peer) if peer.hello.incarnation < hello.incarnation => Admission::Replaces,
+            Some(peer) => Admission::SameIdentity(format!(
+                "{} and {} have one identity: a log folder was copied; remove lockstep.* from the copy",
+                peer.hello.address, hello.address
+            )),
+            None => Admission::Welcome,
+        }
+    }
+
+    /// A connection has been taken.
+    pub(crate) fn peer_up(&mut self, hello: Hello) {
+        let id = hello.id;
+        let fresh = !self.peers.contains_key(&id);
+        if fresh {
+            self.log(Level::Info, format!("connected to {} ({})", hello.name, hello.address));
+        }
+        self.gone.remove(&id);
+        self.dial(hello.address.clone());
+        self.peers.insert(id, Peer { hello, health: None });
+        self.order.peer_up(self.now, id);
+        let addresses: Vec<String> = self
+            .order
+            .membership()
+            .members
+            .iter()
+            .map(|m| m.address.clone())
+            .chain(self.peers.values().map(|p| p.hello.address.clone()))
+            .chain([self.me.address.clone()])
+            .collect();
+        self.tell(id, &NodeMessage::Peers(addresses));
+        let health = self.health();
+        self.tell(id, &NodeMessage::Health(health));
+    }
+
+    /// A connection has ended.
+    pub(crate) fn peer_down(&mut self, id: MemberId, why: &str) {
+        if let Some(peer) = self.peers.remove(&id) {
+            self.log(Level::Info, format!("connection to {} lost: {why}", peer.hello.name));
+            self.gone.insert(id, Gone { since: self.now });
+            self.order.peer_down(self.now, id);
+            self.donor_may_be_gone(id);
+            self.retry_duties();
+        }
+    }
+
+    /// Since when this member is not connected; from the start of this process for one that never was.
+    pub(super) fn gone_since(&self, id: &MemberId) -> Option<Micros> {
+        if *id == self.me.id || self.peers.contains_key(id) {
+            return None;
+        }
+        Some(self.gone.get(id).map_or(self.primary_since.unwrap_or(self.now), |g| g.since))
+    }
+
+    /// A peer that answers nothing for so long is out of the next view, connected or not.
+    pub(super) fn silent(&self, id: &MemberId) -> bool {
+        let patience = 5 * self.tuning.election_timeout.as_micros() as Micros;
+        self.order.last_heard(id).is_some_and(|at| self.now.saturating_sub(at) > patience)
+    }
+
+    pub(super) fn dial(&mut self, address: String) {
+        if !address.is_empty() && address != self.me.address {
+            self.effects.push(Effect::Dial(address));
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Where this member is between "not connected" and "Synced", and what its server is told on the way.
+
+use super::{Effect, Engine, Level, Micros};
+use crate::api::{ConnectArgs, Delivery, NodeError, ViewInfo, ViewStatus};
+use lockstep_core::members::{Member, Membership, Role};
+use lockstep_core::state::State;
+use lockstep_core::{Gtid, Uuid};
+
+/// How long without a leader before the server hears of it, in election timeouts.
+const LEADERLESS: Micros = 4;
+/// How long without connections to a majority before the server hears of it.
+const CUT_OFF: Micros = 300_000;
+/// A member is Synced when its server is behind by no more than this.
+const SYNCED_WITHIN: i64 = 64;
+/// While waiting for a primary component, say so this often.
+const SAY_EVERY: Micros = 10_000_000;
+
+/// Where this member is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Not connected.
+    Idle,
+    /// Looking for a primary component.
+    Connecting {
+        /// How.
+        args: ConnectArgs,
+        /// Until when.
+        until: Micros,
+        /// When to say so next.
+        say: Micros,
+    },
+    /// In the log; the database must be filled.
+    NeedState {
+        /// Whether the last view said Primary.
+        primary: bool,
+    },
+    /// In the log; entries are delivered.
+    Running {
+        /// Whether the last view said Primary.
+        primary: bool,
+        /// Whether the server has been told that it caught up.
+        synced: bool,
+    },
+    /// It cannot go on.
+    Failed(String),
+}
+
+impl Phase {
+    pub(crate) fn is_connected(&self) -> bool {
+        !matches!(self, Phase::Idle | Phase::Failed(_))
+    }
+
+    pub(crate) fn is_primary(&self) -> bool {
+        matches!(self, Phase::Running { primary: true, .. })
+    }
+}
+
+impl Engine {
+    /// Begins to connect. The view UUID is the fresh one of this connection.
+    ///
+    /// # Errors
+    /// [`NodeError`] where it cannot even begin.
+    pub(crate) fn connect(
+        &mut self,
+        args: ConnectArgs,
+        view_uuid: Uuid,
+        history: Uuid,
+    ) -> Result<(), NodeError> {
+        if let Phase::Failed(text) = &self.phase {
+            return Err(NodeError::Setup(text.clone()));
+        }
+        if self.phase != Phase::Idle {
+            return Err(NodeError::State("connect: this node is connected already"));
+        }
+        let empty = self.order.last_index() == 0 && self.order.membership().members.is_empty();
+        if args.bootstrap && !empty {
+            let membership = self.order.membership();
+            let others: Vec<String> =
+                membership.voters().filter(|id| *id != self.me.id).map(|id| self.name_of(&id)).collect();
+            if !others.is_empty() {
+                return Err(NodeError::Refused(format!(
+                    "this member's log knows of the voters {}: a new cluster would split from them. Start this \
+                     member without --wsrep-new-cluster and start the others; a majority of them goes on by itself",
+                    others.join(", ")
+                )));
+            }
+            if !membership.is_voter(&self.me.id) {
+                return Err(NodeError::Refused(
+                    "this member left a cluster that went on without it: start it without --wsrep-new-cluster, or \
+                     move its lockstep.* files away to found a new cluster from its data"
+                        .into(),
+                ));
+            }
+        }
+        self.cluster = args.cluster.clone();
+        self.me.view_uuid = view_uuid;
+        self.leaving = false;
+        self.left_at = None;
+        self.told = None;
+        self.order.set_position(Some(args.position.seqno).filter(|_| args.position.is_defined()));
+        if args.bootstrap && empty {
+            let (history, base) = match args.position {
+                position if position.is_defined() => (position.uuid, position.seqno),
+                _ => (history, 0),
+            };
+            let me: Member = self.me.as_member(Role::Voter);
+            let membership = Membership { members: vec![me] };
+            self.order.bootstrap(self.now, State::genesis(history, base, membership));
+            self.log(Level::Info, format!("a new cluster begins: history {history}, seqno {base}"));
+        }
+        for address in args.peers.clone() {
+            self.dial(address);
+        }
+        let known: Vec<String> = self.order.membership().members.iter().map(|m| m.address.clone()).collect();
+        for address in known {
+            self.dial(address);
+        }
+        let until = self.now + args.timeout.as_micros() as Micros;
+        self.phase = Phase::Connecting { args, until, say: self.now + SAY_EVERY };
+        Ok(())
+    }
+
+    /// Moves on where something has come true.
+    pub(super) fn phase_step(&mut self) {
+        match self.phase.clone() {
+            Phase::Idle | Phase::Failed(_) => {}
+            Phase::Connecting { args, until, say } => self.connecting(args, until, say),
+            Phase::NeedState { primary } => self.watch_quorum(primary),
+            Phase::Running { primary, .. } => {
+                self.watch_quorum(primary);
+                self.watch_sync();
+            }
+        }
+    }
+
+    fn connecting(&mut self, args: ConnectArgs, until: Micros, say: Micros) {
+        let state = self.order.committed_state();
+        let me =
+            state.view.members.iter().position(|m| m.id == self.me.id && m.view_uuid == self.me.view_uuid);
+        let Some(my_index) = me.filter(|_| self.order.deliverable() >= state.index) else {
+            if self.now >= until {
+                let text =
+                    format!("no primary component within {} s: {}", args.timeout.as_secs(), self.missing());
+                self.phase = Phase::Idle;
+                self.effects.push(Effect::Connected(Err(NodeError::Timeout(text))));
+            } else if self.now >= say {
+                let text = format!("waiting for a primary component: {}", self.missing());
+                self.log(Level::Info, text);
+                self.phase = Phase::Connecting { args, until, say: self.now + SAY_EVERY };
+            }
+            return;
+        };
+        let history = state.history;
+        let committed = state.seqno;
+        let view = ViewInfo {
+            gtid: Gtid { uuid: history, seqno: state.view_seqno },
+            number: state.view.number as i64,
+            status: ViewStatus::Primary,
+            members: state.view.members.clone(),
+            my_index: Some(my_index),
+        };
+        let founded = args.bootstrap
+            && self
+                .order
+                .segment_bases()
+                .next()
+                .is_some_and(|b| b.index == 0 && b.seqno + 1 == view.gtid.seqno);
+        self.primary_since = Some(self.now);
+        self.no_quorum_since = None;
+        self.effects.push(Effect::Connected(Ok(())));
+        self.deliver(Delivery::Connected(view.clone()));
+        let position =
+            if founded { Gtid { uuid: history, seqno: view.gtid.seqno - 1 } } else { args.position };
+        let bases: Vec<State> = self.order.segment_bases().cloned().collect();
+        let why = if !position.is_defined() {
+            Some("the database's position is not known".to_string())
+        } else if position.uuid != history {
+            Some(format!("the database is of history {}, the cluster of {history}", position.uuid))
+        } else if position.seqno > committed {
+            Some(format!("the database is at {}, ahead of the log ({committed})", position.seqno))
+        } else if let Err(text) = self.feed.start(&bases, self.order.committed_state(), position.seqno) {
+            Some(text)
+        } else {
+            None
+        };
+        match why {
+            None => {
+                self.log(Level::Info, format!("goes on from seqno {} by the log", position.seqno));
+                self.phase = Phase::Running { primary: true, synced: false };
+                if !founded {
+                    self.feed.announce_at_start();
+                }
+            }
+            Some(why) => {
+                self.log(Level::Info, format!("the state must be transferred: {why}"));
+                self.phase = Phase::NeedState { primary: true };
+                self.deliver(Delivery::StateNeeded);
+            }
+        }
+    }
+
+    /// For whom a connecting member waits.
+    fn missing(&self) -> String {
+        let membership = self.order.membership();
+        if membership.members.is_empty() {
+            return match self.peers.len() {
+                0 => "nobody answers at the addresses of wsrep_cluster_address; start the first member with \
+                      --wsrep-new-cluster"
+                    .into(),
+                _ => "the members that answer have no majority".into(),
+            };
+        }
+        let missing: Vec<String> = membership
+            .voters()
+            .filter(|id| *id != self.me.id && !self.peers.contains_key(id))
+            .map(|id| self.name_of(&id))
+            .collect();
+        match missing.is_empty() {
+            true => "all voters are connected, an election is under way".into(),
+            false => format!("not connected: {}; a majority of the voters is needed", missing.join(", ")),
+        }
+    }
+
+    /// Whether the majority is there; without it for some time, the server hears of it, and again when it is back.
+    fn watch_quorum(&mut self, primary: bool) {
+        let membership = self.order.membership();
+        let connected =
+            membership.voters().filter(|id| *id == self.me.id || self.peers.contains_key(id)).count();
+        let cut_off = connected < membership.majority();
+        let quorum = self.order.has_quorum(self.now) && !cut_off;
+        if quorum {
+            self.no_quorum_since = None;
+            if !primary {
+                self.back_to_primary();
+            }
+            return;
+        }
+        let since = *self.no_quorum_since.get_or_insert(self.now);
+        let patience =
+            if cut_off { CUT_OFF } else { LEADERLESS * self.tuning.election_timeout.as_micros() as Micros };
+        if primary && self.now.saturating_sub(since) >= patience {
+            self.log(Level::Warn, format!("the majority is lost: non-Primary ({})", self.missing()));
+            self.wake_all(false);
+            let info = self.view_without_quorum();
+            self.deliver(Delivery::View { info, in_log: false });
+            self.phase = match self.phase {
+                Phase::NeedState { .. } => Phase::NeedState { primary: false },
+                _ => Phase::Running { primary: false, synced: false },
+            };
+        }
+    }
+
+    pub(super) fn view_without_quorum(&self) -> ViewInfo {
+        let mut members = vec![self.own_view_member()];
+        let last = self.feed.view();
+        members.extend(last.members.iter().filter(|m| self.peers.contains_key(&m.id)).cloned());
+        ViewInfo {
+            gtid: Gtid { uuid: self.order.tail_state().history, seqno: self.feed.delivered() },
+            number: -1,
+            status: ViewStatus::NonPrimary,
+            members,
+            my_index: Some(0),
+        }
+    }
+
+    fn back_to_primary(&mut self) {
+        self.log(Level::Info, "the majority is back");
+        self.primary_since = Some(self.now);
+        match self.phase {
+            Phase::NeedState { .. } => self.phase = Phase::NeedState { primary: true },
+            _ => {
+                self.phase = Phase::Running { primary: true, synced: false };
+                if self.feed.is_running() {
+                    let info = self.view_at_position();
+                    self.deliver(Delivery::View { info, in_log: false });
+                }
+            }
+        }
+    }
+
+    /// A Primary view at exactly what has been delivered: the members of the last view that was, by their UUIDs of
+    /// then, and this one.
+    pub(super) fn view_at_position(&self) -> ViewInfo {
+        let view = self.feed.view();
+        let mut members = view.members.clone();
+        let me = self.own_view_member();
+        let my_index = match members.iter().position(|m| m.view_uuid == me.view_uuid) {
+            Some(at) => at,
+            None => {
+                members.push(me);
+                members.len() - 1
+            }
+        };
+        ViewInfo {
+            gtid: Gtid { uuid: self.order.tail_state().history, seqno: self.feed.delivered() },
+            number: view.number as i64,
+            status: ViewStatus::Primary,
+            members,
+            my_index: Some(my_index),
+        }
+    }
+
+    fn watch_sync(&mut self) {
+        let Phase::Running { primary: true, synced: false } = self.phase else { return };
+        let caught_up = self.feed.is_running()
+            && self.feed.next_index() > self.order.committed_state().index
+            && self.feed.view().position(&self.me.id).is_some()
+            && self.finished() + SYNCED_WITHIN >= self.feed.delivered();
+        if caught_up && self.desyncs == 0 && self.donations.is_empty() {
+            self.phase = Phase::Running { primary: true, synced: true };
+            self.deliver(Delivery::Synced);
+        }
+    }
+
+    /// Asks to leave in good order.
+    pub(crate) fn disconnect(&mut self) {
+        if self.phase == Phase::Idle || self.leaving {
+            return;
+        }
+        self.leaving = true;
+        self.left_at = Some(self.now);
+        self.wake_all(false);
+    }
+
+    /// Leadership goes first, then the vote, then the connections; each bounded.
+    pub(super) fn leave_step(&mut self) {
+        let Some(began) = self.left_at else { return };
+        let membership = self.order.membership();
+        let other_voters = membership.voters().any(|id| id != self.me.id && self.peers.contains_key(&id));
+        let patience = 5 * self.tuning.election_timeout.as_micros() as Micros;
+        let expired = self.now.saturating_sub(began) > patience;
+        let votes = membership.is_voter(&self.me.id);
+        if votes && other_voters && !expired && self.order.has_quorum(self.now) {
+            if self.order.is_leader() {
+                let heir = membership
+                    .voters()
+                    .filter(|id| *id != self.me.id && self.peers.get(id).is_some_and(|p| !p.leaving()))
+                    .max_by_key(|id| self.order.matched(id));
+                if let Some(heir) = heir {
+                    let _ = self.order.transfer_leadership(self.now, heir);
+                    return;
+                }
+            } else {
+                return;
+            }
+        }
+        // The entry that ends the vote must be committed, or it might be undone.
+        let settled =
+            self.order.committed_state().membership_index == self.order.tail_state().membership_index;
+        if !settled && other_voters && !expired {
+            return;
+        }
+        let info = ViewInfo {
+            status: ViewStatus::Disconnected,
+            members: Vec::new(),
+            my_index: None,
+            ..self.view_without_quorum()
+        };
+        self.wake_all(true);
+        self.deliver(Delivery::View { info, in_log: false });
+        self.left_at = None;
+        if !matches!(self.phase, Phase::Failed(_)) {
+            self.phase = Phase::Idle;
+        }
+        self.feed.stop();
+        self.desyncs = 0;
+        self.donations.clear();
+        self.state_request = None;
+        self.peers.clear();
+        self.effects.push(Effect::Left);
+    }
+}

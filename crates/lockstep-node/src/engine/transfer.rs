@@ -1,0 +1,210 @@
+//! State transfers: the joiner asks the leader, the leader finds a donor, the donor's server sends. Only requests and
+//! results pass through here; the data goes from server to server.
+
+use super::{Engine, Level, Micros, NodeMessage};
+use crate::api::{Delivery, LocalState};
+use crate::engine::phase::Phase;
+use bytes::Bytes;
+use lockstep_core::{Gtid, MemberId, Seqno};
+
+/// Nobody can donate right now: ask again.
+pub(super) const AGAIN: i32 = -11;
+/// The named donor is not there.
+const UNREACHABLE: i32 = -113;
+/// How often a joiner asks again.
+const ASK_AGAIN: Micros = 1_000_000;
+
+/// A donation of this member.
+#[derive(Debug)]
+pub(super) struct Donation {
+    pub(super) id: u64,
+    joiner: MemberId,
+    at_least: Seqno,
+    request: Bytes,
+    handed_over: bool,
+}
+
+/// This member's own wish for state.
+#[derive(Debug)]
+pub(super) struct Pending {
+    request: Bytes,
+    donor: String,
+    /// When to ask (again), `None` while somebody donates.
+    ask_at: Option<Micros>,
+    donor_id: Option<MemberId>,
+}
+
+impl Engine {
+    /// The server's request for state is to be answered by somebody.
+    pub(crate) fn request_state(&mut self, request: Bytes, donor: String) {
+        self.state_request = Some(Pending { request, donor, ask_at: Some(self.now), donor_id: None });
+    }
+
+    pub(super) fn donations_step(&mut self) {
+        if let Some(pending) = &mut self.state_request
+            && pending.ask_at.is_some_and(|at| at <= self.now)
+            && let Some(leader) = self.order.leader()
+        {
+            // The log from which this member goes on begins below what is committed now; nothing older may come.
+            let at_least = self.order.committed_state().seqno;
+            let message = NodeMessage::StateRequest {
+                donor: pending.donor.clone(),
+                at_least,
+                request: pending.request.clone(),
+            };
+            pending.ask_at = Some(self.now + 10 * ASK_AGAIN);
+            self.tell(leader, &message);
+        }
+        let delivered = self.feed.delivered();
+        if self.feed.is_running() && self.finished() >= delivered {
+            let ready: Vec<usize> = (0..self.donations.len())
+                .filter(|&at| !self.donations[at].handed_over && self.donations[at].at_least <= delivered)
+                .collect();
+            for at in ready {
+                let donation = &mut self.donations[at];
+                donation.handed_over = true;
+                let (id, request, at_least, joiner) =
+                    (donation.id, donation.request.clone(), donation.at_least, donation.joiner);
+                let joiner = self.name_of(&joiner);
+                self.log(Level::Info, format!("donates its state to {joiner}"));
+                self.deliver(Delivery::Donate { id, request, joiner, at_least });
+            }
+        }
+    }
+
+    /// The leader's part: who donates? A synced member that was named, else one that does not lead and is in the
+    /// joiner's zone, else any.
+    pub(super) fn find_donor(&mut self, joiner: MemberId, donor: &str, at_least: Seqno, request: Bytes) {
+        if !self.order.is_leader() {
+            return self.tell(joiner, &refusal(AGAIN, "the member that was asked does not lead any more"));
+        }
+        let names: Vec<&str> = donor.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
+        let anyone = names.is_empty() || donor.trim_end().ends_with(',');
+        let zone = self.peers.get(&joiner).map(|p| p.hello.zone);
+        let mut candidates: Vec<(u8, MemberId, String)> = self
+            .peers
+            .values()
+            .filter(|p| p.hello.id != joiner && !p.hello.arbitrator && !p.leaving())
+            .filter(|p| p.health.is_some_and(|h| h.state == LocalState::Synced))
+            .map(|p| ((Some(p.hello.zone) != zone) as u8, p.hello.id, p.hello.name.clone()))
+            .collect();
+        if joiner != self.me.id && self.local_state() == LocalState::Synced {
+            let far = (Some(self.me.zone) != zone) as u8;
+            candidates.push((far + 2, self.me.id, self.me.name.clone()));
+        }
+        candidates.sort();
+        let named = names.iter().find_map(|name| candidates.iter().find(|c| c.2 == *name));
+        let chosen = named.or_else(|| candidates.first().filter(|_| anyone)).map(|c| (c.1, c.2.clone()));
+        let joiner_name = self.name_of(&joiner);
+        match chosen {
+            Some((donor, name)) => {
+                self.log(Level::Info, format!("{name} is to donate state to {joiner_name}"));
+                self.tell(donor, &NodeMessage::Donate { joiner, at_least, request });
+            }
+            None => {
+                let known = |n: &&str| self.order.membership().by_name(n).is_some();
+                let (code, text) = if !anyone && !names.iter().any(known) {
+                    (UNREACHABLE, format!("no member is named {donor}: mend wsrep_sst_donor"))
+                } else {
+                    (AGAIN, "no member is Synced and free to donate".to_string())
+                };
+                self.tell(joiner, &refusal(code, &text));
+            }
+        }
+    }
+
+    pub(super) fn asked_to_donate(
+        &mut self,
+        _leader: MemberId,
+        joiner: MemberId,
+        at_least: Seqno,
+        request: Bytes,
+    ) {
+        let free = matches!(self.local_state(), LocalState::Synced | LocalState::Joined);
+        if !free || self.leaving {
+            return self.tell(joiner, &refusal(AGAIN, "the donor is busy"));
+        }
+        self.donation_ids += 1;
+        let id = self.donation_ids;
+        self.donations.push(Donation { id, joiner, at_least, request, handed_over: false });
+    }
+
+    /// The front end's server has sent its state, or could not.
+    pub(crate) fn donation_done(&mut self, id: u64, result: Result<Gtid, i32>) {
+        let Some(at) = self.donations.iter().position(|d| d.id == id) else { return };
+        let donation = self.donations.remove(at);
+        let name = self.name_of(&donation.joiner);
+        let message = match result {
+            Ok(gtid) => {
+                self.log(Level::Info, format!("state sent to {name} up to {gtid}"));
+                NodeMessage::Donated { code: 0, gtid, text: String::new() }
+            }
+            Err(code) => {
+                self.log(
+                    Level::Warn,
+                    format!("sending state to {name} failed with {code}; see the script's output"),
+                );
+                refusal(if code < 0 { code } else { -code.max(1) }, "the donor's script failed; see its log")
+            }
+        };
+        self.tell(donation.joiner, &message);
+        if let Phase::Running { primary, .. } = self.phase {
+            self.phase = Phase::Running { primary, synced: false };
+        }
+    }
+
+    /// What became of the own request.
+    pub(super) fn donated(&mut self, from: MemberId, code: i32, gtid: Gtid, text: String) {
+        let name = self.name_of(&from);
+        let again = self.now + ASK_AGAIN;
+        let Some(pending) = &mut self.state_request else { return };
+        if code == 0 {
+            pending.ask_at = None;
+            pending.donor_id = None;
+            self.log(Level::Info, format!("{name} has sent its state up to {gtid}"));
+        } else if code == AGAIN {
+            pending.ask_at = Some(again);
+            self.log(Level::Info, format!("no donor yet ({text}): asks again"));
+        } else {
+            self.state_request = None;
+            self.deliver(Delivery::StateFailed(format!("{name}: {text} (code {code})")));
+        }
+    }
+
+    pub(super) fn donor_may_be_gone(&mut self, _id: MemberId) {
+        // The joiner's own script notices that its stream broke off; nothing to do but to forget the donation.
+        self.donations.retain(|d| d.handed_over || d.joiner != _id);
+    }
+
+    /// The database has been filled (or could not be).
+    pub(crate) fn state_received(&mut self, result: Result<Gtid, i32>) {
+        self.state_request = None;
+        let Phase::NeedState { primary } = self.phase else { return };
+        let gtid = match result {
+            Ok(gtid) if gtid.is_defined() => gtid,
+            Ok(_) => {
+                return self.fail("the state transfer ended without a position: start this server again");
+            }
+            Err(code) => {
+                return self.fail(&format!("the state transfer failed ({code}): see the SST script's lines"));
+            }
+        };
+        let history = self.order.tail_state().history;
+        if gtid.uuid != history {
+            return self
+                .fail(&format!("the state that was received is of history {}, not {history}", gtid.uuid));
+        }
+        let bases: Vec<lockstep_core::state::State> = self.order.segment_bases().cloned().collect();
+        match self.feed.start(&bases, self.order.committed_state(), gtid.seqno) {
+            Ok(()) => {
+                self.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));
+                self.phase = Phase::Running { primary, synced: false };
+            }
+            Err(text) => self.fail(&text),
+        }
+    }
+}
+
+fn refusal(code: i32, text: &str) -> NodeMessage {
+    NodeMessage::Donated { code, gtid: Gtid::UNDEFINED, text: text.to_string() }
+}

@@ -1,0 +1,184 @@
+//! Which connection leads to which member.
+
+use crate::engine::{Admission, Engine};
+use crate::wire::Hello;
+use lockstep_core::{MemberId, Uuid};
+use lockstep_net::{Address, ConnId, DownReason, PeerHello, Reactor, Reason};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug)]
+struct Link {
+    conn: ConnId,
+    incarnation: u64,
+    view_uuid: Uuid,
+    outgoing: bool,
+}
+
+/// Connections that were accepted, both ways round.
+#[derive(Default)]
+pub(crate) struct Links {
+    by_member: BTreeMap<MemberId, Link>,
+    by_conn: BTreeMap<ConnId, MemberId>,
+    /// Addresses that are kept, with what they lead to.
+    kept: BTreeMap<String, Option<MemberId>>,
+}
+
+/// What came of a connection that introduced itself.
+pub(crate) enum Arrival {
+    /// The engine knows the peer as up.
+    Taken,
+    /// Refused without a word for people.
+    Quiet,
+    /// Refused; worth a line. `fatal`: as long as this is so, this member cannot join.
+    Refused { text: String, fatal: bool },
+}
+
+impl Links {
+    pub(crate) fn conn(&self, member: &MemberId) -> Option<ConnId> {
+        self.by_member.get(member).map(|l| l.conn)
+    }
+
+    pub(crate) fn member(&self, conn: &ConnId) -> Option<MemberId> {
+        self.by_conn.get(conn).copied()
+    }
+
+    /// Keeps a connection to this address.
+    pub(crate) fn keep(&mut self, reactor: &mut Reactor, text: &str) -> Result<(), String> {
+        if self.kept.contains_key(text) {
+            return Ok(());
+        }
+        let address = Address::parse(text, 4567).map_err(|e| e.to_string())?;
+        reactor.keep(&address);
+        self.kept.insert(text.to_string(), None);
+        Ok(())
+    }
+
+    /// Forgets every address and connection.
+    pub(crate) fn clear(&mut self, reactor: &mut Reactor, text: &str) {
+        for kept in std::mem::take(&mut self.kept).into_keys() {
+            if let Ok(address) = Address::parse(&kept, 4567) {
+                reactor.forget(&address);
+            }
+        }
+        for (_, link) in std::mem::take(&mut self.by_member) {
+            reactor.close(link.conn, Reason::Shutdown, text);
+        }
+        self.by_conn.clear();
+    }
+
+    pub(crate) fn arrived(
+        &mut self,
+        reactor: &mut Reactor,
+        engine: &mut Engine,
+        conn: ConnId,
+        peer: &PeerHello,
+    ) -> Arrival {
+        let hello = match Hello::from_bytes(peer.blob.clone()) {
+            Ok(hello) => hello,
+            Err(error) => {
+                reactor.reject(conn, Reason::Malformed, "the introduction cannot be read");
+                return Arrival::Refused {
+                    text: format!("{} introduced itself with what {error}: refused", peer.remote_addr),
+                    fatal: false,
+                };
+            }
+        };
+        if !engine.phase.is_connected() {
+            reactor.reject(conn, Reason::Shutdown, "this member is not connected to a cluster now");
+            return Arrival::Quiet;
+        }
+        let refuse = |reactor: &mut Reactor, reason, text: String| {
+            reactor.reject(conn, reason, &text);
+            Arrival::Refused { text, fatal: true }
+        };
+        let replaces = match engine.admit(&hello) {
+            Admission::Ourselves => {
+                if let Some(address) = &peer.dialed
+                    && let Ok(address) = Address::parse(address, 4567)
+                {
+                    reactor.forget(&address);
+                }
+                reactor.reject(conn, Reason::Myself, "");
+                return Arrival::Quiet;
+            }
+            Admission::NameTaken(text) => return refuse(reactor, Reason::DuplicateName, text),
+            Admission::OtherHistory(text) => return refuse(reactor, Reason::WrongBranch, text),
+            Admission::SameIdentity(text) => return refuse(reactor, Reason::NotAllowed, text),
+            Admission::Welcome => false,
+            Admission::Replaces => true,
+        };
+        let link = Link {
+            conn,
+            incarnation: hello.incarnation,
+            view_uuid: hello.view_uuid,
+            outgoing: peer.outgoing,
+        };
+        if let Some(old) = self.by_member.get(&hello.id).cloned() {
+            // The one dialed by the smaller id stays; of two dialed by the same side, the newer.
+            let wanted_outgoing = engine.me.id < hello.id;
+            let newer = replaces || old.incarnation < link.incarnation || old.view_uuid != link.view_uuid;
+            let keep_new = newer || old.outgoing == link.outgoing || link.outgoing == wanted_outgoing;
+            if !keep_new {
+                reactor.reject(conn, Reason::Duplicate, "");
+                self.settle(reactor, engine, &hello, peer, old.conn);
+                return Arrival::Quiet;
+            }
+            self.by_conn.remove(&old.conn);
+            reactor.close(old.conn, Reason::Duplicate, "");
+            // What was on its way on the old connection is lost: for the order that is a peer that went and came.
+            engine.peer_down(hello.id, "another connection takes its place");
+        }
+        reactor.accept(conn);
+        self.by_conn.insert(conn, hello.id);
+        self.by_member.insert(hello.id, link);
+        self.settle(reactor, engine, &hello, peer, conn);
+        engine.peer_up(hello);
+        Arrival::Taken
+    }
+
+    /// The addresses that lead to this member need not be dialed while it is connected.
+    fn settle(
+        &mut self,
+        reactor: &mut Reactor,
+        engine: &Engine,
+        hello: &Hello,
+        peer: &PeerHello,
+        conn: ConnId,
+    ) {
+        let _ = engine;
+        for text in [Some(&hello.address), peer.dialed.as_ref()].into_iter().flatten() {
+            if let Ok(address) = Address::parse(text, 4567) {
+                if !self.kept.contains_key(text) {
+                    reactor.keep(&address);
+                }
+                self.kept.insert(text.clone(), Some(hello.id));
+                reactor.keep_via(&address, conn);
+            }
+        }
+    }
+
+    pub(crate) fn down(&mut self, conn: ConnId) -> Option<MemberId> {
+        let member = self.by_conn.remove(&conn)?;
+        self.by_member.remove(&member);
+        Some(member)
+    }
+
+    /// The engine wants this connection closed.
+    pub(crate) fn drop_member(&mut self, reactor: &mut Reactor, member: &MemberId) -> bool {
+        let Some(link) = self.by_member.remove(member) else { return false };
+        self.by_conn.remove(&link.conn);
+        reactor.close(link.conn, Reason::Failure, "");
+        true
+    }
+}
+
+/// Whether a refusal means that this member cannot join as it is configured.
+pub(crate) fn is_final(reason: &DownReason) -> bool {
+    matches!(
+        reason,
+        DownReason::Rejected(
+            Reason::DuplicateName | Reason::WrongBranch | Reason::NotAllowed | Reason::Version,
+            _
+        )
+    )
+}

@@ -1,0 +1,506 @@
+//! The handle that front ends hold, and how a node starts and stops.
+
+use crate::api::*;
+use crate::engine::Engine;
+use crate::links::Links;
+use crate::queue::Deliveries;
+use crate::runtime::{Input, Runtime, state_of};
+use crate::status::Status;
+use crate::submit::{Submission, SubmitError};
+use crate::wire::Hello;
+use crate::writer::{self, LogDone};
+use bytes::Bytes;
+use lockstep_core::order::{Config, Order, RestoreBuilder};
+use lockstep_core::{Entry, EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
+use lockstep_log::{Log, Options, RealDisk, Replay};
+use lockstep_net::{Address, Reactor, Waker};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The port of members where an address names none.
+pub const DEFAULT_PORT: u16 = 4567;
+/// The largest write-set, as the server caps it.
+pub const MAX_WRITESET: usize = 0x7fff_ffff;
+/// So many submissions may wait for the engine; beyond it they are refused rather than queued without bound.
+const INBOX_LIMIT: usize = 64 * 1024;
+/// The front end's graceful stop waits for no longer.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// An answer that another thread waits for.
+#[derive(Debug)]
+pub(crate) struct Reply<T> {
+    slot: Mutex<Option<T>>,
+    wake: Condvar,
+}
+
+impl<T> Reply<T> {
+    pub(crate) fn new() -> Arc<Reply<T>> {
+        Arc::new(Reply { slot: Mutex::new(None), wake: Condvar::new() })
+    }
+
+    pub(crate) fn set(&self, value: T) {
+        *self.slot.lock().unwrap_or_else(|p| p.into_inner()) = Some(value);
+        self.wake.notify_all();
+    }
+
+    fn wait(&self, timeout: Duration) -> Option<T> {
+        let until = Instant::now() + timeout;
+        let mut slot = self.slot.lock().unwrap_or_else(|p| p.into_inner());
+        loop {
+            if let Some(value) = slot.take() {
+                return Some(value);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            slot = self.wake.wait_timeout(slot, left).unwrap_or_else(|p| p.into_inner()).0;
+        }
+    }
+}
+
+/// What the node's threads and the front end's share. Its locks are held for a few instructions each.
+pub(crate) struct Shared {
+    inbox: Mutex<Vec<Input>>,
+    waker: Waker,
+    pub(crate) deliveries: Deliveries,
+    pub(crate) finished: Arc<AtomicI64>,
+    pub(crate) delivered: AtomicI64,
+    pub(crate) state: AtomicU8,
+    pub(crate) primary: AtomicBool,
+    pub(crate) cert_keys: AtomicU64,
+    pub(crate) cert_window: AtomicU64,
+    stopped: AtomicBool,
+    identity: Mutex<Identity>,
+    status: Mutex<Arc<Status>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Shared {
+    /// Only the first of a batch wakes `ls-node`: whoever finds the inbox filled knows that it is awake, or will be.
+    pub(crate) fn push(&self, input: Input) {
+        let first = {
+            let mut inbox = lock(&self.inbox);
+            inbox.push(input);
+            inbox.len() == 1
+        };
+        if first {
+            self.waker.wake();
+        }
+    }
+
+    pub(crate) fn take_inputs(&self, into: &mut Vec<Input>) {
+        std::mem::swap(&mut *lock(&self.inbox), into);
+    }
+
+    pub(crate) fn set_history(&self, history: Uuid) {
+        lock(&self.identity).history = history;
+    }
+
+    pub(crate) fn set_status(&self, status: Status) {
+        *lock(&self.status) = Arc::new(status);
+    }
+}
+
+/// Why a causal read has no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CausalError {
+    /// No primary component.
+    NotPrimary,
+    /// Not in time.
+    Timeout,
+}
+
+struct Threads {
+    node: Option<JoinHandle<()>>,
+    log: Option<JoinHandle<()>>,
+}
+
+/// A running node. Clones are handles to the same one; [`Node::stop`] ends it.
+#[derive(Clone)]
+pub struct Node {
+    shared: Arc<Shared>,
+    threads: Arc<Mutex<Threads>>,
+    causal_ids: Arc<AtomicU64>,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Node({:?})", self.identity())
+    }
+}
+
+fn random_uuid() -> Result<Uuid, NodeError> {
+    let mut raw = [0u8; 16];
+    let mut have = 0;
+    while have < raw.len() {
+        have += rustix::rand::getrandom(&mut raw[have..], rustix::rand::GetRandomFlags::empty())
+            .map_err(|e| NodeError::Setup(format!("the kernel gives no random numbers: {e}")))?;
+    }
+    // Version 4, as a UUID's reader expects.
+    raw[6] = raw[6] & 0x0f | 0x40;
+    raw[8] = raw[8] & 0x3f | 0x80;
+    Ok(Uuid(raw))
+}
+
+impl Node {
+    /// Opens the log, makes the status socket and starts the two threads. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// [`NodeError::Setup`] and [`NodeError::Log`]; nothing is left behind.
+    pub fn start(config: NodeConfig) -> Result<Node, NodeError> {
+        let log_dir = config.log_dir.clone().unwrap_or_else(|| config.data_dir.clone());
+        let disk = RealDisk::new(&log_dir).map_err(|e| NodeError::Log(e.to_string()))?;
+        let options = Options {
+            segment_bytes: config.tuning.segment_bytes,
+            new_member_id: random_uuid()?.0,
+            ..Options::default()
+        };
+        let hint = lockstep_log::peek_vote(&disk).map_err(|e| NodeError::Log(e.to_string()))?;
+        let mut builder = RestoreBuilder::new(hint.map_or(0, |vote| vote.commit_hint));
+        let mut marks = Vec::new();
+        let mut visit = |replay: Replay| match replay {
+            Replay::Base { base, .. } => {
+                if base.is_empty() {
+                    return Ok(());
+                }
+                builder.base(base).map_err(|e| format!("the state at the head of a segment {e}"))
+            }
+            Replay::Record(record) => {
+                let (index, term, body) = (record.index, record.term, record.body);
+                let trouble = |e| format!("entry {index} {e}");
+                if body.first() == Some(&(EntryKind::Trim as u8)) {
+                    marks.push(Entry::decode_body(index, term, body.clone()).map_err(trouble)?);
+                }
+                builder.record(index, term, body).map_err(trouble)
+            }
+        };
+        let (log, recovered) =
+            Log::open(disk, options, &mut visit).map_err(|e| NodeError::Log(e.to_string()))?;
+        if let Some(cut) = &recovered.cut {
+            let text = format!(
+                "the log ends in a torn write, which nobody relied on: {} is cut at {} ({})",
+                cut.file, cut.offset, cut.reason
+            );
+            (config.logger)(Level::Info, &text);
+        }
+        let id = Uuid(recovered.identity.member_id);
+        let incarnation = recovered.identity.incarnation;
+        let vote = lockstep_core::order::Vote {
+            term: recovered.vote.term,
+            voted_for: recovered.vote.voted_for.map(Uuid),
+        };
+        let restored = builder.finish(vote);
+        let seed = u64::from_le_bytes(random_uuid()?.0[..8].try_into().unwrap_or_default());
+        let tuning = config.tuning.clone();
+        let order = Order::new(
+            Config {
+                id,
+                incarnation,
+                heartbeat: tuning.heartbeat.as_micros() as Micros,
+                election_timeout: tuning.election_timeout.as_micros() as Micros,
+                segment_bytes: tuning.segment_bytes,
+                max_append_bytes: 1 << 20,
+                max_inflight_bytes: 16 << 20,
+                cache_bytes: 64 << 20,
+                seed,
+                mutation: None,
+            },
+            restored,
+            0,
+        );
+        let view_uuid = random_uuid()?;
+        let me = Hello {
+            id,
+            incarnation,
+            view_uuid,
+            history: Uuid::NIL,
+            last_index: 0,
+            name: config.name.clone(),
+            address: config.address.clone(),
+            incoming: config.incoming.clone(),
+            zone: config.zone,
+            wants_vote: config.wants_vote,
+            arbitrator: false,
+        };
+        let finished = Arc::new(AtomicI64::new(SEQNO_UNDEFINED));
+        let mut engine = Engine::new(order, me, tuning, finished.clone(), 0);
+        for entry in &marks {
+            engine.feed.remember(entry);
+        }
+
+        let net = lockstep_net::Config::new("", engine.introduction().to_bytes(), seed);
+        let mut reactor =
+            Reactor::new(net).map_err(|e| NodeError::Setup(format!("the network cannot be used: {e}")))?;
+        let listen = Address::parse(&config.listen, DEFAULT_PORT)
+            .map_err(|e| NodeError::Setup(format!("the listen address {} is wrong: {e}", config.listen)))?;
+        let socket = config.data_dir.join("lockstep.sock");
+        if let Err(error) = reactor.serve_unix(&socket) {
+            let text = format!("no status socket: {error}; `lockstep status` will not work here");
+            (config.logger)(Level::Warn, &text);
+        }
+        if let Some(address) = &config.status_address {
+            let address = Address::parse(address, 0)
+                .map_err(|e| NodeError::Setup(format!("status.address {address} is wrong: {e}")))?;
+            reactor.serve_tcp(&address).map_err(|e| NodeError::Setup(format!("status.address: {e}")))?;
+        }
+        let shared = Arc::new(Shared {
+            inbox: Mutex::new(Vec::new()),
+            waker: reactor.waker(),
+            deliveries: Deliveries::default(),
+            finished,
+            delivered: AtomicI64::new(SEQNO_UNDEFINED),
+            state: AtomicU8::new(0),
+            primary: AtomicBool::new(false),
+            cert_keys: AtomicU64::new(0),
+            cert_window: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            identity: Mutex::new(Identity { member: id, view_uuid, history: Uuid::NIL }),
+            status: Mutex::new(Arc::new(Status::default())),
+        });
+        let (log_jobs, jobs) = mpsc::channel();
+        let log_bytes = log.bytes();
+        let runtime = Runtime {
+            engine,
+            reactor,
+            shared: shared.clone(),
+            log_jobs,
+            logger: config.logger.clone(),
+            listen,
+            origin: Instant::now(),
+            links: Links::default(),
+            listening: false,
+            log_bytes,
+            published: 0,
+            connecting: None,
+            leaving: Vec::new(),
+            causal: BTreeMap::new(),
+            front_end_stats: config.front_end_stats.clone(),
+            commit_hinted: 0,
+        };
+        let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(body)
+                .map_err(|e| NodeError::Setup(format!("thread {name} cannot be started: {e}")))
+        };
+        let answers = shared.clone();
+        let logger = config.logger.clone();
+        let log_thread = spawn(
+            "ls-log",
+            Box::new(move || {
+                let answer = |done: Vec<LogDone>| answers.push(Input::Log(done));
+                if catch_unwind(AssertUnwindSafe(|| writer::run(log, jobs, answer))).is_err() {
+                    logger(Level::Error, "the log's thread has failed: this member stops acknowledging");
+                    answers.push(Input::Log(vec![LogDone::Failed("its thread has failed".into())]));
+                }
+            }),
+        )?;
+        let after = shared.clone();
+        let logger = config.logger.clone();
+        let node_thread = spawn(
+            "ls-node",
+            Box::new(move || {
+                if catch_unwind(AssertUnwindSafe(|| runtime.run())).is_err() {
+                    logger(Level::Error, "the node's thread has failed: this member is out of the cluster");
+                }
+                after.stopped.store(true, Ordering::Release);
+                after.primary.store(false, Ordering::Release);
+                after.state.store(LocalState::Error as u8, Ordering::Release);
+                after.deliveries.close();
+                // Whoever pushed meanwhile is not waited for: dropping a submission's filler wakes its thread.
+                after.take_inputs(&mut Vec::new());
+            }),
+        )?;
+        Ok(Node {
+            shared,
+            threads: Arc::new(Mutex::new(Threads { node: Some(node_thread), log: Some(log_thread) })),
+            causal_ids: Arc::new(AtomicU64::new(1)),
+        })
+    }
+
+    fn push(&self, input: Input) {
+        self.shared.push(input);
+        if self.shared.stopped.load(Ordering::Acquire) {
+            self.shared.take_inputs(&mut Vec::new());
+        }
+    }
+
+    /// Joins or founds a cluster: returns when this member is in the log of a primary component. Deliveries begin
+    /// with [`Delivery::Connected`].
+    ///
+    /// # Errors
+    /// [`NodeError`]; the node is not connected then, and may be asked again.
+    pub fn connect(&self, args: ConnectArgs) -> Result<(), NodeError> {
+        let (view_uuid, history) = (random_uuid()?, random_uuid()?);
+        lock(&self.shared.identity).view_uuid = view_uuid;
+        let patience = args.timeout + Duration::from_secs(5);
+        self.shared.finished.store(args.position.seqno.max(SEQNO_UNDEFINED), Ordering::Release);
+        let reply = Reply::new();
+        self.push(Input::Connect { args: Box::new(args), view_uuid, history, reply: reply.clone() });
+        reply.wait(patience).unwrap_or(Err(NodeError::State("the node does not answer; see its log lines")))
+    }
+
+    /// Leaves in good order: hands over leadership, gives up the vote, closes. Bounded. Deliveries end with a
+    /// Disconnected view.
+    pub fn disconnect(&self) {
+        let reply = Reply::new();
+        self.push(Input::Disconnect { reply: reply.clone() });
+        if !self.shared.stopped.load(Ordering::Acquire) {
+            reply.wait(STOP_PATIENCE);
+        }
+    }
+
+    /// Ends the threads. Call [`Node::disconnect`] before, or the others take this for a crash.
+    pub fn stop(&self) {
+        self.push(Input::Stop);
+        let mut threads = lock(&self.threads);
+        for thread in [threads.node.take(), threads.log.take()].into_iter().flatten() {
+            let _ = thread.join();
+        }
+    }
+
+    /// The next delivery, first in, first out. `None` after `timeout`; [`Delivery::Closed`] for ever after the end.
+    pub fn next(&self, timeout: Option<Duration>) -> Option<Delivery> {
+        self.shared.deliveries.next(timeout)
+    }
+
+    /// Hands a write-set or statement (as `WriteSetBuilder` made it) to the log.
+    ///
+    /// # Errors
+    /// [`SubmitError`]: it has gone nowhere.
+    pub fn submit(&self, kind: EntryKind, payload: Bytes) -> Result<Submission, SubmitError> {
+        if self.shared.stopped.load(Ordering::Acquire) {
+            return Err(SubmitError::Closed);
+        }
+        if !self.shared.primary.load(Ordering::Acquire) {
+            return Err(SubmitError::NotPrimary);
+        }
+        if payload.len() > MAX_WRITESET {
+            return Err(SubmitError::TooLarge);
+        }
+        if lock(&self.shared.inbox).len() > INBOX_LIMIT {
+            return Err(SubmitError::Busy);
+        }
+        let submission = Submission::new();
+        self.push(Input::Submit { kind, payload, submission: submission.filler() });
+        Ok(submission)
+    }
+
+    /// Everything up to this seqno has finished in the server. Never goes back.
+    pub fn finished(&self, seqno: Seqno) {
+        self.shared.finished.fetch_max(seqno, Ordering::AcqRel);
+    }
+
+    /// A read that must see all that was acknowledged before it, by anyone: returns the seqno that must have finished
+    /// first.
+    ///
+    /// # Errors
+    /// [`CausalError`].
+    pub fn causal(&self, timeout: Duration) -> Result<Seqno, CausalError> {
+        if !self.is_primary() {
+            return Err(CausalError::NotPrimary);
+        }
+        let id = self.causal_ids.fetch_add(1, Ordering::Relaxed);
+        let reply = Reply::new();
+        self.push(Input::Causal { id, reply: reply.clone() });
+        match reply.wait(timeout) {
+            Some(Some(seqno)) => Ok(seqno),
+            Some(None) => Err(CausalError::NotPrimary),
+            None => {
+                self.push(Input::CausalCancelled(id));
+                Err(CausalError::Timeout)
+            }
+        }
+    }
+
+    /// The server's answer to [`Delivery::StateNeeded`]; `donor` as in `wsrep_sst_donor`.
+    pub fn request_state(&self, request: Bytes, donor: &str) {
+        self.push(Input::RequestState { request, donor: donor.to_string() });
+    }
+
+    /// The joiner's database now stands here (or the transfer failed with this error number).
+    pub fn state_received(&self, result: Result<Gtid, i32>) {
+        if let Ok(gtid) = &result {
+            self.shared.finished.store(gtid.seqno, Ordering::Release);
+        }
+        self.push(Input::StateReceived(result));
+    }
+
+    /// The donation `id` has ended.
+    pub fn donation_done(&self, id: u64, result: Result<Gtid, i32>) {
+        self.push(Input::DonationDone { id, result });
+    }
+
+    /// Desynced until as many [`Node::resync`]s.
+    pub fn desync(&self) {
+        self.push(Input::Desync);
+    }
+
+    /// Undoes one [`Node::desync`].
+    pub fn resync(&self) {
+        self.push(Input::Resync);
+    }
+
+    /// Cuts this member off from the others, or lets it back.
+    pub fn isolate(&self, on: bool) {
+        self.push(Input::Isolate(on));
+    }
+
+    /// The server is inconsistent: out of the cluster, refuse everything.
+    pub fn fail(&self, reason: &str) {
+        self.push(Input::Fail(reason.to_string()));
+    }
+
+    /// Other timing and sizes, from now on. Heartbeat, election timeout and segment size: from the next start on.
+    pub fn set_tuning(&self, tuning: Tuning) {
+        self.push(Input::Tuning(Box::new(tuning)));
+    }
+
+    /// `wsrep_local_state`.
+    pub fn state(&self) -> LocalState {
+        state_of(self.shared.state.load(Ordering::Acquire))
+    }
+
+    /// Whether there is a primary component.
+    pub fn is_primary(&self) -> bool {
+        self.shared.primary.load(Ordering::Acquire)
+    }
+
+    /// Who we are.
+    pub fn identity(&self) -> Identity {
+        *lock(&self.shared.identity)
+    }
+
+    /// The history; nil before the first view.
+    pub fn history(&self) -> Uuid {
+        self.identity().history
+    }
+
+    /// The last seqno that was handed to the server, −1 before the first.
+    pub fn last_committed(&self) -> Seqno {
+        self.shared.delivered.load(Ordering::Acquire)
+    }
+
+    /// Keys in the certification index, and seqnos it looks back over.
+    pub fn certification(&self) -> (u64, u64) {
+        (self.shared.cert_keys.load(Ordering::Relaxed), self.shared.cert_window.load(Ordering::Relaxed))
+    }
+
+    /// How many deliveries wait for a thread.
+    pub fn queued(&self) -> usize {
+        self.shared.deliveries.len()
+    }
+
+    /// The last snapshot, not older than a fraction of a second while the node lives.
+    pub fn status(&self) -> Arc<Status> {
+        lock(&self.shared.status).clone()
+    }
+}

@@ -1,0 +1,371 @@
+//! The thread `ls-node`: one loop that takes whatever waits (frames, submissions, answers of the log), lets the engine
+//! decide, and sends what follows, in rounds. What waits when a round begins is one batch of it.
+
+use crate::api::{ConnectArgs, Delivery, Level, LocalState, Logger, NodeError, Tuning};
+use crate::engine::{Effect, Engine};
+use crate::links::{Arrival, Links, is_final};
+use crate::node::{Reply, Shared};
+use crate::submit::Filler;
+use crate::writer::{LogDone, LogJob};
+use bytes::Bytes;
+use lockstep_core::{EntryKind, Gtid, Micros, Seqno, Uuid};
+use lockstep_net::{Address, DialError, Event, Method, Reactor, StatusRequest};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// What other threads ask of `ls-node`.
+pub(crate) enum Input {
+    Submit {
+        kind: EntryKind,
+        payload: Bytes,
+        submission: Filler,
+    },
+    Connect {
+        args: Box<ConnectArgs>,
+        view_uuid: Uuid,
+        history: Uuid,
+        reply: Arc<Reply<Result<(), NodeError>>>,
+    },
+    Disconnect {
+        reply: Arc<Reply<()>>,
+    },
+    RequestState {
+        request: Bytes,
+        donor: String,
+    },
+    StateReceived(Result<Gtid, i32>),
+    DonationDone {
+        id: u64,
+        result: Result<Gtid, i32>,
+    },
+    Desync,
+    Resync,
+    Causal {
+        id: u64,
+        reply: Arc<Reply<Option<Seqno>>>,
+    },
+    CausalCancelled(u64),
+    Isolate(bool),
+    Fail(String),
+    Tuning(Box<Tuning>),
+    Log(Vec<LogDone>),
+    Stop,
+}
+
+/// Longest sleep: timers that are not the engine's (status file, log size) need no better.
+const NAP: Duration = Duration::from_millis(100);
+/// How often the published snapshot is made anew.
+const PUBLISH: Micros = 200_000;
+
+pub(crate) struct Runtime {
+    pub(crate) engine: Engine,
+    pub(crate) reactor: Reactor,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) log_jobs: Sender<LogJob>,
+    pub(crate) logger: Logger,
+    pub(crate) listen: Address,
+    pub(crate) origin: Instant,
+    pub(crate) links: Links,
+    pub(crate) listening: bool,
+    pub(crate) log_bytes: u64,
+    pub(crate) published: Micros,
+    pub(crate) connecting: Option<Arc<Reply<Result<(), NodeError>>>>,
+    pub(crate) leaving: Vec<Arc<Reply<()>>>,
+    pub(crate) causal: BTreeMap<u64, Arc<Reply<Option<Seqno>>>>,
+    pub(crate) front_end_stats: Option<FrontEndStats>,
+    pub(crate) commit_hinted: u64,
+}
+
+pub(crate) type FrontEndStats = Arc<dyn Fn() -> Vec<(&'static str, f64)> + Send + Sync>;
+
+impl Runtime {
+    fn log(&self, level: Level, text: &str) {
+        (self.logger)(level, text);
+    }
+
+    /// Runs until stopped.
+    pub(crate) fn run(mut self) {
+        let mut events = Vec::new();
+        let mut inputs = Vec::new();
+        let mut effects = Vec::new();
+        let mut deliveries = Vec::new();
+        loop {
+            let now = self.origin.elapsed().as_micros() as Micros;
+            let nap = Duration::from_micros(self.engine.deadline().saturating_sub(now)).min(NAP);
+            if let Err(error) = self.reactor.poll(Some(nap), &mut events) {
+                self.engine.fail(&format!("the network cannot be waited for: {error}"));
+                std::thread::sleep(NAP);
+            }
+            let now = self.origin.elapsed().as_micros() as Micros;
+            let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as Micros);
+            self.engine.at(now, wall);
+            self.shared.take_inputs(&mut inputs);
+            for event in events.drain(..) {
+                self.event(event);
+            }
+            let mut stop = false;
+            for input in inputs.drain(..) {
+                stop |= self.input(input);
+            }
+            self.engine.round(!self.shared.deliveries.full());
+            self.engine.take(&mut effects, &mut deliveries);
+            for effect in effects.drain(..) {
+                self.effect(effect);
+            }
+            // Those who were woken find their turn in commit order open: deliveries go out in seqno order, too.
+            self.deliver(&mut deliveries);
+            self.reactor.flush();
+            self.publish(now);
+            if stop {
+                break;
+            }
+        }
+        self.reactor.shutdown("the server stops", Duration::from_millis(200));
+        let _ = self.log_jobs.send(LogJob::Stop);
+        self.shared.deliveries.close();
+    }
+
+    fn deliver(&mut self, deliveries: &mut Vec<Delivery>) {
+        let closes = deliveries.iter().any(|d| {
+            matches!(d, Delivery::View { info, .. } if info.status == crate::api::ViewStatus::Disconnected)
+        });
+        self.shared.deliveries.push(deliveries);
+        if closes {
+            self.shared.deliveries.close();
+        }
+    }
+
+    fn publish(&mut self, now: Micros) {
+        let shared = &self.shared;
+        let state = self.engine.local_state();
+        let changed = shared.state.swap(state as u8, Ordering::AcqRel) != state as u8;
+        shared.primary.store(self.engine.phase.is_primary(), Ordering::Release);
+        shared.delivered.store(self.engine.feed.delivered(), Ordering::Release);
+        shared.cert_keys.store(self.engine.feed.keys() as u64, Ordering::Relaxed);
+        shared.cert_window.store(self.engine.feed.window(), Ordering::Relaxed);
+        if !changed && now < self.published + PUBLISH {
+            return;
+        }
+        self.published = now;
+        shared.set_history(self.engine.order.tail_state().history);
+        shared.set_status(self.engine.status(shared.deliveries.len(), self.log_bytes));
+        let commit = self.engine.order.deliverable();
+        if commit > self.commit_hinted {
+            self.commit_hinted = commit;
+            let _ = self.log_jobs.send(LogJob::Hint(commit));
+        }
+        if let Err(error) = self.reactor.ensure_socket() {
+            self.log(Level::Warn, &format!("the status socket cannot be made again: {error}"));
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::PeerUp { conn, hello } => {
+                match self.links.arrived(&mut self.reactor, &mut self.engine, conn, &hello) {
+                    Arrival::Taken | Arrival::Quiet => {}
+                    Arrival::Refused { text, fatal } => {
+                        self.log(Level::Warn, &text);
+                        if fatal && hello.outgoing {
+                            self.engine.refused(&text);
+                        }
+                    }
+                }
+            }
+            Event::Ready { .. } => {}
+            Event::Frame { conn, kind, payload } => {
+                if let Some(member) = self.links.member(&conn) {
+                    self.engine.frame(member, kind, payload);
+                }
+            }
+            Event::PeerDown { conn, reason } => {
+                if is_final(&reason) {
+                    self.engine.refused(&reason.to_string());
+                }
+                if let Some(member) = self.links.down(conn) {
+                    self.engine.peer_down(member, &reason.to_string());
+                }
+            }
+            Event::DialFailed { addr, error } => {
+                self.log(Level::Info, &format!("{addr}: {error}"));
+                if matches!(error, DialError::WrongCluster { .. } | DialError::Version { .. }) {
+                    self.engine.refused(&format!("{addr}: {error}"));
+                }
+            }
+            Event::Noise { addr, what, suppressed } => {
+                let more =
+                    if suppressed > 0 { format!(" ({suppressed} more like it)") } else { String::new() };
+                self.log(Level::Warn, &format!("dropped a connection from {addr}: {what}{more}"));
+            }
+            Event::Request(request) => self.answer(request),
+        }
+    }
+
+    fn answer(&mut self, request: StatusRequest) {
+        let status = self.engine.status(self.shared.deliveries.len(), self.log_bytes);
+        let (code, kind, body) = match (request.method, request.path.as_str()) {
+            (Method::Get, "/status") => match serde_json::to_string(&status) {
+                Ok(json) => (200, "application/json", json),
+                Err(error) => (500, "text/plain", error.to_string()),
+            },
+            (Method::Get, "/metrics") => {
+                let more = self.front_end_stats.as_ref().map_or_else(Vec::new, |f| f());
+                (200, "text/plain; version=0.0.4", status.prometheus(&more))
+            }
+            (Method::Post, "/command") => (400, "text/plain", "this version knows no commands\n".to_string()),
+            _ => (404, "text/plain", "there are /status and /metrics\n".to_string()),
+        };
+        self.reactor.respond(request.conn, code, kind, body);
+    }
+
+    fn input(&mut self, input: Input) -> bool {
+        match input {
+            Input::Submit { kind, payload, submission } => self.engine.submit(kind, payload, submission),
+            Input::Connect { args, view_uuid, history, reply } => {
+                match self.begin_to_connect(*args, view_uuid, history) {
+                    Ok(()) => self.connecting = Some(reply),
+                    Err(error) => reply.set(Err(error)),
+                }
+            }
+            Input::Disconnect { reply } => {
+                if self.engine.phase.is_connected() || self.engine.failure().is_some() {
+                    self.engine.disconnect();
+                    self.leaving.push(reply);
+                } else {
+                    self.shared.deliveries.close();
+                    reply.set(());
+                }
+            }
+            Input::RequestState { request, donor } => self.engine.request_state(request, donor),
+            Input::StateReceived(result) => self.engine.state_received(result),
+            Input::DonationDone { id, result } => self.engine.donation_done(id, result),
+            Input::Desync => self.engine.desync(),
+            Input::Resync => self.engine.resync(),
+            Input::Causal { id, reply } => {
+                self.causal.insert(id, reply);
+                self.engine.causal_read(id);
+            }
+            Input::CausalCancelled(id) => {
+                self.causal.remove(&id);
+                self.engine.causal_cancelled(id);
+            }
+            Input::Isolate(on) => self.reactor.set_isolated(on),
+            Input::Fail(text) => self.engine.fail(&text),
+            Input::Tuning(tuning) => self.engine.set_tuning(*tuning),
+            Input::Log(done) => {
+                for answer in done {
+                    self.log_answered(answer);
+                }
+            }
+            Input::Stop => return true,
+        }
+        false
+    }
+
+    fn begin_to_connect(
+        &mut self,
+        args: ConnectArgs,
+        view_uuid: Uuid,
+        history: Uuid,
+    ) -> Result<(), NodeError> {
+        self.reactor.set_cluster(&args.cluster).map_err(|e| NodeError::Setup(e.to_string()))?;
+        if !self.listening {
+            self.reactor
+                .listen(std::slice::from_ref(&self.listen))
+                .map_err(|e| NodeError::Setup(format!("cannot listen for members: {e}")))?;
+            self.listening = true;
+        }
+        self.shared.deliveries.open();
+        self.engine.connect(args, view_uuid, history)?;
+        self.refresh_hello();
+        Ok(())
+    }
+
+    fn refresh_hello(&mut self) {
+        let hello = self.engine.introduction().to_bytes();
+        if let Err(error) = self.reactor.set_hello(hello) {
+            self.log(Level::Error, &format!("this member's introduction is too long: {error}"));
+        }
+    }
+
+    fn log_answered(&mut self, done: LogDone) {
+        match done {
+            LogDone::Written(ticket) => self.engine.written(ticket),
+            LogDone::Read { whom, from, entries } => self.engine.read(whom, from, entries),
+            LogDone::Trimmed { first } => self.engine.log_trimmed(first),
+            LogDone::Size(bytes) => self.log_bytes = bytes,
+            LogDone::Failed(text) => {
+                self.engine
+                    .fail(&format!("the log cannot be written, this member stops acknowledging: {text}"));
+            }
+        }
+    }
+
+    fn effect(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { to, kind, payload } => {
+                if let Some(conn) = self.links.conn(&to) {
+                    // A queue that overflows closes the connection, which comes back as an event.
+                    let _ = self.reactor.send(conn, kind, &[payload]);
+                }
+            }
+            Effect::Write(op) => {
+                if op.reset.is_some() {
+                    self.refresh_hello();
+                }
+                let _ = self.log_jobs.send(LogJob::Write(Box::new(op)));
+            }
+            Effect::Read { whom, from, max_bytes } => {
+                let _ = self.log_jobs.send(LogJob::Read { whom, from, max_bytes });
+            }
+            Effect::TrimLog { below, keep_bytes, older_than } => {
+                let _ = self.log_jobs.send(LogJob::Trim { below, keep_bytes, older_than });
+            }
+            Effect::Dial(address) => {
+                if let Err(error) = self.links.keep(&mut self.reactor, &address) {
+                    self.log(Level::Warn, &format!("the address {address} cannot be used: {error}"));
+                }
+            }
+            Effect::Drop(member) => {
+                if self.links.drop_member(&mut self.reactor, &member) {
+                    self.engine.peer_down(member, "closed by this member");
+                }
+            }
+            Effect::Connected(result) => {
+                if result.is_err() {
+                    self.links.clear(&mut self.reactor, "this member does not join");
+                }
+                if let Some(reply) = self.connecting.take() {
+                    reply.set(result);
+                }
+            }
+            Effect::Left => {
+                self.links.clear(&mut self.reactor, "this member has left the cluster");
+                for reply in self.leaving.drain(..) {
+                    reply.set(());
+                }
+            }
+            Effect::Log(level, text) => self.log(level, &text),
+            Effect::Causal { id, seqno } => {
+                if let Some(reply) = self.causal.remove(&id) {
+                    reply.set(seqno);
+                }
+            }
+        }
+    }
+}
+
+/// The state as its number says.
+pub(crate) fn state_of(raw: u8) -> LocalState {
+    match raw {
+        1 => LocalState::Joining,
+        2 => LocalState::Donor,
+        3 => LocalState::Joined,
+        4 => LocalState::Synced,
+        5 => LocalState::Error,
+        _ => LocalState::Initialized,
+    }
+}

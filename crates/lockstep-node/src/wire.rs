@@ -1,0 +1,264 @@
+//! What nodes say to each other beside the order protocol: who they are, how they are, and state transfers.
+
+use crate::api::LocalState;
+use bytes::Bytes;
+use lockstep_core::codec::{DecodeError, Reader, Writer};
+use lockstep_core::members::{Member, Role};
+use lockstep_core::{Gtid, Index, MemberId, Seqno, Uuid, ViewUuid};
+
+/// Kind of a frame that holds a [`lockstep_core::message::Message`].
+pub(crate) const FRAME_ORDER: u8 = 1;
+/// Kind of a frame that holds a [`NodeMessage`].
+pub(crate) const FRAME_NODE: u8 = 2;
+
+/// Who connects; travels in the handshake.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// Who it is in the log.
+    pub id: MemberId,
+    /// Which life of its process.
+    pub incarnation: u64,
+    /// Who it is to its server: fresh at each connect.
+    pub view_uuid: ViewUuid,
+    /// The history of its log; nil where it has none.
+    pub history: Uuid,
+    /// Where its log ends.
+    pub last_index: Index,
+    /// `wsrep_node_name`.
+    pub name: String,
+    /// Where peers reach it.
+    pub address: String,
+    /// Where clients reach it.
+    pub incoming: String,
+    /// Where it is.
+    pub zone: u8,
+    /// Whether it wants to vote.
+    pub wants_vote: bool,
+    /// Whether it keeps no database.
+    pub arbitrator: bool,
+}
+
+impl Hello {
+    /// As the handshake's blob.
+    pub fn to_bytes(&self) -> Bytes {
+        let Hello {
+            id,
+            incarnation,
+            view_uuid,
+            history,
+            last_index,
+            name,
+            address,
+            incoming,
+            zone,
+            wants_vote,
+            arbitrator,
+        } = self;
+        let mut w = Writer::new();
+        w.raw(&id.0);
+        w.u64(*incarnation);
+        w.raw(&view_uuid.0);
+        w.raw(&history.0);
+        w.u64(*last_index);
+        w.str(name);
+        w.str(address);
+        w.str(incoming);
+        w.u8(*zone);
+        w.bool(*wants_vote);
+        w.bool(*arbitrator);
+        w.into_bytes()
+    }
+
+    /// Reads it. Fields may be added at the end by later versions.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where it is not one, or a name is longer than 255 bytes.
+    pub fn from_bytes(bytes: Bytes) -> Result<Hello, DecodeError> {
+        let mut r = Reader::new(bytes);
+        let hello = Hello {
+            id: Uuid(r.array()?),
+            incarnation: r.u64()?,
+            view_uuid: Uuid(r.array()?),
+            history: Uuid(r.array()?),
+            last_index: r.u64()?,
+            name: r.str()?,
+            address: r.str()?,
+            incoming: r.str()?,
+            zone: r.u8()?,
+            wants_vote: r.bool()?,
+            arbitrator: r.bool()?,
+        };
+        let longest = hello.name.len().max(hello.address.len()).max(hello.incoming.len());
+        if longest > 255 || hello.name.is_empty() || hello.id.is_nil() || hello.view_uuid.is_nil() {
+            return Err(DecodeError::Invalid("name, address or identity"));
+        }
+        Ok(hello)
+    }
+
+    /// As a learner of the membership.
+    pub(crate) fn as_member(&self, role: Role) -> Member {
+        Member {
+            id: self.id,
+            name: self.name.clone(),
+            address: self.address.clone(),
+            zone: self.zone,
+            role,
+            wants_vote: self.wants_vote,
+            arbitrator: self.arbitrator,
+        }
+    }
+}
+
+/// How a member is, told to all it is connected to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Health {
+    /// `wsrep_local_state`.
+    pub state: LocalState,
+    /// What its server has finished.
+    pub finished: Seqno,
+    /// What was handed to its server.
+    pub delivered: Seqno,
+    /// It wants to leave in good order.
+    pub leaving: bool,
+    /// It has the state from which it can go on by the log alone (so that it may vote).
+    pub has_state: bool,
+}
+
+/// Everything beside the order protocol.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum NodeMessage {
+    /// How I am.
+    Health(Health),
+    /// Where else there are members.
+    Peers(Vec<String>),
+    /// A joiner to the leader: find me a donor.
+    StateRequest { donor: String, at_least: Seqno, request: Bytes },
+    /// The leader to the donor.
+    Donate { joiner: MemberId, at_least: Seqno, request: Bytes },
+    /// The donor (or the leader that finds none) to the joiner. `code` 0: sent up to `gtid`.
+    Donated { code: i32, gtid: Gtid, text: String },
+    /// To the leader: hand leadership to this member.
+    Switchover { to: MemberId },
+}
+
+fn state_from(raw: u8) -> Result<LocalState, DecodeError> {
+    Ok(match raw {
+        0 => LocalState::Initialized,
+        1 => LocalState::Joining,
+        2 => LocalState::Donor,
+        3 => LocalState::Joined,
+        4 => LocalState::Synced,
+        5 => LocalState::Error,
+        _ => return Err(DecodeError::Invalid("member state")),
+    })
+}
+
+impl NodeMessage {
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        let mut w = Writer::new();
+        match self {
+            NodeMessage::Health(Health { state, finished, delivered, leaving, has_state }) => {
+                w.u8(1);
+                w.u8(*state as u8);
+                w.i64(*finished);
+                w.i64(*delivered);
+                w.bool(*leaving);
+                w.bool(*has_state);
+            }
+            NodeMessage::Peers(addresses) => {
+                w.u8(2);
+                w.u32(addresses.len() as u32);
+                for address in addresses {
+                    w.str(address);
+                }
+            }
+            NodeMessage::StateRequest { donor, at_least, request } => {
+                w.u8(3);
+                w.str(donor);
+                w.i64(*at_least);
+                w.bytes(request);
+            }
+            NodeMessage::Donate { joiner, at_least, request } => {
+                w.u8(4);
+                w.raw(&joiner.0);
+                w.i64(*at_least);
+                w.bytes(request);
+            }
+            NodeMessage::Donated { code, gtid, text } => {
+                w.u8(5);
+                w.u32(*code as u32);
+                w.raw(&gtid.uuid.0);
+                w.i64(gtid.seqno);
+                w.str(text);
+            }
+            NodeMessage::Switchover { to } => {
+                w.u8(6);
+                w.raw(&to.0);
+            }
+        }
+        w.into_bytes()
+    }
+
+    pub(crate) fn from_bytes(bytes: Bytes) -> Result<NodeMessage, DecodeError> {
+        let mut r = Reader::new(bytes);
+        let message = match r.u8()? {
+            1 => NodeMessage::Health(Health {
+                state: state_from(r.u8()?)?,
+                finished: r.i64()?,
+                delivered: r.i64()?,
+                leaving: r.bool()?,
+                has_state: r.bool()?,
+            }),
+            2 => {
+                let n = r.count(4)?;
+                NodeMessage::Peers((0..n).map(|_| r.str()).collect::<Result<_, _>>()?)
+            }
+            3 => NodeMessage::StateRequest { donor: r.str()?, at_least: r.i64()?, request: r.bytes()? },
+            4 => NodeMessage::Donate { joiner: Uuid(r.array()?), at_least: r.i64()?, request: r.bytes()? },
+            5 => NodeMessage::Donated {
+                code: r.u32()? as i32,
+                gtid: Gtid { uuid: Uuid(r.array()?), seqno: r.i64()? },
+                text: r.str()?,
+            },
+            6 => NodeMessage::Switchover { to: Uuid(r.array()?) },
+            _ => return Err(DecodeError::Invalid("kind of a node message")),
+        };
+        r.end()?;
+        Ok(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back_and_a_cut_one_is_refused() {
+        let id = Uuid([7; 16]);
+        let messages = [
+            NodeMessage::Health(Health {
+                state: LocalState::Donor,
+                finished: 5,
+                delivered: 9,
+                leaving: true,
+                has_state: false,
+            }),
+            NodeMessage::Peers(vec!["a:1".into(), "[::1]:2".into()]),
+            NodeMessage::StateRequest {
+                donor: "n1,".into(),
+                at_least: 3,
+                request: Bytes::from_static(b"rsync"),
+            },
+            NodeMessage::Donate { joiner: id, at_least: 3, request: Bytes::from_static(b"rsync") },
+            NodeMessage::Donated { code: -110, gtid: Gtid { uuid: id, seqno: 4 }, text: "no donor".into() },
+            NodeMessage::Switchover { to: id },
+        ];
+        for message in messages {
+            let bytes = message.to_bytes();
+            assert_eq!(NodeMessage::from_bytes(bytes.clone()), Ok(message));
+            for cut in 0..bytes.len() {
+                assert!(NodeMessage::from_bytes(bytes.slice(..cut)).is_err());
+            }
+        }
+    }
+}
