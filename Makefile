@@ -1,0 +1,84 @@
+# make up      three MariaDB servers on this machine as one cluster (installs what is missing)
+# make down    stop them
+# make test    everything: check, build, unit tests, simulator, provider tests, real servers
+# make check   format, clippy, licences and sources of dependencies
+# make sim     the simulator: MINUTES=10, SEED=n to replay one history
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+MINUTES ?= 10
+SEED ?=
+
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# Everything that is built comes from the committed lock file.
+CARGO := cargo
+LOCKED := --locked
+
+say = @printf '\n== %s\n' "$(1)"
+
+.PHONY: help up down test check build unit sim host servers setup-up setup-test
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' $(firstword $(MAKEFILE_LIST))
+
+setup-up:
+	@scripts/setup.sh up
+
+setup-test:
+	@scripts/setup.sh test
+
+up: setup-up
+	$(call say,building the provider and the command)
+	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep -p lockstep
+	@$(TARGET)/release/lockstep up --provider $(TARGET)/release/liblockstep.so
+
+down:
+	@if [ ! -x $(TARGET)/release/lockstep ]; then scripts/setup.sh up && \
+		$(CARGO) build $(LOCKED) --release -p lockstep; fi
+	@$(TARGET)/release/lockstep down
+
+# One after the other, also under `make -j`: the machine is small and the servers' tests measure time.
+test:
+	@start=$$SECONDS; \
+	for step in setup-test check build unit sim-short host servers; do \
+		$(MAKE) --no-print-directory $$step || { echo "== make $$step failed"; exit 1; }; \
+	done; \
+	echo; echo "== all tests passed in $$(( (SECONDS - start) / 60 )) min $$(( (SECONDS - start) % 60 )) s"
+
+check: setup-test
+	$(call say,format)
+	@$(CARGO) fmt --all --check
+	$(call say,clippy)
+	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
+		$(CARGO) clippy $(LOCKED) --workspace --all-targets --all-features -- -D warnings; \
+	else \
+		echo "NOT CHECKED: this Rust toolchain has no clippy (Debian's has none); rustup's has"; \
+	fi
+	$(call say,licences and sources of dependencies)
+	@$(CARGO) deny --locked check bans licenses sources
+
+build:
+	$(call say,release build)
+	@$(CARGO) build $(LOCKED) --release --workspace
+
+unit:
+	$(call say,unit tests)
+	@$(CARGO) test $(LOCKED) --workspace --exclude lockstep-host
+
+sim:
+	$(call say,simulator)
+	@$(CARGO) build $(LOCKED) --release -p lockstep-sim
+	@$(TARGET)/release/lockstep-sim --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+.PHONY: sim-short
+sim-short:
+	@$(MAKE) --no-print-directory sim MINUTES=2
+
+host:
+	$(call say,provider through the C ABI)
+	@$(CARGO) test $(LOCKED) -p lockstep-host
+
+servers:
+	$(call say,real servers (some minutes))
+	@$(CARGO) test $(LOCKED) -p lockstep-lab --features servers --test servers -- --test-threads=1

@@ -1,0 +1,136 @@
+#!/bin/sh
+# Installs what a bare Debian 12 lacks for building, running (`setup.sh up`) or also testing (`setup.sh test`)
+# Lockstep. It installs nothing that is there, so a second run takes no time and needs no root.
+#
+# Debian's own MariaDB service is neither started nor, where this script brought it, enabled: Lockstep's clusters run
+# beside it, on ports and folders of their own.
+set -eu
+
+purpose=${1:-up}
+minor_needed=88 # Rust 1.88, as Cargo.toml says
+log=${TMPDIR:-/tmp}/lockstep-setup.$$.log
+PATH=$HOME/.cargo/bin:$PATH:/usr/sbin:/sbin
+export PATH DEBIAN_FRONTEND=noninteractive
+
+case $purpose in
+up | test) ;;
+*)
+    echo "usage: scripts/setup.sh up|test" >&2
+    exit 2
+    ;;
+esac
+
+say() { printf '%s\n' "setup: $*"; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+fail() {
+    say "$*" >&2
+    if [ -s "$log" ]; then
+        say "the end of $log:" >&2
+        tail -n 25 "$log" >&2
+    fi
+    exit 1
+}
+
+# Runs a command whose output is of interest only if it fails, and shows that time passes.
+quietly() {
+    what=$1
+    shift
+    printf 'setup: %s ' "$what"
+    "$@" >>"$log" 2>&1 &
+    pid=$!
+    seconds=0
+    while kill -0 "$pid" 2>/dev/null; do
+        sleep 1
+        seconds=$((seconds + 1))
+        [ $((seconds % 3)) -ne 0 ] || printf '.'
+    done
+    if wait "$pid"; then
+        printf ' done (%s s)\n' "$seconds"
+    else
+        printf ' FAILED\n'
+        return 1
+    fi
+}
+
+rust_is_recent() {
+    have cargo && have rustc || return 1
+    for tool in cargo rustc; do
+        minor=$("$tool" --version 2>/dev/null | sed -n 's/^[a-z]* 1\.\([0-9]*\)\..*/\1/p')
+        [ -n "$minor" ] && [ "$minor" -ge "$minor_needed" ] || return 1
+    done
+}
+
+# Adds a package to the list unless the program it brings is there.
+packages=
+need() {
+    have "$1" || packages="$packages $2"
+}
+
+need mariadbd mariadb-server
+need wsrep_sst_rsync mariadb-server
+need mariadb mariadb-client
+need mariadb-backup mariadb-backup
+need rsync rsync
+need socat socat
+need lsof lsof
+need ss iproute2
+need pkill procps
+need cc gcc
+[ -e /usr/include/stdio.h ] || packages="$packages libc6-dev"
+[ -e /etc/ssl/certs/ca-certificates.crt ] || packages="$packages ca-certificates"
+if [ "$purpose" = test ]; then
+    need sysbench sysbench
+    [ -e /usr/lib/galera/libgalera_smm.so ] || packages="$packages galera-4"
+fi
+if ! rust_is_recent; then
+    if have rustup; then
+        fail "Rust $(rustc --version 2>/dev/null || echo 'of unknown version') is too old: run 'rustup update stable'"
+    fi
+    packages="$packages rustc-web cargo-web"
+    [ "$purpose" = up ] || packages="$packages rustfmt-web"
+fi
+
+# Keeps a freshly installed service from starting; removed again at the end.
+guard=
+cleanup() {
+    [ -z "$guard" ] || rm -f "$guard"
+    rm -f "$log"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+if [ -n "$packages" ]; then
+    packages=$(printf '%s\n' $packages | sort -u | tr '\n' ' ')
+    [ "$(id -u)" = 0 ] || fail "these packages are missing: ${packages}(run this as root, or install them)"
+    have apt-get || fail "these packages are missing: ${packages}(this script knows Debian's apt-get only)"
+    say "missing: $packages"
+    quietly "reading the list of packages" apt-get update || fail "apt-get update failed"
+    brought_server=
+    case " $packages " in
+    *" mariadb-server "*)
+        brought_server=yes
+        if [ ! -e /usr/sbin/policy-rc.d ]; then
+            guard=/usr/sbin/policy-rc.d
+            printf '#!/bin/sh\nexit 101\n' >"$guard"
+            chmod 755 "$guard"
+        fi
+        ;;
+    esac
+    # shellcheck disable=SC2086 # a list of words
+    quietly "installing them" apt-get install -y --no-install-recommends $packages ||
+        fail "apt-get install failed"
+    if [ -n "$brought_server" ] && have systemctl; then
+        systemctl disable mariadb >>"$log" 2>&1 || true
+    fi
+    hash -r
+fi
+
+rust_is_recent || fail "cargo and rustc 1.$minor_needed or later are needed, and Debian's packages did not bring them"
+
+if [ "$purpose" = test ] && ! have cargo-deny; then
+    say "cargo-deny checks licences and sources of dependencies; building it takes minutes, once"
+    quietly "building cargo-deny" cargo install --locked --version 0.20.2 cargo-deny ||
+        fail "cargo install cargo-deny failed"
+fi
