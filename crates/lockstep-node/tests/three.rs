@@ -1,175 +1,11 @@
-//! Three nodes in one process, real sockets and disks, a front end that is a few lines: the order of calls that a
-//! server's provider makes.
+//! Three nodes in one process, real sockets and disks.
 
-use lockstep_node::core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
-use lockstep_node::core::{EntryKind, Gtid, Seqno};
-use lockstep_node::*;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+mod common;
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("lockstep-node-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A server that applies by appending to a list.
-struct Server {
-    node: Node,
-    applied: Arc<Mutex<Vec<(Seqno, Vec<u8>)>>>,
-    synced: Arc<AtomicBool>,
-    views: Arc<Mutex<Vec<ViewInfo>>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
-    let own = name.to_string();
-    NodeConfig {
-        name: name.into(),
-        data_dir: folder.0.clone(),
-        log_dir: None,
-        listen: format!("127.0.0.1:{port}"),
-        address: format!("127.0.0.1:{port}"),
-        incoming: format!("127.0.0.1:{}", port + 1),
-        zone: 0,
-        wants_vote: true,
-        tuning: Tuning {
-            heartbeat: Duration::from_millis(40),
-            election_timeout: Duration::from_millis(300),
-            ..Tuning::default()
-        },
-        status_address: None,
-        logger: Arc::new(move |level, text| eprintln!("{own} {level:?}: {text}")),
-        front_end_stats: None,
-    }
-}
-
-impl Server {
-    /// `state`: where the copied state would stand if the node asks for one.
-    fn start(folder: &Folder, name: &str, port: u16, peers: &[u16], position: Gtid, donor: Option<&Server>) -> Server {
-        let node = Node::start(config(folder, name, port)).unwrap();
-        let args = ConnectArgs {
-            cluster: "test".into(),
-            peers: peers.iter().map(|p| format!("127.0.0.1:{p}")).collect(),
-            bootstrap: peers.is_empty(),
-            position,
-            timeout: Duration::from_secs(10),
-        };
-        node.connect(args).unwrap();
-        let applied = Arc::new(Mutex::new(Vec::new()));
-        let synced = Arc::new(AtomicBool::new(false));
-        let views = Arc::new(Mutex::new(Vec::new()));
-        let copy = donor.map(|d| (d.applied.clone(), d.node.clone()));
-        let (n, a, s, v) = (node.clone(), applied.clone(), synced.clone(), views.clone());
-        let thread = std::thread::spawn(move || {
-            loop {
-                match n.next(None).unwrap() {
-                    Delivery::Connected(_) => {}
-                    Delivery::StateNeeded => n.request_state("copy".into(), ""),
-                    Delivery::View { info, in_log } => {
-                        if in_log {
-                            n.finished(info.gtid.seqno);
-                        }
-                        v.lock().unwrap().push(info);
-                    }
-                    Delivery::Ordered(ordered) => {
-                        if ordered.pass {
-                            a.lock().unwrap().push((ordered.seqno, ordered.writeset.data.to_vec()));
-                        }
-                        n.finished(ordered.seqno);
-                    }
-                    Delivery::Donate { id, .. } => {
-                        let gtid = Gtid { uuid: n.history(), seqno: n.last_committed() };
-                        n.donation_done(id, Ok(gtid));
-                    }
-                    Delivery::StateFailed(text) => panic!("{text}"),
-                    Delivery::Synced => s.store(true, Ordering::SeqCst),
-                    Delivery::Closed => return,
-                }
-            }
-        });
-        let server = Server { node, applied, synced, views, thread: Some(thread) };
-        if let Some((rows, donor)) = copy {
-            until("the node asks for state", || server.node.state() == LocalState::Joining);
-            std::thread::sleep(Duration::from_millis(300));
-            let gtid = Gtid { uuid: donor.history(), seqno: donor.last_committed() };
-            *server.applied.lock().unwrap() =
-                rows.lock().unwrap().iter().filter(|(seqno, _)| *seqno <= gtid.seqno).cloned().collect();
-            server.node.state_received(Ok(gtid));
-        }
-        server
-    }
-
-    fn write(&self, key: &[u8], data: &[u8]) -> Option<bool> {
-        let mut builder = WriteSetBuilder::new();
-        builder.append_key(&[b"t", key], KeyType::Exclusive).unwrap();
-        builder.append_data(DataKind::Ordered, data).unwrap();
-        let payload = builder.finish(&Meta {
-            flags: flags::TRX_START | flags::TRX_END,
-            last_seen: self.node.last_committed(),
-            source: self.node.identity().view_uuid,
-            conn: 1,
-            trx: 1,
-        });
-        match self.node.submit(EntryKind::WriteSet, payload).ok()?.wait() {
-            Outcome::Ordered(ordered) => {
-                if ordered.pass {
-                    self.applied.lock().unwrap().push((ordered.seqno, data.to_vec()));
-                }
-                self.node.finished(ordered.seqno);
-                Some(ordered.pass)
-            }
-            Outcome::NotSent | Outcome::Unknown => None,
-        }
-    }
-
-    fn rows(&self) -> Vec<(Seqno, Vec<u8>)> {
-        let mut rows = self.applied.lock().unwrap().clone();
-        rows.sort();
-        rows
-    }
-
-    fn stop(&mut self) {
-        self.node.disconnect();
-        self.node.stop();
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.node.stop();
-    }
-}
-
-fn until(what: &str, mut true_yet: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(15);
-    while !true_yet() {
-        assert!(Instant::now() < end, "waited too long until {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn free_ports<const N: usize>() -> [u16; N] {
-    let listeners: Vec<_> = (0..N).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    std::array::from_fn(|at| listeners[at].local_addr().unwrap().port())
-}
+use common::*;
+use lockstep_node::core::Gtid;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 #[test]
 fn three_members_write_leave_and_come_back_by_the_log() {
@@ -215,7 +51,9 @@ fn three_members_write_leave_and_come_back_by_the_log() {
     drop(one);
     let again = Server::start(&folders[0], "n1", p1, &[p2, p3], position, None);
     again.applied.lock().unwrap().extend(rows);
-    until("n1 has caught up", || again.synced.load(Ordering::SeqCst) && again.rows().len() == two.rows().len());
+    until("n1 has caught up", || {
+        again.synced.load(Ordering::SeqCst) && again.rows().len() == two.rows().len()
+    });
     until("n3 too", || three.rows().len() == two.rows().len());
     assert_eq!(again.rows(), two.rows());
     assert_eq!(again.rows(), three.rows());

@@ -1,0 +1,192 @@
+//! What a node is told wrongly, or finds wrong, ends in one clear line, and the others do not notice.
+
+mod common;
+
+use common::*;
+use lockstep_node::core::{Gtid, Uuid};
+use lockstep_node::*;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+fn args(cluster: &str, peers: &[u16], timeout: Duration) -> ConnectArgs {
+    ConnectArgs {
+        cluster: cluster.into(),
+        peers: peers.iter().map(|p| format!("127.0.0.1:{p}")).collect(),
+        bootstrap: peers.is_empty(),
+        position: Gtid::UNDEFINED,
+        timeout,
+    }
+}
+
+fn cluster_of_one(folder: &Folder, port: u16) -> Server {
+    let server = Server::start(folder, "n1", port, &[], Gtid::UNDEFINED, None);
+    until("n1 is synced", || server.synced.load(Ordering::SeqCst));
+    server
+}
+
+/// Connects and is refused; gives the line, and how long it took.
+fn refused(config: NodeConfig, args: ConnectArgs) -> (String, Duration) {
+    let node = Node::start(config).unwrap();
+    let began = Instant::now();
+    let error = node.connect(args).unwrap_err();
+    node.stop();
+    (error.to_string(), began.elapsed())
+}
+
+#[test]
+fn a_wrong_cluster_name_a_taken_name_and_another_history_are_refused_at_once_and_named() {
+    let [p1, p2] = free_ports();
+    let folder = Folder::new("names-1");
+    let one = cluster_of_one(&folder, p1);
+    let patience = Duration::from_secs(8);
+
+    let other = Folder::new("names-2");
+    let (text, took) = refused(config(&other, "n2", p2), args("prod", &[p1], patience));
+    assert!(text.contains("belongs to cluster 'test', this one to 'prod'"), "{text}");
+    assert!(took < patience, "{took:?}");
+
+    let other = Folder::new("names-3");
+    let (text, took) = refused(config(&other, "n1", p2), args("test", &[p1], patience));
+    assert!(text.contains("named n1 is connected already"), "{text}");
+    assert!(text.contains("wsrep_node_name"), "{text}");
+    assert!(took < patience, "{took:?}");
+
+    // A member that founded a cluster of its own is not merged silently.
+    let other = Folder::new("names-4");
+    let mut founder = Server::start(&other, "n2", p2, &[], Gtid::UNDEFINED, None);
+    until("it is synced", || founder.synced.load(Ordering::SeqCst));
+    founder.stop();
+    drop(founder);
+    let (text, _) = refused(config(&other, "n2", p2), args("test", &[p1], patience));
+    assert!(text.contains("the logs cannot be joined"), "{text}");
+
+    assert_eq!(one.write(b"k", b"the others did not notice"), Some(true));
+}
+
+#[test]
+fn nobody_there_ends_in_time_and_says_what_to_do() {
+    let [p1, p2] = free_ports();
+    let folder = Folder::new("nobody");
+    let (text, took) = refused(config(&folder, "n1", p1), args("test", &[p2], Duration::from_secs(1)));
+    assert!(text.contains("nobody answers") && text.contains("--wsrep-new-cluster"), "{text}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
+fn what_answers_there_is_no_member_of_ours() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let thread = std::thread::spawn(move || {
+        listener.set_nonblocking(false).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        let _ = stream.read(&mut [0; 100]);
+    });
+    let [own] = free_ports();
+    let folder = Folder::new("http");
+    let (text, _) = refused(config(&folder, "n1", own), args("test", &[port], Duration::from_secs(1)));
+    assert!(text.contains("no primary component"), "{text}");
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_port_that_is_taken_and_a_folder_that_cannot_be_written_are_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let folder = Folder::new("port");
+    let (text, _) = refused(config(&folder, "n1", port), args("test", &[], Duration::from_secs(1)));
+    assert!(text.contains(&port.to_string()), "{text}");
+
+    let mut nowhere = config(&folder, "n1", 0);
+    nowhere.log_dir = Some("/proc/no-such-folder".into());
+    let error = Node::start(nowhere).unwrap_err().to_string();
+    assert!(error.contains("/proc/no-such-folder"), "{error}");
+}
+
+#[test]
+fn a_log_in_use_or_of_another_member_is_refused() {
+    let [p1, p2] = free_ports();
+    let (first, second) = (Folder::new("log-1"), Folder::new("log-2"));
+    for (folder, port) in [(&first, p1), (&second, p2)] {
+        let mut server = cluster_of_one(folder, port);
+        let error = Node::start(config(folder, "twin", 0)).unwrap_err().to_string();
+        assert!(error.contains("in use") || error.contains("lock"), "{error}");
+        server.stop();
+    }
+    let log_of = |folder: &Folder| {
+        let mut files: Vec<_> = std::fs::read_dir(&folder.0).unwrap().map(|e| e.unwrap().path()).collect();
+        files.retain(|p| p.extension().is_some_and(|e| e == "log"));
+        files.sort();
+        files.pop().unwrap()
+    };
+    let (mine, theirs) = (log_of(&first), log_of(&second));
+    let original = std::fs::read(&mine).unwrap();
+    std::fs::copy(&theirs, &mine).unwrap();
+    let error = Node::start(config(&first, "n1", p1)).unwrap_err().to_string();
+    assert!(
+        error.contains("belongs to member") && error.contains("move all lockstep.* files away"),
+        "{error}"
+    );
+    // Nothing was harmed by the attempt.
+    std::fs::write(&mine, &original).unwrap();
+    assert!(Node::start(config(&first, "n1", p1)).is_ok());
+}
+
+#[test]
+fn a_new_cluster_from_a_member_that_knows_of_others_is_refused() {
+    let [p1, p2] = free_ports();
+    let (first, second) = (Folder::new("split-1"), Folder::new("split-2"));
+    let one = cluster_of_one(&first, p1);
+    let two = Server::start(&second, "n2", p2, &[p1], Gtid::UNDEFINED, Some(&one));
+    until("both vote", || one.node.status().members.iter().filter(|m| m.role == "voter").count() == 1);
+    // Both die at once: no good-bye.
+    one.node.stop();
+    two.node.stop();
+    drop((one, two));
+    let node = Node::start(config(&first, "n1", p1)).unwrap();
+    let error = node.connect(args("test", &[], Duration::from_secs(2))).unwrap_err().to_string();
+    assert!(error.contains("n2") && error.contains("without --wsrep-new-cluster"), "{error}");
+    node.stop();
+}
+
+#[test]
+fn random_bytes_and_half_open_connections_on_the_port_are_dropped() {
+    let [p1] = free_ports();
+    let folder = Folder::new("noise");
+    let server = cluster_of_one(&folder, p1);
+    let mut open = Vec::new();
+    for n in 0..100u32 {
+        let mut stream = TcpStream::connect(("127.0.0.1", p1)).unwrap();
+        if n % 2 == 0 {
+            let bytes: Vec<u8> = (0..200u32).map(|i| (n * 31 + i * 17) as u8).collect();
+            let _ = stream.write_all(&bytes);
+        }
+        open.push(stream);
+        if n % 10 == 0 {
+            assert_eq!(server.write(&n.to_le_bytes(), b"undisturbed"), Some(true));
+        }
+    }
+    assert_eq!(server.rows().len(), 10);
+}
+
+#[test]
+fn calls_in_the_wrong_order_are_answered_with_errors() {
+    let [p1] = free_ports();
+    let folder = Folder::new("order");
+    let node = Node::start(config(&folder, "n1", p1)).unwrap();
+    assert!(matches!(node.submit(core::EntryKind::WriteSet, "x".into()), Err(SubmitError::NotPrimary)));
+    assert_eq!(node.causal(Duration::from_secs(1)), Err(CausalError::NotPrimary));
+    node.state_received(Ok(Gtid { uuid: Uuid([1; 16]), seqno: 5 }));
+    node.donation_done(7, Err(1));
+    node.resync();
+    node.disconnect();
+    node.connect(args("test", &[], Duration::from_secs(5))).unwrap();
+    let again = node.connect(args("test", &[], Duration::from_secs(5))).unwrap_err();
+    assert!(again.to_string().contains("connected already"), "{again}");
+    node.disconnect();
+    node.stop();
+    assert!(matches!(node.submit(core::EntryKind::WriteSet, "x".into()), Err(SubmitError::Closed)));
+    assert!(matches!(node.next(None), Some(_)));
+}
