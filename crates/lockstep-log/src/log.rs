@@ -406,9 +406,9 @@ impl<D: Disk> Log<D> {
         self.take_tail();
         if first {
             self.id.slot.floor = number;
-            self.commit_id()?;
         }
-        Ok(())
+        // From here on a loss of the new file is noticed.
+        self.commit_id()
     }
 
     fn start_over(&mut self, base: Bytes, index: u64, term: u64) -> Result<(), WriteError> {
