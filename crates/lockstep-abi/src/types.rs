@@ -355,8 +355,12 @@ impl Buf {
     /// No bytes.
     pub const EMPTY: Buf = Buf { ptr: std::ptr::null(), len: 0 };
 
-    /// The bytes of `data`, which must outlive every use of the result.
+    /// The bytes of `data`, which must outlive every use of the result. No bytes make a null pointer, as C++'s
+    /// empty vectors do: some readers look at the pointer alone.
     pub const fn of(data: &[u8]) -> Buf {
+        if data.is_empty() {
+            return Buf::EMPTY;
+        }
         Buf { ptr: data.as_ptr().cast(), len: data.len() }
     }
 
