@@ -29,6 +29,9 @@ pub enum Level {
 /// Where lines of the log go. Called from the node's own threads; must not block for long.
 pub type Logger = Arc<dyn Fn(Level, &str) + Send + Sync>;
 
+/// Numbers of the front end, by name, for the metrics.
+pub type FrontEndStats = Arc<dyn Fn() -> Vec<(&'static str, f64)> + Send + Sync>;
+
 /// What a node needs to exist.
 #[derive(Clone)]
 pub struct NodeConfig {
@@ -55,7 +58,7 @@ pub struct NodeConfig {
     /// The lines.
     pub logger: Logger,
     /// Numbers of the front end that are served with the node's (called on `ls-node`: only reads atomics).
-    pub front_end_stats: Option<Arc<dyn Fn() -> Vec<(&'static str, f64)> + Send + Sync>>,
+    pub front_end_stats: Option<FrontEndStats>,
 }
 
 /// Timing and sizes, from the options.
@@ -185,6 +188,10 @@ pub struct Ordered {
 
 /// What becomes of a submission.
 #[derive(Clone, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all are of the large one; a box would cost each commit an allocation"
+)]
 pub enum Outcome {
     /// It has its place, and it is the waiting thread's.
     Ordered(Ordered),
@@ -196,7 +203,8 @@ pub enum Outcome {
 }
 
 /// Something for the front end, in order. Everything but [`Delivery::Ordered`] is to be handled alone: after all that
-/// came before it has finished, before anything that comes after it.
+/// came before it has finished, before anything that comes after it. So nothing more is handed out after one until
+/// [`crate::Node::handled`] has been called ([`Delivery::Closed`] needs none).
 #[derive(Clone, Debug)]
 pub enum Delivery {
     /// The node is in the cluster's log; the view is the newest that has this member (`connected_cb`). First of all,

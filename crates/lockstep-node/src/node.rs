@@ -16,7 +16,7 @@ use lockstep_log::{Log, Options, RealDisk, Replay};
 use lockstep_net::{Address, Reactor, Waker};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -74,6 +74,8 @@ pub(crate) struct Shared {
     pub(crate) primary: AtomicBool,
     pub(crate) cert_keys: AtomicU64,
     pub(crate) cert_window: AtomicU64,
+    pub(crate) isolated: AtomicBool,
+    pub(crate) hurry: AtomicUsize,
     stopped: AtomicBool,
     identity: Mutex<Identity>,
     status: Mutex<Arc<Status>>,
@@ -261,6 +263,8 @@ impl Node {
             primary: AtomicBool::new(false),
             cert_keys: AtomicU64::new(0),
             cert_window: AtomicU64::new(0),
+            isolated: AtomicBool::new(false),
+            hurry: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
             identity: Mutex::new(Identity { member: id, view_uuid, history: Uuid::NIL }),
             status: Mutex::new(Arc::new(Status::default())),
@@ -284,6 +288,7 @@ impl Node {
             causal: BTreeMap::new(),
             front_end_stats: config.front_end_stats.clone(),
             commit_hinted: 0,
+            isolated: false,
         };
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
@@ -372,6 +377,11 @@ impl Node {
         self.shared.deliveries.next(timeout)
     }
 
+    /// What [`Node::next`] returned last that is not a write-set has been handled: others may be taken.
+    pub fn handled(&self) {
+        self.shared.deliveries.handled();
+    }
+
     /// Hands a write-set or statement (as `WriteSetBuilder` made it) to the log.
     ///
     /// # Errors
@@ -449,9 +459,22 @@ impl Node {
         self.push(Input::Resync);
     }
 
-    /// Cuts this member off from the others, or lets it back.
+    /// Cuts this member off from the others, or lets it back. May be called from a signal handler.
     pub fn isolate(&self, on: bool) {
-        self.push(Input::Isolate(on));
+        self.shared.isolated.store(on, Ordering::Release);
+        self.shared.waker.wake();
+    }
+
+    /// An applier waits for a lock that a thread in [`Submission::wait`] holds: until as many [`Node::hurried`], a
+    /// full queue of deliveries does not keep `ls-node` from going on to that thread's place.
+    pub fn hurry(&self) {
+        self.shared.hurry.fetch_add(1, Ordering::AcqRel);
+        self.shared.waker.wake();
+    }
+
+    /// Undoes one [`Node::hurry`].
+    pub fn hurried(&self) {
+        self.shared.hurry.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// The server is inconsistent: out of the cluster, refuse everything.

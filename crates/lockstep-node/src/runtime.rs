@@ -1,7 +1,7 @@
 //! The thread `ls-node`: one loop that takes whatever waits (frames, submissions, answers of the log), lets the engine
 //! decide, and sends what follows, in rounds. What waits when a round begins is one batch of it.
 
-use crate::api::{ConnectArgs, Delivery, Level, LocalState, Logger, NodeError, Tuning};
+use crate::api::{ConnectArgs, Delivery, FrontEndStats, Level, LocalState, Logger, NodeError, Tuning};
 use crate::engine::{Effect, Engine};
 use crate::links::{Arrival, Links, is_final};
 use crate::node::{Reply, Shared};
@@ -48,7 +48,6 @@ pub(crate) enum Input {
         reply: Arc<Reply<Option<Seqno>>>,
     },
     CausalCancelled(u64),
-    Isolate(bool),
     Fail(String),
     Tuning(Box<Tuning>),
     Log(Vec<LogDone>),
@@ -77,9 +76,9 @@ pub(crate) struct Runtime {
     pub(crate) causal: BTreeMap<u64, Arc<Reply<Option<Seqno>>>>,
     pub(crate) front_end_stats: Option<FrontEndStats>,
     pub(crate) commit_hinted: u64,
+    /// As the reactor was told last.
+    pub(crate) isolated: bool,
 }
-
-pub(crate) type FrontEndStats = Arc<dyn Fn() -> Vec<(&'static str, f64)> + Send + Sync>;
 
 impl Runtime {
     fn log(&self, level: Level, text: &str) {
@@ -110,7 +109,14 @@ impl Runtime {
             for input in inputs.drain(..) {
                 stop |= self.input(input);
             }
-            self.engine.round(!self.shared.deliveries.full());
+            let isolated = self.shared.isolated.load(Ordering::Acquire);
+            if isolated != self.isolated {
+                self.isolated = isolated;
+                self.reactor.set_isolated(isolated);
+            }
+            // A full queue empties by itself, unless its takers wait for somebody whose place is behind it.
+            let hurry = self.shared.hurry.load(Ordering::Acquire) > 0;
+            self.engine.round(hurry || !self.shared.deliveries.full());
             self.engine.take(&mut effects, &mut deliveries);
             for effect in effects.drain(..) {
                 self.effect(effect);
@@ -252,7 +258,6 @@ impl Runtime {
                 self.causal.remove(&id);
                 self.engine.causal_cancelled(id);
             }
-            Input::Isolate(on) => self.reactor.set_isolated(on),
             Input::Fail(text) => self.engine.fail(&text),
             Input::Tuning(tuning) => self.engine.set_tuning(*tuning),
             Input::Log(done) => {

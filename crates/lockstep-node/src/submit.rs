@@ -21,6 +21,7 @@ pub enum SubmitError {
 }
 
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "as for Outcome")]
 enum Slot {
     Waiting,
     Done(Outcome),
@@ -60,6 +61,11 @@ impl Submission {
             }
             slot = self.0.wake.wait(slot).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
+    }
+
+    /// Nobody waits for it: in its place it is delivered as anybody's.
+    pub fn abandon(self) {
+        self.fill(Outcome::Unknown);
     }
 
     /// Fills the slot and wakes its thread. `false` where it was filled before.

@@ -5,7 +5,7 @@ use crate::engine::ReadFor;
 use lockstep_core::order::WriteOp;
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Reset, Vote};
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::Receiver;
 
 /// What `ls-node` asks for.
 pub(crate) enum LogJob {
@@ -92,10 +92,7 @@ pub(crate) fn run<D: Disk>(mut log: Log<D>, jobs: Receiver<LogJob>, answer: impl
                 LogJob::Hint(index) => hint = index,
                 LogJob::Stop => stop = true,
             }
-            next = match jobs.try_recv() {
-                Ok(job) => Some(job),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-            };
+            next = jobs.try_recv().ok();
         }
         if let Some(number) = ticket.filter(|_| !failed) {
             match log.sync() {

@@ -237,6 +237,10 @@ impl Engine {
                  that it takes a state transfer",
             );
         }
+        // After a non-Primary view nothing is delivered before the next Primary one.
+        if !self.phase.is_primary() {
+            return;
+        }
         for _ in 0..ENTRIES_PER_ROUND {
             if self.feed.announce
                 && self.feed.run.as_ref().is_some_and(|run| run.seqno >= self.feed.delivered)

@@ -98,6 +98,8 @@ pub(crate) struct Engine {
     donation_ids: u64,
     state_request: Option<transfer::Pending>,
     causal: Vec<commands::CausalRead>,
+    /// The seqno of the view with which this connection began: a member that has not reached it is not caught up.
+    connected_seqno: Seqno,
     primary_since: Option<Micros>,
     no_quorum_since: Option<Micros>,
     last_trim_mark: Micros,
@@ -139,6 +141,7 @@ impl Engine {
             donation_ids: 0,
             state_request: None,
             causal: Vec::new(),
+            connected_seqno: 0,
             primary_since: None,
             no_quorum_since: None,
             last_trim_mark: 0,

@@ -11,7 +11,7 @@ const LEADERLESS: Micros = 4;
 /// How long without connections to a majority before the server hears of it.
 const CUT_OFF: Micros = 300_000;
 /// A member is Synced when its server is behind by no more than this.
-const SYNCED_WITHIN: i64 = 64;
+const SYNCED_WITHIN: i64 = 1024;
 /// While waiting for a primary component, say so this often.
 const SAY_EVERY: Micros = 10_000_000;
 
@@ -167,6 +167,7 @@ impl Engine {
                 .is_some_and(|b| b.index == 0 && b.seqno + 1 == view.gtid.seqno);
         self.primary_since = Some(self.now);
         self.no_quorum_since = None;
+        self.connected_seqno = view.gtid.seqno;
         self.effects.push(Effect::Connected(Ok(())));
         self.deliver(Delivery::Connected(view.clone()));
         let position =
@@ -178,10 +179,8 @@ impl Engine {
             Some(format!("the database is of history {}, the cluster of {history}", position.uuid))
         } else if position.seqno > committed {
             Some(format!("the database is at {}, ahead of the log ({committed})", position.seqno))
-        } else if let Err(text) = self.feed.start(&bases, self.order.committed_state(), position.seqno) {
-            Some(text)
         } else {
-            None
+            self.feed.start(&bases, self.order.committed_state(), position.seqno).err()
         };
         match why {
             None => {
@@ -241,8 +240,11 @@ impl Engine {
         if primary && self.now.saturating_sub(since) >= patience {
             self.log(Level::Warn, format!("the majority is lost: non-Primary ({})", self.missing()));
             self.wake_all(false);
-            let info = self.view_without_quorum();
-            self.deliver(Delivery::View { info, in_log: false });
+            // A server that is being filled, or has not been shown its first view, must not be shown this one.
+            if self.feed.is_running() {
+                let info = self.view_without_quorum();
+                self.deliver(Delivery::View { info, in_log: false });
+            }
             self.phase = match self.phase {
                 Phase::NeedState { .. } => Phase::NeedState { primary: false },
                 _ => Phase::Running { primary: false, synced: false },
@@ -303,7 +305,8 @@ impl Engine {
     fn watch_sync(&mut self) {
         let Phase::Running { primary: true, synced: false } = self.phase else { return };
         let caught_up = self.feed.is_running()
-            && self.feed.next_index() > self.order.committed_state().index
+            && self.feed.next_index() + SYNCED_WITHIN as u64 > self.order.commit()
+            && self.feed.delivered() >= self.connected_seqno
             && self.feed.view().position(&self.me.id).is_some()
             && self.finished() + SYNCED_WITHIN >= self.feed.delivered();
         if caught_up && self.desyncs == 0 && self.donations.is_empty() {

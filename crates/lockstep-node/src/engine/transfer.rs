@@ -56,7 +56,7 @@ impl Engine {
             self.tell(leader, &message);
         }
         let delivered = self.feed.delivered();
-        if self.feed.is_running() && self.finished() >= delivered {
+        if self.feed.is_running() {
             let ready: Vec<usize> = (0..self.donations.len())
                 .filter(|&at| !self.donations[at].handed_over && self.donations[at].at_least <= delivered)
                 .collect();

@@ -1,5 +1,11 @@
 //! A front end that is a few lines: the order of calls that a server's provider makes.
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "shared by several test programs")]
+#![allow(
+    dead_code,
+    clippy::type_complexity,
+    unreachable_pub,
+    missing_docs,
+    reason = "shared by several test programs"
+)]
 
 use lockstep_node::core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
 use lockstep_node::core::{EntryKind, Gtid, Seqno};
