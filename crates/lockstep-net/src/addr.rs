@@ -184,16 +184,14 @@ fn parse_hosts(hosts: &str, default_port: u16) -> Result<Vec<Address>, AddrError
     if hosts.trim().is_empty() {
         return Ok(out);
     }
-    for piece in hosts.split(',') {
-        if piece.trim().is_empty() {
-            return Err(AddrError::NoHost(hosts.into()));
-        }
+    // Galera takes a trailing comma. But a list of nothing else must not become "start a new cluster".
+    for piece in hosts.split(',').filter(|p| !p.trim().is_empty()) {
         let address = Address::parse(piece, default_port)?;
         if !out.contains(&address) {
             out.push(address);
         }
     }
-    Ok(out)
+    if out.is_empty() { Err(AddrError::NoHost(hosts.into())) } else { Ok(out) }
 }
 
 fn split_options(text: &str) -> Result<(&str, Options), AddrError> {

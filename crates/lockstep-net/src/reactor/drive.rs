@@ -39,7 +39,7 @@ impl Reactor {
         if events.len() > before || !self.again.is_empty() || !self.waker.may_sleep() {
             wait = Duration::ZERO;
         }
-        let mut mio_events = std::mem::replace(&mut self.mio_events, Events::with_capacity(1));
+        let mut mio_events = std::mem::replace(&mut self.mio_events, Events::with_capacity(0));
         let result = self.poll.poll(&mut mio_events, Some(wait));
         self.waker.awake();
         match result {
@@ -99,7 +99,8 @@ impl Reactor {
                 }
             }
         } else if let Some(http) = self.https.get_mut(&id) {
-            http.event(event.is_readable() || event.is_read_closed(), event.is_writable(), event.is_error());
+            let gone = event.is_error() || event.is_write_closed();
+            http.event(event.is_readable() || event.is_read_closed(), event.is_writable(), gone);
             http.write(now);
         }
         self.again.insert(id);

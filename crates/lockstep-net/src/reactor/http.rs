@@ -1,12 +1,13 @@
 //! One connection of the status service.
 
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 
+use super::listen::send_vectored;
 use crate::proto::Output;
 use crate::status::{Parser, Progress, response_head};
 
@@ -32,10 +33,10 @@ impl Stream {
         }
     }
 
-    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    fn write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Self::Tcp(s) => s.write_vectored(slices),
-            Self::Unix(s) => s.write_vectored(slices),
+            Self::Tcp(s) => send_vectored(s, slices),
+            Self::Unix(s) => send_vectored(s, slices),
         }
     }
 
@@ -72,7 +73,16 @@ pub(crate) struct Http {
     writable: bool,
     timeout: Duration,
     deadline: Instant,
+    /// When even a reader that takes a little now and then is dropped.
+    limit: Option<Instant>,
+    /// Bytes that came behind the request.
+    surplus: usize,
 }
+
+/// The longest time for an answer to leave, in timeouts.
+const WRITE_LIMIT: u32 = 12;
+/// Bytes behind a request that are read and thrown away before the client is dropped.
+const SURPLUS_MAX: usize = 64 * 1024;
 
 impl Http {
     pub(crate) fn new(stream: Stream, timeout: Duration, now: Instant) -> Http {
@@ -88,14 +98,17 @@ impl Http {
             writable: true,
             timeout,
             deadline: now + timeout,
+            limit: None,
+            surplus: 0,
         }
     }
 
     /// What an event of the socket says.
-    pub(crate) fn event(&mut self, readable: bool, writable: bool, error: bool) {
+    pub(crate) fn event(&mut self, readable: bool, writable: bool, gone: bool) {
         self.readable |= readable;
         self.writable |= writable;
-        if error {
+        if gone && self.stage != Stage::Reading {
+            // Nobody is left to read the answer. (Of a request half read, the rest is still to be read.)
             self.stage = Stage::Dead;
         }
     }
@@ -156,6 +169,10 @@ impl Http {
                 }
             };
             if self.stage != Stage::Reading {
+                self.surplus += n;
+                if self.surplus > SURPLUS_MAX {
+                    self.stage = Stage::Dead;
+                }
                 continue;
             }
             match self.parser.push(&buf[..n]) {
@@ -189,6 +206,7 @@ impl Http {
         }
         self.stage = Stage::Writing;
         self.deadline = now + self.timeout;
+        self.limit = Some(now + self.timeout * WRITE_LIMIT);
     }
 
     /// Writes what the socket takes. A reader that takes nothing for the timeout is dropped.
@@ -200,6 +218,9 @@ impl Http {
                 Ok(n) => {
                     self.output.written(n);
                     self.deadline = now + self.timeout;
+                    if let Some(limit) = self.limit {
+                        self.deadline = self.deadline.min(limit);
+                    }
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.writable = false,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}

@@ -1,8 +1,9 @@
 //! Opening sockets to listen on, with errors that name the address, and options common to all connections.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -20,21 +21,37 @@ const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
 const BACKLOG: i32 = 128;
 
 /// Opens listeners on all addresses, or none.
+///
+/// A name may have addresses that this machine has not (`localhost` is often `::1` too where IPv6 is off): one is enough.
 pub(crate) fn tcp(addrs: &[Address]) -> Result<Vec<TcpListener>, ListenError> {
     let mut numeric: Vec<SocketAddr> = Vec::new();
+    let mut groups: Vec<Vec<SocketAddr>> = Vec::new();
     for addr in addrs {
         if addr.scheme == Scheme::Ssl {
             return Err(ListenError::Tls(addr.to_string()));
         }
         let found =
             resolve::within(addr, RESOLVE_LIMIT).map_err(|e| ListenError::Resolve(addr.to_string(), e))?;
-        for addr in found {
-            if !numeric.contains(&addr) {
-                numeric.push(addr);
+        let fresh: Vec<SocketAddr> = found.into_iter().filter(|a| !numeric.contains(a)).collect();
+        numeric.extend(&fresh);
+        groups.push(fresh);
+    }
+    let mut out = Vec::new();
+    for group in groups {
+        let mut missing = None;
+        let before = out.len();
+        for addr in &group {
+            match tcp_one(*addr, &numeric) {
+                Ok(listener) => out.push(listener),
+                Err(e @ ListenError::NotLocal(_)) => missing = Some(e),
+                Err(e) => return Err(e),
             }
         }
+        if let Some(e) = missing.filter(|_| out.len() == before) {
+            return Err(e);
+        }
     }
-    numeric.iter().map(|addr| tcp_one(*addr, &numeric)).collect()
+    Ok(out)
 }
 
 fn tcp_one(addr: SocketAddr, all: &[SocketAddr]) -> Result<TcpListener, ListenError> {
@@ -57,6 +74,7 @@ fn tcp_one(addr: SocketAddr, all: &[SocketAddr]) -> Result<TcpListener, ListenEr
         match e.kind() {
             ErrorKind::AddrInUse => ListenError::InUse(name),
             ErrorKind::AddrNotAvailable => ListenError::NotLocal(name),
+            _ if e.raw_os_error() == Some(libc::EAFNOSUPPORT) => ListenError::NotLocal(name),
             _ => ListenError::Io(name, e),
         }
     })
@@ -76,12 +94,17 @@ pub(crate) fn tune(stream: &TcpStream, silence: Duration) {
     let _ = socket.set_tcp_user_timeout(Some(silence));
 }
 
+/// `writev` for a socket, but without SIGPIPE: as a guest in a server's process we do not decide what that signal does.
+pub(crate) fn send_vectored(socket: &impl AsFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    SockRef::from(socket).send_vectored_with_flags(slices, libc::MSG_NOSIGNAL)
+}
+
 /// A Unix socket in the file system, mode 0600, and how to recognise it there.
 #[derive(Debug)]
 pub(crate) struct UnixSocket {
     path: PathBuf,
-    /// Device and inode, as it was made.
-    made: (u64, u64),
+    /// Device and inode, as it was made; `None` once it is known to have vanished.
+    made: Option<(u64, u64)>,
 }
 
 impl UnixSocket {
@@ -101,7 +124,7 @@ impl UnixSocket {
             socket.listen(BACKLOG)?;
             let meta = fs::symlink_metadata(path)?;
             let listener = UnixListener::from_std(socket.into());
-            Ok((UnixSocket { path: path.to_owned(), made: (meta.dev(), meta.ino()) }, listener))
+            Ok((UnixSocket { path: path.to_owned(), made: Some((meta.dev(), meta.ino())) }, listener))
         };
         open().map_err(|e| match e.kind() {
             ErrorKind::AddrInUse => ListenError::InUse(name),
@@ -113,9 +136,14 @@ impl UnixSocket {
         &self.path
     }
 
+    /// It has vanished: whatever comes to its path from now on, perhaps with its old inode number, is not this one.
+    pub(crate) fn disown(&mut self) {
+        self.made = None;
+    }
+
     /// Whether what is at the path is still this socket.
     pub(crate) fn in_place(&self) -> bool {
-        fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.made)
+        fs::symlink_metadata(&self.path).is_ok_and(|m| Some((m.dev(), m.ino())) == self.made)
     }
 }
 
@@ -138,8 +166,12 @@ fn clear_stale(path: &Path, name: &str) -> Result<(), ListenError> {
     if !meta.file_type().is_socket() {
         return Err(ListenError::NotASocket(name.to_owned()));
     }
-    // A full backlog answers at once too, with EAGAIN: somebody lives there.
-    match std::os::unix::net::UnixStream::connect(path) {
+    // Not blocking, because to a full backlog `connect` would wait; that one answers EAGAIN: somebody lives there.
+    let answer = Socket::new(Domain::UNIX, Type::STREAM, None).and_then(|socket| {
+        socket.set_nonblocking(true)?;
+        socket.connect(&SockAddr::unix(path)?)
+    });
+    match answer {
         Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {}
         _ => return Err(ListenError::InUse(name.to_owned())),
     }

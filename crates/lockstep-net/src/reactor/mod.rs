@@ -350,7 +350,8 @@ impl Reactor {
 
     // ---- dialing
 
-    /// Dials an address once. The outcome is `PeerUp` or `DialFailed`.
+    /// Dials an address once. The outcome is `PeerUp` or `DialFailed`. Does nothing while the address is being dialed,
+    /// is kept, or is connected.
     pub fn dial(&mut self, addr: &Address) {
         self.add_target(addr, false);
     }

@@ -1,11 +1,12 @@
 //! One socket to a member, driving one [`Connection`].
 
-use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::io::{ErrorKind, IoSlice, Read};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Instant;
 
 use mio::net::TcpStream;
 
+use super::listen::send_vectored;
 use crate::proto::Connection;
 
 /// Most bytes read from one connection before the others have their turn.
@@ -92,7 +93,7 @@ impl Peer {
             let mut slices = [IoSlice::new(&[]); SLICES];
             let n = self.conn.slices(&mut slices);
             let offered: usize = slices[..n].iter().map(|s| s.len()).sum();
-            match self.stream.write_vectored(&slices[..n]) {
+            match send_vectored(&self.stream, &slices[..n]) {
                 Ok(n) => {
                     self.conn.written(n);
                     if n < offered {

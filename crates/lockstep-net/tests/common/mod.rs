@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use lockstep_net::{Address, Bytes, Config, Event, Reactor};
+use lockstep_net::{Address, Bytes, Config, ConnId, DialError, DownReason, Event, PeerHello, Reactor};
 
 /// Nothing that the tests wait for takes this long unless it is broken.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -64,4 +64,79 @@ pub fn until<T>(
 
 pub fn numeric(addr: SocketAddr) -> Address {
     Address::numeric(addr)
+}
+
+pub fn up(e: &Event) -> Option<(ConnId, PeerHello)> {
+    match e {
+        Event::PeerUp { conn, hello } => Some((*conn, hello.clone())),
+        _ => None,
+    }
+}
+
+pub fn ready(e: &Event) -> Option<ConnId> {
+    match e {
+        Event::Ready { conn } => Some(*conn),
+        _ => None,
+    }
+}
+
+pub fn down(e: &Event) -> Option<(ConnId, DownReason)> {
+    match e {
+        Event::PeerDown { conn, reason } => Some((*conn, reason.clone())),
+        _ => None,
+    }
+}
+
+pub fn frame(e: &Event) -> Option<(u8, Bytes)> {
+    match e {
+        Event::Frame { kind, payload, .. } => Some((*kind, payload.clone())),
+        _ => None,
+    }
+}
+
+pub fn dial_failed(e: &Event) -> Option<(String, DialError)> {
+    match e {
+        Event::DialFailed { addr, error } => Some((addr.clone(), error.clone())),
+        _ => None,
+    }
+}
+
+pub fn noise(e: &Event) -> Option<String> {
+    match e {
+        Event::Noise { what, .. } => Some(what.clone()),
+        _ => None,
+    }
+}
+
+/// Whoever is up is accepted, until both are ready; the connection as each of them knows it.
+pub fn make_ready(a: &mut Node, b: &mut Node) -> (ConnId, ConnId) {
+    let (mut at_a, mut at_b) = (None, None);
+    until(&mut [a, b], "both ready", |n| {
+        for (node, at) in n.iter_mut().zip([&mut at_a, &mut at_b]) {
+            if let Some((conn, _)) = node.take(up) {
+                node.reactor.accept(conn);
+            }
+            *at = at.or(node.take(ready));
+        }
+        at_a.zip(at_b)
+    })
+}
+
+/// Connects `a` to `b`, for good.
+pub fn connect(a: &mut Node, b: &mut Node) -> (ConnId, ConnId) {
+    let addr = b.listen();
+    a.reactor.keep(&numeric(addr));
+    make_ready(a, b)
+}
+
+/// One frame each way: the two still talk, on these connections.
+pub fn still_talk(a: &mut Node, ca: ConnId, b: &mut Node, cb: ConnId) {
+    say(a, ca, b);
+    say(b, cb, a);
+}
+
+fn say(from: &mut Node, conn: ConnId, to: &mut Node) {
+    from.reactor.send(conn, 99, &[Bytes::from_static(b"still there?")]).unwrap();
+    from.reactor.flush();
+    until(&mut [from, to], "a frame on the old connection", |n| n[1].take(frame).filter(|f| f.0 == 99));
 }
