@@ -1,2 +1,208 @@
-//! The simulator.
-fn main() {}
+//! `lockstep-sim`: seeds in, verdict out.
+
+use clap::{Parser, ValueEnum};
+use lockstep_sim::{Counters, Mutation, Outcome, Settings, simulate};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// After so many failing seeds there is enough to look at.
+const ENOUGH: u64 = 10;
+
+/// Runs the ordering core and the log of Lockstep under faults, and checks every step.
+#[derive(Parser, Debug)]
+#[command(name = "lockstep-sim", version)]
+struct Args {
+    /// Run this seed alone.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Run seeds for so many minutes.
+    #[arg(long, default_value_t = 10.0)]
+    minutes: f64,
+    /// Run so many seeds, however long it takes.
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// The first seed; the time of day decides if it is not given.
+    #[arg(long)]
+    from: Option<u64>,
+    /// How many seeds run at a time.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Print what happens, a line per event (with --seed).
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// Print only what happens from this second of simulated time on.
+    #[arg(long, default_value_t = 0.0, requires = "trace")]
+    trace_from: f64,
+    /// Plant a fault in the core: violations are then what should be seen.
+    #[arg(long)]
+    mutate: Option<Mutate>,
+    /// Check only what users were promised, not what members owe each other.
+    #[arg(long)]
+    outcomes_only: bool,
+    /// Say for every seed what was counted.
+    #[arg(long)]
+    verbose: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Mutate {
+    VoteNotPersisted,
+    AckBeforeFsync,
+    CommitAcrossTerms,
+    MembershipTooEarly,
+}
+
+impl Mutate {
+    fn mutation(self) -> Mutation {
+        match self {
+            Mutate::VoteNotPersisted => Mutation::VoteNotPersisted,
+            Mutate::AckBeforeFsync => Mutation::AckBeforeFsync,
+            Mutate::CommitAcrossTerms => Mutation::CommitAcrossTerms,
+            Mutate::MembershipTooEarly => Mutation::MembershipTooEarly,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Sum {
+    seeds: u64,
+    simulated: u64,
+    entries: u64,
+    elections: u64,
+    acknowledged: u64,
+    violations: u64,
+    counters: Counters,
+}
+
+impl Sum {
+    fn add(&mut self, outcome: &Outcome) {
+        self.seeds += 1;
+        self.simulated += outcome.simulated;
+        self.entries += outcome.entries;
+        self.elections += outcome.elections;
+        self.acknowledged += outcome.acknowledged;
+        self.violations += u64::from(outcome.violation.is_some());
+        self.counters.add(&outcome.counters);
+    }
+
+    fn hours(&self) -> f64 {
+        self.simulated as f64 / 3.6e9
+    }
+}
+
+/// The command that shows what a seed does.
+fn replay(args: &Args, seed: u64) -> String {
+    let mut text = format!("lockstep-sim --seed {seed} --trace");
+    if let Some(value) = args.mutate.and_then(|m| m.to_possible_value()) {
+        text += &format!(" --mutate {}", value.get_name());
+    }
+    if args.outcomes_only {
+        text += " --outcomes-only";
+    }
+    text
+}
+
+fn settings(args: &Args, seed: u64) -> Settings {
+    Settings {
+        mutation: args.mutate.map(Mutate::mutation),
+        trace: args.trace,
+        trace_from: (args.trace_from * 1e6) as u64,
+        promises: !args.outcomes_only,
+        ..Settings::seed(seed)
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let first = args.seed.or(args.from).unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        now.as_secs() * 1_000
+    });
+    let count = if args.seed.is_some() { Some(1) } else { args.seeds };
+    let until = Instant::now() + Duration::from_secs_f64(args.minutes.max(0.0) * 60.0);
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let sum = Mutex::new((Sum::default(), Instant::now()));
+    if count.is_none() {
+        eprintln!("seeds from {first} on, for {} minutes", args.minutes);
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..args.threads.max(1) {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let over = match count {
+                        Some(count) => at >= count,
+                        None => Instant::now() >= until,
+                    };
+                    if over {
+                        return;
+                    }
+                    let outcome = simulate(settings(&args, first + at));
+                    let Ok(mut guard) = sum.lock() else { return };
+                    let (sum, told) = &mut *guard;
+                    sum.add(&outcome);
+                    if args.verbose {
+                        println!("{outcome:?}");
+                    }
+                    if let Some(text) = &outcome.violation {
+                        println!(
+                            "VIOLATION seed {} {text} | replay: {}",
+                            outcome.seed,
+                            replay(&args, outcome.seed)
+                        );
+                        if sum.violations >= ENOUGH {
+                            stop.store(true, Ordering::Relaxed);
+                        }
+                    }
+                    if told.elapsed() > Duration::from_secs(20) {
+                        *told = Instant::now();
+                        eprintln!(
+                            "{} seeds, {:.1} cluster hours, {} entries, {} violations",
+                            sum.seeds,
+                            sum.hours(),
+                            sum.entries,
+                            sum.violations
+                        );
+                    }
+                }
+            });
+        }
+    });
+    let sum = match sum.into_inner() {
+        Ok((sum, _)) => sum,
+        Err(_) => {
+            eprintln!("lockstep-sim failed; this is a fault of the simulator itself");
+            return ExitCode::from(2);
+        }
+    };
+    let c = &sum.counters;
+    println!(
+        "elections={} acknowledged={} reads={} proposals={} starts={} changes={} bases={} fetches={} transfers={} \
+         heals={} longest_heal_ms={} messages={} syncs={} events={}",
+        sum.elections,
+        sum.acknowledged,
+        c.reads,
+        c.proposals,
+        c.starts,
+        c.changes,
+        c.bases,
+        c.fetches,
+        c.transfers,
+        c.heals,
+        c.longest_heal / 1000,
+        c.messages,
+        c.syncs,
+        c.events
+    );
+    println!(
+        "seeds={} cluster_hours={:.2} entries={} faults={} violations={}",
+        sum.seeds,
+        sum.hours(),
+        sum.entries,
+        c.faults,
+        sum.violations
+    );
+    if sum.violations > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

@@ -1,0 +1,200 @@
+//! When faults end: everything comes back, within a bound, and all logs are the same.
+
+use crate::cluster::{Cluster, Event, MACHINES};
+use crate::history::{Check, Violation, hold};
+use crate::machine::{Fate, Input, Name, slot_of};
+use crate::mirror::Mark;
+use crate::profile::{MS, SECOND};
+use lockstep_core::{Entry, Index, Micros};
+
+/// So long may it take until everybody has everything, after the last fault.
+pub(crate) const HEALING: Micros = 60 * SECOND;
+
+impl Cluster {
+    /// Faults end.
+    pub(crate) fn heal(&mut self) -> Check {
+        self.tell(format_args!("everything heals"));
+        self.trouble = false;
+        self.round += 1;
+        self.healed_at = self.now;
+        self.healed_with = 0;
+        self.mend_network();
+        for slot in 0..MACHINES {
+            let machine = &mut self.machines[slot];
+            machine.speed = self.profile.disk;
+            machine.disk.clear_faults();
+            machine.disk_fails = false;
+            if let Some(process) = &mut machine.process
+                && process.paused_until > self.now
+            {
+                process.paused_until = self.now;
+                let life = process.life;
+                self.queue.push(self.now, Event::Resume { slot, life });
+            }
+            let after = self.rng.between(0, 500 * MS);
+            self.start_later(slot, after);
+        }
+        for slot in 0..MACHINES {
+            if self.machines[slot].process.is_some() {
+                self.notice(slot, true);
+            }
+        }
+        self.queue.push(self.now + 100 * MS, Event::Calm);
+        Ok(())
+    }
+
+    /// Has everything come back?
+    pub(crate) fn calm(&mut self) -> Check {
+        self.revive_members();
+        let up = self.machines.iter().all(|m| !m.starting);
+        if up && self.healed_with == 0 {
+            // One proposal of every member shows that all of them can.
+            self.healed_with = self.history.committed() + 1;
+            for slot in 0..MACHINES {
+                let machine = &self.machines[slot];
+                let member =
+                    machine.process.as_ref().is_some_and(|p| p.membership.get(&machine.id).is_some());
+                if member {
+                    self.propose(slot, 1)?;
+                    self.input(slot, Input::Nothing)?;
+                }
+            }
+        }
+        let missing = if up && self.healed_with > 0 { self.what_is_missing() } else { Some("starts".into()) };
+        let Some(missing) = missing else {
+            let took = self.now - self.healed_at;
+            self.tell(format_args!("all is well after {} ms", took / MS));
+            self.counters.heals += 1;
+            self.counters.longest_heal = self.counters.longest_heal.max(took);
+            self.all_alike()?;
+            if self.now < self.profile.length {
+                let after = self.rng.between(MS, self.profile.fault_every);
+                self.begin_trouble(after);
+            } else {
+                self.done = true;
+            }
+            return Ok(());
+        };
+        hold!(
+            self.now < self.healed_at + HEALING,
+            "progress returns when faults end",
+            "{} s after the last fault: {missing}",
+            HEALING / SECOND
+        );
+        self.queue.push(self.now + 50 * MS, Event::Calm);
+        Ok(())
+    }
+
+    /// Who reads in its old log that it was removed stops, though it may have been taken in again since: whoever
+    /// looks after the processes starts it again.
+    fn revive_members(&mut self) {
+        let Some(leader) = self.leader() else { return };
+        let Some(chief) = &self.machines[leader].process else { return };
+        for id in chief.membership.clone().members.iter().map(|m| m.id) {
+            self.start_later(slot_of(&id), MS);
+        }
+    }
+
+    /// Why not all is well yet.
+    fn what_is_missing(&self) -> Option<String> {
+        let Some(leader) = self.leader() else { return Some("nobody leads".into()) };
+        let Some(chief) = &self.machines[leader].process else { return Some("nobody leads".into()) };
+        let last = chief.order.last_index();
+        if chief.order.commit() < last || self.history.committed() < self.healed_with {
+            return Some(format!(
+                "{} leads and has committed {} of {last}",
+                Name(leader),
+                chief.order.commit()
+            ));
+        }
+        let local = |slot: usize| self.machines[slot].clock.local(self.now);
+        if !chief.order.has_quorum(local(leader)) {
+            return Some(format!("{} leads and hears no majority", Name(leader)));
+        }
+        for id in chief.membership.members.iter().map(|m| m.id) {
+            let slot = slot_of(&id);
+            let machine = &self.machines[slot];
+            if machine.fate == Fate::Lost {
+                continue;
+            }
+            let Some(p) = &machine.process else { return Some(format!("{} does not run", Name(slot))) };
+            let order = &p.order;
+            let well = order.leader() == Some(self.machines[leader].id)
+                && order.last_index() == last
+                && order.commit() == last
+                && order.deliverable() == last
+                && order.has_quorum(local(slot))
+                && order.outstanding() == (0, 0)
+                && p.reads.is_empty()
+                && machine.server.position == Some(last);
+            if !well {
+                return Some(format!(
+                    "{} leads up to {last}; {} follows {:?} in term {}, its log ends at {}, committed {}, on disk \
+                     {}, database {:?}, own proposals {:?}, reads {:?}, sees a quorum: {}",
+                    Name(leader),
+                    Name(slot),
+                    order.leader().map(|l| slot_of(&l)),
+                    order.term(),
+                    order.last_index(),
+                    order.commit(),
+                    order.persisted(),
+                    machine.server.position,
+                    order.outstanding(),
+                    p.reads,
+                    order.has_quorum(local(slot))
+                ));
+            }
+        }
+        None
+    }
+
+    /// All is well: then all logs, in memory and on disk, are one.
+    fn all_alike(&mut self) -> Check {
+        // Those who were removed and never heard of it may believe what they like.
+        let membership = self.history.state().membership.clone();
+        for id in membership.members.iter().map(|m| m.id) {
+            let slot = slot_of(&id);
+            let machine = &self.machines[slot];
+            let Some(process) = &machine.process else { continue };
+            self.history.log_holds(machine.id, &process.memory)?;
+            hold!(
+                process.order.tail_state() == process.order.committed_state()
+                    && *process.order.committed_state() == *self.history.state(),
+                "all members fold alike",
+                "{}: {:?}, all: {:?}",
+                Name(slot),
+                process.order.tail_state(),
+                self.history.state()
+            );
+            if self.now >= self.profile.length {
+                self.disk_holds(slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The files hold what the process believes.
+    fn disk_holds(&self, slot: usize) -> Check {
+        let Some(process) = &self.machines[slot].process else { return Ok(()) };
+        let wrong = |index: Index, what: String| Violation {
+            rule: "the log gives back what it took",
+            what: format!("{} index {index}: {what}", Name(slot)),
+        };
+        let mut index = process.log.first_index();
+        while index <= process.memory.last() {
+            let records = process.log.read(index, 1 << 20).map_err(|e| wrong(index, e.to_string()))?;
+            if records.is_empty() {
+                return Err(wrong(index, "nothing there".into()));
+            }
+            for record in records {
+                let entry = Entry::decode_body(record.index, record.term, record.body)
+                    .map_err(|e| wrong(index, e.to_string()))?;
+                if entry.index != index || process.memory.get(index) != Some(Mark::of(&entry)) {
+                    return Err(wrong(index, format!("{entry:?}")));
+                }
+                index += 1;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,396 @@
+//! What must be true, checked at every step against all that has ever been seen.
+//!
+//! Two kinds of rules. *Outcomes* are what users were promised: one order, nothing committed changes or disappears,
+//! every acknowledged proposal is there exactly once, reads see what was acknowledged. *Promises* are what members
+//! owe each other for the outcomes to hold (a vote that is answered is on the disk, an entry that counts as committed
+//! is on the disks of a majority): they are broken earlier and oftener, so a fault is found sooner by them. They can
+//! be switched off, to show that the histories are hard enough for the outcomes alone to tell.
+
+use crate::mirror::{Mark, Mirror};
+use crate::trace::hash_bytes;
+use bytes::Bytes;
+use lockstep_core::members::Membership;
+use lockstep_core::state::State;
+use lockstep_core::{Entry, EntryKind, Index, MemberId, ProposalId, Seqno, Term};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A broken rule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// The rule's short name.
+    pub rule: &'static str,
+    /// What was seen.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.rule, self.what)
+    }
+}
+
+/// Fails with a [`Violation`] unless the condition holds.
+macro_rules! hold {
+    ($condition:expr, $rule:literal, $($what:tt)+) => {
+        if !$condition {
+            return Err($crate::history::Violation { rule: $rule, what: format!($($what)+) });
+        }
+    };
+}
+pub(crate) use hold;
+
+/// The result of a check.
+pub type Check = Result<(), Violation>;
+
+/// An entry that somebody has counted as committed.
+#[derive(Clone, Copy, Debug)]
+struct Fixed {
+    mark: Mark,
+    /// The term of whoever saw it committed first: leaders of later terms must hold it.
+    seen_in: Term,
+    seqno: Seqno,
+    /// Of the folded state after it.
+    state_hash: u64,
+}
+
+/// An entry that somebody has put in a log.
+#[derive(Debug)]
+struct Placed {
+    hash: u64,
+    prev_term: Term,
+    /// Until it is committed.
+    entry: Option<Entry>,
+}
+
+#[derive(Debug)]
+struct Proposed {
+    hash: u64,
+    index: Option<Index>,
+    acknowledged: bool,
+}
+
+/// Who saw entries committed, and what it knew.
+#[derive(Debug)]
+pub struct Witness<'a> {
+    /// The member.
+    pub id: MemberId,
+    /// Its terms before and after the round in which it saw this.
+    pub terms: (Term, Term),
+    /// The memberships that were in force for it in that round.
+    pub memberships: &'a [std::sync::Arc<Membership>],
+    /// Its log in memory.
+    pub log: &'a Mirror,
+}
+
+/// All that has been seen in one simulation.
+#[derive(Debug)]
+pub struct History {
+    promises: bool,
+    leaders: BTreeMap<Term, (MemberId, u64)>,
+    votes: FxHashMap<(MemberId, Term), MemberId>,
+    placed: FxHashMap<(Index, Term), Placed>,
+    /// `fixed[i]` is index i + 1.
+    fixed: Vec<Fixed>,
+    /// The fold of `fixed`.
+    state: State,
+    proposals: BTreeMap<ProposalId, Proposed>,
+    acknowledged: u64,
+}
+
+/// The hash by which a proposal is recognised in the log.
+pub fn proposal_hash(kind: EntryKind, payload: &Bytes) -> u64 {
+    hash_bytes(kind as u64, payload)
+}
+
+fn state_hash(state: &State) -> u64 {
+    hash_bytes(0, &state.to_bytes())
+}
+
+impl History {
+    /// Nothing seen; the log begins after this state. `promises`: check the inner rules too.
+    pub fn new(genesis: State, promises: bool) -> History {
+        History {
+            promises,
+            leaders: BTreeMap::new(),
+            votes: FxHashMap::default(),
+            placed: FxHashMap::default(),
+            fixed: Vec::new(),
+            state: genesis,
+            proposals: BTreeMap::new(),
+            acknowledged: 0,
+        }
+    }
+
+    /// Whether the inner rules are checked too.
+    pub fn promises(&self) -> bool {
+        self.promises
+    }
+
+    /// The highest index that anybody has seen committed.
+    pub fn committed(&self) -> Index {
+        self.fixed.len() as u64
+    }
+
+    /// The seqno at that index.
+    pub fn seqno(&self) -> Seqno {
+        self.state.seqno
+    }
+
+    /// The fold of all that is committed.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The seqno of the log up to a committed index.
+    pub fn seqno_at(&self, index: Index) -> Option<Seqno> {
+        self.fixed.get(usize::try_from(index.checked_sub(1)?).ok()?).map(|f| f.seqno)
+    }
+
+    /// How many proposals were acknowledged to their clients.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// How many leaders there have been.
+    pub fn elections(&self) -> usize {
+        self.leaders.len()
+    }
+
+    fn fixed_at(&self, index: Index) -> Option<&Fixed> {
+        self.fixed.get(usize::try_from(index.checked_sub(1)?).ok()?)
+    }
+
+    /// A member leads: nobody else ever did in this term, and it holds all that was committed before.
+    pub fn leads(&mut self, id: MemberId, life: u64, term: Term, log: &Mirror) -> Check {
+        let first = *self.leaders.entry(term).or_insert((id, life));
+        hold!(
+            first == (id, life),
+            "one leader a term",
+            "{id:?} (life {life}) leads term {term}, as did {:?} (life {})",
+            first.0,
+            first.1
+        );
+        // By log matching it holds what precedes the last one, if it holds that.
+        let last = self.fixed.iter().rposition(|f| f.seen_in < term);
+        if let Some(at) = last {
+            let index = at as u64 + 1;
+            let Fixed { mark, seen_in, .. } = self.fixed[at];
+            hold!(
+                index <= log.base || log.get(index) == Some(mark),
+                "a leader holds all that was committed",
+                "{id:?} leads term {term} with {:?} at index {index}, its log ends at {}; committed in term \
+                 {seen_in}: {mark:?}",
+                log.get(index),
+                log.last()
+            );
+        }
+        Ok(())
+    }
+
+    /// A member voted, and said so.
+    pub fn votes(&mut self, id: MemberId, term: Term, candidate: MemberId) -> Check {
+        let first = *self.votes.entry((id, term)).or_insert(candidate);
+        hold!(
+            first == candidate,
+            "one vote a term",
+            "{id:?} voted for {candidate:?} in term {term}, having voted for {first:?}"
+        );
+        Ok(())
+    }
+
+    /// A member puts an entry in its log, after one of `prev_term`. The same place and term mean the same entry and
+    /// the same entries before it, everywhere.
+    pub fn places(&mut self, id: MemberId, entry: &Entry, mark: Mark, prev_term: Term) -> Check {
+        let committed = self.committed();
+        let place = self.placed.entry((entry.index, entry.term)).or_insert_with(|| Placed {
+            hash: mark.hash,
+            prev_term,
+            entry: (entry.index > committed).then(|| entry.clone()),
+        });
+        hold!(
+            place.hash == mark.hash && place.prev_term == prev_term,
+            "logs match",
+            "{id:?} places another entry at index {} of term {} (term before it {prev_term}, elsewhere {})",
+            entry.index,
+            entry.term,
+            place.prev_term
+        );
+        Ok(())
+    }
+
+    /// A member counts all up to `to` as committed, before it was up to `from`. `on_disk` says how many voters of a
+    /// membership have an entry on disk.
+    pub fn commits(
+        &mut self,
+        witness: &Witness<'_>,
+        from: Index,
+        to: Index,
+        on_disk: impl Fn(&Membership, Index, Term) -> usize,
+    ) -> Check {
+        let Witness { id, terms, memberships, log } = witness;
+        hold!(
+            to <= log.last(),
+            "commit within the log",
+            "{id:?} commits up to {to}, its log ends at {}",
+            log.last()
+        );
+        for index in from.max(log.base) + 1..=to.min(self.committed()) {
+            let (mine, fixed) = (log.get(index), self.fixed[index as usize - 1].mark);
+            hold!(
+                mine == Some(fixed),
+                "a committed entry never changes",
+                "{id:?} counts {mine:?} at index {index} as committed, where {fixed:?} was committed"
+            );
+        }
+        if to <= self.committed() {
+            return Ok(());
+        }
+        let top = log.get(to).map_or(0, |m| m.term);
+        if self.promises {
+            hold!(
+                (terms.0..=terms.1).contains(&top),
+                "only entries of the own term are counted",
+                "{id:?} of terms {terms:?} is the first to count index {to}, of term {top}, as committed"
+            );
+            let counts: Vec<_> = memberships.iter().map(|m| (on_disk(m, to, top), m.majority())).collect();
+            hold!(
+                counts.iter().any(|(have, need)| have >= need),
+                "committed is on the disks of a majority",
+                "{id:?} counts index {to} of term {top} as committed; on disk (has, needs): {counts:?}"
+            );
+        }
+        for index in self.committed() + 1..=to {
+            self.fix(id, index, terms.1, log)?;
+        }
+        Ok(())
+    }
+
+    /// One more entry can no longer change.
+    fn fix(&mut self, id: &MemberId, index: Index, seen_in: Term, log: &Mirror) -> Check {
+        let mark = log.get(index).ok_or_else(|| Violation {
+            rule: "commit within the log",
+            what: format!(
+                "{id:?} commits index {index}, which its log no longer holds and nobody had committed"
+            ),
+        })?;
+        let entry = self.placed.get_mut(&(index, mark.term)).and_then(|p| p.entry.take());
+        let entry = entry.ok_or_else(|| Violation {
+            rule: "entries come from logs",
+            what: format!("{id:?} commits index {index} of term {}, which nobody placed", mark.term),
+        })?;
+        let pid = entry.proposal;
+        if !pid.member.is_nil() {
+            hold!(
+                self.state.is_next(&pid),
+                "sessions are dense",
+                "{pid:?} is committed at index {index} after {:?}",
+                self.state.sessions.get(&pid.member)
+            );
+            let known = self.proposals.get_mut(&pid).ok_or_else(|| Violation {
+                rule: "only proposals are committed",
+                what: format!("{pid:?} at index {index} was never proposed, or was withdrawn"),
+            })?;
+            hold!(
+                known.hash == proposal_hash(entry.kind, &entry.payload),
+                "a proposal arrives unchanged",
+                "{pid:?} at index {index} is not what was proposed"
+            );
+            hold!(
+                known.index.is_none(),
+                "exactly once",
+                "{pid:?} is committed at index {index} and at {:?}",
+                known.index
+            );
+            known.index = Some(index);
+        }
+        self.state.apply(&entry).map_err(|error| Violation {
+            rule: "the log can be folded",
+            what: format!("index {index}: {error}: {entry:?}"),
+        })?;
+        let state_hash = state_hash(&self.state);
+        self.fixed.push(Fixed { mark, seen_in, seqno: self.state.seqno, state_hash });
+        Ok(())
+    }
+
+    /// A member's fold up to what it counts as committed is everybody's.
+    pub fn folds(&self, id: MemberId, state: &State) -> Check {
+        if let Some(fixed) = self.fixed_at(state.index) {
+            hold!(
+                fixed.state_hash == state_hash(state),
+                "all members fold alike",
+                "{id:?} at index {}: {state:?}",
+                state.index
+            );
+        }
+        Ok(())
+    }
+
+    /// A member hands an entry to its server.
+    pub fn delivers(&self, id: MemberId, entry: &Entry) -> Check {
+        let fixed = self.fixed_at(entry.index).map(|f| f.mark);
+        hold!(
+            fixed == Some(Mark::of(entry)),
+            "all members deliver alike",
+            "{id:?} delivers {entry:?}, committed is {fixed:?}"
+        );
+        Ok(())
+    }
+
+    /// A client proposes.
+    pub fn proposes(&mut self, pid: ProposalId, hash: u64) -> Check {
+        let old = self.proposals.insert(pid, Proposed { hash, index: None, acknowledged: false });
+        hold!(old.is_none(), "proposals have their own numbers", "{pid:?} was proposed twice");
+        Ok(())
+    }
+
+    /// A proposal that was never sent is taken back; its number will be used again.
+    pub fn withdraws(&mut self, pid: ProposalId) -> Check {
+        let old = self.proposals.remove(&pid);
+        hold!(
+            old.as_ref().is_some_and(|p| p.index.is_none()),
+            "withdrawn is not committed",
+            "{pid:?}: {old:?}"
+        );
+        Ok(())
+    }
+
+    /// The client hears that its proposal is at this index.
+    pub fn acknowledges(&mut self, pid: ProposalId, index: Index) -> Check {
+        let known = self.proposals.get_mut(&pid);
+        hold!(
+            known.as_ref().is_some_and(|p| p.index == Some(index) && !p.acknowledged),
+            "acknowledged is in the log exactly once",
+            "{pid:?} at index {index}: {known:?}"
+        );
+        if let Some(known) = known {
+            known.acknowledged = true;
+            self.acknowledged += 1;
+        }
+        Ok(())
+    }
+
+    /// A read that began when `floor` was committed may be answered once `index` is delivered.
+    pub fn reads(&self, id: MemberId, floor: Index, index: Index) -> Check {
+        hold!(
+            index >= floor,
+            "reads see what was acknowledged",
+            "{id:?} may read at index {index}, {floor} was committed before it asked"
+        );
+        Ok(())
+    }
+
+    /// A whole log holds what was committed.
+    pub fn log_holds(&self, id: MemberId, log: &Mirror) -> Check {
+        for index in log.base + 1..=log.last().min(self.committed()) {
+            let (mine, fixed) = (log.get(index), self.fixed[index as usize - 1].mark);
+            hold!(
+                mine == Some(fixed),
+                "a committed entry never disappears",
+                "{id:?} holds {mine:?} at index {index}, committed is {fixed:?}"
+            );
+        }
+        Ok(())
+    }
+}

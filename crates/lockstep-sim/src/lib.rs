@@ -1,0 +1,108 @@
+//! The deterministic simulator: the very core and log code under a fake clock, network and disk.
+//!
+//! One seed is one history: the seed draws a world ([`profile`]) and all chance in it. Clients propose and read,
+//! faults happen, and every step is checked against all that was ever seen ([`history`]). From time to time all
+//! faults end, and everything must come back within a bound.
+//!
+//! **Invariant:** nothing here depends on anything but the seed: no clock, no thread, no hash map with a random
+//! seed. Two runs of one seed have the same trace.
+#![forbid(unsafe_code)]
+
+mod calm;
+mod clients;
+mod cluster;
+mod faults;
+pub mod history;
+mod machine;
+pub mod mirror;
+pub mod network;
+mod operator;
+mod process;
+pub mod profile;
+pub mod queue;
+pub mod rng;
+mod round;
+pub mod trace;
+
+use cluster::Cluster;
+pub use cluster::{Counters, Settings};
+use lockstep_core::Micros;
+pub use lockstep_core::order::Mutation;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+/// What became of a seed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// The hash of all that happened.
+    pub hash: u64,
+    /// Simulated time, µs.
+    pub simulated: Micros,
+    /// Entries committed.
+    pub entries: u64,
+    /// Proposals acknowledged to their clients.
+    pub acknowledged: u64,
+    /// Leaders elected.
+    pub elections: u64,
+    /// What was counted.
+    pub counters: Counters,
+    /// The broken rule, if one was.
+    pub violation: Option<String>,
+}
+
+thread_local! {
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+    static CATCHING: RefCell<bool> = const { RefCell::new(false) };
+}
+
+/// Panics of simulated code are findings, not noise: they are kept for the outcome.
+fn keep_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if CATCHING.with_borrow(|catching| *catching) {
+                PANIC.with_borrow_mut(|kept| *kept = Some(info.to_string()));
+            } else {
+                before(info);
+            }
+        }));
+    });
+}
+
+/// Runs one seed to its end, or to the first broken rule.
+pub fn simulate(settings: Settings) -> Outcome {
+    keep_panics();
+    let mut cluster = Cluster::new(settings);
+    CATCHING.set(true);
+    let ran = catch_unwind(AssertUnwindSafe(|| cluster.run()));
+    CATCHING.set(false);
+    let violation = match ran {
+        Ok(Ok(())) => None,
+        Ok(Err(violation)) => Some(violation.to_string()),
+        Err(_) => {
+            let text = PANIC.with_borrow_mut(Option::take).unwrap_or_else(|| "?".into());
+            Some(format!("nothing panics: {}", text.replace('\n', " ")))
+        }
+    };
+    let violation = violation.map(|text| {
+        let now = cluster.now;
+        format!("at {}.{:06} s: {text}", now / 1_000_000, now % 1_000_000)
+    });
+    if let Some(text) = &violation {
+        cluster.tell(format_args!("VIOLATION {text}"));
+    }
+    Outcome {
+        seed: settings.seed,
+        hash: cluster.trace.hash(),
+        simulated: cluster.now,
+        entries: cluster.history.committed(),
+        acknowledged: cluster.history.acknowledged(),
+        elections: cluster.history.elections() as u64,
+        counters: cluster.counters,
+        violation,
+    }
+}

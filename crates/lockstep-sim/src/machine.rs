@@ -1,0 +1,179 @@
+//! One machine: a disk that outlives its processes, a clock of its own, a server's position, and a process.
+//!
+//! The process is the real thing: the core's [`Order`] and the real [`Log`], and between them what a node decides:
+//! which inputs make one round, what is written together, when the log tells the core that something is on disk,
+//! what is delivered. A node's own engine can take the place of these decisions: everything that comes in is an
+//! [`Input`], everything that goes out is an effect of one round.
+
+use crate::mirror::{Change, Mirror};
+use crate::profile::DiskSpeed;
+use lockstep_core::members::Membership;
+use lockstep_core::message::Message;
+use lockstep_core::order::{Order, WriteOp};
+use lockstep_core::{Entry, Index, MemberId, Micros, Term, Uuid};
+use lockstep_log::{Log, MemDisk};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+/// How a member is called in traces: by its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Name(pub(crate) usize);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("n{}", self.0))
+    }
+}
+
+/// The place of a member, read from its id.
+pub(crate) fn slot_of(id: &MemberId) -> usize {
+    usize::from(id.0[15])
+}
+
+/// The id of the member at this place: sorted by no rule that could matter.
+pub(crate) fn id_of(slot: usize, salt: u64) -> MemberId {
+    let mut id = [0; 16];
+    let mixed = (slot as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt;
+    id[..8].copy_from_slice(&mixed.to_be_bytes());
+    id[15] = slot as u8;
+    Uuid(id)
+}
+
+/// A monotonic clock that began somewhere and runs a little fast or slow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    pub(crate) offset: Micros,
+    /// How many ppm it runs fast, plus a million.
+    pub(crate) rate: u64,
+    /// How far its wall clock is ahead of the true time.
+    pub(crate) wall: i64,
+}
+
+impl Clock {
+    /// What it shows.
+    pub(crate) fn local(&self, now: Micros) -> Micros {
+        self.offset + now * self.rate / 1_000_000
+    }
+
+    /// When it will show this; never before.
+    pub(crate) fn global(&self, local: Micros) -> Micros {
+        (local.saturating_sub(self.offset)).saturating_mul(1_000_000).div_ceil(self.rate)
+    }
+
+    /// Microseconds since 1970, as far as this machine knows.
+    pub(crate) fn wall(&self, now: Micros) -> Micros {
+        (1_700_000_000_000_000 + now).saturating_add_signed(self.wall)
+    }
+}
+
+/// What comes in to a process.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// From a member.
+    Message { from: MemberId, message: Message },
+    /// The transport reports a connection.
+    PeerUp(MemberId),
+    /// The transport reports a connection lost.
+    PeerDown(MemberId),
+    /// The log has everything up to this ticket on disk.
+    Written(u64),
+    /// Old entries were read from the log.
+    Fetched { to: MemberId, from: Index, entries: Vec<Entry> },
+    /// Only time has passed, or proposals were made.
+    Nothing,
+}
+
+/// Something that was handed to the log and is not known to be on disk.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) ticket: u64,
+    pub(crate) change: Change,
+    pub(crate) vote: Option<(Term, Option<MemberId>)>,
+}
+
+/// A running process.
+pub(crate) struct Process {
+    /// Counts the processes of a machine.
+    pub(crate) life: u64,
+    pub(crate) incarnation: u64,
+    pub(crate) order: Order,
+    pub(crate) log: Log<MemDisk>,
+    /// What it has been told to write: its log as it sees it.
+    pub(crate) memory: Mirror,
+    /// Not yet handed to the log.
+    pub(crate) to_write: VecDeque<WriteOp>,
+    /// The last ticket of what is being synced.
+    pub(crate) syncing: Option<u64>,
+    /// What came in since the last round.
+    pub(crate) inbox: Vec<Input>,
+    /// A round is due.
+    pub(crate) woken: bool,
+    /// When the timer that counts rings.
+    pub(crate) timer_at: Micros,
+    /// Stopped until then.
+    pub(crate) paused_until: Micros,
+    /// The commit index that the checkers have seen.
+    pub(crate) commit: Index,
+    /// Reads that wait: the index that was committed when they began.
+    pub(crate) reads: BTreeMap<u64, Index>,
+    /// The number of the last proposal.
+    pub(crate) proposed: u64,
+    /// The last vote and term written, for the commit hint.
+    pub(crate) vote: (Term, Option<MemberId>),
+    /// Whether it has ever been a member.
+    pub(crate) was_member: bool,
+    /// The membership in force at the end of the last round.
+    pub(crate) membership: Arc<Membership>,
+    /// Where its entry is.
+    pub(crate) membership_index: Index,
+    /// A Base was taken and the database is older: a state transfer is under way.
+    pub(crate) transfer_asked: bool,
+}
+
+/// Where the database stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Server {
+    /// The last delivered index; `None`: no database.
+    pub(crate) position: Option<Index>,
+    /// What it would still have after a crash.
+    pub(crate) safe: Index,
+}
+
+/// Whether a machine can come back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    /// Not used yet.
+    Spare,
+    /// In use: running, or down for a while.
+    Used,
+    /// Lost for good, with its disk.
+    Lost,
+}
+
+/// A machine.
+pub(crate) struct Machine {
+    pub(crate) id: MemberId,
+    pub(crate) clock: Clock,
+    pub(crate) disk: MemDisk,
+    pub(crate) speed: DiskSpeed,
+    /// An operation of the disk will fail: an error of the log is then no surprise.
+    pub(crate) disk_fails: bool,
+    /// What is certainly on the disk.
+    pub(crate) durable: Mirror,
+    pub(crate) durable_vote: (Term, Option<MemberId>),
+    pub(crate) in_flight: VecDeque<Flight>,
+    pub(crate) server: Server,
+    pub(crate) fate: Fate,
+    pub(crate) lives: u64,
+    /// A start is under way.
+    pub(crate) starting: bool,
+    pub(crate) process: Option<Process>,
+}
+
+impl Machine {
+    /// Whether it runs and is not stopped.
+    pub(crate) fn awake(&self, now: Micros) -> bool {
+        self.process.as_ref().is_some_and(|p| p.paused_until <= now)
+    }
+}

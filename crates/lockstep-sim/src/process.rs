@@ -1,0 +1,406 @@
+//! Life and death of a process, and its log's thread: a device that takes what waits, and is done some time later.
+
+use crate::cluster::{Cluster, Event};
+use crate::history::{Check, Violation, hold};
+use crate::machine::{Fate, Input, Name, Process, Server};
+use crate::mirror::{Mark, Mirror};
+use crate::round::members;
+use bytes::Bytes;
+use lockstep_core::order::{Config, Order, RestoreBuilder};
+use lockstep_core::{Entry, Index, MemberId, Micros, Uuid, codec};
+use lockstep_log::{Fault, Log, Options, Record, Replay, Reset, Vote, WriteOp};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The log's own words for what the core wants written.
+fn log_op(op: lockstep_core::order::WriteOp, hint: Index) -> WriteOp {
+    WriteOp {
+        reset: op.reset.map(|state| Reset { base: state.to_bytes(), index: state.index, term: state.term }),
+        truncate_from: op.truncate_from,
+        roll: op.roll.map(|state| state.to_bytes()),
+        records: op.entries.iter().map(|e| Record { index: e.index, term: e.term, body: e.body() }).collect(),
+        vote: op.vote.map(|v| Vote {
+            term: v.term,
+            voted_for: v.voted_for.map(|id| id.0),
+            commit_hint: hint,
+        }),
+    }
+}
+
+impl Cluster {
+    /// A process starts: the log is opened and read, the core begins where it ends.
+    pub(crate) fn start(&mut self, slot: usize) -> Check {
+        let settings = self.settings;
+        let machine = &mut self.machines[slot];
+        machine.starting = false;
+        if machine.fate != Fate::Used || machine.process.is_some() {
+            return Ok(());
+        }
+        machine.disk_fails = false;
+        machine.disk.clear_faults();
+        machine.disk.set_now_us(machine.clock.wall(self.now));
+        let options = Options {
+            segment_bytes: self.profile.segment_bytes,
+            new_member_id: machine.id.0,
+            ..Options::default()
+        };
+        let mut replays = Vec::new();
+        let mut visitor = |replay: Replay| -> Result<(), String> {
+            replays.push(replay);
+            Ok(())
+        };
+        let opened = Log::open(machine.disk.clone(), options, &mut visitor);
+        let (log, recovered) = opened.map_err(|error| Violation {
+            rule: "a log can be opened after a crash",
+            what: format!("{}: {error}", Name(slot)),
+        })?;
+        hold!(
+            Uuid(recovered.identity.member_id) == machine.id,
+            "a member keeps its id",
+            "{} is now {:?}",
+            Name(slot),
+            recovered.identity
+        );
+        let vote = (recovered.vote.term, recovered.vote.voted_for.map(Uuid));
+        let unreadable = |error: codec::DecodeError| Violation {
+            rule: "a log can be restored",
+            what: format!("{}: {error}", Name(slot)),
+        };
+        let mut builder = RestoreBuilder::new(recovered.vote.commit_hint);
+        let mut found: Option<Mirror> = None;
+        for replay in replays {
+            match replay {
+                Replay::Base { index, term, base } => {
+                    found.get_or_insert_with(|| Mirror::after(index, term));
+                    builder.base(base).map_err(unreadable)?;
+                }
+                Replay::Record(Record { index, term, body }) => {
+                    let entry = Entry::decode_body(index, term, body.clone()).map_err(unreadable)?;
+                    found.get_or_insert_default().push(Mark::of(&entry));
+                    builder.record(index, term, body).map_err(unreadable)?;
+                }
+            }
+        }
+        let found = found.unwrap_or_default();
+        check_recovered(slot, machine, &found, vote)?;
+        machine.durable = found.clone();
+        machine.durable_vote = vote;
+        machine.in_flight.clear();
+
+        let restored = builder.finish(lockstep_core::order::Vote { term: vote.0, voted_for: vote.1 });
+        machine.lives += 1;
+        let local = machine.clock.local(self.now);
+        let config = Config {
+            id: machine.id,
+            incarnation: recovered.identity.incarnation,
+            heartbeat: self.profile.heartbeat,
+            election_timeout: self.profile.election_timeout,
+            segment_bytes: self.profile.segment_bytes,
+            max_append_bytes: self.profile.max_append_bytes,
+            max_inflight_bytes: self.profile.max_inflight_bytes,
+            cache_bytes: self.profile.cache_bytes,
+            seed: settings.seed,
+            mutation: settings.mutation,
+        };
+        let mut order = Order::new(config, restored, local);
+        if slot == 0 && recovered.created {
+            order.bootstrap(local, self.history.state().clone());
+        }
+        let server = &mut machine.server;
+        if slot == 0 && recovered.created {
+            *server = Server { position: Some(0), safe: 0 };
+        } else if let Some(position) = server.position {
+            // Databases with relaxed flushing come back with less than they had delivered.
+            let at = self.rng.between(server.safe.min(position), position);
+            server.position = Some(at);
+            server.safe = at;
+        }
+        let position =
+            server.position.and_then(|at| if at == 0 { Some(0) } else { self.history.seqno_at(at) });
+        order.set_position(position);
+        let commit = order.commit();
+        let membership = order.tail_state().membership.clone();
+        let membership_index = order.tail_state().membership_index;
+        let process = Process {
+            life: machine.lives,
+            incarnation: recovered.identity.incarnation,
+            order,
+            log,
+            memory: found,
+            to_write: VecDeque::new(),
+            syncing: None,
+            inbox: Vec::new(),
+            woken: false,
+            timer_at: Micros::MAX,
+            paused_until: 0,
+            commit: 0,
+            reads: BTreeMap::new(),
+            proposed: 0,
+            vote,
+            was_member: false,
+            membership: membership.clone(),
+            membership_index,
+            transfer_asked: false,
+        };
+        let (term, last) = (process.order.term(), process.memory.last());
+        machine.process = Some(process);
+        self.counters.starts += 1;
+        self.trace.mix(term ^ last << 32);
+        self.say(
+            slot,
+            format_args!(
+                "starts: life {}, term {term}, log {}..{last}, committed {commit}, vote {:?}, members {}",
+                recovered.identity.incarnation,
+                self.machines[slot].durable.base + 1,
+                vote.1.map(|id| crate::machine::slot_of(&id)),
+                members(&membership)
+            ),
+        );
+        self.committed(slot, commit, (term, term), &[membership])?;
+        if let Some(process) = &self.machines[slot].process {
+            self.history.folds(self.machines[slot].id, process.order.committed_state())?;
+        }
+        self.notice(slot, true);
+        self.round(slot)
+    }
+
+    /// The process ends. `power`: the machine loses its power and all that was not fsynced, else what the process
+    /// had written stays in the kernel's memory. Either way the middle of a write may be where it ended.
+    pub(crate) fn stop(&mut self, slot: usize, power: bool) {
+        let seed = self.rng.bits();
+        let half_written = self.rng.one_in(2);
+        let at = self.rng.between(1, 5);
+        let machine = &mut self.machines[slot];
+        let Some(mut process) = machine.process.take() else { return };
+        if process.syncing.is_some() && half_written {
+            machine.disk.fail_op(at, Fault::PowerCut);
+            // The verdict is lost with the process: whatever it had written may or may not be there.
+            let _ = process.log.sync();
+        }
+        if power {
+            machine.disk.crash(seed);
+        } else {
+            machine.disk.kill();
+            machine.disk.clear_faults();
+        }
+        drop(process);
+        self.say(slot, format_args!("{}", if power { "loses power" } else { "is killed" }));
+        self.notice(slot, false);
+    }
+
+    /// Has a stopped process started again.
+    pub(crate) fn start_later(&mut self, slot: usize, after: Micros) {
+        let machine = &mut self.machines[slot];
+        if machine.fate == Fate::Used && machine.process.is_none() && !machine.starting {
+            machine.starting = true;
+            self.queue.push(self.now + after, Event::Start { slot });
+        }
+    }
+
+    /// An error of the log: expected where its disk was made to fail; the process then ends.
+    pub(crate) fn log_failed(&mut self, slot: usize, error: &dyn std::fmt::Display) -> Check {
+        hold!(self.machines[slot].disk_fails, "the log takes what the core gives", "{}: {error}", Name(slot));
+        self.say(slot, format_args!("stops: {error}"));
+        // Of a failed write nobody knows what the disk holds: the machine is taken down with it.
+        self.stop(slot, true);
+        let after = self.rng.between(self.profile.restart.0, self.profile.restart.1);
+        self.start_later(slot, after);
+        Ok(())
+    }
+
+    /// The log's thread, if it is idle, takes all that waits.
+    pub(crate) fn start_io(&mut self, slot: usize) -> Check {
+        let hint_now = self.rng.one_in(8);
+        let machine = &mut self.machines[slot];
+        let Some(process) = &mut machine.process else { return Ok(()) };
+        if process.syncing.is_some() || process.to_write.is_empty() {
+            return Ok(());
+        }
+        // Only what the own disk holds may be told committed at the next start.
+        let hint = process.order.deliverable();
+        let mut ticket = 0;
+        let mut failed = None;
+        while let Some(op) = process.to_write.pop_front() {
+            ticket = op.ticket;
+            if let Some(vote) = &op.vote {
+                process.vote = (vote.term, vote.voted_for);
+            }
+            let mut op = log_op(op, hint);
+            if op.vote.is_none() && hint_now && process.to_write.is_empty() {
+                let (term, voted_for) = process.vote;
+                op.vote = Some(Vote { term, voted_for: voted_for.map(|id| id.0), commit_hint: hint });
+            }
+            if let Err(error) = process.log.write(op) {
+                failed = Some(error);
+                break;
+            }
+        }
+        if let Some(error) = failed {
+            return self.log_failed(slot, &error);
+        }
+        process.syncing = Some(ticket);
+        let life = process.life;
+        let speed = machine.speed;
+        let at = self.now + speed.sync + self.rng.below(speed.jitter + 1);
+        self.counters.syncs += 1;
+        self.queue.push(at, Event::Synced { slot, life, ticket });
+        Ok(())
+    }
+
+    /// The log's thread has called fsync, and it has returned.
+    pub(crate) fn synced(&mut self, slot: usize, life: u64, ticket: u64) -> Check {
+        let Some(process) = self.living(slot, life) else { return Ok(()) };
+        if let Err(error) = process.log.sync() {
+            return self.log_failed(slot, &error);
+        }
+        process.syncing = None;
+        let machine = &mut self.machines[slot];
+        while machine.in_flight.front().is_some_and(|flight| flight.ticket <= ticket) {
+            if let Some(flight) = machine.in_flight.pop_front() {
+                machine.durable.apply(&flight.change);
+                if let Some(vote) = flight.vote {
+                    machine.durable_vote = vote;
+                }
+            }
+        }
+        self.say(slot, format_args!("has #{ticket} on disk, up to {}", self.machines[slot].durable.last()));
+        self.start_io(slot)?;
+        if self.life(slot) != life {
+            return Ok(());
+        }
+        self.input(slot, Input::Written(ticket))
+    }
+
+    /// Old entries are read for a peer that lags.
+    pub(crate) fn fetch(
+        &mut self,
+        slot: usize,
+        life: u64,
+        to: MemberId,
+        from: Index,
+        max_bytes: usize,
+    ) -> Check {
+        let Some(process) = self.living(slot, life) else { return Ok(()) };
+        let mut entries = Vec::new();
+        if let Ok(records) = process.log.read(from, max_bytes) {
+            for record in records {
+                let body: Bytes = record.body;
+                let entry = Entry::decode_body(record.index, record.term, body).map_err(|e| Violation {
+                    rule: "the log gives back what it took",
+                    what: format!("index {}: {e}", record.index),
+                })?;
+                entries.push(entry);
+            }
+        }
+        self.say(
+            slot,
+            format_args!(
+                "reads {} entries from {from} for {}",
+                entries.len(),
+                Name(crate::machine::slot_of(&to))
+            ),
+        );
+        self.input(slot, Input::Fetched { to, from, entries })
+    }
+
+    /// A database arrives: a copy of another member's, from somewhere above the own log's beginning.
+    pub(crate) fn transferred(&mut self, slot: usize, life: u64) -> Check {
+        let Some(process) = self.living(slot, life) else { return Ok(()) };
+        process.transfer_asked = false;
+        let base = process.memory.base;
+        if self.machines[slot].server.position.is_some_and(|at| at >= base) {
+            return self.round(slot);
+        }
+        let donors: Vec<Index> = self
+            .machines
+            .iter()
+            .filter(|m| m.process.is_some())
+            .filter_map(|m| m.server.position)
+            .filter(|at| *at >= base)
+            .collect();
+        if donors.is_empty() {
+            let at = self.now + 500_000;
+            if let Some(process) = self.living(slot, life) {
+                process.transfer_asked = true;
+            }
+            self.queue.push(at, Event::Transferred { slot, life });
+            return Ok(());
+        }
+        let at = *self.rng.pick(&donors);
+        self.machines[slot].server = Server { position: Some(at), safe: at };
+        self.counters.transfers += 1;
+        self.say(slot, format_args!("takes a database that stands at {at}"));
+        let seqno = if at == 0 { Some(0) } else { self.history.seqno_at(at) };
+        if let Some(process) = self.living(slot, life) {
+            process.order.set_position(seqno);
+        }
+        self.round(slot)
+    }
+}
+
+/// What a log holds after a crash: all that was on disk, then any first part of what was on its way.
+fn check_recovered(
+    slot: usize,
+    machine: &crate::machine::Machine,
+    found: &Mirror,
+    vote: (u64, Option<MemberId>),
+) -> Check {
+    let votes = machine.in_flight.iter().filter_map(|flight| flight.vote);
+    let possible: Vec<_> = std::iter::once(machine.durable_vote).chain(votes).collect();
+    hold!(
+        possible.contains(&vote),
+        "the log keeps votes",
+        "{} finds the vote {vote:?}, possible are {possible:?}",
+        Name(slot)
+    );
+    let mut expected = machine.durable.clone();
+    if same(found, &expected) {
+        return Ok(());
+    }
+    for flight in &machine.in_flight {
+        if let Some((base, term)) = flight.change.reset {
+            expected = Mirror::after(base, term);
+            if same(found, &expected) {
+                return Ok(());
+            }
+        }
+        if let Some(from) = flight.change.truncate_from {
+            expected.truncate_from(from);
+            if same(found, &expected) {
+                return Ok(());
+            }
+        }
+        for mark in &flight.change.marks {
+            expected.push(*mark);
+            if same(found, &expected) {
+                return Ok(());
+            }
+        }
+    }
+    Err(Violation {
+        rule: "the log keeps what was fsynced",
+        what: format!(
+            "{} finds its log {}..{} (last term {}); on disk was {}..{} (last term {}), then on the way: {:?}",
+            Name(slot),
+            found.base + 1,
+            found.last(),
+            found.last_term(),
+            machine.durable.base + 1,
+            machine.durable.last(),
+            machine.durable.last_term(),
+            machine
+                .in_flight
+                .iter()
+                .map(|f| (f.ticket, f.change.reset, f.change.truncate_from, f.change.marks.len()))
+                .collect::<Vec<_>>()
+        ),
+    })
+}
+
+/// Whether two logs are the same where both reach. A trim may come back after a crash, so they need not begin alike.
+fn same(found: &Mirror, expected: &Mirror) -> bool {
+    let first = found.base.max(expected.base);
+    found.base <= expected.base
+        && found.last() == expected.last()
+        && found.last_term() == expected.last_term()
+        && (first + 1..=found.last()).rev().all(|index| found.get(index) == expected.get(index))
+}

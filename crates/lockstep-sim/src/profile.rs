@@ -1,0 +1,197 @@
+//! What kind of world a seed is: sizes, speeds and which faults it knows.
+//!
+//! Every seed takes only some of the faults, and each with a weight of its own (swarm testing): worlds in which
+//! everything happens at once hide what happens where only two things meet.
+
+use crate::network::Quality;
+use crate::rng::Rng;
+use lockstep_core::Micros;
+
+/// One second of simulated time.
+pub const SECOND: Micros = 1_000_000;
+/// One millisecond.
+pub const MS: Micros = 1_000;
+
+/// What can go wrong, or is done on purpose, while proposals flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// One process dies and loses what was not fsynced.
+    Crash,
+    /// The leader's process dies.
+    CrashLeader,
+    /// All processes die at once.
+    CrashAll,
+    /// A few leaders die one after the other, each soon after it was elected.
+    CrashInTurn,
+    /// One process stops for a while and does not know it.
+    Pause,
+    /// Members fall apart in two groups.
+    Split,
+    /// One direction of one link, or all ways in or out of one member, is cut.
+    OneWay,
+    /// The leader alone is cut off.
+    Isolate,
+    /// The ends of a chain no longer see each other, the middle sees all.
+    Bridge,
+    /// Some links become slow, lossy, doubling or disorderly.
+    Degrade,
+    /// The disk of one member becomes slow.
+    SlowDisk,
+    /// A write or fsync of one member fails: it stops.
+    FailingDisk,
+    /// The operator changes who is in the group.
+    Membership,
+    /// The operator asks for several changes in a row without waiting.
+    MembershipBurst,
+    /// The leader is asked to hand over.
+    Transfer,
+    /// A connection is reported lost or made although nothing happened.
+    PeerNotice,
+    /// The leader lets the log's beginning go.
+    Trim,
+    /// A server lost its database, not its log.
+    LoseDatabase,
+    /// A machine is lost with its disk and replaced by a new one under a new id.
+    Replace,
+}
+
+/// All faults.
+pub const FAULTS: [Fault; 19] = [
+    Fault::Crash,
+    Fault::CrashLeader,
+    Fault::CrashAll,
+    Fault::CrashInTurn,
+    Fault::Pause,
+    Fault::Split,
+    Fault::OneWay,
+    Fault::Isolate,
+    Fault::Bridge,
+    Fault::Degrade,
+    Fault::SlowDisk,
+    Fault::FailingDisk,
+    Fault::Membership,
+    Fault::MembershipBurst,
+    Fault::Transfer,
+    Fault::PeerNotice,
+    Fault::Trim,
+    Fault::LoseDatabase,
+    Fault::Replace,
+];
+
+/// How long a disk takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskSpeed {
+    /// The least time of an fsync, µs.
+    pub sync: Micros,
+    /// Up to this much more, µs.
+    pub jitter: Micros,
+}
+
+/// The world of one seed.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// How many voters the operator wants at first: 1 to 5.
+    pub voters: usize,
+    /// How many learners beside them.
+    pub learners: usize,
+    /// Simulated time, µs.
+    pub length: Micros,
+    /// How long faults go on until the next time all must heal, least and most, µs.
+    pub chaos: (Micros, Micros),
+    /// Mean time between two faults, µs; never more than 10 s.
+    pub fault_every: Micros,
+    /// The weight of each of [`FAULTS`].
+    pub weights: [u32; FAULTS.len()],
+    /// What a leader sends when it has nothing to say, µs.
+    pub heartbeat: Micros,
+    /// Silence after which an election begins, µs.
+    pub election_timeout: Micros,
+    /// Bytes of a log segment.
+    pub segment_bytes: u64,
+    /// Bytes of entries in one append message.
+    pub max_append_bytes: usize,
+    /// Bytes of entries on their way to one peer.
+    pub max_inflight_bytes: usize,
+    /// Bytes of entries kept in memory.
+    pub cache_bytes: usize,
+    /// Links at their best.
+    pub quality: Quality,
+    /// Disks at their best.
+    pub disk: DiskSpeed,
+    /// How long a process sleeps before it looks at what came in, at most, µs; 0: each input is a round of its own.
+    pub batching: Micros,
+    /// Mean time between two proposals of the whole cluster, µs; never more than 100 ms.
+    pub propose_every: Micros,
+    /// One proposal in this many begins a burst.
+    pub burst_one_in: u64,
+    /// One proposal in this many is large.
+    pub large_one_in: u64,
+    /// Mean time between two reads, µs.
+    pub read_every: Micros,
+    /// A crashed process comes back after this, least and most, µs.
+    pub restart: (Micros, Micros),
+    /// Clocks of members run this much fast or slow at most, ppm.
+    pub drift: u64,
+    /// One in how many messages is taken through the wire's codec.
+    pub codec_one_in: u64,
+}
+
+impl Profile {
+    /// The world that a seed draws.
+    pub fn draw(rng: &mut Rng) -> Profile {
+        let quality = match rng.below(10) {
+            0..=4 => Quality { delay: rng.between(30, 200), jitter: rng.between(20, 300), ..Quality::LAN },
+            5..=6 => {
+                Quality { delay: rng.between(500, 3000), jitter: rng.between(100, 4000), ..Quality::LAN }
+            }
+            7..=8 => {
+                Quality { delay: rng.between(5000, 30_000), jitter: rng.between(100, 20_000), ..Quality::LAN }
+            }
+            _ => Quality { delay: 100, jitter: 100, bytes_per_ms: rng.between(100, 2000), ..Quality::LAN },
+        };
+        let quality = Quality {
+            loss: *rng.pick(&[0, 0, 0, 100, 2_000, 20_000]),
+            duplicate: *rng.pick(&[0, 0, 100, 5_000]),
+            reorder: *rng.pick(&[0, 0, 1_000, 50_000]),
+            ..quality
+        };
+        let disk = match rng.below(4) {
+            0 => DiskSpeed { sync: 50, jitter: 100 },
+            1 => DiskSpeed { sync: 500, jitter: 1500 },
+            2 => DiskSpeed { sync: 3000, jitter: 12_000 },
+            _ => DiskSpeed { sync: 100, jitter: 20_000 },
+        };
+        let far = quality.delay > 4000;
+        let election_timeout = if far { rng.between(500, 900) * MS } else { rng.between(150, 700) * MS };
+        let mut weights = std::array::from_fn(|_| if rng.one_in(2) { 0 } else { rng.between(1, 10) as u32 });
+        // What can be repaired only by the operator is rarer, and something always happens.
+        weights[Fault::Crash as usize] = weights[Fault::Crash as usize].max(1);
+        weights[Fault::Replace as usize] = weights[Fault::Replace as usize].min(2);
+        weights[Fault::CrashAll as usize] = weights[Fault::CrashAll as usize].min(3);
+        let fault_every = rng.between(400, 6_000) * MS;
+        Profile {
+            voters: [1, 2, 3, 3, 3, 3, 4, 5, 5, 5][rng.below(10) as usize],
+            learners: [0, 0, 0, 1, 2][rng.below(5) as usize],
+            length: rng.between(120, 480) * SECOND,
+            chaos: (10 * SECOND, *rng.pick(&[20, 40, 120]) * SECOND),
+            fault_every,
+            weights,
+            heartbeat: election_timeout / 6,
+            election_timeout,
+            segment_bytes: *rng.pick(&[4 << 10, 16 << 10, 64 << 10, 1 << 20]),
+            max_append_bytes: *rng.pick(&[200, 1 << 10, 16 << 10, 1 << 20]),
+            max_inflight_bytes: *rng.pick(&[2 << 10, 64 << 10, 4 << 20]),
+            cache_bytes: *rng.pick(&[1 << 10, 16 << 10, 1 << 20, 64 << 20]),
+            quality,
+            disk,
+            batching: *rng.pick(&[0, 0, 50, 500]),
+            propose_every: rng.between(15, 80) * MS,
+            burst_one_in: *rng.pick(&[20, 100, 1000]),
+            large_one_in: *rng.pick(&[200, 1000, 100_000]),
+            read_every: rng.between(100, 1000) * MS,
+            restart: (rng.between(1, 50) * MS, rng.between(100, 8_000) * MS),
+            drift: *rng.pick(&[0, 100, 5_000]),
+            codec_one_in: 64,
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! One round of a process: inputs in, the core runs, effects out; and the checks of everything that goes by.
+
+use crate::cluster::{Cluster, Event};
+use crate::history::{Check, Violation, Witness, hold};
+use crate::machine::{Flight, Input, Name, slot_of};
+use crate::mirror::{Change, Mark};
+use bytes::Bytes;
+use lockstep_core::members::Membership;
+use lockstep_core::message::Message;
+use lockstep_core::order::{Output, Role, WriteOp};
+use lockstep_core::{Entry, EntryKind, Index, Term};
+use std::sync::Arc;
+
+/// A message in one short line.
+pub(crate) fn brief(message: &Message) -> String {
+    match message {
+        Message::Append { term, prev_index, prev_term, commit, persisted, context, entries } => format!(
+            "append t{term} after {prev_index}/t{prev_term} +{} commit {commit} persisted {persisted} c{context}",
+            entries.len()
+        ),
+        Message::Base { term, state, context } => {
+            format!("base t{term} {}/t{} c{context}", state.index, state.term)
+        }
+        Message::Propose { term, incarnation, first, proposals } => {
+            format!("propose t{term} life {incarnation} #{first} +{}", proposals.len())
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// Bytes on the wire, nearly.
+pub(crate) fn size(message: &Message) -> usize {
+    64 + match message {
+        Message::Append { entries, .. } => entries.iter().map(Entry::size).sum(),
+        Message::Propose { proposals, .. } => proposals.iter().map(|p| 8 + p.payload.len()).sum(),
+        Message::Base { .. } => 500,
+        _ => 0,
+    }
+}
+
+impl Cluster {
+    /// Lets a process look at what came in.
+    pub(crate) fn round(&mut self, slot: usize) -> Check {
+        let now = self.now;
+        let machine = &mut self.machines[slot];
+        let local = machine.clock.local(now);
+        let wall = machine.clock.wall(now);
+        let Some(process) = &mut machine.process else { return Ok(()) };
+        if process.paused_until > now {
+            return Ok(());
+        }
+        let order = &mut process.order;
+        let term_before = order.term();
+        let mut memberships = vec![process.membership.clone()];
+        let mut membership_index = process.membership_index;
+        order.set_wall_clock(wall);
+        for input in process.inbox.drain(..) {
+            match input {
+                Input::Message { from, message } => order.step(local, from, message),
+                Input::PeerUp(id) => order.peer_up(local, id),
+                Input::PeerDown(id) => order.peer_down(local, id),
+                Input::Written(ticket) => order.written(local, ticket),
+                Input::Fetched { to, from, entries } => order.fetched(local, to, from, entries),
+                Input::Nothing => {}
+            }
+        }
+        order.tick(local);
+        let outputs = order.drain(local);
+        let terms = (term_before, order.term());
+        hold!(
+            terms.0 <= terms.1,
+            "terms never fall",
+            "{} goes from term {} to {}",
+            Name(slot),
+            terms.0,
+            terms.1
+        );
+        self.trace.mix(terms.1);
+        // First what is written, so that the checks of the rest know the log.
+        for output in &outputs {
+            if let Output::Write(op) = output {
+                self.writes(slot, op, &mut memberships, &mut membership_index)?;
+            }
+        }
+        for output in outputs {
+            match output {
+                Output::Write(op) => {
+                    if let Some(process) = &mut self.machines[slot].process {
+                        process.to_write.push_back(op);
+                    }
+                }
+                Output::Send { to, message } => {
+                    self.may_say(slot, &message)?;
+                    if let Message::VoteReply { term, granted: true } = message {
+                        self.history.votes(self.machines[slot].id, term, to)?;
+                    }
+                    if let Message::Vote { term, .. } = message {
+                        let id = self.machines[slot].id;
+                        self.history.votes(id, term, id)?;
+                    }
+                    self.send(slot, &to, message)?;
+                }
+                Output::Fetch { to, from, max_bytes } => {
+                    self.counters.fetches += 1;
+                    let at = now + self.rng.between(50, 5_000);
+                    let life = self.life(slot);
+                    self.queue.push(at, Event::Fetch { slot, life, to, from, max_bytes });
+                }
+                Output::Commit { index } => self.committed(slot, index, terms, &memberships)?,
+                Output::Soft { role, term, leader } => {
+                    self.say(
+                        slot,
+                        format_args!("is {role:?} of term {term}, leader {:?}", leader.map(|l| slot_of(&l))),
+                    );
+                    if role == Role::Leader {
+                        let machine = &self.machines[slot];
+                        if let Some(process) = &machine.process {
+                            self.history.leads(machine.id, process.life, term, &process.memory)?;
+                        }
+                    }
+                }
+                Output::ReadReady { context, index } => {
+                    let machine = &mut self.machines[slot];
+                    let floor = machine.process.as_mut().and_then(|p| p.reads.remove(&context));
+                    self.counters.reads += 1;
+                    hold!(floor.is_some(), "answers have questions", "{} read {context}", Name(slot));
+                    self.history.reads(machine.id, floor.unwrap_or(0), index)?;
+                }
+                Output::ReadFailed { context } => {
+                    let process = self.machines[slot].process.as_mut();
+                    let asked = process.is_some_and(|p| p.reads.remove(&context).is_some());
+                    hold!(asked, "answers have questions", "{} read {context} failed", Name(slot));
+                }
+                Output::Membership(membership) => {
+                    self.say(slot, format_args!("members are now {}", members(&membership)));
+                }
+            }
+        }
+        self.start_io(slot)?;
+        self.after_round(slot)
+    }
+
+    /// What a process asks to be written, entered in the checkers' books.
+    fn writes(
+        &mut self,
+        slot: usize,
+        op: &WriteOp,
+        memberships: &mut Vec<Arc<Membership>>,
+        membership_index: &mut Index,
+    ) -> Check {
+        let machine = &mut self.machines[slot];
+        let id = machine.id;
+        let Some(process) = &mut machine.process else { return Ok(()) };
+        if self.trace.wanted(self.now) {
+            let text = format!(
+                "writes #{}{}{}{} {} entries{} up to {}{}",
+                op.ticket,
+                op.reset.as_ref().map_or(String::new(), |s| format!(" reset after {}/t{}", s.index, s.term)),
+                op.truncate_from.map_or(String::new(), |from| format!(" cut from {from}")),
+                op.roll.as_ref().map_or(String::new(), |s| format!(" new segment after {}", s.index)),
+                op.entries.len(),
+                op.entries.first().map_or(String::new(), |e| format!(" from {}/t{}", e.index, e.term)),
+                op.entries.last().map_or(process.memory.last(), |e| e.index),
+                op.vote.map_or(String::new(), |v| format!(
+                    " vote t{} {:?}",
+                    v.term,
+                    v.voted_for.map(|c| slot_of(&c))
+                )),
+            );
+            self.trace.line(self.now, &Name(slot), format_args!("{text}"));
+        }
+        let mut change = Change {
+            reset: op.reset.as_ref().map(|state| (state.index, state.term)),
+            truncate_from: op.truncate_from,
+            marks: Vec::with_capacity(op.entries.len()),
+        };
+        process.memory.apply(&change);
+        if let Some(from) = op.truncate_from.or(op.reset.as_ref().map(|state| state.index + 1)) {
+            self.counters.bases += u64::from(op.reset.is_some());
+            *membership_index = (*membership_index).min(from - 1);
+            hold!(
+                op.reset.is_some() || from > process.commit,
+                "a committed entry is never cut",
+                "{} cuts its log from {from}, committed is {}",
+                Name(slot),
+                process.commit
+            );
+        }
+        for entry in &op.entries {
+            hold!(
+                entry.index == process.memory.last() + 1,
+                "logs are dense",
+                "{} writes index {} after {}",
+                Name(slot),
+                entry.index,
+                process.memory.last()
+            );
+            let mark = Mark::of(entry);
+            self.trace.mix(mark.hash);
+            self.history.places(id, entry, mark, process.memory.last_term())?;
+            process.memory.push(mark);
+            change.marks.push(mark);
+            if entry.kind == EntryKind::Membership {
+                let mut r = lockstep_core::codec::Reader::new(entry.payload.clone());
+                let next = Membership::decode(&mut r).map_err(|error| Violation {
+                    rule: "the log can be folded",
+                    what: format!("index {}: {error}", entry.index),
+                })?;
+                let order = &process.order;
+                if self.history.promises() && order.role() == Role::Leader && entry.term == order.term() {
+                    let commit = order.commit();
+                    hold!(
+                        *membership_index <= commit && order.term_at(commit) == Some(entry.term),
+                        "one membership change at a time",
+                        "{} of term {} appends a membership at {}, the one before is at {}, committed is {commit}",
+                        Name(slot),
+                        entry.term,
+                        entry.index,
+                        *membership_index
+                    );
+                }
+                *membership_index = entry.index;
+                memberships.push(Arc::new(next));
+            }
+        }
+        let vote = op.vote.map(|vote| (vote.term, vote.voted_for));
+        machine.in_flight.push_back(Flight { ticket: op.ticket, change, vote });
+        Ok(())
+    }
+
+    /// What members owe each other: nothing is said that the disk does not bear out.
+    fn may_say(&mut self, slot: usize, message: &Message) -> Check {
+        if !self.history.promises() {
+            return Ok(());
+        }
+        let machine = &self.machines[slot];
+        let on_disk = machine.durable.last();
+        match message {
+            Message::VoteReply { term, granted: true } => {
+                hold!(
+                    machine.durable_vote.0 == *term && machine.durable_vote.1.is_some(),
+                    "a vote is on disk before it is told",
+                    "{} grants its vote in term {term}, on disk is {:?}",
+                    Name(slot),
+                    machine.durable_vote
+                );
+            }
+            Message::Ack { persisted, .. } | Message::Append { persisted, .. } => {
+                hold!(
+                    *persisted <= on_disk,
+                    "an ack is on disk before it is told",
+                    "{} says that it has persisted {persisted}, on disk is {on_disk}",
+                    Name(slot)
+                );
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A process counts everything up to `index` as committed.
+    pub(crate) fn committed(
+        &mut self,
+        slot: usize,
+        index: Index,
+        terms: (Term, Term),
+        memberships: &[Arc<Membership>],
+    ) -> Check {
+        let machines = &self.machines;
+        let machine = &machines[slot];
+        let Some(process) = &machine.process else { return Ok(()) };
+        hold!(
+            index >= process.commit,
+            "the commit index never falls",
+            "{} goes from {} to {index}",
+            Name(slot),
+            process.commit
+        );
+        let witness = Witness { id: machine.id, terms, memberships, log: &process.memory };
+        let on_disk = |membership: &Membership, index: Index, term: Term| {
+            let holds =
+                |id: &lockstep_core::MemberId| machines[slot_of(id)].durable.term_at(index) == Some(term);
+            membership.voters().filter(holds).count()
+        };
+        self.history.commits(&witness, process.commit, index, on_disk)?;
+        self.trace.mix(index);
+        self.say(slot, format_args!("commits {index}"));
+        if let Some(process) = &mut self.machines[slot].process {
+            process.commit = index;
+        }
+        Ok(())
+    }
+
+    /// Delivers, acknowledges, sets the timer, and stops a process that is no longer a member.
+    pub(crate) fn after_round(&mut self, slot: usize) -> Check {
+        self.deliver(slot)?;
+        let now = self.now;
+        let machine = &mut self.machines[slot];
+        let id = machine.id;
+        let clock = machine.clock;
+        let Some(process) = &mut machine.process else { return Ok(()) };
+        hold!(
+            process.order.last_index() == process.memory.last()
+                && process.order.commit() == process.commit
+                && (!self.history.promises() || process.order.persisted() <= machine.durable.last()),
+            "the core knows its log",
+            "{}: ends at {} (told to write: {}), committed {} (told: {}), persisted {} (on disk: {})",
+            Name(slot),
+            process.order.last_index(),
+            process.memory.last(),
+            process.order.commit(),
+            process.commit,
+            process.order.persisted(),
+            machine.durable.last()
+        );
+        process.membership = process.order.tail_state().membership.clone();
+        process.membership_index = process.order.tail_state().membership_index;
+        let listed = process.membership.get(&id).is_some();
+        process.was_member |= listed;
+        if process.was_member && !listed && process.membership_index <= process.commit {
+            // A node that has been removed stops; some stay around, as those do that never hear of it.
+            process.was_member = false;
+            if self.rng.one_in(2) {
+                self.say(slot, format_args!("is no longer a member and stops"));
+                self.stop(slot, false);
+                return Ok(());
+            }
+        }
+        let Some(process) = &mut self.machines[slot].process else { return Ok(()) };
+        let at = clock.global(process.order.deadline()).max(now + 50);
+        if at < process.timer_at {
+            process.timer_at = at;
+            let life = process.life;
+            self.queue.push(at, Event::Timer { slot, life, at });
+        }
+        Ok(())
+    }
+
+    /// Hands to the server what is committed and on the own disk.
+    fn deliver(&mut self, slot: usize) -> Check {
+        let machine = &mut self.machines[slot];
+        let id = machine.id;
+        let Some(process) = &mut machine.process else { return Ok(()) };
+        let base = process.memory.base;
+        if machine.server.position.is_none_or(|at| at < base) {
+            // The log does not reach back to the database: it must come from another member.
+            if process.commit > 0 && !process.transfer_asked {
+                process.transfer_asked = true;
+                let life = process.life;
+                let at = self.now + self.rng.between(1_000, 300_000);
+                self.queue.push(at, Event::Transferred { slot, life });
+            }
+            return Ok(());
+        }
+        let to = process.order.deliverable();
+        let Some(mut at) = machine.server.position else { return Ok(()) };
+        if at >= to {
+            return Ok(());
+        }
+        while at < to {
+            let index = at + 1;
+            // Mostly from memory, as a node would; from the disk now and then, and where it must.
+            let from_memory = if self.rng.one_in(32) { None } else { process.order.entry(index).cloned() };
+            let entry = match from_memory {
+                Some(entry) => entry,
+                None => match read_one(process, index) {
+                    Ok(entry) => entry,
+                    Err(_) if machine.disk_fails => return Ok(()),
+                    Err(violation) => return Err(violation),
+                },
+            };
+            self.history.delivers(id, &entry)?;
+            if self.history.promises() {
+                hold!(
+                    machine.durable.get(index) == Some(Mark::of(&entry)),
+                    "delivered is on the own disk",
+                    "{} delivers index {index}, on disk is {:?}",
+                    Name(slot),
+                    machine.durable.get(index)
+                );
+            }
+            if entry.proposal.member == id && entry.proposal.incarnation == process.incarnation {
+                self.history.acknowledges(entry.proposal, index)?;
+            }
+            at = index;
+        }
+        machine.server.position = Some(at);
+        if self.rng.one_in(8) {
+            machine.server.safe = at;
+        }
+        let seqno = process.order.committed_state().seqno;
+        if process.order.committed_state().index == at {
+            process.order.set_finished(seqno);
+            process.order.set_position(Some(seqno));
+        }
+        self.history.folds(id, process.order.committed_state())?;
+        self.say(slot, format_args!("delivers up to {at}"));
+        Ok(())
+    }
+}
+
+fn read_one(process: &crate::machine::Process, index: Index) -> Result<Entry, Violation> {
+    let wrong = |what: String| Violation { rule: "the log gives back what it took", what };
+    let records = process.log.read(index, 1).map_err(|e| wrong(format!("index {index}: {e}")))?;
+    let record = records.into_iter().next().ok_or_else(|| wrong(format!("index {index}: nothing")))?;
+    let body: Bytes = record.body;
+    Entry::decode_body(record.index, record.term, body).map_err(|e| wrong(format!("index {index}: {e}")))
+}
+
+/// A membership in one short line.
+pub(crate) fn members(membership: &Membership) -> String {
+    let list: Vec<_> = membership
+        .members
+        .iter()
+        .map(|m| format!("n{}{}", slot_of(&m.id), if m.role.votes() { "" } else { "(learner)" }))
+        .collect();
+    list.join(" ")
+}

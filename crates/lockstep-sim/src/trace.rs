@@ -1,0 +1,59 @@
+//! What happened: always as a hash (two runs of one seed must agree), as text when asked.
+
+use lockstep_core::Micros;
+use std::fmt;
+
+/// The story of one simulation.
+#[derive(Debug)]
+pub struct Trace {
+    hash: u64,
+    print: bool,
+    /// From this time on.
+    from: Micros,
+}
+
+impl Trace {
+    /// `print`: lines go to standard output, those from time `from` on.
+    pub fn new(print: bool, from: Micros) -> Trace {
+        Trace { hash: 0x6c6f_636b_7374_6570, print, from }
+    }
+
+    /// Adds a number to the hash.
+    pub fn mix(&mut self, value: u64) {
+        self.hash = (self.hash ^ value).wrapping_mul(0x9fb2_1c65_1e98_df25).rotate_left(29);
+    }
+
+    /// Whether lines are wanted at this time: spares the work of making them.
+    pub fn wanted(&self, now: Micros) -> bool {
+        self.print && now >= self.from
+    }
+
+    /// One line: time in seconds, whose, what.
+    pub fn line(&self, now: Micros, who: &dyn fmt::Display, what: fmt::Arguments<'_>) {
+        if self.wanted(now) {
+            println!("{:>5}.{:06} {who:<4} {what}", now / 1_000_000, now % 1_000_000);
+        }
+    }
+
+    /// All that was mixed in so far, as one number.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+/// A 64-bit hash of bytes: quick, not for adversaries.
+pub fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
+    let mut h = seed ^ (bytes.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut step = |word: u64| {
+        let wide = u128::from(h ^ word) * 0xa076_1d64_78bd_642f_u128;
+        h = (wide as u64) ^ ((wide >> 64) as u64) ^ 0x1656_67b1_9e37_79f9;
+    };
+    let mut chunks = bytes.chunks_exact(8);
+    for chunk in &mut chunks {
+        step(u64::from_le_bytes(chunk.try_into().expect("chunks of eight")));
+    }
+    let mut rest = [0; 8];
+    rest[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
+    step(u64::from_le_bytes(rest));
+    h
+}
