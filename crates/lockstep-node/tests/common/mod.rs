@@ -113,6 +113,7 @@ impl Server {
                     Delivery::Synced => s.store(true, Ordering::SeqCst),
                     Delivery::Closed => return,
                 }
+                n.handled();
             }
         });
         let server = Server { node, applied, synced, views, thread: Some(thread) };
