@@ -185,6 +185,7 @@ impl Cluster {
                 peer_port: *port,
                 sst_port: port + 2,
                 sst_method: spec.sst_method,
+                sst_auth: Some("root:".into()),
                 appliers: spec.appliers,
                 provider_options: spec.provider_options.clone(),
             });

@@ -41,6 +41,8 @@ pub struct Wsrep {
     pub sst_port: u16,
     /// How it receives it.
     pub sst_method: SstMethod,
+    /// `wsrep_sst_auth`: with whose rights a donor runs mariabackup.
+    pub sst_auth: Option<String>,
     /// `wsrep_slave_threads`.
     pub appliers: u32,
     /// Further `wsrep_provider_options`.
@@ -160,7 +162,9 @@ fn render_wsrep(wsrep: &Wsrep, name: &str, out: &mut String) -> std::fmt::Result
     writeln!(out, "wsrep_node_address={address}")?;
     writeln!(out, "wsrep_sst_method={}", wsrep.sst_method.name())?;
     writeln!(out, "wsrep_sst_receive_address={}", host_port(&wsrep.host, wsrep.sst_port))?;
-    writeln!(out, "wsrep_sst_auth=root:")?;
+    if let Some(auth) = &wsrep.sst_auth {
+        writeln!(out, "wsrep_sst_auth={auth}")?;
+    }
     writeln!(out, "wsrep_slave_threads={}", wsrep.appliers)
 }
 
@@ -186,6 +190,7 @@ mod tests {
             peer_port: 5,
             sst_port: 7,
             sst_method: SstMethod::Mariabackup,
+            sst_auth: None,
             appliers: 4,
             provider_options: vec![("gcache.size".into(), "64M".into())],
         });

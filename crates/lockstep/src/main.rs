@@ -1,2 +1,95 @@
-//! The command.
-fn main() {}
+//! `lockstep`: run a cluster on this machine, watch any cluster, look into a log.
+
+mod fetch;
+mod log;
+mod progress;
+mod status;
+mod up;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Replication of unmodified MariaDB servers: run, watch and measure clusters.
+#[derive(Parser, Debug)]
+#[command(name = "lockstep", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Start three servers on this machine as one cluster, and leave them running.
+    Up(UpArgs),
+    /// Stop what `up` started; the data stay.
+    Down(DownArgs),
+    /// Show who is in the cluster, and where everybody stands.
+    Status(StatusArgs),
+    /// Print the log.
+    Log(log::LogArgs),
+}
+
+#[derive(Args, Debug)]
+struct UpArgs {
+    /// The provider's file [default: liblockstep.so beside this program].
+    #[arg(long)]
+    provider: Option<PathBuf>,
+    /// Where the servers' files go.
+    #[arg(long, default_value = up::DEFAULT_DIR)]
+    dir: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct DownArgs {
+    /// Where the servers' files are.
+    #[arg(long, default_value = up::DEFAULT_DIR)]
+    dir: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct StatusArgs {
+    #[command(flatten)]
+    source: Source,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+    /// Again and again, every so many seconds.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
+    watch: Option<std::time::Duration>,
+}
+
+/// Whom to ask. Without any of these: the cluster of `make up`, else the server of /var/lib/mysql.
+#[derive(Args, Debug, Clone)]
+struct Source {
+    /// The status socket of a member: `lockstep.sock` in its data directory.
+    #[arg(long, conflicts_with = "address")]
+    socket: Option<PathBuf>,
+    /// The status address of a member (its option `status.address`): HOST:PORT.
+    #[arg(long)]
+    address: Option<String>,
+}
+
+fn seconds(text: &str) -> Result<std::time::Duration, String> {
+    match text.parse::<f64>() {
+        Ok(s) if (0.1..=86_400.0).contains(&s) => Ok(std::time::Duration::from_secs_f64(s)),
+        _ => Err("a number of seconds from 0.1 to 86400 is wanted".into()),
+    }
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Up(args) => up::up(&args.dir, args.provider),
+        Command::Down(args) => up::down(&args.dir),
+        Command::Status(args) => status::run(&args.source, args.json, args.watch),
+        Command::Log(args) => log::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("lockstep: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Asking a member's status service: HTTP/1.0 over its Unix socket or a TCP address, one request a connection.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::Source;
+use crate::up;
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// More than this is not a status.
+const ANSWER_MAX: u64 = 64 << 20;
+/// Where a server that was installed the usual way keeps its data.
+const USUAL_DATADIR: &str = "/var/lib/mysql";
+
+/// Where a member answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    Socket(PathBuf),
+    Address(String),
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Target::Socket(path) => path.display().fmt(f),
+            Target::Address(address) => f.write_str(address),
+        }
+    }
+}
+
+impl Source {
+    /// Whom to ask, in this order.
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        if let Some(path) = &self.socket {
+            return vec![Target::Socket(path.clone())];
+        }
+        if let Some(address) = &self.address {
+            return vec![Target::Address(address.clone())];
+        }
+        let mut dirs = up::data_dirs(Path::new(up::DEFAULT_DIR));
+        dirs.push(USUAL_DATADIR.into());
+        dirs.into_iter().map(|dir| Target::Socket(dir.join("lockstep.sock"))).collect()
+    }
+}
+
+/// The first answer that one of the targets gives to `GET path`.
+pub(crate) fn first(targets: &[Target], path: &str) -> Result<String, String> {
+    let mut objections = Vec::new();
+    for target in targets {
+        match get(target, path) {
+            Ok(body) => return Ok(body),
+            Err(objection) => objections.push(format!("{target}: {objection}")),
+        }
+    }
+    let all = objections.join("\n  ");
+    Err(format!("no member answers. Is the server running? (`make up` starts a cluster)\n  {all}"))
+}
+
+/// `GET path` from one target; the body.
+pub(crate) fn get(target: &Target, path: &str) -> Result<String, String> {
+    match target {
+        Target::Socket(socket) => {
+            let stream = UnixStream::connect(socket).map_err(explain)?;
+            stream.set_read_timeout(Some(TIMEOUT)).map_err(explain)?;
+            stream.set_write_timeout(Some(TIMEOUT)).map_err(explain)?;
+            ask(stream, path)
+        }
+        Target::Address(address) => {
+            let found = address.to_socket_addrs().map_err(|e| format!("not an address HOST:PORT ({e})"))?;
+            let mut last = "the name has no address".to_owned();
+            for one in found {
+                match TcpStream::connect_timeout(&one, TIMEOUT) {
+                    Ok(stream) => {
+                        stream.set_read_timeout(Some(TIMEOUT)).map_err(explain)?;
+                        stream.set_write_timeout(Some(TIMEOUT)).map_err(explain)?;
+                        return ask(stream, path);
+                    }
+                    Err(e) => last = explain(e),
+                }
+            }
+            Err(last)
+        }
+    }
+}
+
+fn ask(mut stream: impl Read + Write, path: &str) -> Result<String, String> {
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).map_err(explain)?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_MAX).read_to_end(&mut answer).map_err(explain)?;
+    parse(&answer)
+}
+
+/// The body of a successful answer.
+fn parse(answer: &[u8]) -> Result<String, String> {
+    let text = String::from_utf8_lossy(answer);
+    let (head, body) = text.split_once("\r\n\r\n").ok_or("its answer is not HTTP")?;
+    let line = head.lines().next().unwrap_or_default();
+    let code = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
+    match code {
+        Some("200") => Ok(body.to_owned()),
+        Some(_) => Err(format!("{} {}", line, body.trim())),
+        None => Err("its answer is not HTTP".into()),
+    }
+}
+
+fn explain(error: std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "no such socket".into(),
+        ErrorKind::ConnectionRefused => "nobody listens there".into(),
+        ErrorKind::PermissionDenied => {
+            "permission denied: run this as root or as the server's account".into()
+        }
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => format!("no answer within {} s", TIMEOUT.as_secs()),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_taken_apart() {
+        assert_eq!(parse(b"HTTP/1.0 200 OK\r\nA: b\r\n\r\n{}\r\n\r\n"), Ok("{}\r\n\r\n".into()));
+        assert_eq!(parse(b"HTTP/1.0 404 Not Found\r\n\r\nno\n"), Err("HTTP/1.0 404 Not Found no".into()));
+        assert!(parse(b"5.5.5-10.11.19-MariaDB").is_err());
+        assert!(parse(b"220 smtp\r\n\r\n").is_err());
+        assert!(parse(b"").is_err());
+    }
+
+    #[test]
+    fn a_member_that_is_not_there_is_named() {
+        let target = Target::Socket("/nonexistent/lockstep.sock".into());
+        let text = first(&[target], "/status").unwrap_err();
+        assert!(text.contains("/nonexistent/lockstep.sock: no such socket"), "{text}");
+    }
+
+    #[test]
+    fn a_member_is_asked_over_tcp() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 25];
+            stream.read_exact(&mut request).unwrap();
+            stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nfine").unwrap();
+            request
+        });
+        assert_eq!(get(&Target::Address(address), "/status"), Ok("fine".into()));
+        assert_eq!(&server.join().unwrap(), b"GET /status HTTP/1.0\r\n\r\n\0".get(..25).unwrap_or(b""));
+    }
+}

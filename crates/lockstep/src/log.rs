@@ -1,0 +1,229 @@
+//! `lockstep log`: what is in a member's log, for people and as JSON. Reads the files themselves, so it works while
+//! the server runs and when it does not.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use lockstep_node::core::codec::Reader;
+use lockstep_node::core::members::{Membership, View};
+use lockstep_node::core::state::State;
+use lockstep_node::core::types::{Entry, EntryKind, MemberId};
+use lockstep_node::core::writeset::WriteSet;
+use lockstep_node::log::{LogView, Replay};
+use serde::Serialize;
+
+use crate::status::bytes;
+use crate::up;
+
+/// Options of `lockstep log`.
+#[derive(Args, Debug)]
+pub(crate) struct LogArgs {
+    /// The folder of the log: a data directory, or where `log.dir` points [default: the first of make up's cluster].
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// How many entries to print, the last ones.
+    #[arg(long, short = 'n', default_value_t = 40, conflicts_with = "all")]
+    count: usize,
+    /// Print all of it.
+    #[arg(long)]
+    all: bool,
+    /// One JSON object per line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is said of one entry.
+#[derive(Debug, Serialize)]
+struct Line {
+    /// Of entries that servers receive.
+    seqno: Option<i64>,
+    index: u64,
+    term: u64,
+    kind: &'static str,
+    /// The proposer's name, or its id where the name is not known; none for the leader's own entries.
+    origin: Option<String>,
+    size: usize,
+    keys: Option<usize>,
+    tables: Vec<String>,
+    /// Seconds since the leader placed it.
+    age: f64,
+    /// More about what it is.
+    note: String,
+}
+
+/// Names of members, from every membership the log has shown so far.
+#[derive(Default)]
+struct Names(Vec<(MemberId, String)>);
+
+impl Names {
+    fn learn(&mut self, membership: &Membership) {
+        for member in &membership.members {
+            self.0.retain(|(id, _)| *id != member.id);
+            self.0.push((member.id, member.name.clone()));
+        }
+    }
+
+    fn of(&self, id: MemberId) -> Option<String> {
+        if id.is_nil() {
+            return None;
+        }
+        let known = self.0.iter().find(|(other, _)| *other == id);
+        Some(known.map_or_else(|| id.to_string(), |(_, name)| name.clone()))
+    }
+}
+
+/// Prints the log.
+pub(crate) fn run(args: &LogArgs) -> Result<(), String> {
+    let dir = args.dir.clone().unwrap_or_else(|| up::data_dirs(Path::new(up::DEFAULT_DIR))[0].clone());
+    let view = LogView::open(&dir).map_err(|e| e.to_string())?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let keep = if args.all { usize::MAX } else { args.count };
+    let mut names = Names::default();
+    let mut lines: VecDeque<Line> = VecDeque::new();
+    view.visit(&mut |replay| {
+        match replay {
+            Replay::Base { base, .. } => {
+                let state = State::from_bytes(base).map_err(|e| format!("a segment's state {e}"))?;
+                names.learn(&state.membership);
+            }
+            Replay::Record(record) => {
+                let entry = Entry::decode_body(record.index, record.term, record.body)
+                    .map_err(|e| format!("entry {} {e}", record.index))?;
+                lines.push_back(describe(&entry, &mut names, now));
+                if lines.len() > keep {
+                    lines.pop_front();
+                }
+            }
+        }
+        Ok(())
+    })
+    .map_err(|e| e.to_string())?;
+    print(&lines, args.json)
+}
+
+fn print(lines: &VecDeque<Line>, json: bool) -> Result<(), String> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    if !json {
+        let _ = writeln!(
+            out,
+            "{:>10} {:>10} {:>5}  {:<10} {:<12} {:>10} {:>6} {:>9}  what",
+            "seqno", "index", "term", "kind", "origin", "size", "keys", "age"
+        );
+    }
+    for line in lines {
+        let written = if json {
+            let text = serde_json::to_string(line).map_err(|e| format!("cannot write JSON: {e}"))?;
+            writeln!(out, "{text}")
+        } else {
+            writeln!(
+                out,
+                "{:>10} {:>10} {:>5}  {:<10} {:<12} {:>10} {:>6} {:>9}  {}",
+                line.seqno.map_or_else(|| "-".into(), |s| s.to_string()),
+                line.index,
+                line.term,
+                line.kind,
+                line.origin.as_deref().unwrap_or("-"),
+                bytes(line.size as u64),
+                line.keys.map_or_else(|| "-".into(), |k| k.to_string()),
+                age(line.age),
+                what(line),
+            )
+        };
+        if written.is_err() {
+            // Whoever read it (`head`) has seen enough.
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn what(line: &Line) -> String {
+    let tables = line.tables.join(", ");
+    match (tables.is_empty(), line.note.is_empty()) {
+        (false, false) => format!("{tables}; {}", line.note),
+        (false, true) => tables,
+        (true, _) => line.note.clone(),
+    }
+}
+
+fn age(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.1}s"),
+        s if s < 7200.0 => format!("{:.0}min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.0}h", s / 3600.0),
+        s => format!("{:.0}d", s / 86_400.0),
+    }
+}
+
+fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
+    let mut line = Line {
+        seqno: entry.kind.takes_seqno().then_some(entry.seqno),
+        index: entry.index,
+        term: entry.term,
+        kind: kind_name(entry.kind),
+        origin: names.of(entry.proposal.member),
+        size: entry.payload.len(),
+        keys: None,
+        tables: Vec::new(),
+        age: now.saturating_sub(Duration::from_micros(entry.time)).as_secs_f64(),
+        note: String::new(),
+    };
+    match entry.kind {
+        EntryKind::WriteSet | EntryKind::TotalOrder => match WriteSet::parse(&entry.payload) {
+            Ok(set) => describe_writeset(&set, &mut line),
+            Err(e) => line.note = format!("damaged: it {e}"),
+        },
+        EntryKind::View => match View::decode(&mut Reader::new(entry.payload.clone())) {
+            Ok(view) => {
+                let members: Vec<&str> = view.members.iter().map(|m| m.name.as_str()).collect();
+                line.note = format!("view {}: {}", view.number, members.join(", "));
+            }
+            Err(e) => line.note = format!("damaged: it {e}"),
+        },
+        EntryKind::Membership => match Membership::decode(&mut Reader::new(entry.payload.clone())) {
+            Ok(membership) => {
+                names.learn(&membership);
+                let members: Vec<String> =
+                    membership.members.iter().map(|m| format!("{} ({:?})", m.name, m.role)).collect();
+                line.note = members.join(", ").to_lowercase();
+            }
+            Err(e) => line.note = format!("damaged: it {e}"),
+        },
+        EntryKind::Note => line.note = String::from_utf8_lossy(&entry.payload).into_owned(),
+        EntryKind::Noop => line.note = "a new leader".into(),
+        EntryKind::Policy | EntryKind::Trim | EntryKind::Piece => {}
+    }
+    line
+}
+
+fn kind_name(kind: EntryKind) -> &'static str {
+    match kind {
+        EntryKind::Noop => "leader",
+        EntryKind::WriteSet => "write-set",
+        EntryKind::TotalOrder => "statement",
+        EntryKind::View => "view",
+        EntryKind::Membership => "members",
+        EntryKind::Policy => "policy",
+        EntryKind::Trim => "trim",
+        EntryKind::Piece => "piece",
+        EntryKind::Note => "note",
+    }
+}
+
+fn describe_writeset(set: &WriteSet, line: &mut Line) {
+    use lockstep_node::core::writeset::flags;
+    line.keys = Some(set.key_count());
+    if let Some(pieces) = &set.pieces {
+        line.size += pieces.bytes as usize;
+    }
+    let mut notes = Vec::new();
+    if set.meta.has(flags::ROLLBACK) {
+        notes.push("rollback".to_owned());
+    } else if !set.meta.has(flags::TRX_END) {
+        notes.push("fragment".to_owned());
+    }
+    line.note = notes.join(", ");
+}

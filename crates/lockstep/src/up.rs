@@ -1,0 +1,237 @@
+//! `lockstep up` and `lockstep down`: three servers on loopback as one cluster, to look at and to play with.
+//!
+//! They run as `mysql` in a folder of their own, never touching the machine's own server. What is running is found
+//! again by the `*.pid` files there, so that both commands can be given at any time and from anywhere.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lockstep_lab::{Installation, Server, ServerConfig, SstMethod, Wsrep, is_free, is_root};
+
+use crate::fetch::{self, Target};
+use crate::progress::Step;
+use crate::status;
+
+/// Where `make up` keeps its servers.
+pub(crate) const DEFAULT_DIR: &str = "/var/lib/lockstep/up";
+const NAMES: [&str; 3] = ["n1", "n2", "n3"];
+const SQL_PORTS: [u16; 3] = [33061, 33062, 33063];
+/// Each member takes this one, and for transfers of state the two that follow.
+const PEER_PORTS: [u16; 3] = [45671, 45681, 45691];
+const LIBRARY: &str = "liblockstep.so";
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The data directories of a cluster in `dir`.
+pub(crate) fn data_dirs(dir: &Path) -> Vec<PathBuf> {
+    NAMES.iter().map(|name| dir.join(name)).collect()
+}
+
+fn text(error: lockstep_lab::LabError) -> String {
+    error.to_string()
+}
+
+/// Starts what does not run yet, shows that it replicates, and leaves it running.
+pub(crate) fn up(dir: &Path, provider: Option<PathBuf>) -> Result<(), String> {
+    need_root("up")?;
+    let install = Installation::find().map_err(text)?;
+    let mut servers = servers(dir, &install);
+    let running = servers.iter_mut().filter_map(|s| s.is_running().then(|| s.name().to_owned())).count();
+    if running == servers.len() {
+        println!("The cluster in {} is up already.", dir.display());
+    } else {
+        let provider = provider.map_or_else(beside_this_program, Ok)?;
+        prepare(dir, &install, &mut servers, &provider, running)?;
+        start(dir, &install, &mut servers, running)?;
+    }
+    for server in &mut servers {
+        server.wait_ready(READY_TIMEOUT).map_err(text)?;
+    }
+    show_replication(&servers)?;
+    println!();
+    let target = Target::Socket(servers[0].datadir().join("lockstep.sock"));
+    let body = fetch::get(&target, "/status").map_err(|e| format!("{target}: {e}"))?;
+    println!("{}", status::table(&status::parse(&body)?));
+    println!();
+    println!("Connect (as root):  mariadb --socket={}", servers[0].config.socket().display());
+    println!("                    also {}", also(&servers[1..]));
+    println!("Watch:              lockstep status --watch");
+    println!("Stop:               make down");
+    Ok(())
+}
+
+fn also(servers: &[Server]) -> String {
+    let sockets: Vec<String> = servers.iter().map(|s| s.config.socket().display().to_string()).collect();
+    sockets.join(", ")
+}
+
+/// Stops what runs, the last member first, so that the first is the one that knows the most.
+pub(crate) fn down(dir: &Path) -> Result<(), String> {
+    let mut stopped = 0;
+    let install = Installation::find().map_err(text)?;
+    let mut servers = servers(dir, &install);
+    for server in servers.iter_mut().rev() {
+        if !server.is_running() {
+            continue;
+        }
+        need_root("down")?;
+        let step = Step::start(&format!("{}: stopping", server.name()));
+        server.stop().map_err(text)?;
+        step.done("stopped");
+        stopped += 1;
+    }
+    if stopped == 0 {
+        println!("No server of {} is running.", dir.display());
+    } else {
+        println!("The data stay in {}: `make up` goes on with them.", dir.display());
+    }
+    Ok(())
+}
+
+fn need_root(command: &str) -> Result<(), String> {
+    match is_root().map_err(text)? {
+        true => Ok(()),
+        false => Err(format!("`{command}` runs servers as the account mysql, which only root may: use sudo")),
+    }
+}
+
+fn beside_this_program() -> Result<PathBuf, String> {
+    let me = std::env::current_exe().map_err(|e| format!("cannot tell where this program is: {e}"))?;
+    let library = me.with_file_name(LIBRARY);
+    if library.is_file() {
+        return Ok(library);
+    }
+    Err(format!("there is no {}: build it (`make up` does) or name it with --provider", library.display()))
+}
+
+fn servers(dir: &Path, install: &Installation) -> Vec<Server> {
+    let host = "127.0.0.1";
+    let peers: Vec<String> = PEER_PORTS.iter().map(|port| format!("{host}:{port}")).collect();
+    let mut servers = Vec::new();
+    for (i, name) in NAMES.iter().enumerate() {
+        let mut config = ServerConfig::new(name, dir, SQL_PORTS[i], i as u32 + 1);
+        config.wsrep = Some(Wsrep {
+            provider: dir.join(LIBRARY),
+            cluster_name: "up".into(),
+            peers: peers.clone(),
+            host: host.into(),
+            listen: host.into(),
+            peer_port: PEER_PORTS[i],
+            sst_port: PEER_PORTS[i] + 2,
+            sst_method: SstMethod::Rsync,
+            sst_auth: None,
+            appliers: 4,
+            provider_options: Vec::new(),
+        });
+        servers.push(Server::new(config, install));
+    }
+    servers
+}
+
+/// Folder, library, ports: everything that can be wrong before the first server starts.
+fn prepare(
+    dir: &Path,
+    install: &Installation,
+    servers: &mut [Server],
+    provider: &Path,
+    running: usize,
+) -> Result<(), String> {
+    if let Some(parent) = dir.parent() {
+        std::fs::create_dir_all(parent).map_err(|e| format!("cannot create {}: {e}", parent.display()))?;
+    }
+    install.make_dir(dir, 0o755).map_err(text)?;
+    for server in servers.iter_mut().filter(|s| s.pid().is_none()) {
+        let Some(wsrep) = &server.config.wsrep else { continue };
+        for port in [server.config.sql_port, wsrep.peer_port, wsrep.sst_port] {
+            if !is_free(port) {
+                return Err(format!(
+                    "port {port} of loopback, which {} needs, is taken: `ss -ltnp 'sport = {port}'` says by whom",
+                    server.name()
+                ));
+            }
+        }
+    }
+    // Members of one cluster run one library: a new one waits until none of them runs.
+    if running == 0 {
+        install.copy_provider(provider, &dir.join(LIBRARY)).map_err(text)?;
+    }
+    Ok(())
+}
+
+fn start(dir: &Path, install: &Installation, servers: &mut [Server], running: usize) -> Result<(), String> {
+    let first_time = !data_dirs(dir).iter().any(|d| d.join("lockstep.id").exists());
+    if first_time && running == 0 {
+        return start_first_time(install, servers);
+    }
+    // A cluster that was stopped, or parts of one: nobody needs to be told who goes first.
+    for server in servers.iter_mut().filter(|s| s.pid().is_none()) {
+        server.spawn(&[]).map_err(text)?;
+    }
+    for server in servers.iter_mut() {
+        let step = Step::start(&format!("{}: starting", server.name()));
+        server.wait_ready(READY_TIMEOUT).map_err(text)?;
+        step.done("synced");
+    }
+    Ok(())
+}
+
+fn start_first_time(install: &Installation, servers: &mut [Server]) -> Result<(), String> {
+    for (i, server) in servers.iter_mut().enumerate() {
+        let datadir = server.datadir();
+        if datadir.exists() {
+            // Left by an attempt that did not get as far as a log.
+            std::fs::remove_dir_all(&datadir)
+                .map_err(|e| format!("cannot remove {}: {e}", datadir.display()))?;
+        }
+        if i == 0 {
+            let step = Step::start("n1: making the system tables");
+            install.make_template(&datadir, false).map_err(text)?;
+            step.done("made");
+            let step = Step::start("n1: starting as the first member");
+            server.spawn(&["--wsrep-new-cluster"]).map_err(text)?;
+            server.wait_ready(READY_TIMEOUT).map_err(text)?;
+            step.done("synced");
+        } else {
+            install.make_dir(&datadir, 0o755).map_err(text)?;
+            let step = Step::start(&format!("{}: joining, with a copy of the database", server.name()));
+            server.spawn(&[]).map_err(text)?;
+            server.wait_ready(READY_TIMEOUT).map_err(text)?;
+            step.done("synced");
+        }
+    }
+    Ok(())
+}
+
+/// Writes a row on each member and reads it on the others.
+fn show_replication(servers: &[Server]) -> Result<(), String> {
+    servers[0]
+        .client()
+        .and_then(|mut c| {
+            c.run(&[
+                "CREATE DATABASE IF NOT EXISTS lockstep",
+                "CREATE TABLE IF NOT EXISTS lockstep.hello (id BIGINT AUTO_INCREMENT PRIMARY KEY, \
+                 writer VARCHAR(64) NOT NULL, written_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3))",
+            ])
+        })
+        .map_err(text)?;
+    for writer in servers {
+        let insert = format!("INSERT INTO lockstep.hello (writer) VALUES ('{}')", writer.name());
+        let id = writer.client().and_then(|mut c| c.query(&insert)).map_err(text)?.insert_id;
+        let mut readers = Vec::new();
+        for reader in servers.iter().filter(|r| r.name() != writer.name()) {
+            let read = format!("SELECT writer FROM lockstep.hello WHERE id = {id}");
+            let seen = reader
+                .client()
+                .and_then(|mut c| {
+                    c.query("SET SESSION wsrep_sync_wait = 1")?;
+                    c.value(&read)
+                })
+                .map_err(text)?;
+            if seen != writer.name() {
+                return Err(format!("{} wrote row {id}, but {} read `{seen}`", writer.name(), reader.name()));
+            }
+            readers.push(reader.name());
+        }
+        println!("{} wrote row {id}: read on {}", writer.name(), readers.join(" and "));
+    }
+    Ok(())
+}
