@@ -130,7 +130,7 @@ impl<F: DiskFile> IdFile<F> {
     /// Reads the file and takes the newest intact slot.
     pub(crate) fn open<D: Disk<File = F>>(disk: &D, write: bool) -> Result<IdFile<F>, OpenError> {
         let dir = disk.describe();
-        let io = |e| OpenError::io(&dir, "open lockstep.id", e);
+        let io = |e: io::Error| OpenError::io(&dir, "open lockstep.id", e);
         let file = disk.open(ID_FILE, write).map_err(io)?;
         let mut best: Option<(Slot, u64)> = None;
         for which in 0..2 {
@@ -145,7 +145,13 @@ impl<F: DiskFile> IdFile<F> {
                 best = Some((s, which));
             }
         }
-        let (slot, which) = best.ok_or(OpenError::IdentityDamaged { dir })?;
+        let (slot, which) = best.ok_or_else(|| OpenError::IdentityDamaged { dir: dir.clone() })?;
+        if write {
+            // A killed process may have left this slot in the kernel's memory only. It must be on disk
+            // before the other one, which may be all that is, is written over.
+            file.write_at(&slot.encode(), which * SLOT_STRIDE).map_err(io)?;
+            file.sync_data().map_err(io)?;
+        }
         Ok(IdFile { file, slot, scratch: 1 - which })
     }
 

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Disk, DiskFile};
 
-const SECTOR: usize = 512;
+/// What a write tears into unless told otherwise.
+const SECTOR_BYTES: usize = 512;
 
 /// How an operation is made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +29,12 @@ pub enum Fault {
 }
 
 /// The fake disk. Clones share the contents.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct MemDisk {
     state: Arc<Mutex<State>>,
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct State {
     /// Raised at each crash: handles of an earlier life are dead.
     epoch: u64,
@@ -46,6 +47,7 @@ struct State {
     fail_sync: Option<u64>,
     dead: bool,
     capacity: Option<u64>,
+    sector_bytes: usize,
     rng: u64,
     next_inode: u64,
     inodes: BTreeMap<u64, Inode>,
@@ -75,6 +77,12 @@ enum NameChange {
     Unset(String),
 }
 
+impl Default for MemDisk {
+    fn default() -> Self {
+        MemDisk::new()
+    }
+}
+
 /// What one operation may do.
 enum Verdict {
     Go,
@@ -87,7 +95,25 @@ enum Verdict {
 impl MemDisk {
     /// An empty disk.
     pub fn new() -> MemDisk {
-        MemDisk::default()
+        let state = State {
+            epoch: 0,
+            locked: false,
+            now_us: 0,
+            ops: 0,
+            syncs: 0,
+            fault: None,
+            fail_sync: None,
+            dead: false,
+            capacity: None,
+            sector_bytes: SECTOR_BYTES,
+            rng: 0,
+            next_inode: 0,
+            inodes: BTreeMap::new(),
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            pending_names: Vec::new(),
+        };
+        MemDisk { state: Arc::new(Mutex::new(state)) }
     }
 
     /// A disk of its own with the same contents, pending changes and faults.
@@ -134,6 +160,11 @@ impl MemDisk {
         self.state().capacity = bytes;
     }
 
+    /// Sets the unit that is written whole or not at all, in bytes (512 at first, as disks promise).
+    pub fn set_sector_bytes(&self, bytes: usize) {
+        self.state().sector_bytes = bytes.max(1);
+    }
+
     /// The process dies, the machine lives: locks and handles are gone, the contents stay as seen.
     pub fn kill(&self) {
         let mut s = self.state();
@@ -148,9 +179,10 @@ impl MemDisk {
         let mut s = self.state();
         let s = &mut *s;
         let mut rng = Rng(seed);
+        let sector = s.sector_bytes;
         for inode in s.inodes.values_mut() {
             let pending = std::mem::take(&mut inode.pending);
-            apply_part(&mut inode.durable, pending, &mut rng);
+            apply_part(&mut inode.durable, pending, sector, &mut rng);
             inode.seen.clone_from(&inode.durable);
         }
         let pending = std::mem::take(&mut s.pending_names);
@@ -308,7 +340,7 @@ fn apply(contents: &mut Vec<u8>, change: &Change) {
 }
 
 /// Applies an arbitrary part of the changes: none, all, a torn prefix, or any set of sectors.
-fn apply_part(contents: &mut Vec<u8>, pending: Vec<Change>, rng: &mut Rng) {
+fn apply_part(contents: &mut Vec<u8>, pending: Vec<Change>, sector: usize, rng: &mut Rng) {
     let mode = rng.below(5);
     let cut = rng.below(pending.len() as u64 + 1) as usize;
     for (i, change) in pending.iter().enumerate() {
@@ -334,7 +366,7 @@ fn apply_part(contents: &mut Vec<u8>, pending: Vec<Change>, rng: &mut Rng) {
                     data.len()
                 };
                 while at < data.len() {
-                    let step = (SECTOR - (offset + at) % SECTOR).min(data.len() - at);
+                    let step = (sector - (offset + at) % sector).min(data.len() - at);
                     let keep =
                         if mode == 2 && i == cut { at + step <= torn_at } else { rng.below(8) < keep_of_8 };
                     if keep {
@@ -541,7 +573,7 @@ impl DiskFile for MemFile {
                 s.fail_sync = None;
                 verdict = Verdict::Torn(io::Error::other("injected sync error"));
             }
-            let dead = s.dead;
+            let (dead, sector) = (s.dead, s.sector_bytes);
             let mut rng = Rng(s.rng ^ s.ops);
             let Some(inode) = s.inodes.get_mut(&self.inode) else { return Ok(()) };
             match verdict {
@@ -557,7 +589,7 @@ impl DiskFile for MemFile {
                     // pending is on disk in part, reads back in full, and no later sync writes it.
                     if !dead {
                         let pending = std::mem::take(&mut inode.pending);
-                        apply_part(&mut inode.durable, pending, &mut rng);
+                        apply_part(&mut inode.durable, pending, sector, &mut rng);
                         s.rng = rng.0;
                     }
                     Err(e)

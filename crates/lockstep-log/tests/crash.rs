@@ -84,6 +84,7 @@ fn a_power_cut_at_every_operation() {
         }
         for seed in 0..24 {
             let mut image = bench.fork();
+            image.disk.set_sector_bytes(if seed % 2 == 0 { 512 } else { 24 });
             image.disk.crash(seed * 7919 + n);
             assert!(image.open(false));
             // It must be as good as any: it goes on, and survives another crash.
@@ -229,8 +230,9 @@ proptest! {
 
     /// Several lives, each ended by a crash, a kill or a failing disk.
     #[test]
-    fn many_lives(lives in prop::collection::vec((prop::collection::vec(any_step(), 0..25), any_end()), 1..6)) {
+    fn many_lives(sector in prop_oneof![Just(512usize), Just(24)], lives in prop::collection::vec((prop::collection::vec(any_step(), 0..25), any_end()), 1..6)) {
         let mut bench = Bench::new();
+        bench.disk.set_sector_bytes(sector);
         prop_assert!(bench.open(false));
         for (steps, end) in lives {
             match end {

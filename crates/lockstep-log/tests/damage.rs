@@ -108,6 +108,35 @@ fn a_torn_batch_is_cut_and_its_rest_never_comes_back() {
     assert_eq!(found.records, records(1..=4, 1));
 }
 
+/// Even where a torn record lies exactly behind a new one and has the next index, it continues another
+/// chain.
+#[test]
+fn a_torn_rest_that_fits_in_place_and_index_is_refused() {
+    let record = |index, len: usize| lockstep_log::Record {
+        index,
+        term: 1,
+        body: Bytes::from(vec![index as u8; len]),
+    };
+    let disk = MemDisk::new();
+    let (mut log, _) = collect(&disk, options()).unwrap();
+    write_sync(&mut log, vec![record(1, 0)]);
+    let end = log.bytes() as usize;
+    write_sync(&mut log, vec![record(2, 40), record(3, 16)]);
+    drop(log);
+    let mut torn = disk.contents(SEGMENT_1).unwrap();
+    torn[end..end + 72].fill(0);
+    disk.kill();
+    disk.put(SEGMENT_1, torn);
+    let (mut log, _) = collect(&disk, options()).unwrap();
+    // The mark of the new run (40 bytes) and a shorter record fill the hole.
+    write_sync(&mut log, vec![record(2, 0)]);
+    assert_eq!(log.bytes() as usize, end + 72);
+    drop(log);
+    disk.kill();
+    let (_log, found) = collect(&disk, options()).unwrap();
+    assert_eq!(found.records, vec![record(1, 0), record(2, 0)]);
+}
+
 #[test]
 fn any_damage_to_a_sealed_segment_is_found() {
     let disk = MemDisk::new();
