@@ -268,3 +268,126 @@ fn is_name(text: &str) -> bool {
         && !text.starts_with('-')
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.') || b >= 0x80)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn show(text: &str) -> String {
+        Address::parse(text, 4567).map_or_else(|e| format!("ERR {e}"), |a| a.to_string())
+    }
+
+    #[test]
+    fn hosts_and_ports() {
+        for (text, expected) in [
+            ("h1", "h1:4567"),
+            (" db-1.example.com:1 ", "db-1.example.com:1"),
+            ("tcp://10.0.0.1", "10.0.0.1:4567"),
+            ("10.0.0.1:65535", "10.0.0.1:65535"),
+            ("[::1]", "[::1]:4567"),
+            ("[2001:DB8::0:1]:99", "[2001:db8::1]:99"),
+            ("tcp://[::]:4567", "[::]:4567"),
+            ("[fe80::1%eth0]:7", "[fe80::1%eth0]:7"),
+            ("localhost:0", "localhost:0"),
+            ("datenbänke:1", "datenbänke:1"),
+        ] {
+            assert_eq!(show(text), expected, "{text}");
+            // What is displayed parses to the same.
+            assert_eq!(show(expected), expected);
+        }
+        assert_eq!(Address::parse("ssl://h", 1).unwrap().scheme, Scheme::Ssl);
+        assert!(Address::parse("0.0.0.0", 1).unwrap().is_wildcard());
+        assert!(!Address::parse("h", 1).unwrap().is_wildcard());
+        assert_eq!(Address::parse("[::1]:5", 1).unwrap().socket_addr(), "[::1]:5".parse().ok());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, expected) in [
+            ("", "no host"),
+            (":4567", "no host"),
+            ("h:", "port"),
+            ("h:x", "port"),
+            ("h:65536", "port"),
+            ("h:+80", "port"),
+            ("h:-1", "port"),
+            ("::1", "brackets"),
+            ("::1:4567", "brackets"),
+            ("[::1", "brackets"),
+            ("[::1]4567", "brackets"),
+            ("[h]:1", "not an IPv6"),
+            ("[10.0.0.1]:1", "not an IPv6"),
+            ("[]:1", "not an IPv6"),
+            ("[::1%a b]:1", "not an IPv6"),
+            ("10.0.0.256", "valid host"),
+            ("10.0.0", "valid host"),
+            ("h 1", "valid host"),
+            ("user@h", "valid host"),
+            ("-h", "valid host"),
+            ("udp://h", "scheme"),
+            ("gcomm://h", "scheme"),
+            ("h?a=b", "options"),
+        ] {
+            let shown = show(text);
+            assert!(shown.starts_with("ERR") && shown.contains(expected), "'{text}': {shown}");
+            assert!(!shown.contains('\n'));
+        }
+        assert!(show(&"h".repeat(254)).contains("valid host"));
+    }
+
+    #[test]
+    fn cluster_addresses() {
+        let parse = |text| ClusterAddress::parse(text, 4567);
+        let peers =
+            |text| parse(text).unwrap().peers.iter().map(Address::to_string).collect::<Vec<_>>().join(" ");
+        assert_eq!(peers("gcomm://"), "");
+        assert_eq!(peers(""), "");
+        assert_eq!(peers("gcomm://?pc.bootstrap=1"), "");
+        assert_eq!(peers("gcomm://h1:1,h2, [::1]:3 ,tcp://10.0.0.4"), "h1:1 h2:4567 [::1]:3 10.0.0.4:4567");
+        assert_eq!(peers("gcomm://h1,h1:4567,h2,"), "h1:4567 h2:4567");
+        assert_eq!(peers("gcomm://h1/?gmcast.segment=1"), "h1:4567");
+        assert_eq!(peers("h1,h2"), "h1:4567 h2:4567");
+        let address = parse("gcomm://h1?gmcast.segment=1&pc.weight = 0&gmcast.segment=2&").unwrap();
+        assert_eq!(address.option("gmcast.segment"), Some("2"));
+        assert_eq!(address.option("pc.weight"), Some("0"));
+        assert_eq!(address.option("pc.wait"), None);
+        assert_eq!(address.options.len(), 3);
+        for (text, expected) in [
+            // A list that came out empty must not start a new cluster.
+            ("gcomm://,", "no host"),
+            ("gcomm:// , ,?a=b", "no host"),
+            ("dummy://", "gcomm://"),
+            ("http://h1", "gcomm://"),
+            ("gcomm://h1,:1", "no host"),
+            ("gcomm://h1:1:2", "brackets"),
+            ("gcomm://h1?segment", "name=value"),
+            ("gcomm://h1?=1", "name=value"),
+            ("gcomm://h1/x", "valid host"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "'{text}': {error}");
+        }
+    }
+
+    #[test]
+    fn listen_lists() {
+        let (addrs, options) = parse_listen("tcp://0.0.0.0:4567,tcp://[::1]:0,h?socket.ssl=yes", 9).unwrap();
+        let shown: Vec<String> = addrs.iter().map(Address::to_string).collect();
+        assert_eq!(shown, ["0.0.0.0:4567", "[::1]:0", "h:9"]);
+        assert_eq!(options, [("socket.ssl".to_owned(), "yes".to_owned())]);
+        assert!(parse_listen("", 9).unwrap().0.is_empty());
+        assert!(parse_listen("tcp://", 9).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_panics_and_what_parses_is_stable(text in "\\PC{0,40}|[a-z0-9.:,\\[\\]?=&/% -]{0,40}") {
+            let _ = ClusterAddress::parse(&text, 1);
+            let _ = parse_listen(&text, 1);
+            if let Ok(address) = Address::parse(&text, 4567) {
+                let again = Address::parse(&address.to_string(), 1).unwrap();
+                proptest::prop_assert_eq!(again.to_string(), address.to_string());
+            }
+        }
+    }
+}
