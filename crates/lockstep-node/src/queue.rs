@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 struct Inner {
     items: VecDeque<Delivery>,
     closed: bool,
+    /// One that is to be handled alone has been taken, and is not handled yet.
+    alone: bool,
     waiting: usize,
 }
 
@@ -33,6 +35,7 @@ impl Deliveries {
         let mut inner = self.lock();
         inner.items.clear();
         inner.closed = false;
+        inner.alone = false;
         self.len.store(0, Ordering::Relaxed);
     }
 
@@ -58,6 +61,12 @@ impl Deliveries {
         self.wake.notify_all();
     }
 
+    /// What was taken last and is to be handled alone has been.
+    pub(crate) fn handled(&self) {
+        self.lock().alone = false;
+        self.wake.notify_all();
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
@@ -71,11 +80,14 @@ impl Deliveries {
         let until = timeout.map(|t| Instant::now() + t);
         let mut inner = self.lock();
         loop {
-            if let Some(item) = inner.items.pop_front() {
+            if !inner.alone
+                && let Some(item) = inner.items.pop_front()
+            {
+                inner.alone = !matches!(item, Delivery::Ordered(_) | Delivery::Closed);
                 self.len.store(inner.items.len(), Ordering::Relaxed);
                 return Some(item);
             }
-            if inner.closed {
+            if inner.closed && inner.items.is_empty() {
                 return Some(Delivery::Closed);
             }
             inner.waiting += 1;
