@@ -85,9 +85,13 @@ impl Order {
         self.election_deadline = self.election_deadline.min(soon);
     }
 
-    /// Only a voter of the membership in force campaigns.
+    /// A voter of the membership in force campaigns. So does one that an entry takes out that is not known to be
+    /// committed: it may be the only one that has the entry, and so the only one that can win, as the others can if
+    /// the entry is lost. It counts the votes of the voters in force, not its own.
     fn may_campaign(&self) -> bool {
-        self.log.exists() && self.log.tail.membership.is_voter(&self.config.id)
+        let (id, log) = (&self.config.id, &self.log);
+        let open = log.tail.membership_index > log.commit();
+        log.exists() && (log.tail.membership.is_voter(id) || (open && log.committed.membership.is_voter(id)))
     }
 
     pub(super) fn tick_election(&mut self) {

@@ -111,7 +111,9 @@ impl Order {
     pub(super) fn on_base(&mut self, state: State, context: u64) {
         self.owed.context = self.owed.context.max(context);
         self.owed.answer = true;
-        if state.term > self.term || state.history.is_nil() {
+        // Places and seqnos near the end of the numbers are nobody's.
+        let sane = state.index < Index::MAX / 2 && (0..Seqno::MAX / 2).contains(&state.seqno);
+        if state.term > self.term || state.history.is_nil() || !sane {
             return;
         }
         if self.log.exists() {

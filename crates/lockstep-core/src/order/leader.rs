@@ -119,7 +119,7 @@ impl Order {
             index: tail.index + 1,
             term: self.term,
             kind,
-            seqno: tail.seqno + kind.takes_seqno() as i64,
+            seqno: tail.seqno.saturating_add(kind.takes_seqno() as i64),
             proposal,
             time: self.wall,
             payload,
