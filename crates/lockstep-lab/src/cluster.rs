@@ -210,6 +210,21 @@ impl Cluster {
         self.wait_size(self.servers.len())
     }
 
+    /// One more member, not started, with a fresh database and the first member's settings.
+    pub fn another(&self, name: &str) -> Result<Server> {
+        let port = free_ports(4)?;
+        let mut config = self.servers[0].config.clone();
+        config.name = name.to_owned();
+        config.sql_port = port + 3;
+        config.server_id = u32::from(port);
+        if let Some(wsrep) = &mut config.wsrep {
+            wsrep.peer_port = port;
+            wsrep.sst_port = port + 2;
+        }
+        self.bench.fresh_data(&config)?;
+        Ok(Server::new(config, &self.bench.install))
+    }
+
     /// The folder of the cluster's files.
     pub fn bench(&self) -> &Bench {
         &self.bench

@@ -20,7 +20,7 @@ pub const STOP_TIMEOUT: Duration = Duration::from_secs(40);
 
 const POLL: Duration = Duration::from_millis(50);
 
-/// A server on this machine.
+/// A server on this machine. It outlives the value: whoever owns it kills it, as a cluster does on its drop.
 #[derive(Debug)]
 pub struct Server {
     /// What it is told; written to `my.cnf` at each start.
@@ -188,6 +188,12 @@ impl Server {
         let _ = std::fs::remove_file(self.config.file("pid"));
     }
 
+    /// What the error log says since `mark`, a length of [`Server::log`].
+    pub fn log_since(&self, mark: usize) -> String {
+        let log = self.log();
+        log.get(mark..).unwrap_or(&log).to_owned()
+    }
+
     /// Stops the process in its tracks (SIGSTOP).
     pub fn pause(&self) -> Result<()> {
         self.signal(libc::SIGSTOP)
@@ -244,6 +250,12 @@ impl Server {
                 command: "mariadbd --wsrep-recover".into(),
                 output: last_lines(&text, 30),
             })
+    }
+
+    /// Its replication settings; an error for a plain server.
+    pub fn wsrep_mut(&mut self) -> Result<&mut crate::config::Wsrep> {
+        let missing = LabError::Value(format!("server {} is not a member of a cluster", self.config.name));
+        self.config.wsrep.as_mut().ok_or(missing)
     }
 
     /// The data directory.

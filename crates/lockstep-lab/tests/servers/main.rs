@@ -7,6 +7,7 @@
 
 mod daily;
 mod fixture;
+mod refusals;
 mod rejoin;
 mod restart;
 mod special;
