@@ -130,10 +130,7 @@ impl Engine {
     fn make_view(&mut self) {
         let membership = self.order.membership();
         let current = self.order.tail_state().view.clone();
-        let mut members = Vec::new();
-        if !self.leaving {
-            members.push(self.own_view_member());
-        }
+        let mut members = vec![self.own_view_member()];
         let mut others: Vec<ViewMember> = self
             .peers
             .values()

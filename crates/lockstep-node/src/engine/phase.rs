@@ -220,12 +220,17 @@ impl Engine {
         }
     }
 
-    /// Whether the majority is there; without it for some time, the server hears of it, and again when it is back.
-    fn watch_quorum(&mut self, primary: bool) {
+    /// Whether too few voters are connected to elect anybody.
+    fn cut_off(&self) -> bool {
         let membership = self.order.membership();
         let connected =
             membership.voters().filter(|id| *id == self.me.id || self.peers.contains_key(id)).count();
-        let cut_off = connected < membership.majority();
+        connected < membership.majority()
+    }
+
+    /// Whether the majority is there; without it for some time, the server hears of it, and again when it is back.
+    fn watch_quorum(&mut self, primary: bool) {
+        let cut_off = self.cut_off();
         let quorum = self.order.has_quorum(self.now) && !cut_off;
         if quorum {
             self.no_quorum_since = None;
@@ -330,10 +335,11 @@ impl Engine {
         let Some(began) = self.left_at else { return };
         let membership = self.order.membership();
         let other_voters = membership.voters().any(|id| id != self.me.id && self.peers.contains_key(&id));
-        let patience = 5 * self.tuning.election_timeout.as_micros() as Micros;
+        let patience = 8 * self.tuning.election_timeout.as_micros() as Micros;
         let expired = self.now.saturating_sub(began) > patience;
         let votes = membership.is_voter(&self.me.id);
-        if votes && other_voters && !expired && self.order.has_quorum(self.now) {
+        // Between two leaders there is none: that is no reason to go without handing in the vote.
+        if votes && other_voters && !expired && !self.cut_off() {
             if self.order.is_leader() {
                 let heir = membership
                     .voters()
