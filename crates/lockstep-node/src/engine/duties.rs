@@ -21,10 +21,9 @@ impl Engine {
             return;
         }
         if let Some((membership, why)) = self.next_membership() {
-            match self.order.change_membership(self.now, membership) {
-                Ok(_) => self.log(Level::Info, why),
-                // Refused while the previous change is under way: tried again in the next round.
-                Err(_) => self.retry_duties(),
+            // Refused while the previous change is under way: tried again soon.
+            if self.order.change_membership(self.now, membership).is_ok() {
+                self.log(Level::Info, why);
             }
         }
         self.make_view();
@@ -148,7 +147,6 @@ impl Engine {
                 self.gone.get(&gone.id).is_some_and(|g| self.now.saturating_sub(g.since) < VIEW_GRACE);
             if grace && !others.iter().any(|m| m.id == gone.id) && gone.id != self.me.id {
                 others.push(gone.clone());
-                self.retry_duties();
             }
         }
         others.sort_by(|a, b| a.name.cmp(&b.name));

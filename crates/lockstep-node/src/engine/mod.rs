@@ -36,8 +36,9 @@ const TRIM_PERIOD: Micros = 1_000_000;
 const TRIM_STEP: Seqno = 1024;
 /// How often members tell each other how they are.
 const HEALTH_PERIOD: Micros = 200_000;
-/// A refused membership change is tried again after this.
-const DUTY_RETRY: Micros = 20_000;
+/// A leader looks at its duties when something has changed, and at least this often; what was refused is tried again
+/// then.
+const DUTY_PERIOD: Micros = 25_000;
 
 /// Why old entries are read from the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,8 +168,9 @@ impl Engine {
         self.deliveries.push(delivery);
     }
 
-    fn retry_duties(&mut self) {
-        self.duties_at = self.now + DUTY_RETRY;
+    /// Something has changed that a leader may have to act on.
+    fn look_at_duties(&mut self) {
+        self.duties_at = self.now;
     }
 
     fn tell(&mut self, to: MemberId, message: &NodeMessage) {
@@ -208,7 +210,7 @@ impl Engine {
     /// When the next round is due even if nothing comes in.
     pub(crate) fn deadline(&self) -> Micros {
         let mut at = self.order.deadline().min(self.last_health + HEALTH_PERIOD);
-        if self.duties_at > self.now {
+        if self.order.is_leader() {
             at = at.min(self.duties_at);
         }
         at
@@ -244,6 +246,7 @@ impl Engine {
             NodeMessage::Health(health) => {
                 if let Some(peer) = self.peers.get_mut(&from) {
                     peer.health = Some(health);
+                    self.look_at_duties();
                 }
             }
             NodeMessage::Peers(addresses) => {
@@ -286,7 +289,8 @@ impl Engine {
         self.large_step();
         self.order.set_finished(self.finished());
         self.order.tick(self.now);
-        if self.phase.is_connected() {
+        if self.phase.is_connected() && self.now >= self.duties_at {
+            self.duties_at = self.now + DUTY_PERIOD;
             self.lead();
         }
         // What comes out may put something in again (a leader that is its own majority commits at once).
@@ -344,6 +348,7 @@ impl Engine {
             Some(id) => format!("{} leads in term {term}", self.name_of(&id)),
             None => format!("no leader in term {term}"),
         };
+        self.look_at_duties();
         self.log(Level::Info, text);
     }
 

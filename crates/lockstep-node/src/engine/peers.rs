@@ -96,6 +96,7 @@ impl Engine {
         self.dial(hello.address.clone());
         self.peers.insert(id, Peer { hello, health: None });
         self.order.peer_up(self.now, id);
+        self.look_at_duties();
         let addresses: Vec<String> = self
             .order
             .membership()
@@ -117,7 +118,7 @@ impl Engine {
             self.gone.insert(id, Gone { since: self.now });
             self.order.peer_down(self.now, id);
             self.donor_may_be_gone(id);
-            self.retry_duties();
+            self.look_at_duties();
         }
     }
 
