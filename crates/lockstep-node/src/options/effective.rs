@@ -1,0 +1,355 @@
+//! The options of one node.
+
+use super::edit::{Change, escape, find, pairs};
+use super::error::OptionError;
+use super::table::{Class, NO_TLS, Row, When, rows};
+use super::value::{Kind, Value, show_size};
+use crate::api::Tuning;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A line for the log about an option that was given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Note {
+    /// Whether somebody should look.
+    pub warn: bool,
+    /// The line.
+    pub text: String,
+}
+
+/// What the options say: defaults, what the environment fills in, and what was given.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// As it was given, checked; by row.
+    given: Vec<Option<String>>,
+    /// What takes the default's place; by row.
+    filled: Vec<Option<String>>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { given: vec![None; rows().len()], filled: vec![None; rows().len()] }
+    }
+}
+
+impl Options {
+    /// Reads the options of the configuration. What is said twice counts as said last.
+    ///
+    /// # Errors
+    /// [`OptionError`]: the node should not start.
+    pub fn parse(text: &str) -> Result<Options, OptionError> {
+        let mut options = Options::default();
+        options.set(text, false)?;
+        Ok(options)
+    }
+
+    /// Changes options, all or none; returns those whose value is another now (and commands, such as `pc.bootstrap`,
+    /// even if repeated). While `running`, only those that can change then.
+    ///
+    /// # Errors
+    /// [`OptionError`], and then nothing has changed.
+    pub fn set(&mut self, text: &str, running: bool) -> Result<Vec<Change>, OptionError> {
+        let mut next = self.clone();
+        let mut changes: Vec<Change> = Vec::new();
+        for (name, value) in pairs(text)? {
+            let row = find(&name)?;
+            let at = place(row);
+            check(row, &value)?;
+            let command = row.hidden && row.running && row.default.is_none();
+            if !command && next.given[at].is_some() && next.given[at].as_ref() == Some(&value) {
+                continue;
+            }
+            let same = next.shown(row).is_some_and(|held| row.kind.parse(&held) == row.kind.parse(&value));
+            if running && !same && !row.running {
+                return Err(OptionError::Fixed { name: row.name });
+            }
+            next.given[at] = Some(value.clone());
+            if command || !running || !same {
+                changes.retain(|change| change.name != row.name);
+                changes.push(Change { name: row.name, value });
+            }
+        }
+        next.check_together()?;
+        *self = next;
+        Ok(changes)
+    }
+
+    /// Fills in what is the default in this environment, such as `base_host` or `gcache.dir`. It does not count as
+    /// given.
+    ///
+    /// # Errors
+    /// [`OptionError`] where there is no such option, or the value is not one of its.
+    pub fn fill(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
+        let row = find(name)?;
+        check(row, value)?;
+        self.filled[place(row)] = Some(value.to_owned());
+        Ok(())
+    }
+
+    /// All options as Galera shows them: `name = value; ` each, by name.
+    pub fn get_all(&self) -> String {
+        let mut out = String::with_capacity(4096);
+        for row in rows().iter().filter(|row| !row.hidden) {
+            if let Some(value) = self.shown(row) {
+                out.push_str(row.name);
+                out.push_str(" = ");
+                out.push_str(&escape(&value));
+                out.push_str("; ");
+            }
+        }
+        out
+    }
+
+    /// One line for each option that was given and does not simply do what it says.
+    pub fn notes(&self) -> Vec<Note> {
+        rows().iter().filter_map(|row| self.note(row)).collect()
+    }
+
+    /// The same for these only: those that a [`Options::set`] has changed.
+    pub fn notes_on(&self, changes: &[Change]) -> Vec<Note> {
+        changes.iter().filter_map(|change| find(change.name).ok()).filter_map(|row| self.note(row)).collect()
+    }
+
+    fn note(&self, row: &Row) -> Option<Note> {
+        let Row { name, .. } = row;
+        let value = self.given[place(row)].as_ref()?;
+        match row.class {
+            Class::Own | Class::Galera | Class::Later => None,
+            Class::Sets(own) if self.is_given(own) => Some(Note {
+                warn: true,
+                text: format!("provider option {name} = {value} is overruled by {own} = {}", self.text(own)),
+            }),
+            Class::Sets(own) => Some(Note {
+                warn: false,
+                text: format!("provider option {name} = {value} sets {own} = {}", self.text(own)),
+            }),
+            Class::NoEffect(why) => {
+                // Somebody who asked for this should know that they do not get it.
+                let warn = *name == "pc.ignore_sb" && self.bool(name);
+                Some(Note { warn, text: format!("provider option {name} has no effect: {why}") })
+            }
+        }
+    }
+
+    /// Whether it was given, and not left at its default.
+    pub fn is_given(&self, name: &str) -> bool {
+        find(name).is_ok_and(|row| self.given[place(row)].is_some())
+    }
+
+    /// The value in force, as text; empty where there is none.
+    ///
+    /// # Panics
+    /// Here and in the other getters where the table has no such option of this type: a mistake in the program.
+    pub fn text(&self, name: &str) -> String {
+        self.shown(row(name)).unwrap_or_default()
+    }
+
+    /// The value in force; false where there is none.
+    pub fn bool(&self, name: &str) -> bool {
+        match self.value(name) {
+            None => false,
+            Some(Value::Bool(on)) => on,
+            Some(other) => panic!("option {name} is {other:?}, not yes or no"),
+        }
+    }
+
+    /// The value in force; 0 where there is none.
+    pub fn int(&self, name: &str) -> i64 {
+        match self.value(name) {
+            None => 0,
+            Some(Value::Int(n)) => n,
+            Some(other) => panic!("option {name} is {other:?}, not a number"),
+        }
+    }
+
+    /// The value in force, in bytes; 0 where there is none.
+    pub fn size(&self, name: &str) -> u64 {
+        match self.value(name) {
+            None => 0,
+            Some(Value::Size(n)) => n,
+            Some(other) => panic!("option {name} is {other:?}, not a size"),
+        }
+    }
+
+    /// The value in force; zero where there is none.
+    pub fn time(&self, name: &str) -> Duration {
+        match self.value(name) {
+            None => Duration::ZERO,
+            Some(Value::Time(time)) => time,
+            Some(other) => panic!("option {name} is {other:?}, not a duration"),
+        }
+    }
+
+    /// Timing and sizes for the node.
+    pub fn tuning(&self) -> Tuning {
+        let log_bytes = self.size("log.size");
+        let log_max_bytes = match self.is_given("log.max_size") {
+            true => self.size("log.max_size"),
+            // Who asks for a large log gets it, whatever the default for its limit.
+            false => self.size("log.max_size").max(log_bytes),
+        };
+        Tuning {
+            heartbeat: self.time("net.heartbeat"),
+            election_timeout: self.time("cluster.election_timeout"),
+            evict_timeout: self.time("cluster.evict_timeout"),
+            segment_bytes: self.size("log.segment"),
+            log_bytes,
+            log_max_bytes,
+            log_keep: self.time("log.keep_min"),
+            lag_limit: self.int("apply.lag_limit") as u64,
+        }
+    }
+
+    /// `member.zone`, `gmcast.segment`.
+    pub fn zone(&self) -> u8 {
+        self.int("member.zone") as u8
+    }
+
+    /// `log.dir`, `gcache.dir`: where the log is, if not in the data directory.
+    pub fn log_dir(&self) -> Option<PathBuf> {
+        let text = self.text("log.dir");
+        (!text.is_empty()).then(|| PathBuf::from(text))
+    }
+
+    /// `status.address`, if any.
+    pub fn status_address(&self) -> Option<String> {
+        Some(self.text("status.address")).filter(|text| !text.is_empty())
+    }
+
+    /// `gmcast.listen_addr`, or all addresses at `base_port`.
+    pub fn listen(&self) -> String {
+        match self.text("gmcast.listen_addr") {
+            text if text.is_empty() => format!("tcp://0.0.0.0:{}", self.port()),
+            text => text,
+        }
+    }
+
+    /// `base_port`.
+    pub fn port(&self) -> u16 {
+        self.int("base_port") as u16
+    }
+
+    fn value(&self, name: &str) -> Option<Value> {
+        let row = row(name);
+        let text = self.shown(row)?;
+        // Whatever is stored has been checked, and the defaults are by a test.
+        Some(
+            row.kind.parse(&text).unwrap_or_else(|e| panic!("option {name} holds '{text}', but must be {e}")),
+        )
+    }
+
+    /// The value in force. An option and the one that it sets always show the same.
+    fn shown(&self, row: &Row) -> Option<String> {
+        let at = place(row);
+        match row.class {
+            Class::Sets(own) => {
+                let own = super::effective::row(own);
+                if self.given[place(own)].is_some() || self.given[at].is_none() && self.filled[at].is_none() {
+                    return self.own(own).map(|text| convert(&own.kind, &row.kind, &text));
+                }
+                self.given[at].clone().or_else(|| self.filled[at].clone())
+            }
+            _ if row.name == "gmcast.listen_addr" && self.given[at].is_none() => Some(self.default_listen()),
+            _ => self.own(row),
+        }
+    }
+
+    fn default_listen(&self) -> String {
+        let port = row("base_port");
+        let port = self.own(port).unwrap_or_default();
+        format!("tcp://0.0.0.0:{port}")
+    }
+
+    /// Given, or set by another, or filled in, or the default.
+    fn own(&self, row: &Row) -> Option<String> {
+        let at = place(row);
+        if let Some(text) = &self.given[at] {
+            return Some(text.clone());
+        }
+        let setter = rows().iter().find(|other| other.class == Class::Sets(row.name));
+        if let Some(other) = setter
+            && let Some(text) = &self.given[place(other)]
+        {
+            return Some(convert(&other.kind, &row.kind, text));
+        }
+        self.filled[at].clone().or_else(|| row.default.map(str::to_owned))
+    }
+
+    fn check_together(&self) -> Result<(), OptionError> {
+        let tuning = self.tuning();
+        if tuning.election_timeout < tuning.heartbeat * 3 {
+            return Err(OptionError::Together {
+                text: format!(
+                    "cluster.election_timeout = {} is less than three times net.heartbeat = {}: members would stand for election without need",
+                    self.text("cluster.election_timeout"),
+                    self.text("net.heartbeat")
+                ),
+            });
+        }
+        if tuning.log_bytes > tuning.log_max_bytes {
+            return Err(OptionError::Together {
+                text: format!(
+                    "log.size = {} is more than log.max_size = {}: raise log.max_size",
+                    show_size(tuning.log_bytes),
+                    self.text("log.max_size")
+                ),
+            });
+        }
+        // In Galera a key or a certificate turns encryption on, unless it is turned off.
+        let asked =
+            ["socket.ssl_key", "socket.ssl_cert"].into_iter().find(|name| !self.text(name).is_empty());
+        if let Some(name) = asked
+            && !self.is_given("socket.ssl")
+        {
+            return Err(OptionError::Refused { name, value: self.text(name), reason: NO_TLS });
+        }
+        Ok(())
+    }
+}
+
+/// The row of a name that the program itself uses.
+fn row(name: &str) -> &'static Row {
+    find(name).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn place(row: &Row) -> usize {
+    rows().binary_search_by(|other| other.name.cmp(row.name)).expect("a row of the table")
+}
+
+/// Whether an option takes a value.
+fn check(row: &'static Row, value: &str) -> Result<(), OptionError> {
+    let refused = |reason| OptionError::Refused { name: row.name, value: value.to_owned(), reason };
+    if row.class == Class::Later {
+        return Err(refused(Row::later_reason()));
+    }
+    let parsed = row.kind.parse(value).map_err(|expected| OptionError::Value {
+        name: row.name,
+        value: value.to_owned(),
+        expected,
+    })?;
+    if let Some(refusal) = row.refused {
+        let hit = match (refusal.when, &parsed) {
+            (When::On, Value::Bool(on)) => *on,
+            (When::Above(most), Value::Int(n)) => *n > most,
+            (When::Not(word), Value::Text(text)) => word != text,
+            (When::On | When::Above(_) | When::Not(_), _) => false,
+        };
+        if hit {
+            return Err(refused(refusal.reason));
+        }
+    }
+    Ok(())
+}
+
+/// A checked value of one option as that of the option which it sets, or the other way round.
+fn convert(from: &Kind, to: &Kind, text: &str) -> String {
+    match (from, to) {
+        (Kind::Int(..), Kind::Bool) => {
+            if from.parse(text) == Ok(Value::Int(0)) { "no" } else { "yes" }.to_owned()
+        }
+        (Kind::Bool, Kind::Int(..)) => {
+            if from.parse(text) == Ok(Value::Bool(false)) { "0" } else { "1" }.to_owned()
+        }
+        _ => text.to_owned(),
+    }
+}

@@ -1,0 +1,81 @@
+//! What is wrong with options, in one line that says what to do.
+
+use std::fmt;
+
+/// Why options were not taken. Nothing has changed then.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OptionError {
+    /// Not `name = value; name = value`.
+    Syntax {
+        /// The part that is not.
+        part: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// No such option.
+    Unknown {
+        /// As it was written.
+        name: String,
+        /// The one that may have been meant.
+        nearest: Option<&'static str>,
+    },
+    /// Not a value of this option, or out of its range.
+    Value {
+        /// The option.
+        name: &'static str,
+        /// As it was written.
+        value: String,
+        /// What would be right.
+        expected: String,
+    },
+    /// A value that Galera takes, or a later version will.
+    Refused {
+        /// The option.
+        name: &'static str,
+        /// As it was written.
+        value: String,
+        /// Why, and what to do.
+        reason: &'static str,
+    },
+    /// Counts at the start only.
+    Fixed {
+        /// The option.
+        name: &'static str,
+    },
+    /// Two options that do not go together.
+    Together {
+        /// What is wrong and what to do.
+        text: String,
+    },
+}
+
+impl fmt::Display for OptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OptionError::Syntax { part, problem } => {
+                write!(f, "provider options: '{part}' {problem}; write 'name = value; name = value'")
+            }
+            OptionError::Unknown { name, nearest: Some(nearest) } => {
+                write!(f, "unknown provider option '{name}': did you mean '{nearest}'?")
+            }
+            OptionError::Unknown { name, nearest: None } => {
+                write!(f, "unknown provider option '{name}': docs/options.md lists them all")
+            }
+            OptionError::Value { name, value, expected } => {
+                write!(f, "provider option {name} = '{value}': must be {expected}")
+            }
+            OptionError::Refused { name, value, reason } => {
+                write!(f, "provider option {name} = '{value}' is refused: {reason}")
+            }
+            OptionError::Fixed { name } => {
+                write!(
+                    f,
+                    "provider option {name} cannot change while running: set it in the configuration file and restart"
+                )
+            }
+            OptionError::Together { text } => write!(f, "provider options: {text}"),
+        }
+    }
+}
+
+impl std::error::Error for OptionError {}

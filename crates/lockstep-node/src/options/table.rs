@@ -1,0 +1,251 @@
+//! The table: every option there is.
+
+use super::value::Kind;
+use std::time::Duration;
+
+/// What an option does here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Lockstep's own.
+    Own,
+    /// Galera's, and does what it does there.
+    Galera,
+    /// Galera's, and sets this option of ours, unless that one is set itself.
+    Sets(&'static str),
+    /// Galera's, accepted without effect, for this reason.
+    NoEffect(&'static str),
+    /// Ours, known, not in this version: any value is refused.
+    Later,
+}
+
+/// Values that are refused, though they are of the option's type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// Which.
+    pub when: When,
+    /// Why, and what to do.
+    pub reason: &'static str,
+}
+
+/// Which values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// `yes`.
+    On,
+    /// Numbers above this one.
+    Above(i64),
+    /// All words but this one.
+    Not(&'static str),
+}
+
+/// One option.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// What it holds.
+    pub kind: Kind,
+    /// What holds if nothing is said; `None`: unset, and not shown.
+    pub default: Option<&'static str>,
+    /// Whether it can change while running.
+    pub running: bool,
+    /// Whether it is left out when all are shown: a command rather than a state, or nobody's business.
+    pub hidden: bool,
+    /// What it does here.
+    pub class: Class,
+    /// What is refused.
+    pub refused: Option<Refusal>,
+    /// A line of help.
+    pub help: &'static str,
+}
+
+/// All options, sorted by name.
+pub fn rows() -> &'static [Row] {
+    ROWS
+}
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const TIME: Kind = Kind::Time(Duration::ZERO, Duration::MAX);
+const INT: Kind = Kind::Int(0, i64::MAX);
+const SIZE: Kind = Kind::Size(0, u64::MAX);
+const NAME: Kind = Kind::Text;
+const PART: Kind = Kind::Real(0.0, 1.0);
+
+const BEATS: &str = "members watch each other by net.heartbeat and cluster.election_timeout";
+const LOG: &str = "entries are kept in the log, see log.size";
+const FLOW: &str = "a slow member stops nobody: it lags, and reports itself desynced past apply.lag_limit";
+const TCP: &str = "members talk over TCP connections, one for each pair";
+const PEERS: &str = "members take missing entries over the connections they have anyway";
+const TLS: &str = "connections between members are not encrypted in this version: remove it, and keep the members' \
+                   traffic on a network you trust";
+const LATER: &str = "comes with a later version";
+
+const fn row(name: &'static str, kind: Kind, default: &'static str, class: Class, help: &'static str) -> Row {
+    Row { name, kind, default: Some(default), running: false, hidden: false, class, refused: None, help }
+}
+
+const fn later(name: &'static str, help: &'static str) -> Row {
+    Row { hidden: true, ..row(name, Kind::Text, "", Class::Later, help).unset() }
+}
+
+impl Row {
+    /// It can change while running.
+    const fn live(self) -> Row {
+        Row { running: true, ..self }
+    }
+
+    /// It has no default.
+    const fn unset(self) -> Row {
+        Row { default: None, ..self }
+    }
+
+    const fn hide(self) -> Row {
+        Row { hidden: true, ..self }
+    }
+
+    const fn refuse(self, when: When, reason: &'static str) -> Row {
+        Row { refused: Some(Refusal { when, reason }), ..self }
+    }
+
+    /// Whether the option tells what a later version will know.
+    pub(super) const fn later_reason() -> &'static str {
+        LATER
+    }
+}
+
+use Class::{Galera, NoEffect, Own, Sets};
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    later("apply.delay", "apply entries only when they are this old"),
+    row("apply.lag_limit", Kind::Int(1, i64::MAX), "10000", Own, "entries behind the cluster from which on the member reports itself desynced").live(),
+    later("apply.order", "in which order entries are applied: writeset, schema or serial"),
+    later("apply.paused", "receive, but apply nothing"),
+    later("apply.until", "stop applying at this GTID or time"),
+    later("async.max_at_risk", "transactions that may be acknowledged before others have them"),
+    row("base_dir", NAME, ".", NoEffect("the server's data directory is used"), "where Galera keeps its state files"),
+    row("base_host", NAME, "", Galera, "the host that peers are told to connect to (from wsrep_node_address)").unset(),
+    row("base_port", Kind::Int(1, 65535), "4567", Galera, "the port for peers, where no address names one"),
+    row("cert.length_check", INT, "127", NoEffect("trimming is decided by the log"), "how often Galera looks at cert.max_length").live().hide(),
+    row("cert.log_conflicts", Kind::Bool, "no", Galera, "log a line for each transaction that fails certification").live(),
+    row("cert.max_length", INT, "16384", NoEffect("trimming is decided by the log"), "longest certification window of Galera").live().hide(),
+    row("cert.optimistic_pa", Kind::Bool, "yes", NoEffect("entries are applied as soon as those they depend on have finished"), "parallel apply beyond what ran in parallel at the origin").live(),
+    row("cluster.election_timeout", Kind::Time(ms(50), ms(60_000)), "600ms", Own, "silence of the leader after which others stand for election; randomised to twice that").live(),
+    row("cluster.evict_timeout", Kind::Time(ms(1000), Duration::MAX), "5min", Own, "absence after which a dead voter is taken out, where that lowers the majority").live(),
+    later("commit.ack_on", "whether members acknowledge what they have received, or what they have persisted"),
+    later("commit.acks", "members that must have an entry before its commit returns, for semisync"),
+    row("commit.policy", Kind::Enum(&["quorum", "async", "semisync", "all"]), "quorum", Own, "whom a commit waits for").live()
+        .refuse(When::Not("quorum"), "this version knows only quorum; async, semisync and all come with a later one"),
+    later("commit.timeout", "how long a commit waits under semisync before it falls back to async"),
+    later("commit.zone_acks", "zones that must have an entry before its commit returns"),
+    row("debug", Kind::Bool, "no", Galera, "log debugging lines").live(),
+    row("evs.auto_evict", INT, "0", NoEffect(BEATS), "delays after which Galera evicts a member"),
+    row("evs.causal_keepalive_period", TIME, "PT1S", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.debug_log_mask", NAME, "0x1", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.delay_margin", TIME, "PT1S", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.delayed_keep_period", TIME, "PT30S", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.evict", NAME, "", NoEffect("take a member out by stopping it, or by cluster.evict_timeout"), "evicts the member of this UUID from Galera's group").unset().live(),
+    row("evs.inactive_check_period", TIME, "PT0.5S", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.inactive_timeout", TIME, "PT15S", NoEffect(BEATS), "silence after which Galera declares a member dead").live(),
+    row("evs.info_log_mask", NAME, "0", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.install_timeout", TIME, "PT7.5S", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.join_retrans_period", TIME, "PT1S", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.keepalive_period", TIME, "PT1S", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.max_install_timeouts", INT, "3", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.send_window", INT, "4", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.stats_report_period", TIME, "PT1M", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.suspect_timeout", TIME, "PT5S", NoEffect(BEATS), "silence after which Galera suspects a member").live(),
+    row("evs.use_aggregate", Kind::Bool, "true", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.user_send_window", INT, "2", NoEffect(BEATS), "Galera's group communication").live(),
+    row("evs.version", INT, "1", NoEffect(BEATS), "Galera's group communication"),
+    row("evs.view_forget_timeout", TIME, "P1D", NoEffect(BEATS), "Galera's group communication"),
+    row("gcache.dir", NAME, "", Sets("log.dir"), "where the log is"),
+    row("gcache.keep_pages_size", SIZE, "0", NoEffect(LOG), "Galera's write-set cache").live(),
+    row("gcache.mem_size", SIZE, "0", NoEffect(LOG), "Galera's write-set cache").live(),
+    row("gcache.name", NAME, "galera.cache", NoEffect(LOG), "Galera's write-set cache"),
+    row("gcache.page_size", SIZE, "128M", NoEffect(LOG), "Galera's write-set cache").live(),
+    row("gcache.recover", Kind::Bool, "yes", NoEffect("the log is always recovered"), "Galera's write-set cache"),
+    row("gcache.size", SIZE, "1G", Sets("log.size"), "how much of the log is kept"),
+    row("gcomm.thread_prio", NAME, "", NoEffect("the two threads run at the server's priority"), "priority of Galera's network thread"),
+    row("gcs.check_appl_proto", Kind::Bool, "", NoEffect("members check each other's protocol versions always"), "Galera's group communication").unset(),
+    row("gcs.fc_debug", INT, "0", NoEffect(FLOW), "Galera's flow control").live(),
+    row("gcs.fc_factor", PART, "1.0", NoEffect(FLOW), "Galera's flow control").live(),
+    row("gcs.fc_limit", INT, "16", NoEffect(FLOW), "Galera's flow control").live(),
+    row("gcs.fc_master_slave", Kind::Bool, "no", NoEffect(FLOW), "Galera's flow control"),
+    row("gcs.fc_single_primary", Kind::Bool, "no", NoEffect(FLOW), "Galera's flow control"),
+    row("gcs.max_packet_size", INT, "64500", NoEffect(TCP), "Galera's group communication").live(),
+    row("gcs.max_throttle", PART, "0.25", NoEffect(FLOW), "Galera's flow control").live(),
+    row("gcs.recv_q_hard_limit", INT, "9223372036854775807", NoEffect("the receive queue is the log"), "Galera's receive queue").live(),
+    row("gcs.recv_q_soft_limit", PART, "0.25", NoEffect("the receive queue is the log"), "Galera's receive queue").live(),
+    row("gcs.stateless", Kind::Bool, "", NoEffect("an arbitrator is started as one"), "whether Galera runs without a database").unset(),
+    row("gcs.sync_donor", Kind::Bool, "no", NoEffect("a donor never holds up the others"), "whether a donor takes part in Galera's flow control"),
+    row("gcs.vote_policy", INT, "", NoEffect("members do not vote on results in this version"), "majority of Galera's votes on inconsistency").unset(),
+    row("gmcast.group", NAME, "", NoEffect("wsrep_cluster_name is the cluster's name"), "Galera's group communication").unset(),
+    row("gmcast.isolate", Kind::Int(0, 2), "0", Galera, "1 cuts the member off from its peers, 0 lets it back").live().hide()
+        .refuse(When::Above(1), "a provider does not end the server's process; stop the server instead"),
+    row("gmcast.listen_addr", NAME, "", Galera, "where to listen for peers: tcp://host:port"),
+    row("gmcast.max_initial_reconnect_attempts", INT, "", NoEffect("peers are tried until they answer"), "Galera's group communication").unset().live().hide(),
+    row("gmcast.mcast_addr", NAME, "", NoEffect(TCP), "Galera's multicast"),
+    row("gmcast.mcast_port", INT, "", NoEffect(TCP), "Galera's multicast").unset().hide(),
+    row("gmcast.mcast_ttl", INT, "1", NoEffect(TCP), "Galera's multicast"),
+    row("gmcast.peer_addr", NAME, "", NoEffect("peers learn each other's addresses from the log"), "another address for Galera to connect to").unset().live(),
+    row("gmcast.peer_timeout", TIME, "PT3S", NoEffect(BEATS), "Galera's group communication"),
+    row("gmcast.segment", Kind::Int(0, 255), "0", Sets("member.zone"), "where the member is"),
+    row("gmcast.time_wait", TIME, "PT5S", NoEffect(BEATS), "Galera's group communication"),
+    row("gmcast.version", INT, "0", NoEffect(TCP), "Galera's group communication"),
+    row("ist.keep_keys", Kind::Bool, "", NoEffect("keys are part of the log"), "Galera's incremental state transfer").unset(),
+    row("ist.recv_addr", NAME, "", NoEffect(PEERS), "where Galera receives incremental state transfers").unset(),
+    row("ist.recv_bind", NAME, "", NoEffect(PEERS), "where Galera receives incremental state transfers").unset(),
+    later("leader.follow_writer", "leadership moves to the member that writes nearly everything"),
+    row("log.dir", NAME, "", Own, "where the log is, if not in the data directory"),
+    row("log.keep_min", Kind::Time(Duration::ZERO, ms(2_700_000)), "10min", Own, "how long an entry is kept after the own server has finished it; more than innodb_flush_log_at_timeout").live(),
+    row("log.max_size", SIZE, "8G", Own, "what the log may grow to for log.keep_min and for absent members").live(),
+    row("log.segment", Kind::Size(1 << 20, 1 << 30), "64M", Own, "how large one file of the log is").live(),
+    row("log.size", SIZE, "1G", Own, "how much of the log is kept").live(),
+    row("member.vote", Kind::Bool, "yes", Own, "whether the member's log counts for majorities; no: a read replica"),
+    row("member.zone", Kind::Int(0, 255), "0", Own, "where the member is"),
+    later("net.compress", "compress what members send each other"),
+    row("net.heartbeat", Kind::Time(ms(10), ms(10_000)), "100ms", Own, "how often the leader is heard of when nothing happens").live(),
+    row("pc.announce_timeout", TIME, "PT3S", NoEffect(BEATS), "Galera's group communication"),
+    row("pc.bootstrap", Kind::Bool, "", Galera, "make this member's component primary, though it has no majority").unset().live().hide(),
+    row("pc.checksum", Kind::Bool, "false", NoEffect("messages always carry a checksum"), "Galera's group communication").live(),
+    row("pc.ignore_quorum", Kind::Bool, "false", NoEffect("only a majority writes"), "whether a Galera member without majority stays primary").live()
+        .refuse(When::On, "two halves of a cluster that both write lose one half's transactions; only a majority writes"),
+    row("pc.ignore_sb", Kind::Bool, "false", NoEffect("only a majority writes, so a member alone stays non-Primary"), "whether a Galera member stays primary in a split brain").live(),
+    row("pc.linger", TIME, "PT20S", NoEffect(BEATS), "Galera's group communication"),
+    row("pc.npvo", Kind::Bool, "false", NoEffect(BEATS), "Galera's group communication").live(),
+    row("pc.recovery", Kind::Bool, "true", NoEffect("members are always recovered from the log"), "whether Galera recovers its view from disk"),
+    row("pc.version", INT, "0", NoEffect(BEATS), "Galera's group communication"),
+    row("pc.wait_prim", Kind::Bool, "true", Galera, "whether a start waits for a majority"),
+    row("pc.wait_prim_timeout", TIME, "PT30S", Galera, "how long a start waits for a majority"),
+    row("pc.weight", Kind::Int(0, 255), "1", Sets("member.vote"), "the member's votes: 0 is member.vote = no")
+        .refuse(When::Above(1), "a member has one vote or none; use an arbitrator to tip the scales"),
+    row("protonet.backend", NAME, "asio", NoEffect(TCP), "Galera's network library"),
+    row("protonet.version", INT, "0", NoEffect(TCP), "Galera's network library"),
+    row("provider.name", NAME, "Galera", Own, "what wsrep_provider_name says; tools look for Galera"),
+    row("repl.causal_read_timeout", TIME, "PT30S", Galera, "how long a causal read (wsrep_sync_wait) waits").live(),
+    row("repl.commit_order", Kind::Int(0, 3), "3", NoEffect("commits are always in order"), "which commits Galera puts in order"),
+    row("repl.key_format", Kind::Enum(&["FLAT8", "FLAT8A", "FLAT16", "FLAT16A"]), "FLAT8", NoEffect("keys are 64-bit hashes"), "Galera's key format").live(),
+    row("repl.max_ws_size", Kind::Size(0, 2_147_483_647), "2147483647", Galera, "the largest write-set, in bytes").live(),
+    row("repl.proto_max", INT, "11", NoEffect("members agree on the protocol when they connect"), "Galera's highest protocol version"),
+    row("socket.checksum", Kind::Int(0, 2), "2", NoEffect("messages always carry a CRC-32C"), "Galera's message checksum"),
+    row("socket.dynamic", Kind::Bool, "", NoEffect(TLS), "whether Galera takes encrypted and plain connections").unset().refuse(When::On, TLS),
+    row("socket.non_blocking", INT, "", NoEffect(TCP), "Galera's network library").unset().hide(),
+    row("socket.recv_buf_size", NAME, "auto", NoEffect("the system sizes the buffers"), "Galera's socket buffers").live(),
+    row("socket.send_buf_size", NAME, "auto", NoEffect("the system sizes the buffers"), "Galera's socket buffers").live(),
+    row("socket.ssl", Kind::Bool, "", NoEffect("connections are not encrypted"), "whether connections between members are encrypted").unset().refuse(When::On, TLS),
+    row("socket.ssl_ca", NAME, "", NoEffect("connections are not encrypted"), "the authority that members' certificates are checked against").unset(),
+    row("socket.ssl_cert", NAME, "", NoEffect("connections are not encrypted"), "the member's certificate").unset(),
+    row("socket.ssl_cipher", NAME, "", NoEffect("connections are not encrypted"), "the ciphers to use").unset(),
+    row("socket.ssl_compression", Kind::Bool, "", NoEffect("connections are not encrypted"), "whether TLS compresses").unset(),
+    row("socket.ssl_key", NAME, "", NoEffect("connections are not encrypted"), "the member's private key").unset(),
+    row("socket.ssl_password_file", NAME, "", NoEffect("connections are not encrypted"), "the private key's password").unset(),
+    row("socket.ssl_reload", Kind::Bool, "", NoEffect("connections are not encrypted"), "read the certificates again").unset().live().hide(),
+    row("status.address", NAME, "", Own, "a TCP address (host:port) that serves the read-only status; none: only the socket in the data directory"),
+];
+
+/// Why encrypted connections are refused.
+pub(super) const NO_TLS: &str = TLS;
