@@ -300,7 +300,9 @@ impl Host {
         if core.state == TrxState::Committed {
             return;
         }
-        if core.state != TrxState::Aborted {
+        if core.state == TrxState::Aborted {
+            drop(core);
+        } else {
             let core = self.roll_back_stream(trx, core);
             self.undo(trx, core);
         }

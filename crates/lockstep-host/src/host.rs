@@ -274,8 +274,8 @@ impl Host {
         machine: MutexGuard<'a, Machine>,
         next: ServerState,
     ) -> MutexGuard<'a, Machine> {
-        let (machine, verdict) = self.states.step(machine, next);
         log::event("state", next.name());
+        let (machine, verdict) = self.states.step(machine, next);
         if let Err(text) = verdict {
             self.checks.violation(text);
         }

@@ -90,6 +90,17 @@ impl Host {
         if position.seqno >= machine.connected_at.seqno {
             machine = self.step(machine, ServerState::Joined);
         }
+        let stored = self.read_store(|store| store.view().cloned());
+        if let Some(view) = stored.and_then(|view| view.restore(machine.id)) {
+            let at = view.head.state_id;
+            self.checks.ensure(at.uuid == position.uuid && at.seqno <= position.seqno, || {
+                format!("the transferred database is at {position} and has a view at {at}")
+            });
+            machine.previous_primary =
+                machine.view.take().filter(|before| before.head.status == ViewStatus::PRIMARY);
+            machine.view = Some(view);
+            machine.views += 1;
+        }
         let recovered = std::mem::replace(&mut machine.streams_recovered, true);
         drop(machine);
         if !recovered {

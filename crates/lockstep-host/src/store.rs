@@ -2,7 +2,8 @@
 //! transactions. Kept in memory and in a journal of one JSON line per commit, so that a process that is killed
 //! comes back with a prefix of what it had committed, as InnoDB does.
 
-use lockstep_abi::{Gtid, Uuid};
+use crate::state::View;
+use lockstep_abi::{Gtid, MemberInfo, Uuid, ViewHead, ViewStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -92,10 +93,63 @@ pub struct Snapshot {
     pub rows: BTreeMap<String, String>,
     /// Fragments by stream, each with its seqno.
     pub fragments: BTreeMap<String, Vec<(i64, Changes)>>,
+    /// The last view that was stored.
+    #[serde(default)]
+    pub view: Option<StoredView>,
+}
+
+/// A primary view as the server keeps it in a table of its own, so that it travels with a state transfer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StoredView {
+    /// Its place, as text.
+    pub gtid: String,
+    /// Its number.
+    pub number: i64,
+    /// What all members can do.
+    pub capabilities: u32,
+    /// The server's protocol.
+    pub protocol: i32,
+    /// Members: id, name, address for clients.
+    pub members: Vec<(String, String, String)>,
+}
+
+impl StoredView {
+    /// The form to store.
+    pub fn of(view: &View) -> StoredView {
+        let members = view.members.iter().map(|m| (m.id.to_string(), m.name(), m.incoming())).collect();
+        StoredView {
+            gtid: view.head.state_id.to_string(),
+            number: view.head.view,
+            capabilities: view.head.capabilities,
+            protocol: view.head.proto_ver,
+            members,
+        }
+    }
+
+    /// The view, as the member `own` sees it.
+    pub fn restore(&self, own: Uuid) -> Option<View> {
+        let members: Option<Vec<MemberInfo>> = self
+            .members
+            .iter()
+            .map(|(id, name, incoming)| Some(MemberInfo::new(id.parse().ok()?, name, incoming)))
+            .collect();
+        let members = members?;
+        let my_idx = members.iter().position(|member| member.id == own).map_or(-1, |at| at as i32);
+        let head = ViewHead {
+            state_id: self.gtid.parse().ok()?,
+            view: self.number,
+            status: ViewStatus::PRIMARY,
+            capabilities: self.capabilities,
+            my_idx,
+            proto_ver: self.protocol,
+        };
+        Some(View { head, members })
+    }
 }
 
 #[derive(Serialize, Deserialize)]
 enum Line {
+    View(StoredView),
     Snapshot(Snapshot),
     Commit { gtid: String, ops: Vec<Op>, end: Option<String> },
     Fragment { gtid: String, stream: String, seqno: i64, changes: Changes },
@@ -191,6 +245,10 @@ impl Store {
 
     fn replay(&mut self, line: Line) {
         let gtid = match line {
+            Line::View(view) => {
+                self.state.view = Some(view);
+                return;
+            }
             Line::Snapshot(snapshot) => {
                 let gtid = snapshot.gtid.clone();
                 self.state = snapshot;
@@ -258,6 +316,16 @@ impl Store {
     /// Moves the position alone.
     pub fn checkpoint(&mut self, gtid: Gtid) -> Result<(), StoreError> {
         self.log(Line::Position(gtid.to_string()))
+    }
+
+    /// Stores a view; the position stays.
+    pub fn store_view(&mut self, view: &View) -> Result<(), StoreError> {
+        self.log(Line::View(StoredView::of(view)))
+    }
+
+    /// The stored view.
+    pub fn view(&self) -> Option<&StoredView> {
+        self.state.view.as_ref()
     }
 
     /// The position.

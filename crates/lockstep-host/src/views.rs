@@ -137,7 +137,7 @@ impl Host {
             });
         }
         self.checks.view(at.seqno);
-        self.with_store(|store| store.checkpoint(at));
+        self.with_store(|store| store.store_view(view).and_then(|()| store.checkpoint(at)));
     }
 
     /// Takes open streaming transactions up from storage.
