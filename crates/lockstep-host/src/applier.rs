@@ -4,7 +4,7 @@ use crate::checks::lock;
 use crate::client::Trx;
 use crate::host::{Host, PATIENCE, RecvCtx, Role, Stream};
 use crate::locks::Owner;
-use crate::store::{Changes, Op, StreamId};
+use crate::store::{Changes, Op, StreamId, gap};
 use lockstep_abi::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,9 +38,11 @@ impl Host {
         self.checks.ensure(position.uuid == meta.gtid.uuid && position.seqno < meta.gtid.seqno, || {
             format!("apply of {} on a database at {position}", meta.gtid)
         });
-        self.checks.begin(meta, "apply");
         if flags & FLAG_ROLLBACK == 0 {
+            self.checks.begin(meta, "apply");
             self.holds.pass("apply");
+        } else {
+            self.checks.begin_without_changes(meta, "rollback");
         }
         let went = match &ctx.role {
             Role::Replayer(trx) => self.apply_replay(trx, flags, data, meta),
@@ -248,6 +250,7 @@ impl Host {
         total_order: bool,
         end: Instant,
     ) -> Result<(), ApplyError> {
+        let between_rows = name.starts_with(&gap(""));
         loop {
             let Err(holder) = self.locks.take(name, owner) else { return Ok(()) };
             match holder {
@@ -257,14 +260,16 @@ impl Host {
                         self.bf_abort(&victim, seqno, total_order);
                     }
                 }
-                Owner::Stream(id) if total_order => {
-                    // A statement in total order ends open transactions of others; nobody sends a fragment
-                    // for that, every member does the same by itself.
+                Owner::Stream(id) if total_order || between_rows => {
+                    // An applier ends an open transaction of another member by itself; the origin does the
+                    // same, and its rollback fragment, if it sends one, will find nothing here.
                     lock(&self.streams).remove(&id);
                     self.locks.release(holder);
                     self.with_store(|store| store.forget(id));
                     continue;
                 }
+                // Appliers do not wait for each other's locks between rows, as in InnoDB.
+                Owner::Applier(_) if between_rows => return Ok(()),
                 Owner::Stream(_) | Owner::Applier(_) => self.checks.violation(format!(
                     "{owner:?} wants {name} at {seqno}, which {holder:?} has: certification let both pass"
                 )),

@@ -63,13 +63,23 @@ impl Checks {
     /// A certified write-set begins to matter here: certify returned OK, or apply has begun. Everything it
     /// depends on must be finished.
     pub fn begin(&self, meta: &TrxMeta, what: &'static str) {
+        self.begin_inner(meta, what, true);
+    }
+
+    /// A rollback fragment or a place without a change is delivered: it changes nothing that others could see,
+    /// so that it need not wait for what it depends on (Galera's does not), only for its turn.
+    pub fn begin_without_changes(&self, meta: &TrxMeta, what: &'static str) {
+        self.begin_inner(meta, what, false);
+    }
+
+    fn begin_inner(&self, meta: &TrxMeta, what: &'static str, depends: bool) {
         let mut order = lock(&self.order);
         let seqno = meta.gtid.seqno;
         let parent = order.in_flight.range(..=meta.depends_on).next().map(|(seqno, what)| (*seqno, *what));
         let twice = order.in_flight.insert(seqno, what);
         order.most_in_flight = order.most_in_flight.max(order.in_flight.len());
         drop(order);
-        if let Some((parent, parent_what)) = parent {
+        if let Some((parent, parent_what)) = parent.filter(|_| depends) {
             let depends_on = meta.depends_on;
             self.violation(format!(
                 "{what} of {seqno} begins, which depends on {depends_on}, while {parent_what} of {parent} runs"

@@ -4,7 +4,7 @@
 use crate::checks::lock;
 use crate::host::{Host, HostError, RecvCtx, Role, Stream};
 use crate::locks::Owner;
-use crate::store::{Changes, Op, StreamId};
+use crate::store::{Changes, Op, StreamId, gap};
 use lockstep_abi::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -178,8 +178,9 @@ impl Host {
     }
 
     fn write_inner(&self, trx: &Arc<Trx>, op: Op, locks: &[String], key: KeyType) -> Result<(), HostError> {
-        for name in op.row().into_iter().chain(locks.iter().map(String::as_str)) {
-            self.take_for_client(trx, name)?;
+        let rows = op.row().map(str::to_owned).into_iter();
+        for name in rows.chain(locks.iter().map(|name| gap(name))) {
+            self.take_for_client(trx, &name)?;
         }
         if let Some(row) = op.row() {
             self.append_key(trx, row, key)?;

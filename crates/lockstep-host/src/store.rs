@@ -31,6 +31,12 @@ impl Op {
     }
 }
 
+/// The lock's name for an extra lock: unlike a row's, it may be wanted by two write-sets that certification
+/// lets both pass.
+pub fn gap(name: &str) -> String {
+    format!("gap:{name}")
+}
+
 /// What a write-set carries: changes, and locks that appliers take without a certification key behind them
 /// (InnoDB has such: gap locks). It is these that make brute-force aborts of certified transactions happen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +63,7 @@ impl Changes {
     /// Everything to lock, sorted so that two who lock the same never wait for each other crosswise.
     pub fn lock_names(&self) -> Vec<String> {
         let rows = self.ops.iter().filter_map(Op::row).map(str::to_owned);
-        let mut names: Vec<String> = rows.chain(self.locks.iter().cloned()).collect();
+        let mut names: Vec<String> = rows.chain(self.locks.iter().map(|name| gap(name))).collect();
         names.sort();
         names.dedup();
         names
@@ -420,7 +426,7 @@ mod tests {
             ops: vec![Op::Put("t/2".into(), "x".into()), Op::Del("t/1".into()), Op::Del("t/2".into())],
             locks: vec!["gap".into()],
         };
-        assert_eq!(changes.lock_names(), ["gap", "t/1", "t/2"]);
+        assert_eq!(changes.lock_names(), ["gap:gap", "t/1", "t/2"]);
         assert_eq!(Changes::decode(&changes.encode()), Ok(changes));
         assert!(Changes::decode(b"nonsense").is_err());
     }

@@ -1,0 +1,159 @@
+//! Streaming transactions: fragments that replicate before the transaction commits.
+
+mod common;
+
+use common::*;
+
+fn streams(member: &Member) -> Value {
+    member.ask("state", json!({})).unwrap()["streams"].clone()
+}
+
+/// Begins a transaction on member 1 whose first write has been replicated as a fragment.
+fn begin_stream(cluster: &Cluster, row: &str, locks: Value) -> Value {
+    let a = cluster.member(0);
+    a.on("s", "begin", json!({})).unwrap();
+    a.on("s", "put", json!({ "row": row, "value": "streamed", "locks": locks })).unwrap();
+    a.on("s", "fragment", json!({})).unwrap()["seqno"].clone()
+}
+
+fn fragments_commit_together(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let (a, b) = (cluster.member(0), cluster.member(1));
+    let seqno = begin_stream(cluster, "t/1", json!([]));
+    b.ask("wait_seqno", json!({ "seqno": seqno })).unwrap();
+    assert_eq!(streams(b), 1);
+    assert_eq!(b.call("get", json!({ "row": "t/1", "causal": true })).unwrap(), Value::Null);
+    a.on("s", "put", json!({ "row": "t/2", "value": "streamed" })).unwrap();
+    a.on("s", "fragment", json!({})).unwrap();
+    a.on("s", "put", json!({ "row": "t/3", "value": "last" })).unwrap();
+    a.on("s", "commit", json!({})).unwrap();
+    let rows = json!({ "t/1": "streamed", "t/2": "streamed", "t/3": "last" });
+    for member in [a, b] {
+        assert_eq!(member.call("rows", json!({ "causal": true })).unwrap(), rows);
+        assert_eq!(streams(member), 0);
+        assert_eq!(member.ask("digest", json!({})).unwrap()["streams"], 0);
+    }
+}
+
+fn a_rollback_ends_the_stream_everywhere(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let (a, b) = (cluster.member(0), cluster.member(1));
+    begin_stream(cluster, "t/1", json!([]));
+    a.on("s", "put", json!({ "row": "t/2", "value": "streamed" })).unwrap();
+    a.on("s", "fragment", json!({})).unwrap();
+    a.on("s", "rollback", json!({})).unwrap();
+    a.put("s", "t/9", "after").unwrap();
+    for member in [a, b] {
+        assert_eq!(member.call("rows", json!({ "causal": true })).unwrap(), json!({ "t/9": "after" }));
+        assert_eq!(streams(member), 0);
+        assert_eq!(member.ask("digest", json!({})).unwrap()["streams"], 0);
+    }
+    // The rows are free again everywhere.
+    b.put("s", "t/1", "free").unwrap();
+}
+
+fn others_wait_for_a_stream(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let (a, b) = (cluster.member(0), cluster.member(1));
+    let seqno = begin_stream(cluster, "t/1", json!([]));
+    b.ask("wait_seqno", json!({ "seqno": seqno })).unwrap();
+    b.on("s", "begin", json!({})).unwrap();
+    let mut put = b.send("s", "put", json!({ "row": "t/1", "value": "other" }));
+    assert!(put.is_pending_after(Duration::from_millis(200)));
+    a.on("s", "commit", json!({})).unwrap();
+    put.wait().unwrap();
+    b.on("s", "commit", json!({})).unwrap();
+    assert_eq!(a.call("get", json!({ "row": "t/1", "causal": true })).unwrap(), "other");
+}
+
+fn a_stream_wins_over_a_later_committer(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let (a, b) = (cluster.member(0), cluster.member(1));
+    b.on("s", "begin", json!({})).unwrap();
+    b.on("s", "put", json!({ "row": "t/1", "value": "other" })).unwrap();
+    b.ask("hold", json!({ "point": "apply" })).unwrap();
+    begin_stream(cluster, "t/1", json!([]));
+    b.ask("wait_held", json!({ "point": "apply" })).unwrap();
+    let lost = b.send("s", "commit", json!({}));
+    std::thread::sleep(Duration::from_millis(100));
+    b.ask("let_go", json!({ "point": "apply" })).unwrap();
+    assert_eq!(code(lost.wait()), "status:TRX_FAIL:ordered");
+    a.on("s", "commit", json!({})).unwrap();
+    assert_eq!(b.call("get", json!({ "row": "t/1", "causal": true })).unwrap(), "streamed");
+}
+
+fn a_fragment_that_fails_certification_ends_the_stream(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let (a, b) = (cluster.member(0), cluster.member(1));
+    begin_stream(cluster, "t/1", json!([]));
+    a.on("s", "put", json!({ "row": "t/2", "value": "streamed" })).unwrap();
+    a.ask("hold", json!({ "point": "apply" })).unwrap();
+    b.put("s", "t/2", "first").unwrap();
+    a.ask("wait_held", json!({ "point": "apply" })).unwrap();
+    let fragment = a.send("s", "fragment", json!({}));
+    std::thread::sleep(Duration::from_millis(100));
+    a.ask("let_go", json!({ "point": "apply" })).unwrap();
+    assert_eq!(code(fragment.wait()), "status:TRX_FAIL");
+    a.put("s2", "t/3", "after").unwrap();
+    for member in [a, b] {
+        let rows = json!({ "t/2": "first", "t/3": "after" });
+        assert_eq!(member.call("rows", json!({ "causal": true })).unwrap(), rows);
+        assert_eq!(streams(member), 0, "{}", member.name);
+    }
+}
+
+fn a_stream_gives_way_to_an_applier(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let (a, b) = (cluster.member(0), cluster.member(1));
+    begin_stream(cluster, "t/1", json!([]));
+    a.on("s", "put", json!({ "row": "t/2", "value": "not yet replicated" })).unwrap();
+    b.put("s", "t/2", "quick").unwrap();
+    assert_eq!(a.call("get", json!({ "row": "t/2", "causal": true })).unwrap(), "quick");
+    assert_eq!(code(a.on("s", "commit", json!({}))), "deadlock");
+    a.put("s", "t/9", "after").unwrap();
+    for member in [a, b] {
+        let rows = json!({ "t/2": "quick", "t/9": "after" });
+        assert_eq!(member.call("rows", json!({ "causal": true })).unwrap(), rows);
+        assert_eq!(streams(member), 0, "{}", member.name);
+    }
+}
+
+fn a_stream_dies_with_its_origin(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let seqno = begin_stream(cluster, "t/1", json!([]));
+    for member in cluster.running() {
+        member.ask("wait_seqno", json!({ "seqno": seqno })).unwrap();
+    }
+    cluster.kill(0);
+    for member in cluster.running() {
+        member.call("wait_members", json!({ "count": 2 })).unwrap();
+        assert_eq!(streams(member), 0, "{}", member.name);
+    }
+    cluster.member(1).put("s", "t/1", "free").unwrap();
+    let row = cluster.member(2).call("get", json!({ "row": "t/1", "causal": true })).unwrap();
+    assert_eq!(row, "free");
+}
+
+fn a_joiner_takes_up_open_streams(cluster: &mut Cluster) {
+    cluster.start(0, true).unwrap();
+    cluster.start(1, false).unwrap();
+    begin_stream(cluster, "t/1", json!([]));
+    cluster.start(2, false).unwrap();
+    assert_eq!(streams(cluster.member(2)), 1);
+    let a = cluster.member(0);
+    a.on("s", "put", json!({ "row": "t/2", "value": "last" })).unwrap();
+    a.on("s", "commit", json!({})).unwrap();
+    let rows = cluster.member(2).call("rows", json!({ "causal": true })).unwrap();
+    assert_eq!(rows, json!({ "t/1": "streamed", "t/2": "last" }));
+}
+
+scenarios! {
+    fragments_commit_together: 2,
+    a_rollback_ends_the_stream_everywhere: 2,
+    others_wait_for_a_stream: 2,
+    a_stream_wins_over_a_later_committer: 2,
+    a_fragment_that_fails_certification_ends_the_stream: 2,
+    a_stream_gives_way_to_an_applier: 2,
+    a_stream_dies_with_its_origin: 3,
+    a_joiner_takes_up_open_streams: 3,
+}
