@@ -48,8 +48,9 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>) -> Result<(), String> {
     }
     show_replication(&servers)?;
     println!();
-    let target = Target::Socket(servers[0].datadir().join("lockstep.sock"));
-    let body = fetch::get(&target, "/status").map_err(|e| format!("{target}: {e}"))?;
+    let sockets: Vec<Target> =
+        data_dirs(dir).into_iter().map(|d| Target::Socket(d.join("lockstep.sock"))).collect();
+    let body = fetch::first(&sockets, "/status")?;
     println!("{}", status::table(&status::parse(&body)?));
     println!();
     println!("Connect (as root):  mariadb --socket={}", servers[0].config.socket().display());
@@ -174,18 +175,17 @@ fn start(dir: &Path, install: &Installation, servers: &mut [Server], running: us
     Ok(())
 }
 
+/// No member has a log yet. A database that is there already (n1's is complete if it is there at all, see the rename)
+/// is kept.
 fn start_first_time(install: &Installation, servers: &mut [Server]) -> Result<(), String> {
     for (i, server) in servers.iter_mut().enumerate() {
         let datadir = server.datadir();
-        if datadir.exists() {
-            // Left by an attempt that did not get as far as a log.
-            std::fs::remove_dir_all(&datadir)
-                .map_err(|e| format!("cannot remove {}: {e}", datadir.display()))?;
-        }
         if i == 0 {
-            let step = Step::start("n1: making the system tables");
-            install.make_template(&datadir, false).map_err(text)?;
-            step.done("made");
+            if !datadir.exists() {
+                let step = Step::start("n1: making the system tables");
+                make_database(install, &datadir)?;
+                step.done("made");
+            }
             let step = Step::start("n1: starting as the first member");
             server.spawn(&["--wsrep-new-cluster"]).map_err(text)?;
             server.wait_ready(READY_TIMEOUT).map_err(text)?;
@@ -199,6 +199,16 @@ fn start_first_time(install: &Installation, servers: &mut [Server]) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Makes a fresh database beside its place and moves it there when it is complete.
+fn make_database(install: &Installation, datadir: &Path) -> Result<(), String> {
+    let fresh = datadir.with_extension("new");
+    if fresh.exists() {
+        std::fs::remove_dir_all(&fresh).map_err(|e| format!("cannot remove {}: {e}", fresh.display()))?;
+    }
+    install.make_template(&fresh, false).map_err(text)?;
+    std::fs::rename(&fresh, datadir).map_err(|e| format!("cannot rename {}: {e}", fresh.display()))
 }
 
 /// Writes a row on each member and reads it on the others.
