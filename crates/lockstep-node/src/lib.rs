@@ -8,7 +8,7 @@ mod api;
 mod engine;
 mod links;
 mod node;
-// pub mod options;
+pub mod options;
 mod queue;
 mod runtime;
 mod status;

@@ -92,6 +92,8 @@ pub struct MemberStatus {
 pub struct LogStatus {
     /// The first index in it.
     pub first: u64,
+    /// The first seqno in it, −1 where it has none (`wsrep_local_cached_downto`).
+    pub first_seqno: i64,
     /// The last one.
     pub last: u64,
     /// What has been agreed on.
@@ -181,6 +183,7 @@ impl Engine {
             members,
             log: LogStatus {
                 first: self.order.first_index(),
+                first_seqno: self.order.segment_bases().next().map_or(-1, |base| base.seqno + 1),
                 last: self.order.last_index(),
                 committed: self.order.commit(),
                 persisted: self.order.persisted(),

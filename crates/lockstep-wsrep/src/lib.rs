@@ -1,1 +1,30 @@
-//! The provider.
+//! `liblockstep.so`: the wsrep provider API, version 26, on one side, a [`lockstep_node::Node`] on the other.
+//!
+//! Start reading at `table` (every entry point), then `local` with `trx` (a transaction's way), `recv` (what the
+//! server's applier threads do) and `monitor` (who waits for whom). What the server expects of each call is said where
+//! it is met.
+//!
+//! Left out, and answered with `NOT_IMPLEMENTED`: preordered events, group locks, snapshots, read views, non-blocking
+//! statements. The server's allow-list is taken but not asked yet.
+
+mod connect;
+mod control;
+mod counters;
+mod files;
+mod guard;
+mod local;
+mod log;
+mod monitor;
+mod provider;
+mod recv;
+mod services;
+mod settings;
+mod statement;
+mod stats;
+mod table;
+mod trx;
+
+pub use services::{
+    wsrep_deinit_allowlist_service_v1, wsrep_init_allowlist_service_v1, wsrep_node_isolation_mode_set_v1,
+};
+pub use table::{VersionText, wsrep_interface_version, wsrep_loader};

@@ -1,0 +1,331 @@
+//! `init`, `connect`, `disconnect`, and the options of a running provider.
+
+use crate::counters::Counters;
+use crate::files::{StateFile, gtid_in};
+use crate::log::Log;
+use crate::monitor::{CommitOrder, Finished, Gate, lock};
+use crate::provider::{AppCtx, AtomicUuid, Callbacks, Connection, Provider};
+use crate::settings::Settings;
+use crate::trx::Transactions;
+use lockstep_abi::{InitArgs, Status};
+use lockstep_node::core::{Gtid, SEQNO_UNDEFINED};
+use lockstep_node::options::{OptionError, Options};
+use lockstep_node::{ConnectArgs, Level, Node, NodeConfig, NodeError};
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+/// A name that a server can show is not longer.
+const NAME_MAX: usize = 31;
+/// After the node has left, the server's threads take what is left of the deliveries; one that does not come back
+/// does not hold up the stop for longer.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A C string of the server's; empty for null.
+///
+/// # Safety
+/// `text` is null or NUL-terminated.
+pub(crate) unsafe fn text_of(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// Node names, addresses and directories, as `init` got them.
+#[derive(Clone, Default)]
+pub(crate) struct Names {
+    pub(crate) name: String,
+    pub(crate) address: String,
+    pub(crate) incoming: String,
+}
+
+impl Provider {
+    /// `init`.
+    ///
+    /// # Errors
+    /// What is wrong, in one line.
+    ///
+    /// # Safety
+    /// As the API says of `args`.
+    pub(crate) unsafe fn new(args: &InitArgs) -> Result<Arc<Provider>, String> {
+        let log = Log::new(args.logger_cb);
+        let missing = |what: &str| format!("init: the server passes no {what} callback");
+        let calls = Callbacks {
+            app: AppCtx(args.app_ctx),
+            connected: args.connected_cb.ok_or_else(|| missing("connected"))?,
+            view: args.view_cb.ok_or_else(|| missing("view"))?,
+            sst_request: args.sst_request_cb.ok_or_else(|| missing("sst_request"))?,
+            apply: args.apply_cb.ok_or_else(|| missing("apply"))?,
+            unordered: args.unordered_cb,
+            sst_donate: args.sst_donate_cb.ok_or_else(|| missing("sst_donate"))?,
+            synced: args.synced_cb.ok_or_else(|| missing("synced"))?,
+        };
+        // SAFETY: the caller vouches for the strings.
+        let (name, address, incoming, data_dir, text) = unsafe {
+            (
+                text_of(args.node_name),
+                text_of(args.node_address),
+                text_of(args.node_incoming),
+                text_of(args.data_dir),
+                text_of(args.options),
+            )
+        };
+        // SAFETY: null, or a GTID.
+        let start_position = unsafe { args.state_id.as_ref() }.map_or(Gtid::UNDEFINED, |at| gtid_in(*at));
+        if name.len() > NAME_MAX {
+            return Err(format!(
+                "wsrep_node_name '{name}' is longer than {NAME_MAX} bytes: choose a shorter one"
+            ));
+        }
+        let data_dir = PathBuf::from(if data_dir.is_empty() { "." } else { &data_dir });
+        let options = Options::parse(&text).map_err(|error| error.to_string())?;
+        log.set_debug(options.bool("debug"));
+        for note in options.notes() {
+            log.line(if note.warn { Level::Warn } else { Level::Info }, &note.text);
+        }
+        let (state_file, warning) = StateFile::open(&data_dir)
+            .map_err(|error| format!("cannot open grastate.dat in {}: {error}", data_dir.display()))?;
+        if let Some(warning) = warning {
+            log.warn(warning);
+        }
+        let saved = state_file.get();
+        log.info(format!(
+            "saved state: {}, safe_to_bootstrap: {}",
+            saved.position, saved.safe_to_bootstrap as u8
+        ));
+        Ok(Arc::new(Provider {
+            calls,
+            log,
+            settings: Settings::new(options),
+            proto_ver: args.proto_ver,
+            data_dir,
+            names: Names { name, address, incoming },
+            start_position,
+            node: OnceLock::new(),
+            starting: Mutex::new(()),
+            order: CommitOrder::new(SEQNO_UNDEFINED),
+            finished: Finished::new(SEQNO_UNDEFINED),
+            gate: Gate::new(SEQNO_UNDEFINED),
+            history: AtomicUuid::default(),
+            own: AtomicUuid::default(),
+            fresh: AtomicBool::new(true),
+            taken: AtomicI64::new(SEQNO_UNDEFINED),
+            connected_at: AtomicI64::new(SEQNO_UNDEFINED),
+            trxs: Transactions::new(),
+            statements: Mutex::new(HashMap::new()),
+            connection: Mutex::new(Connection::Closed),
+            connection_changed: Condvar::new(),
+            receivers: AtomicUsize::new(0),
+            donor: Mutex::new(String::new()),
+            donation: Mutex::new(None),
+            awaits_state: AtomicBool::new(false),
+            safe_to_bootstrap: AtomicBool::new(saved.safe_to_bootstrap),
+            incoming: Mutex::new(String::new()),
+            state_file,
+            counters: Counters::default(),
+            failed: AtomicBool::new(false),
+            left_after_failure: AtomicBool::new(false),
+            key_noted: AtomicBool::new(false),
+        }))
+    }
+
+    /// The node's configuration.
+    fn node_config(self: &Arc<Self>) -> Result<NodeConfig, NodeError> {
+        let names = self.names.clone();
+        let logger: Weak<Provider> = Arc::downgrade(self);
+        let stats = logger.clone();
+        let address = self.own_address()?;
+        self.settings.with(|options| {
+            Ok(NodeConfig {
+                name: names.name,
+                data_dir: self.data_dir.clone(),
+                log_dir: options.log_dir(),
+                listen: options.listen(),
+                address,
+                incoming: names.incoming,
+                zone: options.zone(),
+                wants_vote: options.bool("member.vote"),
+                tuning: options.tuning(),
+                status_address: options.status_address(),
+                logger: Arc::new(move |level, text: &str| {
+                    if let Some(provider) = logger.upgrade() {
+                        provider.log.line(level, text);
+                    }
+                }),
+                front_end_stats: Some(Arc::new(move || {
+                    stats.upgrade().map_or_else(Vec::new, |provider| provider.metrics())
+                })),
+            })
+        })
+    }
+
+    /// What peers are told to connect to: `base_host`, else `wsrep_node_address`, else the address listened on.
+    fn own_address(&self) -> Result<String, NodeError> {
+        use lockstep_node::net::Address;
+        let (host, port, listen) =
+            self.settings.with(|options| (options.text("base_host"), options.port(), options.listen()));
+        let bad = |what: &str, error: &dyn std::fmt::Display| NodeError::Setup(format!("{what}: {error}"));
+        let listen = Address::parse(&listen, port).map_err(|e| bad("gmcast.listen_addr", &e))?;
+        let given = if host.is_empty() { self.names.address.clone() } else { host };
+        if given.is_empty() {
+            let host = if listen.is_wildcard() { "127.0.0.1".into() } else { listen.to_string() };
+            let own = Address::parse(&host, listen.port).map_err(|e| bad("gmcast.listen_addr", &e))?;
+            if listen.is_wildcard() {
+                self.log.warn(format!(
+                    "neither wsrep_node_address nor base_host says where this member is: peers are told {own}"
+                ));
+            }
+            return Ok(own.to_string());
+        }
+        let own = Address::parse(&given, listen.port).map_err(|e| bad("wsrep_node_address", &e))?;
+        Ok(own.to_string())
+    }
+
+    fn start_node(self: &Arc<Self>) -> Result<&Node, NodeError> {
+        let _one = lock(&self.starting);
+        if self.node.get().is_none() {
+            let node = Node::start(self.node_config()?)?;
+            let _ = self.node.set(node);
+        }
+        self.node.get().ok_or(NodeError::State("connect: the node has gone"))
+    }
+
+    /// Where the database stands, as far as is known before it is opened: `grastate.dat` after a clean stop; after a
+    /// crash, what the server's own recovery found, if the file says that the data are whole.
+    fn start_from(&self) -> Gtid {
+        let saved = self.state_file.get().position;
+        if saved.is_defined() {
+            return saved;
+        }
+        if !saved.uuid.is_nil() && saved.uuid == self.start_position.uuid && self.start_position.is_defined()
+        {
+            return self.start_position;
+        }
+        // Connected before, in this process.
+        Gtid::UNDEFINED
+    }
+
+    /// `connect`.
+    pub(crate) fn connect(
+        self: &Arc<Self>,
+        cluster: &str,
+        url: &str,
+        donor: &str,
+        bootstrap: bool,
+    ) -> Result<(), String> {
+        if *lock(&self.connection) == Connection::Open {
+            return Err("connect: connected already".into());
+        }
+        if self.failed.load(Ordering::Acquire) {
+            return Err(
+                "connect: this server's data differ from the cluster's: start the server again".into()
+            );
+        }
+        let parsed = lockstep_node::net::ClusterAddress::parse(url, lockstep_node::DEFAULT_PORT)
+            .map_err(|error| error.to_string())?;
+        let bootstrap = bootstrap || parsed.peers.is_empty();
+        for (name, value) in &parsed.options {
+            self.log.warn(format!(
+                "wsrep_cluster_address: option {name}={value} is not taken from there: write it into wsrep_provider_options"
+            ));
+        }
+        if bootstrap && !self.state_file.get().safe_to_bootstrap {
+            return Err("it may not be safe to bootstrap the cluster from this member: it was not the last one to \
+                        leave the cluster and may not have all that was committed. Start the others without \
+                        --wsrep-new-cluster: a majority of them goes on by itself. To force it nevertheless, set \
+                        safe_to_bootstrap to 1 in grastate.dat"
+                .into());
+        }
+        let position = self.start_from();
+        let timeout = self.settings.with(|options| match options.bool("pc.wait_prim") {
+            true => options.time("pc.wait_prim_timeout"),
+            false => Duration::from_secs(3600),
+        });
+        self.log.info(format!(
+            "connecting to cluster {cluster} at {url} from position {position}{}",
+            if bootstrap { ", founding it" } else { "" }
+        ));
+        *lock(&self.donor) = donor.to_owned();
+        self.set_position(position.seqno);
+        self.fresh.store(true, Ordering::SeqCst);
+        self.history.set(position.uuid);
+        *lock(&self.connection) = Connection::Open;
+        let args = ConnectArgs {
+            cluster: cluster.to_owned(),
+            peers: parsed.peers.iter().map(ToString::to_string).collect(),
+            bootstrap,
+            position,
+            timeout,
+        };
+        let result = self.start_node().and_then(|node| node.connect(args));
+        if let Err(error) = result {
+            *lock(&self.connection) = Connection::Closed;
+            return Err(error.to_string());
+        }
+        Ok(())
+    }
+
+    /// `disconnect`: returns when the server has processed the final view.
+    pub(crate) fn disconnect(&self) {
+        let Some(node) = self.node() else { return };
+        if *lock(&self.connection) == Connection::Closed {
+            return;
+        }
+        node.disconnect();
+        let until = Instant::now() + CLOSE_PATIENCE;
+        let mut connection = lock(&self.connection);
+        while *connection == Connection::Open && self.receivers.load(Ordering::SeqCst) > 0 {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.log.warn("applier threads do not come back: disconnects without them");
+                break;
+            }
+            connection = self
+                .connection_changed
+                .wait_timeout(connection, left)
+                .unwrap_or_else(|poisoned| poisoned.into_inner())
+                .0;
+        }
+        *connection = Connection::Closed;
+    }
+
+    /// `options_set`.
+    pub(crate) fn set_options(&self, text: &str) -> Status {
+        let (changes, tuning, notes) = match self.settings.set(text) {
+            Ok(changed) => changed,
+            Err(error @ OptionError::Unknown { .. }) => {
+                self.log.warn(error.to_string());
+                return Status::WARNING;
+            }
+            Err(error) => {
+                self.log.error(error.to_string());
+                return Status::NODE_FAIL;
+            }
+        };
+        for note in notes {
+            self.log.line(if note.warn { Level::Warn } else { Level::Info }, &note.text);
+        }
+        self.log.set_debug(self.settings.with(|options| options.bool("debug")));
+        let Some(node) = self.node() else { return Status::OK };
+        node.set_tuning(tuning);
+        let mut status = Status::OK;
+        for change in changes {
+            match change.name {
+                "gmcast.isolate" => node.isolate(change.value != "0"),
+                "pc.bootstrap" => {
+                    self.log.error(
+                        "pc.bootstrap: making a minority primary is not in this version: start the missing members",
+                    );
+                    status = Status::NODE_FAIL;
+                }
+                _ => {}
+            }
+        }
+        status
+    }
+}

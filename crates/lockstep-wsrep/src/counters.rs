@@ -1,0 +1,219 @@
+//! Numbers for `SHOW STATUS`: atomics only, so that they are answered whatever else is stuck.
+
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A counter that only grows.
+#[derive(Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> i64 {
+        self.0.load(Relaxed) as i64
+    }
+
+    fn reset(&self) {
+        self.0.store(0, Relaxed);
+    }
+}
+
+/// Length of a queue: now, smallest, greatest, mean of what was sampled since the last reset.
+#[derive(Default)]
+pub(crate) struct Queue {
+    now: AtomicI64,
+    max: AtomicI64,
+    min: AtomicI64,
+    sum: AtomicI64,
+    samples: AtomicI64,
+}
+
+impl Queue {
+    /// One more in it.
+    pub(crate) fn enter(&self) {
+        let now = self.now.fetch_add(1, Relaxed) + 1;
+        self.sample(now - 1);
+    }
+
+    /// One fewer in it.
+    pub(crate) fn leave(&self) {
+        self.now.fetch_sub(1, Relaxed);
+    }
+
+    /// A length that somebody else counts.
+    pub(crate) fn sample(&self, now: i64) {
+        self.max.fetch_max(now, Relaxed);
+        self.min.fetch_min(now, Relaxed);
+        self.sum.fetch_add(now, Relaxed);
+        self.samples.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn now(&self) -> i64 {
+        self.now.load(Relaxed).max(0)
+    }
+
+    pub(crate) fn max(&self) -> i64 {
+        self.max.load(Relaxed)
+    }
+
+    pub(crate) fn min(&self) -> i64 {
+        self.min.load(Relaxed)
+    }
+
+    pub(crate) fn mean(&self) -> f64 {
+        ratio(self.sum.load(Relaxed), self.samples.load(Relaxed))
+    }
+
+    fn reset(&self, now: i64) {
+        self.max.store(now, Relaxed);
+        self.min.store(now, Relaxed);
+        self.sum.store(0, Relaxed);
+        self.samples.store(0, Relaxed);
+    }
+}
+
+/// How long own write-sets took from `certify` to their place in the order, in microseconds.
+#[derive(Default)]
+pub(crate) struct Latency {
+    samples: AtomicU64,
+    sum: AtomicU64,
+    squares: AtomicU64,
+    min: AtomicU64,
+    max: AtomicU64,
+}
+
+impl Latency {
+    pub(crate) fn add(&self, took: Duration) {
+        let us = (took.as_micros() as u64).clamp(1, 1 << 31);
+        if self.samples.fetch_add(1, Relaxed) == 0 {
+            self.min.store(us, Relaxed);
+        }
+        self.sum.fetch_add(us, Relaxed);
+        // In 64 bits: four milliards of samples of one second.
+        self.squares.fetch_add(us.saturating_mul(us) >> 10, Relaxed);
+        self.min.fetch_min(us, Relaxed);
+        self.max.fetch_max(us, Relaxed);
+    }
+
+    /// `min/avg/max/stddev/samples`, in seconds: the form of `wsrep_evs_repl_latency`.
+    pub(crate) fn text(&self) -> String {
+        let n = self.samples.load(Relaxed);
+        if n == 0 {
+            return "0/0/0/0/0".into();
+        }
+        let mean = self.sum.load(Relaxed) as f64 / n as f64;
+        let square = self.squares.load(Relaxed) as f64 * 1024.0 / n as f64;
+        let deviation = (square - mean * mean).max(0.0).sqrt();
+        let s = 1e-6;
+        format!(
+            "{}/{}/{}/{}/{n}",
+            self.min.load(Relaxed) as f64 * s,
+            mean * s,
+            self.max.load(Relaxed) as f64 * s,
+            deviation * s
+        )
+    }
+
+    fn reset(&self) {
+        for atomic in [&self.samples, &self.sum, &self.squares, &self.min, &self.max] {
+            atomic.store(0, Relaxed);
+        }
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) replicated: Count,
+    pub(crate) replicated_bytes: Count,
+    pub(crate) keys: Count,
+    pub(crate) keys_bytes: Count,
+    pub(crate) data_bytes: Count,
+    pub(crate) other_bytes: Count,
+    pub(crate) received: Count,
+    pub(crate) received_bytes: Count,
+    pub(crate) local_commits: Count,
+    pub(crate) local_cert_failures: Count,
+    pub(crate) local_replays: Count,
+    pub(crate) causal_reads: Count,
+    /// Write-sets certified here, own and others': for the means below.
+    pub(crate) certified: Count,
+    /// Sum of the distances to the last dependency.
+    pub(crate) deps_distance: Count,
+    /// Sum of the distances to what the origin had seen.
+    pub(crate) interval: Count,
+    /// Write-sets whose application began, …
+    pub(crate) applied: Count,
+    /// … of them before one below had finished, …
+    pub(crate) applied_early: Count,
+    /// … and the sum of the numbers under way.
+    pub(crate) apply_window: Count,
+    /// Write-sets that had to wait for what they depend on.
+    pub(crate) apply_waits: Count,
+    /// In `certify`, not ordered yet.
+    pub(crate) send_queue: Queue,
+    /// Sampled when a delivery is taken.
+    pub(crate) recv_queue: Queue,
+    pub(crate) latency: Latency,
+    /// The server's `desync`s without `resync`.
+    pub(crate) desyncs: AtomicU32,
+}
+
+impl Counters {
+    /// What `FLUSH STATUS` sets back, as in Galera: means and extremes, not the plain counts.
+    pub(crate) fn reset(&self, recv_queue: i64) {
+        self.send_queue.reset(self.send_queue.now());
+        self.recv_queue.reset(recv_queue);
+        for count in [
+            &self.certified,
+            &self.deps_distance,
+            &self.interval,
+            &self.applied,
+            &self.applied_early,
+            &self.apply_window,
+            &self.apply_waits,
+        ] {
+            count.reset();
+        }
+        self.latency.reset();
+    }
+}
+
+/// A mean, 0 where there is nothing to divide by.
+pub(crate) fn ratio(sum: i64, n: i64) -> f64 {
+    if n <= 0 { 0.0 } else { sum as f64 / n as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_knows_its_extremes_until_reset() {
+        let queue = Queue::default();
+        queue.enter();
+        queue.enter();
+        queue.enter();
+        queue.leave();
+        assert_eq!((queue.now(), queue.min(), queue.max(), queue.mean()), (2, 0, 2, 1.0));
+        queue.reset(queue.now());
+        assert_eq!((queue.now(), queue.min(), queue.max(), queue.mean()), (2, 2, 2, 0.0));
+    }
+
+    #[test]
+    fn latency_is_five_numbers_in_seconds() {
+        let latency = Latency::default();
+        assert_eq!(latency.text(), "0/0/0/0/0");
+        latency.add(Duration::from_millis(10));
+        latency.add(Duration::from_millis(30));
+        let text = latency.text();
+        let numbers: Vec<f64> = text.split('/').map(|part| part.parse().unwrap()).collect();
+        assert_eq!((numbers[0], numbers[1], numbers[2], numbers[4]), (0.01, 0.02, 0.03, 2.0));
+        assert!((numbers[3] - 0.01).abs() < 1e-4, "{text}");
+        latency.reset();
+        assert_eq!(latency.text(), "0/0/0/0/0");
+    }
+}

@@ -1,0 +1,343 @@
+//! `grastate.dat` and `gvwstate.dat`, as Galera writes them: tools and operators read both.
+
+use crate::monitor::lock;
+use lockstep_abi as abi;
+use lockstep_node::core::members::ViewMember;
+use lockstep_node::core::{Gtid, SEQNO_UNDEFINED, Uuid, ViewUuid};
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+const MAX_SIZE: usize = 256;
+
+/// What `grastate.dat` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Saved {
+    /// Where the database stands; the seqno is −1 while it is not known, above all while the server runs.
+    pub(crate) position: Gtid,
+    /// Whether this member was the last to leave.
+    pub(crate) safe_to_bootstrap: bool,
+}
+
+impl Saved {
+    fn parse(text: &str) -> Saved {
+        let mut saved = Saved { position: Gtid::UNDEFINED, safe_to_bootstrap: true };
+        for line in text.lines() {
+            let Some((key, value)) = line.split_once(':') else { continue };
+            let value = value.trim();
+            match key.trim() {
+                "uuid" => saved.position.uuid = Uuid::parse(value).unwrap_or(Uuid::NIL),
+                "seqno" => saved.position.seqno = value.parse().unwrap_or(SEQNO_UNDEFINED),
+                "safe_to_bootstrap" => saved.safe_to_bootstrap = value != "0",
+                _ => {}
+            }
+        }
+        saved
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "# GALERA saved state\nversion: 2.1\nuuid:    {}\nseqno:   {}\nsafe_to_bootstrap: {}\n",
+            self.position.uuid, self.position.seqno, self.safe_to_bootstrap as u8
+        )
+    }
+}
+
+struct Inner {
+    file: File,
+    saved: Saved,
+    /// How many things are under way that leave the database in no certain state (statements in total order, a state
+    /// transfer).
+    unsafe_marks: usize,
+    /// The database differs from the cluster's: nothing certain can be said until a state transfer.
+    corrupt: bool,
+    /// What is in the file.
+    written: Saved,
+    written_len: usize,
+}
+
+/// `grastate.dat`. Written in place, padded with blanks, synced.
+pub(crate) struct StateFile {
+    path: PathBuf,
+    inner: Mutex<Inner>,
+}
+
+impl StateFile {
+    /// Opens or makes it. The text in the result is a warning: somebody else has it locked.
+    pub(crate) fn open(dir: &Path) -> io::Result<(StateFile, Option<String>)> {
+        let path = dir.join("grastate.dat");
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o660)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(&path)?;
+        let mut text = Vec::new();
+        Read::by_ref(&mut file).take(1 << 16).read_to_end(&mut text)?;
+        // SAFETY: an all-zero `flock` is a valid one.
+        let mut range: libc::flock = unsafe { std::mem::zeroed() };
+        range.l_type = libc::F_WRLCK as _;
+        range.l_whence = libc::SEEK_SET as _;
+        // SAFETY: the descriptor is open and `range` is a `flock`.
+        let warning = match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &range) } {
+            0 => None,
+            _ => Some(format!(
+                "cannot lock {}: {}; another process may be running on this directory",
+                path.display(),
+                io::Error::last_os_error()
+            )),
+        };
+        let saved = Saved::parse(&String::from_utf8_lossy(&text));
+        let inner =
+            Inner { file, saved, unsafe_marks: 0, corrupt: false, written: saved, written_len: text.len() };
+        Ok((StateFile { path, inner: Mutex::new(inner) }, warning))
+    }
+
+    /// What it says, or will say once it is safe to.
+    pub(crate) fn get(&self) -> Saved {
+        lock(&self.inner).saved
+    }
+
+    /// Says where the database stands: written at once, or when the last unsafe mark goes.
+    pub(crate) fn set(&self, position: Gtid, safe_to_bootstrap: bool) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        if inner.corrupt {
+            return Ok(());
+        }
+        inner.saved = Saved { position, safe_to_bootstrap };
+        match inner.unsafe_marks {
+            0 => self.write(&mut inner),
+            _ => Ok(()),
+        }
+    }
+
+    /// The database is in no certain state from now on, until [`StateFile::mark_safe`] has been called as often.
+    pub(crate) fn mark_unsafe(&self) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.unsafe_marks += 1;
+        match inner.unsafe_marks {
+            1 => self.write(&mut inner),
+            _ => Ok(()),
+        }
+    }
+
+    /// Undoes one [`StateFile::mark_unsafe`].
+    pub(crate) fn mark_safe(&self) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.unsafe_marks = inner.unsafe_marks.saturating_sub(1);
+        match inner.unsafe_marks {
+            0 => self.write(&mut inner),
+            _ => Ok(()),
+        }
+    }
+
+    /// The database differs from the cluster's.
+    pub(crate) fn mark_corrupt(&self) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.corrupt = true;
+        inner.saved.position = Gtid::UNDEFINED;
+        self.write(&mut inner)
+    }
+
+    /// The whole state has been transferred.
+    pub(crate) fn mark_restored(&self) {
+        let mut inner = lock(&self.inner);
+        inner.corrupt = false;
+    }
+
+    fn write(&self, inner: &mut Inner) -> io::Result<()> {
+        let mut now = inner.saved;
+        if inner.unsafe_marks > 0 || inner.corrupt {
+            now.position = Gtid::UNDEFINED;
+        }
+        if now == inner.written && inner.written_len <= MAX_SIZE && inner.written_len > 0 {
+            return Ok(());
+        }
+        let mut text = now.text();
+        let len = text.len();
+        // Over what is there, so that no state of the file is shorter than a whole one.
+        while text.len() < inner.written_len.min(MAX_SIZE) {
+            text.push(' ');
+        }
+        let result = (|| {
+            inner.file.seek(SeekFrom::Start(0))?;
+            inner.file.write_all(text.as_bytes())?;
+            if inner.written_len > MAX_SIZE {
+                inner.file.set_len(text.len() as u64)?;
+            }
+            inner.file.sync_all()
+        })();
+        result.map_err(|error: io::Error| {
+            io::Error::new(error.kind(), format!("cannot write {}: {error}", self.path.display()))
+        })?;
+        inner.written = now;
+        inner.written_len = len.max(inner.written_len.min(MAX_SIZE));
+        Ok(())
+    }
+}
+
+/// Writes `gvwstate.dat`: the last Primary view.
+pub(crate) fn write_view(
+    dir: &Path,
+    own: ViewUuid,
+    number: i64,
+    zone: u8,
+    members: &[ViewMember],
+) -> io::Result<()> {
+    let mut text = format!("my_uuid: {own}\n#vwbeg\n");
+    let first = members.first().map_or(Uuid::NIL, |member| member.view_uuid);
+    let _ = writeln!(text, "view_id: 3 {first} {number}\nbootstrap: 0");
+    for member in members {
+        let _ = writeln!(text, "member: {} {zone}", member.view_uuid);
+    }
+    text.push_str("#vwend\n");
+    let (path, draft) = (dir.join("gvwstate.dat"), dir.join("gvwstate.dat.tmp"));
+    std::fs::write(&draft, text)?;
+    std::fs::rename(&draft, &path)
+}
+
+/// Removes `gvwstate.dat`: this member left in good order.
+pub(crate) fn remove_view(dir: &Path) -> io::Result<()> {
+    match std::fs::remove_file(dir.join("gvwstate.dat")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// The core's UUID as the server's.
+pub(crate) fn uuid_out(uuid: Uuid) -> abi::Uuid {
+    abi::Uuid { data: uuid.0 }
+}
+
+/// The server's UUID as the core's.
+pub(crate) fn uuid_in(uuid: abi::Uuid) -> Uuid {
+    Uuid(uuid.data)
+}
+
+/// The core's GTID as the server's.
+pub(crate) fn gtid_out(gtid: Gtid) -> abi::Gtid {
+    abi::Gtid { uuid: uuid_out(gtid.uuid), seqno: gtid.seqno }
+}
+
+/// The server's GTID as the core's.
+pub(crate) fn gtid_in(gtid: abi::Gtid) -> Gtid {
+    Gtid { uuid: uuid_in(gtid.uuid), seqno: gtid.seqno }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Dir {
+            let path = std::env::temp_dir().join(format!("lockstep-wsrep-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir_all(&path).unwrap();
+            Dir(path)
+        }
+
+        fn read(&self) -> Saved {
+            Saved::parse(&std::fs::read_to_string(self.0.join("grastate.dat")).unwrap())
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn at(seqno: i64) -> Gtid {
+        Gtid { uuid: Uuid([0xab; 16]), seqno }
+    }
+
+    #[test]
+    fn a_missing_file_is_an_undefined_state_that_may_bootstrap() {
+        let dir = Dir::new("missing");
+        let (file, warning) = StateFile::open(&dir.0).unwrap();
+        assert_eq!(warning, None);
+        assert_eq!(file.get(), Saved { position: Gtid::UNDEFINED, safe_to_bootstrap: true });
+    }
+
+    #[test]
+    fn galeras_file_is_understood() {
+        let dir = Dir::new("galera");
+        let text = "# GALERA saved state\nversion: 2.1\nuuid:    6f5a5d44-0c09-11ee-be56-0242ac120002\n\
+                    seqno:   1234\nsafe_to_bootstrap: 0\n      ";
+        std::fs::write(dir.0.join("grastate.dat"), text).unwrap();
+        let saved = StateFile::open(&dir.0).unwrap().0.get();
+        assert_eq!(saved.position.to_string(), "6f5a5d44-0c09-11ee-be56-0242ac120002:1234");
+        assert!(!saved.safe_to_bootstrap);
+    }
+
+    #[test]
+    fn what_is_set_is_read_back_and_never_longer_than_tools_allow() {
+        let dir = Dir::new("set");
+        std::fs::write(dir.0.join("grastate.dat"), "x".repeat(1000)).unwrap();
+        let (file, _) = StateFile::open(&dir.0).unwrap();
+        for seqno in [9_000_000_000, -1, 7] {
+            file.set(at(seqno), seqno == 7).unwrap();
+            assert_eq!(dir.read(), Saved { position: at(seqno), safe_to_bootstrap: seqno == 7 });
+            assert!(std::fs::metadata(dir.0.join("grastate.dat")).unwrap().len() <= MAX_SIZE as u64);
+        }
+        drop(file);
+        assert_eq!(StateFile::open(&dir.0).unwrap().0.get().position, at(7));
+    }
+
+    #[test]
+    fn while_unsafe_the_file_names_no_state() {
+        let dir = Dir::new("unsafe");
+        let (file, _) = StateFile::open(&dir.0).unwrap();
+        file.set(at(5), false).unwrap();
+        file.mark_unsafe().unwrap();
+        file.mark_unsafe().unwrap();
+        assert_eq!(dir.read().position, Gtid::UNDEFINED);
+        file.set(at(6), true).unwrap();
+        file.mark_safe().unwrap();
+        assert_eq!(dir.read().position, Gtid::UNDEFINED, "one is still under way");
+        file.mark_safe().unwrap();
+        assert_eq!(dir.read(), Saved { position: at(6), safe_to_bootstrap: true });
+    }
+
+    #[test]
+    fn a_corrupt_state_stays_undefined_until_it_is_restored() {
+        let dir = Dir::new("corrupt");
+        let (file, _) = StateFile::open(&dir.0).unwrap();
+        file.set(at(5), false).unwrap();
+        file.mark_corrupt().unwrap();
+        file.set(at(6), false).unwrap();
+        file.mark_unsafe().unwrap();
+        file.mark_safe().unwrap();
+        assert_eq!(dir.read().position, Gtid::UNDEFINED);
+        file.mark_restored();
+        file.set(at(7), false).unwrap();
+        assert_eq!(dir.read().position, at(7));
+    }
+
+    #[test]
+    fn the_view_file_lists_the_members() {
+        let dir = Dir::new("view");
+        let member = |n: u8| ViewMember {
+            id: Uuid([n; 16]),
+            view_uuid: Uuid([n + 100; 16]),
+            name: format!("n{n}"),
+            incoming: String::new(),
+        };
+        write_view(&dir.0, Uuid([101; 16]), 4, 0, &[member(1), member(2)]).unwrap();
+        let text = std::fs::read_to_string(dir.0.join("gvwstate.dat")).unwrap();
+        assert_eq!(text.lines().filter(|line| line.starts_with("member: ")).count(), 2);
+        assert!(text.starts_with("my_uuid: 65656565-"));
+        assert!(text.contains("\n#vwbeg\nview_id: 3 65656565-") && text.ends_with("#vwend\n"));
+        remove_view(&dir.0).unwrap();
+        remove_view(&dir.0).unwrap();
+        assert!(!dir.0.join("gvwstate.dat").exists());
+    }
+}

@@ -1,0 +1,527 @@
+//! Local transactions: from the first key to `release`. The state machine is in [`crate::trx`]; here is what waits,
+//! sends and counts.
+
+use crate::files::{gtid_out, uuid_out};
+use crate::monitor::Stop;
+use crate::provider::Provider;
+use crate::trx::{Handle, Place, Release, Remote, Slot, State, Trx, Turn};
+use lockstep_abi::*;
+use lockstep_node::core::EntryKind;
+use lockstep_node::core::writeset::{self, Meta};
+use lockstep_node::{LocalState, Ordered, Outcome, SubmitError};
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// The server's transaction id of a statement in total order.
+pub(crate) const NO_TRX: TrxId = u64::MAX;
+
+/// How long a full inbox of the node is waited for before the transaction fails.
+const BUSY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What became of a write-set that was handed to the log.
+pub(crate) enum Sent {
+    /// It has its place.
+    Ordered(Box<Ordered>),
+    /// It has none and never will have.
+    Never(Status),
+    /// Nobody knows.
+    Unknown,
+}
+
+fn parts_of<'a>(key: &Key) -> Option<Vec<&'a [u8]>> {
+    if key.key_parts_num > 0 && key.key_parts.is_null() {
+        return None;
+    }
+    // SAFETY: the server passes `key_parts_num` parts, each with its length, valid during the call.
+    Some(unsafe { (0..key.key_parts_num).map(|at| (*key.key_parts.add(at)).as_slice()).collect() })
+}
+
+/// The keys of an array of the server's, taken apart.
+///
+/// # Safety
+/// `keys` points to `count` keys with all they point to, valid during `'a`.
+pub(crate) unsafe fn keys_of<'a>(keys: *const Key, count: usize) -> Option<Vec<Vec<&'a [u8]>>> {
+    if count > 0 && keys.is_null() {
+        return None;
+    }
+    // SAFETY: the caller vouches for it.
+    (0..count).map(|at| parts_of(unsafe { &*keys.add(at) })).collect()
+}
+
+impl Provider {
+    /// Whether this member has state enough to write; what to return where not.
+    pub(crate) fn may_write(&self) -> Result<(), Status> {
+        match self.local_state() {
+            LocalState::Joined | LocalState::Synced | LocalState::Donor => Ok(()),
+            LocalState::Initialized | LocalState::Joining => Err(Status::CONN_FAIL),
+            LocalState::Error => Err(Status::NODE_FAIL),
+        }
+    }
+
+    /// `append_key`.
+    ///
+    /// # Safety
+    /// As the API says of its arguments.
+    pub(crate) unsafe fn append_key(
+        &self,
+        handle: &mut WsHandle,
+        keys: *const Key,
+        count: usize,
+        kind: KeyType,
+    ) -> Status {
+        let Some(kind) = u8::try_from(kind.0).ok().and_then(writeset::KeyType::from_u8) else {
+            self.log.warn(format!("append_key: key type {} is not known", kind.0));
+            return Status::CONN_FAIL;
+        };
+        // SAFETY: the caller vouches for it.
+        let Some(mut keys) = (unsafe { keys_of(keys, count) }) else {
+            self.log.warn("append_key: a key without parts");
+            return Status::CONN_FAIL;
+        };
+        if keys.is_empty() {
+            // The key that meets every transaction.
+            keys.push(Vec::new());
+        }
+        let Some(trx) = self.trxs.of_handle(handle).as_local() else { return Status::NOT_ALLOWED };
+        let mut inner = trx.lock();
+        for parts in keys {
+            if inner.builder.append_key(&parts, kind).is_err() {
+                return Status::SIZE_EXCEEDED;
+            }
+        }
+        Status::OK
+    }
+
+    /// `append_data`.
+    ///
+    /// # Safety
+    /// As the API says of its arguments.
+    pub(crate) unsafe fn append_data(
+        &self,
+        handle: &mut WsHandle,
+        data: *const Buf,
+        count: usize,
+        kind: DataType,
+    ) -> Status {
+        let kind = match kind {
+            DataType::ORDERED => writeset::DataKind::Ordered,
+            DataType::UNORDERED => writeset::DataKind::Unordered,
+            DataType::ANNOTATION => writeset::DataKind::Annotation,
+            _ => {
+                self.log.warn(format!("append_data: data type {} is not known", kind.0));
+                return Status::CONN_FAIL;
+            }
+        };
+        if data.is_null() {
+            return Status::OK;
+        }
+        let Some(trx) = self.trxs.of_handle(handle).as_local() else { return Status::NOT_ALLOWED };
+        let mut inner = trx.lock();
+        for at in 0..count {
+            // SAFETY: the server passes `count` buffers, valid during the call.
+            let bytes = unsafe { (*data.add(at)).as_slice() };
+            if inner.builder.size() + bytes.len() > self.settings.max_write_set()
+                || inner.builder.append_data(kind, bytes).is_err()
+            {
+                return Status::SIZE_EXCEEDED;
+            }
+        }
+        Status::OK
+    }
+
+    /// Hands a payload to the log and waits for its place. The trx is not locked meanwhile.
+    pub(crate) fn send(&self, trx: &Trx, kind: EntryKind, payload: bytes::Bytes) -> Sent {
+        let Some(node) = self.node() else { return Sent::Never(Status::CONN_FAIL) };
+        let began = Instant::now();
+        let size = payload.len() as u64;
+        self.counters.send_queue.enter();
+        let submission = loop {
+            match node.submit(kind, payload.clone()) {
+                Ok(submission) => break Ok(submission),
+                Err(SubmitError::Busy) if trx.interrupt.is_raised() || began.elapsed() > BUSY_PATIENCE => {
+                    break Err(Status::CONN_FAIL);
+                }
+                Err(SubmitError::Busy) => std::thread::sleep(Duration::from_millis(1)),
+                Err(SubmitError::TooLarge) => break Err(Status::SIZE_EXCEEDED),
+                Err(SubmitError::NotPrimary | SubmitError::Closed) => break Err(self.refusal()),
+            }
+        };
+        let outcome = submission.map(|submission| submission.wait());
+        self.counters.send_queue.leave();
+        match outcome {
+            Ok(Outcome::Ordered(ordered)) => {
+                self.counters.latency.add(began.elapsed());
+                self.counters.replicated.add(1);
+                self.counters.replicated_bytes.add(size);
+                self.counters.keys.add(ordered.writeset.key_count() as u64);
+                self.counters.keys_bytes.add(ordered.writeset.key_bytes() as u64);
+                self.counters.data_bytes.add(ordered.writeset.data.len() as u64);
+                self.counters
+                    .other_bytes
+                    .add((ordered.writeset.unordered.len() + ordered.writeset.annotation.len()) as u64);
+                self.count_certified(&ordered);
+                Sent::Ordered(Box::new(ordered))
+            }
+            Ok(Outcome::NotSent) => Sent::Never(self.refusal()),
+            Ok(Outcome::Unknown) => Sent::Unknown,
+            Err(status) => Sent::Never(status),
+        }
+    }
+
+    fn refusal(&self) -> Status {
+        if self.failed.load(Ordering::Acquire) { Status::NODE_FAIL } else { Status::CONN_FAIL }
+    }
+
+    /// For the means of `wsrep_cert_deps_distance` and `wsrep_cert_interval`.
+    pub(crate) fn count_certified(&self, ordered: &Ordered) {
+        self.counters.certified.add(1);
+        self.counters.deps_distance.add((ordered.seqno - ordered.depends_on).max(0) as u64);
+        self.counters.interval.add((ordered.seqno - 1 - ordered.writeset.meta.last_seen).max(0) as u64);
+    }
+
+    fn meta(&self, flags: u32, conn: ConnId, trx: TrxId) -> Meta {
+        Meta { flags, last_seen: self.finished.low().max(0), source: self.own.get(), conn, trx }
+    }
+
+    /// `certify`.
+    ///
+    /// # Safety
+    /// `handle.opaque` is as this provider set it.
+    pub(crate) unsafe fn certify(
+        &self,
+        conn: ConnId,
+        handle: &mut WsHandle,
+        flags: u32,
+        meta: &mut TrxMeta,
+    ) -> Status {
+        // SAFETY: the caller vouches for it.
+        let Some(found) = (unsafe { self.trxs.find(handle) }) else {
+            if meta.stid.trx != NO_TRX {
+                self.log.warn(format!(
+                    "certify: transaction {} has neither keys nor data; ending another's transaction is not offered",
+                    meta.stid.trx
+                ));
+                return Status::NOT_IMPLEMENTED;
+            }
+            self.undefined(meta, conn, NO_TRX);
+            return Status::OK;
+        };
+        let Some(trx) = found.as_local() else {
+            self.log.warn("certify: called for a write-set that is being applied");
+            return Status::NOT_ALLOWED;
+        };
+        self.undefined(meta, conn, trx.id);
+        if let Err(status) = self.may_write() {
+            return trx.lock().not_ordered(status);
+        }
+        let payload = {
+            let mut inner = trx.lock();
+            let flags = match inner.begin_certify(flags) {
+                Ok(flags) => flags,
+                Err(status) => {
+                    if status == Status::NOT_ALLOWED {
+                        self.log.warn(format!(
+                            "certify: transaction {} is not in a state to be certified ({:?})",
+                            trx.id, inner.state
+                        ));
+                    }
+                    return status;
+                }
+            };
+            if inner.builder.size() > self.settings.max_write_set() {
+                inner.builder.clear();
+                return inner.not_ordered(Status::SIZE_EXCEEDED);
+            }
+            // Sampled as late as possible: what has finished by now cannot conflict.
+            let meta = self.meta(flags, conn, trx.id);
+            inner.builder.finish(&meta)
+        };
+        let sent = self.send(trx, EntryKind::WriteSet, payload);
+        let status = self.sent(trx, sent, conn, meta);
+        if trx.hurried.swap(false, Ordering::AcqRel)
+            && let Some(node) = self.node()
+        {
+            node.hurried();
+        }
+        status
+    }
+
+    fn sent(&self, trx: &Trx, sent: Sent, conn: ConnId, meta: &mut TrxMeta) -> Status {
+        match sent {
+            Sent::Never(status) => trx.lock().not_ordered(status),
+            Sent::Unknown => {
+                self.log.warn(format!(
+                    "transaction {} of connection {conn} was under way when the majority was lost: it is rolled back \
+                     here, and applied as anybody's if the cluster has it",
+                    trx.id
+                ));
+                trx.lock().unknown()
+            }
+            Sent::Ordered(ordered) => {
+                meta.gtid = Gtid { uuid: uuid_out(self.history.get()), seqno: ordered.seqno };
+                meta.depends_on = ordered.depends_on;
+                self.certified(trx, *ordered)
+            }
+        }
+    }
+
+    /// What `certify` returns for a write-set that has its place.
+    fn certified(&self, trx: &Trx, ordered: Ordered) -> Status {
+        let seqno = ordered.seqno;
+        if !ordered.pass {
+            self.counters.local_cert_failures.add(1);
+            if self.settings.log_conflicts() {
+                self.log.info(format!(
+                    "transaction {} of connection {} fails certification at seqno {seqno}: it had seen {}",
+                    trx.id, ordered.writeset.meta.conn, ordered.writeset.meta.last_seen
+                ));
+            }
+        }
+        let slot = Slot {
+            seqno,
+            flags: ordered.writeset.meta.flags,
+            depends_on: ordered.depends_on,
+            pass: ordered.pass,
+            place: Place::Before,
+            writeset: ordered.writeset,
+        };
+        let status = trx.lock().ordered(slot);
+        if status != Status::OK {
+            return status;
+        }
+        // Not while paused. Parents need no wait: commit order is one, and locks are another.
+        match self.gate.pass(seqno, Some(&trx.interrupt)) {
+            Ok(()) | Err(Stop::Interrupted) => trx.lock().start(),
+            Err(Stop::Failed | Stop::TimedOut) => Status::NODE_FAIL,
+        }
+    }
+
+    pub(crate) fn undefined(&self, meta: &mut TrxMeta, conn: ConnId, trx: TrxId) {
+        meta.gtid = Gtid::UNDEFINED;
+        meta.depends_on = SEQNO_UNDEFINED;
+        meta.stid = Stid { node: uuid_out(self.own.get()), trx, conn };
+    }
+
+    /// `commit_order_enter`.
+    ///
+    /// # Safety
+    /// `handle.opaque` is as this provider set it.
+    pub(crate) unsafe fn commit_order_enter(&self, handle: &WsHandle) -> Status {
+        // SAFETY: the caller vouches for it.
+        match unsafe { self.trxs.find(handle) } {
+            None => {
+                self.log.warn(format!("commit_order_enter: transaction {} is not known", handle.trx_id));
+                Status::TRX_MISSING
+            }
+            Some(Handle::Remote(remote)) => self.enter_remote(remote),
+            Some(Handle::Local(trx)) => self.enter_local(trx),
+        }
+    }
+
+    fn enter_remote(&self, remote: &Remote) -> Status {
+        match self.order.enter(remote.seqno, None) {
+            Ok(()) => {
+                remote.place.store(1, Ordering::Relaxed);
+                Status::OK
+            }
+            Err(_) => Status::NODE_FAIL,
+        }
+    }
+
+    fn enter_local(&self, trx: &Trx) -> Status {
+        let turn = trx.lock().want_turn();
+        match turn {
+            Turn::Held => Status::OK,
+            Turn::Refuse(status) => status,
+            Turn::Wrong => {
+                self.log.warn(format!(
+                    "commit_order_enter: transaction {} has no turn to wait for ({:?})",
+                    trx.id,
+                    trx.lock().state
+                ));
+                Status::NOT_ALLOWED
+            }
+            Turn::Wait { seqno, interruptible } => {
+                // A transaction that is aborted keeps its turn, and takes it later, on its way to replay or rollback.
+                let interrupt = interruptible.then_some(&trx.interrupt);
+                match self.order.enter(seqno, interrupt) {
+                    Ok(()) => trx.lock().got_turn(),
+                    Err(Stop::Interrupted) => trx.lock().lost_turn(),
+                    Err(Stop::Failed | Stop::TimedOut) => Status::NODE_FAIL,
+                }
+            }
+        }
+    }
+
+    /// `commit_order_leave`.
+    ///
+    /// # Safety
+    /// `handle.opaque` is as this provider set it.
+    pub(crate) unsafe fn commit_order_leave(&self, handle: &WsHandle, error: &[u8]) -> Status {
+        // SAFETY: the caller vouches for it.
+        let (seqno, left, statement) = match unsafe { self.trxs.find(handle) } {
+            None => {
+                self.log.warn(format!("commit_order_leave: transaction {} is not known", handle.trx_id));
+                return Status::TRX_MISSING;
+            }
+            Some(Handle::Remote(remote)) => {
+                let inside = remote.place.swap(2, Ordering::Relaxed) == 1;
+                (remote.seqno, inside && self.order.leave(remote.seqno), remote.statement)
+            }
+            Some(Handle::Local(trx)) => match trx.lock().leave() {
+                Some(seqno) => (seqno, self.order.leave(seqno), false),
+                None => (SEQNO_UNDEFINED, false, false),
+            },
+        };
+        if !left {
+            if self.failed.load(Ordering::Acquire) {
+                return Status::NODE_FAIL;
+            }
+            self.log.warn(format!("commit_order_leave: it is not the turn of transaction {}", handle.trx_id));
+            return Status::NOT_ALLOWED;
+        }
+        if statement {
+            self.statement_result(seqno, error)
+        } else if error.is_empty() {
+            Status::OK
+        } else {
+            // It was applied where it comes from. There is no vote yet that could find the many wrong.
+            self.fail(&format!("the write-set at seqno {seqno} cannot be applied: {}", text_of(error)));
+            Status::NODE_FAIL
+        }
+    }
+
+    /// What to do about the error that the server reports of the statement at `seqno`. A statement that is wrong is
+    /// wrong on every member, so that an error alone says nothing.
+    pub(crate) fn statement_result(&self, seqno: Seqno, error: &[u8]) -> Status {
+        if !error.is_empty() {
+            self.log.info(format!("the statement at seqno {seqno} ended with an error: {}", text_of(error)));
+        }
+        Status::OK
+    }
+
+    /// `release`.
+    ///
+    /// # Safety
+    /// `handle.opaque` is as this provider set it.
+    pub(crate) unsafe fn release(&self, handle: &mut WsHandle) -> Status {
+        // SAFETY: the caller vouches for it.
+        let Some(trx) = (unsafe { self.trxs.find(handle) }).and_then(Handle::as_local) else {
+            return Status::OK;
+        };
+        let Release { pass_order, finish, keep, committed, status } = trx.lock().release();
+        if let Some(seqno) = pass_order
+            && self.order.enter(seqno, None).is_ok()
+        {
+            self.order.leave(seqno);
+        }
+        if committed {
+            self.counters.local_commits.add(1);
+        }
+        if let Some(seqno) = finish {
+            self.finish(seqno);
+        }
+        if !keep {
+            self.trxs.remove(trx.id);
+            handle.opaque = std::ptr::null_mut();
+        }
+        status
+    }
+
+    /// `abort_certification`. Never blocks.
+    pub(crate) fn abort(&self, by: Seqno, victim: TrxId) -> (Status, Seqno) {
+        let Some(found) = self.trxs.get(victim) else { return (Status::OK, SEQNO_UNDEFINED) };
+        let Some(trx) = found.as_local() else { return (Status::OK, SEQNO_UNDEFINED) };
+        let (status, seqno, interrupt) = {
+            let mut inner = trx.lock();
+            let under_way = inner.state == State::Replicating;
+            let aborted = inner.abort(by);
+            // Whoever aborts waits for it, and may be what keeps the queue of deliveries full.
+            if under_way
+                && aborted.0 == Status::OK
+                && let Some(node) = self.node()
+                && !trx.hurried.swap(true, Ordering::AcqRel)
+            {
+                node.hurry();
+            }
+            aborted
+        };
+        if interrupt {
+            trx.interrupt.raise();
+        }
+        self.log.debug(|| format!("abort of transaction {victim} (seqno {seqno}) by {by}: {status}"));
+        (status, seqno)
+    }
+
+    /// `rollback`: a rollback fragment is on its way when this returns. Only enqueues.
+    pub(crate) fn rollback(&self, id: TrxId, data: &[u8]) -> Status {
+        if self.may_write().is_err() {
+            return Status::TRX_FAIL;
+        }
+        if let Some(victim) = self.trxs.get(id)
+            && let Some(trx) = victim.as_local()
+        {
+            trx.lock().roll_back();
+        }
+        self.send_rollback(id, data)
+    }
+
+    /// Tells all members, this one included, that the fragments of a streaming transaction are void.
+    pub(crate) fn send_rollback(&self, id: TrxId, data: &[u8]) -> Status {
+        let Some(node) = self.node() else { return Status::TRX_FAIL };
+        let mut builder = writeset::WriteSetBuilder::new();
+        if !data.is_empty() && builder.append_data(writeset::DataKind::Ordered, data).is_err() {
+            return Status::TRX_FAIL;
+        }
+        let payload = builder.finish(&self.meta(FLAG_ROLLBACK | FLAG_PA_UNSAFE, NO_TRX, id));
+        match node.submit(EntryKind::WriteSet, payload) {
+            // Nobody waits for it: it comes back to this member's appliers too.
+            Ok(submission) => {
+                submission.abandon();
+                Status::OK
+            }
+            Err(_) => Status::TRX_FAIL,
+        }
+    }
+
+    /// `replay_trx` begins: what to apply, on this thread, once everything before it has finished.
+    ///
+    /// # Safety
+    /// `handle.opaque` is as this provider set it.
+    pub(crate) unsafe fn begin_replay(&self, handle: &WsHandle) -> Result<Slot, Status> {
+        // SAFETY: the caller vouches for it.
+        let Some(trx) = (unsafe { self.trxs.find(handle) }).and_then(Handle::as_local) else {
+            self.log.warn(format!("replay_trx: transaction {} is not known", handle.trx_id));
+            return Err(Status::TRX_FAIL);
+        };
+        let slot = trx.lock().begin_replay()?;
+        self.counters.local_replays.add(1);
+        let seqno = slot.seqno;
+        self.log.debug(|| format!("replaying transaction {} at seqno {seqno}", trx.id));
+        // Not to be interrupted: it has been aborted already, and is the next one.
+        let ready = self.gate.pass(seqno, None).and_then(|()| self.finished.wait(seqno - 1, None, None));
+        ready.map_err(|_| Status::NODE_FAIL)?;
+        Ok(slot)
+    }
+
+    /// The meta data of what is applied at `seqno`.
+    pub(crate) fn apply_meta(&self, seqno: Seqno, depends_on: Seqno, meta: &Meta) -> TrxMeta {
+        TrxMeta {
+            gtid: gtid_out(lockstep_node::core::Gtid { uuid: self.history.get(), seqno }),
+            stid: Stid { node: uuid_out(meta.source), trx: meta.trx, conn: meta.conn },
+            depends_on,
+        }
+    }
+}
+
+/// The data of a write-set as the server takes it.
+pub(crate) fn buf_of(data: &[u8]) -> Buf {
+    if data.is_empty() { Buf::EMPTY } else { Buf { ptr: data.as_ptr().cast::<c_void>(), len: data.len() } }
+}
+
+/// The server's error, up to its NUL.
+fn text_of(error: &[u8]) -> String {
+    let end = error.iter().position(|byte| *byte == 0).unwrap_or(error.len());
+    String::from_utf8_lossy(&error[..end.min(512)]).into_owned()
+}

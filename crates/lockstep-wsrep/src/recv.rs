@@ -1,0 +1,552 @@
+//! The server's applier threads: each takes deliveries and calls the server back, until the connection ends.
+//!
+//! Steps of ours and calls of the server alternate; only our steps are guarded (see [`crate::guard`]). A delivery that
+//! is not a write-set is *exclusive*: handled after all that came before it has finished and before anything that
+//! comes after it is taken. The node sees to the latter: it hands out nothing more until [`Node::handled`].
+//!
+//! [`Node::handled`]: lockstep_node::Node::handled
+
+use crate::files::{gtid_out, uuid_in};
+use crate::local::buf_of;
+use crate::monitor::lock;
+use crate::provider::{Connection, Donation, Provider};
+use crate::trx::{Handle, Remote, dummy_flags};
+use lockstep_abi::*;
+use lockstep_node::core::EntryKind;
+use lockstep_node::core::Seqno;
+use lockstep_node::{Delivery, Ordered, ViewInfo as NodeView, ViewStatus as NodeViewStatus};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// What the thread has to do next.
+enum Next {
+    Apply(Box<Job>),
+    Connected(ViewBuffer),
+    View(Box<NodeView>, ViewBuffer, bool),
+    NeedState,
+    Donate {
+        id: u64,
+        request: bytes::Bytes,
+        at: Gtid,
+    },
+    Synced,
+    /// Nothing to call: take the next one.
+    Again,
+    Return(Status),
+}
+
+/// A write-set that may be applied now.
+struct Job {
+    ordered: Ordered,
+    handle: Handle,
+    flags: u32,
+    meta: TrxMeta,
+    /// It takes its turn, and nothing is applied.
+    dummy: bool,
+    statement: bool,
+}
+
+/// `recv`.
+///
+/// # Safety
+/// `ctx` is what the server's callbacks expect.
+pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
+    if *lock(&provider.connection) == Connection::Closed {
+        provider.log.error("recv: called while not connected");
+        return Status::FATAL;
+    }
+    provider.receivers.fetch_add(1, Ordering::SeqCst);
+    let (status, counted) = loop {
+        let Some(next) = provider.step("recv", || provider.next()) else { break (Status::FATAL, true) };
+        let calls = &provider.calls;
+        match next {
+            Next::Again => {}
+            Next::Return(status) => break (status, true),
+            Next::Apply(job) => {
+                let handle = WsHandle {
+                    trx_id: job.meta.stid.trx,
+                    opaque: std::ptr::from_ref(&job.handle).cast_mut().cast(),
+                };
+                let data = if job.dummy { Buf::EMPTY } else { buf_of(&job.ordered.writeset.data) };
+                let mut exit = false;
+                // SAFETY: the server's own callback, with arguments that live through the call. An exception of its
+                // passes through: there is no guard around.
+                let result = unsafe { (calls.apply)(ctx, &handle, job.flags, &data, &job.meta, &mut exit) };
+                let unordered = &job.ordered.writeset.unordered;
+                if let Some(callback) = calls.unordered
+                    && !unordered.is_empty()
+                    && !job.dummy
+                {
+                    let data = buf_of(unordered);
+                    // SAFETY: as above. What it returns does not matter.
+                    unsafe { callback(ctx, &data) };
+                }
+                provider.step("applied", || provider.applied(*job, result));
+                if exit && provider.may_exit() {
+                    break (Status::OK, false);
+                }
+            }
+            Next::Connected(view) => {
+                // SAFETY: as above; the view lives through the call.
+                let result = unsafe { (calls.connected)(calls.app.0, view.as_ptr()) };
+                provider.step("connected", || {
+                    if result != CbStatus::SUCCESS {
+                        provider.fail("the server refused the connection");
+                    }
+                    provider.handled();
+                });
+            }
+            Next::View(info, view, in_log) => {
+                // SAFETY: as above.
+                let result = unsafe { (calls.view)(calls.app.0, ctx, view.as_ptr(), std::ptr::null(), 0) };
+                provider.step("view", || {
+                    if result != CbStatus::SUCCESS {
+                        provider.fail("the server could not process a view");
+                    }
+                    provider.viewed(&info, in_log);
+                    provider.handled();
+                });
+            }
+            Next::NeedState => {
+                let (mut request, mut len) = (std::ptr::null_mut(), 0);
+                // SAFETY: as above; it fills in both.
+                let result = unsafe { (calls.sst_request)(calls.app.0, &mut request, &mut len) };
+                // SAFETY: the server allocated `len` bytes with malloc, and gave them to us.
+                let bytes = unsafe { Buf { ptr: request, len }.as_slice() }.to_vec();
+                // SAFETY: null, or allocated with malloc, and used by nobody else.
+                unsafe { libc::free(request) };
+                provider.step("state request", || {
+                    provider.request_state(result, bytes);
+                    provider.handled();
+                });
+            }
+            Next::Donate { id, request, at } => {
+                let request = buf_of(&request);
+                // SAFETY: as above.
+                let result =
+                    unsafe { (calls.sst_donate)(calls.app.0, ctx, &request, &at, std::ptr::null(), false) };
+                provider.step("donate", || {
+                    if result != CbStatus::SUCCESS {
+                        provider.donation_failed(id);
+                    }
+                    provider.handled();
+                });
+            }
+            Next::Synced => {
+                // SAFETY: as above.
+                let result = unsafe { (calls.synced)(calls.app.0) };
+                provider.step("synced", || {
+                    if result != CbStatus::SUCCESS {
+                        provider.fail("the server could not process that it is synced");
+                    }
+                    provider.handled();
+                });
+            }
+        }
+    };
+    if counted {
+        provider.receivers.fetch_sub(1, Ordering::SeqCst);
+        provider.connection_changed.notify_all();
+    }
+    status
+}
+
+/// `replay_trx`.
+///
+/// # Safety
+/// As the API says of its arguments.
+pub(crate) unsafe fn replay(provider: &Provider, handle: &WsHandle, ctx: *mut c_void) -> Status {
+    // SAFETY: the caller vouches for the handle.
+    let slot = match provider.step("replay", || unsafe { provider.begin_replay(handle) }) {
+        None => return Status::FATAL,
+        Some(Err(status)) => return status,
+        Some(Ok(slot)) => slot,
+    };
+    let meta = provider.apply_meta(slot.seqno, slot.depends_on, &slot.writeset.meta);
+    let data = buf_of(&slot.writeset.data);
+    let mut exit = false;
+    // SAFETY: the server's own callback, with arguments that live through the call; its exceptions pass through.
+    let result = unsafe { (provider.calls.apply)(ctx, handle, slot.flags, &data, &meta, &mut exit) };
+    if result == CbStatus::SUCCESS {
+        return Status::OK;
+    }
+    provider.step("replay", || {
+        provider.fail(&format!("the own transaction at seqno {} cannot be replayed", slot.seqno));
+    });
+    Status::NODE_FAIL
+}
+
+impl Provider {
+    /// An exclusive delivery has been handled: others may be taken.
+    fn handled(&self) {
+        if let Some(node) = self.node() {
+            node.handled();
+        }
+    }
+
+    /// Whether this thread may end because the server asked it to: not the last one.
+    fn may_exit(&self) -> bool {
+        let fewer = |n: usize| (n > 1).then(|| n - 1);
+        let ok = self.receivers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_ok();
+        match ok {
+            true => self.log.info("an applier thread ends on request"),
+            false => self.log.warn("the last applier thread may not end"),
+        }
+        ok
+    }
+
+    /// Takes the next delivery and prepares it.
+    fn next(&self) -> Next {
+        let Some(node) = self.node() else { return Next::Return(Status::FATAL) };
+        if self.failed.load(Ordering::Acquire) && !self.left_after_failure.swap(true, Ordering::AcqRel) {
+            node.disconnect();
+        }
+        let Some(delivery) = node.next(None) else { return Next::Again };
+        self.counters.recv_queue.sample(node.queued() as i64);
+        match delivery {
+            Delivery::Ordered(ordered) => self.ordered(ordered),
+            Delivery::Closed => {
+                self.closed();
+                Next::Return(if self.failed.load(Ordering::Acquire) { Status::FATAL } else { Status::OK })
+            }
+            Delivery::Connected(info) => {
+                self.own.set(node.identity().view_uuid);
+                self.history.set(info.gtid.uuid);
+                self.connected_at.store(info.gtid.seqno, Ordering::SeqCst);
+                self.fresh.store(true, Ordering::SeqCst);
+                self.log.info(format!("connected as {} at {}", self.own.get(), info.gtid));
+                Next::Connected(self.view_buffer(&info))
+            }
+            Delivery::View { info, in_log } => self.view(info, in_log),
+            Delivery::StateNeeded => {
+                self.awaits_state.store(true, Ordering::SeqCst);
+                self.note(self.state_file.mark_unsafe());
+                Next::NeedState
+            }
+            Delivery::Donate { id, request, joiner, at_least } => {
+                if self.drain(at_least).is_err() {
+                    self.handled();
+                    return Next::Again;
+                }
+                let at = self.position();
+                self.log.info(format!("donates the state at {at} to {joiner}"));
+                *lock(&self.donation) = Some(Donation { id, joiner });
+                Next::Donate { id, request, at: gtid_out(at) }
+            }
+            Delivery::StateFailed(text) => {
+                self.fail(&format!("no state transfer can be had: {text}"));
+                self.handled();
+                Next::Again
+            }
+            Delivery::Synced => match self.drain(self.taken.load(Ordering::SeqCst)) {
+                Ok(()) => Next::Synced,
+                Err(()) => {
+                    self.handled();
+                    Next::Again
+                }
+            },
+        }
+    }
+
+    /// Waits until everything up to `seqno`, and everything taken so far, has finished.
+    fn drain(&self, seqno: Seqno) -> Result<(), ()> {
+        let upto = seqno.max(self.taken.load(Ordering::SeqCst));
+        self.finished.wait(upto, None, None).map_err(|_| ())
+    }
+
+    fn ordered(&self, ordered: Ordered) -> Next {
+        let seqno = ordered.seqno;
+        self.counters.received.add(1);
+        self.counters.received_bytes.add(ordered.writeset.data.len() as u64);
+        self.count_certified(&ordered);
+        if self.fresh.swap(false, Ordering::SeqCst) {
+            self.set_position(seqno - 1);
+        }
+        if seqno <= self.finished.low() {
+            return Next::Again;
+        }
+        let highest = self.taken.fetch_max(seqno, Ordering::SeqCst).max(seqno);
+        if self.finished.low() < ordered.depends_on {
+            self.counters.apply_waits.add(1);
+        }
+        let ready =
+            self.gate.pass(seqno, None).and_then(|()| self.finished.wait(ordered.depends_on, None, None));
+        if ready.is_err() {
+            // Failed: nothing is applied any more, everything is dropped.
+            return Next::Again;
+        }
+        let low = self.finished.low();
+        self.counters.applied.add(1);
+        self.counters.applied_early.add((low + 1 < seqno) as u64);
+        self.counters.apply_window.add((highest - low).max(0) as u64);
+
+        let given = ordered.writeset.meta.flags;
+        let orphan = self.is_orphan(&ordered);
+        let dummy = !ordered.pass || orphan;
+        let statement = ordered.kind == EntryKind::TotalOrder && !dummy;
+        if statement {
+            self.note(self.state_file.mark_unsafe());
+        }
+        if orphan {
+            // The others have begun to apply it: its rollback follows.
+            self.send_rollback(ordered.writeset.meta.trx, &[]);
+        }
+        let flags = if dummy { dummy_flags(given) } else { given };
+        let meta = self.apply_meta(seqno, ordered.depends_on, &ordered.writeset.meta);
+        let handle = Handle::Remote(Remote { seqno, statement, place: AtomicU8::new(0) });
+        Next::Apply(Box::new(Job { ordered, handle, flags, meta, dummy, statement }))
+    }
+
+    /// The first fragment of an own streaming transaction whose thread gave up before it was ordered: the server has
+    /// forgotten the transaction.
+    fn is_orphan(&self, ordered: &Ordered) -> bool {
+        let flags = ordered.writeset.meta.flags;
+        ordered.pass
+            && flags & FLAG_TRX_START != 0
+            && flags & (FLAG_TRX_END | FLAG_ROLLBACK) == 0
+            && ordered.writeset.meta.source == self.own.get()
+    }
+
+    fn applied(&self, job: Job, result: CbStatus) {
+        let seqno = job.ordered.seqno;
+        if result != CbStatus::SUCCESS {
+            self.fail(&format!("the write-set at seqno {seqno} cannot be applied"));
+            return;
+        }
+        if let Handle::Remote(remote) = &job.handle {
+            // Not every way through the server takes a seqno's turn.
+            let place = remote.place.load(Ordering::Relaxed);
+            if place == 0 && self.order.enter(seqno, None).is_err() {
+                return;
+            }
+            if place < 2 {
+                self.order.leave(seqno);
+            }
+        }
+        if job.statement {
+            self.note(self.state_file.mark_safe());
+        }
+        self.finish(seqno);
+    }
+
+    /// A view as the server wants it.
+    fn view_buffer(&self, info: &NodeView) -> ViewBuffer {
+        let members: Vec<MemberInfo> = info
+            .members
+            .iter()
+            .map(|member| {
+                MemberInfo::new(crate::files::uuid_out(member.view_uuid), &member.name, &member.incoming)
+            })
+            .collect();
+        let head = ViewHead {
+            state_id: gtid_out(info.gtid),
+            view: info.number,
+            status: match info.status {
+                NodeViewStatus::Primary => ViewStatus::PRIMARY,
+                NodeViewStatus::NonPrimary => ViewStatus::NON_PRIMARY,
+                NodeViewStatus::Disconnected => ViewStatus::DISCONNECTED,
+            },
+            capabilities: crate::provider::CAPABILITIES,
+            my_idx: info.my_index.map_or(-1, |at| at as i32),
+            proto_ver: self.proto_ver,
+        };
+        ViewBuffer::new(head, &members)
+    }
+
+    fn view(&self, info: NodeView, in_log: bool) -> Next {
+        let seqno = info.gtid.seqno;
+        let primary = info.status == NodeViewStatus::Primary;
+        // Below its own seqno: the server moves its checkpoint to the view only if the view is ahead.
+        let before = if in_log { seqno - 1 } else { seqno };
+        if primary && self.fresh.swap(false, Ordering::SeqCst) {
+            self.set_position(seqno - 1);
+        } else {
+            let drained = match self.awaits_state.load(Ordering::SeqCst) {
+                // Nothing is applied meanwhile, so that there is nothing to wait for.
+                true => Ok(()),
+                // What a view leaves out does not come.
+                false if in_log => self.drain(0),
+                false => self.drain(before),
+            };
+            // That nothing can be written any more, the server hears whatever has failed.
+            if drained.is_err() && primary {
+                self.handled();
+                return Next::Again;
+            }
+            if in_log && self.order.left() < before {
+                self.set_position(before);
+            }
+        }
+        if in_log {
+            self.taken.fetch_max(seqno, Ordering::SeqCst);
+            if self.gate.pass(seqno, None).is_err() {
+                self.handled();
+                return Next::Again;
+            }
+        }
+        *lock(&self.incoming) =
+            info.members.iter().map(|member| member.incoming.as_str()).collect::<Vec<_>>().join(",");
+        if primary {
+            self.history.set(info.gtid.uuid);
+            self.safe_to_bootstrap.store(info.members.len() == 1, Ordering::SeqCst);
+        }
+        let buffer = self.view_buffer(&info);
+        Next::View(Box::new(info), buffer, in_log)
+    }
+
+    /// The server has processed a view.
+    fn viewed(&self, info: &NodeView, in_log: bool) {
+        let seqno = info.gtid.seqno;
+        match info.status {
+            NodeViewStatus::Primary => {
+                if in_log {
+                    self.order.leave(seqno);
+                    self.finish(seqno);
+                } else if self.finished.low() < seqno {
+                    self.set_position(seqno);
+                    if let Some(node) = self.node() {
+                        node.finished(seqno);
+                    }
+                }
+                self.save_running();
+                let (number, zone) = (info.number, self.settings.zone());
+                let saved =
+                    crate::files::write_view(&self.data_dir, self.own.get(), number, zone, &info.members);
+                self.note(saved);
+            }
+            NodeViewStatus::NonPrimary => {}
+            NodeViewStatus::Disconnected => self.left(),
+        }
+    }
+
+    /// `grastate.dat` while the server runs: which history, no seqno.
+    pub(crate) fn save_running(&self) {
+        let position = lockstep_node::core::Gtid { uuid: self.history.get(), seqno: -1 };
+        self.note(self.state_file.set(position, self.safe_to_bootstrap.load(Ordering::SeqCst)));
+    }
+
+    /// The server's answer to the wish for a state-transfer request.
+    fn request_state(&self, result: CbStatus, request: Vec<u8>) {
+        let Some(node) = self.node() else { return };
+        if result != CbStatus::SUCCESS {
+            self.fail("the server could not prepare for a state transfer: see its lines above");
+            return;
+        }
+        let is = |text: &std::ffi::CStr| request.starts_with(text.to_bytes_with_nul());
+        if request.is_empty() {
+            // The configured method cannot fill a running server; only a new process can.
+            self.fail("this server needs a state transfer that its method cannot do while it runs");
+            self.die();
+        } else if is(STATE_TRANSFER_TRIVIAL) || is(STATE_TRANSFER_NONE) {
+            // The view in which this member is, is the first thing that the server gets.
+            let seqno = self.connected_at.load(Ordering::SeqCst) - 1;
+            let at = lockstep_node::core::Gtid { uuid: self.history.get(), seqno };
+            self.log.warn(format!("no state transfer, as configured: takes its own data for that of {at}"));
+            self.state_is(at);
+        } else {
+            let donor = lock(&self.donor).clone();
+            self.log.info("asks for a state transfer");
+            node.request_state(request.into(), &donor);
+        }
+    }
+
+    /// The database is at `at` now.
+    fn state_is(&self, at: lockstep_node::core::Gtid) {
+        let Some(node) = self.node() else { return };
+        self.set_position(at.seqno);
+        self.fresh.store(false, Ordering::SeqCst);
+        self.awaits_state.store(false, Ordering::SeqCst);
+        self.state_file.mark_restored();
+        self.note(self.state_file.mark_safe());
+        node.state_received(Ok(at));
+    }
+
+    /// `sst_received`.
+    pub(crate) fn sst_received(&self, at: Gtid, code: i32) -> Status {
+        let Some(node) = self.node() else { return Status::CONN_FAIL };
+        if !self.awaits_state.load(Ordering::SeqCst) {
+            self.log.error("sst_received: no state transfer was asked for");
+            return Status::CONN_FAIL;
+        }
+        if code != 0 || at.is_undefined() {
+            let code = if code < 0 { code } else { -libc::EINVAL };
+            self.log.error(format!("the state transfer failed with {code}: see the lines of the SST script"));
+            node.state_received(Err(code));
+            return Status::OK;
+        }
+        let history = self.history.get();
+        if uuid_in(at.uuid) != history {
+            self.fail(&format!(
+                "the state that was received is of history {}, not {history}",
+                uuid_in(at.uuid)
+            ));
+            return Status::CONN_FAIL;
+        }
+        self.state_is(lockstep_node::core::Gtid { uuid: history, seqno: at.seqno });
+        Status::OK
+    }
+
+    /// `sst_sent`.
+    pub(crate) fn sst_sent(&self, at: Gtid, code: i32) -> Status {
+        let Some(node) = self.node() else { return Status::CONN_FAIL };
+        let Some(Donation { id, joiner }) = lock(&self.donation).take() else {
+            self.log.error("sst_sent: this member does not donate");
+            return Status::CONN_FAIL;
+        };
+        let history = self.history.get();
+        let result = if code != 0 {
+            Err(if code < 0 { code } else { -code })
+        } else if uuid_in(at.uuid) != history {
+            self.log.error(format!(
+                "what was sent to {joiner} is of history {}, not {history}",
+                uuid_in(at.uuid)
+            ));
+            Err(-libc::EREMCHG)
+        } else {
+            Ok(lockstep_node::core::Gtid { uuid: history, seqno: at.seqno })
+        };
+        node.donation_done(id, result);
+        Status::OK
+    }
+
+    fn donation_failed(&self, id: u64) {
+        let mut donation = lock(&self.donation);
+        if donation.as_ref().is_some_and(|donation| donation.id == id) {
+            *donation = None;
+            drop(donation);
+            if let Some(node) = self.node() {
+                node.donation_done(id, Err(-libc::ECANCELED));
+            }
+        }
+    }
+
+    /// The final view has been processed: the files say where the database stands.
+    fn left(&self) {
+        let position = self.position();
+        let awaits = self.awaits_state.swap(false, Ordering::SeqCst);
+        if position.is_defined() && !awaits {
+            let safe = self.safe_to_bootstrap.load(Ordering::SeqCst);
+            self.note(self.state_file.set(position, safe));
+            if !self.failed.load(Ordering::SeqCst) {
+                self.log.info(format!("left the cluster at {position}"));
+                self.note(crate::files::remove_view(&self.data_dir));
+            }
+        }
+        lock(&self.donation).take();
+        lock(&self.incoming).clear();
+    }
+
+    /// No delivery follows.
+    fn closed(&self) {
+        let mut connection = lock(&self.connection);
+        if *connection == Connection::Open {
+            *connection = Connection::Closed;
+            self.connection_changed.notify_all();
+        }
+    }
+
+    /// Ends the process: what it needs only a new one can do.
+    fn die(&self) -> ! {
+        std::process::abort()
+    }
+}

@@ -1,0 +1,75 @@
+//! The provider's options: the node's table, and those few values of it that are looked at often.
+
+use crate::monitor::lock;
+use lockstep_node::Tuning;
+use lockstep_node::options::{Change, OptionError, Options};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// See the module.
+pub(crate) struct Settings {
+    options: Mutex<Options>,
+    max_write_set: AtomicUsize,
+    causal_read_us: AtomicU64,
+    log_conflicts: AtomicBool,
+    zone: u8,
+}
+
+impl Settings {
+    pub(crate) fn new(options: Options) -> Settings {
+        let settings = Settings {
+            max_write_set: AtomicUsize::new(0),
+            causal_read_us: AtomicU64::new(0),
+            log_conflicts: AtomicBool::new(false),
+            zone: options.zone(),
+            options: Mutex::new(options),
+        };
+        settings.refresh(&lock(&settings.options));
+        settings
+    }
+
+    fn refresh(&self, options: &Options) {
+        self.max_write_set.store(options.size("repl.max_ws_size") as usize, Relaxed);
+        let causal = options.time("repl.causal_read_timeout").as_micros();
+        self.causal_read_us.store(u64::try_from(causal).unwrap_or(u64::MAX / 2), Relaxed);
+        self.log_conflicts.store(options.bool("cert.log_conflicts"), Relaxed);
+    }
+
+    /// Looks at the options.
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&Options) -> T) -> T {
+        look(&lock(&self.options))
+    }
+
+    /// Changes options, all or none: what has changed, the new tuning, and lines for the log.
+    pub(crate) fn set(
+        &self,
+        text: &str,
+    ) -> Result<(Vec<Change>, Tuning, Vec<lockstep_node::options::Note>), OptionError> {
+        let mut options = lock(&self.options);
+        let changes = options.set(text, true)?;
+        self.refresh(&options);
+        let notes = options.notes_on(&changes);
+        Ok((changes, options.tuning(), notes))
+    }
+
+    /// `repl.max_ws_size`, bytes.
+    pub(crate) fn max_write_set(&self) -> usize {
+        self.max_write_set.load(Relaxed)
+    }
+
+    /// `repl.causal_read_timeout`.
+    pub(crate) fn causal_read_timeout(&self) -> Duration {
+        Duration::from_micros(self.causal_read_us.load(Relaxed))
+    }
+
+    /// `cert.log_conflicts`.
+    pub(crate) fn log_conflicts(&self) -> bool {
+        self.log_conflicts.load(Relaxed)
+    }
+
+    /// `member.zone`.
+    pub(crate) fn zone(&self) -> u8 {
+        self.zone
+    }
+}

@@ -1,0 +1,135 @@
+//! Statements in total order (DDL): alone in commit order between `to_execute_start` and `to_execute_end`.
+
+use crate::files::uuid_out;
+use crate::local::{NO_TRX, Sent, keys_of};
+use crate::monitor::lock;
+use crate::provider::Provider;
+use crate::trx::{Place, Slot, Trx};
+use lockstep_abi::*;
+use lockstep_node::core::EntryKind;
+use lockstep_node::core::writeset::{self, Meta};
+use std::sync::Arc;
+
+impl Provider {
+    /// `to_execute_start`. With a GTID in `meta`, whatever is returned, `to_execute_end` follows.
+    ///
+    /// # Safety
+    /// As the API says of its arguments.
+    pub(crate) unsafe fn statement_start(
+        &self,
+        conn: ConnId,
+        keys: *const Key,
+        keys_num: usize,
+        action: &[Buf],
+        flags: u32,
+        meta: &mut TrxMeta,
+    ) -> Status {
+        self.undefined(meta, conn, NO_TRX);
+        if flags & (FLAG_TRX_START | FLAG_TRX_END) == 0 || flags & FLAG_ROLLBACK != 0 {
+            self.log.warn(format!("to_execute_start: flags {flags:#x} are not those of a statement"));
+            return Status::CONN_FAIL;
+        }
+        if flags & FLAG_TRX_START == 0 || flags & FLAG_TRX_END == 0 {
+            self.log.warn("to_execute_start: non-blocking operations are not offered");
+            return Status::NOT_IMPLEMENTED;
+        }
+        if let Err(status) = self.may_write() {
+            return status;
+        }
+        // SAFETY: the caller vouches for it.
+        let Some(keys) = (unsafe { keys_of(keys, keys_num) }) else {
+            self.log.warn("to_execute_start: a key without parts");
+            return Status::CONN_FAIL;
+        };
+        let mut builder = writeset::WriteSetBuilder::new();
+        for parts in keys {
+            if builder.append_key(&parts, writeset::KeyType::Exclusive).is_err() {
+                return Status::SIZE_EXCEEDED;
+            }
+        }
+        for data in action {
+            // SAFETY: the caller vouches for it.
+            let bytes = unsafe { data.as_slice() };
+            if builder.append_data(writeset::DataKind::Ordered, bytes).is_err() {
+                return Status::SIZE_EXCEEDED;
+            }
+        }
+        if builder.size() > self.settings.max_write_set() {
+            return Status::SIZE_EXCEEDED;
+        }
+        let trx = Arc::new(Trx::new(NO_TRX));
+        if lock(&self.statements).insert(conn, trx.clone()).is_some() {
+            self.log.warn(format!("to_execute_start: connection {conn} did not end its last statement"));
+        }
+        let payload = builder.finish(&Meta {
+            flags: flags | FLAG_ISOLATION,
+            last_seen: self.finished.low().max(0),
+            source: self.own.get(),
+            conn,
+            trx: NO_TRX,
+        });
+        let status = match self.send(&trx, EntryKind::TotalOrder, payload) {
+            Sent::Ordered(ordered) => {
+                meta.gtid = Gtid { uuid: uuid_out(self.history.get()), seqno: ordered.seqno };
+                meta.depends_on = ordered.depends_on;
+                return self.statement_ordered(&trx, *ordered);
+            }
+            // The server tries again after CONN_FAIL: only if it has gone nowhere.
+            Sent::Never(status) => status,
+            Sent::Unknown => {
+                self.log.warn(format!(
+                    "a statement of connection {conn} was under way when the majority was lost: it is executed as \
+                     anybody's if the cluster has it"
+                ));
+                Status::NODE_FAIL
+            }
+        };
+        lock(&self.statements).remove(&conn);
+        status
+    }
+
+    fn statement_ordered(&self, trx: &Trx, ordered: lockstep_node::Ordered) -> Status {
+        let (seqno, pass) = (ordered.seqno, ordered.pass);
+        trx.lock().slot = Some(Slot {
+            seqno,
+            flags: ordered.writeset.meta.flags,
+            depends_on: ordered.depends_on,
+            pass,
+            place: Place::Inside,
+            writeset: ordered.writeset,
+        });
+        let ready = self
+            .gate
+            .pass(seqno, None)
+            .and_then(|()| self.finished.wait(ordered.depends_on, None, None))
+            .and_then(|()| self.order.enter(seqno, None));
+        if ready.is_err() {
+            return Status::NODE_FAIL;
+        }
+        if !pass {
+            self.counters.local_cert_failures.add(1);
+            return Status::TRX_FAIL;
+        }
+        // Until it has ended, a crash leaves a database of which nobody can say whether the statement is in it.
+        self.note(self.state_file.mark_unsafe());
+        Status::OK
+    }
+
+    /// `to_execute_end`.
+    pub(crate) fn statement_end(&self, conn: ConnId, error: &[u8]) -> Status {
+        let slot = lock(&self.statements).remove(&conn).and_then(|trx| trx.lock().slot.take());
+        let Some(slot) = slot else {
+            self.log.warn(format!("to_execute_end: connection {conn} has no statement in total order"));
+            return Status::CONN_FAIL;
+        };
+        let status = self.statement_result(slot.seqno, error);
+        if !self.order.leave(slot.seqno) {
+            return Status::NODE_FAIL;
+        }
+        if slot.pass {
+            self.note(self.state_file.mark_safe());
+        }
+        self.finish(slot.seqno);
+        status
+    }
+}

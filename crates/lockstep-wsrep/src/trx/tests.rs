@@ -1,0 +1,192 @@
+use super::*;
+use bytes::Bytes;
+use lockstep_node::core::writeset::Meta;
+
+fn slot(seqno: Seqno, flags: u32, pass: bool) -> Slot {
+    let payload: Bytes = WriteSetBuilder::new().finish(&Meta::default());
+    let writeset = WriteSet::parse(&payload).unwrap();
+    Slot { seqno, flags, depends_on: seqno - 1, pass, place: Place::Before, writeset }
+}
+
+const WHOLE: u32 = FLAG_TRX_START | FLAG_TRX_END;
+
+fn in_certify() -> Inner {
+    let mut trx = Inner::new();
+    assert_eq!(trx.begin_certify(FLAG_TRX_END), Ok(WHOLE));
+    trx
+}
+
+fn certified(flags: u32) -> Inner {
+    let mut trx = in_certify();
+    assert_eq!(trx.ordered(slot(5, flags, true)), Status::OK);
+    assert_eq!(trx.start(), Status::OK);
+    trx
+}
+
+#[test]
+fn the_usual_way() {
+    let mut trx = certified(WHOLE);
+    assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: true });
+    assert_eq!(trx.got_turn(), Status::OK);
+    assert_eq!(trx.abort(4), (Status::NOT_ALLOWED, 5, false), "too late");
+    assert_eq!(trx.leave(), Some(5));
+    assert_eq!(trx.leave(), None, "once only");
+    assert_eq!(
+        trx.release(),
+        Release { pass_order: None, finish: Some(5), keep: false, committed: true, status: Status::OK }
+    );
+}
+
+#[test]
+fn what_fails_certification_takes_its_turn_all_the_same() {
+    let mut trx = in_certify();
+    assert_eq!(trx.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
+    assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: false });
+    assert_eq!(trx.got_turn(), Status::OK);
+    assert_eq!(trx.leave(), Some(5));
+    assert_eq!(
+        trx.release(),
+        Release { pass_order: None, finish: Some(5), keep: false, committed: false, status: Status::OK }
+    );
+}
+
+#[test]
+fn release_takes_the_turn_of_a_failed_fragment() {
+    let mut trx = Inner::new();
+    trx.begin_certify(0).unwrap();
+    assert_eq!(trx.ordered(slot(5, FLAG_TRX_START, false)), Status::TRX_FAIL);
+    trx.roll_back();
+    let release = trx.release();
+    assert_eq!((release.pass_order, release.finish, release.keep), (Some(5), Some(5), false));
+}
+
+#[test]
+fn a_stream_is_started_once_and_keeps_its_handle() {
+    let mut trx = Inner::new();
+    assert_eq!(trx.begin_certify(FLAG_TRX_START), Ok(FLAG_TRX_START));
+    assert_eq!(trx.ordered(slot(5, FLAG_TRX_START, true)), Status::OK);
+    assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: true });
+    assert_eq!(trx.got_turn(), Status::OK);
+    assert_eq!(trx.leave(), Some(5));
+    let release = trx.release();
+    assert!(release.keep && release.committed && release.finish == Some(5));
+    assert_eq!(trx.begin_certify(FLAG_TRX_START | FLAG_TRX_END), Ok(FLAG_TRX_END), "not started twice");
+}
+
+#[test]
+fn an_abort_before_certify_means_that_nothing_is_sent() {
+    let mut trx = Inner::new();
+    assert_eq!(trx.abort(9), (Status::OK, SEQNO_UNDEFINED, true));
+    assert_eq!(trx.abort(9), (Status::NOT_ALLOWED, SEQNO_UNDEFINED, false), "aborted already");
+    assert_eq!(trx.begin_certify(FLAG_TRX_END), Err(Status::CONN_FAIL));
+    let release = trx.release();
+    assert_eq!((release.pass_order, release.finish), (None, None));
+}
+
+#[test]
+fn an_abort_while_it_is_under_way_means_replay_if_it_passes() {
+    let mut trx = in_certify();
+    assert_eq!(trx.abort(4), (Status::OK, SEQNO_UNDEFINED, true));
+    assert_eq!(trx.ordered(slot(5, WHOLE, true)), Status::BF_ABORT);
+    assert_eq!(trx.begin_replay().unwrap().seqno, 5);
+    assert_eq!(trx.abort(4), (Status::NOT_ALLOWED, 5, false), "a replay is not aborted again");
+    assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: false });
+    assert_eq!(trx.got_turn(), Status::OK);
+    assert_eq!(trx.leave(), Some(5));
+    assert!(trx.release().committed);
+}
+
+#[test]
+fn an_abort_while_it_is_under_way_means_failure_if_it_fails() {
+    let mut trx = in_certify();
+    trx.abort(4);
+    assert_eq!(trx.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
+    assert_eq!(trx.begin_replay().unwrap_err(), Status::TRX_FAIL);
+}
+
+#[test]
+fn an_aborted_fragment_is_not_replayed() {
+    let mut trx = Inner::new();
+    trx.begin_certify(0).unwrap();
+    trx.abort(4);
+    assert_eq!(trx.ordered(slot(5, FLAG_TRX_START, true)), Status::TRX_FAIL);
+    assert_eq!(trx.begin_replay().unwrap_err(), Status::TRX_FAIL);
+    assert_eq!(trx.release().pass_order, Some(5));
+}
+
+#[test]
+fn aborts_between_and_inside_the_calls() {
+    // Certified, and not in commit order yet.
+    let mut trx = certified(WHOLE);
+    assert_eq!(trx.abort(6), (Status::NOT_ALLOWED, 5, false), "what is ordered earlier wins");
+    assert_eq!(trx.abort(4), (Status::OK, 5, true));
+    assert_eq!(trx.want_turn(), Turn::Refuse(Status::BF_ABORT));
+    assert!(trx.begin_replay().is_ok());
+    // The server may find out by itself, without a call in between.
+    let mut trx = certified(WHOLE);
+    trx.abort(4);
+    assert!(trx.begin_replay().is_ok());
+    // At the gate.
+    let mut trx = in_certify();
+    assert_eq!(trx.ordered(slot(5, WHOLE, true)), Status::OK);
+    trx.abort(4);
+    assert_eq!(trx.start(), Status::BF_ABORT);
+    // Waiting for its turn, which comes at the same moment.
+    let mut trx = certified(WHOLE);
+    trx.want_turn();
+    assert_eq!(trx.abort(4), (Status::OK, 5, true));
+    assert_eq!(trx.got_turn(), Status::BF_ABORT);
+    // Waiting for its turn, which does not come.
+    let mut trx = certified(WHOLE);
+    trx.want_turn();
+    trx.abort(4);
+    assert_eq!(trx.lost_turn(), Status::BF_ABORT);
+}
+
+#[test]
+fn a_fragment_aborted_in_its_turn_hears_it_at_release() {
+    let mut trx = certified(FLAG_TRX_START);
+    trx.want_turn();
+    trx.got_turn();
+    assert_eq!(trx.abort(6), (Status::OK, 5, false), "a fragment yields to a later one too");
+    assert_eq!(trx.leave(), Some(5));
+    let release = trx.release();
+    assert_eq!((release.status, release.keep, release.finish), (Status::BF_ABORT, true, Some(5)));
+    trx.roll_back();
+    let release = trx.release();
+    assert_eq!((release.status, release.keep, release.finish), (Status::OK, false, None));
+}
+
+#[test]
+fn calls_in_the_wrong_order_are_refused() {
+    let mut trx = Inner::new();
+    assert_eq!(trx.want_turn(), Turn::Wrong);
+    assert_eq!(trx.leave(), None);
+    let mut trx = certified(WHOLE);
+    assert_eq!(trx.begin_certify(FLAG_TRX_END), Err(Status::NOT_ALLOWED));
+    assert_eq!(trx.leave(), None);
+}
+
+#[test]
+fn handles_are_found_by_id_and_by_pointer() {
+    let all = Transactions::new();
+    let mut handle = WsHandle { trx_id: 77, opaque: std::ptr::null_mut() };
+    assert!(all.get(77).is_none());
+    assert_eq!(all.of_handle(&mut handle).as_local().unwrap().id, 77);
+    let again = all.get(77).unwrap();
+    assert_eq!(Arc::as_ptr(&again).cast_mut().cast(), handle.opaque);
+    // SAFETY: just put there, and in the table.
+    assert_eq!(unsafe { all.find(&handle) }.unwrap().as_local().unwrap().id, 77);
+    assert_eq!(all.len(), 1);
+    all.remove(77);
+    all.remove(77);
+    assert_eq!(all.len(), 0);
+    assert_eq!(again.as_local().unwrap().id, 77, "who still looks at it may go on");
+}
+
+#[test]
+fn a_failed_statement_is_not_shown_as_total_order() {
+    use lockstep_abi::FLAG_ISOLATION;
+    assert_eq!(dummy_flags(WHOLE | FLAG_ISOLATION), WHOLE | FLAG_ROLLBACK);
+    assert_eq!(dummy_flags(0), FLAG_ROLLBACK);
+}
