@@ -88,7 +88,9 @@ if ! rust_is_recent; then
         fail "Rust $(rustc --version 2>/dev/null || echo 'of unknown version') is too old: run 'rustup update stable'"
     fi
     packages="$packages rustc-web cargo-web"
-    [ "$purpose" = up ] || packages="$packages rustfmt-web"
+fi
+if [ "$purpose" = test ] && ! have rustfmt && ! have rustup; then
+    packages="$packages rustfmt-web"
 fi
 
 # Keeps a freshly installed service from starting; removed again at the end.

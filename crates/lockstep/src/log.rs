@@ -46,11 +46,34 @@ struct Line {
     origin: Option<String>,
     size: usize,
     keys: Option<usize>,
-    tables: Vec<String>,
+    tables: Vec<TableLine>,
     /// Seconds since the leader placed it.
     age: f64,
     /// More about what it is.
     note: String,
+}
+
+/// What a write-set does to one table.
+#[derive(Debug, Serialize)]
+struct TableLine {
+    table: String,
+    inserted: u64,
+    updated: u64,
+    deleted: u64,
+    /// Events whose rows could not be counted: there are more rows than said.
+    uncounted: u64,
+}
+
+impl std::fmt::Display for TableLine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.table)?;
+        for (sign, count) in [('+', self.inserted), ('~', self.updated), ('-', self.deleted)] {
+            if count > 0 {
+                write!(f, " {sign}{count}")?;
+            }
+        }
+        if self.uncounted > 0 { f.write_str(" and more") } else { Ok(()) }
+    }
 }
 
 /// Names of members, from every membership the log has shown so far.
@@ -141,7 +164,8 @@ fn print(lines: &VecDeque<Line>, json: bool) -> Result<(), String> {
 }
 
 fn what(line: &Line) -> String {
-    let tables = line.tables.join(", ");
+    let tables: Vec<String> = line.tables.iter().map(TableLine::to_string).collect();
+    let tables = tables.join(", ");
     match (tables.is_empty(), line.note.is_empty()) {
         (false, false) => format!("{tables}; {}", line.note),
         (false, true) => tables,
@@ -225,5 +249,64 @@ fn describe_writeset(set: &WriteSet, line: &mut Line) {
     } else if !set.meta.has(flags::TRX_END) {
         notes.push("fragment".to_owned());
     }
+    let summary = lockstep_rows::summarize(&set.data);
+    line.tables = summary
+        .tables
+        .iter()
+        .map(|t| TableLine {
+            table: t.name(),
+            inserted: t.inserted,
+            updated: t.updated,
+            deleted: t.deleted,
+            uncounted: t.uncounted,
+        })
+        .collect();
+    // What caused rows is told by the rows; a statement in total order is all there is of it.
+    notes.extend(summary.statements.iter().filter(|s| !s.annotation).map(|s| shorten(&s.sql)));
+    notes.extend(summary.damage);
     line.note = notes.join(", ");
+}
+
+/// One line of a statement, of bearable length.
+fn shorten(sql: &str) -> String {
+    const LENGTH: usize = 100;
+    let line: String = sql.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= LENGTH {
+        return line;
+    }
+    line.chars().take(LENGTH - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_become_one_short_line() {
+        assert_eq!(shorten("CREATE TABLE\n  t\t(id INT)"), "CREATE TABLE t (id INT)");
+        assert_eq!(shorten(&"x".repeat(300)).chars().count(), 100);
+    }
+
+    #[test]
+    fn a_table_is_told_with_its_rows() {
+        let line = TableLine { table: "a.b".into(), inserted: 2, updated: 0, deleted: 1, uncounted: 0 };
+        assert_eq!(line.to_string(), "a.b +2 -1");
+    }
+
+    #[test]
+    fn names_follow_the_membership() {
+        let mut names = Names::default();
+        let id = MemberId::parse("00000000-0000-0000-0000-000000000001").unwrap();
+        assert_eq!(names.of(MemberId::NIL), None);
+        assert_eq!(names.of(id), Some(id.to_string()));
+        names.0.push((id, "n1".into()));
+        assert_eq!(names.of(id), Some("n1".into()));
+    }
+
+    #[test]
+    fn ages_read_well() {
+        assert_eq!(age(1.25), "1.2s");
+        assert_eq!(age(600.0), "10min");
+        assert_eq!(age(864_000.0), "10d");
+    }
 }
