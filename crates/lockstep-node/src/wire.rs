@@ -137,8 +137,6 @@ pub(crate) enum NodeMessage {
     Donate { joiner: MemberId, at_least: Seqno, request: Bytes },
     /// The donor (or the leader that finds none) to the joiner. `code` 0: sent up to `gtid`.
     Donated { code: i32, gtid: Gtid, text: String },
-    /// To the leader: hand leadership to this member.
-    Switchover { to: MemberId },
 }
 
 fn state_from(raw: u8) -> Result<LocalState, DecodeError> {
@@ -191,10 +189,6 @@ impl NodeMessage {
                 w.i64(gtid.seqno);
                 w.str(text);
             }
-            NodeMessage::Switchover { to } => {
-                w.u8(6);
-                w.raw(&to.0);
-            }
         }
         w.into_bytes()
     }
@@ -220,7 +214,6 @@ impl NodeMessage {
                 gtid: Gtid { uuid: Uuid(r.array()?), seqno: r.i64()? },
                 text: r.str()?,
             },
-            6 => NodeMessage::Switchover { to: Uuid(r.array()?) },
             _ => return Err(DecodeError::Invalid("kind of a node message")),
         };
         r.end()?;
@@ -251,7 +244,6 @@ mod tests {
             },
             NodeMessage::Donate { joiner: id, at_least: 3, request: Bytes::from_static(b"rsync") },
             NodeMessage::Donated { code: -110, gtid: Gtid { uuid: id, seqno: 4 }, text: "no donor".into() },
-            NodeMessage::Switchover { to: id },
         ];
         for message in messages {
             let bytes = message.to_bytes();
