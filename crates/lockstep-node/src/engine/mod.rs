@@ -95,6 +95,8 @@ pub(crate) struct Engine {
     left_at: Option<Micros>,
     /// Users' and donations' reasons to be Desynced.
     desyncs: u32,
+    /// Behind by more than `apply.lag_limit`, and not caught up since.
+    lagging: bool,
     donations: Vec<transfer::Donation>,
     donation_ids: u64,
     state_request: Option<transfer::Pending>,
@@ -138,6 +140,7 @@ impl Engine {
             leaving: false,
             left_at: None,
             desyncs: 0,
+            lagging: false,
             donations: Vec::new(),
             donation_ids: 0,
             state_request: None,
@@ -261,9 +264,6 @@ impl Engine {
                 self.asked_to_donate(from, joiner, at_least, request)
             }
             NodeMessage::Donated { code, gtid, text } => self.donated(from, code, gtid, text),
-            NodeMessage::Switchover { to } => {
-                let _ = self.order.transfer_leadership(self.now, to);
-            }
         }
     }
 
@@ -448,18 +448,20 @@ impl Engine {
         }
     }
 
+    fn is_desynced(&self) -> bool {
+        self.desyncs > 0 || self.lagging || !self.donations.is_empty()
+    }
+
     pub(crate) fn local_state(&self) -> LocalState {
         if matches!(self.phase, Phase::Failed(_)) {
             return LocalState::Error;
         }
         match &self.phase {
-            Phase::Running { primary: true, synced } => {
-                match (self.desyncs > 0 || !self.donations.is_empty(), synced) {
-                    (true, _) => LocalState::Donor,
-                    (false, true) => LocalState::Synced,
-                    (false, false) => LocalState::Joined,
-                }
-            }
+            Phase::Running { primary: true, synced } => match (self.is_desynced(), synced) {
+                (true, _) => LocalState::Donor,
+                (false, true) => LocalState::Synced,
+                (false, false) => LocalState::Joined,
+            },
             Phase::NeedState { primary: true } => LocalState::Joining,
             _ => LocalState::Initialized,
         }

@@ -307,14 +307,28 @@ impl Engine {
         }
     }
 
+    /// Synced once caught up; Desynced beyond the lag limit, so that proxies go round, until caught up again.
     fn watch_sync(&mut self) {
-        let Phase::Running { primary: true, synced: false } = self.phase else { return };
+        let Phase::Running { primary: true, synced } = self.phase else { return };
+        let lag = self.order.committed_state().seqno - self.finished();
+        if synced {
+            if lag > self.tuning.lag_limit as i64 {
+                self.lagging = true;
+                self.phase = Phase::Running { primary: true, synced: false };
+                self.log(
+                    Level::Warn,
+                    format!("behind by {lag} transactions: Desynced until it has caught up"),
+                );
+            }
+            return;
+        }
         let caught_up = self.feed.is_running()
             && self.feed.next_index() + SYNCED_WITHIN as u64 > self.order.commit()
             && self.feed.delivered() >= self.connected_seqno
             && self.feed.view().position(&self.me.id).is_some()
             && self.finished() + SYNCED_WITHIN >= self.feed.delivered();
         if caught_up && self.desyncs == 0 && self.donations.is_empty() {
+            self.lagging = false;
             self.phase = Phase::Running { primary: true, synced: true };
             self.deliver(Delivery::Synced);
         }
@@ -373,6 +387,7 @@ impl Engine {
         }
         self.feed.stop();
         self.desyncs = 0;
+        self.lagging = false;
         self.donations.clear();
         self.state_request = None;
         self.peers.clear();
