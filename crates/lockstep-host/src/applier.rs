@@ -42,7 +42,7 @@ impl Host {
             self.checks.begin(meta, "apply");
             self.holds.pass("apply");
         } else {
-            self.checks.begin_without_changes(meta, "rollback");
+            self.checks.begin_independent(meta, "rollback");
         }
         let went = match &ctx.role {
             Role::Replayer(trx) => self.apply_replay(trx, flags, data, meta),

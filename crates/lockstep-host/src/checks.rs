@@ -60,15 +60,15 @@ impl Checks {
         lock(&self.violations).clone()
     }
 
-    /// A certified write-set begins to matter here: certify returned OK, or apply has begun. Everything it
-    /// depends on must be finished.
+    /// A write-set begins to be applied: everything it depends on must be finished.
     pub fn begin(&self, meta: &TrxMeta, what: &'static str) {
         self.begin_inner(meta, what, true);
     }
 
-    /// A rollback fragment or a place without a change is delivered: it changes nothing that others could see,
-    /// so that it need not wait for what it depends on (Galera's does not), only for its turn.
-    pub fn begin_without_changes(&self, meta: &TrxMeta, what: &'static str) {
+    /// As [`Checks::begin`], for what need not wait for what it depends on: a local transaction, whose row
+    /// locks do that for it, and a rollback fragment or a place without a change, which nobody can see. Galera
+    /// lets these run at once.
+    pub fn begin_independent(&self, meta: &TrxMeta, what: &'static str) {
         self.begin_inner(meta, what, false);
     }
 

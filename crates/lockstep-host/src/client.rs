@@ -394,7 +394,7 @@ impl Host {
             return Err(HostError::status("certify", status));
         }
         drop(core);
-        self.checks.begin(&meta, "fragment");
+        self.checks.begin_independent(&meta, "fragment");
         let stored = self.store_fragment(trx, &handle, &meta, changes);
         self.checks.end(meta.gtid.seqno);
         let status = if stored == Status::OK { provider.release(&mut handle) } else { stored };
@@ -528,7 +528,7 @@ impl Host {
             self.holds.pass("before_certify");
             status = provider.certify(trx.conn, &mut handle, flags, &mut meta);
             if status == Status::OK {
-                self.checks.begin(&meta, "commit");
+                self.checks.begin_independent(&meta, "commit");
                 lock(&trx.core).in_flight = true;
             }
             self.holds.pass("after_certify");
