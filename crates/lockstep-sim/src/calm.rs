@@ -68,6 +68,9 @@ impl Cluster {
             self.counters.longest_heal = self.counters.longest_heal.max(took);
             self.all_alike()?;
             if self.now < self.profile.length {
+                if self.profile.trims {
+                    self.control_entry(true)?;
+                }
                 let after = self.rng.between(MS, self.profile.fault_every);
                 self.begin_trouble(after);
             } else {

@@ -27,7 +27,7 @@ impl Cluster {
     fn payload(&mut self) -> (EntryKind, Bytes) {
         self.payloads += 1;
         let size = if self.rng.one_in(self.profile.large_one_in) {
-            self.rng.between(4 << 10, 256 << 10)
+            self.rng.between(4 << 10, 64 << 10)
         } else {
             self.rng.between(8, 160)
         };

@@ -202,6 +202,7 @@ impl Cluster {
                 disk: MemDisk::new(),
                 speed: profile.disk,
                 disk_fails: false,
+                trimming: 0,
                 durable: Mirror::default(),
                 durable_vote: (0, None),
                 in_flight: Default::default(),
@@ -385,7 +386,9 @@ impl Cluster {
             return Ok(());
         }
         let from = self.machines[from].id;
-        self.say(to, format_args!("<- {} {}", Name(slot_of(&from)), crate::round::brief(&message)));
+        if self.trace.wanted(self.now) {
+            self.say(to, format_args!("<- {} {}", Name(slot_of(&from)), crate::round::brief(&message)));
+        }
         self.input(to, Input::Message { from, message })
     }
 

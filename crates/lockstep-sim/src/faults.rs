@@ -95,7 +95,7 @@ impl Cluster {
                     self.queue.push(at, Event::Peer { slot, life, peer, up: true });
                 }
             }
-            Fault::Trim => return self.control_entry(),
+            Fault::Trim => return self.control_entry(false),
             Fault::LoseDatabase => self.lose_database(),
             Fault::Replace => self.replace(),
         }
@@ -261,9 +261,9 @@ impl Cluster {
     }
 
     /// The leader writes an entry of its own: how far may be forgotten, mostly.
-    fn control_entry(&mut self) -> Check {
+    pub(crate) fn control_entry(&mut self, trim: bool) -> Check {
         let Some(slot) = self.leader() else { return Ok(()) };
-        let (kind, payload) = match self.rng.below(8) {
+        let (kind, payload) = match if trim { 2 } else { self.rng.below(8) } {
             0 => {
                 let Some(process) = &self.machines[slot].process else { return Ok(()) };
                 let view = View {
@@ -327,6 +327,7 @@ impl Cluster {
         if machine.server.position.is_none() || first <= process.memory.base + 1 {
             return Ok(());
         }
+        machine.trimming = machine.trimming.max(first);
         if let Err(error) = process.log.trim_to(first) {
             return self.log_failed(slot, &error);
         }

@@ -159,6 +159,8 @@ pub(crate) struct Machine {
     pub(crate) speed: DiskSpeed,
     /// An operation of the disk will fail: an error of the log is then no surprise.
     pub(crate) disk_fails: bool,
+    /// A trim was tried up to here: whether it came about or not, the log may begin with this index.
+    pub(crate) trimming: Index,
     /// What is certainly on the disk.
     pub(crate) durable: Mirror,
     pub(crate) durable_vote: (Term, Option<MemberId>),

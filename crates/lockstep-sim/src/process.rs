@@ -352,6 +352,7 @@ fn check_recovered(
         "{} finds the vote {vote:?}, possible are {possible:?}",
         Name(slot)
     );
+    let same = |found: &Mirror, expected: &Mirror| same(found, expected, machine.trimming);
     let mut expected = machine.durable.clone();
     if same(found, &expected) {
         return Ok(());
@@ -397,9 +398,9 @@ fn check_recovered(
 }
 
 /// Whether two logs are the same where both reach. A trim may come back after a crash, so they need not begin alike.
-fn same(found: &Mirror, expected: &Mirror) -> bool {
+fn same(found: &Mirror, expected: &Mirror, trimming: Index) -> bool {
     let first = found.base.max(expected.base);
-    found.base <= expected.base
+    (found.base <= expected.base || found.base < trimming)
         && found.last() == expected.last()
         && found.last_term() == expected.last_term()
         && (first + 1..=found.last()).rev().all(|index| found.get(index) == expected.get(index))

@@ -132,6 +132,8 @@ pub struct Profile {
     pub restart: (Micros, Micros),
     /// Clocks of members run this much fast or slow at most, ppm.
     pub drift: u64,
+    /// Whether logs are trimmed each time that all has healed: they stay short, and restarts are quick.
+    pub trims: bool,
     /// One in how many messages is taken through the wire's codec.
     pub codec_one_in: u64,
 }
@@ -185,12 +187,13 @@ impl Profile {
             quality,
             disk,
             batching: *rng.pick(&[0, 0, 50, 500]),
-            propose_every: rng.between(15, 80) * MS,
-            burst_one_in: *rng.pick(&[20, 100, 1000]),
-            large_one_in: *rng.pick(&[200, 1000, 100_000]),
+            propose_every: rng.between(25, 85) * MS,
+            burst_one_in: *rng.pick(&[50, 200, 1000]),
+            large_one_in: *rng.pick(&[500, 2000, 100_000]),
             read_every: rng.between(100, 1000) * MS,
             restart: (rng.between(1, 50) * MS, rng.between(100, 8_000) * MS),
             drift: *rng.pick(&[0, 100, 5_000]),
+            trims: !rng.one_in(4),
             codec_one_in: 64,
         }
     }
