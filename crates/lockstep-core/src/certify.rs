@@ -304,7 +304,10 @@ impl Certifier {
         Ok(Outcome { pass: failure.is_none(), depends_on, conflict, failure })
     }
 
-    /// The next entry is a write-set or total-order statement that cannot be read: it fails.
+    /// The next entry is a write-set or total-order statement whose bytes cannot be read: it fails.
+    ///
+    /// Not for one whose *pieces* are missing: its keys are all here, and whether the pieces are depends on where the
+    /// own log begins, on which no verdict may depend. Certify it, and look for the pieces only to deliver it.
     ///
     /// # Errors
     /// [`CertifyError`], as for [`Certifier::certify`].
