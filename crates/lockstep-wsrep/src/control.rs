@@ -62,6 +62,7 @@ impl Provider {
     /// `resume`.
     pub(crate) fn resume(&self) -> Status {
         if !self.gate.is_closed() {
+            // Not an error: the server takes one for fatal.
             self.log.warn("resume: not paused");
             return Status::OK;
         }
@@ -88,12 +89,13 @@ impl Provider {
 
     /// `resync`. Does not fail: the server takes that for fatal.
     pub(crate) fn resync(&self) -> Status {
-        if let Some(node) = self.node() {
-            node.resync();
-        }
         let fewer = |n: u32| n.checked_sub(1);
         if self.counters.desyncs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_err() {
             self.log.warn("resync: not desynced");
+            return Status::OK;
+        }
+        if let Some(node) = self.node() {
+            node.resync();
         }
         Status::OK
     }

@@ -268,7 +268,7 @@ impl Provider {
 
     /// What `certify` returns for a write-set that has its place.
     fn certified(&self, trx: &Trx, ordered: Ordered) -> Status {
-        let seqno = ordered.seqno;
+        let (seqno, depends_on) = (ordered.seqno, ordered.depends_on);
         if !ordered.pass {
             self.counters.local_cert_failures.add(1);
             if self.settings.log_conflicts() {
@@ -281,7 +281,7 @@ impl Provider {
         let slot = Slot {
             seqno,
             flags: ordered.writeset.meta.flags,
-            depends_on: ordered.depends_on,
+            depends_on,
             pass: ordered.pass,
             place: Place::Before,
             writeset: ordered.writeset,
@@ -290,8 +290,9 @@ impl Provider {
         if status != Status::OK {
             return status;
         }
-        // Not while paused. Parents need no wait: commit order is one, and locks are another.
-        match self.gate.pass(seqno, Some(&trx.interrupt)) {
+        // Not while paused, and not beside what it depends on: above all no view or statement in total order.
+        let interrupt = Some(&trx.interrupt);
+        match self.gate.pass(seqno, interrupt).and_then(|()| self.finished.wait(depends_on, interrupt, None)) {
             Ok(()) | Err(Stop::Interrupted) => trx.lock().start(),
             Err(Stop::Failed | Stop::TimedOut) => Status::NODE_FAIL,
         }

@@ -214,6 +214,7 @@ impl Provider {
                 self.history.set(info.gtid.uuid);
                 self.connected_at.store(info.gtid.seqno, Ordering::SeqCst);
                 self.fresh.store(true, Ordering::SeqCst);
+                self.note_members(&info);
                 self.log.info(format!("connected as {} at {}", self.own.get(), info.gtid));
                 Next::Connected(self.view_buffer(&info))
             }
@@ -364,17 +365,13 @@ impl Provider {
             let drained = match self.awaits_state.load(Ordering::SeqCst) {
                 // Nothing is applied meanwhile, so that there is nothing to wait for.
                 true => Ok(()),
-                // What a view leaves out does not come.
-                false if in_log => self.drain(0),
+                // Own transactions below the view may still be on their way through the server's threads.
                 false => self.drain(before),
             };
             // That nothing can be written any more, the server hears whatever has failed.
             if drained.is_err() && primary {
                 self.handled();
                 return Next::Again;
-            }
-            if in_log && self.order.left() < before {
-                self.set_position(before);
             }
         }
         if in_log {
@@ -384,14 +381,21 @@ impl Provider {
                 return Next::Again;
             }
         }
-        *lock(&self.incoming) =
-            info.members.iter().map(|member| member.incoming.as_str()).collect::<Vec<_>>().join(",");
         if primary {
             self.history.set(info.gtid.uuid);
-            self.safe_to_bootstrap.store(info.members.len() == 1, Ordering::SeqCst);
         }
+        self.note_members(&info);
         let buffer = self.view_buffer(&info);
         Next::View(Box::new(info), buffer, in_log)
+    }
+
+    /// Remembers who is in a view.
+    fn note_members(&self, info: &NodeView) {
+        let incoming: Vec<&str> = info.members.iter().map(|member| member.incoming.as_str()).collect();
+        *lock(&self.incoming) = incoming.join(",");
+        if info.status == NodeViewStatus::Primary {
+            self.safe_to_bootstrap.store(info.members.len() == 1, Ordering::SeqCst);
+        }
     }
 
     /// The server has processed a view.
@@ -457,6 +461,7 @@ impl Provider {
         self.fresh.store(false, Ordering::SeqCst);
         self.awaits_state.store(false, Ordering::SeqCst);
         self.state_file.mark_restored();
+        self.save_running();
         self.note(self.state_file.mark_safe());
         node.state_received(Ok(at));
     }
