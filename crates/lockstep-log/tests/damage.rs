@@ -108,6 +108,26 @@ fn a_torn_batch_is_cut_and_its_rest_never_comes_back() {
     assert_eq!(found.records, records(1..=4, 1));
 }
 
+/// A batch that is written out in two parts, with one sync at the end, may lose the first part alone.
+#[test]
+fn parts_of_one_batch_prove_nothing_about_each_other() {
+    let disk = MemDisk::new();
+    let (mut log, _) = collect(&disk, options()).unwrap();
+    write_sync(&mut log, records(1..=3, 1));
+    let end = log.bytes() as usize;
+    log.write(WriteOp { records: records(4..=6, 1), ..WriteOp::default() }).unwrap();
+    // To find the term of record 5, what is buffered is written out.
+    log.write(WriteOp { truncate_from: Some(6), records: records(6..=9, 2), ..WriteOp::default() }).unwrap();
+    log.sync().unwrap();
+    drop(log);
+    disk.kill();
+    let mut torn = disk.contents(SEGMENT_1).unwrap();
+    torn[end..end + 32].fill(0);
+    disk.put(SEGMENT_1, torn);
+    let (_log, found) = collect(&disk, options()).unwrap();
+    assert_eq!(found.records, records(1..=3, 1));
+}
+
 /// Even where a torn record lies exactly behind a new one and has the next index, it continues another
 /// chain.
 #[test]
