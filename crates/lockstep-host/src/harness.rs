@@ -264,18 +264,23 @@ fn read_lines(input: impl BufRead, waiting: &Waiting, events: &Mutex<Vec<(String
     lock(waiting).clear();
 }
 
-/// Ports of loopback that were free just now, `count` in a row from an even number on.
+static PORTS: AtomicU64 = AtomicU64::new(0);
+
+/// Ports of loopback that were free just now, `count` in a row. They lie below the range from which the system
+/// takes ports for outgoing connections, so that none of those comes in between, and each call of this process
+/// looks further on.
 pub fn free_ports(count: u16) -> Option<u16> {
-    for _ in 0..200 {
-        let first = TcpListener::bind(("127.0.0.1", 0)).ok()?.local_addr().ok()?.port() & !1;
-        if first > u16::MAX - count {
-            continue;
-        }
-        if (first..first + count).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
-            return Some(first);
-        }
-    }
-    None
+    const FIRST: u64 = 12_000;
+    const LAST: u64 = 32_000;
+    let stride = u64::from(count.max(1));
+    let places = (LAST - FIRST) / stride;
+    let start = u64::from(std::process::id()).wrapping_mul(7919);
+    (0..places).find_map(|_| {
+        let place = start.wrapping_add(PORTS.fetch_add(1, Ordering::SeqCst)) % places;
+        let first = (FIRST + place * stride) as u16;
+        let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        (first..first + count).all(free).then_some(first)
+    })
 }
 
 /// Which provider runs.
