@@ -38,6 +38,11 @@ pub const HEADER: usize = 80;
 
 const VERSION: u16 = 1;
 
+/// What the origin of a payload had seen, without taking the payload apart; `None` where it is too short to say.
+pub fn last_seen(payload: &[u8]) -> Option<Seqno> {
+    Some(Seqno::from_le_bytes(*payload.get(8..16)?.first_chunk()?))
+}
+
 /// The bits of a write-set's flags, as the wsrep API has them.
 pub mod flags {
     /// The transaction's last fragment: commit.

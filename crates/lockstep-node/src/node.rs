@@ -238,7 +238,10 @@ impl Node {
             engine.feed.remember(entry);
         }
 
-        let net = lockstep_net::Config::new("", engine.introduction().to_bytes(), seed);
+        let mut net = lockstep_net::Config::new("", engine.introduction().to_bytes(), seed);
+        // The largest entry must fit into a frame, and a few of them into a queue.
+        net.proto.max_frame = 192 << 20;
+        net.proto.send_queue_max = 512 << 20;
         let mut reactor =
             Reactor::new(net).map_err(|e| NodeError::Setup(format!("the network cannot be used: {e}")))?;
         let listen = Address::parse(&config.listen, DEFAULT_PORT)

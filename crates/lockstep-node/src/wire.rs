@@ -116,6 +116,8 @@ pub struct Health {
     pub state: LocalState,
     /// What its server has finished.
     pub finished: Seqno,
+    /// The lowest seqno that certification must look back to for its write-sets under way.
+    pub seen: Seqno,
     /// What was handed to its server.
     pub delivered: Seqno,
     /// It wants to leave in good order.
@@ -155,10 +157,11 @@ impl NodeMessage {
     pub(crate) fn to_bytes(&self) -> Bytes {
         let mut w = Writer::new();
         match self {
-            NodeMessage::Health(Health { state, finished, delivered, leaving, has_state }) => {
+            NodeMessage::Health(Health { state, finished, seen, delivered, leaving, has_state }) => {
                 w.u8(1);
                 w.u8(*state as u8);
                 w.i64(*finished);
+                w.i64(*seen);
                 w.i64(*delivered);
                 w.bool(*leaving);
                 w.bool(*has_state);
@@ -199,6 +202,7 @@ impl NodeMessage {
             1 => NodeMessage::Health(Health {
                 state: state_from(r.u8()?)?,
                 finished: r.i64()?,
+                seen: r.i64()?,
                 delivered: r.i64()?,
                 leaving: r.bool()?,
                 has_state: r.bool()?,
@@ -232,6 +236,7 @@ mod tests {
             NodeMessage::Health(Health {
                 state: LocalState::Donor,
                 finished: 5,
+                seen: 4,
                 delivered: 9,
                 leaving: true,
                 has_state: false,

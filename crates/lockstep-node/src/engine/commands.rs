@@ -6,7 +6,7 @@ use crate::engine::phase::Phase;
 use crate::submit::Filler;
 use bytes::Bytes;
 use lockstep_core::writeset;
-use lockstep_core::{EntryKind, Index};
+use lockstep_core::{EntryKind, Index, SEQNO_UNDEFINED, Seqno};
 use std::collections::VecDeque;
 
 /// Write-sets above this go through the log in pieces of this size, so that small ones overtake between them.
@@ -14,11 +14,26 @@ const PIECE_BYTES: usize = 1 << 20;
 /// While so many bytes of own proposals are under way, no further piece is sent.
 const LARGE_WINDOW: usize = 8 << 20;
 
+/// The largest entry: what remains of a large write-set when its data have gone ahead in pieces (its keys, mostly).
+const LAST_MAX: usize = 128 << 20;
+/// A server's thread takes what it has seen a little before it hands its write-set in.
+const SEEN_SLACK: Seqno = 2048;
+
 /// A large write-set that is being sent.
 pub(super) struct Large {
     pieces: VecDeque<Bytes>,
     last: Bytes,
     kind: EntryKind,
+    pub(super) seen: Seqno,
+    pub(super) submission: Filler,
+}
+
+/// A submission that has been proposed.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) number: u64,
+    /// What its origin had seen: nothing above may be forgotten before it is certified.
+    pub(super) seen: Seqno,
     pub(super) submission: Filler,
 }
 
@@ -37,17 +52,27 @@ impl Engine {
             submission.fill(Outcome::NotSent);
             return;
         }
+        let seen = writeset::last_seen(&payload).unwrap_or(SEQNO_UNDEFINED);
         if payload.len() <= PIECE_BYTES {
             let number = self.propose(kind, payload);
-            self.slots.push_back((number, submission));
+            self.slots.push_back(Waiting { number, seen, submission });
             return;
         }
         match writeset::split(&payload, PIECE_BYTES) {
+            Ok(split) if split.last.len() > LAST_MAX => {
+                let bytes = split.last.len();
+                self.log(
+                    Level::Error,
+                    format!("a transaction's keys take {bytes} bytes, more than {LAST_MAX}: it is refused; split it"),
+                );
+                submission.fill(Outcome::NotSent);
+            }
             Ok(split) => {
                 self.large.push_back(Large {
                     pieces: split.pieces.into(),
                     last: split.last,
                     kind,
+                    seen,
                     submission,
                 });
             }
@@ -66,25 +91,32 @@ impl Engine {
             }
             if let Some(piece) = large.pieces.pop_front() {
                 self.propose(EntryKind::Piece, piece);
-            } else if let Some(Large { last, kind, submission, .. }) = self.large.pop_front() {
+            } else if let Some(Large { last, kind, seen, submission, .. }) = self.large.pop_front() {
                 let number = self.propose(kind, last);
-                self.slots.push_back((number, submission));
+                self.slots.push_back(Waiting { number, seen, submission });
             }
         }
     }
 
     /// The slot of an own proposal, if a thread waits for it.
     pub(super) fn take_slot(&mut self, number: u64) -> Option<Filler> {
-        while let Some((front, _)) = self.slots.front() {
-            if *front > number {
+        while let Some(front) = self.slots.front() {
+            if front.number > number {
                 return None;
             }
-            let (front, submission) = self.slots.pop_front()?;
-            if front == number {
-                return Some(submission);
+            let front = self.slots.pop_front()?;
+            if front.number == number {
+                return Some(front.submission);
             }
         }
         None
+    }
+
+    /// The lowest seqno that a write-set of this member under way has seen, or may yet turn out to have: above it
+    /// nothing may be forgotten.
+    pub(super) fn lowest_seen(&self) -> Seqno {
+        let waiting = self.slots.iter().map(|w| w.seen).chain(self.large.iter().map(|l| l.seen));
+        waiting.filter(|seen| *seen >= 0).min().unwrap_or(Seqno::MAX).min(self.finished() - SEEN_SLACK)
     }
 
     /// A read that must see all that has been acknowledged by now.

@@ -178,12 +178,12 @@ impl Engine {
         }
         self.last_trim_mark = self.now;
         let lag_limit = self.tuning.lag_limit as i64;
-        let mut low = self.finished().min(self.feed.seqno());
+        let mut low = self.lowest_seen().min(self.feed.seqno());
         for peer in self.peers.values() {
             if let Some(health) = peer.health
                 && matches!(health.state, LocalState::Synced | LocalState::Joined | LocalState::Donor)
             {
-                low = low.min(health.finished.max(self.feed.seqno() - lag_limit));
+                low = low.min(health.seen.max(self.feed.seqno() - lag_limit));
             }
         }
         // A mark that is not committed yet would be repeated by this one: wait for it.

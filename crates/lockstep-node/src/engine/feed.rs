@@ -36,6 +36,8 @@ struct Pieces {
 #[derive(Debug)]
 struct Run {
     certifier: Certifier,
+    /// The index after which it began.
+    base: Index,
     /// The next index to take.
     next: Index,
     /// The seqno of the last entry taken.
@@ -105,8 +107,9 @@ impl Feed {
         committed: &State,
         position: Seqno,
     ) -> Result<(), String> {
-        let base = bases.iter().rfind(|b| b.seqno <= position && reaches(b, committed));
-        let Some(base) = base else {
+        let latest = bases.iter().rposition(|b| b.seqno <= position && reaches(b, committed));
+        // One segment more, where there is one: a write-set after the position may have its pieces before it.
+        let Some(base) = latest.and_then(|at| bases.get(at.saturating_sub(1))) else {
             let first = bases.first().map_or(0, |b| b.seqno);
             return Err(format!(
                 "the log begins at seqno {first}, too late for the database's position {position}"
@@ -120,6 +123,7 @@ impl Feed {
         }
         self.run = Some(Run {
             certifier,
+            base: base.index,
             next: base.index + 1,
             seqno: base.seqno,
             pieces: BTreeMap::new(),
@@ -207,9 +211,8 @@ impl Feed {
 }
 
 impl Run {
-    /// The write-set of an entry, with its pieces. `None` where it cannot be read: it fails on every member alike.
-    fn writeset(&mut self, entry: &Entry) -> Option<WriteSet> {
-        let set = WriteSet::parse(&entry.payload).ok()?;
+    /// The write-set with its pieces. `None` where they are not in the log, or are not what they should be.
+    fn whole(&mut self, entry: &Entry, set: WriteSet) -> Option<WriteSet> {
         let Some(about) = set.pieces else { return Some(set) };
         let pieces = self.pieces.remove(&entry.proposal.member)?;
         if pieces.incarnation != entry.proposal.incarnation {
@@ -288,20 +291,29 @@ impl Engine {
         };
         match entry.kind {
             EntryKind::WriteSet | EntryKind::TotalOrder => {
-                let set = run.writeset(&entry);
-                let outcome = match &set {
+                // The keys are all here: the verdict does not depend on pieces.
+                let parsed = WriteSet::parse(&entry.payload).ok();
+                let outcome = match &parsed {
                     Some(set) => run.certifier.certify(seqno, entry.kind, set),
                     None => run.certifier.void(seqno),
                 }
                 .map_err(|e| trouble(&e))?;
                 run.seqno = seqno;
                 if seqno <= self.feed.delivered {
+                    run.pieces.remove(&entry.proposal.member);
                     return Ok(());
+                }
+                let whole = parsed.and_then(|set| run.whole(&entry, set));
+                if whole.is_none() && outcome.pass && run.base > 0 {
+                    return Err(format!(
+                        "the pieces of the write-set at seqno {seqno} lie before this member's log: start it again, \
+                         so that it takes a state transfer"
+                    ));
                 }
                 self.feed.failed += !outcome.pass as u64;
                 self.feed.delivered = seqno;
                 self.feed.delivered_time = entry.time;
-                if set.is_none() {
+                if whole.is_none() {
                     let text =
                         format!("the write-set at seqno {seqno} cannot be read: it fails on every member");
                     self.log(Level::Error, text);
@@ -309,10 +321,10 @@ impl Engine {
                 let ordered = Ordered {
                     seqno,
                     kind: entry.kind,
-                    pass: outcome.pass,
+                    pass: outcome.pass && whole.is_some(),
                     depends_on: outcome.depends_on,
                     origin: entry.proposal.member,
-                    writeset: set.unwrap_or_else(WriteSet::void),
+                    writeset: whole.unwrap_or_else(WriteSet::void),
                 };
                 self.hand_over(&entry, ordered);
             }

@@ -12,7 +12,6 @@ mod phase;
 mod transfer;
 
 use crate::api::{Delivery, Level, LocalState, NodeError, Outcome, Tuning};
-use crate::submit::Filler;
 use crate::wire::{FRAME_NODE, FRAME_ORDER, Health, Hello, NodeMessage};
 use bytes::Bytes;
 use feed::Feed;
@@ -86,7 +85,7 @@ pub(crate) struct Engine {
     pub(crate) phase: Phase,
     pub(crate) feed: Feed,
     /// Own submissions under way, by number, ascending.
-    slots: VecDeque<(u64, Filler)>,
+    slots: VecDeque<commands::Waiting>,
     /// Large write-sets on their way, one at a time.
     large: VecDeque<commands::Large>,
     pub(crate) now: Micros,
@@ -356,6 +355,7 @@ impl Engine {
         Health {
             state: self.local_state(),
             finished: self.finished(),
+            seen: self.lowest_seen(),
             delivered: self.feed.delivered(),
             leaving: self.leaving,
             has_state: self.feed.has_started(),
@@ -435,7 +435,7 @@ impl Engine {
         for large in self.large.drain(..) {
             large.submission.fill(Outcome::NotSent);
         }
-        for (number, submission) in self.slots.drain(..) {
+        for commands::Waiting { number, submission, .. } in self.slots.drain(..) {
             let outcome = if first_unsent.is_some_and(|first| number >= first) {
                 Outcome::NotSent
             } else {
