@@ -150,3 +150,29 @@ impl Order {
         others.map(|(id, last)| (*id, *last)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::reached_by;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against the definition: the highest of all indices that a majority has reached.
+        #[test]
+        fn the_commit_index_is_the_highest_that_a_majority_reaches(
+            mut held in prop::collection::vec(prop_oneof![0..6u64, any::<u64>()], 1..10)
+        ) {
+            let majority = held.len() / 2 + 1;
+            let candidates = held.iter().copied().chain([0]);
+            let slow = candidates.filter(|at| held.iter().filter(|h| *h >= at).count() >= majority).max();
+            prop_assert_eq!(Some(reached_by(&mut held, majority)), slow);
+        }
+    }
+
+    #[test]
+    fn nobody_makes_no_majority() {
+        assert_eq!(reached_by(&mut [], 1), 0);
+        assert_eq!(reached_by(&mut [7], 2), 0);
+        assert_eq!(reached_by(&mut [7], 0), 0);
+    }
+}

@@ -388,7 +388,10 @@ impl Order {
             return;
         };
         let next = try_at.max(peer.matched) + 1;
+        let again = peer.state == ProgressState::Probe && next >= peer.next;
         peer.probe(next);
+        // It contradicts itself; no hurry then.
+        peer.probing = again;
     }
 
     pub(super) fn leader_peer_up(&mut self, id: MemberId) {

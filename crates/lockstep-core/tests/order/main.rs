@@ -1,4 +1,11 @@
 //! Scenarios of the order core: each a short story on a network in memory.
 
+mod chaos;
+mod elections;
 mod happy;
+mod hostile;
+mod membership;
 mod net;
+mod proposals;
+mod reads;
+mod replication;

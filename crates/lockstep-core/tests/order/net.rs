@@ -127,14 +127,6 @@ pub(crate) struct Node {
     pub(crate) config: fn(&mut Config),
 }
 
-impl Node {
-    pub(crate) fn entries(&self) -> Vec<(Index, Term)> {
-        (self.order.first_index()..=self.order.last_index())
-            .map(|at| (at, self.order.term_at(at).unwrap()))
-            .collect()
-    }
-}
-
 pub(crate) struct Net {
     pub(crate) now: Micros,
     pub(crate) nodes: BTreeMap<usize, Node>,
@@ -308,6 +300,19 @@ impl Net {
         node.disk.apply(&op);
         node.order.written(now, op.ticket);
         node.disk.commit_hint = node.order.deliverable();
+        // What is called persisted is there, is what the core believes it to be, and no later write takes it away.
+        let persisted = node.order.persisted();
+        let known = node.order.first_index()..=persisted;
+        for entry in node.disk.entries.iter().filter(|e| known.contains(&e.index)) {
+            assert_eq!(node.order.term_at(entry.index), Some(entry.term), "member {n} at {}", entry.index);
+        }
+        assert!(persisted <= node.disk.last());
+        for op in &node.writes {
+            assert!(
+                op.truncate_from.is_none_or(|from| from > persisted),
+                "member {n} gives up what it vouched for"
+            );
+        }
         true
     }
 
