@@ -1,6 +1,6 @@
 //! What the server does with a write-set that the provider delivers.
 
-use crate::checks::lock;
+use crate::checks::{WITHOUT_CHANGES, lock};
 use crate::client::Trx;
 use crate::host::{Host, PATIENCE, RecvCtx, Role, Stream};
 use crate::locks::Owner;
@@ -39,10 +39,21 @@ impl Host {
             format!("apply of {} on a database at {position}", meta.gtid)
         });
         if flags & FLAG_ROLLBACK == 0 {
-            self.checks.begin(meta, "apply");
+            let what = match (&ctx.role, flags & (FLAG_TRX_START | FLAG_TRX_END)) {
+                (Role::Replayer(_), _) => "replay",
+                _ if flags & FLAG_ISOLATION != 0 => "statement",
+                (_, 0) => "fragment",
+                (_, FLAG_TRX_START) => "first fragment",
+                (_, FLAG_TRX_END) => "last fragment",
+                _ => "apply",
+            };
+            match &ctx.role {
+                Role::Replayer(_) => self.checks.begin_independent(meta, what),
+                Role::Applier => self.checks.begin(meta, what),
+            }
             self.holds.pass("apply");
         } else {
-            self.checks.begin_independent(meta, "rollback");
+            self.checks.begin_independent(meta, WITHOUT_CHANGES);
         }
         let went = match &ctx.role {
             Role::Replayer(trx) => self.apply_replay(trx, flags, data, meta),

@@ -12,6 +12,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What [`Checks::begin_independent`] is told for a rollback fragment or a place without a change: nothing can
+/// depend on these.
+pub const WITHOUT_CHANGES: &str = "rollback";
+
 /// One entry as this server saw it pass commit order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
@@ -65,7 +69,7 @@ impl Checks {
         self.begin_inner(meta, what, true);
     }
 
-    /// As [`Checks::begin`], for what need not wait for what it depends on: a local transaction, whose row
+    /// As [`Checks::begin`], for what need not wait for what it depends on: a local transaction or its replay, whose row
     /// locks do that for it, and a rollback fragment or a place without a change, which nobody can see. Galera
     /// lets these run at once.
     pub fn begin_independent(&self, meta: &TrxMeta, what: &'static str) {
@@ -75,7 +79,11 @@ impl Checks {
     fn begin_inner(&self, meta: &TrxMeta, what: &'static str, depends: bool) {
         let mut order = lock(&self.order);
         let seqno = meta.gtid.seqno;
-        let parent = order.in_flight.range(..=meta.depends_on).next().map(|(seqno, what)| (*seqno, *what));
+        let parent = order
+            .in_flight
+            .range(..=meta.depends_on)
+            .find(|(_, what)| **what != WITHOUT_CHANGES)
+            .map(|(seqno, what)| (*seqno, *what));
         let twice = order.in_flight.insert(seqno, what);
         order.most_in_flight = order.most_in_flight.max(order.in_flight.len());
         drop(order);

@@ -388,10 +388,12 @@ impl Host {
         }
         self.checks.ensure(status != Status::BF_ABORT, || "certify of a fragment returned BF_ABORT".into());
         if status != Status::OK {
-            if core.state == TrxState::Certifying {
-                core.state = TrxState::MustAbort;
-            }
-            return Err(HostError::status("certify", status));
+            let aborted = core.state == TrxState::MustAbort;
+            core.state = TrxState::MustAbort;
+            return Err(match status {
+                Status::CONN_FAIL if aborted => deadlock(),
+                status => HostError::status("certify", status),
+            });
         }
         drop(core);
         self.checks.begin_independent(&meta, "fragment");

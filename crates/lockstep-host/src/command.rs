@@ -429,6 +429,10 @@ fn control(host: &'static Host, session: &Session, name: &str, args: &Args<'_>) 
                     writes: args.int_or("writes", 1).max(1) as u64,
                     bytes: args.int_or("bytes", 16).max(0) as usize,
                     seed: args.int_or("seed", 1) as u64,
+                    streams: args.int_or("streams", 0).clamp(0, 100) as u64,
+                    gaps: args.int_or("gaps", 0).clamp(0, 100) as u64,
+                    statements: args.int_or("statements", 0).clamp(0, 100) as u64,
+                    rollbacks: args.int_or("rollbacks", 0).clamp(0, 100) as u64,
                 },
             );
             Ok(json!({

@@ -1,7 +1,7 @@
 //! A load for measuring providers: threads that commit small transactions as fast as they can.
 
 use crate::host::{Host, HostError};
-use crate::store::Op;
+use crate::store::{Changes, Op};
 use lockstep_abi::KeyType;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,6 +21,15 @@ pub struct Load {
     pub bytes: usize,
     /// Seed of the choice of rows.
     pub seed: u64,
+    /// Of a hundred transactions, how many are streaming: a fragment after each write.
+    pub streams: u64,
+    /// Of a hundred, how many change one row and take a lock between rows, for which there is no key: these
+    /// are aborted after certification, and replayed.
+    pub gaps: u64,
+    /// Of a hundred, how many are statements in total order.
+    pub statements: u64,
+    /// Of a hundred, how many are rolled back instead of committed.
+    pub rollbacks: u64,
 }
 
 /// What came out.
@@ -101,7 +110,7 @@ fn client(host: &'static Host, load: Load, mut choice: Choice, end: Instant) -> 
                 out.replays += u64::from(replays);
                 out.latencies_us.push(began.elapsed().as_micros() as u64);
             }
-            Err(error) if error.code == "deadlock" || error.code.starts_with("status:TRX_FAIL") => {
+            Err(error) if is_conflict(&error) => {
                 out.conflicts += 1;
             }
             Err(error) => {
@@ -113,10 +122,31 @@ fn client(host: &'static Host, load: Load, mut choice: Choice, end: Instant) -> 
     out
 }
 
+/// What a client meets when others are about, too.
+fn is_conflict(error: &HostError) -> bool {
+    error.code == "deadlock" || error.code == "lock" || error.code.starts_with("status:TRX_FAIL")
+}
+
 fn transaction(host: &Host, conn: u64, load: Load, choice: &mut Choice) -> Result<u32, HostError> {
+    let mut share = choice.next() % 100;
+    let mut is = |percent: u64| {
+        let hit = share < percent;
+        share = share.wrapping_sub(percent);
+        hit
+    };
+    if is(load.statements) {
+        // Not on the rows of the others: a statement ends open streams in its way without a rollback fragment,
+        // which only works where every member has the same of them.
+        let row = format!("schema/{}", choice.next() % load.rows.max(1));
+        let changes =
+            Changes { ops: vec![Op::Put(row, format!("{:016x}", choice.next()))], locks: Vec::new() };
+        return host.total_order(conn, &changes, &[]).map(|_| 0);
+    }
+    let (streaming, between) = (is(load.streams), is(load.gaps));
     let trx = host.begin(conn);
     // In order, so that two clients of one server never wait for each other crosswise.
-    let mut rows: Vec<u64> = (0..load.writes).map(|_| choice.next() % load.rows.max(1)).collect();
+    let mut rows: Vec<u64> =
+        (0..if between { 1 } else { load.writes }).map(|_| choice.next() % load.rows.max(1)).collect();
     rows.sort_unstable();
     rows.dedup();
     for row in rows {
@@ -124,11 +154,19 @@ fn transaction(host: &Host, conn: u64, load: Load, choice: &mut Choice) -> Resul
         while value.len() < load.bytes {
             value.push('.');
         }
-        let written = host.write(&trx, Op::Put(format!("load/{row}"), value), &[], KeyType::UPDATE);
+        let locks = if between { vec![format!("{}", choice.next() % 4)] } else { Vec::new() };
+        let mut written = host.write(&trx, Op::Put(format!("load/{row}"), value), &locks, KeyType::UPDATE);
+        if streaming && written.is_ok() {
+            written = host.fragment(&trx).map(|_| ());
+        }
         if let Err(error) = written {
             host.roll_back(&trx);
             return Err(error);
         }
+    }
+    if choice.next() % 100 < load.rollbacks {
+        host.roll_back(&trx);
+        return Ok(0);
     }
     Ok(host.commit(&trx)?.replays)
 }

@@ -59,7 +59,34 @@ fn three_members_agree_on_one_order(cluster: &mut Cluster) {
     assert_eq!(histories[0], histories[2]);
 }
 
+/// Everything at once, on few rows: conflicts, replays, streams, statements.
+fn a_mixed_load_agrees(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let mixed = json!({ "threads": 4, "millis": 2500, "rows": 40, "writes": 3, "streams": 15, "gaps": 25,
+                        "statements": 3, "rollbacks": 10 });
+    let pending: Vec<_> = cluster
+        .running()
+        .enumerate()
+        .map(|(n, member)| {
+            let mut args = mixed.clone();
+            args["seed"] = json!(n + 1);
+            member.send("load", "load_test", args)
+        })
+        .collect();
+    for reply in pending {
+        let outcome = reply.wait().unwrap();
+        assert_eq!(outcome["failed"], 0, "{outcome}");
+        assert!(outcome["committed"].as_i64() > Some(10), "{outcome}");
+    }
+    cluster.agree().unwrap();
+    for member in cluster.running() {
+        let state = member.ask("state", json!({})).unwrap();
+        assert_eq!((&state["streams"], &state["locks"]), (&json!(0), &json!(0)), "{}: {state}", member.name);
+    }
+}
+
 scenarios! {
+    a_mixed_load_agrees: 3,
     two_members_replicate: 2,
     three_members_agree_on_one_order: 3,
 }

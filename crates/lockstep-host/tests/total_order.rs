@@ -192,7 +192,14 @@ fn desync_and_resync(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     let (a, b) = (cluster.member(0), cluster.member(1));
     assert_eq!(b.call("desync", json!({})).unwrap()["status"], "OK");
-    let stats = b.ask("stats", json!({})).unwrap();
+    let mut stats = b.ask("stats", json!({})).unwrap();
+    for _ in 0..50 {
+        if stats["local_state"] == 2 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        stats = b.ask("stats", json!({})).unwrap();
+    }
     assert_eq!((&stats["local_state"], &stats["desync_count"]), (&json!(2), &json!("1")), "{stats}");
     assert_eq!(stats["local_state_comment"], "Donor/Desynced");
     assert_eq!(b.call("desync", json!({})).unwrap()["status"], "OK");
