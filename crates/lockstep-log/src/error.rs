@@ -38,7 +38,7 @@ pub enum OpenError {
         /// The newest one that this software reads.
         supported: u16,
     },
-    /// A segment belongs to another member than `lockstep.id` names.
+    /// A segment belongs to another member than `lockstep.id.log` names.
     OtherMember {
         /// The file's name.
         file: String,
@@ -47,12 +47,12 @@ pub enum OpenError {
         /// Who we are.
         expected: MemberId,
     },
-    /// There are segments but no `lockstep.id`: nobody can say whose votes and acks they are.
+    /// There are segments but no `lockstep.id.log`: nobody can say whose votes and acks they are.
     IdentityMissing {
         /// The directory.
         dir: String,
     },
-    /// No slot of `lockstep.id` is intact.
+    /// No slot of `lockstep.id.log` is intact.
     IdentityDamaged {
         /// The directory.
         dir: String,
@@ -140,18 +140,18 @@ impl fmt::Display for OpenError {
             ),
             OpenError::OtherMember { file, found, expected } => write!(
                 f,
-                "{file} belongs to member {}, but lockstep.id says we are {}: log files were mixed or copied; \
+                "{file} belongs to member {}, but lockstep.id.log says we are {}: log files were mixed or copied; \
                  move all lockstep.* files away to come back as a new member",
                 hex(found),
                 hex(expected)
             ),
             OpenError::IdentityMissing { dir } => write!(
                 f,
-                "{dir} has log segments but no lockstep.id: restore it, or move all lockstep.* files away to come back as a new member"
+                "{dir} has log segments but no lockstep.id.log: restore it, or move all lockstep.* files away to come back as a new member"
             ),
             OpenError::IdentityDamaged { dir } => write!(
                 f,
-                "lockstep.id in {dir} is damaged: move all lockstep.* files away to come back as a new member"
+                "lockstep.id.log in {dir} is damaged: move all lockstep.* files away to come back as a new member"
             ),
             OpenError::MissingSegment { file, reason } => write!(
                 f,

@@ -21,8 +21,10 @@ pub(crate) const ALIGN: u64 = 8;
 
 const FLAG_RESET: u16 = 1;
 
-pub(crate) const ID_FILE: &str = "lockstep.id";
-pub(crate) const ID_TMP: &str = "lockstep.id.new";
+/// Ends in `.log` like the segments: the state-transfer scripts empty a data directory but for certain names, and
+/// `*.log` is one that all of them spare.
+pub(crate) const ID_FILE: &str = "lockstep.id.log";
+pub(crate) const ID_TMP: &str = "lockstep.id.log.new";
 pub(crate) const SEGMENT_TMP: &str = "lockstep.new.log";
 pub(crate) const SPARE_FILE: &str = "lockstep.spare.log";
 

@@ -1,4 +1,4 @@
-//! `lockstep.id`: who the member is and for whom it voted, in two slots that alternate.
+//! `lockstep.id.log`: who the member is and for whom it voted, in two slots that alternate.
 //!
 //! One slot always holds the newest durable state; only the other one, the *scratch* slot, is ever
 //! written. After each durable write the same content goes to the scratch slot too, unsynced: so at rest
@@ -130,7 +130,7 @@ impl<F: DiskFile> IdFile<F> {
     /// Reads the file and takes the newest intact slot.
     pub(crate) fn open<D: Disk<File = F>>(disk: &D, write: bool) -> Result<IdFile<F>, OpenError> {
         let dir = disk.describe();
-        let io = |e: io::Error| OpenError::io(&dir, "open lockstep.id", e);
+        let io = |e: io::Error| OpenError::io(&dir, "open lockstep.id.log", e);
         let file = disk.open(ID_FILE, write).map_err(io)?;
         let mut best: Option<(Slot, u64)> = None;
         for which in 0..2 {

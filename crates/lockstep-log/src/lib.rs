@@ -55,7 +55,7 @@ pub struct Record {
     pub body: Bytes,
 }
 
-/// Who this member is, as kept in `lockstep.id`.
+/// Who this member is, as kept in `lockstep.id.log`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Chosen when the folder was first used.

@@ -19,7 +19,7 @@ use crate::{Disk, DiskFile, Identity, Options, ReadError, Record, Reset, Vote, W
 const WRITE_OUT_BYTES: usize = 4 << 20;
 /// A buffer that has grown beyond it is given back.
 const KEEP_BUFFER_BYTES: usize = 8 << 20;
-/// Syncs between two writes of `lockstep.id` that only bring hints up to date.
+/// Syncs between two writes of `lockstep.id.log` that only bring hints up to date.
 const HINT_SYNCS: u32 = 256;
 
 /// The open log of one member. Owned by one thread; others read through [`Log::reader`].
@@ -108,7 +108,7 @@ impl<D: Disk> Log<D> {
             if names.iter().any(|n| segment_number(n).is_some()) {
                 return Err(OpenError::IdentityMissing { dir });
             }
-            IdFile::create(&disk, options.new_member_id).map_err(io("create lockstep.id"))?;
+            IdFile::create(&disk, options.new_member_id).map_err(io("create lockstep.id.log"))?;
         }
         let id = IdFile::open(&disk, true)?;
         let image = load(&disk, &id.slot, Access::Own)?;
@@ -140,7 +140,7 @@ impl<D: Disk> Log<D> {
         log.id.slot.incarnation += 1;
         log.id.slot.floor = log.shared.get().segments.first().map_or(log.id.slot.floor, Segment::number);
         log.note_durable();
-        log.id.commit().map_err(io("write lockstep.id"))?;
+        log.id.commit().map_err(io("write lockstep.id.log"))?;
         let mut leftovers = leftovers;
         leftovers.retain(|n| n != SPARE_FILE || !log.options.recycle);
         leftovers.sort_unstable();
@@ -265,7 +265,7 @@ impl<D: Disk> Log<D> {
         Ok(count)
     }
 
-    /// Brings the hints in `lockstep.id` up to date and closes the log. Dropping it instead is safe too;
+    /// Brings the hints in `lockstep.id.log` up to date and closes the log. Dropping it instead is safe too;
     /// but after this, damage to the log's tail at rest will be recognised as such.
     pub fn close(mut self) -> Result<(), WriteError> {
         self.sync()?;
@@ -567,7 +567,7 @@ impl<D: Disk> Log<D> {
         if self.syncs_since_hint >= HINT_SYNCS {
             self.note_durable();
             self.syncs_since_hint = 0;
-            self.id.commit_lazily().map_err(|e| WriteError::io("write lockstep.id", &e))?;
+            self.id.commit_lazily().map_err(|e| WriteError::io("write lockstep.id.log", &e))?;
         }
         Ok(())
     }
@@ -581,7 +581,7 @@ impl<D: Disk> Log<D> {
     fn commit_id(&mut self) -> Result<(), WriteError> {
         self.note_durable();
         self.syncs_since_hint = 0;
-        self.id.commit().map_err(|e| WriteError::io("write lockstep.id", &e))
+        self.id.commit().map_err(|e| WriteError::io("write lockstep.id.log", &e))
     }
 
     fn drop_below(&mut self, count: usize, floor: u64) -> Result<(), WriteError> {

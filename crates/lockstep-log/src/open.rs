@@ -157,7 +157,7 @@ pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Ima
             }
             if slot.durable.segment == segment.number() && segment.end < slot.durable.offset {
                 let reason =
-                    format!("{}, but lockstep.id knows {} bytes", text(&scanned), slot.durable.offset);
+                    format!("{}, but lockstep.id.log knows {} bytes", text(&scanned), slot.durable.offset);
                 return Err(corrupt(&segment, reason));
             }
         }
@@ -218,7 +218,7 @@ fn chain_of<F>(headers: &Heads<F>, slot: &Slot) -> Result<Vec<u64>, OpenError> {
     Ok(live)
 }
 
-/// What `lockstep.id` knows to exist must exist.
+/// What `lockstep.id.log` knows to exist must exist.
 fn check_complete<F>(index: &Index<F>, slot: &Slot, live: &[u64]) -> Result<(), OpenError> {
     let missing = |number, reason: &str| {
         Err(OpenError::MissingSegment { file: segment_name(number), reason: reason.to_string() })
@@ -226,11 +226,11 @@ fn check_complete<F>(index: &Index<F>, slot: &Slot, live: &[u64]) -> Result<(), 
     let first = index.segments.first().map_or(0, Segment::number);
     let started_over = index.segments.first().is_some_and(|s| s.header.prev_number == 0);
     if slot.floor != 0 && first != slot.floor && !(first > slot.floor && started_over) {
-        return missing(slot.floor, "lockstep.id says that the log begins with it");
+        return missing(slot.floor, "lockstep.id.log says that the log begins with it");
     }
     let highest = live.last().copied().unwrap_or(0);
     if slot.durable.segment > highest {
-        return missing(slot.durable.segment, "lockstep.id says that it had been written");
+        return missing(slot.durable.segment, "lockstep.id.log says that it had been written");
     }
     Ok(())
 }

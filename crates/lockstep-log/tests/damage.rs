@@ -61,7 +61,7 @@ fn damage_before_the_last_batch_is_told_from_a_torn_tail() {
                 twin.contents(SEGMENT_1)
             });
         } else {
-            // Nothing but lockstep.id could say so of the last one, and here it does not know.
+            // Nothing but lockstep.id.log could say so of the last one, and here it does not know.
             let (_log, found) = collect(&image, options()).unwrap();
             assert_eq!(found.records, records(1..=9, 1));
             assert_eq!(found.recovered.cut.map(|c| c.offset), Some(at[9]));
@@ -212,22 +212,22 @@ fn damage_to_one_slot_of_the_id_file_loses_no_vote() {
     for slot in [0, 4096] {
         for byte in 0..128 {
             let image = disk.fork();
-            image.corrupt("lockstep.id", slot + byte, 4);
+            image.corrupt("lockstep.id.log", slot + byte, 4);
             match collect(&image, options()) {
                 Ok((_, found)) => assert_eq!(found.recovered.vote, vote),
                 Err(OpenError::NewerFormat { file, .. }) => {
-                    assert!(file == "lockstep.id" && (8..10).contains(&byte));
+                    assert!(file == "lockstep.id.log" && (8..10).contains(&byte));
                 }
                 Err(e) => panic!("slot {slot}, byte {byte}: {e}"),
             }
         }
     }
     let image = disk.fork();
-    image.corrupt("lockstep.id", 20, 4);
-    image.corrupt("lockstep.id", 4096 + 20, 4);
+    image.corrupt("lockstep.id.log", 20, 4);
+    image.corrupt("lockstep.id.log", 4096 + 20, 4);
     assert!(matches!(open_error(&image), OpenError::IdentityDamaged { .. }));
     let image = disk.fork();
-    image.put("lockstep.id", Vec::new());
+    image.put("lockstep.id.log", Vec::new());
     assert!(matches!(open_error(&image), OpenError::IdentityDamaged { .. }));
 }
 
@@ -235,7 +235,7 @@ fn damage_to_one_slot_of_the_id_file_loses_no_vote() {
 fn segments_without_an_id_and_of_another_member() {
     let (disk, _) = ten_batches();
     let image = disk.fork();
-    lockstep_log::Disk::remove(&image, "lockstep.id").unwrap();
+    lockstep_log::Disk::remove(&image, "lockstep.id.log").unwrap();
     assert!(matches!(open_error(&image), OpenError::IdentityMissing { .. }));
     // A wiped folder begins anew.
     lockstep_log::wipe(&image).unwrap();
@@ -268,7 +268,7 @@ fn newer(disk: &MemDisk, file: &str, header_at: usize) {
 #[test]
 fn files_of_a_newer_version_are_left_alone() {
     let (disk, _) = ten_batches();
-    for (file, at) in [(SEGMENT_1, 0), ("lockstep.id", 0), ("lockstep.id", 4096)] {
+    for (file, at) in [(SEGMENT_1, 0), ("lockstep.id.log", 0), ("lockstep.id.log", 4096)] {
         let image = disk.fork();
         newer(&image, file, at);
         let before = image.contents(file);
@@ -369,7 +369,7 @@ fn files_are_private() {
         names.push(entry.file_name().into_string().unwrap());
     }
     names.sort();
-    assert_eq!(names, [SEGMENT_1, "lockstep.id"]);
+    assert_eq!(names, [SEGMENT_1, "lockstep.id.log"]);
 }
 
 #[test]
@@ -395,7 +395,7 @@ mod garbage {
             cut in prop::option::of((0..2usize, 0..2000usize)),
         ) {
             let (disk, _) = ten_batches();
-            let names = [SEGMENT_1, "lockstep.id"];
+            let names = [SEGMENT_1, "lockstep.id.log"];
             for (which, offset, xor) in hits {
                 disk.corrupt(names[which], offset, xor);
             }
@@ -417,7 +417,7 @@ mod garbage {
         fn random_files_are_refused(a in prop::collection::vec(any::<u8>(), 0..600), b in prop::collection::vec(any::<u8>(), 0..600)) {
             let (disk, _) = ten_batches();
             let image = disk.fork();
-            image.put("lockstep.id", a);
+            image.put("lockstep.id.log", a);
             prop_assert!(collect(&image, options()).is_err());
             disk.put(SEGMENT_1, b);
             prop_assert!(collect(&disk, options()).is_err());

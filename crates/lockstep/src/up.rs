@@ -159,7 +159,7 @@ fn prepare(
 }
 
 fn start(dir: &Path, install: &Installation, servers: &mut [Server], running: usize) -> Result<(), String> {
-    let first_time = !data_dirs(dir).iter().any(|d| d.join("lockstep.id").exists());
+    let first_time = !data_dirs(dir).iter().any(|d| d.join("lockstep.id.log").exists());
     if first_time && running == 0 {
         return start_first_time(install, servers);
     }
