@@ -156,7 +156,7 @@ pub struct ViewMember {
     pub incoming: String,
 }
 
-/// Who is connected, leader first, then by name. An entry; takes a seqno.
+/// Who is connected: leader first, then by view UUID, which is by age. An entry; takes a seqno.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct View {
     /// Counts the views of a history (`wsrep_cluster_conf_id`), from 1.

@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The port of members where an address names none.
 pub const DEFAULT_PORT: u16 = 4567;
@@ -152,6 +152,15 @@ fn random_uuid() -> Result<Uuid, NodeError> {
     Ok(Uuid(raw))
 }
 
+/// A UUID that sorts by the time of its making (version 7).
+fn timed_uuid() -> Result<Uuid, NodeError> {
+    let mut uuid = random_uuid()?;
+    let ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+    uuid.0[..6].copy_from_slice(&ms.to_be_bytes()[2..]);
+    uuid.0[6] = uuid.0[6] & 0x0f | 0x70;
+    Ok(uuid)
+}
+
 impl Node {
     /// Opens the log, makes the status socket and starts the two threads. Nothing is connected yet.
     ///
@@ -218,7 +227,7 @@ impl Node {
             restored,
             0,
         );
-        let view_uuid = random_uuid()?;
+        let view_uuid = timed_uuid()?;
         let me = Hello {
             id,
             incarnation,
@@ -347,7 +356,7 @@ impl Node {
     /// # Errors
     /// [`NodeError`]; the node is not connected then, and may be asked again.
     pub fn connect(&self, args: ConnectArgs) -> Result<(), NodeError> {
-        let (view_uuid, history) = (random_uuid()?, random_uuid()?);
+        let (view_uuid, history) = (timed_uuid()?, random_uuid()?);
         lock(&self.shared.identity).view_uuid = view_uuid;
         let patience = args.timeout + Duration::from_secs(5);
         self.shared.finished.store(args.position.seqno.max(SEQNO_UNDEFINED), Ordering::Release);

@@ -87,6 +87,7 @@ impl Provider {
         let mut inner = trx.lock();
         for parts in keys {
             if inner.builder.append_key(&parts, kind).is_err() {
+                inner.incomplete = true;
                 return Status::SIZE_EXCEEDED;
             }
         }
@@ -124,6 +125,7 @@ impl Provider {
             if inner.builder.size() + bytes.len() > self.settings.max_write_set()
                 || inner.builder.append_data(kind, bytes).is_err()
             {
+                inner.incomplete = true;
                 return Status::SIZE_EXCEEDED;
             }
         }
@@ -292,7 +294,8 @@ impl Provider {
         }
         // Not while paused, and not beside what it depends on: above all no view or statement in total order.
         let interrupt = Some(&trx.interrupt);
-        match self.gate.pass(seqno, interrupt).and_then(|()| self.finished.wait(depends_on, interrupt, None)) {
+        match self.gate.pass(seqno, interrupt).and_then(|()| self.finished.wait(depends_on, interrupt, None))
+        {
             Ok(()) | Err(Stop::Interrupted) => trx.lock().start(),
             Err(Stop::Failed | Stop::TimedOut) => Status::NODE_FAIL,
         }

@@ -88,6 +88,9 @@ pub(crate) struct Inner {
     pub(crate) first: bool,
     /// Keys and data of what is sent next.
     pub(crate) builder: WriteSetBuilder,
+    /// Something did not go into `builder`. The server does not always heed what an append returns, and would go on
+    /// to certify half of a transaction.
+    pub(crate) incomplete: bool,
     pub(crate) slot: Option<Slot>,
     /// Aborted in its turn: `release` has to say so.
     deferred_abort: bool,
@@ -132,6 +135,7 @@ impl Inner {
             state: State::Executing,
             first: true,
             builder: WriteSetBuilder::new(),
+            incomplete: false,
             slot: None,
             deferred_abort: false,
         }
@@ -140,6 +144,11 @@ impl Inner {
     /// `certify` begins: the flags of the write-set, or what to return.
     pub(crate) fn begin_certify(&mut self, flags: u32) -> Result<u32, Status> {
         match self.state {
+            State::Executing if std::mem::take(&mut self.incomplete) => {
+                self.builder.clear();
+                self.state = State::Aborting;
+                Err(Status::SIZE_EXCEEDED)
+            }
             State::Executing => {
                 self.state = State::Replicating;
                 let start = if self.first { FLAG_TRX_START } else { 0 };

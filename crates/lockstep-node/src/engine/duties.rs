@@ -125,7 +125,7 @@ impl Engine {
     }
 
     /// Who should be in the view now: this member and all that are connected and in the log, leader first, then by
-    /// name. A change of leader alone makes no view.
+    /// age. A change of leader alone makes no view.
     fn make_view(&mut self) {
         let membership = self.order.membership();
         let current = self.order.tail_state().view.clone();
@@ -149,7 +149,9 @@ impl Engine {
                 others.push(gone.clone());
             }
         }
-        others.sort_by(|a, b| a.name.cmp(&b.name));
+        // A server that got its state from another reads its first view back sorted by UUID: as UUIDs of views begin
+        // with the time, its own place is the same in both orders.
+        others.sort_by_key(|member| member.view_uuid);
         members.extend(others);
         let same = members.len() == current.members.len()
             && members

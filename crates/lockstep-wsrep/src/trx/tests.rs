@@ -158,6 +158,15 @@ fn a_fragment_aborted_in_its_turn_hears_it_at_release() {
 }
 
 #[test]
+fn half_a_transaction_is_not_certified() {
+    let mut trx = Inner::new();
+    trx.incomplete = true;
+    assert_eq!(trx.begin_certify(FLAG_TRX_END), Err(Status::SIZE_EXCEEDED));
+    let release = trx.release();
+    assert_eq!((release.pass_order, release.finish, release.keep), (None, None, false));
+}
+
+#[test]
 fn calls_in_the_wrong_order_are_refused() {
     let mut trx = Inner::new();
     assert_eq!(trx.want_turn(), Turn::Wrong);
