@@ -4,7 +4,7 @@
 //! again by the `*.pid` files there, so that both commands can be given at any time and from anywhere.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockstep_lab::{Installation, Server, ServerConfig, SstMethod, Wsrep, is_free, is_root};
 
@@ -50,14 +50,25 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>) -> Result<(), String> {
     println!();
     let sockets: Vec<Target> =
         data_dirs(dir).into_iter().map(|d| Target::Socket(d.join("lockstep.sock"))).collect();
-    let body = fetch::first(&sockets, "/status")?;
-    println!("{}", status::table(&status::parse(&body)?));
+    println!("{}", status::table(&settled(&sockets)?));
     println!();
     println!("Connect (as root):  mariadb --socket={}", servers[0].config.socket().display());
     println!("                    also {}", also(&servers[1..]));
     println!("Watch:              lockstep status --watch");
     println!("Stop:               make down");
     Ok(())
+}
+
+/// The status once the members have told each other that they have caught up, or as it is after a moment.
+fn settled(sockets: &[Target]) -> Result<lockstep_node::Status, String> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    loop {
+        let status = status::parse(&fetch::first(sockets, "/status")?)?;
+        if status.members.iter().all(|m| m.lag_trx == 0) || Instant::now() >= deadline {
+            return Ok(status);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 fn also(servers: &[Server]) -> String {
@@ -173,6 +184,16 @@ fn start(dir: &Path, install: &Installation, servers: &mut [Server], running: us
         step.done("synced");
     }
     Ok(())
+}
+
+/// Whether a data directory holds the log of a member: it was in a cluster before.
+fn has_log(datadir: &Path) -> bool {
+    let Ok(files) = std::fs::read_dir(datadir) else { return false };
+    files.flatten().any(|file| {
+        let name = file.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with("lockstep.") && name.ends_with(".log")
+    })
 }
 
 /// No member has a log yet. A database that is there already (n1's is complete if it is there at all, see the rename)
