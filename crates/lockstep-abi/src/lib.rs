@@ -1,6 +1,6 @@
 //! The C layouts of the wsrep provider API, version 26: what a MariaDB server and a wsrep provider exchange.
 //!
-//! Types and function-pointer signatures only, plus the small helpers that both sides need (text forms of UUID
+//! Types and function-pointer signatures only, plus the few functions that both sides need (text forms of UUID
 //! and GTID, buffers, views). Names follow Rust's conventions: `wsrep_trx_meta_t` is [`TrxMeta`], the function
 //! table `wsrep_st` is [`Wsrep`]. Three rules hold throughout:
 //!

@@ -228,7 +228,7 @@ pub const CAP_CAUSAL_READS: Capabilities = 1 << 6;
 pub const CAP_CAUSAL_TRX: Capabilities = 1 << 7;
 /// A write-set may be handed over in pieces.
 pub const CAP_INCREMENTAL_WRITESET: Capabilities = 1 << 8;
-/// Locks of a session.
+/// Locks of a connection.
 pub const CAP_SESSION_LOCKS: Capabilities = 1 << 9;
 /// Locks of the group.
 pub const CAP_DISTRIBUTED_LOCKS: Capabilities = 1 << 10;

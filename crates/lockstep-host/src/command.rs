@@ -1,6 +1,6 @@
 //! The line protocol. A command is one JSON object a line with `id`, `cmd` and arguments; the reply is one with
-//! the same `id` and either `ok` (a value) or `error` (`code`, `text`). A command with a `session` runs on that
-//! session's own thread, in order; those of different sessions run side by side. Replies therefore come in any
+//! the same `id` and either `ok` (a value) or `error` (`code`, `text`). A command with a `client` runs on that
+//! client's own thread, in order; those of different clients run side by side. Replies therefore come in any
 //! order. Events, without `id`, come in between. End of input ends the process.
 
 use crate::client::Trx;
@@ -19,8 +19,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// A session: a client connection.
-struct Session {
+/// A client connection and its open transaction.
+struct Client {
     conn: ConnId,
     trx: Option<Arc<Trx>>,
 }
@@ -95,7 +95,7 @@ fn host() -> Result<&'static Host, HostError> {
 
 /// Reads commands until end of input, or until one says to end.
 pub fn serve(input: impl BufRead) {
-    let mut sessions: BTreeMap<String, Sender<Value>> = BTreeMap::new();
+    let mut clients: BTreeMap<String, Sender<Value>> = BTreeMap::new();
     for line in input.lines() {
         let Ok(line) = line else { break };
         if line.trim().is_empty() {
@@ -111,14 +111,14 @@ pub fn serve(input: impl BufRead) {
         if command["cmd"] == "exit" {
             break;
         }
-        let name = command["session"].as_str().unwrap_or("main").to_owned();
-        let conn = sessions.len() as ConnId + 1;
-        let session = sessions.entry(name).or_insert_with(|| {
+        let name = command["client"].as_str().unwrap_or("main").to_owned();
+        let conn = clients.len() as ConnId + 1;
+        let client = clients.entry(name).or_insert_with(|| {
             let (sender, receiver) = channel::<Value>();
             std::thread::spawn(move || {
-                let mut session = Session { conn, trx: None };
+                let mut client = Client { conn, trx: None };
                 for command in receiver {
-                    let reply = match run(&mut session, &command) {
+                    let reply = match run(&mut client, &command) {
                         Ok(value) => json!({ "id": command["id"], "ok": value }),
                         Err(HostError { code, text }) => {
                             json!({ "id": command["id"], "error": { "code": code, "text": text } })
@@ -129,26 +129,26 @@ pub fn serve(input: impl BufRead) {
             });
             sender
         });
-        if session.send(command).is_err() {
+        if client.send(command).is_err() {
             break;
         }
     }
 }
 
-fn run(session: &mut Session, command: &Value) -> Result<Value, HostError> {
+fn run(client: &mut Client, command: &Value) -> Result<Value, HostError> {
     let args = Args(command);
     let name = args.text("cmd")?;
     if let Some(result) = lifecycle(&name, &args) {
         return result;
     }
     let host = host()?;
-    if let Some(result) = transaction(host, session, &name, &args) {
+    if let Some(result) = transaction(host, client, &name, &args) {
         return result;
     }
     if let Some(result) = inspection(host, &name, &args) {
         return result;
     }
-    control(host, session, &name, &args)
+    control(host, client, &name, &args)
 }
 
 fn lifecycle(name: &str, args: &Args<'_>) -> Option<Result<Value, HostError>> {
@@ -211,60 +211,60 @@ fn configure(args: &Args<'_>) -> Result<Value, HostError> {
 
 fn transaction(
     host: &'static Host,
-    session: &mut Session,
+    client: &mut Client,
     name: &str,
     args: &Args<'_>,
 ) -> Option<Result<Value, HostError>> {
-    let current = |session: &Session| {
-        session.trx.clone().ok_or_else(|| HostError::new("state", "this session has no transaction"))
+    let current = |client: &Client| {
+        client.trx.clone().ok_or_else(|| HostError::new("state", "this client has no transaction"))
     };
     let result = match name {
         "begin" => {
-            if let Some(left) = session.trx.take() {
+            if let Some(left) = client.trx.take() {
                 host.roll_back(&left);
             }
-            let trx = host.begin(session.conn);
+            let trx = host.begin(client.conn);
             let id = trx.id;
-            session.trx = Some(trx);
+            client.trx = Some(trx);
             Ok(json!({ "trx": id }))
         }
-        "put" | "del" => current(session).and_then(|trx| {
+        "put" | "del" => current(client).and_then(|trx| {
             let row = args.text("row")?;
             let op = if name == "put" { Op::Put(row, args.text("value")?) } else { Op::Del(row) };
             host.write(&trx, op, &args.texts("locks"), args.key()?).map(|()| json!({}))
         }),
-        "put_big" => current(session).and_then(|trx| {
+        "put_big" => current(client).and_then(|trx| {
             let op = Op::Put(args.text("row")?, "x".repeat(args.int("bytes")?.max(0) as usize));
             host.write(&trx, op, &[], args.key()?).map(|()| json!({}))
         }),
-        "refer" => current(session)
+        "refer" => current(client)
             .and_then(|trx| host.append_key(&trx, &args.text("row")?, args.key()?).map(|()| json!({}))),
-        "fail_on" => current(session).and_then(|trx| {
+        "fail_on" => current(client).and_then(|trx| {
             host.write(&trx, Op::FailOn(args.text("member")?), &[], args.key()?).map(|()| json!({}))
         }),
-        "fragment" => current(session)
+        "fragment" => current(client)
             .and_then(|trx| host.fragment(&trx))
             .map(|gtid| json!({ "gtid": gtid.to_string(), "seqno": gtid.seqno })),
-        "commit" => current(session).and_then(|trx| {
-            session.trx = None;
+        "commit" => current(client).and_then(|trx| {
+            client.trx = None;
             let done = host.commit(&trx)?;
             Ok(json!({ "gtid": done.gtid.to_string(), "seqno": done.gtid.seqno, "replays": done.replays }))
         }),
-        "rollback" => current(session).map(|trx| {
-            session.trx = None;
+        "rollback" => current(client).map(|trx| {
+            client.trx = None;
             host.roll_back(&trx);
             json!({})
         }),
         "total_order" => args.ops().and_then(|ops| {
             let changes = Changes { ops, locks: args.texts("locks") };
-            let gtid = host.total_order(session.conn, &changes, args.text_or("error", "").as_bytes())?;
+            let gtid = host.total_order(client.conn, &changes, args.text_or("error", "").as_bytes())?;
             Ok(json!({ "gtid": gtid.to_string(), "seqno": gtid.seqno }))
         }),
         "close" => {
-            if let Some(trx) = session.trx.take() {
+            if let Some(trx) = client.trx.take() {
                 host.roll_back(&trx);
             }
-            host.provider().map(|provider| json!({ "status": provider.free_connection(session.conn).name() }))
+            host.provider().map(|provider| json!({ "status": provider.free_connection(client.conn).name() }))
         }
         _ => return None,
     };
@@ -355,7 +355,7 @@ fn causal(host: &Host, args: &Args<'_>) -> Result<(), HostError> {
     }
 }
 
-fn control(host: &'static Host, session: &Session, name: &str, args: &Args<'_>) -> Result<Value, HostError> {
+fn control(host: &'static Host, client: &Client, name: &str, args: &Args<'_>) -> Result<Value, HostError> {
     let provider = host.provider();
     match name {
         "wait_state" => {
@@ -441,13 +441,13 @@ fn control(host: &'static Host, session: &Session, name: &str, args: &Args<'_>) 
                 "p50_us": outcome.quantile_us(0.5), "p99_us": outcome.quantile_us(0.99),
             }))
         }
-        "raw" => raw(host, session, args),
+        "raw" => raw(host, client, args),
         other => Err(HostError::new("args", format!("no command {other:?}"))),
     }
 }
 
 /// Calls of the table as they come, whatever the state: for tests of the wrong order.
-fn raw(host: &'static Host, session: &Session, args: &Args<'_>) -> Result<Value, HostError> {
+fn raw(host: &'static Host, client: &Client, args: &Args<'_>) -> Result<Value, HostError> {
     let provider = host.provider()?;
     let mut handle = WsHandle { trx_id: args.int_or("trx", 9_000_001) as u64, opaque: std::ptr::null_mut() };
     let mut meta = TrxMeta::UNDEFINED;
@@ -456,14 +456,13 @@ fn raw(host: &'static Host, session: &Session, args: &Args<'_>) -> Result<Value,
         "certify" => {
             let appended = provider.append_key(&mut handle, &[b"d", b"t", b"r"], KeyType::EXCLUSIVE);
             let appended = [appended, provider.append_data(&mut handle, b"{\"ops\":[]}")];
-            let status =
-                provider.certify(session.conn, &mut handle, FLAG_TRX_START | FLAG_TRX_END, &mut meta);
+            let status = provider.certify(client.conn, &mut handle, FLAG_TRX_START | FLAG_TRX_END, &mut meta);
             provider.release(&mut handle);
             return Ok(json!({ "status": status.name(), "append": appended.map(Status::name),
                               "gtid": meta.gtid.to_string() }));
         }
         "certify_nothing" => {
-            provider.certify(session.conn, &mut handle, FLAG_TRX_START | FLAG_TRX_END, &mut meta)
+            provider.certify(client.conn, &mut handle, FLAG_TRX_START | FLAG_TRX_END, &mut meta)
         }
         "append_key" => {
             let status = provider.append_key(&mut handle, &[b"d", b"t", b"r"], KeyType::EXCLUSIVE);
@@ -482,9 +481,9 @@ fn raw(host: &'static Host, session: &Session, args: &Args<'_>) -> Result<Value,
         "to_execute_start" => {
             let keys = vec![vec![b"d".to_vec(), b"t".to_vec()]];
             let flags = FLAG_TRX_START | FLAG_TRX_END;
-            provider.to_execute_start(session.conn, &keys, b"{\"ops\":[]}", flags, &mut meta)
+            provider.to_execute_start(client.conn, &keys, b"{\"ops\":[]}", flags, &mut meta)
         }
-        "to_execute_end" => provider.to_execute_end(session.conn, &[]),
+        "to_execute_end" => provider.to_execute_end(client.conn, &[]),
         "sync_wait" => provider.sync_wait(args.gtid("gtid")?, args.int_or("seconds", 1) as i32).0,
         "last_committed_id" => provider.last_committed_id().0,
         "sst_sent" => provider.sst_sent(&gtid, args.int_or("rcode", 0) as i32),

@@ -147,8 +147,8 @@ impl Member {
         self.child.id()
     }
 
-    /// Sends a command to a session of the member; the answer comes later.
-    pub fn send(&self, session: &str, cmd: &str, args: Value) -> Pending {
+    /// Sends a command to a client of the member; the answer comes later.
+    pub fn send(&self, client: &str, cmd: &str, args: Value) -> Pending {
         let id = self.next.fetch_add(1, Ordering::SeqCst);
         let mut command = match args {
             Value::Object(map) => map,
@@ -156,7 +156,7 @@ impl Member {
         };
         command.insert("id".into(), json!(id));
         command.insert("cmd".into(), json!(cmd));
-        command.insert("session".into(), json!(session));
+        command.insert("client".into(), json!(client));
         let what = format!("{}: {cmd}", self.name);
         let (sender, receiver) = channel();
         lock(&self.waiting).insert(id, sender);
@@ -172,26 +172,26 @@ impl Member {
         Pending { what, receiver, early: None }
     }
 
-    /// Runs a command on a session.
-    pub fn on(&self, session: &str, cmd: &str, args: Value) -> CallResult {
-        self.send(session, cmd, args).wait()
+    /// Runs a command on a client.
+    pub fn on(&self, client: &str, cmd: &str, args: Value) -> CallResult {
+        self.send(client, cmd, args).wait()
     }
 
-    /// Runs a command on the session "main".
+    /// Runs a command on the client "main".
     pub fn call(&self, cmd: &str, args: Value) -> CallResult {
         self.on("main", cmd, args)
     }
 
-    /// Runs a command on a session of its own, so that it never waits for others.
+    /// Runs a command on a client of its own, so that it never waits for others.
     pub fn ask(&self, cmd: &str, args: Value) -> CallResult {
         self.on("ask", cmd, args)
     }
 
     /// A transaction of one write: begin, put, commit.
-    pub fn put(&self, session: &str, row: &str, value: &str) -> CallResult {
-        self.on(session, "begin", json!({}))?;
-        self.on(session, "put", json!({ "row": row, "value": value }))?;
-        self.on(session, "commit", json!({}))
+    pub fn put(&self, client: &str, row: &str, value: &str) -> CallResult {
+        self.on(client, "begin", json!({}))?;
+        self.on(client, "put", json!({ "row": row, "value": value }))?;
+        self.on(client, "commit", json!({}))
     }
 
     /// The events so far: kind and text.
