@@ -24,6 +24,7 @@ impl Order {
             role: Role::Follower,
             leader: None,
             leader_heard: None,
+            leader_gone: false,
             election_deadline: 0,
             votes: BTreeMap::new(),
             disk: Disk::new(log.last()),
@@ -31,7 +32,6 @@ impl Order {
             acks: BTreeMap::new(),
             owed: ack::Owed::default(),
             peers: BTreeMap::new(),
-            up: std::collections::BTreeSet::new(),
             lead: leader::Lead::default(),
             outbox: proposals::Outbox::default(),
             reads: read::Reads::new(config.incarnation),
@@ -169,15 +169,14 @@ impl Order {
     /// The transport has a connection to it.
     pub fn peer_up(&mut self, now: Micros, id: MemberId) {
         self.advance(now);
-        self.up.insert(id);
+        if self.leader == Some(id) && self.role != Role::Leader {
+            // What was on the way to it is gone.
+            self.outbox.go_back(&self.log, &self.config, self.now);
+            self.reads.ask_again();
+        }
         match self.role {
             Role::Leader => self.leader_peer_up(id),
             Role::PreCandidate | Role::Candidate => self.ask_again(id),
-            Role::Follower if self.leader == Some(id) => {
-                // What was on the way to it is gone.
-                self.outbox.go_back(&self.log, &self.config, self.now);
-                self.reads.ask_again();
-            }
             Role::Follower => {}
         }
     }
@@ -185,7 +184,6 @@ impl Order {
     /// The transport has lost its connection to it.
     pub fn peer_down(&mut self, now: Micros, id: MemberId) {
         self.advance(now);
-        self.up.remove(&id);
         match self.role {
             Role::Leader => self.leader_peer_down(id),
             _ if self.leader == Some(id) => self.leader_lost(),

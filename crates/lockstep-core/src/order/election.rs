@@ -32,6 +32,7 @@ impl Order {
             self.voted_for = None;
             self.disk.vote_changed();
             self.leader = None;
+            self.leader_heard = None;
             // Of a new leader's log we know only that it holds what is committed.
             self.matched = self.commit();
             self.owed.forget();
@@ -59,6 +60,7 @@ impl Order {
 
     fn hear_leader(&mut self) {
         self.leader_heard = Some(self.now);
+        self.leader_gone = false;
         self.reset_election_timer();
     }
 
@@ -69,7 +71,8 @@ impl Order {
 
     /// Whether there is a leader that we can hear, so that nobody should campaign.
     fn hears_leader(&self) -> bool {
-        self.role == Role::Leader || (self.leader.is_some() && self.heard_since(self.now))
+        self.role == Role::Leader
+            || (self.leader.is_some() && !self.leader_gone && self.heard_since(self.now))
     }
 
     pub(super) fn reset_election_timer(&mut self) {
@@ -77,9 +80,10 @@ impl Order {
         self.election_deadline = self.now + least + self.rng.below(least);
     }
 
-    /// The connection to the leader has broken: perhaps it is gone. Campaign sooner; those who still hear it refuse.
+    /// The connection to the leader has broken: perhaps it is gone. Campaign sooner; those who still hear it refuse,
+    /// and until its time is up we take it for our leader should it come back.
     pub(super) fn leader_lost(&mut self) {
-        self.leader_heard = None;
+        self.leader_gone = true;
         let half = self.config.election_timeout / 2;
         let soon = self.now + half / 2 + self.rng.below(half);
         self.election_deadline = self.election_deadline.min(soon);
@@ -98,8 +102,10 @@ impl Order {
         if self.now < self.election_deadline {
             return;
         }
-        self.leader = None;
-        self.leader_heard = None;
+        if !self.heard_since(self.now) {
+            self.leader = None;
+            self.leader_heard = None;
+        }
         if self.may_campaign() {
             self.pre_campaign();
         } else {

@@ -169,8 +169,10 @@ pub struct Order {
     voted_for: Option<MemberId>,
     role: Role,
     leader: Option<MemberId>,
-    /// When the leader was last heard; `None` where it must be taken for dead.
+    /// When the leader was last heard.
     leader_heard: Option<Micros>,
+    /// The connection to it has broken since.
+    leader_gone: bool,
     /// When to campaign, or to campaign again.
     election_deadline: Micros,
     /// The answers to our campaign.
@@ -187,8 +189,6 @@ pub struct Order {
     owed: ack::Owed,
     /// The leader's view of its peers: all other members, and those that were just removed. Empty for others.
     peers: BTreeMap<MemberId, Progress>,
-    /// Who is connected, as far as the transport says.
-    up: std::collections::BTreeSet<MemberId>,
     lead: leader::Lead,
     outbox: proposals::Outbox,
     reads: read::Reads,

@@ -234,7 +234,8 @@ impl Order {
             return;
         }
         let mut refused = false;
-        for (number, Proposal { kind, payload }) in (first..).zip(proposals) {
+        for (at, Proposal { kind, payload }) in proposals.into_iter().enumerate() {
+            let Some(number) = first.checked_add(at as u64) else { break };
             let id = ProposalId { member: from, incarnation, number };
             if !kind.may_be_proposed() || !self.log.tail.is_next(&id) {
                 refused = true;

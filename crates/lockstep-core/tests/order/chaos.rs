@@ -51,11 +51,7 @@ fn step(net: &mut Net, rng: &mut Rng, texts: &mut u64) {
             }
             net.crash(n);
         }
-        22..=25 => {
-            if !net.nodes[&n].up {
-                net.restart(n);
-            }
-        }
+        22..=25 if !net.nodes[&n].up => net.restart(n),
         26 if net.nodes[&n].up => {
             let to = id(ids[rng.below(ids.len() as u64) as usize]);
             let _ = net.order(n).transfer_leadership(now, to);
@@ -197,7 +193,8 @@ fn all_agree_whatever_happens() {
 /// 8, in `replication.rs`.)
 #[test]
 fn planted_faults_are_found() {
-    let planted: [(&str, fn(&mut Config)); 3] = [
+    type Adjust = fn(&mut Config);
+    let planted: [(&str, Adjust); 3] = [
         ("vote-not-persisted", |config| {
             small(config);
             config.mutation = Some(Mutation::VoteNotPersisted);

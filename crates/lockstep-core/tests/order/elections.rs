@@ -205,6 +205,7 @@ fn a_broken_connection_speeds_a_campaign_up() {
     net.cut.insert((1, 2));
     net.cut.insert((2, 1));
     net.order(2).peer_down(now, id(1));
+    assert!(net.order(2).has_quorum(now), "a broken connection alone is no loss of the majority");
     net.run(3 * ELECTION);
     assert_eq!((net.leader(), net.order(1).term()), (Some(1), term));
 }
@@ -222,4 +223,35 @@ fn a_sole_voter_leads_at_once_after_a_restart() {
     net.settle();
     assert_eq!(net.order(1).role(), Role::Leader);
     assert_eq!(net.delivered(1), ["x"]);
+}
+
+/// The connection breaks and is there again soon: nobody notices.
+#[test]
+fn a_short_break_of_a_connection_changes_nothing() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(HEARTBEAT);
+    let term = net.order(1).term();
+    for _ in 0..10 {
+        let now = net.now;
+        net.cut.insert((1, 2));
+        net.cut.insert((2, 1));
+        net.order(1).peer_down(now, id(2));
+        net.order(2).peer_down(now, id(1));
+        net.propose(2, "x");
+        net.run(4 * HEARTBEAT);
+        assert!({
+            let now = net.now;
+            net.order(2).has_quorum(now)
+        });
+        net.heal();
+        let now = net.now;
+        net.order(1).peer_up(now, id(2));
+        net.order(2).peer_up(now, id(1));
+        net.run(HEARTBEAT);
+        assert_eq!((net.order(2).role(), net.order(2).leader()), (Role::Follower, Some(id(1))));
+        assert_eq!(net.order(2).outstanding().0, 0);
+    }
+    assert_eq!(net.order(1).term(), term);
+    assert_eq!(net.texts().len(), 10);
 }

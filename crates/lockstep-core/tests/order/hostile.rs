@@ -128,8 +128,10 @@ fn any_message() -> impl Strategy<Value = Message> {
     ]
 }
 
+const CASES: u32 = 2000;
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(CASES) })]
 
     /// A member in whatever role takes anything from anybody, and goes on giving its outputs.
     #[test]
