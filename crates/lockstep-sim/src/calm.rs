@@ -16,6 +16,7 @@ impl Cluster {
         self.tell(format_args!("everything heals"));
         self.trouble = false;
         self.round += 1;
+        self.short_reigns = 0;
         self.healed_at = self.now;
         self.healed_with = 0;
         self.mend_network();

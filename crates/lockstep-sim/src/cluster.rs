@@ -6,7 +6,7 @@ use crate::machine::{Clock, Fate, Input, Machine, Name, Server, id_of, slot_of};
 use crate::mirror::Mirror;
 use crate::network::{Network, Quality};
 use crate::operator::Operator;
-use crate::profile::{MS, Profile, SECOND};
+use crate::profile::{MS, Profile, SECOND, World};
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -49,6 +49,8 @@ pub(crate) enum Event {
     Fault { round: u64 },
     /// One more of a row of leaders dies.
     CrashNext { round: u64, left: u32 },
+    /// A leader that was just elected dies or is cut off.
+    CrashElected { round: u64, slot: usize, life: u64 },
     /// A fault ends.
     Undo { round: u64, undo: Undo },
     /// The operator looks.
@@ -129,6 +131,8 @@ impl Counters {
 pub struct Settings {
     /// The seed.
     pub seed: u64,
+    /// What kind of world it draws.
+    pub world: World,
     /// A planted fault.
     pub mutation: Option<Mutation>,
     /// Print a line per event.
@@ -142,7 +146,7 @@ pub struct Settings {
 impl Settings {
     /// This seed, all checks, no trace.
     pub fn seed(seed: u64) -> Settings {
-        Settings { seed, mutation: None, trace: false, trace_from: 0, promises: true }
+        Settings { seed, world: World::Any, mutation: None, trace: false, trace_from: 0, promises: true }
     }
 }
 
@@ -163,6 +167,8 @@ pub(crate) struct Cluster {
     pub(crate) round: u64,
     /// Faults happen and clients propose.
     pub(crate) trouble: bool,
+    /// So many new leaders will not last.
+    pub(crate) short_reigns: u32,
     /// When the present calm began.
     pub(crate) healed_at: Micros,
     /// What was committed then.
@@ -189,7 +195,7 @@ pub(crate) fn member(id: MemberId, role: Role) -> Member {
 impl Cluster {
     pub(crate) fn new(settings: Settings) -> Cluster {
         let mut rng = Rng::new(settings.seed);
-        let profile = Profile::draw(&mut rng);
+        let profile = Profile::draw(&mut rng, settings.world);
         let salt = rng.bits();
         let machines: Vec<_> = (0..MACHINES)
             .map(|slot| Machine {
@@ -229,6 +235,7 @@ impl Cluster {
             operator,
             round: 0,
             trouble: true,
+            short_reigns: 0,
             healed_at: 0,
             healed_with: 0,
             payloads: 0,
@@ -333,6 +340,10 @@ impl Cluster {
                 self.crash_next(left);
                 Ok(())
             }
+            Event::CrashElected { round, slot, life } if round == self.round && self.life(slot) == life => {
+                self.crash_elected(slot);
+                Ok(())
+            }
             Event::Undo { round, undo } if round == self.round => {
                 self.undo(undo);
                 Ok(())
@@ -341,6 +352,7 @@ impl Cluster {
             | Event::Read { .. }
             | Event::Fault { .. }
             | Event::CrashNext { .. }
+            | Event::CrashElected { .. }
             | Event::Undo { .. } => Ok(()),
             Event::Operate => self.operate(),
             Event::Heal => self.heal(),

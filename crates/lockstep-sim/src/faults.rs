@@ -61,6 +61,12 @@ impl Cluster {
                 let left = self.rng.between(2, 8) as u32;
                 self.crash_next(left);
             }
+            Fault::CrashElected => {
+                self.short_reigns = self.rng.between(3, 10) as u32;
+                if let Some(slot) = self.leader() {
+                    self.elected(slot);
+                }
+            }
             Fault::Pause => self.pause(),
             Fault::Split | Fault::OneWay | Fault::Isolate | Fault::Bridge => self.cut_links(fault),
             Fault::Degrade => self.degrade(),
@@ -121,6 +127,41 @@ impl Cluster {
             let round = self.round;
             self.queue.push(at, Event::CrashNext { round, left: left - 1 });
         }
+    }
+
+    /// A member has been elected; perhaps not for long.
+    pub(crate) fn elected(&mut self, slot: usize) {
+        if self.short_reigns == 0 || !self.trouble {
+            return;
+        }
+        self.short_reigns -= 1;
+        let trip = self.profile.quality.delay + self.profile.quality.jitter;
+        let disk = self.profile.disk.sync + self.profile.disk.jitter;
+        let at = self.now + self.rng.below(3 * (trip + disk));
+        let (round, life) = (self.round, self.life(slot));
+        self.queue.push(at, Event::CrashElected { round, slot, life });
+    }
+
+    /// The end of a short reign.
+    pub(crate) fn crash_elected(&mut self, slot: usize) {
+        let timeout = self.profile.election_timeout;
+        if self.rng.one_in(3) {
+            self.cut_off(slot, 4 * timeout);
+        } else {
+            let longest = self.rng.between(1, 4) * timeout;
+            self.crash(slot, (MS, longest));
+        }
+    }
+
+    /// Nobody hears it, and it hears nobody.
+    fn cut_off(&mut self, slot: usize, longest: Micros) {
+        let others = (0..MACHINES).filter(|other| *other != slot);
+        let links: Vec<_> = others.flat_map(|other| [(slot, other), (other, slot)]).collect();
+        self.tell(format_args!("n{slot} is cut off"));
+        for (from, to) in &links {
+            self.net.cut(*from, *to);
+        }
+        self.undo_later(Undo::Links(links), longest);
     }
 
     fn pause(&mut self) {

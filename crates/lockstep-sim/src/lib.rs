@@ -28,6 +28,7 @@ use cluster::Cluster;
 pub use cluster::{Counters, Settings};
 use lockstep_core::Micros;
 pub use lockstep_core::order::Mutation;
+pub use profile::World;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;

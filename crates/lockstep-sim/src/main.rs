@@ -1,7 +1,7 @@
 //! `lockstep-sim`: seeds in, verdict out.
 
 use clap::{Parser, ValueEnum};
-use lockstep_sim::{Counters, Mutation, Outcome, Settings, simulate};
+use lockstep_sim::{Counters, Mutation, Outcome, Settings, World, simulate};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,6 +41,9 @@ struct Args {
     /// Check only what users were promised, not what members owe each other.
     #[arg(long)]
     outcomes_only: bool,
+    /// Only worlds in which leaders never last.
+    #[arg(long)]
+    short_reigns: bool,
     /// Say for every seed what was counted.
     #[arg(long)]
     verbose: bool,
@@ -101,11 +104,15 @@ fn replay(args: &Args, seed: u64) -> String {
     if args.outcomes_only {
         text += " --outcomes-only";
     }
+    if args.short_reigns {
+        text += " --short-reigns";
+    }
     text
 }
 
 fn settings(args: &Args, seed: u64) -> Settings {
     Settings {
+        world: if args.short_reigns { World::ShortReigns } else { World::Any },
         mutation: args.mutate.map(Mutate::mutation),
         trace: args.trace,
         trace_from: (args.trace_from * 1e6) as u64,

@@ -117,6 +117,7 @@ impl Cluster {
                         if let Some(process) = &machine.process {
                             self.history.leads(machine.id, process.life, term, &process.memory)?;
                         }
+                        self.elected(slot);
                     }
                 }
                 Output::ReadReady { context, index } => {
