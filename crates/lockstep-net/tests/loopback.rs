@@ -443,3 +443,24 @@ fn isolated_and_back() {
     let (ca, cb) = make_ready(&mut a, &mut b);
     still_talk(&mut a, ca, &mut b, cb);
 }
+
+#[test]
+fn the_cluster_name_and_the_port_come_and_go() {
+    let (mut a, mut b) = (Node::new("", "alpha"), Node::new("c", "beta"));
+    a.reactor.set_cluster("c").unwrap();
+    assert!(a.reactor.set_cluster(&"x".repeat(70_000)).is_err());
+    assert!(a.reactor.set_hello(Bytes::from(vec![0; 70_000])).is_err());
+    let at = a.listen();
+    b.reactor.keep(&numeric(at));
+    let (ca, cb) = make_ready(&mut a, &mut b);
+    a.reactor.unlisten();
+    assert!(TcpStream::connect(at).is_err());
+    still_talk(&mut a, ca, &mut b, cb);
+    // The port is free for the next time.
+    a.reactor.listen(&[numeric(at)]).unwrap();
+    a.reactor.set_hello(Bytes::from_static(b"changed")).unwrap();
+    a.reactor.close(ca, Reason::Failure, "");
+    until(&mut [&mut a, &mut b], "down", |n| n[1].take(down));
+    let (_, hello) = until(&mut [&mut a, &mut b], "up again", |n| n[1].take(up));
+    assert_eq!(&hello.blob[..], b"changed");
+}

@@ -131,6 +131,15 @@ mod tests {
     }
 
     #[test]
+    fn layout_is_as_documented() {
+        let enc = hello().encode().unwrap();
+        assert_eq!(&enc[..20], b"LOCKSTEP\r\n\r\n\x01\0\x03\0\x12\0\0\0");
+        assert_eq!(&enc[24..], b"\xe8\x03\0\0\x04\0bank\x04\0\0\0blob");
+        let crc = crc32c::crc32c(&[&enc[..20], &enc[24..]].concat());
+        assert_eq!(enc[20..24], crc.to_le_bytes());
+    }
+
+    #[test]
     fn every_flipped_bit_is_noticed() {
         let enc = hello().encode().unwrap();
         for bit in 0..enc.len() * 8 {

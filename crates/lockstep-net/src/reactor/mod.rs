@@ -285,6 +285,21 @@ impl Reactor {
         self.listen_with(addrs, Listener::Peers)
     }
 
+    /// Stops listening for members and closes incoming connections that have not introduced themselves. Those that are
+    /// up stay, and so does the status service.
+    pub fn unlisten(&mut self) {
+        self.listeners.retain(|_, l| !matches!(l, Listener::Peers(_)));
+        let strangers: Vec<u64> = self
+            .peers
+            .iter()
+            .filter(|(_, p)| p.dialed.is_none() && !p.conn.is_introduced())
+            .map(|(id, _)| *id)
+            .collect();
+        for id in strangers {
+            self.drop_peer(id);
+        }
+    }
+
     /// Serves the status over TCP, read-only.
     pub fn serve_tcp(&mut self, addr: &Address) -> Result<Vec<SocketAddr>, ListenError> {
         self.listen_with(std::slice::from_ref(addr), Listener::StatusTcp)
