@@ -386,11 +386,12 @@ impl Host {
             core.fragments += 1;
             core.sent_ops.extend(changes.ops.iter().cloned());
         }
-        self.checks.ensure(status != Status::BF_ABORT, || "certify of a fragment returned BF_ABORT".into());
         if status != Status::OK {
             let aborted = core.state == TrxState::MustAbort;
             core.state = TrxState::MustAbort;
             return Err(match status {
+                // A fragment is never replayed: the server rolls back, whichever of these it is.
+                Status::BF_ABORT => deadlock(),
                 Status::CONN_FAIL if aborted => deadlock(),
                 status => HostError::status("certify", status),
             });
