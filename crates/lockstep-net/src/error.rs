@@ -143,7 +143,7 @@ pub enum DownReason {
     HandshakeTimeout,
     /// The peer broke the protocol.
     Proto(ProtoError),
-    /// More was queued for the peer than [`crate::Config::send_queue_max`]: it does not take what it is sent.
+    /// More was queued for the peer than [`crate::proto::ProtoConfig::send_queue_max`]: it does not take what it is sent.
     Overflow,
 }
 
