@@ -268,6 +268,7 @@ fn sysbench_runs() -> Test {
         Ok(text)
     };
     sysbench(&["--threads=1", "prepare"], 0)?;
+    cluster.same_everywhere("SELECT COUNT(*) FROM test.sbtest1")?;
     let text = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..2)
             .map(|n| {
@@ -287,6 +288,7 @@ fn sysbench_runs() -> Test {
     assert_eq!(text.matches("transactions:").count(), 2, "{text}");
     cluster.same_everywhere("CHECKSUM TABLE test.sbtest1, test.sbtest2")?;
     sysbench(&["cleanup"], 1)?;
+    cluster.same_everywhere("SHOW TABLES FROM test")?;
     assert!(cluster.is_whole());
     Ok(())
 }
