@@ -13,11 +13,14 @@ pub fn binary() -> &'static Path {
 }
 
 /// Runs `scenario` on a cluster of `count` members, none of them started, and checks at the end that those that
-/// run agree and saw nothing forbidden. Without the provider's library it says so and does nothing.
+/// run agree and saw nothing forbidden. Without the provider's library it says so and does nothing, or fails where
+/// `LOCKSTEP_HOST_REQUIRE` is set.
 pub fn run(kind: Kind, name: &str, count: usize, scenario: fn(&mut Cluster)) {
     let library = match kind.library(binary()) {
         Ok(library) => library,
         Err(why) => {
+            let must = std::env::var_os("LOCKSTEP_HOST_REQUIRE").is_some();
+            assert!(!must, "{name} with {kind:?}: {why}, and LOCKSTEP_HOST_REQUIRE is set");
             eprintln!("skipped {name} with {kind:?}: {why}");
             return;
         }
