@@ -10,6 +10,7 @@ use crate::config::{ServerConfig, SstMethod, Wsrep, host_port};
 use crate::error::{LabError, Result};
 use crate::install::Installation;
 use crate::ports::free_ports;
+use crate::process::Session;
 use crate::server::{START_TIMEOUT, Server};
 
 /// A folder for servers, deleted in the end.
@@ -95,8 +96,26 @@ impl Bench {
     }
 }
 
+impl Bench {
+    /// Kills what still runs here: a server whose test ended early.
+    fn kill_all(&self) {
+        let marker = self.dir.display().to_string();
+        for file in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let name = file.file_name().to_string_lossy().into_owned();
+            if !name.ends_with(".pid") || name.ends_with(".server.pid") {
+                continue;
+            }
+            let pid = std::fs::read_to_string(file.path()).ok().and_then(|text| text.trim().parse().ok());
+            if let Some(mut session) = pid.and_then(|pid| Session::find(pid, &marker)) {
+                session.kill();
+            }
+        }
+    }
+}
+
 impl Drop for Bench {
     fn drop(&mut self) {
+        self.kill_all();
         if self.keep {
             eprintln!("kept: {}", self.dir.display());
         } else {

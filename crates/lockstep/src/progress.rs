@@ -41,6 +41,11 @@ impl Drop for Step {
     }
 }
 
+/// Prints a line. Unlike `println!` it does not panic where nobody reads any more (`lockstep up | head`).
+pub(crate) fn say(line: &str) {
+    print(&format!("{line}\n"));
+}
+
 /// Prints at once. Nobody to read it any more is no reason to stop half-way.
 fn print(text: &str) {
     let mut out = stdout().lock();

@@ -7,6 +7,7 @@ use lockstep_node::{MemberStatus, Status};
 
 use crate::Source;
 use crate::fetch;
+use crate::progress::say;
 
 /// Prints the status once, or until interrupted.
 pub(crate) fn run(source: &Source, json: bool, watch: Option<Duration>) -> Result<(), String> {
@@ -17,13 +18,13 @@ pub(crate) fn run(source: &Source, json: bool, watch: Option<Duration>) -> Resul
             if json { Ok(body.trim_end().to_owned()) } else { parse(&body).map(|status| table(&status)) }
         });
         let Some(pause) = watch else {
-            println!("{}", text?);
+            say(&text?);
             return Ok(());
         };
         // A member that does not answer now may answer again: keep looking.
         let text = text.unwrap_or_else(|objection| objection);
         if json {
-            println!("{text}");
+            say(&text);
         } else {
             // Home, the new picture line by line over the old one, then clear what is left of that.
             let picture: String = text.lines().map(|line| format!("{line}\x1b[K\n")).collect();

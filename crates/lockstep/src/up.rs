@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lockstep_lab::{Installation, Server, ServerConfig, SstMethod, Wsrep, is_free, is_root};
 
 use crate::fetch::{self, Target};
-use crate::progress::Step;
+use crate::progress::{Step, say};
 use crate::status;
 
 /// Where `make up` keeps its servers.
@@ -37,7 +37,7 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>) -> Result<(), String> {
     let mut servers = servers(dir, &install);
     let running = servers.iter_mut().filter_map(|s| s.is_running().then(|| s.name().to_owned())).count();
     if running == servers.len() {
-        println!("The cluster in {} is up already.", dir.display());
+        say(&format!("The cluster in {} is up already.", dir.display()));
     } else {
         let provider = provider.map_or_else(beside_this_program, Ok)?;
         prepare(dir, &install, &mut servers, &provider, running)?;
@@ -47,15 +47,15 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>) -> Result<(), String> {
         server.wait_ready(READY_TIMEOUT).map_err(text)?;
     }
     show_replication(&servers)?;
-    println!();
+    say("");
     let sockets: Vec<Target> =
         data_dirs(dir).into_iter().map(|d| Target::Socket(d.join("lockstep.sock"))).collect();
-    println!("{}", status::table(&settled(&sockets)?));
-    println!();
-    println!("Connect (as root):  mariadb --socket={}", servers[0].config.socket().display());
-    println!("                    also {}", also(&servers[1..]));
-    println!("Watch:              lockstep status --watch");
-    println!("Stop:               make down");
+    say(&status::table(&settled(&sockets)?));
+    say("");
+    say(&format!("Connect (as root):  mariadb --socket={}", servers[0].config.socket().display()));
+    say(&format!("                    also {}", also(&servers[1..])));
+    say("Watch:              lockstep status --watch");
+    say("Stop:               make down");
     Ok(())
 }
 
@@ -92,9 +92,9 @@ pub(crate) fn down(dir: &Path) -> Result<(), String> {
         stopped += 1;
     }
     if stopped == 0 {
-        println!("No server of {} is running.", dir.display());
+        say(&format!("No server of {} is running.", dir.display()));
     } else {
-        println!("The data stay in {}: `make up` goes on with them.", dir.display());
+        say(&format!("The data stay in {}: `make up` goes on with them.", dir.display()));
     }
     Ok(())
 }
@@ -170,7 +170,7 @@ fn prepare(
 }
 
 fn start(dir: &Path, install: &Installation, servers: &mut [Server], running: usize) -> Result<(), String> {
-    let first_time = !data_dirs(dir).iter().any(|d| d.join("lockstep.id.log").exists());
+    let first_time = !data_dirs(dir).iter().any(|d| has_log(d));
     if first_time && running == 0 {
         return start_first_time(install, servers);
     }
@@ -262,7 +262,7 @@ fn show_replication(servers: &[Server]) -> Result<(), String> {
             }
             readers.push(reader.name());
         }
-        println!("{} wrote row {id}: read on {}", writer.name(), readers.join(" and "));
+        say(&format!("{} wrote row {id}: read on {}", writer.name(), readers.join(" and ")));
     }
     Ok(())
 }
