@@ -265,6 +265,7 @@ impl Node {
                 .map_err(|e| NodeError::Setup(format!("status.address {address} is wrong: {e}")))?;
             reactor.serve_tcp(&address).map_err(|e| NodeError::Setup(format!("status.address: {e}")))?;
         }
+        let engine_history = engine.introduction().history;
         let shared = Arc::new(Shared {
             inbox: Mutex::new(Vec::new()),
             waker: reactor.waker(),
@@ -278,7 +279,7 @@ impl Node {
             isolated: AtomicBool::new(false),
             hurry: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
-            identity: Mutex::new(Identity { member: id, view_uuid, history: Uuid::NIL }),
+            identity: Mutex::new(Identity { member: id, view_uuid, history: engine_history }),
             status: Mutex::new(Arc::new(Status::default())),
         });
         let (log_jobs, jobs) = mpsc::channel();
@@ -514,7 +515,7 @@ impl Node {
         *lock(&self.shared.identity)
     }
 
-    /// The history; nil before the first view.
+    /// The history of the own log; nil while there is none.
     pub fn history(&self) -> Uuid {
         self.identity().history
     }

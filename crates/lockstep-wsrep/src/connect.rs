@@ -206,8 +206,32 @@ impl Provider {
         {
             return self.start_position;
         }
-        // Connected before, in this process.
         Gtid::UNDEFINED
+    }
+
+    /// After a crash, if the own log is of the database's history: a run of the server's recovery says where InnoDB
+    /// stands, so that the log supplies the rest and nothing must be copied.
+    fn recover_position(&self, node: &Node) -> Gtid {
+        let saved = self.state_file.get().position;
+        if saved.uuid.is_nil() || node.history() != saved.uuid {
+            return Gtid::UNDEFINED;
+        }
+        self.log
+            .info("this server was not stopped in good order: a recovery run finds out where InnoDB stands");
+        match crate::recovery::position(&self.data_dir, |line| self.log.info(line)) {
+            Ok(gtid) if gtid.uuid == saved.uuid => {
+                self.log.info(format!("InnoDB stands at {gtid}"));
+                gtid
+            }
+            Ok(gtid) => {
+                self.log.warn(format!("InnoDB stands at {gtid}, of another history than grastate.dat's"));
+                Gtid::UNDEFINED
+            }
+            Err(why) => {
+                self.log.warn(format!("InnoDB's position is not known: {why}"));
+                Gtid::UNDEFINED
+            }
+        }
     }
 
     /// `connect`.
@@ -241,7 +265,11 @@ impl Provider {
                         safe_to_bootstrap to 1 in grastate.dat"
                 .into());
         }
-        let position = self.start_from();
+        let mut position = self.start_from();
+        if !position.is_defined() {
+            let node = self.start_node().map_err(|error| error.to_string())?;
+            position = self.recover_position(node);
+        }
         let timeout = self.settings.with(|options| match options.bool("pc.wait_prim") {
             true => options.time("pc.wait_prim_timeout"),
             false => Duration::from_secs(3600),

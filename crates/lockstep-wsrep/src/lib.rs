@@ -16,6 +16,7 @@ mod local;
 mod log;
 mod monitor;
 mod provider;
+mod recovery;
 mod recv;
 mod services;
 mod settings;
