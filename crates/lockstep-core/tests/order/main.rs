@@ -6,6 +6,7 @@ mod happy;
 mod hostile;
 mod membership;
 mod net;
+mod oracle;
 mod proposals;
 mod reads;
 mod replication;
