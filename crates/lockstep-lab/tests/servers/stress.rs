@@ -26,7 +26,10 @@ pub(crate) fn open_bank(cluster: &Cluster) -> Test {
         "CREATE TABLE bank (id INT PRIMARY KEY, balance INT NOT NULL)",
         "CREATE TABLE journal (id BIGINT AUTO_INCREMENT PRIMARY KEY, a INT, b INT, amount INT)",
         &format!("INSERT INTO bank SELECT seq, 100 FROM seq_1_to_{ACCOUNTS}"),
-    ])
+    ])?;
+    // The workers must find the tables on every member.
+    cluster.same_everywhere("SELECT COUNT(*) FROM test.bank")?;
+    Ok(())
 }
 
 /// One transfer; `Ok(false)` if it lost against another.

@@ -249,8 +249,9 @@ impl Engine {
                 && self.feed.run.as_ref().is_some_and(|run| run.seqno >= self.feed.delivered)
             {
                 self.feed.announce = false;
-                let info = self.view_at_position();
-                self.deliver(Delivery::View { info, in_log: false });
+                // Where this connection's own view is still to come from the log, that one follows.
+                let settle = self.feed.view().members.iter().any(|m| m.view_uuid == self.me.view_uuid);
+                self.show_position(settle);
             }
             let Some(run) = &mut self.feed.run else { return };
             let next = run.next;

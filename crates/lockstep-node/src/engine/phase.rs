@@ -2,7 +2,7 @@
 
 use super::{Effect, Engine, Level, Micros};
 use crate::api::{ConnectArgs, Delivery, NodeError, ViewInfo, ViewStatus};
-use lockstep_core::members::{Member, Membership, Role};
+use lockstep_core::members::{Member, Membership, Role, ViewMember};
 use lockstep_core::state::State;
 use lockstep_core::{Gtid, Uuid};
 
@@ -278,8 +278,7 @@ impl Engine {
             _ => {
                 self.phase = Phase::Running { primary: true, synced: false };
                 if self.feed.is_running() {
-                    let info = self.view_at_position();
-                    self.deliver(Delivery::View { info, in_log: false });
+                    self.show_position(true);
                 }
             }
         }
@@ -287,7 +286,24 @@ impl Engine {
 
     /// A Primary view at exactly what has been delivered: the members of the last view that was, by their UUIDs of
     /// then, and this one.
-    pub(super) fn view_at_position(&self) -> ViewInfo {
+    ///
+    /// Open streaming transactions must survive it, for the others' do. A server rolls back those whose origin is not
+    /// in the view, and *all* of them at two Primary views in a row that have the same members. The last one before
+    /// was perhaps the same, or the next one in the log will be. So the view has one member more, who is nobody: this
+    /// member's id in the log, which is no view UUID. `settle`: another view without it follows at once; else the
+    /// log's next one does.
+    pub(super) fn show_position(&mut self, settle: bool) {
+        let nobody = ViewMember { view_uuid: self.me.id, ..self.own_view_member() };
+        let info = self.view_at_position();
+        let mut first = info.clone();
+        first.members.push(nobody);
+        self.deliver(Delivery::View { info: first, in_log: false });
+        if settle {
+            self.deliver(Delivery::View { info, in_log: false });
+        }
+    }
+
+    fn view_at_position(&self) -> ViewInfo {
         let view = self.feed.view();
         let mut members = view.members.clone();
         let me = self.own_view_member();
