@@ -114,6 +114,9 @@ impl Interrupt {
 
 const SHARDS: usize = 64;
 
+/// Waiting threads with the seqno that each waits for.
+type Waiters = Mutex<Vec<(i64, Arc<Waiter>)>>;
+
 /// The turn to commit: seqno after seqno, none left out.
 ///
 /// **Invariant:** `left` grows by one at a time, by the one whose turn it is, but for [`CommitOrder::reset`], which is
@@ -123,7 +126,7 @@ pub(crate) struct CommitOrder {
     left: AtomicI64,
     /// The highest that has asked for its turn (for statistics).
     asked: AtomicI64,
-    shards: [Mutex<Vec<(i64, Arc<Waiter>)>>; SHARDS],
+    shards: [Waiters; SHARDS],
     failed: AtomicBool,
     /// Turns asked for, and the sum of their distances to `left`.
     entered: AtomicU64,
@@ -162,7 +165,7 @@ impl CommitOrder {
         self.window.store(0, Ordering::Relaxed);
     }
 
-    fn shard(&self, seqno: i64) -> &Mutex<Vec<(i64, Arc<Waiter>)>> {
+    fn shard(&self, seqno: i64) -> &Waiters {
         &self.shards[seqno.rem_euclid(SHARDS as i64) as usize]
     }
 
@@ -389,7 +392,7 @@ const OPEN: i64 = i64::MAX;
 pub(crate) struct Gate {
     highest: AtomicI64,
     limit: AtomicI64,
-    waiters: Mutex<Vec<(i64, Arc<Waiter>)>>,
+    waiters: Waiters,
     failed: AtomicBool,
 }
 

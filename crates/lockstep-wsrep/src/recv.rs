@@ -394,7 +394,9 @@ impl Provider {
         let incoming: Vec<&str> = info.members.iter().map(|member| member.incoming.as_str()).collect();
         *lock(&self.incoming) = incoming.join(",");
         if info.status == NodeViewStatus::Primary {
-            self.safe_to_bootstrap.store(info.members.len() == 1, Ordering::SeqCst);
+            // Alone, that is, not: gone from a view of one other.
+            let alone = info.members.len() == 1 && info.my_index.is_some();
+            self.safe_to_bootstrap.store(alone, Ordering::SeqCst);
         }
     }
 

@@ -410,6 +410,7 @@ pub(crate) struct Remote {
 
 /// What the `opaque` of a write-set handle points to.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "the small one is on a stack, one per applying thread")]
 pub(crate) enum Handle {
     /// Kept in [`Transactions`].
     Local(Trx),
