@@ -76,8 +76,13 @@ impl Order {
     }
 
     pub(super) fn reset_election_timer(&mut self) {
+        self.election_deadline = self.now + self.patience();
+    }
+
+    /// One to two election timeouts.
+    fn patience(&mut self) -> Micros {
         let least = self.config.election_timeout;
-        self.election_deadline = self.now + least + self.rng.below(least);
+        least + self.rng.below(least)
     }
 
     /// The connection to the leader has broken: perhaps it is gone. Campaign sooner; those who still hear it refuse,
@@ -116,7 +121,9 @@ impl Order {
 
     fn pre_campaign(&mut self) {
         self.role = Role::PreCandidate;
-        self.reset_election_timer();
+        // Where the question comes early, because a connection broke, the next one comes when it would have.
+        let since = self.leader_heard.unwrap_or(self.now);
+        self.election_deadline = since + self.patience();
         self.votes.clear();
         self.votes.insert(self.config.id, true);
         for to in self.other_voters() {

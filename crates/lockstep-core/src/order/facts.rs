@@ -8,6 +8,11 @@ impl Order {
         self.log.tail.membership.clone()
     }
 
+    /// Whether we vote, by the membership in force.
+    pub fn is_voter(&self) -> bool {
+        self.log.tail.membership.is_voter(&self.config.id)
+    }
+
     /// Whether we lead, as far as we know.
     pub fn is_leader(&self) -> bool {
         self.role == Role::Leader

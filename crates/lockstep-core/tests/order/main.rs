@@ -9,4 +9,5 @@ mod net;
 mod oracle;
 mod proposals;
 mod reads;
+mod repair;
 mod replication;
