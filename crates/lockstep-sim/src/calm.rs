@@ -7,8 +7,14 @@ use crate::mirror::Mark;
 use crate::profile::{MS, SECOND};
 use lockstep_core::{Entry, Index, Micros};
 
-/// So long may it take until everybody has everything, after the last fault.
-pub(crate) const HEALING: Micros = 60 * SECOND;
+/// So long may it take, after the last fault, until everybody has everything: a narrow link may carry a long log.
+pub(crate) const HEALING: Micros = 120 * SECOND;
+
+/// But somebody comes nearer to the end within this time.
+const STANDSTILL: Micros = 8 * SECOND;
+
+/// In so many election timeouts there is a leader that hears a majority, once all processes run.
+const ELECTING: u64 = 12;
 
 impl Cluster {
     /// Faults end.
@@ -19,6 +25,9 @@ impl Cluster {
         self.short_reigns = 0;
         self.healed_at = self.now;
         self.healed_with = 0;
+        self.all_run_since = Micros::MAX;
+        self.led = false;
+        self.reached = (self.now, 0);
         self.mend_network();
         for slot in 0..MACHINES {
             let machine = &mut self.machines[slot];
@@ -32,7 +41,9 @@ impl Cluster {
                 let life = process.life;
                 self.queue.push(self.now, Event::Resume { slot, life });
             }
+            // Also those whose start was to come later.
             let after = self.rng.between(0, 500 * MS);
+            self.machines[slot].starting = false;
             self.start_later(slot, after);
         }
         for slot in 0..MACHINES {
@@ -48,6 +59,22 @@ impl Cluster {
     pub(crate) fn calm(&mut self) -> Check {
         self.revive_members();
         let up = self.machines.iter().all(|m| !m.starting);
+        if up && self.all_run_since == Micros::MAX {
+            self.all_run_since = self.now;
+        }
+        if !self.led && up {
+            let since = self.now - self.all_run_since;
+            self.led = self.leader().is_some_and(|slot| self.hears_quorum(slot));
+            if self.led {
+                self.counters.longest_election = self.counters.longest_election.max(since);
+            }
+            hold!(
+                self.led || since < ELECTING * self.profile.election_timeout,
+                "a leader is found when faults end",
+                "{} ms after all processes run",
+                since / MS
+            );
+        }
         if up && self.healed_with == 0 {
             // One proposal of every member shows that all of them can.
             self.healed_with = self.history.committed() + 1;
@@ -79,11 +106,16 @@ impl Cluster {
             }
             return Ok(());
         };
+        let reached = self.reached();
+        if reached > self.reached.1 {
+            self.reached = (self.now, reached);
+        }
         hold!(
-            self.now < self.healed_at + HEALING,
+            self.now < self.healed_at + HEALING && self.now < self.reached.0 + STANDSTILL,
             "progress returns when faults end",
-            "{} s after the last fault: {missing}",
-            HEALING / SECOND
+            "{} s after the last fault, {} s after the last progress: {missing}",
+            (self.now - self.healed_at) / SECOND,
+            (self.now - self.reached.0) / SECOND
         );
         self.queue.push(self.now + 50 * MS, Event::Calm);
         Ok(())
@@ -99,6 +131,18 @@ impl Cluster {
         }
     }
 
+    /// How far all members are, together.
+    fn reached(&self) -> u64 {
+        let far = |p: &crate::machine::Process| p.order.persisted() + p.order.commit();
+        let position = |m: &crate::machine::Machine| m.server.position.unwrap_or(0);
+        self.machines.iter().filter_map(|m| m.process.as_ref().map(|p| far(p) + position(m))).sum()
+    }
+
+    fn hears_quorum(&self, slot: usize) -> bool {
+        let machine = &self.machines[slot];
+        machine.process.as_ref().is_some_and(|p| p.order.has_quorum(machine.clock.local(self.now)))
+    }
+
     /// Why not all is well yet.
     fn what_is_missing(&self) -> Option<String> {
         let Some(leader) = self.leader() else { return Some("nobody leads".into()) };
@@ -111,8 +155,7 @@ impl Cluster {
                 chief.order.commit()
             ));
         }
-        let local = |slot: usize| self.machines[slot].clock.local(self.now);
-        if !chief.order.has_quorum(local(leader)) {
+        if !self.hears_quorum(leader) {
             return Some(format!("{} leads and hears no majority", Name(leader)));
         }
         for id in chief.membership.members.iter().map(|m| m.id) {
@@ -127,7 +170,7 @@ impl Cluster {
                 && order.last_index() == last
                 && order.commit() == last
                 && order.deliverable() == last
-                && order.has_quorum(local(slot))
+                && self.hears_quorum(slot)
                 && order.outstanding() == (0, 0)
                 && p.reads.is_empty()
                 && machine.server.position == Some(last);
@@ -145,7 +188,7 @@ impl Cluster {
                     machine.server.position,
                     order.outstanding(),
                     p.reads,
-                    order.has_quorum(local(slot))
+                    self.hears_quorum(slot)
                 ));
             }
         }

@@ -88,6 +88,8 @@ pub struct Counters {
     pub heals: u64,
     /// The longest that healing took, µs.
     pub longest_heal: Micros,
+    /// The longest that a leader was then waited for, µs.
+    pub longest_election: Micros,
     /// Databases copied.
     pub transfers: u64,
 }
@@ -108,6 +110,7 @@ impl Counters {
             fetches,
             heals,
             longest_heal,
+            longest_election,
             transfers,
         } = other;
         self.faults += faults;
@@ -122,6 +125,7 @@ impl Counters {
         self.fetches += fetches;
         self.heals += heals;
         self.longest_heal = self.longest_heal.max(*longest_heal);
+        self.longest_election = self.longest_election.max(*longest_election);
         self.transfers += transfers;
     }
 }
@@ -171,6 +175,12 @@ pub(crate) struct Cluster {
     pub(crate) short_reigns: u32,
     /// When the present calm began.
     pub(crate) healed_at: Micros,
+    /// When all processes ran again.
+    pub(crate) all_run_since: Micros,
+    /// There has been a leader since.
+    pub(crate) led: bool,
+    /// When all were last farther than before, and how far.
+    pub(crate) reached: (Micros, u64),
     /// What was committed then.
     pub(crate) healed_with: Index,
     /// Unique contents of proposals.
@@ -237,6 +247,9 @@ impl Cluster {
             trouble: true,
             short_reigns: 0,
             healed_at: 0,
+            all_run_since: 0,
+            led: false,
+            reached: (0, 0),
             healed_with: 0,
             payloads: 0,
             done: false,

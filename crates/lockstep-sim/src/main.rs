@@ -187,7 +187,7 @@ fn main() -> ExitCode {
     let c = &sum.counters;
     println!(
         "elections={} acknowledged={} reads={} proposals={} starts={} changes={} bases={} fetches={} transfers={} \
-         heals={} longest_heal_ms={} messages={} syncs={} events={}",
+         heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
         sum.elections,
         sum.acknowledged,
         c.reads,
@@ -199,6 +199,7 @@ fn main() -> ExitCode {
         c.transfers,
         c.heals,
         c.longest_heal / 1000,
+        c.longest_election / 1000,
         c.messages,
         c.syncs,
         c.events
