@@ -110,6 +110,9 @@ pub struct ConnectArgs {
     /// log is delivered; else, or where the log does not reach back to it, the state is transferred. With
     /// `bootstrap`, the new history goes on from here (a database that comes from Galera keeps its GTIDs).
     pub position: Gtid,
+    /// Go on from the position by way of a donor's script, which copies nothing ("bypass"), where a donor is there:
+    /// a server learns the domain of the cluster's GTIDs (`wsrep_gtid_mode`) from nowhere else.
+    pub by_donor: bool,
     /// How long to wait for a primary component (`pc.wait_prim_timeout`).
     pub timeout: Duration,
 }
@@ -213,7 +216,10 @@ pub enum Delivery {
     /// The log does not reach back to the database's position: ask the server for a state-transfer request
     /// (`sst_request_cb`), hand it to [`crate::Node::request_state`], and go on taking deliveries; nothing but
     /// non-Primary views comes before [`crate::Node::state_received`].
-    StateNeeded,
+    StateNeeded {
+        /// The database is whole and stays as it is: only what a donor's script says is wanted.
+        bypass: bool,
+    },
     /// A view: from the log (its seqno is its own: takes a turn in apply and commit order), the first one at exactly
     /// the database's position (`in_log == false`), or a non-Primary one (`in_log == false`).
     View {
@@ -235,6 +241,8 @@ pub enum Delivery {
         joiner: String,
         /// Donate nothing below this seqno (already reached when this is delivered).
         at_least: Seqno,
+        /// Send nothing but this position ("bypass"): the joiner goes on from it by the log.
+        bypass: Option<Gtid>,
     },
     /// The state transfer that was asked for cannot be had (no donor, the donor failed): text for the log. The node
     /// goes on trying only if `request_state` is called again.

@@ -134,9 +134,10 @@ pub(crate) enum NodeMessage {
     /// Where else there are members.
     Peers(Vec<String>),
     /// A joiner to the leader: find me a donor.
-    StateRequest { donor: String, at_least: Seqno, request: Bytes },
+    /// `position` ≥ 0: the joiner has the state of that seqno and wants no more than to be told so.
+    StateRequest { donor: String, at_least: Seqno, position: Seqno, request: Bytes },
     /// The leader to the donor.
-    Donate { joiner: MemberId, at_least: Seqno, request: Bytes },
+    Donate { joiner: MemberId, at_least: Seqno, position: Seqno, request: Bytes },
     /// The donor (or the leader that finds none) to the joiner. `code` 0: sent up to `gtid`.
     Donated { code: i32, gtid: Gtid, text: String },
 }
@@ -173,16 +174,18 @@ impl NodeMessage {
                     w.str(address);
                 }
             }
-            NodeMessage::StateRequest { donor, at_least, request } => {
+            NodeMessage::StateRequest { donor, at_least, position, request } => {
                 w.u8(3);
                 w.str(donor);
                 w.i64(*at_least);
+                w.i64(*position);
                 w.bytes(request);
             }
-            NodeMessage::Donate { joiner, at_least, request } => {
+            NodeMessage::Donate { joiner, at_least, position, request } => {
                 w.u8(4);
                 w.raw(&joiner.0);
                 w.i64(*at_least);
+                w.i64(*position);
                 w.bytes(request);
             }
             NodeMessage::Donated { code, gtid, text } => {
@@ -211,8 +214,18 @@ impl NodeMessage {
                 let n = r.count(4)?;
                 NodeMessage::Peers((0..n).map(|_| r.str()).collect::<Result<_, _>>()?)
             }
-            3 => NodeMessage::StateRequest { donor: r.str()?, at_least: r.i64()?, request: r.bytes()? },
-            4 => NodeMessage::Donate { joiner: Uuid(r.array()?), at_least: r.i64()?, request: r.bytes()? },
+            3 => NodeMessage::StateRequest {
+                donor: r.str()?,
+                at_least: r.i64()?,
+                position: r.i64()?,
+                request: r.bytes()?,
+            },
+            4 => NodeMessage::Donate {
+                joiner: Uuid(r.array()?),
+                at_least: r.i64()?,
+                position: r.i64()?,
+                request: r.bytes()?,
+            },
             5 => NodeMessage::Donated {
                 code: r.u32()? as i32,
                 gtid: Gtid { uuid: Uuid(r.array()?), seqno: r.i64()? },
@@ -245,9 +258,15 @@ mod tests {
             NodeMessage::StateRequest {
                 donor: "n1,".into(),
                 at_least: 3,
+                position: -1,
                 request: Bytes::from_static(b"rsync"),
             },
-            NodeMessage::Donate { joiner: id, at_least: 3, request: Bytes::from_static(b"rsync") },
+            NodeMessage::Donate {
+                joiner: id,
+                at_least: 3,
+                position: 7,
+                request: Bytes::from_static(b"rsync"),
+            },
             NodeMessage::Donated { code: -110, gtid: Gtid { uuid: id, seqno: 4 }, text: "no donor".into() },
         ];
         for message in messages {

@@ -16,6 +16,7 @@ fn args(cluster: &str, peers: &[u16], timeout: Duration) -> ConnectArgs {
         peers: peers.iter().map(|p| format!("127.0.0.1:{p}")).collect(),
         bootstrap: peers.is_empty(),
         position: Gtid::UNDEFINED,
+        by_donor: false,
         timeout,
     }
 }

@@ -36,6 +36,17 @@ pub(crate) unsafe fn text_of(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
+/// Whether `wsrep_gtid_mode` is on: the server exports the variable to its plugins. It learns the domain of the
+/// cluster's GTIDs only from a donor's script. False in a process that has no such variable.
+fn server_keeps_gtids() -> bool {
+    // SAFETY: the name is NUL-terminated; the variable, where there is one, is the server's `my_bool`, which lives as
+    // long as the process and is set before providers are loaded.
+    unsafe {
+        let mode = libc::dlsym(libc::RTLD_DEFAULT, c"wsrep_gtid_mode".as_ptr()).cast::<u8>();
+        !mode.is_null() && *mode != 0
+    }
+}
+
 /// Node names, addresses and directories, as `init` got them.
 #[derive(Clone, Default)]
 pub(crate) struct Names {
@@ -288,6 +299,7 @@ impl Provider {
             peers: parsed.peers.iter().map(ToString::to_string).collect(),
             bootstrap,
             position,
+            by_donor: server_keeps_gtids(),
             timeout,
         };
         let result = self.start_node().and_then(|node| node.connect(args));

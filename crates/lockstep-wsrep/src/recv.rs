@@ -28,6 +28,7 @@ enum Next {
         id: u64,
         request: bytes::Bytes,
         at: Gtid,
+        bypass: bool,
     },
     Synced,
     /// Nothing to call: take the next one.
@@ -120,11 +121,11 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                     provider.handled();
                 });
             }
-            Next::Donate { id, request, at } => {
+            Next::Donate { id, request, at, bypass } => {
                 let request = buf_of(&request);
                 // SAFETY: as above.
                 let result =
-                    unsafe { (calls.sst_donate)(calls.app.0, ctx, &request, &at, std::ptr::null(), false) };
+                    unsafe { (calls.sst_donate)(calls.app.0, ctx, &request, &at, std::ptr::null(), bypass) };
                 provider.step("donate", || {
                     if result != CbStatus::SUCCESS {
                         provider.donation_failed(id);
@@ -219,20 +220,21 @@ impl Provider {
                 Next::Connected(self.view_buffer(&info))
             }
             Delivery::View { info, in_log } => self.view(info, in_log),
-            Delivery::StateNeeded => {
+            Delivery::StateNeeded { bypass } => {
                 self.awaits_state.store(true, Ordering::SeqCst);
-                self.note(self.state_file.mark_unsafe());
+                if !bypass {
+                    self.note(self.state_file.mark_unsafe());
+                }
                 Next::NeedState
             }
-            Delivery::Donate { id, request, joiner, at_least } => {
+            Delivery::Donate { id, request, joiner, at_least, bypass } => {
                 if self.drain(at_least).is_err() {
                     self.handled();
                     return Next::Again;
                 }
-                let at = self.position();
-                self.log.info(format!("donates the state at {at} to {joiner}"));
+                let at = bypass.unwrap_or_else(|| self.position());
                 *lock(&self.donation) = Some(Donation { id, joiner });
-                Next::Donate { id, request, at: gtid_out(at) }
+                Next::Donate { id, request, at: gtid_out(at), bypass: bypass.is_some() }
             }
             Delivery::StateFailed(text) => {
                 self.fail(&format!("no state transfer can be had: {text}"));

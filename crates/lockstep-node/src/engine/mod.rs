@@ -99,6 +99,8 @@ pub(crate) struct Engine {
     donations: Vec<transfer::Donation>,
     donation_ids: u64,
     state_request: Option<transfer::Pending>,
+    /// The position from which a donor's word is all that is wanted; −1 where the state itself is.
+    bypass: Seqno,
     causal: Vec<commands::CausalRead>,
     /// The seqno of the view with which this connection began: a member that has not reached it is not caught up.
     connected_seqno: Seqno,
@@ -143,6 +145,7 @@ impl Engine {
             donations: Vec::new(),
             donation_ids: 0,
             state_request: None,
+            bypass: lockstep_core::SEQNO_UNDEFINED,
             causal: Vec::new(),
             connected_seqno: 0,
             primary_since: None,
@@ -256,11 +259,11 @@ impl Engine {
                     self.dial(address);
                 }
             }
-            NodeMessage::StateRequest { donor, at_least, request } => {
-                self.find_donor(from, &donor, at_least, request);
+            NodeMessage::StateRequest { donor, at_least, position, request } => {
+                self.find_donor(from, &donor, at_least, position, request);
             }
-            NodeMessage::Donate { joiner, at_least, request } => {
-                self.asked_to_donate(from, joiner, at_least, request)
+            NodeMessage::Donate { joiner, at_least, position, request } => {
+                self.asked_to_donate(joiner, at_least, position, request);
             }
             NodeMessage::Donated { code, gtid, text } => self.donated(from, code, gtid, text),
         }

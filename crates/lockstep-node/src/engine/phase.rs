@@ -1,10 +1,10 @@
 //! Where this member is between "not connected" and "Synced", and what its server is told on the way.
 
 use super::{Effect, Engine, Level, Micros};
-use crate::api::{ConnectArgs, Delivery, NodeError, ViewInfo, ViewStatus};
+use crate::api::{ConnectArgs, Delivery, LocalState, NodeError, ViewInfo, ViewStatus};
 use lockstep_core::members::{Member, Membership, Role, ViewMember};
 use lockstep_core::state::State;
-use lockstep_core::{Gtid, Uuid};
+use lockstep_core::{Gtid, SEQNO_UNDEFINED, Uuid};
 
 /// How long without a leader before the server hears of it, in election timeouts.
 const LEADERLESS: Micros = 4;
@@ -182,7 +182,19 @@ impl Engine {
         } else {
             self.feed.start(&bases, self.order.committed_state(), position.seqno).err()
         };
+        self.bypass = SEQNO_UNDEFINED;
         match why {
+            None if args.by_donor && !founded && self.somebody_may_donate() => {
+                // Begun only to see that the log reaches back.
+                self.feed.stop();
+                self.bypass = position.seqno;
+                self.log(
+                    Level::Info,
+                    format!("goes on from seqno {} by the log, as soon as a donor says so", position.seqno),
+                );
+                self.phase = Phase::NeedState { primary: true };
+                self.deliver(Delivery::StateNeeded { bypass: true });
+            }
             None => {
                 self.log(Level::Info, format!("goes on from seqno {} by the log", position.seqno));
                 self.phase = Phase::Running { primary: true, synced: false };
@@ -193,9 +205,13 @@ impl Engine {
             Some(why) => {
                 self.log(Level::Info, format!("the state must be transferred: {why}"));
                 self.phase = Phase::NeedState { primary: true };
-                self.deliver(Delivery::StateNeeded);
+                self.deliver(Delivery::StateNeeded { bypass: false });
             }
         }
+    }
+
+    fn somebody_may_donate(&self) -> bool {
+        self.peers.values().any(|p| p.health.is_some_and(|h| h.state == LocalState::Synced))
     }
 
     /// For whom a connecting member waits.

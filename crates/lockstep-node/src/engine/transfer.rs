@@ -20,6 +20,7 @@ pub(super) struct Donation {
     pub(super) id: u64,
     joiner: MemberId,
     at_least: Seqno,
+    position: Seqno,
     request: Bytes,
     handed_over: bool,
 }
@@ -50,6 +51,7 @@ impl Engine {
             let message = NodeMessage::StateRequest {
                 donor: pending.donor.clone(),
                 at_least,
+                position: self.bypass,
                 request: pending.request.clone(),
             };
             pending.ask_at = Some(self.now + 10 * ASK_AGAIN);
@@ -63,18 +65,33 @@ impl Engine {
             for at in ready {
                 let donation = &mut self.donations[at];
                 donation.handed_over = true;
-                let (id, request, at_least, joiner) =
-                    (donation.id, donation.request.clone(), donation.at_least, donation.joiner);
+                let Donation { id, joiner, at_least, position, .. } = *donation;
+                let request = donation.request.clone();
                 let joiner = self.name_of(&joiner);
-                self.log(Level::Info, format!("donates its state to {joiner}"));
-                self.deliver(Delivery::Donate { id, request, joiner, at_least });
+                let uuid = self.order.tail_state().history;
+                let bypass = (position >= 0).then_some(Gtid { uuid, seqno: position });
+                self.log(
+                    Level::Info,
+                    match bypass {
+                        Some(gtid) => format!("tells {joiner} to go on from {gtid} by the log"),
+                        None => format!("donates its state to {joiner}"),
+                    },
+                );
+                self.deliver(Delivery::Donate { id, request, joiner, at_least, bypass });
             }
         }
     }
 
     /// The leader's part: who donates? A synced member that was named, else one that does not lead and is in the
     /// joiner's zone, else any.
-    pub(super) fn find_donor(&mut self, joiner: MemberId, donor: &str, at_least: Seqno, request: Bytes) {
+    pub(super) fn find_donor(
+        &mut self,
+        joiner: MemberId,
+        donor: &str,
+        at_least: Seqno,
+        position: Seqno,
+        request: Bytes,
+    ) {
         if !self.order.is_leader() {
             return self.tell(joiner, &refusal(AGAIN, "the member that was asked does not lead any more"));
         }
@@ -99,7 +116,7 @@ impl Engine {
         match chosen {
             Some((donor, name)) => {
                 self.log(Level::Info, format!("{name} is to donate state to {joiner_name}"));
-                self.tell(donor, &NodeMessage::Donate { joiner, at_least, request });
+                self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
             None => {
                 let known = |n: &&str| self.order.membership().by_name(n).is_some();
@@ -115,9 +132,9 @@ impl Engine {
 
     pub(super) fn asked_to_donate(
         &mut self,
-        _leader: MemberId,
         joiner: MemberId,
         at_least: Seqno,
+        position: Seqno,
         request: Bytes,
     ) {
         let free = matches!(self.local_state(), LocalState::Synced | LocalState::Joined);
@@ -126,7 +143,7 @@ impl Engine {
         }
         self.donation_ids += 1;
         let id = self.donation_ids;
-        self.donations.push(Donation { id, joiner, at_least, request, handed_over: false });
+        self.donations.push(Donation { id, joiner, at_least, position, request, handed_over: false });
     }
 
     /// The front end's server has sent its state, or could not.

@@ -80,6 +80,7 @@ impl Server {
             peers: peers.iter().map(|p| format!("127.0.0.1:{p}")).collect(),
             bootstrap: peers.is_empty(),
             position,
+            by_donor: false,
             timeout: Duration::from_secs(10),
         };
         node.connect(args).unwrap();
@@ -92,7 +93,7 @@ impl Server {
             loop {
                 match n.next(None).unwrap() {
                     Delivery::Connected(_) => {}
-                    Delivery::StateNeeded => n.request_state("copy".into(), ""),
+                    Delivery::StateNeeded { .. } => n.request_state("copy".into(), ""),
                     Delivery::View { info, in_log } => {
                         if in_log {
                             n.finished(info.gtid.seqno);
