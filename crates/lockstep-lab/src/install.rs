@@ -74,7 +74,8 @@ impl Installation {
             .arg("--no-defaults")
             .arg(format!("--datadir={}", dir.display()))
             .arg(format!("--auth-root-authentication-method={}", if open { "normal" } else { "socket" }))
-            .args(["--skip-test-db", "--skip-name-resolve", "--innodb-log-file-size=32M"]);
+            // Without --force it wants the machine's host name to be in the DNS or /etc/hosts.
+            .args(["--force", "--skip-test-db", "--skip-name-resolve", "--innodb-log-file-size=32M"]);
         if let Some(a) = &self.account {
             command.arg(format!("--user={}", a.name));
         }
