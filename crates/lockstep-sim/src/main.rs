@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// After so many failing seeds there is enough to look at.
+/// After so many failing seeds there is enough to look at, unless a number of seeds was asked for.
 const ENOUGH: u64 = 10;
 
 /// Runs the ordering core and the log of Lockstep under faults, and checks every step.
@@ -159,7 +159,7 @@ fn main() -> ExitCode {
                             outcome.seed,
                             replay(&args, outcome.seed)
                         );
-                        if sum.violations >= ENOUGH {
+                        if sum.violations >= ENOUGH && count.is_none() {
                             stop.store(true, Ordering::Relaxed);
                         }
                     }

@@ -7,7 +7,7 @@ use crate::mirror::{Mark, Mirror};
 use crate::round::members;
 use bytes::Bytes;
 use lockstep_core::order::{Config, Order, RestoreBuilder};
-use lockstep_core::{Entry, Index, MemberId, Micros, Uuid, codec};
+use lockstep_core::{Entry, Index, MemberId, Micros, Uuid};
 use lockstep_log::{Fault, Log, Options, Record, Replay, Reset, Vote, WriteOp};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -43,10 +43,26 @@ impl Cluster {
             new_member_id: machine.id.0,
             ..Options::default()
         };
-        let mut replays = Vec::new();
+        // As a node does it: the hint first, then everything in one pass.
+        let hint = lockstep_log::peek_vote(&machine.disk).map_err(|error| Violation {
+            rule: "a log can be opened after a crash",
+            what: format!("{}: {error}", Name(slot)),
+        })?;
+        let mut builder = RestoreBuilder::new(hint.map_or(0, |vote| vote.commit_hint));
+        let mut found: Option<Mirror> = None;
         let mut visitor = |replay: Replay| -> Result<(), String> {
-            replays.push(replay);
-            Ok(())
+            match replay {
+                Replay::Base { index, term, base } => {
+                    found.get_or_insert_with(|| Mirror::after(index, term));
+                    builder.base(base)
+                }
+                Replay::Record(Record { index, term, body }) => {
+                    let entry = Entry::decode_body(index, term, body.clone()).map_err(|e| e.to_string())?;
+                    found.get_or_insert_default().push(Mark::of(&entry));
+                    builder.record(index, term, body)
+                }
+            }
+            .map_err(|e| e.to_string())
         };
         let opened = Log::open(machine.disk.clone(), options, &mut visitor);
         let (log, recovered) = opened.map_err(|error| Violation {
@@ -61,25 +77,6 @@ impl Cluster {
             recovered.identity
         );
         let vote = (recovered.vote.term, recovered.vote.voted_for.map(Uuid));
-        let unreadable = |error: codec::DecodeError| Violation {
-            rule: "a log can be restored",
-            what: format!("{}: {error}", Name(slot)),
-        };
-        let mut builder = RestoreBuilder::new(recovered.vote.commit_hint);
-        let mut found: Option<Mirror> = None;
-        for replay in replays {
-            match replay {
-                Replay::Base { index, term, base } => {
-                    found.get_or_insert_with(|| Mirror::after(index, term));
-                    builder.base(base).map_err(unreadable)?;
-                }
-                Replay::Record(Record { index, term, body }) => {
-                    let entry = Entry::decode_body(index, term, body.clone()).map_err(unreadable)?;
-                    found.get_or_insert_default().push(Mark::of(&entry));
-                    builder.record(index, term, body).map_err(unreadable)?;
-                }
-            }
-        }
         let found = found.unwrap_or_default();
         check_recovered(slot, machine, &found, vote)?;
         machine.durable = found.clone();

@@ -51,22 +51,22 @@ fn seeds_worth_repeating() {
 
 #[test]
 fn finds_votes_that_are_not_on_disk() {
-    found(Mutation::VoteNotPersisted, World::Any, true, 1..=5);
+    found(Mutation::VoteNotPersisted, World::Any, true, 1..=10);
 }
 
 #[test]
 fn finds_acks_that_are_not_on_disk() {
-    found(Mutation::AckBeforeFsync, World::Any, true, 1..=5);
+    found(Mutation::AckBeforeFsync, World::Any, true, 1..=10);
 }
 
 #[test]
 fn finds_commits_across_terms() {
-    found(Mutation::CommitAcrossTerms, World::Any, true, 1..=5);
+    found(Mutation::CommitAcrossTerms, World::Any, true, 1..=10);
 }
 
 #[test]
 fn finds_memberships_that_come_too_early() {
-    found(Mutation::MembershipTooEarly, World::Any, true, 1..=5);
+    found(Mutation::MembershipTooEarly, World::Any, true, 1..=10);
 }
 
 /// The same by what users would see, the inner rules switched off: the histories are hard enough.
