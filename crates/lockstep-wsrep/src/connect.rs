@@ -357,7 +357,7 @@ impl Provider {
         for change in changes {
             match change.name {
                 "gmcast.isolate" => node.isolate(change.value != "0"),
-                "pc.bootstrap" => {
+                "pc.bootstrap" if !node.is_primary() => {
                     self.log.error(
                         "pc.bootstrap: making a minority primary is not in this version: start the missing members",
                     );

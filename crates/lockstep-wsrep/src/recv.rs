@@ -283,6 +283,13 @@ impl Provider {
         self.counters.applied_early.add((low + 1 < seqno) as u64);
         self.counters.apply_window.add((highest - low).max(0) as u64);
 
+        if self.is_lost_commit(&ordered) {
+            self.fail(&format!(
+                "the streaming transaction that commits at seqno {seqno} was given up here when the majority was lost, \
+                 and its earlier fragments with it"
+            ));
+            return Next::Again;
+        }
         let given = ordered.writeset.meta.flags;
         let orphan = self.is_orphan(&ordered);
         let dummy = !ordered.pass || orphan;
@@ -307,6 +314,17 @@ impl Provider {
         ordered.pass
             && flags & FLAG_TRX_START != 0
             && flags & (FLAG_TRX_END | FLAG_ROLLBACK) == 0
+            && ordered.writeset.meta.source == self.own.get()
+    }
+
+    /// The last fragment of an own streaming transaction whose thread gave up before it was ordered. The server has
+    /// rolled back what the earlier fragments changed, and would commit the last one's changes alone.
+    fn is_lost_commit(&self, ordered: &Ordered) -> bool {
+        let flags = ordered.writeset.meta.flags;
+        ordered.pass
+            && flags & FLAG_TRX_END != 0
+            && flags & (FLAG_TRX_START | FLAG_ROLLBACK | FLAG_ISOLATION) == 0
+            && ordered.kind == EntryKind::WriteSet
             && ordered.writeset.meta.source == self.own.get()
     }
 

@@ -22,15 +22,25 @@ use std::sync::Arc;
 const ENTRIES_PER_ROUND: usize = 1024;
 /// Bytes of old entries read from the log at a time.
 const READ_BYTES: usize = 4 << 20;
-/// Pieces kept for one member; above the server's largest write-set something is wrong.
-const PIECES_MAX: usize = (2 << 30) + (64 << 20);
+/// Pieces kept for one member: what the largest write-set has. The oldest go first, so that what is kept is the same on
+/// every member, wherever its run began.
+const PIECES_MAX: usize = (2 << 30) / super::commands::PIECE_BYTES + 1;
 
 /// Pieces that wait for their write-set.
 #[derive(Debug, Default)]
 struct Pieces {
     incarnation: u64,
-    bytes: usize,
-    parts: Vec<Bytes>,
+    parts: VecDeque<Bytes>,
+}
+
+/// What a write-set looks like with its pieces.
+#[allow(clippy::large_enum_variant, reason = "nearly all are the large one, and none is kept")]
+enum Whole {
+    Yes(WriteSet),
+    /// Its pieces are before the place where this run began.
+    Before,
+    /// It cannot be read, or its pieces are not what it says: on every member alike.
+    Void,
 }
 
 #[derive(Debug)]
@@ -201,7 +211,7 @@ impl Feed {
         let Some(run) = &mut self.run else { return Ok(()) };
         run.reading = false;
         if entries.is_empty() && from == run.next {
-            return Err(format!("entry {from} cannot be read from the own log: a state transfer is needed"));
+            return Err(format!("entry {from} cannot be read from the own log"));
         }
         if run.fetched.is_empty() && from == run.next {
             run.fetched.extend(entries);
@@ -211,34 +221,38 @@ impl Feed {
 }
 
 impl Run {
-    /// The write-set with its pieces. `None` where they are not in the log, or are not what they should be.
-    fn whole(&mut self, entry: &Entry, set: WriteSet) -> Option<WriteSet> {
-        let Some(about) = set.pieces else { return Some(set) };
-        let pieces = self.pieces.remove(&entry.proposal.member)?;
+    fn whole(&mut self, entry: &Entry, set: WriteSet) -> Whole {
+        let Some(about) = set.pieces else { return Whole::Yes(set) };
+        let mut pieces = self.pieces.remove(&entry.proposal.member).unwrap_or_default();
         if pieces.incarnation != entry.proposal.incarnation {
-            return None;
+            pieces.parts.clear();
         }
-        let from = pieces.parts.len().checked_sub(about.count as usize)?;
-        assemble(set, &pieces.parts[from..]).ok()
+        let Some(from) = pieces.parts.len().checked_sub(about.count as usize) else {
+            return if self.base > 0 { Whole::Before } else { Whole::Void };
+        };
+        match assemble(set, &pieces.parts.make_contiguous()[from..]) {
+            Ok(set) => Whole::Yes(set),
+            Err(_) => Whole::Void,
+        }
     }
 
     fn piece(&mut self, entry: &Entry) {
         let pieces = self.pieces.entry(entry.proposal.member).or_default();
-        if pieces.incarnation != entry.proposal.incarnation || pieces.bytes > PIECES_MAX {
+        if pieces.incarnation != entry.proposal.incarnation {
             *pieces = Pieces { incarnation: entry.proposal.incarnation, ..Pieces::default() };
         }
-        pieces.bytes += entry.payload.len();
-        pieces.parts.push(entry.payload.clone());
+        if pieces.parts.len() >= PIECES_MAX {
+            pieces.parts.pop_front();
+        }
+        pieces.parts.push_back(entry.payload.clone());
     }
 }
 
 impl Engine {
     pub(super) fn feed_step(&mut self) {
         if self.feed.cut_off {
-            return self.fail(
-                "this member was so far behind that the others' logs begin after what it has: start it again, so \
-                 that it takes a state transfer",
-            );
+            return self
+                .needs_state("this member was so far behind that the others' logs begin after what it has");
         }
         // After a non-Primary view nothing is delivered before the next Primary one.
         if !self.phase.is_primary() {
@@ -277,7 +291,7 @@ impl Engine {
                 },
             };
             if let Err(text) = self.take_entry(entry) {
-                return self.fail(&text);
+                return self.needs_state(&text);
             }
         }
         self.causal_step();
@@ -301,16 +315,18 @@ impl Engine {
                 .map_err(|e| trouble(&e))?;
                 run.seqno = seqno;
                 if seqno <= self.feed.delivered {
-                    run.pieces.remove(&entry.proposal.member);
+                    if parsed.is_some_and(|set| set.pieces.is_some()) {
+                        run.pieces.remove(&entry.proposal.member);
+                    }
                     return Ok(());
                 }
-                let whole = parsed.and_then(|set| run.whole(&entry, set));
-                if whole.is_none() && outcome.pass && run.base > 0 {
-                    return Err(format!(
-                        "the pieces of the write-set at seqno {seqno} lie before this member's log: start it again, \
-                         so that it takes a state transfer"
-                    ));
-                }
+                let whole = match parsed.map_or(Whole::Void, |set| run.whole(&entry, set)) {
+                    Whole::Yes(set) => Some(set),
+                    Whole::Void => None,
+                    // A verdict of "failed" is carried out without them.
+                    Whole::Before if !outcome.pass => None,
+                    Whole::Before => return self.begin_earlier(seqno),
+                };
                 self.feed.failed += !outcome.pass as u64;
                 self.feed.delivered = seqno;
                 self.feed.delivered_time = entry.time;
@@ -358,6 +374,19 @@ impl Engine {
             EntryKind::Piece => run.piece(&entry),
             EntryKind::Noop | EntryKind::Membership | EntryKind::Policy | EntryKind::Note => {}
         }
+        Ok(())
+    }
+
+    /// The pieces of the write-set at this seqno lie before the run's beginning: begins at the log's beginning.
+    fn begin_earlier(&mut self, seqno: Seqno) -> Result<(), String> {
+        let bases: Vec<State> = self.order.segment_bases().take(1).cloned().collect();
+        let began = self.feed.run.as_ref().map_or(0, |run| run.base);
+        if bases.first().is_none_or(|first| first.index >= began) {
+            return Err(format!("the pieces of the write-set at seqno {seqno} lie before this member's log"));
+        }
+        let (delivered, view) = (self.feed.delivered, self.feed.view.clone());
+        self.feed.start(&bases, self.order.committed_state(), delivered)?;
+        self.feed.view = view;
         Ok(())
     }
 

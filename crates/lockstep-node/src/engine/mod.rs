@@ -280,7 +280,7 @@ impl Engine {
             ReadFor::Peer(id) => self.order.fetched(self.now, id, from, entries),
             ReadFor::Feed => {
                 if let Err(text) = self.feed.fetched(from, entries) {
-                    self.fail(&text);
+                    self.needs_state(&text);
                 }
             }
         }
@@ -411,6 +411,14 @@ impl Engine {
     pub(crate) fn take(&mut self, effects: &mut Vec<Effect>, deliveries: &mut Vec<Delivery>) {
         effects.append(&mut self.effects);
         deliveries.append(&mut self.deliveries);
+    }
+
+    /// The log cannot supply what the database lacks, and a running server cannot take a copy: the front end is told to
+    /// give up its position, so that the next start takes a state transfer.
+    fn needs_state(&mut self, text: &str) {
+        let text = format!("{text}: a state transfer is needed; start this server again");
+        self.deliver(Delivery::StateFailed(text.clone()));
+        self.fail(&text);
     }
 
     /// This node cannot go on: it says so, refuses everything, and leaves.

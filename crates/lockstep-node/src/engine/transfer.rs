@@ -9,6 +9,8 @@ use lockstep_core::{Gtid, MemberId, Seqno};
 
 /// Nobody can donate right now: ask again.
 pub(super) const AGAIN: i32 = -11;
+/// The donor has taken the request.
+const ACCEPTED: i32 = 1;
 /// The named donor is not there.
 const UNREACHABLE: i32 = -113;
 /// How often a joiner asks again.
@@ -137,6 +139,10 @@ impl Engine {
         position: Seqno,
         request: Bytes,
     ) {
+        let accepted = NodeMessage::Donated { code: ACCEPTED, gtid: Gtid::UNDEFINED, text: String::new() };
+        if self.donations.iter().any(|d| d.joiner == joiner) {
+            return self.tell(joiner, &accepted);
+        }
         let free = matches!(self.local_state(), LocalState::Synced | LocalState::Joined);
         if !free || self.leaving {
             return self.tell(joiner, &refusal(AGAIN, "the donor is busy"));
@@ -144,6 +150,7 @@ impl Engine {
         self.donation_ids += 1;
         let id = self.donation_ids;
         self.donations.push(Donation { id, joiner, at_least, position, request, handed_over: false });
+        self.tell(joiner, &accepted);
     }
 
     /// The front end's server has sent its state, or could not.
@@ -175,22 +182,40 @@ impl Engine {
         let name = self.name_of(&from);
         let again = self.now + ASK_AGAIN;
         let Some(pending) = &mut self.state_request else { return };
-        if code == 0 {
-            pending.ask_at = None;
-            pending.donor_id = None;
-            self.log(Level::Info, format!("{name} has sent its state up to {gtid}"));
-        } else if code == AGAIN {
-            pending.ask_at = Some(again);
-            self.log(Level::Info, format!("no donor yet ({text}): asks again"));
-        } else {
-            self.state_request = None;
-            self.deliver(Delivery::StateFailed(format!("{name}: {text} (code {code})")));
+        // While somebody donates, nobody else's word counts: two copies over each other would be none.
+        if pending.donor_id.is_some_and(|donor| donor != from) {
+            return;
+        }
+        match code {
+            ACCEPTED => {
+                pending.ask_at = None;
+                pending.donor_id = Some(from);
+                self.log(Level::Info, format!("{name} donates"));
+            }
+            0 => self.log(Level::Info, format!("{name} has sent its state up to {gtid}")),
+            AGAIN => {
+                pending.ask_at = Some(again);
+                pending.donor_id = None;
+                self.log(Level::Info, format!("no donor yet ({text}): asks again"));
+            }
+            _ => {
+                self.state_request = None;
+                self.deliver(Delivery::StateFailed(format!("{name}: {text} (code {code})")));
+            }
         }
     }
 
-    pub(super) fn donor_may_be_gone(&mut self, _id: MemberId) {
-        // The joiner's own script notices that its stream broke off; nothing to do but to forget the donation.
-        self.donations.retain(|d| d.handed_over || d.joiner != _id);
+    /// A peer's connection has ended. A donor that had begun to send breaks its stream off, which the own server's
+    /// script notices; one that had not is replaced.
+    pub(super) fn donor_may_be_gone(&mut self, id: MemberId) {
+        self.donations.retain(|d| d.handed_over || d.joiner != id);
+        let again = self.now + ASK_AGAIN;
+        if let Some(pending) = &mut self.state_request
+            && pending.donor_id == Some(id)
+        {
+            pending.donor_id = None;
+            pending.ask_at = Some(again);
+        }
     }
 
     /// The database has been filled (or could not be).
