@@ -349,6 +349,9 @@ impl Runtime {
             }
             Effect::Left => {
                 self.links.clear(&mut self.reactor, "this member has left the cluster");
+                // Those that still know this address would show it to their servers again and again.
+                self.reactor.unlisten();
+                self.listening = false;
                 for reply in self.leaving.drain(..) {
                     reply.set(());
                 }
