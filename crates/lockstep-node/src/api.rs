@@ -247,6 +247,9 @@ pub enum Delivery {
     /// The state transfer that was asked for cannot be had (no donor, the donor failed): text for the log. The node
     /// goes on trying only if `request_state` is called again.
     StateFailed(String),
+    /// This node cannot go on (a text for people, which the log has had already): the front end leaves. Where the
+    /// database is the reason, [`Delivery::StateFailed`] has come before.
+    Failed(String),
     /// This member has caught up (`synced_cb`).
     Synced,
     /// No delivery follows.

@@ -203,7 +203,8 @@ impl Node {
             (config.logger)(Level::Info, &text);
         }
         let id = Uuid(recovered.identity.member_id);
-        let incarnation = recovered.identity.incarnation;
+        // Each connection of this process is a life of its own: the low bits count them.
+        let incarnation = recovered.identity.incarnation << 20;
         let vote = lockstep_core::order::Vote {
             term: recovered.vote.term,
             voted_for: recovered.vote.voted_for.map(Uuid),
@@ -387,7 +388,12 @@ impl Node {
 
     /// The next delivery, first in, first out. `None` after `timeout`; [`Delivery::Closed`] for ever after the end.
     pub fn next(&self, timeout: Option<Duration>) -> Option<Delivery> {
-        self.shared.deliveries.next(timeout)
+        let delivery = self.shared.deliveries.next(timeout);
+        // It may have been full: what is left in the log is taken up again.
+        if self.shared.deliveries.is_half_full() {
+            self.shared.waker.wake();
+        }
+        delivery
     }
 
     /// What [`Node::next`] returned last that is not a write-set has been handled: others may be taken.

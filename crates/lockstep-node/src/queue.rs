@@ -21,10 +21,20 @@ pub(crate) struct Deliveries {
     inner: Mutex<Inner>,
     wake: Condvar,
     len: AtomicUsize,
+    bytes: AtomicUsize,
 }
 
 /// Beyond this many the engine stops delivering: the rest stays in the log.
 const LIMIT: usize = 16 * 1024;
+/// Or bytes.
+const BYTES: usize = 64 << 20;
+
+fn size(delivery: &Delivery) -> usize {
+    match delivery {
+        Delivery::Ordered(ordered) => ordered.writeset.data.len(),
+        _ => 0,
+    }
+}
 
 impl Deliveries {
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -34,6 +44,7 @@ impl Deliveries {
     pub(crate) fn open(&self) {
         let mut inner = self.lock();
         inner.items.clear();
+        self.bytes.store(0, Ordering::Relaxed);
         inner.closed = false;
         inner.alone = false;
         self.len.store(0, Ordering::Relaxed);
@@ -46,6 +57,7 @@ impl Deliveries {
         }
         let mut inner = self.lock();
         let n = batch.len();
+        self.bytes.fetch_add(batch.iter().map(size).sum(), Ordering::Relaxed);
         inner.items.extend(batch.drain(..));
         self.len.store(inner.items.len(), Ordering::Relaxed);
         let wake = n.min(inner.waiting);
@@ -71,8 +83,12 @@ impl Deliveries {
         self.len.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.len() == LIMIT / 2
+    }
+
     pub(crate) fn full(&self) -> bool {
-        self.len() >= LIMIT
+        self.len() >= LIMIT || self.bytes.load(Ordering::Relaxed) >= BYTES
     }
 
     /// The next one. `None` after `timeout`.
@@ -85,9 +101,10 @@ impl Deliveries {
             {
                 inner.alone = !matches!(item, Delivery::Ordered(_) | Delivery::Closed);
                 self.len.store(inner.items.len(), Ordering::Relaxed);
+                self.bytes.fetch_sub(size(&item), Ordering::Relaxed);
                 return Some(item);
             }
-            if inner.closed && inner.items.is_empty() {
+            if inner.closed && inner.items.is_empty() && !inner.alone {
                 return Some(Delivery::Closed);
             }
             inner.waiting += 1;

@@ -93,7 +93,11 @@ impl Runtime {
         let mut deliveries = Vec::new();
         loop {
             let now = self.origin.elapsed().as_micros() as Micros;
-            let nap = Duration::from_micros(self.engine.deadline().saturating_sub(now)).min(NAP);
+            // A round that ended with entries left over is followed by the next one at once.
+            let nap = match self.engine.has_more() && !self.shared.deliveries.full() {
+                true => Duration::ZERO,
+                false => Duration::from_micros(self.engine.deadline().saturating_sub(now)).min(NAP),
+            };
             if let Err(error) = self.reactor.poll(Some(nap), &mut events) {
                 self.engine.fail(&format!("the network cannot be waited for: {error}"));
                 std::thread::sleep(NAP);

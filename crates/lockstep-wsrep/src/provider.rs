@@ -177,13 +177,24 @@ impl Provider {
 
     /// This member is not fit to go on: it leaves, says so in its files, and lets nobody wait.
     pub(crate) fn fail(&self, reason: &str) {
+        self.stop_with(reason, true);
+    }
+
+    /// Out of the cluster. `corrupt`: the database cannot be relied on, so that the next start takes a state transfer.
+    pub(crate) fn stop_with(&self, reason: &str, corrupt: bool) {
         if self.failed.swap(true, Ordering::SeqCst) {
             return;
         }
-        self.log.error(format!(
-            "{reason}: this member leaves the cluster and must be started again, to take a state transfer"
-        ));
-        self.note(self.state_file.mark_corrupt());
+        if corrupt {
+            self.log.error(format!(
+                "{reason}: this member leaves the cluster and must be started again, to take a state transfer"
+            ));
+            self.note(self.state_file.mark_corrupt());
+        } else {
+            self.log.error(format!(
+                "{reason}: this member leaves the cluster; mend the cause and start it again"
+            ));
+        }
         if let Some(node) = self.node() {
             node.fail(reason);
         }

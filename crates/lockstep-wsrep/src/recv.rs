@@ -241,6 +241,11 @@ impl Provider {
                 self.handled();
                 Next::Again
             }
+            Delivery::Failed(text) => {
+                self.stop_with(&text, false);
+                self.handled();
+                Next::Again
+            }
             Delivery::Synced => match self.drain(self.taken.load(Ordering::SeqCst)) {
                 Ok(()) => Next::Synced,
                 Err(()) => {

@@ -147,6 +147,15 @@ impl Order {
         self.outbox.push(kind, payload)
     }
 
+    /// Begins a new life: what was proposed before is sent no more (the log may have it all the same), and numbers begin
+    /// again. Without effect unless `incarnation` is above the one before.
+    pub fn renew(&mut self, incarnation: u64) {
+        if incarnation > self.config.incarnation {
+            self.config.incarnation = incarnation;
+            self.outbox = Outbox::default();
+        }
+    }
+
     /// Proposals that are not committed yet: how many, and their bytes.
     pub fn outstanding(&self) -> (usize, usize) {
         let bytes = self.outbox.ends_at(self.outbox.last()) - self.outbox.begins_at;

@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 /// Entries handled in one round: the round must end soon, for acks wait for it.
 const ENTRIES_PER_ROUND: usize = 1024;
+/// And bytes.
+const BYTES_PER_ROUND: usize = 16 << 20;
 /// Bytes of old entries read from the log at a time.
 const READ_BYTES: usize = 4 << 20;
 /// Pieces kept for one member: what the largest write-set has. The oldest go first, so that what is kept is the same on
@@ -154,6 +156,16 @@ impl Feed {
         self.run = None;
     }
 
+    /// Whether the server has been shown a Primary view, and takes deliveries.
+    pub(super) fn is_shown(&self) -> bool {
+        self.run.is_some() && !self.announce
+    }
+
+    /// Whether there is more to deliver at once.
+    pub(crate) fn is_behind(&self, deliverable: Index) -> bool {
+        self.run.as_ref().is_some_and(|run| run.next <= deliverable && !run.reading)
+    }
+
     /// Whether everything up to the position has been certified, so that what follows is delivered.
     pub(super) fn is_running(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.seqno >= self.delivered) && !self.announce
@@ -258,7 +270,11 @@ impl Engine {
         if !self.phase.is_primary() {
             return;
         }
+        let mut bytes = 0;
         for _ in 0..ENTRIES_PER_ROUND {
+            if bytes > BYTES_PER_ROUND {
+                break;
+            }
             if self.feed.announce
                 && self.feed.run.as_ref().is_some_and(|run| run.seqno >= self.feed.delivered)
             {
@@ -290,6 +306,7 @@ impl Engine {
                     }
                 },
             };
+            bytes += entry.size();
             if let Err(text) = self.take_entry(entry) {
                 return self.needs_state(&text);
             }

@@ -221,6 +221,11 @@ impl Engine {
         at
     }
 
+    /// Whether another round would deliver more even if nothing came in.
+    pub(crate) fn has_more(&self) -> bool {
+        self.phase.is_primary() && self.feed.is_behind(self.order.deliverable())
+    }
+
     /// A frame from a connected peer.
     pub(crate) fn frame(&mut self, from: MemberId, kind: u8, payload: Bytes) {
         let bad = match kind {
@@ -263,6 +268,11 @@ impl Engine {
                 self.find_donor(from, &donor, at_least, position, request);
             }
             NodeMessage::Donate { joiner, at_least, position, request } => {
+                // Only a leader sends members to send their data, and only to members.
+                let to_member = self.order.membership().get(&joiner).is_some();
+                if self.order.leader() != Some(from) || !to_member {
+                    return;
+                }
                 self.asked_to_donate(joiner, at_least, position, request);
             }
             NodeMessage::Donated { code, gtid, text } => self.donated(from, code, gtid, text),
@@ -431,8 +441,11 @@ impl Engine {
         if let Phase::Connecting { .. } = self.phase {
             self.effects.push(Effect::Connected(Err(NodeError::Log(text.to_string()))));
         }
-        let info = self.view_without_quorum();
-        self.deliver(Delivery::View { info, in_log: false });
+        if self.feed.is_shown() {
+            let info = self.view_without_quorum();
+            self.deliver(Delivery::View { info, in_log: false });
+        }
+        self.deliver(Delivery::Failed(text.to_string()));
         self.phase = Phase::Failed(text.to_string());
         let ids: Vec<MemberId> = self.peers.keys().copied().collect();
         for id in ids {
@@ -509,6 +522,7 @@ impl Engine {
     pub(crate) fn refused(&mut self, text: &str) {
         if matches!(self.phase, Phase::Connecting { .. }) && self.peers.is_empty() {
             self.phase = Phase::Idle;
+            self.forget_peers();
             self.effects.push(Effect::Connected(Err(NodeError::Refused(text.to_string()))));
         }
     }

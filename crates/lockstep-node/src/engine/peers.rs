@@ -97,6 +97,7 @@ impl Engine {
         self.peers.insert(id, Peer { hello, health: None });
         self.order.peer_up(self.now, id);
         self.look_at_duties();
+        self.donor_is_back(id);
         let addresses: Vec<String> = self
             .order
             .membership()
@@ -109,6 +110,14 @@ impl Engine {
         self.tell(id, &NodeMessage::Peers(addresses));
         let health = self.health();
         self.tell(id, &NodeMessage::Health(health));
+    }
+
+    /// No connection is left: this member has left, or does not join.
+    pub(super) fn forget_peers(&mut self) {
+        for id in std::mem::take(&mut self.peers).into_keys() {
+            self.order.peer_down(self.now, id);
+        }
+        self.gone.clear();
     }
 
     /// A connection has ended.

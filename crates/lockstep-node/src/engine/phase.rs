@@ -94,6 +94,8 @@ impl Engine {
         }
         self.cluster = args.cluster.clone();
         self.me.view_uuid = view_uuid;
+        self.me.incarnation += 1;
+        self.order.renew(self.me.incarnation);
         self.leaving = false;
         self.left_at = None;
         self.told = None;
@@ -142,6 +144,7 @@ impl Engine {
                 let text =
                     format!("no primary component within {} s: {}", args.timeout.as_secs(), self.missing());
                 self.phase = Phase::Idle;
+                self.forget_peers();
                 self.effects.push(Effect::Connected(Err(NodeError::Timeout(text))));
             } else if self.now >= say {
                 let text = format!("waiting for a primary component: {}", self.missing());
@@ -262,7 +265,7 @@ impl Engine {
             self.log(Level::Warn, format!("the majority is lost: non-Primary ({})", self.missing()));
             self.wake_all(false);
             // A server that is being filled, or has not been shown its first view, must not be shown this one.
-            if self.feed.is_running() {
+            if self.feed.is_shown() {
                 let info = self.view_without_quorum();
                 self.deliver(Delivery::View { info, in_log: false });
             }
@@ -422,7 +425,7 @@ impl Engine {
         self.lagging = false;
         self.donations.clear();
         self.state_request = None;
-        self.peers.clear();
+        self.forget_peers();
         self.effects.push(Effect::Left);
     }
 }

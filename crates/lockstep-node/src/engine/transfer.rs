@@ -15,6 +15,8 @@ const ACCEPTED: i32 = 1;
 const UNREACHABLE: i32 = -113;
 /// How often a joiner asks again.
 const ASK_AGAIN: Micros = 1_000_000;
+/// A donor that is not connected for so long has gone.
+const DONOR_PATIENCE: Micros = 15_000_000;
 
 /// A donation of this member.
 #[derive(Debug)]
@@ -57,6 +59,7 @@ impl Engine {
                 request: pending.request.clone(),
             };
             pending.ask_at = Some(self.now + 10 * ASK_AGAIN);
+            pending.donor_id = None;
             self.tell(leader, &message);
         }
         let delivered = self.feed.delivered();
@@ -139,9 +142,8 @@ impl Engine {
         position: Seqno,
         request: Bytes,
     ) {
-        let accepted = NodeMessage::Donated { code: ACCEPTED, gtid: Gtid::UNDEFINED, text: String::new() };
         if self.donations.iter().any(|d| d.joiner == joiner) {
-            return self.tell(joiner, &accepted);
+            return self.tell(joiner, &accepted());
         }
         let free = matches!(self.local_state(), LocalState::Synced | LocalState::Joined);
         if !free || self.leaving {
@@ -150,7 +152,7 @@ impl Engine {
         self.donation_ids += 1;
         let id = self.donation_ids;
         self.donations.push(Donation { id, joiner, at_least, position, request, handed_over: false });
-        self.tell(joiner, &accepted);
+        self.tell(joiner, &accepted());
     }
 
     /// The front end's server has sent its state, or could not.
@@ -209,12 +211,25 @@ impl Engine {
     /// script notices; one that had not is replaced.
     pub(super) fn donor_may_be_gone(&mut self, id: MemberId) {
         self.donations.retain(|d| d.handed_over || d.joiner != id);
-        let again = self.now + ASK_AGAIN;
+        // A connection may break while the donor's script goes on: two copies over each other would be none.
+        let patience = self.now + DONOR_PATIENCE;
         if let Some(pending) = &mut self.state_request
             && pending.donor_id == Some(id)
         {
-            pending.donor_id = None;
-            pending.ask_at = Some(again);
+            pending.ask_at = Some(patience);
+        }
+    }
+
+    /// A peer is connected (again).
+    pub(super) fn donor_is_back(&mut self, id: MemberId) {
+        if let Some(pending) = &mut self.state_request
+            && pending.donor_id == Some(id)
+        {
+            pending.ask_at = None;
+        }
+        let joiners = self.donations.iter().filter(|d| d.joiner == id).count();
+        if joiners > 0 {
+            self.tell(id, &accepted());
         }
     }
 
@@ -245,6 +260,10 @@ impl Engine {
             Err(text) => self.fail(&text),
         }
     }
+}
+
+fn accepted() -> NodeMessage {
+    NodeMessage::Donated { code: ACCEPTED, gtid: Gtid::UNDEFINED, text: String::new() }
 }
 
 fn refusal(code: i32, text: &str) -> NodeMessage {

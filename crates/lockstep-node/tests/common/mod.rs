@@ -110,7 +110,7 @@ impl Server {
                         let gtid = Gtid { uuid: n.history(), seqno: n.last_committed() };
                         n.donation_done(id, Ok(gtid));
                     }
-                    Delivery::StateFailed(text) => panic!("{text}"),
+                    Delivery::StateFailed(text) | Delivery::Failed(text) => panic!("{text}"),
                     Delivery::Synced => s.store(true, Ordering::SeqCst),
                     Delivery::Closed => return,
                 }
