@@ -176,14 +176,37 @@ fn start(dir: &Path, install: &Installation, servers: &mut [Server], running: us
     }
     // A cluster that was stopped, or parts of one: nobody needs to be told who goes first.
     for server in servers.iter_mut().filter(|s| s.pid().is_none()) {
+        // One that an interrupted first start never came to joins now.
+        install.make_dir(&server.datadir(), 0o755).map_err(text)?;
         server.spawn(&[]).map_err(text)?;
     }
     for server in servers.iter_mut() {
         let step = Step::start(&format!("{}: starting", server.name()));
-        server.wait_ready(READY_TIMEOUT).map_err(text)?;
+        ready(server, &[])?;
         step.done("synced");
     }
     Ok(())
+}
+
+/// Waits until a server that was spawned is a synced member. Its ports are among those that the kernel also gives to
+/// outgoing connections: one that is taken just now is tried again.
+fn ready(server: &mut Server, args: &[&str]) -> Result<(), String> {
+    let mut tries = 0;
+    loop {
+        let error = match server.wait_ready(READY_TIMEOUT) {
+            Ok(()) => return Ok(()),
+            Err(error) => error.to_string(),
+        };
+        tries += 1;
+        if tries > 5 || server.is_running() || !error.contains("Address already in use") {
+            return Err(format!(
+                "{error}\nMend the cause and run `make up` again: it goes on from here. To start afresh: `make down`, then \
+                 remove the folder of the data"
+            ));
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        server.spawn(args).map_err(text)?;
+    }
 }
 
 /// Whether a data directory holds the log of a member: it was in a cluster before.
@@ -209,13 +232,13 @@ fn start_first_time(install: &Installation, servers: &mut [Server]) -> Result<()
             }
             let step = Step::start("n1: starting as the first member");
             server.spawn(&["--wsrep-new-cluster"]).map_err(text)?;
-            server.wait_ready(READY_TIMEOUT).map_err(text)?;
+            ready(server, &["--wsrep-new-cluster"])?;
             step.done("synced");
         } else {
             install.make_dir(&datadir, 0o755).map_err(text)?;
             let step = Step::start(&format!("{}: joining, with a copy of the database", server.name()));
             server.spawn(&[]).map_err(text)?;
-            server.wait_ready(READY_TIMEOUT).map_err(text)?;
+            ready(server, &[])?;
             step.done("synced");
         }
     }
