@@ -289,10 +289,15 @@ impl Provider {
         self.counters.apply_window.add((highest - low).max(0) as u64);
 
         if self.is_lost_commit(&ordered) {
-            self.fail(&format!(
-                "the streaming transaction that commits at seqno {seqno} was given up here when the majority was lost, \
-                 and its earlier fragments with it"
-            ));
+            // What was done before this seqno is whole, and the fragments are in the server's store: the next start
+            // goes on from here by the log, and commits all of them.
+            self.stop_with(
+                &format!(
+                    "the streaming transaction that commits at seqno {seqno} was given up here when the majority was \
+                     lost, and the others commit it"
+                ),
+                false,
+            );
             return Next::Again;
         }
         let given = ordered.writeset.meta.flags;
