@@ -96,11 +96,15 @@ impl Order {
 
     /// A voter of the membership in force campaigns. So does one that an entry takes out that is not known to be
     /// committed: it may be the only one that has the entry, and so the only one that can win, as the others can if
-    /// the entry is lost. It counts the votes of the voters in force, not its own.
+    /// the entry is lost. It counts the votes of the voters in force, not its own. After a restart the commit index
+    /// may be known too low, so any membership from there on that lets it vote will do.
     fn may_campaign(&self) -> bool {
         let (id, log) = (&self.config.id, &self.log);
+        if !log.exists() || log.tail.membership.is_voter(id) {
+            return log.exists();
+        }
         let open = log.tail.membership_index > log.commit();
-        log.exists() && (log.tail.membership.is_voter(id) || (open && log.committed.membership.is_voter(id)))
+        open && (log.committed.membership.is_voter(id) || log.open_memberships().any(|m| m.is_voter(id)))
     }
 
     pub(super) fn tick_election(&mut self) {

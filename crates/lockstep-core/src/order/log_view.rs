@@ -1,6 +1,7 @@
 //! The log as the core sees it: two folds of it, the runs of its terms, and its recent entries.
 
-use crate::codec::DecodeError;
+use crate::codec::{DecodeError, Reader};
+use crate::members::Membership;
 use crate::state::State;
 use crate::types::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -36,7 +37,7 @@ pub(super) struct LogView {
 impl LogView {
     /// No log: nothing can be appended before a base is given.
     pub(super) fn empty() -> LogView {
-        let nothing = State::genesis(Uuid::NIL, SEQNO_UNDEFINED, crate::members::Membership::default());
+        let nothing = State::genesis(Uuid::NIL, SEQNO_UNDEFINED, Membership::default());
         LogView {
             bases: VecDeque::new(),
             committed: nothing.clone(),
@@ -153,6 +154,13 @@ impl LogView {
     pub(super) fn entry(&self, index: Index) -> Option<&Entry> {
         let at = index.checked_sub(self.cached_from())?;
         self.cache.get(usize::try_from(at).ok()?)
+    }
+
+    /// The memberships of the entries that are not known to be committed, ascending.
+    pub(super) fn open_memberships(&self) -> impl Iterator<Item = Membership> + '_ {
+        let skip = (self.committed.index + 1 - self.cached_from()) as usize;
+        let entries = self.cache.range(skip..).filter(|entry| entry.kind == EntryKind::Membership);
+        entries.filter_map(|entry| Membership::decode(&mut Reader::new(entry.payload.clone())).ok())
     }
 
     /// Entries from memory, from `from` to `to` at most: at least one, else up to `max_bytes`.

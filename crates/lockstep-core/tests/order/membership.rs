@@ -274,3 +274,37 @@ fn a_member_taken_out_by_an_open_entry_still_campaigns() {
     assert_eq!(net.order(1).role(), Role::Follower);
     assert_eq!(net.delivered(1), ["x"]);
 }
+
+/// The same, where the commit index that it kept is older than its promotion: neither the membership there nor the one
+/// in force lets it vote. Found by the simulator.
+#[test]
+fn a_member_taken_out_by_an_open_entry_still_campaigns_with_an_old_commit_index() {
+    let learner = || voters([2]).with(member(1, MemberRole::Learner));
+    let mut net = Net::new(2);
+    net.elect(2);
+    net.settle();
+    change(&mut net, 2, learner()).unwrap();
+    net.settle();
+    net.run(HEARTBEAT);
+    let hint = net.order(1).commit();
+    change(&mut net, 2, voters([1, 2])).unwrap();
+    net.settle();
+    net.run(HEARTBEAT);
+    let now = net.now;
+    net.order(2).transfer_leadership(now, id(1)).unwrap();
+    net.run(ELECTION);
+    assert_eq!(net.leader(), Some(1));
+    net.isolate(2);
+    change(&mut net, 1, learner()).unwrap();
+    net.settle();
+    net.crash(1);
+    net.node(1).disk.commit_hint = hint;
+    net.heal();
+    net.restart(1);
+    assert!(!net.order(1).committed_state().membership.is_voter(&id(1)));
+    assert!(!net.order(1).tail_state().membership.is_voter(&id(1)));
+    net.propose(2, "x");
+    net.run(8 * ELECTION);
+    assert_eq!(net.leader(), Some(2));
+    assert_eq!(net.delivered(1), ["x"]);
+}
