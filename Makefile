@@ -2,6 +2,7 @@
 # make down    stop them
 # make test    everything: check, build, unit tests, simulator, provider tests, real servers
 # make check   format, clippy, licences and sources of dependencies
+# make soak    members that come and go under load, through the C ABI: SECONDS_EACH=120
 # make sim     the simulator: MINUTES=10, SEED=n to replay one history
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -77,8 +78,18 @@ sim-short:
 
 host:
 	$(call say,provider through the C ABI)
-	@$(CARGO) test $(LOCKED) -p lockstep-host
+	@LOCKSTEP_PROVIDER=$(abspath $(TARGET))/release/liblockstep.so LOCKSTEP_HOST_REQUIRE=1 \
+		$(CARGO) test $(LOCKED) -p lockstep-host
 
 servers:
 	$(call say,real servers (some minutes))
 	@$(CARGO) test $(LOCKED) -p lockstep-lab --features servers --test servers -- --test-threads=1
+
+SECONDS_EACH ?= 120
+
+.PHONY: soak
+soak: build
+	$(call say,members that come and go under load)
+	@LOCKSTEP_PROVIDER=$(abspath $(TARGET))/release/liblockstep.so LOCKSTEP_HOST_REQUIRE=1 \
+		LOCKSTEP_HOST_SECONDS=$(SECONDS_EACH) \
+		$(CARGO) test $(LOCKED) -p lockstep-host --features soak --test endurance
