@@ -101,7 +101,8 @@ pub(crate) fn alone() -> MutexGuard<'static, Option<Cluster>> {
 /// A session in database `test` of member `n` (from 0), whose reads are causal.
 pub(crate) fn session(cluster: &Cluster, n: usize) -> Result<Client, LabError> {
     let mut client = cluster.servers[n].client()?;
-    client.run(&["SET SESSION wsrep_sync_wait = 15", "USE test"])?;
+    // USE does not wait, so a read before it does: another member may just have made the database.
+    client.run(&["SET SESSION wsrep_sync_wait = 15", "SELECT COUNT(*) FROM mysql.db", "USE test"])?;
     Ok(client)
 }
 
