@@ -220,34 +220,52 @@ impl Status {
         gauge("log_bytes", "", self.log.bytes as f64, "Bytes of the log on disk.");
         gauge("submissions_waiting", "", self.own.waiting as f64, "Submissions that wait for their place.");
         gauge("deliveries_queued", "", self.own.queued as f64, "Deliveries that wait for an applier.");
-        for member in &self.members {
-            let labels = format!("{{name=\"{}\"}}", member.name.replace('\\', "\\\\").replace('"', "\\\""));
-            gauge(
-                "member_applied",
-                &labels,
-                member.applied as f64,
-                "The last seqno that the member's server finished.",
-            );
-            gauge(
-                "member_lag_trx",
-                &labels,
-                member.lag_trx as f64,
-                "Seqnos that the member is behind; -1 unknown.",
-            );
-            gauge(
-                "member_up",
-                &labels,
-                (member.state != "Disconnected") as u8 as f64,
-                "Whether it is connected.",
-            );
-            gauge("member_leads", &labels, (member.role == "leader") as u8 as f64, "Whether it leads.");
-            if let Some(rtt) = member.rtt_us {
-                gauge("member_rtt_seconds", &labels, rtt as f64 / 1e6, "Round-trip time to the member.");
+        // The text format wants all samples of one metric together.
+        type Sample = fn(&MemberStatus) -> Option<f64>;
+        let of_members: [(&str, &str, Sample); 5] = [
+            ("member_applied", "The last seqno that the member's server finished.", |m| {
+                Some(m.applied as f64)
+            }),
+            ("member_lag_trx", "Seqnos that the member is behind; -1 unknown.", |m| Some(m.lag_trx as f64)),
+            ("member_up", "Whether it is connected.", |m| Some((m.state != "Disconnected") as u8 as f64)),
+            ("member_leads", "Whether it leads.", |m| Some((m.role == "leader") as u8 as f64)),
+            ("member_rtt_seconds", "Round-trip time to the member.", |m| {
+                m.rtt_us.map(|rtt| rtt as f64 / 1e6)
+            }),
+        ];
+        for (name, help, sample) in of_members {
+            for member in &self.members {
+                let Some(value) = sample(member) else { continue };
+                let labels =
+                    format!("{{name=\"{}\"}}", member.name.replace('\\', "\\\\").replace('"', "\\\""));
+                gauge(name, &labels, value, help);
             }
         }
         for (name, value) in more {
             gauge(name, "", *value, "A number of the front end.");
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_samples_of_a_metric_stand_together() {
+        let member =
+            |name: &str| MemberStatus { name: name.into(), rtt_us: Some(7), ..MemberStatus::default() };
+        let status = Status { members: vec![member("a\"b"), member("n2")], ..Status::default() };
+        let text = status.prometheus(&[("x", 1.0)]);
+        let mut seen: Vec<&str> = Vec::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap_or_default();
+            if seen.last() != Some(&name) {
+                assert!(!seen.contains(&name), "{name} comes twice");
+                seen.push(name);
+            }
+        }
+        assert!(text.contains(r#"lockstep_member_up{name="a\"b"} 1"#), "{text}");
     }
 }

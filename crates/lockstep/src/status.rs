@@ -51,8 +51,8 @@ pub(crate) fn table(status: &Status) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
-        "cluster {} · {primary} · policy {} · leader {leader} (term {}) · history {}",
-        cluster.name, cluster.policy, cluster.term, cluster.uuid
+        "cluster {} as {} sees it · {primary} · policy {} · leader {leader} (term {}) · history {}",
+        cluster.name, status.own.name, cluster.policy, cluster.term, cluster.uuid
     );
     if let Some(failure) = &status.own.failure {
         let _ = writeln!(out, "{} cannot go on: {failure}", status.own.name);
@@ -166,7 +166,7 @@ mod tests {
     fn the_table_has_a_line_for_each_member() {
         let text = table(&sample());
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("cluster demo · Primary"), "{text}");
+        assert!(lines[0].starts_with("cluster demo as n1 sees it · Primary"), "{text}");
         assert!(lines[2].starts_with("n1      leader"), "{text}");
         assert!(lines[3].starts_with("second  voter") && lines[3].contains("150 µs"), "{text}");
         assert!(lines[4].contains("Disconnected") && lines[4].contains('?'), "{text}");
