@@ -122,13 +122,15 @@ impl Runtime {
             let hurry = self.shared.hurry.load(Ordering::Acquire) > 0;
             self.engine.round(hurry || !self.shared.deliveries.full());
             self.engine.take(&mut effects, &mut deliveries);
+            // Before anybody is told: who hears that it is Synced must not read that it is Joined.
+            let changed = self.publish_state();
             for effect in effects.drain(..) {
                 self.effect(effect);
             }
             // Those who were woken find their turn in commit order open: deliveries go out in seqno order, too.
             self.deliver(&mut deliveries);
             self.reactor.flush();
-            self.publish(now);
+            self.publish(now, changed);
             if stop {
                 break;
             }
@@ -148,12 +150,17 @@ impl Runtime {
         }
     }
 
-    fn publish(&mut self, now: Micros) {
+    /// What the front end's threads look at before each of their steps. Whether the state has changed.
+    fn publish_state(&mut self) -> bool {
         let shared = &self.shared;
         let state = self.engine.local_state();
-        let changed = shared.state.swap(state as u8, Ordering::AcqRel) != state as u8;
         shared.primary.store(self.engine.phase.is_primary(), Ordering::Release);
         shared.delivered.store(self.engine.feed.delivered(), Ordering::Release);
+        shared.state.swap(state as u8, Ordering::AcqRel) != state as u8
+    }
+
+    fn publish(&mut self, now: Micros, changed: bool) {
+        let shared = &self.shared;
         shared.cert_keys.store(self.engine.feed.keys() as u64, Ordering::Relaxed);
         shared.cert_window.store(self.engine.feed.window(), Ordering::Relaxed);
         if !changed && now < self.published + PUBLISH {
