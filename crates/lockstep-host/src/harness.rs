@@ -58,6 +58,7 @@ pub type CallResult = Result<Value, CallError>;
 /// An answer that is still to come.
 pub struct Pending {
     what: String,
+    pid: u32,
     receiver: Receiver<Value>,
     early: Option<Value>,
 }
@@ -82,7 +83,10 @@ impl Pending {
                 )),
                 None => Ok(reply["ok"].clone()),
             },
-            Err(RecvTimeoutError::Timeout) => Err(CallError::Timeout(self.what)),
+            Err(RecvTimeoutError::Timeout) => {
+                show_threads(&self.what, self.pid);
+                Err(CallError::Timeout(self.what))
+            }
             Err(RecvTimeoutError::Disconnected) => Err(CallError::Gone(self.what)),
         }
     }
@@ -93,6 +97,16 @@ impl Pending {
             self.early = self.receiver.recv_timeout(time).ok();
         }
         self.early.is_none()
+    }
+}
+
+/// Says where each thread of a process stands that does not answer; needs `gdb`, says nothing without.
+fn show_threads(what: &str, pid: u32) {
+    let pid = pid.to_string();
+    let output =
+        Command::new("gdb").args(["-p", &pid, "-batch", "-nx", "-ex", "thread apply all bt 24"]).output();
+    if let Ok(output) = output {
+        eprintln!("---- no answer to {what}, process {pid}:\n{}", String::from_utf8_lossy(&output.stdout));
     }
 }
 
@@ -169,7 +183,7 @@ impl Member {
         if !written {
             lock(&self.waiting).remove(&id);
         }
-        Pending { what, receiver, early: None }
+        Pending { what, pid: self.pid(), receiver, early: None }
     }
 
     /// Runs a command on a client.

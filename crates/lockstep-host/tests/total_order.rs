@@ -219,6 +219,34 @@ fn desync_and_resync(cluster: &mut Cluster) {
     assert_eq!(state, 4);
 }
 
+/// A transaction that fails certification takes its place in the order all the same, which moves the database's position.
+fn a_pause_stops_what_has_failed(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let (a, b) = (cluster.member(0), cluster.member(1));
+    b.on("s", "begin", json!({})).unwrap();
+    b.on("s", "put", json!({ "row": "t/2", "value": "second" })).unwrap();
+    b.on("s", "refer", json!({ "row": "t/1", "key": "exclusive" })).unwrap();
+    b.ask("hold", json!({ "point": "apply" })).unwrap();
+    b.ask("hold", json!({ "point": "after_certify" })).unwrap();
+    let first = a.put("s", "t/1", "first").unwrap();
+    b.ask("wait_held", json!({ "point": "apply" })).unwrap();
+    let lost = b.send("s", "commit", json!({}));
+    std::thread::sleep(Duration::from_millis(100));
+    b.ask("let_go", json!({ "point": "apply" })).unwrap();
+    b.ask("wait_held", json!({ "point": "after_certify" })).unwrap();
+    b.ask("wait_seqno", json!({ "seqno": first["seqno"] })).unwrap();
+
+    // Whether the pause waits for the loser or stops it is the provider's choice.
+    let pause = b.send("p", "pause", json!({}));
+    std::thread::sleep(Duration::from_millis(200));
+    b.ask("let_go", json!({ "point": "after_certify" })).unwrap();
+    let paused = pause.wait().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(b.ask("digest", json!({})).unwrap()["seqno"], paused["seqno"]);
+    b.call("resume", json!({})).unwrap();
+    assert_eq!(code(lost.wait()), "status:TRX_FAIL:ordered");
+}
+
 scenarios! {
     statements_have_one_order: 2,
     a_statement_ends_transactions_in_its_way: 2,
@@ -228,5 +256,6 @@ scenarios! {
     last_committed_follows_what_is_finished: 2,
     a_pause_stops_commits_and_appliers: 2,
     a_pause_waits_for_what_runs: 2,
+    a_pause_stops_what_has_failed: 2,
     desync_and_resync: 2,
 }

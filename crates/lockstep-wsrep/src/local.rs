@@ -2,7 +2,7 @@
 //! sends and counts.
 
 use crate::files::{gtid_out, uuid_out};
-use crate::monitor::Stop;
+use crate::monitor::{Interrupt, Stop};
 use crate::provider::Provider;
 use crate::trx::{Handle, Place, Release, Remote, Slot, State, Trx, Turn};
 use lockstep_abi::*;
@@ -349,13 +349,20 @@ impl Provider {
             Turn::Wait { seqno, interruptible } => {
                 // A transaction that is aborted keeps its turn, and takes it later, on its way to replay or rollback.
                 let interrupt = interruptible.then_some(&trx.interrupt);
-                match self.order.enter(seqno, interrupt) {
+                match self.take_turn(seqno, interrupt) {
                     Ok(()) => trx.lock().got_turn(),
                     Err(Stop::Interrupted) => trx.lock().lost_turn(),
                     Err(Stop::Failed | Stop::TimedOut) => Status::NODE_FAIL,
                 }
             }
         }
+    }
+
+    /// Waits for the turn of an own transaction. What was not let through the gate when it was certified, because it
+    /// failed or was aborted, comes to it here: its place in the database's position must not move during a pause.
+    fn take_turn(&self, seqno: Seqno, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
+        self.gate.pass(seqno, interrupt)?;
+        self.order.enter(seqno, interrupt)
     }
 
     /// `commit_order_leave`.
@@ -416,7 +423,7 @@ impl Provider {
         };
         let Release { pass_order, finish, keep, committed, status } = trx.lock().release();
         if let Some(seqno) = pass_order
-            && self.order.enter(seqno, None).is_ok()
+            && self.take_turn(seqno, None).is_ok()
         {
             self.order.leave(seqno);
         }
