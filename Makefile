@@ -3,6 +3,7 @@
 # make test    everything: check, build, unit tests, simulator, provider tests, real servers
 # make check   format, clippy, licences and sources of dependencies
 # make soak    members that come and go under load, through the C ABI: SECONDS_EACH=120
+# make bench   the provider beside Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
 # make sim     the simulator: MINUTES=10, SEED=n to replay one history
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -93,3 +94,12 @@ soak: build
 	@LOCKSTEP_PROVIDER=$(abspath $(TARGET))/release/liblockstep.so LOCKSTEP_HOST_REQUIRE=1 \
 		LOCKSTEP_HOST_SECONDS=$(SECONDS_EACH) \
 		$(CARGO) test $(LOCKED) -p lockstep-host --features soak --test endurance
+
+CLIENTS ?= 8,32
+RIVAL ?= /usr/lib/galera/libgalera_smm.so
+
+.PHONY: bench
+bench: SECONDS_EACH = 5
+bench: setup-test
+	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep -p lockstep
+	@$(TARGET)/release/lockstep bench provider --rival $(RIVAL) --clients $(CLIENTS) --seconds $(SECONDS_EACH)

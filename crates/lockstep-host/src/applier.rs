@@ -32,6 +32,9 @@ impl Host {
         data: &[u8],
         meta: &TrxMeta,
     ) -> bool {
+        if self.config.lean {
+            return self.lean_apply(handle, flags, data, meta);
+        }
         self.check_thread(ctx, "apply");
         self.checks.ensure(!meta.gtid.is_undefined(), || format!("apply without a GTID, flags {flags:#x}"));
         let position = self.read_store(|store| store.position());

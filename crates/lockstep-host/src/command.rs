@@ -5,6 +5,7 @@
 
 use crate::client::Trx;
 use crate::host::{Config, Host, HostError, SstMode};
+use crate::lean::{self, LeanLoad};
 use crate::load::{self, Load};
 use crate::log;
 use crate::provider::Stat;
@@ -202,6 +203,7 @@ fn configure(args: &Args<'_>) -> Result<Value, HostError> {
         position,
         journalled: args.flag("journal", true),
         sst,
+        lean: args.flag("lean", false),
     };
     Host::new(config)
         .filter(|host| HOST.set(host).is_ok())
@@ -336,6 +338,8 @@ fn inspection(host: &'static Host, name: &str, args: &Args<'_>) -> Option<Result
                     "capabilities": provider.capabilities() })
         }),
         "options" => host.provider().map(|provider| json!(provider.options_get())),
+        "usage" => Ok(lean::usage()),
+        "ledger" => Ok(host.ledger.describe()),
         "last_committed" => host.provider().map(|provider| {
             let (status, gtid) = provider.last_committed_id();
             json!({ "status": status.name(), "gtid": gtid.to_string(), "seqno": gtid.seqno })
@@ -441,6 +445,15 @@ fn control(host: &'static Host, client: &Client, name: &str, args: &Args<'_>) ->
                 "p50_us": outcome.quantile_us(0.5), "p99_us": outcome.quantile_us(0.99),
             }))
         }
+        "lean_load" => Ok(host.lean_load(LeanLoad {
+            clients: args.int_or("clients", 8).clamp(1, 1024) as usize,
+            duration: Duration::from_millis(args.int_or("millis", 1000).max(1) as u64),
+            keys: args.int_or("keys", 100_000).max(1) as u64,
+            writes: args.int_or("writes", 1).max(1) as u64,
+            bytes: args.int_or("bytes", 512).max(0) as usize,
+            conflict: args.int_or("conflict", 0).clamp(0, 100) as u64,
+            member: args.int_or("member", 0).clamp(0, 63) as u64,
+        })),
         "raw" => raw(host, client, args),
         other => Err(HostError::new("args", format!("no command {other:?}"))),
     }

@@ -126,12 +126,13 @@ pub struct Member {
 }
 
 impl Member {
-    /// Starts `binary` for a member of this name, in `dir`, which is made if it is missing. What the provider
-    /// logs goes to `<dir>/provider.log`.
-    pub fn spawn(binary: &Path, name: &str, dir: &Path) -> std::io::Result<Member> {
+    /// Starts `binary` with `args` for a member of this name, in `dir`, which is made if it is missing. What the
+    /// provider logs goes to `<dir>/provider.log`.
+    pub fn spawn(binary: &Path, args: &[String], name: &str, dir: &Path) -> std::io::Result<Member> {
         std::fs::create_dir_all(dir)?;
         let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("provider.log"))?;
         let mut child = Command::new(binary)
+            .args(args)
             .current_dir(dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -337,6 +338,11 @@ pub struct Node {
     pub options: String,
 }
 
+/// Options for tests: small caches, quick detection of failures.
+const QUICK: &str = "gcache.size=16M; gcache.page_size=4M; evs.inactive_check_period=PT0.2S; \
+                     evs.keepalive_period=PT0.3S; evs.suspect_timeout=PT2S; evs.inactive_timeout=PT4S; \
+                     evs.install_timeout=PT3S; pc.announce_timeout=PT1S";
+
 /// Members on loopback that make one cluster.
 pub struct Cluster {
     /// Which provider.
@@ -345,6 +351,10 @@ pub struct Cluster {
     pub library: PathBuf,
     /// The host's binary.
     pub binary: PathBuf,
+    /// What is between its name and the commands.
+    pub binary_args: Vec<String>,
+    /// Options of every member beside its ports.
+    pub tuning: String,
     /// Directory of all members; deleted when the cluster is dropped, kept when a test fails.
     pub dir: PathBuf,
     /// How the members start.
@@ -375,7 +385,16 @@ impl Cluster {
             nodes.push(Node { name, port, extra: Map::new(), options: String::new() });
         }
         let members = (0..count).map(|_| None).collect();
-        Ok(Cluster { kind, library: library.to_owned(), binary: binary.to_owned(), dir, nodes, members })
+        Ok(Cluster {
+            kind,
+            library: library.to_owned(),
+            binary: binary.to_owned(),
+            binary_args: Vec::new(),
+            tuning: QUICK.into(),
+            dir,
+            nodes,
+            members,
+        })
     }
 
     /// The cluster address that names all members.
@@ -384,19 +403,17 @@ impl Cluster {
         format!("gcomm://{}", all.join(","))
     }
 
-    /// The options of a member: ports of its own, small caches, quick detection of failures.
+    /// The options of a member: ports of its own, and what all have.
     pub fn options(&self, n: usize) -> String {
         let Node { port, options, .. } = &self.nodes[n];
         let mut all = format!(
             "base_host=127.0.0.1; base_port={port}; gmcast.listen_addr=tcp://127.0.0.1:{port}; \
-             ist.recv_addr=tcp://127.0.0.1:{}; gcache.size=16M; gcache.page_size=4M; \
-             evs.inactive_check_period=PT0.2S; evs.keepalive_period=PT0.3S; evs.suspect_timeout=PT2S; \
-             evs.inactive_timeout=PT4S; evs.install_timeout=PT3S; pc.announce_timeout=PT1S",
+             ist.recv_addr=tcp://127.0.0.1:{}",
             port + 1
         );
-        if !options.is_empty() {
+        for more in [&self.tuning, options].into_iter().filter(|more| !more.is_empty()) {
             all.push_str("; ");
-            all.push_str(options);
+            all.push_str(more);
         }
         all
     }
@@ -405,7 +422,7 @@ impl Cluster {
     pub fn configure(&mut self, n: usize, bootstrap: bool) -> Result<&Member, CallError> {
         let node = self.nodes[n].clone();
         let dir = self.dir.join(&node.name);
-        let member = Member::spawn(&self.binary, &node.name, &dir)
+        let member = Member::spawn(&self.binary, &self.binary_args, &node.name, &dir)
             .map_err(|error| CallError::Gone(format!("{}: {error}", self.binary.display())))?;
         let mut args = json!({
             "name": node.name, "dir": dir, "address": "127.0.0.1", "cluster": "host-test",

@@ -2,6 +2,7 @@
 
 use crate::checks::{Checks, Holds, lock};
 use crate::client::Trx;
+use crate::lean::Ledger;
 use crate::locks::Locks;
 use crate::log;
 use crate::provider::{Callbacks, InitConfig, Provider};
@@ -89,6 +90,8 @@ pub struct Config {
     pub journalled: bool,
     /// State transfer.
     pub sst: SstMode,
+    /// Only what a write-set costs every server: see [`crate::lean`].
+    pub lean: bool,
 }
 
 /// On whose behalf a thread is inside the provider.
@@ -123,6 +126,7 @@ pub struct Host {
     /// Its stops for tests.
     pub holds: Holds,
     pub(crate) store: Mutex<Store>,
+    pub(crate) ledger: Ledger,
     pub(crate) locks: Locks,
     pub(crate) trxs: Mutex<BTreeMap<TrxId, Arc<Trx>>>,
     pub(crate) streams: Mutex<BTreeMap<StreamId, Stream>>,
@@ -155,6 +159,7 @@ impl Host {
             checks: Checks::default(),
             holds: Holds::default(),
             store: Mutex::default(),
+            ledger: Ledger::default(),
             locks: Locks::default(),
             trxs: Mutex::default(),
             streams: Mutex::default(),

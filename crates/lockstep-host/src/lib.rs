@@ -14,12 +14,14 @@
 compile_error!("the wsrep API's layouts are written down for 64-bit targets");
 
 mod applier;
+pub mod bench;
 mod callbacks;
 pub mod checks;
 pub mod client;
 pub mod command;
 pub mod harness;
 pub mod host;
+pub mod lean;
 pub mod load;
 pub mod locks;
 mod log;

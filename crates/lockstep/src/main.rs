@@ -1,5 +1,6 @@
 //! `lockstep`: run a cluster on this machine, watch any cluster, look into a log.
 
+mod bench;
 mod fetch;
 mod log;
 mod progress;
@@ -29,6 +30,12 @@ enum Command {
     Status(StatusArgs),
     /// Print the log.
     Log(log::LogArgs),
+    /// Measure.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// A member of `bench provider`: a miniature server, driven by lines on standard input.
+    #[command(name = bench::MEMBER, hide = true)]
+    BenchMember,
 }
 
 #[derive(Args, Debug)]
@@ -84,6 +91,12 @@ fn main() -> ExitCode {
         Command::Down(args) => up::down(&args.dir),
         Command::Status(args) => status::run(&args.source, args.json, args.watch),
         Command::Log(args) => log::run(&args),
+        Command::Bench(command) => bench::run(&command),
+        Command::BenchMember => {
+            lockstep_host::command::serve(std::io::stdin().lock());
+            // Whatever still runs in the provider goes down with the process, as when a server is killed.
+            std::process::exit(0);
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -106,7 +106,7 @@ fn need_root(command: &str) -> Result<(), String> {
     }
 }
 
-fn beside_this_program() -> Result<PathBuf, String> {
+pub(crate) fn beside_this_program() -> Result<PathBuf, String> {
     let me = std::env::current_exe().map_err(|e| format!("cannot tell where this program is: {e}"))?;
     let library = me.with_file_name(LIBRARY);
     if library.is_file() {
