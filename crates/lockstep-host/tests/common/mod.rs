@@ -1,6 +1,6 @@
 //! Runs each scenario against Galera's library, to see that the scenario is right, and against ours.
 
-#![allow(dead_code, unused_imports, unreachable_pub)]
+#![allow(dead_code, unused_imports, unused_macros, unreachable_pub)]
 
 pub use lockstep_host::harness::{CallError, CallResult, Cluster, Kind, Member};
 pub use serde_json::{Value, json};
