@@ -221,6 +221,17 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Makes and starts one server with these settings but without replication, as what a cluster is compared to.
+    pub fn start_alone(spec: &ClusterSpec) -> Result<Cluster> {
+        let bench = Bench::new()?;
+        let mut server = bench.server("alone", 1)?;
+        server.config.extra = spec.extra.clone();
+        server.config.log_bin = spec.log_bin;
+        let mut cluster = Cluster { servers: vec![server], bench };
+        cluster.servers[0].start(&[])?;
+        Ok(cluster)
+    }
+
     /// Starts all members, the first with `--wsrep-new-cluster`.
     pub fn bootstrap(&mut self) -> Result<()> {
         for (i, server) in self.servers.iter_mut().enumerate() {

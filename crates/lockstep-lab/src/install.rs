@@ -128,7 +128,7 @@ fn account(name: &str) -> Result<Account> {
     Ok(Account { name: name.to_owned(), uid: number()?, gid: number()? })
 }
 
-fn find_program(name: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // A plain account's PATH has no sbin, where Debian puts the server.
     std::env::split_paths(&path)

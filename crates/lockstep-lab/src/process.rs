@@ -63,6 +63,11 @@ impl Session {
         self.ended.clone()
     }
 
+    /// Processor time that the process, all its threads, has used; `None` once it is gone.
+    pub(crate) fn cpu_time(&self) -> Option<Duration> {
+        state_of(self.pid).map(|s| s.cpu)
+    }
+
     /// Sends a signal to the process itself.
     pub(crate) fn signal(&self, signal: i32) -> Result<()> {
         send(self.pid, signal)
@@ -106,6 +111,41 @@ fn send(pid: i32, signal: i32) -> Result<()> {
 struct ProcessState {
     state: char,
     session: i32,
+    cpu: Duration,
+}
+
+/// The kernel's unit of processor time in /proc is fixed at a hundredth of a second for programs (`USER_HZ`).
+fn ticks(count: u64) -> Duration {
+    Duration::from_millis(10 * count)
+}
+
+/// Processor time of all children of this process that have ended and were waited for.
+pub fn children_cpu_time() -> Result<Duration> {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: getrusage writes one rusage where the pointer points, which is where ours is, and nothing else.
+    let answer = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) };
+    if answer != 0 {
+        return Err(LabError::io("ask for the children's processor time")(std::io::Error::last_os_error()));
+    }
+    // SAFETY: it was zeroed, which is a value of this type, and then filled in.
+    let usage = unsafe { usage.assume_init() };
+    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+    Ok(time(usage.ru_utime) + time(usage.ru_stime))
+}
+
+/// Processor time that the whole machine has spent on work since it started, all processors together.
+pub fn machine_cpu_time() -> Result<Duration> {
+    let path = Path::new("/proc/stat");
+    let text = std::fs::read_to_string(path).map_err(LabError::path("read", path))?;
+    // cpu user nice system idle iowait irq softirq steal; the guests' part is in `user` already.
+    let fields: Vec<u64> =
+        text.lines().next().unwrap_or_default().split_whitespace().skip(1).flat_map(str::parse).collect();
+    match fields[..] {
+        [user, nice, system, _idle, _wait, irq, soft, steal, ..] => {
+            Ok(ticks(user + nice + system + irq + soft + steal))
+        }
+        _ => Err(LabError::Value("the first line of /proc/stat has too few numbers".into())),
+    }
 }
 
 fn state_of(pid: i32) -> Option<ProcessState> {
@@ -114,7 +154,9 @@ fn state_of(pid: i32) -> Option<ProcessState> {
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
     let state = fields.next()?.chars().next()?;
     let session = fields.nth(2)?.parse().ok()?;
-    Some(ProcessState { state, session })
+    let user: u64 = fields.nth(7)?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(ProcessState { state, session, cpu: ticks(user + system) })
 }
 
 /// The processes of the session that `leader` leads or led.
@@ -130,6 +172,15 @@ fn members(leader: i32) -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_shows_in_the_machines_and_the_childrens_time() {
+        let (machine, children) = (machine_cpu_time().unwrap(), children_cpu_time().unwrap());
+        let burn = "n=0; while [ $n -lt 300000 ]; do n=$((n + 1)); done";
+        assert!(Command::new("sh").args(["-c", burn]).status().unwrap().success());
+        assert!(machine_cpu_time().unwrap() > machine);
+        assert!(children_cpu_time().unwrap() > children + Duration::from_millis(10));
+    }
 
     #[test]
     fn a_session_dies_with_its_children() {

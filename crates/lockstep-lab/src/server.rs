@@ -49,6 +49,12 @@ impl Server {
         self.session.as_ref().map(Session::pid)
     }
 
+    /// Processor time that the server has used since its start; an error if it does not run.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let used = self.session.as_ref().and_then(Session::cpu_time);
+        used.ok_or_else(|| LabError::Value(format!("server {} does not run", self.name())))
+    }
+
     /// Whether the process runs.
     pub fn is_running(&mut self) -> bool {
         self.session.as_mut().is_some_and(|s| s.ended().is_none())

@@ -30,7 +30,7 @@ enum Command {
     Status(StatusArgs),
     /// Print the log.
     Log(log::LogArgs),
-    /// Measure.
+    /// Measure how fast it is on this machine.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
     /// A member of `bench provider`: a miniature server, driven by lines on standard input.

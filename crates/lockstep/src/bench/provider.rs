@@ -1,9 +1,9 @@
-//! `lockstep bench`: measurements, with a rival beside.
+//! `lockstep bench provider`: the provider alone, with a rival beside.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use lockstep_host::bench::{self, Comparison, Figures, Side, Spec};
 use serde_json::json;
 
@@ -11,12 +11,6 @@ use crate::progress::say;
 
 /// How this program is told to be a member.
 pub(crate) const MEMBER: &str = "bench-member";
-
-#[derive(Subcommand, Debug)]
-pub(crate) enum BenchCommand {
-    /// The provider alone, under miniature servers that do nothing but commit.
-    Provider(ProviderArgs),
-}
 
 #[derive(Args, Debug)]
 pub(crate) struct ProviderArgs {
@@ -64,13 +58,7 @@ pub(crate) struct ProviderArgs {
     json: bool,
 }
 
-pub(crate) fn run(command: &BenchCommand) -> Result<(), String> {
-    match command {
-        BenchCommand::Provider(args) => provider(args),
-    }
-}
-
-fn provider(args: &ProviderArgs) -> Result<(), String> {
+pub(crate) fn run(args: &ProviderArgs) -> Result<(), String> {
     let library = match &args.provider {
         Some(path) => path.clone(),
         None => crate::up::beside_this_program()?,

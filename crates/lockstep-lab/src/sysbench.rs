@@ -1,0 +1,155 @@
+//! Load from sysbench, the program that published figures of this family are made with.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::error::{LabError, Result};
+use crate::install::{find_program, run_to_end};
+
+/// The database that holds sysbench's tables.
+pub const SYSBENCH_DATABASE: &str = "sbtest";
+
+/// sysbench, and the tables that it is to work on.
+#[derive(Debug, Clone)]
+pub struct Sysbench {
+    program: PathBuf,
+    /// How many tables.
+    pub tables: u32,
+    /// How many rows each has at first.
+    pub rows: u32,
+    /// Further options of every run, as sysbench takes them.
+    pub extra: Vec<String>,
+}
+
+/// What a run reported.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Load {
+    /// Transactions that committed.
+    pub transactions: u64,
+    /// Those per second.
+    pub per_second: f64,
+    /// How long one took on average, in milliseconds.
+    pub avg_ms: f64,
+    /// What 95 of 100 stayed below, in milliseconds.
+    pub p95_ms: f64,
+    /// The slowest, in milliseconds.
+    pub max_ms: f64,
+    /// Errors that were passed over: lost conflicts, which were tried again.
+    pub errors: u64,
+}
+
+impl Sysbench {
+    /// Finds the program. Says what to install if there is none.
+    pub fn find() -> Result<Sysbench> {
+        let program = find_program("sysbench").ok_or_else(|| LabError::Missing {
+            what: "the program sysbench".into(),
+            hint: "run scripts/setup.sh test (Debian: apt-get install sysbench)".into(),
+        })?;
+        Ok(Sysbench { program, tables: 1, rows: 10_000, extra: Vec::new() })
+    }
+
+    /// Its version, as it says it.
+    pub fn version(&self) -> Result<String> {
+        Ok(run_to_end(Command::new(&self.program).arg("--version"))?.trim().to_owned())
+    }
+
+    /// An error if there is no test of this name, or if it is not one that works on the tables of [`Sysbench::prepare`].
+    pub fn check(&self, script: &str) -> Result<()> {
+        let known = script.starts_with("oltp_")
+            && run_to_end(Command::new(&self.program).args([script, "help"])).is_ok();
+        if known {
+            return Ok(());
+        }
+        Err(LabError::Value(format!(
+            "sysbench has no test `{script}`: one of its oltp_ tests is wanted, such as oltp_update_index or \
+             oltp_write_only"
+        )))
+    }
+
+    /// `sockets` are the servers' to connect to; threads take turns among them.
+    fn command(&self, script: &str, sockets: &[&Path], threads: u32) -> Command {
+        let sockets: Vec<String> = sockets.iter().map(|s| s.display().to_string()).collect();
+        let mut command = Command::new(&self.program);
+        command
+            .arg(script)
+            .arg(format!("--tables={}", self.tables))
+            .arg(format!("--table-size={}", self.rows))
+            .arg(format!("--threads={threads}"))
+            .arg(format!("--mysql-socket={}", sockets.join(",")))
+            .arg(format!("--mysql-db={SYSBENCH_DATABASE}"))
+            // In a cluster the server strides auto-increment: the tables would hold ids 1, 4, 7, ..., and two of
+            // three updates would hit no row and replicate nothing.
+            .args(["--mysql-user=root", "--auto-inc=off"])
+            .args(&self.extra);
+        command
+    }
+
+    /// Makes and fills the tables. The database must exist.
+    pub fn prepare(&self, script: &str, socket: &Path) -> Result<()> {
+        run_to_end(self.command(script, &[socket], self.tables.min(2)).arg("prepare")).map(|_| ())
+    }
+
+    /// Runs `script` (`oltp_update_index`, ...) for a time.
+    pub fn run(&self, script: &str, sockets: &[&Path], threads: u32, time: Duration) -> Result<Load> {
+        let mut command = self.command(script, sockets, threads);
+        command.args([format!("--time={}", time.as_secs().max(1)), "--percentile=95".into(), "run".into()]);
+        let text = run_to_end(&mut command)?;
+        parse(&text).ok_or_else(|| LabError::Command {
+            command: format!("{command:?}"),
+            output: format!("(its report could not be read)\n{text}"),
+        })
+    }
+}
+
+/// Reads the report at the end of a run.
+fn parse(text: &str) -> Option<Load> {
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(name))?;
+        Some(line.trim().to_owned())
+    };
+    let number = |name: &str| field(name)?.split_whitespace().next()?.parse::<f64>().ok();
+    let counted = field("transactions:")?;
+    let (transactions, rate) = counted.split_once('(')?;
+    Some(Load {
+        transactions: transactions.trim().parse().ok()?,
+        per_second: rate.split_whitespace().next()?.parse().ok()?,
+        avg_ms: number("avg:")?,
+        p95_ms: number("95th percentile:")?,
+        max_ms: number("max:")?,
+        errors: number("ignored errors:")? as u64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read() {
+        let text = "
+SQL statistics:
+    transactions:                        2305   (384.01 per sec.)
+    queries:                             2307   (384.34 per sec.)
+    ignored errors:                      2      (0.33 per sec.)
+    reconnects:                          0      (0.00 per sec.)
+
+Latency (ms):
+         min:                                    1.05
+         avg:                                   10.41
+         max:                                   48.88
+         95th percentile:                       20.37
+         sum:                                23995.02
+";
+        let due = Load {
+            transactions: 2305,
+            per_second: 384.01,
+            avg_ms: 10.41,
+            p95_ms: 20.37,
+            max_ms: 48.88,
+            errors: 2,
+        };
+        assert_eq!(parse(text), Some(due));
+        assert_eq!(parse("FATAL: no such table"), None);
+    }
+}

@@ -1,0 +1,34 @@
+//! `lockstep bench`: how fast it is, here, beside another.
+
+mod cluster;
+mod provider;
+
+use std::io::Write;
+
+use clap::Subcommand;
+
+pub(crate) use provider::MEMBER;
+
+/// What to measure.
+#[derive(Subcommand, Debug)]
+pub(crate) enum BenchCommand {
+    /// The provider alone, under miniature servers that do nothing but commit.
+    Provider(provider::ProviderArgs),
+    /// Real servers under sysbench.
+    Cluster(cluster::ClusterArgs),
+}
+
+/// Runs the benchmark that `command` names.
+pub(crate) fn run(command: &BenchCommand) -> Result<(), String> {
+    match command {
+        BenchCommand::Provider(args) => provider::run(args),
+        BenchCommand::Cluster(args) => cluster::run(args),
+    }
+}
+
+/// Says how far it is, on standard error, for what is printed is the report.
+fn note(text: &str) {
+    let mut out = std::io::stderr().lock();
+    // Nobody to read it any more is no reason to stop half-way.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
