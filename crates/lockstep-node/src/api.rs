@@ -29,8 +29,8 @@ pub enum Level {
 /// Where lines of the log go. Called from the node's own threads; must not block for long.
 pub type Logger = Arc<dyn Fn(Level, &str) + Send + Sync>;
 
-/// Numbers of the front end, by name, for the metrics.
-pub type FrontEndStats = Arc<dyn Fn() -> Vec<(&'static str, f64)> + Send + Sync>;
+/// Numbers of the front end, for the metrics.
+pub type FrontEndStats = Arc<dyn Fn() -> Vec<crate::Metric> + Send + Sync>;
 
 /// What a node needs to exist.
 #[derive(Clone)]

@@ -7,6 +7,7 @@
 mod api;
 mod engine;
 mod links;
+mod metrics;
 mod node;
 pub mod options;
 mod queue;
@@ -20,7 +21,8 @@ pub use api::*;
 pub use lockstep_core as core;
 pub use lockstep_log as log;
 pub use lockstep_net as net;
+pub use metrics::{Metric, MetricKind};
 pub use node::{CausalError, DEFAULT_PORT, MAX_WRITESET, Node};
-pub use status::{ClusterStatus, LogStatus, MemberStatus, OwnStatus, Status, state_comment};
+pub use status::{ClusterStatus, DISCONNECTED, LogStatus, MemberStatus, OwnStatus, Status, state_comment};
 pub use submit::{Submission, SubmitError};
 pub use wire::{Health, Hello};

@@ -21,6 +21,8 @@ pub(crate) struct Links {
     by_conn: BTreeMap<ConnId, MemberId>,
     /// Addresses that are kept, with what they lead to.
     kept: BTreeMap<String, Option<MemberId>>,
+    /// Why addresses could not be reached when that was last said, until they are.
+    unreachable: BTreeMap<String, String>,
 }
 
 /// What came of a connection that introduced itself.
@@ -53,6 +55,13 @@ impl Links {
         Ok(())
     }
 
+    /// Whether it has not been said yet that this address cannot be reached for this reason. It is said once, until
+    /// the address is reached or the reason is another: who waits is told by whom he waits for, not by the attempts.
+    pub(crate) fn is_news(&mut self, addr: &str, why: &str) -> bool {
+        let old = self.unreachable.insert(addr.to_owned(), why.to_owned());
+        old.is_none_or(|old| old != why)
+    }
+
     /// Forgets every address and connection.
     pub(crate) fn clear(&mut self, reactor: &mut Reactor, text: &str) {
         for kept in std::mem::take(&mut self.kept).into_keys() {
@@ -64,6 +73,7 @@ impl Links {
             reactor.close(link.conn, Reason::Shutdown, text);
         }
         self.by_conn.clear();
+        self.unreachable.clear();
     }
 
     pub(crate) fn arrived(
@@ -148,6 +158,7 @@ impl Links {
         let _ = engine;
         for text in [Some(&hello.address), peer.dialed.as_ref()].into_iter().flatten() {
             if let Ok(address) = Address::parse(text, 4567) {
+                self.unreachable.remove(&address.to_string());
                 if !self.kept.contains_key(text) {
                     reactor.keep(&address);
                 }

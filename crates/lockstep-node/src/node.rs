@@ -302,6 +302,7 @@ impl Node {
             causal: BTreeMap::new(),
             front_end_stats: config.front_end_stats.clone(),
             commit_hinted: 0,
+            state_since: 0,
             isolated: false,
         };
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {

@@ -83,6 +83,11 @@ impl Deliveries {
         self.len.load(Ordering::Relaxed)
     }
 
+    /// Bytes of write-sets in it.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_half_full(&self) -> bool {
         self.len() == LIMIT / 2
     }

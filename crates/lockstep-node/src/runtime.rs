@@ -5,6 +5,7 @@ use crate::api::{ConnectArgs, Delivery, FrontEndStats, Level, LocalState, Logger
 use crate::engine::{Effect, Engine};
 use crate::links::{Arrival, Links, is_final};
 use crate::node::{Reply, Shared};
+use crate::status::{Status, Surroundings};
 use crate::submit::Filler;
 use crate::writer::{LogDone, LogJob};
 use bytes::Bytes;
@@ -76,6 +77,8 @@ pub(crate) struct Runtime {
     pub(crate) causal: BTreeMap<u64, Arc<Reply<Option<Seqno>>>>,
     pub(crate) front_end_stats: Option<FrontEndStats>,
     pub(crate) commit_hinted: u64,
+    /// Since when the member is in its state.
+    pub(crate) state_since: Micros,
     /// As the reactor was told last.
     pub(crate) isolated: bool,
 }
@@ -156,7 +159,11 @@ impl Runtime {
         let state = self.engine.local_state();
         shared.primary.store(self.engine.phase.is_primary(), Ordering::Release);
         shared.delivered.store(self.engine.feed.delivered(), Ordering::Release);
-        shared.state.swap(state as u8, Ordering::AcqRel) != state as u8
+        let changed = shared.state.swap(state as u8, Ordering::AcqRel) != state as u8;
+        if changed {
+            self.state_since = self.engine.now;
+        }
+        changed
     }
 
     fn publish(&mut self, now: Micros, changed: bool) {
@@ -168,7 +175,7 @@ impl Runtime {
         }
         self.published = now;
         shared.set_history(self.engine.order.tail_state().history);
-        shared.set_status(self.engine.status(shared.deliveries.len(), self.log_bytes));
+        shared.set_status(self.status());
         let commit = self.engine.order.deliverable();
         if commit > self.commit_hinted {
             self.commit_hinted = commit;
@@ -207,7 +214,14 @@ impl Runtime {
                 }
             }
             Event::DialFailed { addr, error } => {
-                self.log(Level::Info, &format!("{addr}: {error}"));
+                let text = error.to_string();
+                if self.links.is_news(&addr, &text) {
+                    let who = self.whose(&addr);
+                    self.log(
+                        Level::Info,
+                        &format!("{who} cannot be reached, and is tried again and again: {text}"),
+                    );
+                }
                 if matches!(error, DialError::WrongCluster { .. } | DialError::Version { .. }) {
                     self.engine.refused(&format!("{addr}: {error}"));
                 }
@@ -221,8 +235,17 @@ impl Runtime {
         }
     }
 
+    fn status(&self) -> Status {
+        self.engine.status(&Surroundings {
+            queued: self.shared.deliveries.len(),
+            queued_bytes: self.shared.deliveries.bytes(),
+            log_bytes: self.log_bytes,
+            state_since: self.state_since,
+        })
+    }
+
     fn answer(&mut self, request: StatusRequest) {
-        let status = self.engine.status(self.shared.deliveries.len(), self.log_bytes);
+        let status = self.status();
         let (code, kind, body) = match (request.method, request.path.as_str()) {
             (Method::Get, "/status") => match serde_json::to_string(&status) {
                 Ok(json) => (200, "application/json", json),
@@ -236,6 +259,15 @@ impl Runtime {
             _ => (404, "text/plain", "there are /status and /metrics\n".to_string()),
         };
         self.reactor.respond(request.conn, code, kind, body);
+    }
+
+    /// An address for people: with the name of the member that is known to live there.
+    fn whose(&self, addr: &str) -> String {
+        let membership = self.engine.order.membership();
+        match membership.members.iter().find(|m| m.address == addr) {
+            Some(member) => format!("{} ({addr})", member.name),
+            None => addr.to_owned(),
+        }
     }
 
     fn input(&mut self, input: Input) -> bool {

@@ -1,14 +1,21 @@
-//! What a node says of itself and of the cluster: one snapshot, as JSON for people's tools and as Prometheus text.
+//! What a node says of itself and of the cluster: one snapshot, as JSON for people's tools (docs/status.md lists its
+//! fields) and, in `metrics`, as Prometheus text.
 
 use crate::api::LocalState;
 use crate::engine::Engine;
+use lockstep_core::Micros;
 use lockstep_core::members::Role;
 use serde::{Deserialize, Serialize};
-use std::fmt::Write;
 
-/// The whole snapshot.
+/// The state of a member that is not connected with the one who answers.
+pub const DISCONNECTED: &str = "Disconnected";
+
+/// The whole snapshot. What it lacks, because an older version made it, is read as empty or unknown.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Status {
+    /// When it was made, in seconds since 1970.
+    pub time: f64,
     /// The cluster, as this member sees it.
     pub cluster: ClusterStatus,
     /// Who answers.
@@ -22,6 +29,7 @@ pub struct Status {
 
 /// The cluster.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ClusterStatus {
     /// `wsrep_cluster_name`.
     pub name: String,
@@ -37,10 +45,15 @@ pub struct ClusterStatus {
     pub primary: bool,
     /// The view's number (`wsrep_cluster_conf_id`).
     pub view: u64,
+    /// Members whose logs count for majorities.
+    pub voters: usize,
+    /// Those of them that this member is connected with, itself included.
+    pub voters_connected: usize,
 }
 
 /// Who answers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct OwnStatus {
     /// `wsrep_node_name`.
     pub name: String,
@@ -48,18 +61,27 @@ pub struct OwnStatus {
     pub id: String,
     /// As `wsrep_local_state_comment`.
     pub state: String,
+    /// The same as a number, `wsrep_local_state`.
+    pub state_number: u8,
+    /// For how long it has been in this state, in seconds.
+    pub state_seconds: f64,
+    /// For how long the provider has been running, in seconds.
+    pub uptime_seconds: f64,
     /// Submissions that wait for their place.
     pub waiting: usize,
     /// Deliveries that wait for an applier.
     pub queued: usize,
+    /// Their bytes.
+    pub queued_bytes: usize,
     /// Why it cannot go on, if it cannot.
     pub failure: Option<String>,
     /// This library's version.
     pub version: String,
 }
 
-/// One member.
+/// One member. What is not known here is `None`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MemberStatus {
     /// `wsrep_node_name`.
     pub name: String,
@@ -67,28 +89,39 @@ pub struct MemberStatus {
     pub id: String,
     /// leader, voter, learner or arbitrator.
     pub role: String,
-    /// As `wsrep_local_state_comment`, or "Disconnected".
+    /// As `wsrep_local_state_comment`, or [`DISCONNECTED`].
     pub state: String,
     /// Its zone.
     pub zone: u8,
     /// Where peers reach it.
     pub address: String,
+    /// For how long it has been disconnected, in seconds.
+    pub gone_seconds: Option<f64>,
     /// The last seqno handed to its server.
-    pub seqno: i64,
-    /// The last log index that it has on disk, as far as is known here.
-    pub persisted: u64,
+    pub seqno: Option<i64>,
+    /// The last log index that it has on disk: known of oneself, and to the leader of all.
+    pub persisted: Option<u64>,
     /// The last seqno that its server has finished.
-    pub applied: i64,
-    /// Seqnos between the end of the log and what it has finished.
-    pub lag_trx: i64,
-    /// How long ago what it finishes now was placed in the log, in seconds; 0 where it has caught up.
-    pub lag_seconds: f64,
-    /// Round-trip time in µs, where it has been measured.
+    pub applied: Option<i64>,
+    /// Seqnos between the last one agreed on and what it has finished.
+    pub lag_trx: Option<i64>,
+    /// How long ago the oldest entry that its server has not finished was placed in the log, in seconds: known of
+    /// oneself, and 0 of those who have caught up.
+    pub lag_seconds: Option<f64>,
+    /// Round-trip time in µs, as the leader measures it while connected.
     pub rtt_us: Option<u64>,
+}
+
+impl MemberStatus {
+    /// Whether whoever answers is connected with it (or is it).
+    pub fn is_connected(&self) -> bool {
+        self.state != DISCONNECTED
+    }
 }
 
 /// The own log.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LogStatus {
     /// The first index in it.
     pub first: u64,
@@ -104,6 +137,10 @@ pub struct LogStatus {
     pub seqno: i64,
     /// Bytes on disk.
     pub bytes: u64,
+    /// Trimmed above this many bytes, where nobody needs them (`log.size`).
+    pub keep_bytes: u64,
+    /// What it may grow to (`log.max_size`).
+    pub max_bytes: u64,
     /// Files.
     pub segments: usize,
     /// Write-sets in the certification index.
@@ -122,46 +159,33 @@ pub fn state_comment(state: LocalState) -> &'static str {
     }
 }
 
+/// What the engine does not know itself.
+pub(crate) struct Surroundings {
+    /// Deliveries that wait to be taken.
+    pub(crate) queued: usize,
+    /// Their bytes.
+    pub(crate) queued_bytes: usize,
+    /// The log's, on disk.
+    pub(crate) log_bytes: u64,
+    /// Since when the member is in its state.
+    pub(crate) state_since: Micros,
+}
+
+fn seconds(time: Micros) -> f64 {
+    time as f64 / 1e6
+}
+
 impl Engine {
     /// The snapshot of now.
-    pub(crate) fn status(&self, queued: usize, log_bytes: u64) -> Status {
+    pub(crate) fn status(&self, around: &Surroundings) -> Status {
         let membership = self.order.membership();
         let leader = self.order.leader();
         let committed = self.order.committed_state();
         let name_of = |id| membership.get(&id).map_or_else(String::new, |m| m.name.clone());
-        let mut members = Vec::with_capacity(membership.members.len());
-        for member in &membership.members {
-            let me = member.id == self.me.id;
-            let health = match me {
-                true => Some(self.own_health()),
-                false => self.peers.get(&member.id).and_then(|p| p.health),
-            };
-            let role = match member.role {
-                _ if leader == Some(member.id) => "leader",
-                Role::Learner => "learner",
-                Role::Voter => "voter",
-                Role::Arbitrator => "arbitrator",
-            };
-            let applied = health.map_or(-1, |h| h.finished);
-            let lag_trx = if applied >= 0 { (committed.seqno - applied).max(0) } else { -1 };
-            let lag_seconds = if me && lag_trx > 0 { self.feed.age_of_delivered(self.wall()) } else { 0.0 };
-            members.push(MemberStatus {
-                name: member.name.clone(),
-                id: member.id.to_string(),
-                role: role.into(),
-                state: health.map_or("Disconnected", |h| state_comment(h.state)).into(),
-                zone: member.zone,
-                address: member.address.clone(),
-                seqno: health.map_or(-1, |h| h.delivered),
-                persisted: if me { self.order.persisted() } else { self.order.matched(&member.id) },
-                applied,
-                lag_trx,
-                lag_seconds,
-                rtt_us: self.order.rtt(&member.id).filter(|_| !me),
-            });
-        }
-        members.sort_by(|a, b| a.name.cmp(&b.name));
-        Status {
+        let members = self.members_status();
+        let votes = |m: &&MemberStatus| m.role != "learner";
+        let mut status = Status {
+            time: seconds(self.wall()),
             cluster: ClusterStatus {
                 name: self.cluster.clone(),
                 uuid: committed.history.to_string(),
@@ -170,13 +194,19 @@ impl Engine {
                 leader: leader.map(name_of).unwrap_or_default(),
                 primary: self.phase.is_primary(),
                 view: self.feed.view().number,
+                voters: membership.voters().count(),
+                voters_connected: 0,
             },
             own: OwnStatus {
                 name: self.me.name.clone(),
                 id: self.me.id.to_string(),
                 state: state_comment(self.local_state()).into(),
+                state_number: self.local_state() as u8,
+                state_seconds: seconds(self.now.saturating_sub(around.state_since)),
+                uptime_seconds: seconds(self.now),
                 waiting: self.waiting(),
-                queued,
+                queued: around.queued,
+                queued_bytes: around.queued_bytes,
                 failure: self.failure(),
                 version: env!("CARGO_PKG_VERSION").into(),
             },
@@ -188,84 +218,72 @@ impl Engine {
                 committed: self.order.commit(),
                 persisted: self.order.persisted(),
                 seqno: committed.seqno,
-                bytes: log_bytes,
+                bytes: around.log_bytes,
+                keep_bytes: self.tuning.log_bytes,
+                max_bytes: self.tuning.log_max_bytes,
                 segments: self.order.segment_bases().count(),
                 certification_window: self.feed.window(),
             },
-        }
-    }
-}
-
-impl Status {
-    /// As Prometheus text.
-    pub fn prometheus(&self, more: &[(&'static str, f64)]) -> String {
-        let mut out = String::new();
-        let mut gauge = |name: &str, labels: &str, value: f64, help: &str| {
-            if !out.contains(&format!("# TYPE lockstep_{name} ")) {
-                let _ = writeln!(out, "# HELP lockstep_{name} {help}\n# TYPE lockstep_{name} gauge");
-            }
-            let _ = writeln!(out, "lockstep_{name}{labels} {value}");
         };
-        gauge(
-            "primary",
-            "",
-            self.cluster.primary as u8 as f64,
-            "Whether this member has a primary component.",
-        );
-        gauge("term", "", self.cluster.term as f64, "The term of the order.");
-        gauge("view", "", self.cluster.view as f64, "The view's number.");
-        gauge("log_seqno", "", self.log.seqno as f64, "The last agreed seqno.");
-        gauge("log_committed_index", "", self.log.committed as f64, "The last agreed index.");
-        gauge("log_persisted_index", "", self.log.persisted as f64, "The last index on this member's disk.");
-        gauge("log_bytes", "", self.log.bytes as f64, "Bytes of the log on disk.");
-        gauge("submissions_waiting", "", self.own.waiting as f64, "Submissions that wait for their place.");
-        gauge("deliveries_queued", "", self.own.queued as f64, "Deliveries that wait for an applier.");
-        // The text format wants all samples of one metric together.
-        type Sample = fn(&MemberStatus) -> Option<f64>;
-        let of_members: [(&str, &str, Sample); 5] = [
-            ("member_applied", "The last seqno that the member's server finished.", |m| {
-                Some(m.applied as f64)
-            }),
-            ("member_lag_trx", "Seqnos that the member is behind; -1 unknown.", |m| Some(m.lag_trx as f64)),
-            ("member_up", "Whether it is connected.", |m| Some((m.state != "Disconnected") as u8 as f64)),
-            ("member_leads", "Whether it leads.", |m| Some((m.role == "leader") as u8 as f64)),
-            ("member_rtt_seconds", "Round-trip time to the member.", |m| {
-                m.rtt_us.map(|rtt| rtt as f64 / 1e6)
-            }),
-        ];
-        for (name, help, sample) in of_members {
-            for member in &self.members {
-                let Some(value) = sample(member) else { continue };
-                let labels =
-                    format!("{{name=\"{}\"}}", member.name.replace('\\', "\\\\").replace('"', "\\\""));
-                gauge(name, &labels, value, help);
-            }
-        }
-        for (name, value) in more {
-            gauge(name, "", *value, "A number of the front end.");
-        }
-        out
+        status.cluster.voters_connected =
+            status.members.iter().filter(votes).filter(|m| m.is_connected()).count();
+        status
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_samples_of_a_metric_stand_together() {
-        let member =
-            |name: &str| MemberStatus { name: name.into(), rtt_us: Some(7), ..MemberStatus::default() };
-        let status = Status { members: vec![member("a\"b"), member("n2")], ..Status::default() };
-        let text = status.prometheus(&[("x", 1.0)]);
-        let mut seen: Vec<&str> = Vec::new();
-        for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let name = line.split(['{', ' ']).next().unwrap_or_default();
-            if seen.last() != Some(&name) {
-                assert!(!seen.contains(&name), "{name} comes twice");
-                seen.push(name);
-            }
+    fn members_status(&self) -> Vec<MemberStatus> {
+        let membership = self.order.membership();
+        let leader = self.order.leader();
+        let leads = leader == Some(self.me.id);
+        let agreed = self.order.committed_state().seqno;
+        let mut members = Vec::with_capacity(membership.members.len());
+        for member in &membership.members {
+            let me = member.id == self.me.id;
+            let peer = self.peers.get(&member.id);
+            let health = if me { Some(self.own_health()) } else { peer.and_then(|p| p.health) };
+            let role = match member.role {
+                _ if leader == Some(member.id) => "leader",
+                Role::Learner => "learner",
+                Role::Voter => "voter",
+                Role::Arbitrator => "arbitrator",
+            };
+            let state = match health {
+                Some(health) => state_comment(health.state),
+                // Connected a moment ago: it has not said yet how it is.
+                None if peer.is_some() => state_comment(LocalState::Initialized),
+                None => DISCONNECTED,
+            };
+            let known = |seqno: i64| (seqno >= 0).then_some(seqno);
+            let applied = health.and_then(|h| known(h.finished));
+            let lag_trx = applied.map(|applied| (agreed - applied).max(0));
+            let lag_seconds = match lag_trx {
+                Some(0) => Some(0.0),
+                Some(_) if me => self.feed.age_above(self.finished(), self.wall()),
+                _ => None,
+            };
+            // What a leader knows of the others' disks and ways is true only while it leads.
+            let persisted = match me {
+                true => Some(self.order.persisted()),
+                false => Some(self.order.matched(&member.id)).filter(|index| leads && *index > 0),
+            };
+            members.push(MemberStatus {
+                name: member.name.clone(),
+                id: member.id.to_string(),
+                role: role.into(),
+                state: state.into(),
+                zone: member.zone,
+                address: member.address.clone(),
+                gone_seconds: self
+                    .gone_since(&member.id)
+                    .map(|since| seconds(self.now.saturating_sub(since))),
+                seqno: health.and_then(|h| known(h.delivered)),
+                persisted,
+                applied,
+                lag_trx,
+                lag_seconds,
+                rtt_us: self.order.rtt(&member.id).filter(|_| leads && peer.is_some()),
+            });
         }
-        assert!(text.contains(r#"lockstep_member_up{name="a\"b"} 1"#), "{text}");
+        members.sort_by(|a, b| a.name.cmp(&b.name));
+        members
     }
 }

@@ -117,6 +117,16 @@ impl Latency {
         )
     }
 
+    /// How many.
+    pub(crate) fn samples(&self) -> u64 {
+        self.samples.load(Relaxed)
+    }
+
+    /// All of them together, in seconds.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.sum.load(Relaxed) as f64 / 1e6
+    }
+
     fn reset(&self) {
         for atomic in [&self.samples, &self.sum, &self.squares, &self.min, &self.max] {
             atomic.store(0, Relaxed);

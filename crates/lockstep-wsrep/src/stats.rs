@@ -7,7 +7,7 @@ use crate::counters::ratio;
 use crate::monitor::lock;
 use crate::provider::Provider;
 use lockstep_abi::{StatsValue, StatsVar, VarType};
-use lockstep_node::{LocalState, Status};
+use lockstep_node::{LocalState, Metric, MetricKind, Status};
 use std::ffi::{CString, c_char};
 use std::ptr;
 use std::sync::Arc;
@@ -112,21 +112,73 @@ impl Provider {
     }
 
     /// What the node serves beside its own numbers. Called on `ls-node`.
-    pub(crate) fn metrics(&self) -> Vec<(&'static str, f64)> {
-        let c = &self.counters;
-        vec![
-            ("wsrep_replicated", c.replicated.get() as f64),
-            ("wsrep_replicated_bytes", c.replicated_bytes.get() as f64),
-            ("wsrep_received", c.received.get() as f64),
-            ("wsrep_received_bytes", c.received_bytes.get() as f64),
-            ("wsrep_local_commits", c.local_commits.get() as f64),
-            ("wsrep_local_cert_failures", c.local_cert_failures.get() as f64),
-            ("wsrep_local_replays", c.local_replays.get() as f64),
-            ("wsrep_causal_reads", c.causal_reads.get() as f64),
-            ("wsrep_finished_seqno", self.finished.low() as f64),
-        ]
+    pub(crate) fn metrics(&self) -> Vec<Metric> {
+        METRICS
+            .iter()
+            .map(|&(name, kind, help, number)| Metric { name, kind, help, value: number(self) })
+            .collect()
     }
 }
+
+type Number = fn(&Provider) -> f64;
+
+/// The provider's numbers for Prometheus.
+const METRICS: &[(&str, MetricKind, &str, Number)] = {
+    use MetricKind::{Counter, Gauge};
+    &[
+        ("wsrep_replicated_total", Counter, "Write-sets that this member sent, wsrep_replicated.", |p| {
+            p.counters.replicated.get() as f64
+        }),
+        ("wsrep_replicated_bytes_total", Counter, "Their bytes, wsrep_replicated_bytes.", |p| {
+            p.counters.replicated_bytes.get() as f64
+        }),
+        ("wsrep_received_total", Counter, "Write-sets that others sent, wsrep_received.", |p| {
+            p.counters.received.get() as f64
+        }),
+        ("wsrep_received_bytes_total", Counter, "Their bytes, wsrep_received_bytes.", |p| {
+            p.counters.received_bytes.get() as f64
+        }),
+        ("wsrep_local_commits_total", Counter, "Own transactions committed, wsrep_local_commits.", |p| {
+            p.counters.local_commits.get() as f64
+        }),
+        (
+            "wsrep_local_cert_failures_total",
+            Counter,
+            "Own transactions that lost against an earlier one of another member, wsrep_local_cert_failures.",
+            |p| p.counters.local_cert_failures.get() as f64,
+        ),
+        ("wsrep_local_replays_total", Counter, "Own transactions applied again, wsrep_local_replays.", |p| {
+            p.counters.local_replays.get() as f64
+        }),
+        ("wsrep_causal_reads_total", Counter, "Reads that waited for the cluster (wsrep_sync_wait).", |p| {
+            p.counters.causal_reads.get() as f64
+        }),
+        (
+            "wsrep_ordered_total",
+            Counter,
+            "Own write-sets whose way to their place in the order was timed.",
+            |p| p.counters.latency.samples() as f64,
+        ),
+        (
+            "wsrep_order_seconds_total",
+            Counter,
+            "The time that these took together: divided by lockstep_wsrep_ordered_total, the mean latency.",
+            |p| p.counters.latency.seconds(),
+        ),
+        ("wsrep_desyncs", Gauge, "Reasons of the server's to be desynced, wsrep_desync_count.", |p| {
+            f64::from(p.counters.desyncs.load(Relaxed))
+        }),
+        ("wsrep_open_transactions", Gauge, "Transactions under way, wsrep_open_transactions.", |p| {
+            p.trxs.len() as f64
+        }),
+        (
+            "wsrep_last_committed",
+            Gauge,
+            "The last seqno that the server finished, wsrep_last_committed.",
+            |p| p.finished.low() as f64,
+        ),
+    ]
+};
 
 /// The variables as the server takes them: one block from `malloc`, the list first, ended by a null name, then all
 /// texts. Null where there is no memory.
@@ -201,6 +253,33 @@ mod tests {
             assert_eq!(CStr::from_ptr((*vars.add(3)).value.string).to_bytes(), b"");
             assert!((*vars.add(4)).name.is_null());
             libc::free(vars.cast());
+        }
+    }
+
+    fn words<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+        text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(move |word| word.starts_with(prefix))
+    }
+
+    #[test]
+    fn alerts_use_metrics_that_there_are() {
+        let front_end: Vec<Metric> =
+            METRICS.iter().map(|&(name, kind, help, _)| Metric { name, kind, help, value: 0.0 }).collect();
+        let page = Status::example().prometheus(&front_end);
+        let served: Vec<&str> =
+            page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/alerts.yml");
+        let alerts = std::fs::read_to_string(path).unwrap();
+        let mut used = 0;
+        for expr in alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: ")) {
+            for name in words(expr, "lockstep_") {
+                assert!(served.contains(&name), "docs/alerts.yml uses {name}, which no member serves");
+                used += 1;
+            }
+        }
+        assert!(used > 10, "only {used} metrics found in docs/alerts.yml");
+        let count = |key: &str| alerts.lines().filter(|line| line.trim_start().starts_with(key)).count();
+        for key in ["expr: ", "labels: ", "summary: ", "description: "] {
+            assert_eq!(count(key), count("- alert: "), "each alert has one `{key}`");
         }
     }
 }

@@ -9,11 +9,13 @@ use std::time::Duration;
 use crate::Source;
 use crate::up;
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// More than this is not a status.
 const ANSWER_MAX: u64 = 64 << 20;
+/// The status socket's name in a data directory.
+const SOCKET: &str = "lockstep.sock";
 /// Where a server that was installed the usual way keeps its data.
-const USUAL_DATADIR: &str = "/var/lib/mysql";
+pub(crate) const USUAL_DATADIR: &str = "/var/lib/mysql";
 
 /// Where a member answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,31 +34,28 @@ impl std::fmt::Display for Target {
 }
 
 impl Source {
-    /// Whom to ask, in this order.
-    pub(crate) fn targets(&self) -> Vec<Target> {
+    /// Whom to ask, and whether whoever does not answer should.
+    pub(crate) fn targets(&self) -> (Vec<Target>, bool) {
         if let Some(path) = &self.socket {
-            return vec![Target::Socket(path.clone())];
+            return (vec![Target::Socket(path.clone())], true);
         }
         if let Some(address) = &self.address {
-            return vec![Target::Address(address.clone())];
+            return (vec![Target::Address(address.clone())], true);
         }
-        let mut dirs = up::data_dirs(Path::new(up::DEFAULT_DIR));
-        dirs.push(USUAL_DATADIR.into());
-        dirs.into_iter().map(|dir| Target::Socket(dir.join("lockstep.sock"))).collect()
+        let dir = self.dir.as_deref().unwrap_or(Path::new(up::DEFAULT_DIR));
+        (sockets(dir), true)
+    }
+
+    /// Whom to ask where none of them answers, if nobody was named.
+    pub(crate) fn fallback(&self) -> Option<Target> {
+        let named = self.socket.is_some() || self.address.is_some() || self.dir.is_some();
+        (!named).then(|| Target::Socket(Path::new(USUAL_DATADIR).join(SOCKET)))
     }
 }
 
-/// The first answer that one of the targets gives to `GET path`.
-pub(crate) fn first(targets: &[Target], path: &str) -> Result<String, String> {
-    let mut objections = Vec::new();
-    for target in targets {
-        match get(target, path) {
-            Ok(body) => return Ok(body),
-            Err(objection) => objections.push(format!("{target}: {objection}")),
-        }
-    }
-    let all = objections.join("\n  ");
-    Err(format!("no member answers. Is the server running? (`make up` starts a cluster)\n  {all}"))
+/// The status sockets of the cluster of `lockstep up` in `dir`.
+pub(crate) fn sockets(dir: &Path) -> Vec<Target> {
+    up::data_dirs(dir).into_iter().map(|dir| Target::Socket(dir.join(SOCKET))).collect()
 }
 
 /// `GET path` from one target; the body.
@@ -129,13 +128,6 @@ mod tests {
         assert!(parse(b"5.5.5-10.11.19-MariaDB").is_err());
         assert!(parse(b"220 smtp\r\n\r\n").is_err());
         assert!(parse(b"").is_err());
-    }
-
-    #[test]
-    fn a_member_that_is_not_there_is_named() {
-        let target = Target::Socket("/nonexistent/lockstep.sock".into());
-        let text = first(&[target], "/status").unwrap_err();
-        assert!(text.contains("/nonexistent/lockstep.sock: no such socket"), "{text}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! the server runs and when it does not.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,16 +12,18 @@ use lockstep_node::core::members::{Membership, View};
 use lockstep_node::core::state::State;
 use lockstep_node::core::types::{Entry, EntryKind, MemberId};
 use lockstep_node::core::writeset::WriteSet;
-use lockstep_node::log::{LogView, Replay};
+use lockstep_node::log::{LogView, OpenError, Replay};
 use serde::Serialize;
 
+use crate::fetch::USUAL_DATADIR;
 use crate::status::bytes;
 use crate::up;
 
 /// Options of `lockstep log`.
 #[derive(Args, Debug)]
 pub(crate) struct LogArgs {
-    /// The folder of the log: a data directory, or where `log.dir` points [default: the first of make up's cluster].
+    /// The folder of the log: a data directory, or where `log.dir` points [default: the first
+    /// of make up's cluster that has one, else /var/lib/mysql].
     #[arg(long)]
     dir: Option<PathBuf>,
     /// How many entries to print, the last ones.
@@ -99,8 +102,12 @@ impl Names {
 
 /// Prints the log.
 pub(crate) fn run(args: &LogArgs) -> Result<(), String> {
-    let dir = args.dir.clone().unwrap_or_else(|| up::data_dirs(Path::new(up::DEFAULT_DIR))[0].clone());
-    let view = LogView::open(&dir).map_err(|e| e.to_string())?;
+    let dir = match &args.dir {
+        Some(dir) => dir.clone(),
+        None => usual_dir(),
+    };
+    look_at(&dir)?;
+    let view = LogView::open(&dir).map_err(|e| explain(&e))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let keep = if args.all { usize::MAX } else { args.count };
     let mut names = Names::default();
@@ -122,8 +129,65 @@ pub(crate) fn run(args: &LogArgs) -> Result<(), String> {
         }
         Ok(())
     })
-    .map_err(|e| e.to_string())?;
+    .map_err(|e| explain(&e))?;
     print(&lines, args.json)
+}
+
+/// The first folder with a log of those where one usually is.
+fn usual_dir() -> PathBuf {
+    let dirs = up::data_dirs(Path::new(up::DEFAULT_DIR));
+    let usual = PathBuf::from(USUAL_DATADIR);
+    let found = dirs.iter().chain([&usual]).find(|dir| look_at(dir).is_ok());
+    found.or_else(|| dirs.iter().find(|dir| dir.exists())).unwrap_or(&usual).clone()
+}
+
+/// Whether a folder can be read and holds a log; if not, what the reader can do.
+fn look_at(dir: &Path) -> Result<(), String> {
+    let files = std::fs::read_dir(dir).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => format!(
+            "there is no folder {}: --dir takes the data directory of a member, or where its log.dir points",
+            dir.display()
+        ),
+        ErrorKind::NotADirectory => {
+            format!("{} is not a folder: --dir takes the data directory of a member", dir.display())
+        }
+        ErrorKind::PermissionDenied => not_yours(dir),
+        _ => format!("cannot read the folder {}: {e}", dir.display()),
+    })?;
+    let is_log = |name: &str| name.starts_with("lockstep.") && name.ends_with(".log");
+    let mut members = Vec::new();
+    for file in files.flatten() {
+        if is_log(&file.file_name().to_string_lossy()) {
+            return Ok(());
+        }
+        if file.path().join("lockstep.id.log").exists() {
+            members.push(file.path().display().to_string());
+        }
+    }
+    members.sort();
+    let hint = match members.is_empty() {
+        true => "give the data directory of a member, or where its log.dir points".to_owned(),
+        false => format!("did you mean {}?", members.join(" or ")),
+    };
+    Err(format!("{} holds no log (no file lockstep.*.log): {hint}", dir.display()))
+}
+
+fn not_yours(dir: &Path) -> String {
+    format!(
+        "permission denied: the log in {} is readable for the server's account and root only: run this as root",
+        dir.display()
+    )
+}
+
+/// The log's errors are made for its owner; this is for a reader.
+fn explain(error: &OpenError) -> String {
+    match error {
+        OpenError::NotWritable { dir, source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+            not_yours(Path::new(dir))
+        }
+        OpenError::Io { dir, doing, source } => format!("cannot {doing} in {dir}: {source}"),
+        _ => error.to_string(),
+    }
 }
 
 fn print(lines: &VecDeque<Line>, json: bool) -> Result<(), String> {
@@ -301,6 +365,34 @@ mod tests {
         assert_eq!(names.of(id), Some(id.to_string()));
         names.0.push((id, "n1".into()));
         assert_eq!(names.of(id), Some("n1".into()));
+    }
+
+    #[test]
+    fn a_folder_without_a_log_is_said_to_be_one() {
+        let dir = std::env::temp_dir().join(format!("lockstep-log-dir-{}", std::process::id()));
+        let text = look_at(&dir).unwrap_err();
+        assert!(text.starts_with("there is no folder"), "{text}");
+        std::fs::create_dir_all(dir.join("n1")).unwrap();
+        assert!(
+            look_at(&dir)
+                .unwrap_err()
+                .contains("holds no log (no file lockstep.*.log): give the data directory")
+        );
+        std::fs::write(dir.join("n1/lockstep.id.log"), "").unwrap();
+        assert!(look_at(&dir).unwrap_err().ends_with(&format!("did you mean {}?", dir.join("n1").display())));
+        assert_eq!(look_at(&dir.join("n1")), Ok(()));
+        assert!(look_at(&dir.join("n1/lockstep.id.log")).unwrap_err().contains("is not a folder"));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_reader_is_not_told_to_make_the_folder_writable() {
+        let error = OpenError::NotWritable {
+            dir: "/d".into(),
+            doing: "open the file x".into(),
+            source: ErrorKind::PermissionDenied.into(),
+        };
+        assert!(explain(&error).ends_with("run this as root"));
     }
 
     #[test]

@@ -3,8 +3,10 @@
 mod bench;
 mod fetch;
 mod log;
+mod member;
 mod progress;
 mod status;
+mod survey;
 mod up;
 
 use std::path::PathBuf;
@@ -26,7 +28,8 @@ enum Command {
     Up(UpArgs),
     /// Stop what `up` started; the data stay.
     Down(DownArgs),
-    /// Show who is in the cluster, and where everybody stands.
+    /// Show who is in the cluster, and where everybody stands. Exit code 3: no member that answers is in a primary
+    /// component; 1: no member answers.
     Status(StatusArgs),
     /// Print the log.
     Log(log::LogArgs),
@@ -46,6 +49,10 @@ struct UpArgs {
     /// Where the servers' files go.
     #[arg(long, default_value = up::DEFAULT_DIR)]
     dir: PathBuf,
+    /// The first of three neighbouring TCP ports for SQL; members talk on those from 10 above it on [default: 33061,
+    /// 45671; or as before].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1024..65000))]
+    port: Option<u16>,
 }
 
 #[derive(Args, Debug)]
@@ -70,6 +77,9 @@ struct StatusArgs {
 /// Whom to ask. Without any of these: the cluster of `make up`, else the server of /var/lib/mysql.
 #[derive(Args, Debug, Clone)]
 struct Source {
+    /// The folder of a cluster that `up --dir` started.
+    #[arg(long, conflicts_with_all = ["socket", "address"])]
+    dir: Option<PathBuf>,
     /// The status socket of a member: `lockstep.sock` in its data directory.
     #[arg(long, conflicts_with = "address")]
     socket: Option<PathBuf>,
@@ -87,11 +97,11 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Up(args) => up::up(&args.dir, args.provider),
-        Command::Down(args) => up::down(&args.dir),
+        Command::Up(args) => up::up(&args.dir, args.provider, args.port).map(|()| ExitCode::SUCCESS),
+        Command::Down(args) => up::down(&args.dir).map(|()| ExitCode::SUCCESS),
         Command::Status(args) => status::run(&args.source, args.json, args.watch),
-        Command::Log(args) => log::run(&args),
-        Command::Bench(command) => bench::run(&command),
+        Command::Log(args) => log::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Bench(command) => bench::run(&command).map(|()| ExitCode::SUCCESS),
         Command::BenchMember => {
             lockstep_host::command::serve(std::io::stdin().lock());
             // Whatever still runs in the provider goes down with the process, as when a server is killed.
@@ -99,7 +109,7 @@ fn main() -> ExitCode {
         }
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(text) => {
             eprintln!("lockstep: {text}");
             ExitCode::FAILURE

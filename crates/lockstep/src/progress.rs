@@ -23,6 +23,11 @@ impl Step {
         Step { started: Instant::now(), ticker: Some((stop, thread)) }
     }
 
+    /// What is going on meanwhile.
+    pub(crate) fn note(&self, what: &str) {
+        print(&format!(" [{what}]"));
+    }
+
     pub(crate) fn done(mut self, how: &str) {
         self.end(how);
     }
@@ -47,7 +52,7 @@ pub(crate) fn say(line: &str) {
 }
 
 /// Prints at once. Nobody to read it any more is no reason to stop half-way.
-fn print(text: &str) {
+pub(crate) fn print(text: &str) {
     let mut out = stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

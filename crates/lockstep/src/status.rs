@@ -1,106 +1,145 @@
-//! `lockstep status`: the snapshot that a member serves, as a table.
+//! `lockstep status`: what the members within reach say, as a table.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use lockstep_node::{MemberStatus, Status};
+use lockstep_node::MemberStatus;
 
 use crate::Source;
-use crate::fetch;
-use crate::progress::say;
+use crate::progress::{print, say};
+use crate::survey::{self, Survey, duration};
+
+/// The exit code where members answer, but none of them is in a primary component.
+const NON_PRIMARY: u8 = 3;
 
 /// Prints the status once, or until interrupted.
-pub(crate) fn run(source: &Source, json: bool, watch: Option<Duration>) -> Result<(), String> {
-    let targets = source.targets();
+pub(crate) fn run(source: &Source, json: bool, watch: Option<Duration>) -> Result<ExitCode, String> {
+    let look = || {
+        let (targets, expected) = source.targets();
+        match survey::ask(&targets, expected) {
+            Ok(survey) => Ok(survey),
+            // No cluster of `make up`: perhaps a server that was installed the usual way.
+            Err(objection) => match source.fallback() {
+                Some(target) => survey::ask(&[target], false).map_err(|more| match more.split_once('\n') {
+                    Some((_, more)) => format!("{objection}\n{more}"),
+                    None => objection,
+                }),
+                None => Err(objection),
+            },
+        }
+    };
+    let show = |survey: &Survey| match json {
+        true => serde_json::to_string(survey).map_err(|e| format!("cannot write JSON: {e}")),
+        false => Ok(table(survey)),
+    };
+    let Some(pause) = watch else {
+        let survey = look()?;
+        say(&show(&survey)?);
+        return Ok(if survey.status.cluster.primary {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(NON_PRIMARY)
+        });
+    };
+    let screen = std::io::stdout().is_terminal() && !json;
     loop {
         let started = Instant::now();
-        let text = fetch::first(&targets, "/status").and_then(|body| {
-            if json { Ok(body.trim_end().to_owned()) } else { parse(&body).map(|status| table(&status)) }
-        });
-        let Some(pause) = watch else {
-            say(&text?);
-            return Ok(());
-        };
-        // A member that does not answer now may answer again: keep looking.
-        let text = text.unwrap_or_else(|objection| objection);
-        if json {
-            say(&text);
-        } else {
+        match look().and_then(|survey| show(&survey)) {
             // Home, the new picture line by line over the old one, then clear what is left of that.
-            let picture: String = text.lines().map(|line| format!("{line}\x1b[K\n")).collect();
-            print!("\x1b[H{picture}\x1b[J");
-            let _ = std::io::Write::flush(&mut std::io::stdout());
+            Ok(text) if screen => {
+                let picture: String = text.lines().map(|line| format!("{line}\x1b[K\n")).collect();
+                print(&format!("\x1b[H{picture}\x1b[J"));
+            }
+            Ok(text) if json => say(&text),
+            Ok(text) => say(&format!("{text}\n")),
+            // A member that does not answer now may answer again: keep looking.
+            Err(objection) if screen => print(&format!("\x1b[H\x1b[J{objection}\n")),
+            Err(objection) => eprintln!("lockstep: {objection}"),
         }
         std::thread::sleep(pause.saturating_sub(started.elapsed()));
     }
 }
 
-/// Reads a snapshot.
-pub(crate) fn parse(body: &str) -> Result<Status, String> {
-    serde_json::from_str(body).map_err(|e| {
-        format!("the member's status cannot be read ({e}); is it of another version than this program?")
-    })
-}
-
-/// The snapshot for people.
-pub(crate) fn table(status: &Status) -> String {
+/// The picture for people.
+pub(crate) fn table(survey: &Survey) -> String {
+    let Survey { status, notes } = survey;
     let cluster = &status.cluster;
+    let own = &status.own;
     let mut out = String::new();
     let leader = if cluster.leader.is_empty() { "none" } else { &cluster.leader };
-    let primary = if cluster.primary { "Primary" } else { "non-Primary" };
+    let (voters, connected) = (cluster.voters, cluster.voters_connected);
+    let primary = match cluster.primary {
+        true => format!("Primary ({connected} of {voters} voters connected)"),
+        false if connected * 2 > voters => "non-Primary".into(),
+        false if voters > 0 => {
+            format!("non-Primary: {connected} of {voters} voters connected, {} needed", voters / 2 + 1)
+        }
+        false => "non-Primary: not in a cluster yet".into(),
+    };
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
         "cluster {} as {} sees it · {primary} · policy {} · leader {leader} (term {}) · history {}",
-        cluster.name, status.own.name, cluster.policy, cluster.term, cluster.uuid
+        cluster.name, own.name, cluster.policy, cluster.term, cluster.uuid
     );
-    if let Some(failure) = &status.own.failure {
-        let _ = writeln!(out, "{} cannot go on: {failure}", status.own.name);
+    if let Some(failure) = &own.failure {
+        let _ = writeln!(out, "{} cannot go on: {failure}", own.name);
     }
     let head = ["member", "role", "state", "zone", "seqno", "applied", "lag", "persisted", "rtt", "address"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(status.members.iter().map(|m| row(m, m.name == status.own.name)));
+    rows.extend(status.members.iter().map(|m| row(m, m.id == own.id)));
     out.push_str(&align(&rows));
     let log = &status.log;
     let _ = write!(
         out,
-        "log of {}: {} in {} {}, entries {} to {}, {} agreed on; {} waiting, {} queued",
-        status.own.name,
+        "{} {} for {}, {} waiting, {} queued; its log: {} in {} {}, entries {} to {}, {} agreed on",
+        own.name,
+        own.state,
+        duration(own.state_seconds),
+        own.waiting,
+        own.queued,
         bytes(log.bytes),
         log.segments,
         if log.segments == 1 { "file" } else { "files" },
         log.first,
         log.last,
         log.committed,
-        status.own.waiting,
-        status.own.queued,
     );
+    for note in notes {
+        let _ = write!(out, "\nnote: {note}");
+    }
     out
 }
 
 fn row(member: &MemberStatus, own: bool) -> Vec<String> {
-    let known = |value: i64| if value < 0 { "?".to_owned() } else { value.to_string() };
+    fn known<T: ToString>(value: Option<T>) -> String {
+        value.map_or_else(|| "-".to_owned(), |v| v.to_string())
+    }
     let lag = match (member.lag_trx, member.lag_seconds) {
-        (trx, _) if trx < 0 => "?".to_owned(),
-        (0, _) => "0".to_owned(),
-        (trx, s) if s > 0.0 => format!("{trx} ({s:.1} s)"),
-        (trx, _) => trx.to_string(),
+        (Some(trx), Some(s)) if trx > 0 && s > 0.0 => format!("{trx} ({})", duration(s)),
+        (trx, _) => known(trx),
     };
     let rtt = match member.rtt_us {
         _ if own => "self".to_owned(),
         Some(us) if us >= 10_000 => format!("{} ms", us / 1000),
         Some(us) => format!("{us} µs"),
-        None => "?".to_owned(),
+        None => known(None::<u64>),
+    };
+    let state = match member.gone_seconds {
+        Some(gone) if !member.is_connected() => format!("{} ({})", member.state, duration(gone)),
+        _ => member.state.clone(),
     };
     vec![
         member.name.clone(),
         member.role.clone(),
-        member.state.clone(),
+        state,
         member.zone.to_string(),
         known(member.seqno),
         known(member.applied),
         lag,
-        member.persisted.to_string(),
+        known(member.persisted),
         rtt,
         member.address.clone(),
     ]
@@ -138,46 +177,47 @@ pub(crate) fn bytes(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_node::Status;
 
-    fn sample() -> Status {
-        let mut status = Status::default();
-        status.cluster.name = "demo".into();
-        status.cluster.leader = "n1".into();
-        status.cluster.primary = true;
-        status.own.name = "n1".into();
-        let member = |name: &str, role: &str, applied, rtt_us| MemberStatus {
-            name: name.into(),
-            role: role.into(),
-            state: if applied < 0 { "Disconnected" } else { "Synced" }.into(),
-            seqno: applied,
-            applied,
-            lag_trx: if applied < 0 { -1 } else { 0 },
-            rtt_us,
-            ..MemberStatus::default()
-        };
-        status.members = vec![member("n1", "leader", 7, None), member("second", "voter", 7, Some(150))];
-        status.members.push(member("n3", "voter", -1, None));
-        status.log.bytes = 3 << 20;
-        status.log.segments = 1;
-        status
+    fn sample() -> Survey {
+        let mut survey = Survey { status: Status::example(), notes: vec!["n3 does not answer".into()] };
+        survey.status.members[1].name = "second".into();
+        survey
     }
 
     #[test]
     fn the_table_has_a_line_for_each_member() {
         let text = table(&sample());
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("cluster demo as n1 sees it · Primary"), "{text}");
+        assert!(
+            lines[0].starts_with("cluster demo as n1 sees it · Primary (2 of 3 voters connected)"),
+            "{text}"
+        );
         assert!(lines[2].starts_with("n1      leader"), "{text}");
         assert!(lines[3].starts_with("second  voter") && lines[3].contains("150 µs"), "{text}");
-        assert!(lines[4].contains("Disconnected") && lines[4].contains('?'), "{text}");
+        assert!(lines[4].contains("Disconnected (75 s)"), "{text}");
+        assert!(lines[4].split_whitespace().filter(|v| *v == "-").count() == 5, "what is not known: {text}");
         assert!(lines[5].contains("3.0 MiB in 1 file,"), "{text}");
+        assert_eq!(lines[6], "note: n3 does not answer");
     }
 
     #[test]
-    fn a_snapshot_survives_the_way_and_nonsense_is_refused() {
-        let body = serde_json::to_string(&sample()).unwrap();
-        assert_eq!(table(&parse(&body).unwrap()), table(&sample()));
-        assert!(parse("{\"cluster\": 3}").is_err());
+    fn whoever_has_no_majority_hears_how_many_are_missing() {
+        let mut survey = sample();
+        survey.status.cluster.primary = false;
+        survey.status.cluster.voters_connected = 1;
+        assert!(table(&survey).contains("non-Primary: 1 of 3 voters connected, 2 needed"));
+    }
+
+    #[test]
+    fn json_is_the_snapshot_and_the_notes() {
+        let text = serde_json::to_string(&sample()).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["self"]["name"], "n1");
+        assert_eq!(value["notes"][0], "n3 does not answer");
+        assert!(value["members"][2]["rtt_us"].is_null());
+        let again = Survey { status: survey::parse(&text).unwrap(), notes: sample().notes };
+        assert_eq!(table(&again), table(&sample()));
     }
 
     #[test]

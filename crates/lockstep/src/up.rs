@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lockstep_lab::{Installation, Server, ServerConfig, SstMethod, Wsrep, is_free, is_root};
+use lockstep_node::MemberStatus;
 
 use crate::fetch::{self, Target};
+use crate::member::{self, Health, health};
 use crate::progress::{Step, say};
 use crate::status;
+use crate::survey::{self, Survey};
 
 /// Where `make up` keeps its servers.
 pub(crate) const DEFAULT_DIR: &str = "/var/lib/lockstep/up";
@@ -19,7 +22,6 @@ const SQL_PORTS: [u16; 3] = [33061, 33062, 33063];
 /// Each member takes this one, and for transfers of state the two that follow.
 const PEER_PORTS: [u16; 3] = [45671, 45681, 45691];
 const LIBRARY: &str = "liblockstep.so";
-const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The data directories of a cluster in `dir`.
 pub(crate) fn data_dirs(dir: &Path) -> Vec<PathBuf> {
@@ -31,41 +33,79 @@ fn text(error: lockstep_lab::LabError) -> String {
 }
 
 /// Starts what does not run yet, shows that it replicates, and leaves it running.
-pub(crate) fn up(dir: &Path, provider: Option<PathBuf>) -> Result<(), String> {
+pub(crate) fn up(dir: &Path, provider: Option<PathBuf>, port: Option<u16>) -> Result<(), String> {
     need_root("up")?;
     let install = Installation::find().map_err(text)?;
-    let mut servers = servers(dir, &install);
-    let running = servers.iter_mut().filter_map(|s| s.is_running().then(|| s.name().to_owned())).count();
+    let ports = Ports::of(dir, port);
+    let mut servers = servers(dir, &install, &ports);
+    let ran: Vec<bool> = servers.iter_mut().map(Server::is_running).collect();
+    let running = ran.iter().filter(|ran| **ran).count();
     if running == servers.len() {
-        say(&format!("The cluster in {} is up already.", dir.display()));
+        say(&format!("The servers in {} run already.", dir.display()));
+        for server in servers.iter_mut().filter(|s| !matches!(health(s), Health::Ready)) {
+            let step = Step::start(&format!("{}: waiting until it is synced", server.name()));
+            member::wait(server, &step, true).map_err(|e| advise(&e, dir))?;
+            step.done("synced");
+        }
     } else {
         let provider = provider.map_or_else(beside_this_program, Ok)?;
         prepare(dir, &install, &mut servers, &provider, running)?;
-        start(dir, &install, &mut servers, running)?;
-    }
-    for server in &mut servers {
-        server.wait_ready(READY_TIMEOUT).map_err(text)?;
+        start(dir, &install, &mut servers, &ran).map_err(|e| advise(&e, dir))?;
     }
     show_replication(&servers)?;
     say("");
-    let sockets: Vec<Target> =
-        data_dirs(dir).into_iter().map(|d| Target::Socket(d.join("lockstep.sock"))).collect();
-    say(&status::table(&settled(&sockets)?));
+    say(&status::table(&settled(&fetch::sockets(dir))?));
     say("");
     say(&format!("Connect (as root):  mariadb --socket={}", servers[0].config.socket().display()));
     say(&format!("                    also {}", also(&servers[1..])));
-    say("Watch:              lockstep status --watch");
-    say("Stop:               make down");
+    let me = program();
+    match dir == Path::new(DEFAULT_DIR) {
+        true => {
+            say(&format!("Watch:              {me} status --watch"));
+            say("Stop:               make down");
+        }
+        false => {
+            say(&format!("Watch:              {me} status --watch --dir {}", dir.display()));
+            say(&format!("Stop:               {me} down --dir {}", dir.display()));
+        }
+    }
     Ok(())
 }
 
+/// This program as a person would call it from here.
+fn program() -> String {
+    let Ok(me) = std::env::current_exe() else { return "lockstep".into() };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|dir| dir.join("lockstep") == me) {
+        return "lockstep".into();
+    }
+    let here = std::env::current_dir().ok().and_then(|here| Some(me.strip_prefix(here).ok()?.to_owned()));
+    here.unwrap_or(me).display().to_string()
+}
+
+/// What to do when not all came up.
+fn advise(error: &str, dir: &Path) -> String {
+    let (up, down) = match dir == Path::new(DEFAULT_DIR) {
+        true => ("`make up`".to_owned(), "`make down`".to_owned()),
+        false => {
+            let me = program();
+            (format!("`{me} up --dir {}`", dir.display()), format!("`{me} down --dir {}`", dir.display()))
+        }
+    };
+    format!(
+        "{error}\nMend the cause and run {up} again: it goes on from here. To start afresh: {down}, then `rm -r {}`",
+        dir.display()
+    )
+}
+
 /// The status once the members have told each other that they have caught up, or as it is after a moment.
-fn settled(sockets: &[Target]) -> Result<lockstep_node::Status, String> {
+fn settled(sockets: &[Target]) -> Result<Survey, String> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
-        let status = status::parse(&fetch::first(sockets, "/status")?)?;
-        if status.members.iter().all(|m| m.lag_trx == 0) || Instant::now() >= deadline {
-            return Ok(status);
+        let survey = survey::ask(sockets, true)?;
+        let told = |m: &MemberStatus| m.lag_trx == Some(0) && m.persisted.is_some();
+        if survey.status.members.iter().all(told) || Instant::now() >= deadline {
+            return Ok(survey);
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -80,7 +120,7 @@ fn also(servers: &[Server]) -> String {
 pub(crate) fn down(dir: &Path) -> Result<(), String> {
     let mut stopped = 0;
     let install = Installation::find().map_err(text)?;
-    let mut servers = servers(dir, &install);
+    let mut servers = servers(dir, &install, &Ports::of(dir, None));
     for server in servers.iter_mut().rev() {
         if !server.is_running() {
             continue;
@@ -94,7 +134,7 @@ pub(crate) fn down(dir: &Path) -> Result<(), String> {
     if stopped == 0 {
         say(&format!("No server of {} is running.", dir.display()));
     } else {
-        say(&format!("The data stay in {}: `make up` goes on with them.", dir.display()));
+        say(&format!("The data stay in {}: `up` goes on with them.", dir.display()));
     }
     Ok(())
 }
@@ -115,20 +155,36 @@ pub(crate) fn beside_this_program() -> Result<PathBuf, String> {
     Err(format!("there is no {}: build it (`make up` does) or name it with --provider", library.display()))
 }
 
-fn servers(dir: &Path, install: &Installation) -> Vec<Server> {
+/// The ports of the cluster: each server's for SQL and for its peers.
+#[derive(Debug, PartialEq, Eq)]
+struct Ports([(u16, u16); 3]);
+
+impl Ports {
+    /// From this one on, or as the cluster in `dir` has had them, or the usual ones.
+    fn of(dir: &Path, first: Option<u16>) -> Ports {
+        let cnf = std::fs::read_to_string(dir.join(NAMES[0]).with_extension("cnf")).unwrap_or_default();
+        let used = cnf.lines().find_map(|line| line.strip_prefix("port=")?.trim().parse().ok());
+        match first.or(used.filter(|port| *port != SQL_PORTS[0])) {
+            Some(first) => Ports([0, 1, 2].map(|i| (first + i, first + 10 * (i + 1)))),
+            None => Ports([0, 1, 2].map(|i| (SQL_PORTS[i], PEER_PORTS[i]))),
+        }
+    }
+}
+
+fn servers(dir: &Path, install: &Installation, ports: &Ports) -> Vec<Server> {
     let host = "127.0.0.1";
-    let peers: Vec<String> = PEER_PORTS.iter().map(|port| format!("{host}:{port}")).collect();
+    let peers: Vec<String> = ports.0.iter().map(|(_, port)| format!("{host}:{port}")).collect();
     let mut servers = Vec::new();
-    for (i, name) in NAMES.iter().enumerate() {
-        let mut config = ServerConfig::new(name, dir, SQL_PORTS[i], i as u32 + 1);
+    for (i, (name, (sql_port, peer_port))) in NAMES.iter().zip(ports.0).enumerate() {
+        let mut config = ServerConfig::new(name, dir, sql_port, i as u32 + 1);
         config.wsrep = Some(Wsrep {
             provider: dir.join(LIBRARY),
             cluster_name: "up".into(),
             peers: peers.clone(),
             host: host.into(),
             listen: host.into(),
-            peer_port: PEER_PORTS[i],
-            sst_port: PEER_PORTS[i] + 2,
+            peer_port,
+            sst_port: peer_port + 2,
             sst_method: SstMethod::Rsync,
             sst_auth: None,
             appliers: 4,
@@ -169,20 +225,28 @@ fn prepare(
     Ok(())
 }
 
-fn start(dir: &Path, install: &Installation, servers: &mut [Server], running: usize) -> Result<(), String> {
+fn start(dir: &Path, install: &Installation, servers: &mut [Server], ran: &[bool]) -> Result<(), String> {
     let first_time = !data_dirs(dir).iter().any(|d| has_log(d));
-    if first_time && running == 0 {
+    if first_time && !ran.contains(&true) {
         return start_first_time(install, servers);
     }
     // A cluster that was stopped, or parts of one: nobody needs to be told who goes first.
-    for server in servers.iter_mut().filter(|s| s.pid().is_none()) {
+    for (server, _) in servers.iter_mut().zip(ran).filter(|(_, ran)| !**ran) {
         // One that an interrupted first start never came to joins now.
         install.make_dir(&server.datadir(), 0o755).map_err(text)?;
         server.spawn(&[]).map_err(text)?;
     }
-    for server in servers.iter_mut() {
-        let step = Step::start(&format!("{}: starting", server.name()));
-        ready(server, &[])?;
+    for (server, ran) in servers.iter_mut().zip(ran) {
+        if *ran && matches!(health(server), Health::Ready) {
+            say(&format!("{}: runs already, synced", server.name()));
+            continue;
+        }
+        let what = if *ran { "runs already, waiting until it is synced" } else { "starting" };
+        let step = Step::start(&format!("{}: {what}", server.name()));
+        match ran {
+            true => member::wait(server, &step, true)?,
+            false => ready(server, &step, &[])?,
+        }
         step.done("synced");
     }
     Ok(())
@@ -190,19 +254,16 @@ fn start(dir: &Path, install: &Installation, servers: &mut [Server], running: us
 
 /// Waits until a server that was spawned is a synced member. Its ports are among those that the kernel also gives to
 /// outgoing connections: one that is taken just now is tried again.
-fn ready(server: &mut Server, args: &[&str]) -> Result<(), String> {
+fn ready(server: &mut Server, step: &Step, args: &[&str]) -> Result<(), String> {
     let mut tries = 0;
     loop {
-        let error = match server.wait_ready(READY_TIMEOUT) {
+        let error = match member::wait(server, step, false) {
             Ok(()) => return Ok(()),
-            Err(error) => error.to_string(),
+            Err(error) => error,
         };
         tries += 1;
         if tries > 5 || server.is_running() || !error.contains("Address already in use") {
-            return Err(format!(
-                "{error}\nMend the cause and run `make up` again: it goes on from here. To start afresh: `make down`, then \
-                 remove the folder of the data"
-            ));
+            return Err(error);
         }
         std::thread::sleep(Duration::from_secs(2));
         server.spawn(args).map_err(text)?;
@@ -232,13 +293,13 @@ fn start_first_time(install: &Installation, servers: &mut [Server]) -> Result<()
             }
             let step = Step::start("n1: starting as the first member");
             server.spawn(&["--wsrep-new-cluster"]).map_err(text)?;
-            ready(server, &["--wsrep-new-cluster"])?;
+            ready(server, &step, &["--wsrep-new-cluster"])?;
             step.done("synced");
         } else {
             install.make_dir(&datadir, 0o755).map_err(text)?;
             let step = Step::start(&format!("{}: joining, with a copy of the database", server.name()));
             server.spawn(&[]).map_err(text)?;
-            ready(server, &[])?;
+            ready(server, &step, &[])?;
             step.done("synced");
         }
     }
@@ -288,4 +349,33 @@ fn show_replication(servers: &[Server]) -> Result<(), String> {
         say(&format!("{} wrote row {id}: read on {}", writer.name(), readers.join(" and ")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_keeps_its_ports() {
+        let dir = std::env::temp_dir().join(format!("lockstep-up-ports-{}", std::process::id()));
+        let usual = Ports([(33061, 45671), (33062, 45681), (33063, 45691)]);
+        assert_eq!(Ports::of(&dir, None), usual);
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("n1.cnf"), "[mysqld]\nport=22000\n").unwrap();
+        assert_eq!(Ports::of(&dir, None), Ports([(22000, 22010), (22001, 22020), (22002, 22030)]));
+        assert_eq!(Ports::of(&dir, Some(23000)).0[2], (23002, 23030));
+        std::fs::write(dir.join("n1.cnf"), "port=33061\n").unwrap();
+        assert_eq!(Ports::of(&dir, None), usual);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn who_fails_is_told_how_to_go_on_and_how_to_start_afresh() {
+        let text = advise("n2 died", Path::new(DEFAULT_DIR));
+        assert!(
+            text.contains("run `make up` again") && text.contains("`rm -r /var/lib/lockstep/up`"),
+            "{text}"
+        );
+        assert!(advise("n2 died", Path::new("/x")).contains("up --dir /x`"));
+    }
 }

@@ -5,6 +5,7 @@
 //! verdicts on what follows are everyone's. It stops taking entries while the front end's queue is full; the log
 //! keeps them.
 
+use super::lag::LagMeter;
 use super::{Effect, Engine, ReadFor};
 use crate::api::{Delivery, Level, Ordered, ViewInfo, ViewStatus};
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use lockstep_core::writeset::{WriteSet, assemble};
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Entries handled in one round: the round must end soon, for acks wait for it.
 const ENTRIES_PER_ROUND: usize = 1024;
@@ -67,8 +69,8 @@ pub(crate) struct Feed {
     run: Option<Run>,
     /// The database's position, or the last seqno delivered after it.
     delivered: Seqno,
-    /// Its place in time.
-    delivered_time: Micros,
+    /// When what was delivered had been placed in the log.
+    lag: LagMeter,
     /// A Primary view at the position is due before anything is delivered.
     announce: bool,
     /// The last view up to `delivered`.
@@ -202,12 +204,9 @@ impl Feed {
         self.run.as_ref().map_or(0, |run| run.certifier.len())
     }
 
-    /// How long ago the last delivered entry was placed, in seconds.
-    pub(crate) fn age_of_delivered(&self, wall: Micros) -> f64 {
-        match self.delivered_time {
-            0 => 0.0,
-            time => wall.saturating_sub(time) as f64 / 1e6,
-        }
+    /// How long ago the oldest delivered entry above `finished` was placed, in seconds.
+    pub(crate) fn age_above(&self, finished: Seqno, wall: Micros) -> Option<f64> {
+        self.lag.age(finished, wall)
     }
 
     pub(super) fn next_trim(&self, low: Seqno, tail: &State) -> Option<TrimMark> {
@@ -346,7 +345,7 @@ impl Engine {
                 };
                 self.feed.failed += !outcome.pass as u64;
                 self.feed.delivered = seqno;
-                self.feed.delivered_time = entry.time;
+                self.feed.lag.delivered(entry.seqno, entry.time, || self.finished.load(Ordering::Acquire));
                 if whole.is_none() {
                     let text =
                         format!("the write-set at seqno {seqno} cannot be read: it fails on every member");
@@ -372,7 +371,7 @@ impl Engine {
                     return Ok(());
                 }
                 self.feed.delivered = seqno;
-                self.feed.delivered_time = entry.time;
+                self.feed.lag.delivered(entry.seqno, entry.time, || self.finished.load(Ordering::Acquire));
                 let view = self.feed.view.clone();
                 let my_index = view.members.iter().position(|m| m.view_uuid == self.me.view_uuid);
                 let info = ViewInfo {

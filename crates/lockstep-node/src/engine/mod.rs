@@ -7,6 +7,7 @@
 mod commands;
 mod duties;
 mod feed;
+mod lag;
 mod peers;
 mod phase;
 mod transfer;

@@ -132,7 +132,7 @@ impl Engine {
     }
 
     /// Since when this member is not connected; from the start of this process for one that never was.
-    pub(super) fn gone_since(&self, id: &MemberId) -> Option<Micros> {
+    pub(crate) fn gone_since(&self, id: &MemberId) -> Option<Micros> {
         if *id == self.me.id || self.peers.contains_key(id) {
             return None;
         }

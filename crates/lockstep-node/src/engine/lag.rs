@@ -1,0 +1,60 @@
+//! How old, in time, is what the server has not finished yet.
+
+use lockstep_core::{Micros, Seqno};
+use std::collections::VecDeque;
+
+/// Deliveries so close to each other count as one.
+const GRAIN: Micros = 100_000;
+
+/// The times at which entries that were delivered had been placed in the log.
+#[derive(Debug, Default)]
+pub(super) struct LagMeter {
+    /// The last seqno of each stretch of at most [`GRAIN`], and when its first entry was placed. Both ascend.
+    stretches: VecDeque<(Seqno, Micros)>,
+}
+
+impl LagMeter {
+    /// An entry goes to the server. `finished` is asked for only when a stretch begins.
+    pub(super) fn delivered(&mut self, seqno: Seqno, placed: Micros, finished: impl FnOnce() -> Seqno) {
+        match self.stretches.back_mut() {
+            // Clocks of leaders differ, and are put right: time that goes back is time that stands.
+            Some((last, began)) if placed < *began + GRAIN => *last = seqno,
+            _ => {
+                let finished = finished();
+                while self.stretches.front().is_some_and(|(last, _)| *last <= finished) {
+                    self.stretches.pop_front();
+                }
+                self.stretches.push_back((seqno, placed));
+            }
+        }
+    }
+
+    /// How long ago the oldest delivered entry above `finished` was placed, in seconds, up to [`GRAIN`] too much;
+    /// `None` where there is none.
+    pub(super) fn age(&self, finished: Seqno, wall: Micros) -> Option<f64> {
+        let (_, placed) = self.stretches.iter().find(|(last, _)| *last > finished)?;
+        Some(wall.saturating_sub(*placed) as f64 / 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_age_is_that_of_the_oldest_unfinished_entry_not_of_the_newest() {
+        let mut meter = LagMeter::default();
+        assert_eq!(meter.age(0, 9_000_000), None);
+        for (seqno, placed) in [(1, 1_000_000), (2, 1_050_000), (3, 2_000_000), (4, 5_000_000)] {
+            meter.delivered(seqno, placed, || 0);
+        }
+        assert_eq!(meter.age(0, 9_000_000), Some(8.0));
+        assert_eq!(meter.age(1, 9_000_000), Some(8.0), "2 was placed in the stretch that 1 began");
+        assert_eq!(meter.age(2, 9_000_000), Some(7.0));
+        assert_eq!(meter.age(4, 9_000_000), None);
+        meter.delivered(5, 6_000_000, || 4);
+        assert_eq!(meter.stretches.len(), 1, "what has finished is forgotten");
+        meter.delivered(6, 3_000_000, || 4);
+        assert_eq!(meter.age(5, 9_000_000), Some(3.0));
+    }
+}

@@ -1,0 +1,257 @@
+//! The snapshot as Prometheus text (version 0.0.4): one uninterrupted group for each metric, base units (seconds,
+//! bytes), `_total` for what counts. What is not known has no sample.
+
+use crate::status::{MemberStatus, Status};
+use std::fmt::Write;
+
+/// What a number of a front end is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MetricKind {
+    /// Only grows, from the start of the process or from `FLUSH STATUS`; its name ends in `_total`.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+}
+
+/// A number of the front end.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Metric {
+    /// Its name behind `lockstep_`, with its unit.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: MetricKind,
+    /// A line of help.
+    pub help: &'static str,
+    /// The number.
+    pub value: f64,
+}
+
+type Own = fn(&Status) -> Option<f64>;
+type OfMember = fn(&MemberStatus) -> Option<f64>;
+
+fn flag(on: bool) -> Option<f64> {
+    Some(f64::from(u8::from(on)))
+}
+
+/// What a member says of itself.
+const OWN: &[(&str, &str, Own)] = &[
+    ("primary", "1 while this member is in a primary component, so that it serves reads and writes.", |s| {
+        flag(s.cluster.primary)
+    }),
+    (
+        "state",
+        "The member's state, as wsrep_local_state: 0 Initialized, 1 Joining, 2 Donor/Desynced, 3 Joined, 4 Synced, 5 Inconsistent.",
+        |s| Some(f64::from(s.own.state_number)),
+    ),
+    ("state_age_seconds", "How long the member has been in this state.", |s| Some(s.own.state_seconds)),
+    ("uptime_seconds", "How long the provider has been running.", |s| Some(s.own.uptime_seconds)),
+    ("failed", "1 if this member cannot go on: its log says why, and it must be started again.", |s| {
+        flag(s.own.failure.is_some())
+    }),
+    ("leads", "1 while this member leads.", |s| {
+        flag(!s.cluster.leader.is_empty() && s.cluster.leader == s.own.name)
+    }),
+    ("has_leader", "1 while this member knows a leader.", |s| flag(!s.cluster.leader.is_empty())),
+    ("term", "The term of the order: it grows at each election.", |s| Some(s.cluster.term as f64)),
+    ("view", "The number of the view, wsrep_cluster_conf_id.", |s| Some(s.cluster.view as f64)),
+    ("cluster_voters", "Members whose logs count for majorities.", |s| Some(s.cluster.voters as f64)),
+    ("cluster_voters_connected", "Voters that this member is connected with, itself included.", |s| {
+        Some(s.cluster.voters_connected as f64)
+    }),
+    ("lag_transactions", "Transactions agreed on that this member's server has not finished.", |s| {
+        own_row(s)?.lag_trx.map(|n| n as f64)
+    }),
+    ("lag_seconds", "Age of the oldest transaction that this member's server has not finished.", |s| {
+        own_row(s)?.lag_seconds
+    }),
+    ("apply_queue_length", "Transactions handed out that wait for an applier thread.", |s| {
+        Some(s.own.queued as f64)
+    }),
+    ("apply_queue_bytes", "Bytes of the transactions that wait for an applier thread.", |s| {
+        Some(s.own.queued_bytes as f64)
+    }),
+    ("submissions_waiting", "Own transactions that wait for their place in the log.", |s| {
+        Some(s.own.waiting as f64)
+    }),
+    ("certification_window", "Transactions that certification keeps to compare with.", |s| {
+        Some(s.log.certification_window as f64)
+    }),
+    ("log_seqno", "The last seqno agreed on, as far as this member knows.", |s| Some(s.log.seqno as f64)),
+    ("log_first_index", "The first index in this member's log.", |s| Some(s.log.first as f64)),
+    ("log_last_index", "The last index in this member's log.", |s| Some(s.log.last as f64)),
+    ("log_committed_index", "The last index agreed on.", |s| Some(s.log.committed as f64)),
+    ("log_persisted_index", "The last index on this member's disk.", |s| Some(s.log.persisted as f64)),
+    ("log_bytes", "Size of this member's log on disk.", |s| Some(s.log.bytes as f64)),
+    ("log_keep_bytes", "Above this size the log is trimmed where nobody needs it (log.size).", |s| {
+        Some(s.log.keep_bytes as f64)
+    }),
+    ("log_max_bytes", "What the log may grow to (log.max_size).", |s| Some(s.log.max_bytes as f64)),
+    ("log_segments", "Files of this member's log.", |s| Some(s.log.segments as f64)),
+];
+
+/// What it says of each member.
+const MEMBERS: &[(&str, &str, OfMember)] = &[
+    ("member_up", "1 while this member is connected with that one.", |m| flag(m.is_connected())),
+    ("member_votes", "1 if that member's log counts for majorities.", |m| flag(m.role != "learner")),
+    ("member_leads", "1 for the leader.", |m| flag(m.role == "leader")),
+    ("member_gone_seconds", "How long this member has not been connected with that one.", |m| m.gone_seconds),
+    ("member_applied_seqno", "The last seqno that that member's server has finished.", |m| {
+        m.applied.map(|n| n as f64)
+    }),
+    ("member_lag_transactions", "Transactions agreed on that that member's server has not finished.", |m| {
+        m.lag_trx.map(|n| n as f64)
+    }),
+    ("member_persisted_index", "The last index on that member's disk; the leader knows it.", |m| {
+        m.persisted.map(|n| n as f64)
+    }),
+    ("member_rtt_seconds", "Round-trip time to that member, as the leader measures it.", |m| {
+        m.rtt_us.map(|us| us as f64 / 1e6)
+    }),
+];
+
+fn own_row(status: &Status) -> Option<&MemberStatus> {
+    status.members.iter().find(|m| m.id == status.own.id)
+}
+
+fn quote(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+}
+
+fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "# HELP lockstep_{name} {help}\n# TYPE lockstep_{name} {kind}");
+}
+
+impl Status {
+    /// As Prometheus text, with the numbers of the front end.
+    pub fn prometheus(&self, front_end: &[Metric]) -> String {
+        let mut out = String::with_capacity(8192);
+        head(&mut out, "build_info", "gauge", "1, with this member's version and names.");
+        let _ = writeln!(
+            out,
+            "lockstep_build_info{{version={},member={},cluster={}}} 1",
+            quote(&self.own.version),
+            quote(&self.own.name),
+            quote(&self.cluster.name)
+        );
+        for (name, help, sample) in OWN {
+            if let Some(value) = sample(self) {
+                head(&mut out, name, "gauge", help);
+                let _ = writeln!(out, "lockstep_{name} {value}");
+            }
+        }
+        for (name, help, sample) in MEMBERS {
+            let samples: Vec<(&str, f64)> =
+                self.members.iter().filter_map(|m| Some((m.name.as_str(), sample(m)?))).collect();
+            if samples.is_empty() {
+                continue;
+            }
+            head(&mut out, name, "gauge", help);
+            for (member, value) in samples {
+                let _ = writeln!(out, "lockstep_{name}{{member={}}} {value}", quote(member));
+            }
+        }
+        for metric in front_end {
+            let kind = match metric.kind {
+                MetricKind::Counter => "counter",
+                MetricKind::Gauge => "gauge",
+            };
+            head(&mut out, metric.name, kind, metric.help);
+            let _ = writeln!(out, "lockstep_{} {}", metric.name, metric.value);
+        }
+        out
+    }
+
+    /// A snapshot in which everything is known, for tests of what is made of one.
+    #[doc(hidden)]
+    pub fn example() -> Status {
+        let member = |name: &str, role: &str| MemberStatus {
+            name: name.into(),
+            id: name.into(),
+            role: role.into(),
+            state: "Synced".into(),
+            address: format!("{name}:4567"),
+            seqno: Some(7),
+            persisted: Some(9),
+            applied: Some(7),
+            lag_trx: Some(0),
+            lag_seconds: Some(0.0),
+            rtt_us: (role != "leader").then_some(150),
+            ..MemberStatus::default()
+        };
+        let mut status =
+            Status { members: vec![member("n1", "leader"), member("n2", "voter")], ..Status::default() };
+        status.members.push(MemberStatus {
+            name: "n3".into(),
+            id: "n3".into(),
+            role: "voter".into(),
+            state: crate::status::DISCONNECTED.into(),
+            gone_seconds: Some(75.0),
+            ..MemberStatus::default()
+        });
+        status.cluster.name = "demo".into();
+        status.cluster.uuid = "h".into();
+        status.cluster.policy = "quorum".into();
+        status.cluster.leader = "n1".into();
+        status.cluster.term = 2;
+        status.cluster.primary = true;
+        status.cluster.voters = 3;
+        status.cluster.voters_connected = 2;
+        status.own.name = "n1".into();
+        status.own.id = "n1".into();
+        status.own.state = "Synced".into();
+        status.own.state_number = 4;
+        status.log.bytes = 3 << 20;
+        status.log.segments = 1;
+        status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text() -> String {
+        let mut status = Status::example();
+        status.members[1].name = "a\"b\n".into();
+        let number = |name, kind| Metric { name, kind, help: "Something.", value: 1.0 };
+        status.prometheus(&[
+            number("things_total", MetricKind::Counter),
+            number("width_bytes", MetricKind::Gauge),
+        ])
+    }
+
+    #[test]
+    fn all_samples_of_a_metric_stand_together_behind_its_head() {
+        let text = text();
+        let mut seen: Vec<&str> = Vec::new();
+        let mut lines = text.lines().peekable();
+        while let Some(line) = lines.next() {
+            let name = line.strip_prefix("# HELP ").and_then(|rest| rest.split(' ').next()).expect(line);
+            assert!(!seen.contains(&name), "{name} comes twice");
+            seen.push(name);
+            let kind = lines.next().unwrap();
+            assert!(kind.starts_with(&format!("# TYPE {name} ")), "{kind}");
+            assert_eq!(kind.ends_with(" counter"), name.ends_with("_total"), "{kind}");
+            let mut samples = 0;
+            while let Some(sample) = lines.next_if(|line| !line.starts_with('#')) {
+                let (of, value) = sample.rsplit_once(' ').unwrap();
+                assert_eq!(of.split('{').next(), Some(name), "{sample}");
+                value.parse::<f64>().unwrap();
+                samples += 1;
+            }
+            assert!(samples > 0, "{name} has no sample");
+        }
+        assert!(text.contains(r#"lockstep_member_up{member="a\"b\n"} 1"#), "{text}");
+        assert!(text.contains("lockstep_state 4\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_known_has_no_sample() {
+        let text = text();
+        assert!(!text.contains(r#"lockstep_member_rtt_seconds{member="n3"}"#), "{text}");
+        assert!(text.contains(r#"lockstep_member_gone_seconds{member="n3"} 75"#), "{text}");
+        let empty = Status::default().prometheus(&[]);
+        assert!(!empty.contains("lag") && empty.contains("lockstep_primary 0\n"), "{empty}");
+    }
+}

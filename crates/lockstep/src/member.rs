@@ -1,0 +1,122 @@
+//! Waiting for one server of `lockstep up` to be a member that works, and saying meanwhile what it is.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use lockstep_lab::{LabError, Server};
+
+use crate::progress::Step;
+
+/// How long a server may take to be synced, with a transfer of the database.
+const READY: Duration = Duration::from_secs(120);
+/// How long one that runs may be unconnected: nothing connects it again but a person or a start.
+const UNCONNECTED: Duration = Duration::from_secs(10);
+/// From when on it is said what is waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What a server is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// A synced member of a primary component.
+    Ready,
+    /// It answers, and is connected or connects.
+    Waiting(String),
+    /// It answers, and has left the cluster.
+    Unconnected(String),
+    /// It does not answer.
+    Silent(String),
+}
+
+impl Health {
+    fn text(&self) -> &str {
+        match self {
+            Health::Ready => "synced",
+            Health::Waiting(text) | Health::Unconnected(text) | Health::Silent(text) => text,
+        }
+    }
+}
+
+/// Asks a server.
+pub(crate) fn health(server: &Server) -> Health {
+    match server.wsrep_status() {
+        Ok(status) => judge(&status),
+        Err(error) => Health::Silent(error.to_string()),
+    }
+}
+
+/// What its status variables say.
+fn judge(status: &BTreeMap<String, String>) -> Health {
+    let get = |name: &str| status.get(name).map_or("?", String::as_str);
+    let (component, state) = (get("wsrep_cluster_status"), get("wsrep_local_state_comment"));
+    if (get("wsrep_ready"), component, get("wsrep_local_state")) == ("ON", "Primary", "4") {
+        return Health::Ready;
+    }
+    let text = format!("{state}, {component}");
+    if get("wsrep_connected") == "OFF" { Health::Unconnected(text) } else { Health::Waiting(text) }
+}
+
+/// Waits until a server is ready. `ran`: it was running before, so that nobody starts or connects it now.
+pub(crate) fn wait(server: &mut Server, step: &Step, ran: bool) -> Result<(), String> {
+    let began = Instant::now();
+    let mut said = String::new();
+    loop {
+        let health = health(server);
+        if health == Health::Ready {
+            return Ok(());
+        }
+        let name = server.name().to_owned();
+        if let Some(status) = server.ended() {
+            return Err(LabError::Exited { server: name, status, log: server.log_tail(40) }.to_string());
+        }
+        let waited = began.elapsed();
+        if waited > PATIENCE && !matches!(health, Health::Silent(_)) && said != health.text() {
+            said = health.text().to_owned();
+            step.note(&said);
+        }
+        if ran && waited > UNCONNECTED && matches!(health, Health::Unconnected(_)) {
+            return Err(format!(
+                "{name} runs, but is not connected to the cluster ({said}), and does not come back by itself. Why, its \
+                 log says: {}. Stop it: `mariadb-admin --socket={} shutdown`",
+                server.config.file("err").display(),
+                server.config.socket().display()
+            ));
+        }
+        if waited > READY {
+            let what = format!("is not a synced member after {} s: {}", READY.as_secs(), health.text());
+            return Err(LabError::Timeout { server: name, what, log: server.log_tail(40) }.to_string());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(pairs: &[(&str, &str)]) -> Health {
+        judge(&pairs.iter().map(|(k, v)| (format!("wsrep_{k}"), (*v).to_owned())).collect())
+    }
+
+    #[test]
+    fn a_server_outside_of_the_cluster_is_told_from_one_without_majority() {
+        let state = |ready, status, state, comment, connected| {
+            said(&[
+                ("ready", ready),
+                ("cluster_status", status),
+                ("local_state", state),
+                ("local_state_comment", comment),
+                ("connected", connected),
+            ])
+        };
+        assert_eq!(state("ON", "Primary", "4", "Synced", "ON"), Health::Ready);
+        assert_eq!(
+            state("OFF", "non-Primary", "0", "Initialized", "ON"),
+            Health::Waiting("Initialized, non-Primary".into())
+        );
+        assert_eq!(
+            state("OFF", "Disconnected", "0", "Initialized", "OFF"),
+            Health::Unconnected("Initialized, Disconnected".into())
+        );
+        assert!(matches!(state("ON", "Primary", "2", "Donor/Desynced", "ON"), Health::Waiting(_)));
+    }
+}

@@ -1,0 +1,212 @@
+//! Asking all members within reach, and making one picture of what they say.
+//!
+//! A member that is outside of the cluster sees little of it, so the first answer is not good enough: the picture is
+//! that of a member in a primary component, its leader's if possible, completed by what the others know of
+//! themselves. Where members disagree, that is said.
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use lockstep_node::Status;
+use serde::Serialize;
+
+use crate::fetch::{self, Target};
+
+/// Once one member has answered, the others have this long: one that is frozen must not hold up the picture.
+const LATE: Duration = Duration::from_millis(700);
+
+/// What the members say.
+#[derive(Debug, Serialize)]
+pub(crate) struct Survey {
+    /// The best informed member's snapshot.
+    #[serde(flatten)]
+    pub(crate) status: Status,
+    /// Where the others disagree with it, or do not answer: a line each.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Asks all targets at once. Of those that do not answer only `expected` ones are worth a note.
+pub(crate) fn ask(targets: &[Target], expected: bool) -> Result<Survey, String> {
+    let (sender, answers) = mpsc::channel();
+    for (at, target) in targets.iter().cloned().enumerate() {
+        let sender = sender.clone();
+        std::thread::spawn(move || {
+            let answer = fetch::get(&target, "/status").and_then(|body| parse(&body));
+            // Whoever is late has nobody to tell.
+            let _ = sender.send((at, answer));
+        });
+    }
+    drop(sender);
+    let mut found: Vec<Option<Result<Status, String>>> = targets.iter().map(|_| None).collect();
+    let mut deadline = Instant::now() + 2 * fetch::TIMEOUT;
+    while let Ok((at, answer)) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        if answer.is_ok() {
+            deadline = deadline.min(Instant::now() + LATE);
+        }
+        found[at] = Some(answer);
+    }
+    let mut answers = Vec::new();
+    let mut silent = Vec::new();
+    for (target, answer) in targets.iter().zip(found) {
+        match answer {
+            Some(Ok(status)) => answers.push(status),
+            Some(Err(objection)) => silent.push(format!("{target}: {objection}")),
+            None => silent.push(format!("{target}: no answer in time: is its server stopped in its tracks?")),
+        }
+    }
+    let Some(mut survey) = combine(answers) else {
+        let all = silent.join("\n  ");
+        return Err(format!(
+            "no member answers. Is the server running? (`make up` starts a cluster)\n  {all}"
+        ));
+    };
+    if expected {
+        survey.notes.extend(silent);
+    }
+    Ok(survey)
+}
+
+/// Reads a snapshot.
+pub(crate) fn parse(body: &str) -> Result<Status, String> {
+    serde_json::from_str(body).map_err(|e| {
+        format!("the member's status cannot be read ({e}); is it of another version than this program?")
+    })
+}
+
+/// One picture of several.
+fn combine(mut answers: Vec<Status>) -> Option<Survey> {
+    let leads = |s: &Status| !s.cluster.leader.is_empty() && s.cluster.leader == s.own.name;
+    let rank = |s: &Status| (s.cluster.primary, leads(s), s.cluster.term, s.log.committed);
+    let best = (0..answers.len()).rev().max_by_key(|at| rank(&answers[*at]))?;
+    let mut status = answers.remove(best);
+    let notes = answers.iter().flat_map(|other| disagreement(&status, other)).collect();
+    let history = &status.cluster.uuid;
+    for member in status.members.iter_mut().filter(|m| m.is_connected()) {
+        let own = answers.iter().filter(|s| s.own.id == member.id && s.cluster.uuid == *history);
+        let Some(own) = own.flat_map(|s| &s.members).find(|m| m.id == member.id) else { continue };
+        member.persisted = member.persisted.or(own.persisted);
+        if member.lag_seconds.is_none() && own.lag_trx != Some(0) {
+            member.lag_seconds = own.lag_seconds;
+        }
+    }
+    Some(Survey { status, notes })
+}
+
+/// What another member sees otherwise.
+fn disagreement(best: &Status, other: &Status) -> Vec<String> {
+    let name = &other.own.name;
+    let mut notes = Vec::new();
+    if let Some(failure) = &other.own.failure {
+        notes.push(format!("{name} cannot go on: {failure}"));
+    }
+    let nil = |s: &Status| s.cluster.uuid.bytes().all(|c| matches!(c, b'0' | b'-'));
+    if other.cluster.name != best.cluster.name && !other.cluster.name.is_empty() {
+        notes.push(format!("{name} is of another cluster, {}", other.cluster.name));
+    } else if other.cluster.uuid != best.cluster.uuid && !nil(other) && !nil(best) {
+        notes.push(format!("{name} has another history, {}: it cannot join this one", other.cluster.uuid));
+    } else if best.cluster.primary && !other.cluster.primary {
+        let age = duration(other.own.state_seconds);
+        notes.push(format!("{name} says that it is outside: non-Primary, {} for {age}", other.own.state));
+    } else if best.cluster.primary && other.cluster.leader != best.cluster.leader {
+        let leader = if other.cluster.leader.is_empty() { "nobody" } else { &other.cluster.leader };
+        notes.push(format!("{name} says that {leader} leads (term {})", other.cluster.term));
+    }
+    notes
+}
+
+/// A time for people.
+pub(crate) fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 10.0 => format!("{s:.1} s"),
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.0} h", s / 3600.0),
+        s => format!("{:.0} d", s / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As this member of the example would say it.
+    fn said_by(name: &str) -> Status {
+        let mut status = Status::example();
+        status.own.name = name.into();
+        status.own.id = name.into();
+        status
+    }
+
+    fn outside(name: &str) -> Status {
+        let mut status = said_by(name);
+        status.cluster.primary = false;
+        status.cluster.leader = String::new();
+        status.cluster.term = 9;
+        status.own.state = "Initialized".into();
+        status
+    }
+
+    #[test]
+    fn a_member_outside_is_not_believed_wherever_it_stands() {
+        for answers in [vec![outside("n3"), said_by("n2")], vec![said_by("n2"), outside("n3")]] {
+            let survey = combine(answers).unwrap();
+            assert_eq!(survey.status.own.name, "n2");
+            assert_eq!(survey.notes, ["n3 says that it is outside: non-Primary, Initialized for 0.0 s"]);
+        }
+    }
+
+    #[test]
+    fn the_leader_is_believed_and_completed() {
+        let mut leader = said_by("n1");
+        leader.members[1].lag_trx = Some(5);
+        leader.members[1].lag_seconds = None;
+        let mut second = said_by("n2");
+        second.members[1].lag_trx = Some(4);
+        second.members[1].lag_seconds = Some(1.5);
+        second.cluster.leader = "n3".into();
+        let survey = combine(vec![second, leader]).unwrap();
+        assert_eq!(survey.status.own.name, "n1");
+        assert_eq!(survey.status.members[1].lag_seconds, Some(1.5));
+        assert_eq!(survey.notes, ["n2 says that n3 leads (term 2)"]);
+    }
+
+    #[test]
+    fn others_say_what_they_alone_know_if_they_are_connected() {
+        let mut first = said_by("n2");
+        first.members[0].persisted = None;
+        let third = said_by("n3");
+        assert!(combine(vec![first.clone(), third]).unwrap().status.members[0].persisted.is_none());
+        first.cluster.term = 3;
+        let mut own = said_by("n1");
+        own.cluster.leader = "n2".into();
+        first.cluster.leader = "n2".into();
+        let survey = combine(vec![own, first]).unwrap();
+        assert_eq!((survey.status.own.name.as_str(), survey.status.members[0].persisted), ("n2", Some(9)));
+    }
+
+    #[test]
+    fn strangers_are_named() {
+        let mut other = said_by("x");
+        other.cluster.uuid = "another".into();
+        other.own.failure = Some("disk gone".into());
+        let notes = combine(vec![said_by("n1"), other]).unwrap().notes;
+        assert_eq!(notes[0], "x cannot go on: disk gone");
+        assert!(notes[1].starts_with("x has another history"), "{notes:?}");
+        assert!(combine(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_member_that_is_not_there_is_named() {
+        let target = Target::Socket("/nonexistent/lockstep.sock".into());
+        let text = ask(&[target], true).unwrap_err();
+        assert!(text.contains("/nonexistent/lockstep.sock: no such socket"), "{text}");
+    }
+
+    #[test]
+    fn snapshots_of_older_versions_are_read() {
+        let old = r#"{"cluster":{"name":"c","primary":true},"self":{"name":"n1"},
+            "members":[{"name":"n1","persisted":3,"lag_trx":-1,"lag_seconds":0.0,"rtt_us":null}],"log":{}}"#;
+        assert_eq!(parse(old).unwrap().members[0].persisted, Some(3));
+        assert!(parse("{\"cluster\": 3}").is_err());
+    }
+}
