@@ -113,6 +113,8 @@ pub struct Machine {
     pub id: Uuid,
     /// Position at which this server connected.
     pub connected_at: Gtid,
+    /// A view has said that the majority is lost.
+    pub was_cut_off: bool,
     /// Current view.
     pub view: Option<View>,
     /// The primary view before it.
@@ -149,6 +151,7 @@ impl Default for States {
                 bootstrap: false,
                 id: Uuid::UNDEFINED,
                 connected_at: Gtid::UNDEFINED,
+                was_cut_off: false,
                 view: None,
                 previous_primary: None,
                 views: 0,

@@ -56,6 +56,7 @@ impl Host {
         let went = match view.head.status {
             ViewStatus::PRIMARY => self.on_primary(machine, &view),
             ViewStatus::NON_PRIMARY if !view.is_final() => {
+                machine.was_cut_off = true;
                 if machine.state != ServerState::Disconnecting {
                     drop(self.step(machine, ServerState::Connected));
                 }
@@ -82,9 +83,10 @@ impl Host {
 
     fn on_primary<'a>(&'a self, mut machine: MutexGuard<'a, Machine>, view: &View) -> bool {
         self.checks.ensure(!view.is_final(), || "a primary view without this member".into());
-        // Views of the past, from the log, may lack this member, or have it under another id.
+        // Views of the past, from the log, may lack this member, or have it under another id; so may those that the
+        // others had while it was cut off.
         let past = view.head.state_id.seqno < machine.connected_at.seqno;
-        self.checks.ensure(view.head.my_idx >= 0 || past, || {
+        self.checks.ensure(view.head.my_idx >= 0 || past || machine.was_cut_off, || {
             format!("a primary view without this member: {view:?}")
         });
         if machine.state == ServerState::Connected {

@@ -6,6 +6,7 @@
 
 use crate::api::{Ordered, Outcome};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Why a submission is not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +62,16 @@ impl Submission {
             }
             slot = self.0.wake.wait(slot).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
+    }
+
+    /// As [`Submission::wait`], for no longer than this: `None` where it is still under way.
+    pub fn wait_for(&self, patience: Duration) -> Option<Outcome> {
+        let slot = self.lock();
+        let waiting = |slot: &mut Slot| matches!(slot, Slot::Waiting);
+        let result = self.0.wake.wait_timeout_while(slot, patience, waiting);
+        let (slot, late) = result.unwrap_or_else(|poisoned| poisoned.into_inner());
+        drop(slot);
+        (!late.timed_out()).then(|| self.wait())
     }
 
     /// Nobody waits for it: in its place it is delivered as anybody's.

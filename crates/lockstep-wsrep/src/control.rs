@@ -36,7 +36,7 @@ impl Provider {
                 })?
             }
         };
-        match self.finished.wait(seqno, None, Some(until)) {
+        match self.finished.wait(seqno, None, Some(until.saturating_duration_since(Instant::now()))) {
             Ok(()) => {
                 self.counters.causal_reads.add(1);
                 Ok(gtid_out(self.position()))
@@ -49,7 +49,7 @@ impl Provider {
     /// `pause`: nothing is applied or committed from now on; returns the last seqno that is.
     pub(crate) fn pause(&self) -> Seqno {
         let last = self.gate.close();
-        if self.finished.wait(last, None, None).is_err() {
+        if self.wait_finished(last, None, || "a pause".into()).is_err() {
             self.gate.open();
             return SEQNO_UNDEFINED;
         }

@@ -24,6 +24,7 @@ mod statement;
 mod stats;
 mod table;
 mod trx;
+mod waits;
 
 pub use services::{
     wsrep_deinit_allowlist_service_v1, wsrep_init_allowlist_service_v1, wsrep_node_isolation_mode_set_v1,

@@ -149,7 +149,8 @@ impl Provider {
                 Err(SubmitError::NotPrimary | SubmitError::Closed) => break Err(self.refusal()),
             }
         };
-        let outcome = submission.map(|submission| submission.wait());
+        let outcome = submission
+            .map(|submission| self.wait_place(&submission, || format!("transaction {}", trx.id as i64)));
         self.counters.send_queue.leave();
         match outcome {
             Ok(Outcome::Ordered(ordered)) => {
@@ -294,8 +295,10 @@ impl Provider {
         }
         // Not while paused, and not beside what it depends on: above all no view or statement in total order.
         let interrupt = Some(&trx.interrupt);
-        match self.gate.pass(seqno, interrupt).and_then(|()| self.finished.wait(depends_on, interrupt, None))
-        {
+        let ready = self.wait_gate(seqno, interrupt).and_then(|()| {
+            self.wait_finished(depends_on, interrupt, || format!("the own transaction at seqno {seqno}"))
+        });
+        match ready {
             Ok(()) | Err(Stop::Interrupted) => trx.lock().start(),
             Err(Stop::Failed | Stop::TimedOut) => Status::NODE_FAIL,
         }
@@ -324,7 +327,7 @@ impl Provider {
     }
 
     fn enter_remote(&self, remote: &Remote) -> Status {
-        match self.order.enter(remote.seqno, None) {
+        match self.wait_turn(remote.seqno, None) {
             Ok(()) => {
                 remote.place.store(1, Ordering::Relaxed);
                 Status::OK
@@ -361,8 +364,8 @@ impl Provider {
     /// Waits for the turn of an own transaction. What was not let through the gate when it was certified, because it
     /// failed or was aborted, comes to it here: its place in the database's position must not move during a pause.
     fn take_turn(&self, seqno: Seqno, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
-        self.gate.pass(seqno, interrupt)?;
-        self.order.enter(seqno, interrupt)
+        self.wait_gate(seqno, interrupt)?;
+        self.wait_turn(seqno, interrupt)
     }
 
     /// `commit_order_leave`.
@@ -511,7 +514,9 @@ impl Provider {
         let seqno = slot.seqno;
         self.log.debug(|| format!("replaying transaction {} at seqno {seqno}", trx.id));
         // Not to be interrupted: it has been aborted already, and is the next one.
-        let ready = self.gate.pass(seqno, None).and_then(|()| self.finished.wait(seqno - 1, None, None));
+        let ready = self.wait_gate(seqno, None).and_then(|()| {
+            self.wait_finished(seqno - 1, None, || format!("the replay of the transaction at seqno {seqno}"))
+        });
         ready.map_err(|_| Status::NODE_FAIL)?;
         Ok(slot)
     }

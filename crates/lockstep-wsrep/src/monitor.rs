@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Why a wait ended without its condition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,8 +49,9 @@ impl Waiter {
         &self,
         failed: &AtomicBool,
         interrupt: Option<&Interrupt>,
-        until: Option<Instant>,
+        patience: Option<Duration>,
     ) -> Result<(), Stop> {
+        let until = patience.map(|patience| Instant::now() + patience);
         if let Some(interrupt) = interrupt {
             interrupt.arm(&self.thread);
         }
@@ -172,7 +173,12 @@ impl CommitOrder {
     /// Waits until it is the turn of `seqno`. One whose turn is over already passes.
     ///
     /// An interrupted one has not lost its turn: nobody overtakes it.
-    pub(crate) fn enter(&self, seqno: i64, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
+    pub(crate) fn enter(
+        &self,
+        seqno: i64,
+        interrupt: Option<&Interrupt>,
+        patience: Option<Duration>,
+    ) -> Result<(), Stop> {
         let left = self.left();
         let asked = self.asked.fetch_max(seqno, Ordering::Relaxed).max(seqno);
         self.entered.fetch_add(1, Ordering::Relaxed);
@@ -189,7 +195,7 @@ impl CommitOrder {
             }
             shard.push((seqno, waiter.clone()));
         }
-        let result = waiter.wait(&self.failed, interrupt, None);
+        let result = waiter.wait(&self.failed, interrupt, patience);
         if result.is_err() {
             lock(self.shard(seqno)).retain(|(_, other)| !Arc::ptr_eq(other, &waiter));
         }
@@ -336,7 +342,7 @@ impl Finished {
         &self,
         seqno: i64,
         interrupt: Option<&Interrupt>,
-        until: Option<Instant>,
+        patience: Option<Duration>,
     ) -> Result<(), Stop> {
         if self.low() >= seqno {
             return Ok(());
@@ -352,7 +358,7 @@ impl Finished {
             inner.waiters.insert(key, waiter.clone());
             key
         };
-        let result = waiter.wait(&self.failed, interrupt, until);
+        let result = waiter.wait(&self.failed, interrupt, patience);
         if result.is_err() {
             lock(&self.inner).waiters.remove(&key);
         }
@@ -412,7 +418,12 @@ impl Gate {
     }
 
     /// Waits while the gate is closed for `seqno`.
-    pub(crate) fn pass(&self, seqno: i64, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
+    pub(crate) fn pass(
+        &self,
+        seqno: i64,
+        interrupt: Option<&Interrupt>,
+        patience: Option<Duration>,
+    ) -> Result<(), Stop> {
         loop {
             self.highest.fetch_max(seqno, Ordering::SeqCst);
             if seqno <= self.limit.load(Ordering::SeqCst) {
@@ -426,7 +437,7 @@ impl Gate {
                 }
                 waiters.push((seqno, waiter.clone()));
             }
-            if let Err(stop) = waiter.wait(&self.failed, interrupt, None) {
+            if let Err(stop) = waiter.wait(&self.failed, interrupt, patience) {
                 lock(&self.waiters).retain(|(_, other)| !Arc::ptr_eq(other, &waiter));
                 return Err(stop);
             }
@@ -482,7 +493,6 @@ impl Gate {
 mod tests {
     use super::*;
     use std::sync::mpsc;
-    use std::time::Duration;
 
     /// Long enough that a thread that is to wait does wait; only makes a broken monitor be found, never a sound one
     /// fail.
@@ -497,7 +507,7 @@ mod tests {
             .map(|seqno| {
                 let (order, tell) = (order.clone(), tell.clone());
                 std::thread::spawn(move || {
-                    order.enter(seqno, None).unwrap();
+                    order.enter(seqno, None, None).unwrap();
                     tell.send(seqno).unwrap();
                     assert!(order.leave(seqno));
                 })
@@ -515,24 +525,24 @@ mod tests {
         let interrupt = Arc::new(Interrupt::default());
         let waiting = {
             let (order, interrupt) = (order.clone(), interrupt.clone());
-            std::thread::spawn(move || order.enter(2, Some(&interrupt)))
+            std::thread::spawn(move || order.enter(2, Some(&interrupt), None))
         };
         let later = {
             let order = order.clone();
-            std::thread::spawn(move || order.enter(3, None))
+            std::thread::spawn(move || order.enter(3, None, None))
         };
         std::thread::sleep(SHORT);
         interrupt.raise();
         assert_eq!(waiting.join().unwrap(), Err(Stop::Interrupted));
         assert_eq!(
-            order.enter(2, Some(&interrupt)),
+            order.enter(2, Some(&interrupt), None),
             Err(Stop::Interrupted),
             "raised before the wait as well"
         );
         assert!(order.leave(1));
         std::thread::sleep(SHORT);
         assert!(!later.is_finished(), "2 has not had its turn yet");
-        order.enter(2, None).unwrap();
+        order.enter(2, None, None).unwrap();
         assert!(order.leave(2));
         later.join().unwrap().unwrap();
     }
@@ -542,14 +552,14 @@ mod tests {
         let order = Arc::new(CommitOrder::new(0));
         let waiting = {
             let order = order.clone();
-            std::thread::spawn(move || order.enter(5, None))
+            std::thread::spawn(move || order.enter(5, None, None))
         };
         std::thread::sleep(SHORT);
         order.fail();
         assert_eq!(waiting.join().unwrap(), Err(Stop::Failed));
-        assert_eq!(order.enter(6, None), Err(Stop::Failed));
+        assert_eq!(order.enter(6, None, None), Err(Stop::Failed));
         order.reset(5);
-        order.enter(6, None).unwrap();
+        order.enter(6, None, None).unwrap();
     }
 
     #[test]
@@ -568,8 +578,7 @@ mod tests {
     #[test]
     fn who_waits_for_a_prefix_is_woken_by_it_or_by_time() {
         let finished = Arc::new(Finished::new(0));
-        let soon = Instant::now() + SHORT;
-        assert_eq!(finished.wait(1, None, Some(soon)), Err(Stop::TimedOut));
+        assert_eq!(finished.wait(1, None, Some(SHORT)), Err(Stop::TimedOut));
         let threads: Vec<_> = (1..=20)
             .map(|seqno| {
                 let finished = finished.clone();
@@ -595,16 +604,16 @@ mod tests {
     #[test]
     fn a_closed_gate_names_what_passed_and_stops_the_rest() {
         let gate = Arc::new(Gate::new(0));
-        gate.pass(3, None).unwrap();
+        gate.pass(3, None, None).unwrap();
         assert_eq!(gate.close(), 3);
-        gate.pass(2, None).unwrap();
+        gate.pass(2, None, None).unwrap();
         let waiting = {
             let gate = gate.clone();
-            std::thread::spawn(move || gate.pass(4, None))
+            std::thread::spawn(move || gate.pass(4, None, None))
         };
         let interrupt = Interrupt::default();
         interrupt.raise();
-        assert_eq!(gate.pass(5, Some(&interrupt)), Err(Stop::Interrupted));
+        assert_eq!(gate.pass(5, Some(&interrupt), None), Err(Stop::Interrupted));
         std::thread::sleep(SHORT);
         assert!(!waiting.is_finished());
         gate.open();
@@ -624,9 +633,9 @@ mod tests {
                 std::thread::spawn(move || {
                     for round in 0..EACH {
                         let seqno = round * THREADS + n + 1;
-                        gate.pass(seqno, None).unwrap();
+                        gate.pass(seqno, None, None).unwrap();
                         finished.wait(seqno - THREADS / 2, None, None).unwrap();
-                        order.enter(seqno, None).unwrap();
+                        order.enter(seqno, None, None).unwrap();
                         assert!(order.leave(seqno));
                         finished.finish(seqno);
                     }

@@ -259,7 +259,7 @@ impl Provider {
     /// Waits until everything up to `seqno`, and everything taken so far, has finished.
     fn drain(&self, seqno: Seqno) -> Result<(), ()> {
         let upto = seqno.max(self.taken.load(Ordering::SeqCst));
-        self.finished.wait(upto, None, None).map_err(|_| ())
+        self.wait_finished(upto, None, || "a view or a change of state".into()).map_err(|_| ())
     }
 
     fn ordered(&self, ordered: Ordered) -> Next {
@@ -277,8 +277,9 @@ impl Provider {
         if self.finished.low() < ordered.depends_on {
             self.counters.apply_waits.add(1);
         }
-        let ready =
-            self.gate.pass(seqno, None).and_then(|()| self.finished.wait(ordered.depends_on, None, None));
+        let ready = self.wait_gate(seqno, None).and_then(|()| {
+            self.wait_finished(ordered.depends_on, None, || format!("the applier of seqno {seqno}"))
+        });
         if ready.is_err() {
             // Failed: nothing is applied any more, everything is dropped.
             return Next::Again;
@@ -347,7 +348,7 @@ impl Provider {
         if let Handle::Remote(remote) = &job.handle {
             // Not every way through the server takes a seqno's turn.
             let place = remote.place.load(Ordering::Relaxed);
-            if place == 0 && self.order.enter(seqno, None).is_err() {
+            if place == 0 && self.wait_turn(seqno, None).is_err() {
                 return;
             }
             if place < 2 {
@@ -406,7 +407,7 @@ impl Provider {
         }
         if in_log {
             self.taken.fetch_max(seqno, Ordering::SeqCst);
-            if self.gate.pass(seqno, None).is_err() {
+            if self.wait_gate(seqno, None).is_err() {
                 self.handled();
                 return Next::Again;
             }

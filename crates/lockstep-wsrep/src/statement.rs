@@ -98,11 +98,11 @@ impl Provider {
             place: Place::Inside,
             writeset: ordered.writeset,
         });
+        let who = || format!("the own statement at seqno {seqno}");
         let ready = self
-            .gate
-            .pass(seqno, None)
-            .and_then(|()| self.finished.wait(ordered.depends_on, None, None))
-            .and_then(|()| self.order.enter(seqno, None));
+            .wait_gate(seqno, None)
+            .and_then(|()| self.wait_finished(ordered.depends_on, None, who))
+            .and_then(|()| self.wait_turn(seqno, None));
         if ready.is_err() {
             return Status::NODE_FAIL;
         }

@@ -484,6 +484,18 @@ impl Transactions {
         unsafe { handle.opaque.cast::<Handle>().as_ref() }
     }
 
+    /// The transaction whose seqno this is, for people.
+    pub(crate) fn find_seqno(&self, seqno: Seqno) -> Option<String> {
+        self.shards.iter().find_map(|shard| {
+            let shard = crate::monitor::lock(shard);
+            shard.values().filter_map(|handle| handle.as_local()).find_map(|trx| {
+                let inner = trx.lock();
+                let slot = inner.slot.as_ref().filter(|slot| slot.seqno == seqno)?;
+                Some(format!("the own transaction {} ({:?}, {:?} its turn)", trx.id, inner.state, slot.place))
+            })
+        })
+    }
+
     /// Forgets it. Pointers to it become invalid once nobody else looks at it.
     pub(crate) fn remove(&self, id: TrxId) {
         if self.shard(id).remove(&id).is_some() {
