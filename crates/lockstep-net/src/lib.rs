@@ -33,7 +33,7 @@ pub mod proto;
 pub mod reactor;
 pub mod status;
 
-pub use addr::{Address, ClusterAddress};
+pub use addr::{Address, ClusterAddress, Host};
 pub use bytes::Bytes;
 pub use error::{DialError, DownReason, ListenError, ProtoError, Reason, SendError};
 pub use reactor::{Config, ConnId, ConnStats, Event, PeerHello, Reactor, Waker};

@@ -257,7 +257,8 @@ mod tests {
     }
 
     fn words<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
-        text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(move |word| word.starts_with(prefix))
+        text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .filter(move |word| word.starts_with(prefix))
     }
 
     #[test]

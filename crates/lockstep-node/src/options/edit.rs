@@ -92,6 +92,14 @@ fn nearest(name: &str) -> Option<&'static str> {
     (distance <= 1 + name.chars().count() / 4).then_some(row.name)
 }
 
+/// That one of these names which is nearest to what was written, if it is near: for other options than the table's.
+pub fn nearest_of<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
+    let lower = written.to_ascii_lowercase();
+    let named = known.iter().map(|name| (distance(&lower, &name.to_ascii_lowercase()), *name));
+    let (distance, name) = named.min_by_key(|(distance, _)| *distance)?;
+    (distance <= 1 + written.chars().count() / 8).then_some(name)
+}
+
 /// How many characters must be put in, left out or replaced to make one of the other.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();

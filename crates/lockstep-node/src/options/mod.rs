@@ -9,7 +9,7 @@ mod error;
 mod table;
 mod value;
 
-pub use edit::Change;
+pub use edit::{Change, nearest_of};
 pub use effective::{Note, Options};
 pub use error::OptionError;
 pub use table::{Class, Refusal, Row, When, rows};

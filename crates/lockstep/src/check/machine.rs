@@ -1,0 +1,261 @@
+//! What the checks want to know of the machine. A trait, so that tests bring a machine of their own.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// What a provider's file is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Library {
+    Lockstep,
+    Galera,
+    /// Something else that a program may load.
+    Other,
+    /// No library at all.
+    Nothing,
+    /// It cannot be read: why.
+    Unreadable(String),
+}
+
+/// What a folder is to the server's account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Folder {
+    /// Its own.
+    Own {
+        /// Bytes that are free on its file system, if known.
+        free: Option<u64>,
+        /// Bytes of a log in it.
+        log: u64,
+    },
+    /// It belongs to this account.
+    Others(String),
+    Missing,
+    /// It cannot be looked at: why.
+    Unreadable(String),
+}
+
+pub(super) trait Machine {
+    fn has_program(&self, name: &str) -> bool;
+    fn library(&self, path: &Path) -> Library;
+    fn folder(&self, path: &Path, account: &str) -> Folder;
+    /// Whether somebody listens on this port.
+    fn is_taken(&self, address: IpAddr, port: u16) -> bool;
+    /// Its addresses but for loopback; empty where they are not known.
+    fn addresses(&self) -> Vec<IpAddr>;
+    /// The addresses of a name.
+    fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, String>;
+    /// Whether a member runs in this data directory.
+    fn runs_in(&self, datadir: &Path) -> bool;
+    /// The first port that the system gives to outgoing connections.
+    fn first_ephemeral_port(&self) -> u16;
+    fn processors(&self) -> usize;
+    fn is_readable_for_all(&self, path: &Path) -> bool;
+    fn is_executable(&self, path: &Path) -> bool;
+}
+
+/// This one.
+pub(super) struct ThisMachine;
+
+/// A name that is not resolved by then is worth a word.
+const RESOLVE: Duration = Duration::from_secs(5);
+/// A provider is smaller.
+const LIBRARY_MAX: u64 = 512 << 20;
+
+impl Machine for ThisMachine {
+    fn has_program(&self, name: &str) -> bool {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let usual = ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"].map(Into::into);
+        std::env::split_paths(&path).chain(usual).any(|dir| dir.join(name).is_file())
+    }
+
+    fn library(&self, path: &Path) -> Library {
+        let read = || -> std::io::Result<Library> {
+            if std::fs::metadata(path)?.len() > LIBRARY_MAX {
+                return Ok(Library::Other);
+            }
+            let bytes = std::fs::read(path)?;
+            let holds = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+            Ok(match bytes.starts_with(b"\x7fELF") {
+                false => Library::Nothing,
+                true if holds(b"(lockstep-") => Library::Lockstep,
+                true if holds(b"gcache.page_size") => Library::Galera,
+                true => Library::Other,
+            })
+        };
+        read().unwrap_or_else(|e| Library::Unreadable(e.to_string()))
+    }
+
+    fn folder(&self, path: &Path, account: &str) -> Folder {
+        let found = match std::fs::metadata(path) {
+            Ok(found) if !found.is_dir() => return Folder::Unreadable("it is not a folder".into()),
+            Ok(found) => found,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Folder::Missing,
+            Err(e) => return Folder::Unreadable(e.to_string()),
+        };
+        let numbers = getent(account);
+        if let Some((number, _)) = &numbers
+            && found.uid() != *number
+        {
+            let owner =
+                getent(&found.uid().to_string()).map_or_else(|| found.uid().to_string(), |(_, name)| name);
+            return Folder::Others(owner);
+        }
+        let free = rustix::fs::statvfs(path).ok().map(|s| s.f_bavail.saturating_mul(s.f_frsize));
+        let is_log = |name: &str| name.starts_with("lockstep.") && name.ends_with(".log");
+        let files = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let logs = files.filter(|file| is_log(&file.file_name().to_string_lossy()));
+        let log = logs.filter_map(|file| file.metadata().ok()).map(|m| m.len()).sum();
+        Folder::Own { free, log }
+    }
+
+    fn is_taken(&self, address: IpAddr, port: u16) -> bool {
+        let bound = TcpListener::bind(SocketAddr::new(address, port));
+        bound.is_err_and(|e| e.kind() == std::io::ErrorKind::AddrInUse)
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        let Ok(output) = Command::new("hostname").arg("-I").output() else { return Vec::new() };
+        String::from_utf8_lossy(&output.stdout)
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect()
+    }
+
+    fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, String> {
+        let (sender, answer) = mpsc::channel();
+        let name = name.to_owned();
+        std::thread::spawn(move || {
+            let found = (name.as_str(), 0u16).to_socket_addrs();
+            // Whoever asked may have given up.
+            let _ = sender.send(found.map(|f| f.map(|a| a.ip()).collect()).map_err(|e| e.to_string()));
+        });
+        answer
+            .recv_timeout(RESOLVE)
+            .unwrap_or_else(|_| Err(format!("no answer within {} s", RESOLVE.as_secs())))
+    }
+
+    fn runs_in(&self, datadir: &Path) -> bool {
+        std::os::unix::net::UnixStream::connect(datadir.join("lockstep.sock")).is_ok()
+    }
+
+    fn first_ephemeral_port(&self) -> u16 {
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+        range.split_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or(32_768)
+    }
+
+    fn processors(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
+
+    fn is_readable_for_all(&self, path: &Path) -> bool {
+        std::fs::metadata(path).is_ok_and(|m| m.permissions().mode() & 0o004 != 0)
+    }
+
+    fn is_executable(&self, path: &Path) -> bool {
+        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    }
+}
+
+/// Number and name of an account, by either.
+fn getent(account: &str) -> Option<(u32, String)> {
+    let output = Command::new("getent").args(["passwd", account]).output().ok()?;
+    let line = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut fields = line.trim().split(':');
+    let name = fields.next()?.to_owned();
+    Some((fields.nth(1)?.parse().ok()?, name))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// A machine as a test wants it: everything is there and in order, but for what is said.
+    pub(in crate::check) struct Fake {
+        pub(in crate::check) lacks: Vec<&'static str>,
+        pub(in crate::check) library: Library,
+        pub(in crate::check) folders: BTreeMap<&'static str, Folder>,
+        pub(in crate::check) taken: Vec<u16>,
+        pub(in crate::check) addresses: Vec<&'static str>,
+        pub(in crate::check) unresolved: Vec<&'static str>,
+        pub(in crate::check) runs: bool,
+        pub(in crate::check) readable: bool,
+    }
+
+    impl Default for Fake {
+        fn default() -> Fake {
+            Fake {
+                lacks: Vec::new(),
+                library: Library::Lockstep,
+                folders: BTreeMap::new(),
+                taken: Vec::new(),
+                addresses: vec!["10.0.0.1"],
+                unresolved: Vec::new(),
+                runs: false,
+                readable: false,
+            }
+        }
+    }
+
+    impl Machine for Fake {
+        fn has_program(&self, name: &str) -> bool {
+            !self.lacks.contains(&name) && name != "wsrep_sst_carrier_pigeon"
+        }
+        fn library(&self, _: &Path) -> Library {
+            self.library.clone()
+        }
+        fn folder(&self, path: &Path, _: &str) -> Folder {
+            let own = Folder::Own { free: Some(100 << 30), log: 0 };
+            self.folders.get(path.to_str().unwrap()).cloned().unwrap_or(own)
+        }
+        fn is_taken(&self, _: IpAddr, port: u16) -> bool {
+            self.taken.contains(&port)
+        }
+        fn addresses(&self) -> Vec<IpAddr> {
+            self.addresses.iter().map(|a| a.parse().unwrap()).collect()
+        }
+        fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, String> {
+            match self.unresolved.contains(&name) {
+                true => Err("name not known".into()),
+                false => Ok(vec!["10.0.0.2".parse().unwrap()]),
+            }
+        }
+        fn runs_in(&self, _: &Path) -> bool {
+            self.runs
+        }
+        fn first_ephemeral_port(&self) -> u16 {
+            32_768
+        }
+        fn processors(&self) -> usize {
+            4
+        }
+        fn is_readable_for_all(&self, _: &Path) -> bool {
+            self.readable
+        }
+        fn is_executable(&self, _: &Path) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn this_machine_answers() {
+        let here = ThisMachine;
+        assert!(here.has_program("sh") && !here.has_program("no-such-program"));
+        assert_eq!(here.library(Path::new("/bin/sh")), Library::Other);
+        assert_eq!(here.library(Path::new("/etc/passwd")), Library::Nothing);
+        assert!(matches!(here.library(Path::new("/nonexistent")), Library::Unreadable(_)));
+        assert_eq!(here.folder(Path::new("/nonexistent"), "root"), Folder::Missing);
+        assert!(matches!(here.folder(Path::new("/proc/sys"), "root"), Folder::Own { .. }));
+        assert_eq!(here.folder(Path::new("/proc/sys"), "daemon"), Folder::Others("root".into()));
+        let held = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = held.local_addr().unwrap();
+        assert!(here.is_taken(at.ip(), at.port()));
+        assert!(here.resolve("localhost").is_ok());
+        assert!(
+            here.is_executable(Path::new("/bin/sh")) && here.is_readable_for_all(Path::new("/etc/passwd"))
+        );
+    }
+}

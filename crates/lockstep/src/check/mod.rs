@@ -1,0 +1,404 @@
+//! `lockstep check`: reads a server's option files and says, before a server is started with them, what would be
+//! refused, ignored or unwise. docs/check.md lists what is looked at.
+
+mod cnf;
+mod machine;
+mod network;
+mod provider;
+mod server;
+mod transfer;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use lockstep_node::options::Options;
+use serde::Serialize;
+
+use self::cnf::{Cnf, Setting};
+use self::machine::{Machine, ThisMachine};
+use crate::progress::say;
+
+/// Where the server looks if it is told nothing.
+const USUAL: [&str; 2] = ["/etc/my.cnf", "/etc/mysql/my.cnf"];
+/// The server that this version is made for.
+const VERSION: &str = "10.11";
+const UNWISE: u8 = 3;
+const REFUSED: u8 = 4;
+
+/// Options of `lockstep check`.
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// The files, in the order in which the server reads them [default: /etc/my.cnf and /etc/mysql/my.cnf, with all that
+    /// they include].
+    files: Vec<PathBuf>,
+    /// As one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// The server's version, for groups such as [mariadb-10.11] [default: what `mariadbd --version` says].
+    #[arg(long, value_name = "MAJOR.MINOR")]
+    server_version: Option<String>,
+}
+
+/// How bad something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    /// The server does not start with it, or does not become a member.
+    Refused,
+    /// It starts; somebody will be sorry.
+    Unwise,
+    /// It has no effect.
+    Ignored,
+    /// Good to know.
+    Note,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Level::Refused => "refused",
+            Level::Unwise => "unwise",
+            Level::Ignored => "ignored",
+            Level::Note => "note",
+        })
+    }
+}
+
+/// One thing that was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Finding {
+    level: Level,
+    /// Where; `None` for what is missing.
+    file: Option<PathBuf>,
+    line: Option<usize>,
+    /// The option, without its value.
+    option: String,
+    text: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (Some(file), Some(line)) = (&self.file, self.line) {
+            write!(f, "{}:{line}: ", file.display())?;
+        }
+        write!(f, "{}: {}: {}", self.level, self.option, self.text)
+    }
+}
+
+/// All that was found, as JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    files: &'a [PathBuf],
+    refused: usize,
+    unwise: usize,
+    ignored: usize,
+    findings: &'a [Finding],
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, String> {
+    let mut files = args.files.clone();
+    if files.is_empty() {
+        files = USUAL.iter().map(PathBuf::from).filter(|path| path.exists()).collect();
+        if files.is_empty() {
+            return Err(format!("there is neither {} nor {}: name the files to check", USUAL[0], USUAL[1]));
+        }
+    }
+    let version = args.server_version.clone().or_else(installed_version).unwrap_or_else(|| VERSION.into());
+    let cnf = Cnf::read(&files, &version)?;
+    let findings = check(&cnf, &ThisMachine);
+    let count = |level| findings.iter().filter(|f| f.level == level).count();
+    let report = Report {
+        files: &cnf.files,
+        refused: count(Level::Refused),
+        unwise: count(Level::Unwise),
+        ignored: count(Level::Ignored),
+        findings: &findings,
+    };
+    if args.json {
+        say(&serde_json::to_string_pretty(&report).map_err(|e| format!("cannot write JSON: {e}"))?);
+    } else {
+        for finding in &findings {
+            say(&finding.to_string());
+        }
+        let n = cnf.files.len();
+        say(&format!(
+            "{} refused, {} unwise, {} ignored ({n} {} read, as a server of version {version} does)",
+            report.refused,
+            report.unwise,
+            report.ignored,
+            if n == 1 { "file" } else { "files" },
+        ));
+    }
+    Ok(match (report.refused, report.unwise) {
+        (0, 0) => ExitCode::SUCCESS,
+        (0, _) => ExitCode::from(UNWISE),
+        _ => ExitCode::from(REFUSED),
+    })
+}
+
+/// The version of the server that is installed: `10.11`.
+fn installed_version() -> Option<String> {
+    let ask = |program: &str| Command::new(program).args(["--no-defaults", "--version"]).output().ok();
+    let output = ask("mariadbd").or_else(|| ask("/usr/sbin/mariadbd"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut numbers = text.split("Ver ").nth(1)?.split('.');
+    Some(format!("{}.{}", numbers.next()?, numbers.next()?))
+}
+
+/// What the checks share.
+struct Check<'a> {
+    cnf: &'a Cnf,
+    machine: &'a dyn Machine,
+    /// The provider's options as far as they are right.
+    options: Options,
+    findings: Vec<Finding>,
+}
+
+impl Check<'_> {
+    /// Something about a setting.
+    fn at(&mut self, level: Level, setting: &Setting, text: impl Into<String>) {
+        self.findings.push(Finding {
+            level,
+            file: Some(setting.file.to_path_buf()),
+            line: Some(setting.line),
+            option: setting.written.clone(),
+            text: text.into(),
+        });
+    }
+
+    /// Something about an option that is perhaps not set.
+    fn about(&mut self, level: Level, option: &str, text: impl Into<String>) {
+        match self.cnf.get(option) {
+            Some(setting) => self.at(level, setting, text),
+            None => {
+                let (option, text) = (option.to_owned(), text.into());
+                self.findings.push(Finding { level, file: None, line: None, option, text });
+            }
+        }
+    }
+
+    /// The value in force, or the server's default.
+    fn text<'a>(&'a self, option: &str, default: &'a str) -> &'a str {
+        self.cnf.get(option).map_or(default, Setting::text)
+    }
+
+    /// A switch in force, or the server's default.
+    fn is_on(&self, option: &str, default: bool) -> bool {
+        self.cnf.get(option).map_or(default, Setting::is_on)
+    }
+
+    fn number(&self, option: &str, default: u64) -> u64 {
+        let text = self.text(option, "").trim().to_ascii_uppercase();
+        let (digits, shift) = match text.as_bytes().last() {
+            Some(b'K') => (&text[..text.len() - 1], 10),
+            Some(b'M') => (&text[..text.len() - 1], 20),
+            Some(b'G') => (&text[..text.len() - 1], 30),
+            _ => (text.as_str(), 0),
+        };
+        digits.parse::<u64>().map_or(default, |n| n.saturating_mul(1 << shift))
+    }
+}
+
+/// Everything there is to say, the worst first, in the order of the files.
+fn check(cnf: &Cnf, machine: &dyn Machine) -> Vec<Finding> {
+    let mut check = Check { cnf, machine, options: Options::default(), findings: cnf.findings.clone() };
+    server::misplaced(&mut check);
+    server::unknown(&mut check);
+    if provider::library(&mut check) {
+        provider::options(&mut check);
+        provider::log(&mut check);
+        server::settings(&mut check);
+        network::cluster(&mut check);
+        network::own_address(&mut check);
+        network::ports(&mut check);
+        transfer::method(&mut check);
+    }
+    let mut findings = check.findings;
+    findings.sort_by_key(|f| f.level);
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::machine::tests::Fake;
+    use super::machine::{Folder, Library};
+    use super::*;
+    use std::path::Path;
+
+    fn data(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/check").join(name)
+    }
+
+    fn findings(name: &str, machine: &Fake) -> Vec<Finding> {
+        check(&Cnf::read(&[data(name)], "10.11").unwrap(), machine)
+    }
+
+    /// As text, with the file's name only.
+    fn lines(findings: &[Finding]) -> String {
+        let line = |f: &Finding| f.to_string().replace(&data("").display().to_string(), "");
+        findings.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Level, option, line and some words of the text: of all that there is.
+    fn expect(findings: &[Finding], expected: &[(Level, &str, Option<usize>, &str)]) {
+        let text = lines(findings);
+        for (level, option, line, words) in expected {
+            let hit = |f: &&Finding| {
+                f.level == *level && f.option == *option && f.line == *line && f.text.contains(words)
+            };
+            assert!(
+                findings.iter().any(|f| hit(&f)),
+                "no {level} of {option} at {line:?} with `{words}` in\n{text}"
+            );
+        }
+        assert_eq!(findings.len(), expected.len(), "{text}");
+    }
+
+    use Level::{Ignored, Note, Refused, Unwise};
+
+    #[test]
+    fn the_readme_s_configuration_is_clean() {
+        let machine = Fake::default();
+        expect(&findings("clean.cnf", &machine), &[]);
+    }
+
+    #[test]
+    fn a_plain_server_is_said_to_be_one() {
+        expect(&findings("plain.cnf", &Fake::default()), &[(Unwise, "wsrep_provider", None, "runs alone")]);
+    }
+
+    #[test]
+    fn what_the_server_or_the_provider_refuses() {
+        let machine = Fake { lacks: vec!["socat"], ..Fake::default() };
+        expect(
+            &findings("refused.cnf", &machine),
+            &[
+                (Refused, "binlog_format", None, "MIXED"),
+                (Unwise, "innodb-autoinc-lock-mode", Some(4), "set it to 2"),
+                (Refused, "memlock", Some(5), "locked in memory"),
+                (Refused, "wsrep_replicate_myisam", Some(6), "wsrep_"),
+                (Refused, "wsrep_provider_options", Some(7), "did you mean 'gcs.fc_limit'?"),
+                (Refused, "wsrep_provider_options", Some(7), "socket.ssl"),
+                (Refused, "wsrep_provider_options", Some(7), "net.heartbeat = 'often'"),
+                (Ignored, "wsrep_provider_options", Some(7), "evs.suspect_timeout has no effect"),
+                (Refused, "wsrep_cluster_address", Some(8), "gcom"),
+                (Refused, "wsrep_sst_method", Some(10), "socat"),
+                (Refused, "wsrep_gtid_mode", Some(12), "log_slave_updates"),
+                (Refused, "wsrep_node_name", Some(14), "31 bytes"),
+                (Note, "wsrep_sst_auth", None, "mariabackup"),
+                (Unwise, "log_bin", Some(13), "binlog"),
+            ],
+        );
+    }
+
+    #[test]
+    fn what_somebody_will_be_sorry_for() {
+        let mut machine =
+            Fake { taken: vec![4444], unresolved: vec!["db9"], readable: true, ..Fake::default() };
+        machine.folders.insert("/srv/log", Folder::Own { free: Some(3 << 30), log: 1 << 30 });
+        expect(
+            &findings("unwise.cnf", &machine),
+            &[
+                (Unwise, "wsrep_on", None, "OFF"),
+                (Unwise, "innodb_autoinc_lock_mode", None, "2"),
+                (Unwise, "default_storage_engine", Some(3), "MyISAM"),
+                (Unwise, "query_cache_size", Some(4), "query cache"),
+                (Unwise, "event_scheduler", Some(5), "made"),
+                (Unwise, "innodb_flush_log_at_trx_commit", Some(6), "log_bin"),
+                (Unwise, "wsrep_cluster_name", None, "my_wsrep_cluster"),
+                (Unwise, "wsrep_cluster_address", Some(10), "db9"),
+                (Unwise, "wsrep_cluster_address", Some(10), "two"),
+                (Ignored, "wsrep_cluster_address", Some(10), "pc.wait_prim"),
+                (Unwise, "wsrep_provider_options", Some(12), "line 11"),
+                (Unwise, "wsrep_provider_options", Some(12), "log.max_size"),
+                (Unwise, "bind-address", Some(13), "127.0.0.1"),
+                (Unwise, "wsrep_sst_receive_address", None, "4444"),
+                (Ignored, "wsrep_sst_auth", Some(14), "rsync"),
+                (Unwise, "wsrep_sst_auth", Some(14), "read by every"),
+                (Unwise, "wsrep_new_cluster", Some(15), "each start"),
+                (Unwise, "wsrep_slave_threads", None, "one"),
+            ],
+        );
+    }
+
+    #[test]
+    fn an_empty_address_founds_a_cluster_at_each_start() {
+        expect(
+            &findings("bootstrap.cnf", &Fake::default()),
+            &[
+                (Unwise, "wsrep_cluster_address", Some(8), "each start"),
+                (Note, "innodb_flush_log_at_trx_commit", Some(11), "0"),
+            ],
+        );
+    }
+
+    #[test]
+    fn what_stands_where_the_server_does_not_look() {
+        expect(
+            &findings("misplaced.cnf", &Fake::default()),
+            &[
+                (Ignored, "wsrep_on", Some(2), "[mysqld_safe]"),
+                (Ignored, "wsrep_provider", Some(4), "[mariadb-11.8]"),
+                (Unwise, "wsrep_provider", None, "runs alone"),
+            ],
+        );
+    }
+
+    #[test]
+    fn files_and_folders_are_looked_at() {
+        let mut machine = Fake { library: Library::Galera, ..Fake::default() };
+        machine.folders.insert("/var/lib/mysql", Folder::Others("root".into()));
+        expect(
+            &findings("clean.cnf", &machine),
+            &[(Unwise, "wsrep_provider", Some(7), "Galera's"), (Refused, "datadir", None, "belongs to root")],
+        );
+        machine.library = Library::Unreadable("No such file".into());
+        machine.folders.insert("/var/lib/mysql", Folder::Missing);
+        expect(
+            &findings("clean.cnf", &machine),
+            &[
+                (Refused, "wsrep_provider", Some(7), "No such file"),
+                (Refused, "datadir", None, "mariadb-install-db"),
+            ],
+        );
+    }
+
+    #[test]
+    fn ports_of_a_member_that_runs_are_its_own() {
+        let mut machine = Fake { taken: vec![3306, 4567, 4444], ..Fake::default() };
+        assert_eq!(findings("clean.cnf", &machine).len(), 3);
+        machine.runs = true;
+        expect(&findings("clean.cnf", &machine), &[]);
+    }
+
+    #[test]
+    fn ports_clash_and_addresses_are_guessed() {
+        let machine = Fake { addresses: vec!["10.0.0.1", "192.168.0.1"], ..Fake::default() };
+        expect(
+            &findings("ports.cnf", &machine),
+            &[
+                (Refused, "port", Some(9), "4567"),
+                (Unwise, "wsrep_provider_options", Some(10), "status.address"),
+                (Unwise, "wsrep_node_address", None, "10.0.0.1, 192.168.0.1"),
+                (Unwise, "wsrep_sst_receive_address", Some(11), "45000"),
+            ],
+        );
+    }
+
+    #[test]
+    fn findings_are_lines_that_editors_understand_and_json() {
+        let finding = Finding {
+            level: Unwise,
+            file: Some("a.cnf".into()),
+            line: Some(3),
+            option: "port".into(),
+            text: "why".into(),
+        };
+        assert_eq!(finding.to_string(), "a.cnf:3: unwise: port: why");
+        let json = serde_json::to_value(&finding).unwrap();
+        assert_eq!((json["level"].as_str(), json["line"].as_u64()), (Some("unwise"), Some(3)));
+    }
+}

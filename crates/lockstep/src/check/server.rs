@@ -1,0 +1,259 @@
+//! The server's own options, as far as replication minds them.
+
+use lockstep_node::options::nearest_of;
+
+use super::{Check, Level};
+
+/// The server's replication options, of versions 10.11 to 11.8: an unknown one keeps it from starting.
+const WSREP: &[&str] = &[
+    "wsrep_OSU_method",
+    "wsrep_SR_store",
+    "wsrep_allowlist",
+    "wsrep_applier_retry_count",
+    "wsrep_auto_increment_control",
+    "wsrep_causal_reads",
+    "wsrep_certification_rules",
+    "wsrep_certify_nonPK",
+    "wsrep_cluster_address",
+    "wsrep_cluster_name",
+    "wsrep_convert_LOCK_to_trx",
+    "wsrep_data_home_dir",
+    "wsrep_dbug_option",
+    "wsrep_debug",
+    "wsrep_desync",
+    "wsrep_dirty_reads",
+    "wsrep_drupal_282555_workaround",
+    "wsrep_forced_binlog_format",
+    "wsrep_gtid_domain_id",
+    "wsrep_gtid_mode",
+    "wsrep_ignore_apply_errors",
+    "wsrep_load_data_splitting",
+    "wsrep_log_conflicts",
+    "wsrep_max_ws_rows",
+    "wsrep_max_ws_size",
+    "wsrep_mode",
+    "wsrep_mysql_replication_bundle",
+    "wsrep_new_cluster",
+    "wsrep_node_address",
+    "wsrep_node_incoming_address",
+    "wsrep_node_name",
+    "wsrep_notify_cmd",
+    "wsrep_on",
+    "wsrep_provider",
+    "wsrep_provider_options",
+    "wsrep_recover",
+    "wsrep_reject_queries",
+    "wsrep_restart_slave",
+    "wsrep_retry_autocommit",
+    "wsrep_slave_FK_checks",
+    "wsrep_slave_UK_checks",
+    "wsrep_slave_threads",
+    "wsrep_sst_auth",
+    "wsrep_sst_donor",
+    "wsrep_sst_donor_rejects_queries",
+    "wsrep_sst_method",
+    "wsrep_sst_receive_address",
+    "wsrep_start_position",
+    "wsrep_status_file",
+    "wsrep_sync_wait",
+    "wsrep_trx_fragment_size",
+    "wsrep_trx_fragment_unit",
+];
+
+/// Longest name of a member, in bytes.
+const NAME_MAX: usize = 31;
+
+/// Replication's options in groups that the server does not read.
+pub(super) fn misplaced(check: &mut Check<'_>) {
+    let cnf = check.cnf;
+    let elsewhere = |s: &&super::Setting| s.name.starts_with("wsrep_") && !cnf.is_servers(&s.group);
+    for setting in cnf.settings.iter().filter(elsewhere) {
+        // The transfer scripts look there, too.
+        if setting.group == "sst" && setting.name == "wsrep_sst_auth" {
+            continue;
+        }
+        let text = format!("the server does not read the group [{}]: put it under [mysqld]", setting.group);
+        check.at(Level::Ignored, setting, text);
+    }
+}
+
+/// Replication's options that the server does not have.
+pub(super) fn unknown(check: &mut Check<'_>) {
+    let cnf = check.cnf;
+    for setting in cnf.settings.iter().filter(|s| s.name.starts_with("wsrep_") && cnf.is_servers(&s.group)) {
+        let known = |name: &&&str| name.starts_with(setting.name.as_str());
+        // The beginning of a name is taken for it where there is one such name.
+        if WSREP.contains(&setting.name.as_str()) || WSREP.iter().filter(known).count() == 1 {
+            continue;
+        }
+        let hint = nearest_of(&setting.name, WSREP).map(|name| format!(": did you mean {name}?"));
+        let (level, what) = match setting.loose {
+            true => (Level::Ignored, "the server has no such option"),
+            false => (Level::Refused, "the server has no such option, and does not start"),
+        };
+        let hint = hint.unwrap_or_else(|| "; its options for replication begin with wsrep_".into());
+        check.at(level, setting, format!("{what}{hint}"));
+    }
+}
+
+/// What replication wants of the server.
+pub(super) fn settings(check: &mut Check<'_>) {
+    engine(check);
+    binlog(check);
+    applying(check);
+    durability(check);
+    let memlock = check.cnf.get("memlock").or(check.cnf.get("locked_in_memory"));
+    if let Some(setting) = memlock.filter(|s| s.is_on()) {
+        check.at(Level::Refused, setting, "a member cannot be locked in memory: the server does not start");
+    }
+    if check.text("wsrep_node_name", "").len() > NAME_MAX {
+        let text = format!("is longer than {NAME_MAX} bytes: the provider refuses it");
+        check.about(Level::Refused, "wsrep_node_name", text);
+    }
+    if check.is_on("wsrep_new_cluster", false) {
+        let text = "in a file it founds a new cluster at each start (or is refused where the log knows of others): say it once, on \
+                    the command line, or use galera_new_cluster";
+        check.about(Level::Unwise, "wsrep_new_cluster", text);
+    }
+    if check.cnf.get("wsrep_start_position").is_some() {
+        let text = "in a file it says at each start that the database stands where it stood once: remove it; the member finds \
+                    out by itself";
+        check.about(Level::Unwise, "wsrep_start_position", text);
+    }
+    if let Some(setting) = check.cnf.get("wsrep_notify_cmd").filter(|s| !s.text().is_empty())
+        && let Some(program) = setting.text().split_whitespace().next()
+        && !check.machine.is_executable(std::path::Path::new(program))
+    {
+        let text = format!("{program} is not a program that can be run: nobody is notified");
+        check.at(Level::Unwise, setting, text);
+    }
+    if check.text("wsrep_osu_method", check.text("wsrep_OSU_method", "TOI")).eq_ignore_ascii_case("RSU") {
+        let text = "as a default for all sessions, RSU changes tables on this member only: set it in the session that needs it";
+        check.about(Level::Unwise, "wsrep_OSU_method", text);
+    }
+    if !check.is_on("wsrep_certify_nonPK", true) {
+        let text = "OFF: changes of tables without a primary key fail";
+        check.about(Level::Unwise, "wsrep_certify_nonPK", text);
+    }
+    let forced = check.text("wsrep_forced_binlog_format", "NONE");
+    if !["NONE", "ROW"].iter().any(|ok| ok.eq_ignore_ascii_case(forced)) {
+        check.about(
+            Level::Unwise,
+            "wsrep_forced_binlog_format",
+            "only rows are replicated safely: remove it",
+        );
+    }
+}
+
+fn engine(check: &mut Check<'_>) {
+    let engine = check.text("default_storage_engine", "InnoDB").to_owned();
+    if !engine.eq_ignore_ascii_case("InnoDB") {
+        let text = format!("tables are made as {engine}, whose rows are not replicated: set it to InnoDB");
+        check.about(Level::Unwise, "default_storage_engine", text);
+    }
+    let mode = check.text("innodb_autoinc_lock_mode", "1").to_owned();
+    if mode != "2" {
+        let text = format!(
+            "is {mode}: appliers and clients wait for each other's locks, and can dead-lock; set it to 2"
+        );
+        check.about(Level::Unwise, "innodb_autoinc_lock_mode", text);
+    }
+    if check.number("innodb_force_recovery", 0) > 0 {
+        check.about(
+            Level::Unwise,
+            "innodb_force_recovery",
+            "is for rescue only: a member with it cannot be trusted",
+        );
+    }
+    let cache = check.number("query_cache_size", 1 << 20);
+    // A size of one's own turns it on where nothing is said of the type.
+    let sized = check.cnf.get("query_cache_size").is_some() && cache != 1 << 20;
+    let kind = check.text("query_cache_type", if sized { "ON" } else { "OFF" }).to_owned();
+    if cache > 0 && !["0", "OFF"].iter().any(|off| off.eq_ignore_ascii_case(&kind)) {
+        let text = "the query cache is on: each commit, also those of other members, takes its lock; turn it off \
+                    (query_cache_type = OFF)";
+        let option =
+            if check.cnf.get("query_cache_size").is_some() { "query_cache_size" } else { "query_cache_type" };
+        check.about(Level::Unwise, option, text);
+    }
+    if check.is_on("event_scheduler", false) {
+        let text = "an event runs only on the member where it was made (elsewhere it is SLAVESIDE_DISABLED): when that member \
+                    is gone nobody runs it, until ALTER EVENT … ENABLE on another";
+        check.about(Level::Unwise, "event_scheduler", text);
+    }
+    let encrypts = |name: &str| check.is_on(name, false);
+    if let Some(name) =
+        ["innodb_encrypt_tables", "innodb_encrypt_log"].into_iter().find(|name| encrypts(name))
+    {
+        let text = "InnoDB's files are encrypted, Lockstep's log beside them is not: keep it on an encrypted disk (log.dir)";
+        check.about(Level::Unwise, name, text);
+    }
+}
+
+/// Its value is a file's name.
+fn has_binlog(check: &Check<'_>) -> bool {
+    check
+        .cnf
+        .get("log_bin")
+        .is_some_and(|s| !["0", "OFF"].iter().any(|off| off.eq_ignore_ascii_case(s.text())))
+}
+
+fn binlog(check: &mut Check<'_>) {
+    let format = check.text("binlog_format", "").to_owned();
+    if !format.eq_ignore_ascii_case("ROW") {
+        let what = match format.as_str() {
+            "" => "is not set, and its default is MIXED",
+            other => &format!("is {other}"),
+        };
+        let text = format!("{what}: the server refuses to start with a provider; set it to ROW");
+        check.about(Level::Refused, "binlog_format", text);
+    }
+    let writes = has_binlog(check);
+    let all = check.is_on("log_slave_updates", false);
+    if !writes || all {
+        return;
+    }
+    if check.is_on("wsrep_gtid_mode", false) {
+        let text =
+            "with a binlog the server wants log_slave_updates = ON as well, and does not start without";
+        check.about(Level::Refused, "wsrep_gtid_mode", text);
+    }
+    let text = "this binlog lacks what other members write: a replica or a point-in-time recovery from it misses that; set \
+                log_slave_updates = ON";
+    check.about(Level::Unwise, "log_bin", text);
+}
+
+fn applying(check: &mut Check<'_>) {
+    let threads = check.number("wsrep_slave_threads", 1);
+    let processors = check.machine.processors() as u64;
+    if threads <= 1 {
+        let text = format!(
+            "one applier does one transaction of the others at a time, and lags under load: {} suit this machine",
+            (processors * 2).clamp(2, 32)
+        );
+        check.about(Level::Unwise, "wsrep_slave_threads", text);
+    } else if threads > 128.max(processors * 16) {
+        let text =
+            format!("{threads} appliers on {processors} processors wait for each other more than they apply");
+        check.about(Level::Unwise, "wsrep_slave_threads", text);
+    }
+}
+
+/// The words are those of the design: what is acknowledged is on the disks of a majority's logs.
+fn durability(check: &mut Check<'_>) {
+    let flush = check.number("innodb_flush_log_at_trx_commit", 1);
+    let binlog = has_binlog(check);
+    if flush == 1 {
+        if check.cnf.get("innodb_flush_log_at_trx_commit").is_some() && !binlog {
+            let text = "0 is as safe here, and faster: what was acknowledged is on disk in the logs of a majority, from where a \
+                        member that crashed takes what InnoDB had not flushed";
+            check.about(Level::Note, "innodb_flush_log_at_trx_commit", text);
+        }
+    } else if binlog {
+        let text = format!(
+            "{flush} is safe for the database (the logs of a majority have what was acknowledged), but not with log_bin: after \
+             a crash this member's binlog and its tables differ; set it to 1 if anybody reads that binlog"
+        );
+        check.about(Level::Unwise, "innodb_flush_log_at_trx_commit", text);
+    }
+}
