@@ -338,6 +338,13 @@ fn inspection(host: &'static Host, name: &str, args: &Args<'_>) -> Option<Result
                     "capabilities": provider.capabilities() })
         }),
         "options" => host.provider().map(|provider| json!(provider.options_get())),
+        "parameters" => host.provider().map(|provider| match provider.parameters() {
+            None => Value::Null,
+            Some(Err(status)) => json!(status.name()),
+            Some(Ok(all)) => {
+                all.into_iter().map(|(name, flags, value)| json!([name, flags, value])).collect()
+            }
+        }),
         "usage" => Ok(lean::usage()),
         "ledger" => Ok(host.ledger.describe()),
         "last_committed" => host.provider().map(|provider| {

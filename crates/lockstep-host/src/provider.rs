@@ -143,6 +143,25 @@ unsafe extern "C-unwind" fn allow(_: *mut c_void, _: AllowlistKey, _: *const Buf
     Status::OK
 }
 
+/// Options as a configuration service gives them: name, flags, value as text.
+pub type Parameters = Vec<(String, i32, String)>;
+
+/// `context` is the list that [`Provider::parameters`] fills.
+unsafe extern "C-unwind" fn note_parameter(parameter: *const Parameter, context: *mut c_void) -> Status {
+    // SAFETY: by the API a parameter with a C string as its name and the value that its flags say; the list is ours.
+    unsafe {
+        let (parameter, list) = (&*parameter, &mut *context.cast::<Parameters>());
+        let value = match parameter.flags & (PARAM_TYPE_BOOL | PARAM_TYPE_INTEGER | PARAM_TYPE_DOUBLE) {
+            PARAM_TYPE_BOOL => parameter.value.as_bool.to_string(),
+            PARAM_TYPE_INTEGER => parameter.value.as_integer.to_string(),
+            PARAM_TYPE_DOUBLE => parameter.value.as_double.to_string(),
+            _ => owned(parameter.value.as_string),
+        };
+        list.push((owned(parameter.name), parameter.flags, value));
+    }
+    Status::OK
+}
+
 impl Provider {
     /// Loads the library at `path`, runs its loader and checks the table as the server does, then passes the
     /// allow-list service if the library takes it.
@@ -308,6 +327,35 @@ impl Provider {
             libc::free(options.cast());
             Some(copy)
         }
+    }
+
+    /// What the configuration service says; `None` if the library has none.
+    pub fn parameters(&self) -> Option<Result<Parameters, Status>> {
+        let (init, deinit) = (self.symbol(CONFIG_INIT_V1_SYMBOL), self.symbol(CONFIG_DEINIT_V1_SYMBOL));
+        if init.is_null() || deinit.is_null() {
+            return None;
+        }
+        // SAFETY: by the API these symbols are functions of these types.
+        let (init, deinit) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, InitConfigServiceV1Fn>(init),
+                std::mem::transmute::<*mut c_void, ServiceDeinitFn>(deinit),
+            )
+        };
+        let mut service = ConfigServiceV1 { get_parameters: None };
+        let mut seen = Parameters::new();
+        // SAFETY: the provider is loaded; the callback gets the vector that it expects.
+        let status = unsafe {
+            if init(&mut service) != 0 {
+                return None;
+            }
+            let status = service
+                .get_parameters
+                .map_or(Status::FATAL, |get| get(self.table, Some(note_parameter), (&raw mut seen).cast()));
+            deinit();
+            status
+        };
+        Some(if status == Status::OK { Ok(seen) } else { Err(status) })
     }
 
     /// `connect`.

@@ -147,6 +147,43 @@ fn options_are_read_and_changed(cluster: &mut Cluster) {
     a.put("s", "t/1", "x").unwrap();
 }
 
+/// The configuration service, without which MariaDB 11.8 does not start.
+fn options_are_listed_with_their_types(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let a = cluster.member(0);
+    let all = a.ask("parameters", json!({})).unwrap();
+    let all = all.as_array().unwrap_or_else(|| panic!("no configuration service: {all}"));
+    let find = |name: &str| {
+        let found =
+            all.iter().find(|p| p[0] == name).unwrap_or_else(|| panic!("{name} is missing in {all:?}"));
+        (found[1].as_i64().unwrap(), found[2].as_str().unwrap().to_owned())
+    };
+    const READONLY: i64 = 2;
+    const BOOL: i64 = 4;
+    const INTEGER: i64 = 8;
+    const DOUBLE: i64 = 16;
+    assert_eq!(find("cert.log_conflicts"), (BOOL, "false".into()));
+    assert_eq!(find("gcs.fc_limit").0, INTEGER);
+    assert_eq!(find("gcs.fc_factor").0, DOUBLE);
+    assert_eq!(find("base_port"), (INTEGER | READONLY, cluster.nodes[0].port.to_string()));
+    assert_eq!(find("gmcast.segment"), (INTEGER | READONLY, "0".into()));
+    // Durations are seconds, and may be set so.
+    assert_eq!(find("repl.causal_read_timeout"), (DOUBLE, "30".into()));
+    let set = a.ask("set_options", json!({ "options": "repl.causal_read_timeout=7.500000;" })).unwrap();
+    assert_eq!(set["status"], "OK");
+    let again = a.ask("parameters", json!({})).unwrap();
+    assert!(
+        again.as_array().unwrap().contains(&json!(["repl.causal_read_timeout", DOUBLE, "7.5"])),
+        "{again}"
+    );
+    // The server makes a variable of each: no name twice.
+    let mut names: Vec<&str> = all.iter().filter_map(|p| p[0].as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all.len());
+    assert!(names.len() > 50, "{names:?}");
+}
+
 fn bad_options_stop_the_start(cluster: &mut Cluster) {
     for bad in ["no.such_option=1", "gcs.fc_limit=many", "repl.causal_read_timeout=soon"] {
         cluster.nodes[0].options = bad.into();
@@ -342,6 +379,7 @@ fn without_a_majority_nothing_commits(cluster: &mut Cluster) {
 
 scenarios! {
     statistics_are_complete_and_true: 2,
+    options_are_listed_with_their_types: 1,
     options_are_read_and_changed: 2,
     bad_options_stop_the_start: 1,
     the_provider_says_who_it_is: 2,

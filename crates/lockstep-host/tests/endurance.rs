@@ -62,7 +62,7 @@ fn members_are_cut_off_under_load(cluster: &mut Cluster) {
         };
         // One member, which loses the majority alone, or two, so that nobody has it.
         let cut: Vec<usize> =
-            if round % 2 == 0 { vec![round / 2 % 3] } else { vec![round % 3, (round + 1) % 3] };
+            if round.is_multiple_of(2) { vec![round / 2 % 3] } else { vec![round % 3, (round + 1) % 3] };
         std::thread::sleep(Duration::from_millis(300));
         cut.iter().for_each(|n| isolate(*n, 1));
         std::thread::sleep(Duration::from_millis(900));

@@ -15,6 +15,7 @@ mod guard;
 mod local;
 mod log;
 mod monitor;
+mod parameters;
 mod provider;
 mod recovery;
 mod recv;
@@ -26,6 +27,7 @@ mod table;
 mod trx;
 mod waits;
 
+pub use parameters::{wsrep_deinit_config_service_v1, wsrep_init_config_service_v1};
 pub use services::{
     wsrep_deinit_allowlist_service_v1, wsrep_init_allowlist_service_v1, wsrep_node_isolation_mode_set_v1,
 };

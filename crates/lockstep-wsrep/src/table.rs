@@ -52,7 +52,12 @@ unsafe fn shared(wsrep: *mut Wsrep) -> Option<ManuallyDrop<Arc<Provider>>> {
 ///
 /// # Safety
 /// As for [`of`].
-unsafe fn enter<T>(wsrep: *mut Wsrep, what: &str, failed: T, body: impl FnOnce(&Provider) -> T) -> T {
+pub(crate) unsafe fn enter<T>(
+    wsrep: *mut Wsrep,
+    what: &str,
+    failed: T,
+    body: impl FnOnce(&Provider) -> T,
+) -> T {
     // SAFETY: the caller vouches for it.
     match unsafe { of(wsrep) } {
         Some(provider) => provider.step(what, || body(provider)).unwrap_or(failed),

@@ -100,6 +100,11 @@ impl Options {
         out
     }
 
+    /// All options that are shown, by name, each with the value in force; `None` where there is none.
+    pub fn values(&self) -> Vec<(&'static Row, Option<Value>)> {
+        rows().iter().filter(|row| !row.hidden).map(|row| (row, self.value(row.name))).collect()
+    }
+
     /// One line for each option that was given and does not simply do what it says.
     pub fn notes(&self) -> Vec<Note> {
         rows().iter().filter_map(|row| self.note(row)).collect()
