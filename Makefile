@@ -4,6 +4,7 @@
 # make check   format, clippy, licences and sources of dependencies
 # make soak    members that come and go under load, through the C ABI: SECONDS_EACH=120
 # make bench   the provider beside Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
+# make mariadb-11.8  the tests of real servers with Debian 13's MariaDB, in a root of its own: TESTS="daily rejoin"
 # make sim     the simulator: MINUTES=10, SEED=n to replay one history
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -103,3 +104,10 @@ bench: SECONDS_EACH = 5
 bench: setup-test
 	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep -p lockstep
 	@$(TARGET)/release/lockstep bench provider --rival $(RIVAL) --clients $(CLIENTS) --seconds $(SECONDS_EACH)
+
+TESTS ?=
+
+.PHONY: mariadb-11.8
+mariadb-11.8:
+	$(call say,real servers: MariaDB 11.8)
+	@scripts/mariadb-11.8.sh $(TESTS)

@@ -2,8 +2,8 @@
 # Installs what a bare Debian 12 lacks for building, running (`setup.sh up`) or also testing (`setup.sh test`)
 # Lockstep. It installs nothing that is there, so a second run takes no time and needs no root.
 #
-# Debian's own MariaDB service is neither started nor, where this script brought it, enabled: Lockstep's clusters run
-# beside it, on ports and folders of their own.
+# Debian's own services (MariaDB, the exporter) are neither started nor, where this script brought them, enabled:
+# Lockstep's clusters run beside them, on ports and folders of their own.
 set -eu
 
 purpose=${1:-up}
@@ -81,6 +81,7 @@ need cc gcc
 [ -e /etc/ssl/certs/ca-certificates.crt ] || packages="$packages ca-certificates"
 if [ "$purpose" = test ]; then
     need sysbench sysbench
+    need prometheus-mysqld-exporter prometheus-mysqld-exporter
     [ -e /usr/lib/galera/libgalera_smm.so ] || packages="$packages galera-4"
 fi
 if ! rust_is_recent; then
@@ -109,10 +110,13 @@ if [ -n "$packages" ]; then
     have apt-get || fail "these packages are missing: ${packages}(this script knows Debian's apt-get only)"
     say "missing: $packages"
     quietly "reading the list of packages" apt-get update || fail "apt-get update failed"
-    brought_server=
+    services=
+    case " $packages " in *" mariadb-server "*) services="$services mariadb" ;; esac
     case " $packages " in
-    *" mariadb-server "*)
-        brought_server=yes
+    *" prometheus-mysqld-exporter "*) services="$services prometheus-mysqld-exporter" ;;
+    esac
+    case $services in
+    ?*)
         if [ ! -e /usr/sbin/policy-rc.d ]; then
             guard=/usr/sbin/policy-rc.d
             printf '#!/bin/sh\nexit 101\n' >"$guard"
@@ -123,8 +127,9 @@ if [ -n "$packages" ]; then
     # shellcheck disable=SC2086 # a list of words
     quietly "installing them" apt-get install -y --no-install-recommends $packages ||
         fail "apt-get install failed"
-    if [ -n "$brought_server" ] && have systemctl; then
-        systemctl disable mariadb >>"$log" 2>&1 || true
+    if [ -n "$services" ] && have systemctl; then
+        # shellcheck disable=SC2086 # a list of words
+        systemctl disable $services >>"$log" 2>&1 || true
     fi
     hash -r
 fi

@@ -7,8 +7,11 @@
 
 mod daily;
 mod fixture;
+mod flush;
 mod refusals;
 mod rejoin;
 mod restart;
 mod special;
 mod stress;
+mod tools;
+mod versions;

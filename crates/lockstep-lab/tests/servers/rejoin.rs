@@ -22,10 +22,11 @@ pub(crate) fn unmark(server: &Server) -> Result<bool, LabError> {
     Ok(there)
 }
 
-/// Waits until all members but `gone` have a view of `size`.
-fn others_see(cluster: &Cluster, gone: usize, size: usize) -> Test {
+/// Waits until all members but those that are gone have a view of the others.
+pub(crate) fn others_see(cluster: &Cluster, gone: &[usize]) -> Test {
+    let size = cluster.servers.len() - gone.len();
     for (n, server) in cluster.servers.iter().enumerate() {
-        if n != gone {
+        if !gone.contains(&n) {
             eventually("the others notice", || {
                 Ok(server.client()?.status("wsrep_cluster_size")? == size.to_string())
             })?;
@@ -43,7 +44,7 @@ fn a_stopped_member_rejoins_by_log() -> Test {
     let running = std::fs::read_to_string(cluster.servers[2].datadir().join("grastate.dat"));
     assert!(running.is_ok_and(|text| text.contains("seqno:   -1")), "a running member's grastate.dat");
     cluster.servers[2].stop()?;
-    others_see(&cluster, 2, 2)?;
+    others_see(&cluster, &[2])?;
 
     let state =
         std::fs::read_to_string(cluster.servers[2].datadir().join("grastate.dat")).unwrap_or_default();
@@ -120,7 +121,7 @@ fn a_killed_member_comes_back() -> Test {
             .collect();
         std::thread::sleep(Duration::from_secs(1));
         cluster.servers[2].kill();
-        let outcome = others_see(&cluster, 2, 2)
+        let outcome = others_see(&cluster, &[2])
             .and_then(|()| cluster.servers[2].start(&[]))
             .and_then(|()| cluster.wait_size(3));
         stop.store(true, Ordering::Relaxed);
@@ -139,7 +140,7 @@ fn a_paused_member_stops_nobody_for_long() -> Test {
     cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?;
     cluster.servers[2].pause()?;
     let outcome = (0..50).try_for_each(|id| a.query(&format!("INSERT INTO t VALUES ({id})")).map(|_| ()));
-    let outcome = outcome.and_then(|()| others_see(&cluster, 2, 2));
+    let outcome = outcome.and_then(|()| others_see(&cluster, &[2]));
     let outcome =
         outcome.and_then(|()| session(&cluster, 1)?.query("INSERT INTO t VALUES (100)").map(|_| ()));
     cluster.servers[2].resume()?;
@@ -211,7 +212,7 @@ fn open_fragments_survive_a_members_restart_elsewhere() -> Test {
     let mut a = session(&cluster, 0)?;
     a.query("CREATE TABLE t (id INT PRIMARY KEY, v INT)")?;
     cluster.servers[2].stop()?;
-    others_see(&cluster, 2, 2)?;
+    others_see(&cluster, &[2])?;
     a.run(&[
         "SET SESSION wsrep_trx_fragment_unit = 'rows'",
         "SET SESSION wsrep_trx_fragment_size = 10",
@@ -242,7 +243,7 @@ fn fragments_of_a_killed_member_are_rolled_back() -> Test {
     let fragments = "SELECT COUNT(*) FROM mysql.wsrep_streaming_log";
     assert!(session(&cluster, 0)?.number(fragments)? > 0, "no fragment on another member");
     cluster.servers[2].kill();
-    others_see(&cluster, 2, 2)?;
+    others_see(&cluster, &[2])?;
     eventually("fragments gone", || Ok(session(&cluster, 0)?.number(fragments)? == 0))?;
     // The rows are free again.
     session(&cluster, 1)?.query("INSERT INTO t VALUES (1, 2)")?;

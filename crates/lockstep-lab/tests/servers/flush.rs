@@ -1,0 +1,83 @@
+//! `innodb_flush_log_at_trx_commit=0`: InnoDB may lose its last second when the server dies. The cluster may not.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lockstep_lab::{Cluster, LabError};
+
+use crate::fixture::{Kind, Test, kind, session, shared};
+use crate::rejoin::{mark, others_see, unmark};
+use crate::stress::{audit, bank_until, open_bank};
+
+const LAZY: &str = "innodb_flush_log_at_trx_commit=0";
+
+/// Six sessions, two on each member, transfer money; `victims` are killed while they do. The number of transfers that
+/// were acknowledged.
+fn kill_under_load(cluster: &mut Cluster, victims: &[usize]) -> Result<u64, LabError> {
+    for server in &cluster.servers {
+        server.query(&format!("SET GLOBAL {LAZY}"))?;
+    }
+    let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
+    let stop = AtomicBool::new(false);
+    let done = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..6)
+            .map(|seed| {
+                let (socket, stop) = (&sockets[seed % 3], &stop);
+                scope.spawn(move || bank_until(socket, stop, seed as u64))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_secs(3));
+        for n in victims {
+            cluster.servers[*n].kill();
+        }
+        let rest = others_see(cluster, victims);
+        stop.store(true, Ordering::Relaxed);
+        let done: u64 = workers.into_iter().map(|w| w.join().expect("a worker panicked")).sum();
+        rest.map(|()| done)
+    })?;
+    assert!(done > 100, "only {done} transfers");
+    Ok(done)
+}
+
+#[test]
+fn a_killed_member_that_flushes_lazily_comes_back_and_agrees() -> Test {
+    let mut cluster = shared()?;
+    open_bank(&cluster)?;
+    mark(&cluster.servers[2])?;
+    let done = kill_under_load(&mut cluster, &[2])?;
+    let position = cluster.servers[2].recover_position()?;
+    eprintln!(
+        "{done} transfers; the killed member is at {position}, the others at {}",
+        session(&cluster, 0)?.status("wsrep_last_committed")?
+    );
+    let config = cluster.servers[2].config.clone();
+    cluster.servers[2].config.extra.push(LAZY.into());
+    let outcome = cluster.servers[2].start(&[]).and_then(|()| cluster.wait_size(3));
+    cluster.servers[2].config = config;
+    outcome?;
+    let by_log = unmark(&cluster.servers[2])?;
+    eprintln!("it came back by {}", if by_log { "the log" } else { "state transfer" });
+    audit(&cluster, done, 6)
+}
+
+#[test]
+fn an_outage_of_all_who_flush_lazily_loses_nothing() -> Test {
+    let mut cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(()); // it does lose what InnoDB has not flushed: it keeps no log of its own that is flushed
+    }
+    open_bank(&cluster)?;
+    let done = kill_under_load(&mut cluster, &[0, 1, 2])?;
+    let configs: Vec<_> = cluster.servers.iter().map(|s| s.config.clone()).collect();
+    for server in &mut cluster.servers {
+        eprintln!("{} is at {}", server.name().to_owned(), server.recover_position()?);
+        server.config.extra.push(LAZY.into());
+        server.spawn(&[])?;
+    }
+    let outcome = cluster.wait_size(3);
+    for (server, config) in cluster.servers.iter_mut().zip(configs) {
+        server.config = config;
+    }
+    outcome?;
+    audit(&cluster, done, 6)
+}

@@ -1,0 +1,75 @@
+#!/bin/sh
+# Runs the tests on real servers with Debian 13's MariaDB 11.8 instead of this machine's: in a root directory of its
+# own (made once, by debootstrap), with processes and a loopback of its own, so that nothing here is touched.
+#
+#     scripts/mariadb-11.8.sh [TEST...]      names, or parts of names, of tests; all of them without
+#
+# LOCKSTEP_DEBIAN_13 names the root directory [/var/cache/lockstep/debian-13]; it takes 800 MB. LOCKSTEP_TEST_PROVIDER=galera
+# tests Galera's library of Debian 13, to see that a test is right.
+set -eu
+
+root=${LOCKSTEP_DEBIAN_13:-/var/cache/lockstep/debian-13}
+provider=${LOCKSTEP_TEST_PROVIDER:-lockstep}
+packages=mariadb-server,mariadb-backup,galera-4,sysbench,prometheus-mysqld-exporter,rsync,socat,lsof,iproute2,procps,ca-certificates
+here=$(dirname "$0")/..
+target=${CARGO_TARGET_DIR:-$here/target}
+PATH=$HOME/.cargo/bin:$PATH:/usr/sbin:/sbin
+export PATH
+
+say() { printf '%s\n' "mariadb-11.8: $*"; }
+fail() {
+    say "$*" >&2
+    exit 1
+}
+
+[ "$(id -u)" = 0 ] || fail "only root may change the root directory of a process: run this with sudo"
+for tool in unshare chroot ip; do
+    command -v "$tool" >/dev/null || fail "the program $tool is missing (Debian: util-linux, coreutils, iproute2)"
+done
+
+if [ ! -e "$root/usr/sbin/mariadbd" ]; then
+    if ! command -v debootstrap >/dev/null; then
+        say "installing debootstrap"
+        apt-get update -qq && apt-get install -y -qq --no-install-recommends debootstrap ||
+            fail "apt-get could not install debootstrap"
+    fi
+    say "making Debian 13 in $root: some minutes, once"
+    # Under another name until it is complete.
+    rm -rf "$root.new"
+    mkdir -p "$(dirname "$root")"
+    debootstrap --variant=minbase "--include=$packages" trixie "$root.new" |
+        sed -n 's/^I: \(Retrieving Packages\|Extracting\|Unpacking the base\|Configuring the base\|Base\)/  \1/p' |
+        awk '{ if ($1 != "Extracting" || ++n % 20 == 0) print; fflush() }'
+    [ -e "$root.new/usr/sbin/mariadbd" ] ||
+        fail "debootstrap failed; the end of its log: $(tail -n 3 "$root.new/debootstrap/debootstrap.log" 2>/dev/null)"
+    [ -e "$root.new/etc/hosts" ] || printf '127.0.0.1 localhost\n::1 localhost\n' >"$root.new/etc/hosts"
+    mv "$root.new" "$root"
+fi
+say "$(chroot "$root" mariadbd --version)"
+
+say "building"
+(cd "$here" && cargo build --quiet --locked --release -p lockstep-wsrep)
+tests=$(cd "$here" && cargo test --quiet --locked -p lockstep-lab --features servers --test servers --no-run \
+    --message-format=json | sed -n 's/.*"executable":"\([^"]*\/servers-[^"]*\)".*/\1/p' | tail -n 1)
+[ -x "$tests" ] || fail "cargo did not say where the tests are"
+mkdir -p "$root/lockstep"
+cp "$target/release/liblockstep.so" "$tests" "$root/lockstep/"
+case $provider in
+lockstep) provider=/lockstep/liblockstep.so ;;
+galera) ;;
+*) fail "LOCKSTEP_TEST_PROVIDER is lockstep or galera here" ;;
+esac
+
+# The processes die with the first one of their namespace, the mounts with the last.
+# shellcheck disable=SC2016 # expanded by the inner shell
+exec unshare --mount --pid --net --fork --kill-child sh -euc '
+    root=$1 provider=$2 tests=$3
+    shift 3
+    ip link set lo up
+    mount --make-rprivate /
+    mount -t proc proc "$root/proc"
+    mount --rbind /dev "$root/dev"
+    mount -t tmpfs tmpfs "$root/tmp"
+    chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin RUST_BACKTRACE=0 \
+        LOCKSTEP_TEST_PROVIDER="$provider" ${LOCKSTEP_LAB_KEEP:+LOCKSTEP_LAB_KEEP=1} "/lockstep/$tests" --test-threads=1 "$@"
+' sh "$root" "$provider" "$(basename "$tests")" "$@"
