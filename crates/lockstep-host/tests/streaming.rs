@@ -147,7 +147,40 @@ fn a_joiner_takes_up_open_streams(cluster: &mut Cluster) {
     assert_eq!(rows, json!({ "t/1": "streamed", "t/2": "last" }));
 }
 
+/// The majority is lost at the moment of a rollback: the stream must not stay open on the others for ever.
+fn a_rollback_survives_the_loss_of_the_majority(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    // Not the leader: what that one proposes is in its log at once.
+    let (origin, other) = (cluster.member(1), cluster.member(0));
+    origin.on("s", "begin", json!({})).unwrap();
+    origin.on("s", "put", json!({ "row": "t/1", "value": "streamed" })).unwrap();
+    let fragment = origin.on("s", "fragment", json!({})).unwrap();
+    other.ask("wait_seqno", json!({ "seqno": fragment["seqno"] })).unwrap();
+    assert_eq!(streams(other), 1);
+    let isolate = |on: u8| {
+        origin.ask("set_options", json!({ "options": format!("gmcast.isolate={on}") })).unwrap();
+    };
+    isolate(1);
+    // It has lost its leader, and has not told its server yet.
+    std::thread::sleep(Duration::from_millis(80));
+    origin.on("s", "rollback", json!({})).unwrap();
+    std::thread::sleep(Duration::from_millis(800));
+    isolate(0);
+    for member in [origin, other] {
+        member.call("wait_members", json!({ "count": 2 })).unwrap();
+        member.call("wait_state", json!({ "state": "synced" })).unwrap();
+    }
+    for _ in 0..100 {
+        if streams(other) == 0 && other.ask("state", json!({})).unwrap()["locks"] == 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("the stream is still open: {}", other.ask("state", json!({})).unwrap());
+}
+
 scenarios! {
+    a_rollback_survives_the_loss_of_the_majority: 2,
     fragments_commit_together: 2,
     a_rollback_ends_the_stream_everywhere: 2,
     others_wait_for_a_stream: 2,

@@ -200,6 +200,8 @@ pub enum Outcome {
     Ordered(Ordered),
     /// It has no place and never will have: it was not sent to anyone.
     NotSent,
+    /// As [`Outcome::NotSent`], and it never can be: it is larger than an entry of the log may be.
+    TooLarge,
     /// Nobody knows: the majority, or the connection, was lost while it was under way. If the log has it after all,
     /// it is delivered as anybody's.
     Unknown,

@@ -35,6 +35,13 @@ fn three_members_write_leave_and_come_back_by_the_log() {
     let last = one.views.lock().unwrap().last().cloned().unwrap();
     assert_eq!(last.members.len(), 3);
 
+    // What cannot go in pieces has a limit, and hears of it for good.
+    let mut builder = lockstep_node::core::writeset::WriteSetBuilder::new();
+    builder.append_data(lockstep_node::core::writeset::DataKind::Annotation, &vec![7u8; 130 << 20]).unwrap();
+    let payload = builder.finish(&lockstep_node::core::writeset::Meta::default());
+    let refused = two.node.submit(lockstep_node::core::EntryKind::WriteSet, payload).unwrap().wait();
+    assert!(matches!(refused, lockstep_node::Outcome::TooLarge), "{refused:?}");
+
     // A causal read on any member knows of all that was acknowledged anywhere.
     assert_eq!(one.write(b"x", b"x"), Some(true));
     let seen = three.node.causal(Duration::from_secs(5)).unwrap();

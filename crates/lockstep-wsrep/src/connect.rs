@@ -5,6 +5,7 @@ use crate::files::{StateFile, gtid_in};
 use crate::log::Log;
 use crate::monitor::{CommitOrder, Finished, Gate, lock};
 use crate::provider::{AppCtx, AtomicUuid, Callbacks, Connection, Provider};
+use crate::rollbacks::Rollbacks;
 use crate::settings::Settings;
 use crate::trx::Transactions;
 use lockstep_abi::{InitArgs, Status};
@@ -128,6 +129,7 @@ impl Provider {
             taken: AtomicI64::new(SEQNO_UNDEFINED),
             connected_at: AtomicI64::new(SEQNO_UNDEFINED),
             trxs: Transactions::new(),
+            rollbacks: Rollbacks::default(),
             statements: Mutex::new(HashMap::new()),
             connection: Mutex::new(Connection::Closed),
             connection_changed: Condvar::new(),

@@ -50,9 +50,10 @@ impl Saved {
 struct Inner {
     file: File,
     saved: Saved,
-    /// How many things are under way that leave the database in no certain state (statements in total order, a state
-    /// transfer).
+    /// How many statements in total order are under way, which leave the database in no certain state.
     unsafe_marks: usize,
+    /// A state transfer has begun and has not ended well: however often it begins, one end is enough.
+    transfer: bool,
     /// The database differs from the cluster's: nothing certain can be said until a state transfer.
     corrupt: bool,
     /// What is in the file.
@@ -94,8 +95,15 @@ impl StateFile {
             )),
         };
         let saved = Saved::parse(&String::from_utf8_lossy(&text));
-        let inner =
-            Inner { file, saved, unsafe_marks: 0, corrupt: false, written: saved, written_len: text.len() };
+        let inner = Inner {
+            file,
+            saved,
+            unsafe_marks: 0,
+            transfer: false,
+            corrupt: false,
+            written: saved,
+            written_len: text.len(),
+        };
         Ok((StateFile { path, inner: Mutex::new(inner) }, warning))
     }
 
@@ -137,6 +145,13 @@ impl StateFile {
         }
     }
 
+    /// The database is being overwritten, until [`StateFile::mark_restored`].
+    pub(crate) fn transfer_begins(&self) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.transfer = true;
+        self.write(&mut inner)
+    }
+
     /// The database differs from the cluster's.
     pub(crate) fn mark_corrupt(&self) -> io::Result<()> {
         let mut inner = lock(&self.inner);
@@ -149,11 +164,12 @@ impl StateFile {
     pub(crate) fn mark_restored(&self) {
         let mut inner = lock(&self.inner);
         inner.corrupt = false;
+        inner.transfer = false;
     }
 
     fn write(&self, inner: &mut Inner) -> io::Result<()> {
         let mut now = inner.saved;
-        if inner.unsafe_marks > 0 || inner.corrupt {
+        if inner.unsafe_marks > 0 || inner.transfer || inner.corrupt {
             now.position = Gtid::UNDEFINED;
         }
         if now == inner.written && inner.written_len <= MAX_SIZE && inner.written_len > 0 {
@@ -305,6 +321,24 @@ mod tests {
         assert_eq!(dir.read().position, Gtid::UNDEFINED, "one is still under way");
         file.mark_safe().unwrap();
         assert_eq!(dir.read(), Saved { position: at(6), safe_to_bootstrap: true });
+    }
+
+    #[test]
+    fn a_state_transfer_that_begins_twice_ends_once() {
+        let dir = Dir::new("transfer");
+        let (file, _) = StateFile::open(&dir.0).unwrap();
+        file.set(at(5), false).unwrap();
+        file.transfer_begins().unwrap();
+        // The first one failed, and the server asks again in the same process.
+        file.transfer_begins().unwrap();
+        file.set(at(6), false).unwrap();
+        assert_eq!(dir.read().position, Gtid::UNDEFINED);
+        file.mark_unsafe().unwrap();
+        file.mark_restored();
+        file.set(at(7), false).unwrap();
+        assert_eq!(dir.read().position, Gtid::UNDEFINED, "a statement is still under way");
+        file.mark_safe().unwrap();
+        assert_eq!(dir.read().position, at(7));
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod parameters;
 mod provider;
 mod recovery;
 mod recv;
+mod rollbacks;
 mod services;
 mod settings;
 mod statement;

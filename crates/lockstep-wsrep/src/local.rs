@@ -167,6 +167,8 @@ impl Provider {
                 Sent::Ordered(Box::new(ordered))
             }
             Ok(Outcome::NotSent) => Sent::Never(self.refusal()),
+            // Not as if there were no connection: the server would try an autocommit statement again for ever.
+            Ok(Outcome::TooLarge) => Sent::Never(Status::SIZE_EXCEEDED),
             Ok(Outcome::Unknown) => Sent::Unknown,
             Err(status) => Sent::Never(status),
         }
@@ -478,11 +480,17 @@ impl Provider {
         {
             trx.lock().roll_back();
         }
-        self.send_rollback(id, data)
+        self.rollbacks.remember(id, data);
+        let status = self.send_rollback(id, data);
+        if status != Status::OK {
+            // The server keeps it and asks again.
+            self.rollbacks.ordered(id);
+        }
+        status
     }
 
     /// Tells all members, this one included, that the fragments of a streaming transaction are void.
-    pub(crate) fn send_rollback(&self, id: TrxId, data: &[u8]) -> Status {
+    fn send_rollback(&self, id: TrxId, data: &[u8]) -> Status {
         let Some(node) = self.node() else { return Status::TRX_FAIL };
         let mut builder = writeset::WriteSetBuilder::new();
         if !data.is_empty() && builder.append_data(writeset::DataKind::Ordered, data).is_err() {
@@ -496,6 +504,19 @@ impl Provider {
                 Status::OK
             }
             Err(_) => Status::TRX_FAIL,
+        }
+    }
+
+    /// The rollback of an own streaming transaction that the server knows nothing of: sent until it is ordered.
+    pub(crate) fn roll_back_orphan(&self, id: TrxId) {
+        self.rollbacks.remember(id, &[]);
+        let _ = self.send_rollback(id, &[]);
+    }
+
+    /// Sends again what was given up on its way. Where it was not, there are two, and the second finds nothing to do.
+    pub(crate) fn repeat_rollbacks(&self) {
+        for (id, data) in self.rollbacks.due(Instant::now()) {
+            let _ = self.send_rollback(id, &data);
         }
     }
 

@@ -6,6 +6,7 @@ use crate::files::StateFile;
 use crate::guard::guarded;
 use crate::log::Log;
 use crate::monitor::{CommitOrder, Finished, Gate};
+use crate::rollbacks::Rollbacks;
 use crate::settings::Settings;
 use crate::trx::{Transactions, Trx};
 use lockstep_abi::*;
@@ -114,6 +115,7 @@ pub(crate) struct Provider {
     pub(crate) connected_at: AtomicI64,
 
     pub(crate) trxs: Transactions,
+    pub(crate) rollbacks: Rollbacks,
     /// Statements in total order, by connection.
     pub(crate) statements: Mutex<HashMap<ConnId, Arc<Trx>>>,
 

@@ -10,6 +10,7 @@ use crate::files::{gtid_out, uuid_in};
 use crate::local::buf_of;
 use crate::monitor::lock;
 use crate::provider::{Connection, Donation, Provider};
+use crate::rollbacks::REPEAT_ROLLBACKS;
 use crate::trx::{Handle, Remote, dummy_flags};
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
@@ -202,7 +203,12 @@ impl Provider {
         if self.failed.load(Ordering::Acquire) && !self.left_after_failure.swap(true, Ordering::AcqRel) {
             node.disconnect();
         }
-        let Some(delivery) = node.next(None) else { return Next::Again };
+        let waits = self.rollbacks.are_open().then_some(REPEAT_ROLLBACKS);
+        let delivery = node.next(waits);
+        if waits.is_some() {
+            self.repeat_rollbacks();
+        }
+        let Some(delivery) = delivery else { return Next::Again };
         self.counters.recv_queue.sample(node.queued() as i64);
         match delivery {
             Delivery::Ordered(ordered) => self.ordered(ordered),
@@ -223,7 +229,7 @@ impl Provider {
             Delivery::StateNeeded { bypass } => {
                 self.awaits_state.store(true, Ordering::SeqCst);
                 if !bypass {
-                    self.note(self.state_file.mark_unsafe());
+                    self.note(self.state_file.transfer_begins());
                 }
                 Next::NeedState
             }
@@ -302,6 +308,9 @@ impl Provider {
             return Next::Again;
         }
         let given = ordered.writeset.meta.flags;
+        if given & FLAG_ROLLBACK != 0 && ordered.writeset.meta.source == self.own.get() {
+            self.rollbacks.ordered(ordered.writeset.meta.trx);
+        }
         let orphan = self.is_orphan(&ordered);
         let dummy = !ordered.pass || orphan;
         let statement = ordered.kind == EntryKind::TotalOrder && !dummy;
@@ -310,7 +319,7 @@ impl Provider {
         }
         if orphan {
             // The others have begun to apply it: its rollback follows.
-            self.send_rollback(ordered.writeset.meta.trx, &[]);
+            self.roll_back_orphan(ordered.writeset.meta.trx);
         }
         let flags = if dummy { dummy_flags(given) } else { given };
         let meta = self.apply_meta(seqno, ordered.depends_on, &ordered.writeset.meta);
@@ -495,7 +504,6 @@ impl Provider {
         self.awaits_state.store(false, Ordering::SeqCst);
         self.state_file.mark_restored();
         self.save_running();
-        self.note(self.state_file.mark_safe());
         node.state_received(Ok(at));
     }
 
@@ -572,6 +580,8 @@ impl Provider {
         }
         lock(&self.donation).take();
         lock(&self.incoming).clear();
+        // The others' next view ends what was open.
+        self.rollbacks.clear();
     }
 
     /// No delivery follows.

@@ -63,9 +63,12 @@ impl Engine {
                 let bytes = split.last.len();
                 self.log(
                     Level::Error,
-                    format!("a transaction's keys take {bytes} bytes, more than {LAST_MAX}: it is refused; split it"),
+                    format!(
+                        "a transaction's keys and notes take {bytes} bytes, more than the {LAST_MAX} that an entry of \
+                         the log may have: it is refused; change fewer rows at a time"
+                    ),
                 );
-                submission.fill(Outcome::NotSent);
+                submission.fill(Outcome::TooLarge);
             }
             Ok(split) => {
                 self.large.push_back(Large {
@@ -78,7 +81,7 @@ impl Engine {
             }
             Err(error) => {
                 self.log(Level::Error, format!("a write-set of this member {error}: it is refused"));
-                submission.fill(Outcome::NotSent);
+                submission.fill(Outcome::TooLarge);
             }
         }
     }

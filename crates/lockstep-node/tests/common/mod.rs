@@ -148,7 +148,7 @@ impl Server {
                 self.node.finished(ordered.seqno);
                 Some(ordered.pass)
             }
-            Outcome::NotSent | Outcome::Unknown => None,
+            Outcome::NotSent | Outcome::TooLarge | Outcome::Unknown => None,
         }
     }
 
