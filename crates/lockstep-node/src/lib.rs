@@ -23,6 +23,8 @@ pub use lockstep_log as log;
 pub use lockstep_net as net;
 pub use metrics::{Metric, MetricKind};
 pub use node::{CausalError, DEFAULT_PORT, MAX_WRITESET, Node};
-pub use status::{ClusterStatus, DISCONNECTED, LogStatus, MemberStatus, OwnStatus, Status, state_comment};
+pub use status::{
+    ClusterStatus, DISCONNECTED, LogStatus, MemberStatus, OwnStatus, SILENT, Status, state_comment,
+};
 pub use submit::{Submission, SubmitError};
 pub use wire::{Health, Hello};

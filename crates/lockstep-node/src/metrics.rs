@@ -91,10 +91,12 @@ const OWN: &[(&str, &str, Own)] = &[
 
 /// What it says of each member.
 const MEMBERS: &[(&str, &str, OfMember)] = &[
-    ("member_up", "1 while this member is connected with that one.", |m| flag(m.is_connected())),
+    ("member_up", "1 while this member is connected with that one, and hears of it.", |m| {
+        flag(m.is_connected())
+    }),
     ("member_votes", "1 if that member's log counts for majorities.", |m| flag(m.role != "learner")),
     ("member_leads", "1 for the leader.", |m| flag(m.role == "leader")),
-    ("member_gone_seconds", "How long this member has not been connected with that one.", |m| m.gone_seconds),
+    ("member_gone_seconds", "How long this member has not heard of that one.", |m| m.gone_seconds),
     ("member_applied_seqno", "The last seqno that that member's server has finished.", |m| {
         m.applied.map(|n| n as f64)
     }),

@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 /// The state of a member that is not connected with the one who answers.
 pub const DISCONNECTED: &str = "Disconnected";
 
+/// The state of a member that is connected with the leader, and has not answered it for so long that it is taken for
+/// lost: a process that is stopped in its tracks, a machine or a network that hangs.
+pub const SILENT: &str = "Silent";
+
 /// The whole snapshot. What it lacks, because an older version made it, is read as empty or unknown.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -89,13 +93,13 @@ pub struct MemberStatus {
     pub id: String,
     /// leader, voter, learner or arbitrator.
     pub role: String,
-    /// As `wsrep_local_state_comment`, or [`DISCONNECTED`].
+    /// As `wsrep_local_state_comment`, or [`DISCONNECTED`], or [`SILENT`].
     pub state: String,
     /// Its zone.
     pub zone: u8,
     /// Where peers reach it.
     pub address: String,
-    /// For how long it has been disconnected, in seconds.
+    /// For how long it has been disconnected or silent, in seconds.
     pub gone_seconds: Option<f64>,
     /// The last seqno handed to its server.
     pub seqno: Option<i64>,
@@ -113,9 +117,9 @@ pub struct MemberStatus {
 }
 
 impl MemberStatus {
-    /// Whether whoever answers is connected with it (or is it).
+    /// Whether whoever answers is connected with it (or is it), and hears of it.
     pub fn is_connected(&self) -> bool {
-        self.state != DISCONNECTED
+        self.state != DISCONNECTED && self.state != SILENT
     }
 }
 
@@ -238,7 +242,9 @@ impl Engine {
         let mut members = Vec::with_capacity(membership.members.len());
         for member in &membership.members {
             let me = member.id == self.me.id;
-            let peer = self.peers.get(&member.id);
+            let heard = self.order.last_heard(&member.id).filter(|_| leads && !me && self.silent(&member.id));
+            let silent_since = heard.filter(|_| self.peers.contains_key(&member.id));
+            let peer = self.peers.get(&member.id).filter(|_| silent_since.is_none());
             let health = if me { Some(self.own_health()) } else { peer.and_then(|p| p.health) };
             let role = match member.role {
                 _ if leader == Some(member.id) => "leader",
@@ -248,6 +254,7 @@ impl Engine {
             };
             let state = match health {
                 Some(health) => state_comment(health.state),
+                None if silent_since.is_some() => SILENT,
                 // Connected a moment ago: it has not said yet how it is.
                 None if peer.is_some() => state_comment(LocalState::Initialized),
                 None => DISCONNECTED,
@@ -272,8 +279,8 @@ impl Engine {
                 state: state.into(),
                 zone: member.zone,
                 address: member.address.clone(),
-                gone_seconds: self
-                    .gone_since(&member.id)
+                gone_seconds: silent_since
+                    .or_else(|| self.gone_since(&member.id))
                     .map(|since| seconds(self.now.saturating_sub(since))),
                 seqno: health.and_then(|h| known(h.delivered)),
                 persisted,

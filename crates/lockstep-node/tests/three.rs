@@ -72,3 +72,35 @@ fn three_members_write_leave_and_come_back_by_the_log() {
     until("the last one writes", || three.write(b"last", b"last") == Some(true));
     three.stop();
 }
+
+#[test]
+fn a_member_that_is_stopped_in_its_tracks_is_shown_as_silent_until_it_goes_on() {
+    let [p1, p2, p3] = free_ports();
+    let folders = [Folder::new("s1"), Folder::new("s2"), Folder::new("s3")];
+    let one = Server::start(&folders[0], "n1", p1, &[], Gtid::UNDEFINED, None);
+    until("n1 is synced", || one.synced.load(Ordering::SeqCst));
+    let _two = Server::start(&folders[1], "n2", p2, &[p1], Gtid::UNDEFINED, Some(&one));
+    // Whoever reads n3's metrics stops its thread until the test goes on.
+    let (go_on, gate) = std::sync::mpsc::channel::<()>();
+    let gate = std::sync::Mutex::new(gate);
+    let mut third = config(&folders[2], "n3", p3);
+    third.front_end_stats = Some(std::sync::Arc::new(move || {
+        let _ = gate.lock().unwrap().recv();
+        Vec::new()
+    }));
+    let _three = Server::start_with(third, &[p1], Gtid::UNDEFINED, Some(&one));
+    let of_third = || one.node.status().members.iter().find(|m| m.name == "n3").cloned().unwrap_or_default();
+    until("all vote", || one.node.status().cluster.voters == 3);
+    until("the way to n3 is measured", || of_third().state == "Synced" && of_third().rtt_us.is_some());
+    assert_eq!(one.node.status().cluster.voters_connected, 3);
+
+    let mut reader = std::os::unix::net::UnixStream::connect(folders[2].0.join("lockstep.sock")).unwrap();
+    std::io::Write::write_all(&mut reader, b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    until("n3 is silent", || of_third().state == lockstep_node::SILENT);
+    let silent = of_third();
+    assert_eq!((silent.rtt_us, silent.lag_trx, silent.role.as_str()), (None, None, "voter"));
+    assert!(silent.gone_seconds.is_some_and(|gone| gone > 1.0), "{silent:?}");
+    assert_eq!(one.node.status().cluster.voters_connected, 2);
+    go_on.send(()).unwrap();
+    until("n3 is back", || of_third().state == "Synced");
+}

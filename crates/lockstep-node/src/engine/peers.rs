@@ -140,7 +140,7 @@ impl Engine {
     }
 
     /// A peer that answers nothing for so long is out of the next view, connected or not.
-    pub(super) fn silent(&self, id: &MemberId) -> bool {
+    pub(crate) fn silent(&self, id: &MemberId) -> bool {
         let patience = 5 * self.tuning.election_timeout.as_micros() as Micros;
         self.order.last_heard(id).is_some_and(|at| self.now.saturating_sub(at) > patience)
     }

@@ -74,7 +74,11 @@ impl Server {
         position: Gtid,
         donor: Option<&Server>,
     ) -> Server {
-        let node = Node::start(config(folder, name, port)).unwrap();
+        Server::start_with(config(folder, name, port), peers, position, donor)
+    }
+
+    pub fn start_with(config: NodeConfig, peers: &[u16], position: Gtid, donor: Option<&Server>) -> Server {
+        let node = Node::start(config).unwrap();
         let args = ConnectArgs {
             cluster: "test".into(),
             peers: peers.iter().map(|p| format!("127.0.0.1:{p}")).collect(),
