@@ -86,6 +86,7 @@ host:
 servers:
 	$(call say,real servers (some minutes))
 	@$(CARGO) test $(LOCKED) -p lockstep-lab --features servers --test servers -- --test-threads=1
+	@$(CARGO) test $(LOCKED) -p lockstep --features servers --test check_servers
 
 SECONDS_EACH ?= 120
 

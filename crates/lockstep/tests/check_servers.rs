@@ -1,0 +1,179 @@
+//! `lockstep check` against the truth: what it says would be refused keeps a real server from starting, and what it only
+//! warns of does not. `LOCKSTEP_TEST_PROVIDER` names another library than `target/release/liblockstep.so`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use lockstep_lab::{Installation, free_ports};
+
+const REFUSED: i32 = 4;
+
+fn library() -> PathBuf {
+    match std::env::var_os("LOCKSTEP_TEST_PROVIDER").filter(|path| path != "lockstep" && path != "galera") {
+        Some(path) => path.into(),
+        None => Path::new(env!("CARGO_BIN_EXE_lockstep"))
+            .ancestors()
+            .nth(2)
+            .unwrap()
+            .join("release/liblockstep.so"),
+    }
+}
+
+/// A folder that goes away with the test.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Lab {
+    install: Installation,
+    folder: Folder,
+    ports: u16,
+}
+
+/// What became of a server.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    Runs,
+    Ended,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        let install = Installation::find().unwrap();
+        let folder = Folder(std::env::temp_dir().join(format!("lockstep-check-{}", std::process::id())));
+        install.make_dir(&folder.0, 0o755).unwrap();
+        install.make_template(&folder.0.join("template"), true).unwrap();
+        install.copy_provider(&library(), &folder.0.join("liblockstep.so")).unwrap();
+        Lab { install, folder, ports: free_ports(4).unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.0.join(name)
+    }
+
+    /// A configuration with nothing wrong but what these lines make so. A name alone takes that line out.
+    fn config(&self, lines: &[&str]) -> PathBuf {
+        let (sql, peers) = (self.ports, self.ports + 1);
+        let mut all = vec![
+            format!("datadir={}", self.path("data").display()),
+            format!("socket={}", self.path("sock").display()),
+            format!("pid_file={}", self.path("pid").display()),
+            format!("port={sql}"),
+            "bind_address=127.0.0.1".into(),
+            "binlog_format=ROW".into(),
+            "innodb_autoinc_lock_mode=2".into(),
+            "wsrep_slave_threads=4".into(),
+            "wsrep_on=ON".into(),
+            format!("wsrep_provider={}", self.path("liblockstep.so").display()),
+            "wsrep_cluster_name=checked".into(),
+            format!("wsrep_cluster_address=gcomm://127.0.0.1:{peers},127.0.0.1:1,127.0.0.1:2"),
+            format!("wsrep_node_address=127.0.0.1:{peers}"),
+            format!("wsrep_provider_options=gmcast.listen_addr=tcp://127.0.0.1:{peers}"),
+            format!("wsrep_sst_receive_address=127.0.0.1:{}", self.ports + 2),
+        ];
+        for line in lines {
+            let name = line.split('=').next().unwrap();
+            all.retain(|old| old.split('=').next() != Some(name));
+            if line.contains('=') {
+                all.push((*line).to_owned());
+            }
+        }
+        if let Some(account) = &self.install.account {
+            all.push(format!("user={}", account.name));
+        }
+        let path = self.path("my.cnf");
+        std::fs::write(&path, format!("[mysqld]\n{}\n", all.join("\n"))).unwrap();
+        path
+    }
+
+    /// What a server does with it, on a fresh database, as the first member.
+    fn fate(&self, config: &Path) -> (Fate, String) {
+        let data = self.path("data");
+        let _ = std::fs::remove_dir_all(&data);
+        self.install.copy_template(&self.path("template"), &data).unwrap();
+        let log = std::fs::File::create(self.path("out")).unwrap();
+        let mut server = Server(
+            Command::new(&self.install.mariadbd)
+                .arg(format!("--defaults-file={}", config.display()))
+                .arg("--wsrep-new-cluster")
+                .current_dir("/")
+                .stdin(Stdio::null())
+                .stdout(log.try_clone().unwrap())
+                .stderr(log)
+                .spawn()
+                .unwrap(),
+        );
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let said = std::fs::read_to_string(self.path("out")).unwrap();
+            if server.0.try_wait().unwrap().is_some() {
+                return (Fate::Ended, said);
+            }
+            if said.contains("ready for connections") {
+                return (Fate::Runs, said);
+            }
+            assert!(Instant::now() < deadline, "neither runs nor ends:\n{said}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn check(config: &Path) -> (i32, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_lockstep")).arg("check").arg(config).output().unwrap();
+    (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn what_is_said_to_be_refused_is_refused_and_nothing_else() {
+    let lab = Lab::new();
+    // The lines, and whether a server starts with them.
+    let cases: &[(&[&str], Fate)] = &[
+        (&[], Fate::Runs),
+        (&["binlog_format"], Fate::Ended),
+        (&["binlog_format=MIXED"], Fate::Ended),
+        (&["wsrep_cluster_address"], Fate::Ended),
+        (&["wsrep_cluster_address=gcom://127.0.0.1"], Fate::Ended),
+        (&["wsrep_provider=/nonexistent.so"], Fate::Ended),
+        (&["wsrep_provider_options=gcs.fc_limt=1"], Fate::Ended),
+        (&["wsrep_provider_options=net.heartbeat=often"], Fate::Ended),
+        (&["wsrep_provider_options=socket.ssl=yes"], Fate::Ended),
+        (&["wsrep_node_name=a-name-that-is-longer-than-thirty-one-bytes"], Fate::Ended),
+        (&["wsrep_replicate_myisam=ON"], Fate::Ended),
+        (&["memlock=1"], Fate::Ended),
+        (&["wsrep_gtid_mode=ON", "log_bin=binlog"], Fate::Ended),
+        // Unwise, or without effect.
+        (&["loose_wsrep_replicate_myisam=ON", "wsrep_slave_thread=2"], Fate::Runs),
+        (&["innodb_autoinc_lock_mode=1"], Fate::Runs),
+        (&["wsrep_on"], Fate::Runs),
+        (&["wsrep_cluster_address=gcomm://"], Fate::Runs),
+        (&["query_cache_size=16M", "event_scheduler=ON", "log_bin=binlog"], Fate::Runs),
+    ];
+    for (lines, expected) in cases {
+        let config = lab.config(lines);
+        // Before the server, whose ports it would find taken.
+        std::fs::create_dir_all(lab.path("data")).unwrap();
+        lab.install.give(&lab.path("data")).unwrap();
+        let (code, said) = check(&config);
+        let (fate, log) = lab.fate(&config);
+        assert_eq!(fate, *expected, "{lines:?}: the server said\n{log}");
+        assert_eq!(
+            code == REFUSED,
+            fate == Fate::Ended,
+            "{lines:?}: check said\n{said}\nthe server said\n{log}"
+        );
+    }
+}
