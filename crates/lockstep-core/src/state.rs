@@ -57,6 +57,9 @@ impl TrimMark {
     }
 }
 
+/// Of the blob: 2 since there is [`State::log_id`].
+const VERSION: u16 = 2;
+
 /// Sessions beyond this many are forgotten where their member is no longer one.
 const SESSIONS_KEPT: usize = 1024;
 
@@ -80,6 +83,10 @@ pub struct State {
     pub seqno: Seqno,
     /// Which history this is.
     pub history: Uuid,
+    /// Which log of that history this is: drawn when it was founded. A database can come to a log twice (back from
+    /// Galera's library, out of a backup) under one history; what its two logs say of one index has nothing to do
+    /// with each other. Nil in a log that was founded before there was this field.
+    pub log_id: Uuid,
     /// The latest membership entry.
     pub membership: Arc<Membership>,
     /// Where that entry is.
@@ -109,6 +116,7 @@ impl State {
             term: 0,
             seqno: base,
             history,
+            log_id: Uuid::NIL,
             membership: Arc::new(membership),
             membership_index: 0,
             view: Arc::new(View::default()),
@@ -202,6 +210,7 @@ impl State {
             term,
             seqno,
             history,
+            log_id,
             membership,
             membership_index,
             view,
@@ -213,7 +222,7 @@ impl State {
             sessions,
         } = self;
         let mut w = Writer::with_capacity(512);
-        w.u16(1);
+        w.u16(VERSION);
         w.u64(*index);
         w.u64(*term);
         w.i64(*seqno);
@@ -232,6 +241,7 @@ impl State {
             w.u64(*incarnation);
             w.u64(*number);
         }
+        w.raw(&log_id.0);
         w.into_bytes()
     }
 
@@ -241,7 +251,8 @@ impl State {
     /// [`DecodeError`] where it is not one, or of a newer version.
     pub fn from_bytes(bytes: Bytes) -> Result<State, DecodeError> {
         let mut r = Reader::new(bytes);
-        if r.u16()? != 1 {
+        let version = r.u16()?;
+        if !(1..=VERSION).contains(&version) {
             return Err(DecodeError::Invalid("version of a log state"));
         }
         let mut state = State {
@@ -249,6 +260,7 @@ impl State {
             term: r.u64()?,
             seqno: r.i64()?,
             history: Uuid(r.array()?),
+            log_id: Uuid::NIL,
             membership: Arc::new(Membership::decode(&mut r)?),
             membership_index: r.u64()?,
             view: Arc::new(View::decode(&mut r)?),
@@ -263,7 +275,32 @@ impl State {
             let member = Uuid(r.array()?);
             state.sessions.insert(member, Session { incarnation: r.u64()?, number: r.u64()? });
         }
+        if version >= 2 {
+            state.log_id = Uuid(r.array()?);
+        }
         r.end()?;
         Ok(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_read_back_and_so_is_one_of_version_1() {
+        let mut state = State::genesis(Uuid([7; 16]), 40, Membership::default());
+        state.log_id = Uuid([8; 16]);
+        state.sessions.insert(Uuid([1; 16]), Session { incarnation: 2, number: 3 });
+        let blob = state.to_bytes();
+        assert_eq!(State::from_bytes(blob.clone()), Ok(state.clone()));
+
+        let mut old = blob[..blob.len() - 16].to_vec();
+        old[0] = 1;
+        state.log_id = Uuid::NIL;
+        assert_eq!(State::from_bytes(old.clone().into()), Ok(state));
+        old[0] = 3;
+        assert!(State::from_bytes(old.into()).is_err());
+        assert!(State::from_bytes(blob.slice(..blob.len() - 1)).is_err());
     }
 }

@@ -112,7 +112,7 @@ impl Links {
                 return Arrival::Quiet;
             }
             Admission::NameTaken(text) => return refuse(reactor, Reason::DuplicateName, text),
-            Admission::OtherHistory(text) => return refuse(reactor, Reason::WrongBranch, text),
+            Admission::OtherLog(text) => return refuse(reactor, Reason::WrongBranch, text),
             Admission::SameIdentity(text) => return refuse(reactor, Reason::NotAllowed, text),
             Admission::Welcome => false,
             Admission::Replaces => true,

@@ -234,6 +234,7 @@ impl Node {
             incarnation,
             view_uuid,
             history: Uuid::NIL,
+            log_id: Uuid::NIL,
             last_index: 0,
             name: config.name.clone(),
             address: config.address.clone(),

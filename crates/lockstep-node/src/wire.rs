@@ -22,6 +22,8 @@ pub struct Hello {
     pub view_uuid: ViewUuid,
     /// The history of its log; nil where it has none.
     pub history: Uuid,
+    /// Which log of that history ([`lockstep_core::state::State::log_id`]); nil where it has none.
+    pub log_id: Uuid,
     /// Where its log ends.
     pub last_index: Index,
     /// `wsrep_node_name`.
@@ -46,6 +48,7 @@ impl Hello {
             incarnation,
             view_uuid,
             history,
+            log_id,
             last_index,
             name,
             address,
@@ -66,6 +69,7 @@ impl Hello {
         w.u8(*zone);
         w.bool(*wants_vote);
         w.bool(*arbitrator);
+        w.raw(&log_id.0);
         w.into_bytes()
     }
 
@@ -75,11 +79,12 @@ impl Hello {
     /// [`DecodeError`] where it is not one, or a name is longer than 255 bytes.
     pub fn from_bytes(bytes: Bytes) -> Result<Hello, DecodeError> {
         let mut r = Reader::new(bytes);
-        let hello = Hello {
+        let mut hello = Hello {
             id: Uuid(r.array()?),
             incarnation: r.u64()?,
             view_uuid: Uuid(r.array()?),
             history: Uuid(r.array()?),
+            log_id: Uuid::NIL,
             last_index: r.u64()?,
             name: r.str()?,
             address: r.str()?,
@@ -88,6 +93,9 @@ impl Hello {
             wants_vote: r.bool()?,
             arbitrator: r.bool()?,
         };
+        if r.remaining() >= 16 {
+            hello.log_id = Uuid(r.array()?);
+        }
         let longest = hello.name.len().max(hello.address.len()).max(hello.incoming.len());
         if longest > 255 || hello.name.is_empty() || hello.id.is_nil() || hello.view_uuid.is_nil() {
             return Err(DecodeError::Invalid("name, address or identity"));

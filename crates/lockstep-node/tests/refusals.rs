@@ -191,3 +191,54 @@ fn calls_in_the_wrong_order_are_answered_with_errors() {
     assert!(matches!(node.submit(core::EntryKind::WriteSet, "x".into()), Err(SubmitError::Closed)));
     assert!(node.next(None).is_some());
 }
+
+/// Two members found clusters of their own from copies of one database, as happens when a cluster goes from Galera to
+/// Lockstep twice: the history is one, the logs are two.
+#[test]
+fn two_logs_of_one_history_are_not_joined() {
+    let [p1, p2] = free_ports();
+    let (first, second) = (Folder::new("twice-1"), Folder::new("twice-2"));
+    let at = Gtid { uuid: Uuid([0x6a; 16]), seqno: 40 };
+    let one = Server::start(&first, "n1", p1, &[], at, None);
+    until("n1 is synced", || one.synced.load(Ordering::SeqCst));
+    assert_eq!(one.write(b"k", b"v"), Some(true));
+    assert_eq!((one.node.history(), one.node.last_committed()), (at.uuid, 42));
+
+    let mut two = Server::start(&second, "n2", p2, &[], at, None);
+    until("n2 is synced", || two.synced.load(Ordering::SeqCst));
+    two.stop();
+    drop(two);
+    let args =
+        ConnectArgs { position: Gtid { seqno: 41, ..at }, ..args("test", &[p1], Duration::from_secs(8)) };
+    let (text, _) = refused(config(&second, "n2", p2), args);
+    assert!(text.contains("n1") && text.contains("n2") && text.contains("cannot be joined"), "{text}");
+    assert!(text.contains("move the lockstep.* files away"), "{text}");
+}
+
+#[test]
+fn data_that_went_on_without_their_log_are_refused_where_nobody_has_more() {
+    let [port] = free_ports();
+    let folder = Folder::new("ahead");
+    let mut server = Server::start(&folder, "n1", port, &[], Gtid::UNDEFINED, None);
+    until("it is synced", || server.synced.load(Ordering::SeqCst));
+    let at = Gtid { uuid: server.node.history(), seqno: server.node.last_committed() };
+    server.stop();
+    drop(server);
+    let patience = Duration::from_secs(2);
+    for (bootstrap, position) in [
+        (true, Gtid { seqno: at.seqno + 5, ..at }),
+        (false, Gtid { seqno: at.seqno + 5, ..at }),
+        (true, Gtid { uuid: Uuid([3; 16]), ..at }),
+    ] {
+        let args = ConnectArgs { bootstrap, position, ..args("test", &[port], patience) };
+        let (text, took) = refused(config(&folder, "n1", port), args);
+        assert!(text.contains("went on without it") && text.contains("lockstep.* files"), "{text}");
+        assert!(took < patience, "{took:?}");
+    }
+    // With the data that belong to the log it starts, with the flag or without.
+    for peers in [vec![], vec![port]] {
+        let mut server = Server::start(&folder, "n1", port, &peers, at, None);
+        until("it is synced", || server.synced.load(Ordering::SeqCst));
+        server.stop();
+    }
+}

@@ -104,3 +104,38 @@ fn a_member_that_is_stopped_in_its_tracks_is_shown_as_silent_until_it_goes_on() 
     go_on.send(()).unwrap();
     until("n3 is back", || of_third().state == "Synced");
 }
+
+#[test]
+fn after_an_outage_all_may_have_new_addresses() {
+    let ports: [u16; 6] = free_ports();
+    let folders = [Folder::new("old-1"), Folder::new("old-2")];
+    let one = Server::start(&folders[0], "n1", ports[0], &[], Gtid::UNDEFINED, None);
+    until("n1 is synced", || one.synced.load(Ordering::SeqCst));
+    let two = Server::start(&folders[1], "n2", ports[1], &[ports[0]], Gtid::UNDEFINED, Some(&one));
+    until("both are synced", || two.synced.load(Ordering::SeqCst));
+    until("both vote", || one.node.status().members.iter().filter(|m| m.role == "voter").count() == 1);
+    assert_eq!(one.write(b"k", b"v"), Some(true));
+    until("both have it", || two.rows().len() == 1);
+    let position = Gtid { uuid: one.node.history(), seqno: one.node.last_committed() };
+    one.node.stop();
+    two.node.stop();
+    drop((one, two));
+
+    // Each is told of itself and of one other.
+    let folder = &folders[1];
+    let (p3, p4) = (ports[2], ports[3]);
+    let second = std::thread::scope(|scope| {
+        let other = scope.spawn(|| Server::start(folder, "n2", p4, &[p3, p4], position, None));
+        let first = Server::start(&folders[0], "n1", p3, &[p3, p4], position, None);
+        (first, other.join().unwrap())
+    });
+    for server in [&second.0, &second.1] {
+        until("all know the new addresses, the leader's, too", || {
+            let status = server.node.status();
+            let members = &status.members;
+            members.len() == 2
+                && members.iter().zip([p3, p4]).all(|(m, port)| m.address.ends_with(&port.to_string()))
+        });
+    }
+    until("it writes", || second.0.write(b"l", b"w") == Some(true));
+}

@@ -222,11 +222,13 @@ impl Provider {
         Gtid::UNDEFINED
     }
 
-    /// After a crash, if the own log is of the database's history: a run of the server's recovery says where InnoDB
-    /// stands, so that the log supplies the rest and nothing must be copied.
+    /// After a crash, unless the own log is of another history than the database: a run of the server's recovery says
+    /// where InnoDB stands, so that the log supplies the rest and nothing must be copied; or, where there is no log,
+    /// so that a database that comes from Galera's library keeps its history.
     fn recover_position(&self, node: &Node) -> Gtid {
         let saved = self.state_file.get().position;
-        if saved.uuid.is_nil() || node.history() != saved.uuid {
+        let log = node.history();
+        if saved.uuid.is_nil() || (!log.is_nil() && log != saved.uuid) {
             return Gtid::UNDEFINED;
         }
         self.log

@@ -15,7 +15,8 @@ pub(crate) enum Kind {
     Galera,
 }
 
-const GALERA: &str = "/usr/lib/galera/libgalera_smm.so";
+/// Debian's Galera library.
+pub(crate) const GALERA: &str = "/usr/lib/galera/libgalera_smm.so";
 
 /// The provider's file.
 pub(crate) fn provider() -> PathBuf {

@@ -8,6 +8,7 @@
 mod daily;
 mod fixture;
 mod flush;
+mod galera;
 mod refusals;
 mod rejoin;
 mod restart;

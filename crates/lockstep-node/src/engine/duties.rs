@@ -33,9 +33,10 @@ impl Engine {
     /// The next change of the membership that is due, with its line for the log.
     fn next_membership(&self) -> Option<(Membership, String)> {
         let membership = self.order.membership();
-        for peer in self.peers.values() {
-            let hello = &peer.hello;
+        // The leader is a member, too: its address may be new since its last life.
+        for hello in self.peers.values().map(|peer| &peer.hello).chain([&self.me]) {
             match membership.get(&hello.id) {
+                None if hello.id == self.me.id => {}
                 None => {
                     if let Some(old) = membership.by_name(&hello.name) {
                         // Its log was lost: the old id goes first, the new one comes by an entry of its own.

@@ -514,9 +514,11 @@ impl Engine {
 
     /// How this member introduces itself.
     pub(crate) fn introduction(&self) -> Hello {
-        let history =
-            if self.order.has_log() { self.order.tail_state().history } else { lockstep_core::Uuid::NIL };
-        Hello { history, last_index: self.order.last_index(), ..self.me.clone() }
+        let (history, log_id) = match self.order.has_log() {
+            true => (self.order.tail_state().history, self.order.tail_state().log_id),
+            false => (lockstep_core::Uuid::NIL, lockstep_core::Uuid::NIL),
+        };
+        Hello { history, log_id, last_index: self.order.last_index(), ..self.me.clone() }
     }
 
     /// Somebody refused this member for a reason that only a person can mend.

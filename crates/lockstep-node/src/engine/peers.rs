@@ -40,8 +40,8 @@ pub(crate) enum Admission {
     Ourselves,
     /// Another member of this name is connected.
     NameTaken(String),
-    /// Its log is of another history.
-    OtherHistory(String),
+    /// Its log is of another history, or another log of this one.
+    OtherLog(String),
     /// The same identity is connected from elsewhere.
     SameIdentity(String),
 }
@@ -68,10 +68,19 @@ impl Engine {
         }
         let own = self.order.tail_state().history;
         if !own.is_nil() && !hello.history.is_nil() && own != hello.history {
-            return Admission::OtherHistory(format!(
+            return Admission::OtherLog(format!(
                 "the log of {} is of history {}, this one's of {own}: the logs cannot be joined. Decide which data is \
                  right; on the other member move its lockstep.* files away, so that it joins by state transfer",
                 hello.name, hello.history
+            ));
+        }
+        let log = self.order.tail_state().log_id;
+        if !log.is_nil() && !hello.log_id.is_nil() && log != hello.log_id {
+            return Admission::OtherLog(format!(
+                "the logs of {} and {} were founded apart on data of one history, {own} (taken over from Galera \
+                 again, or restored): they cannot be joined. Decide which member's data are right; on the other one \
+                 move the lockstep.* files away, so that it joins by state transfer",
+                self.me.name, hello.name
             ));
         }
         match self.peers.get(&hello.id) {

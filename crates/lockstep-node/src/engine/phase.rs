@@ -56,15 +56,16 @@ impl Phase {
 }
 
 impl Engine {
-    /// Begins to connect. The view UUID is the fresh one of this connection.
+    /// Begins to connect. The view UUID is the one of this connection; `fresh` names the log that a founder begins,
+    /// and its history, unless the database has one.
     ///
     /// # Errors
     /// [`NodeError`] where it cannot even begin.
     pub(crate) fn connect(
         &mut self,
-        args: ConnectArgs,
+        mut args: ConnectArgs,
         view_uuid: Uuid,
-        history: Uuid,
+        fresh: Uuid,
     ) -> Result<(), NodeError> {
         if let Phase::Failed(text) = &self.phase {
             return Err(NodeError::Setup(text.clone()));
@@ -73,6 +74,9 @@ impl Engine {
             return Err(NodeError::State("connect: this node is connected already"));
         }
         let empty = self.order.last_index() == 0 && self.order.membership().members.is_empty();
+        if !empty {
+            self.compare_with_log(&mut args)?;
+        }
         if args.bootstrap && !empty {
             let membership = self.order.membership();
             let others: Vec<String> =
@@ -103,11 +107,12 @@ impl Engine {
         if args.bootstrap && empty {
             let (history, base) = match args.position {
                 position if position.is_defined() => (position.uuid, position.seqno),
-                _ => (history, 0),
+                _ => (fresh, 0),
             };
             let me: Member = self.me.as_member(Role::Voter);
             let membership = Membership { members: vec![me] };
-            self.order.bootstrap(self.now, State::genesis(history, base, membership));
+            let genesis = State { log_id: fresh, ..State::genesis(history, base, membership) };
+            self.order.bootstrap(self.now, genesis);
             self.log(Level::Info, format!("a new cluster begins: history {history}, seqno {base}"));
         }
         for address in args.peers.clone() {
@@ -119,6 +124,31 @@ impl Engine {
         }
         let until = self.now + args.timeout.as_micros() as Micros;
         self.phase = Phase::Connecting { args, until, say: self.now + SAY_EVERY };
+        Ok(())
+    }
+
+    /// Nothing is delivered that the own log does not hold. So a database that is ahead of it, or of another history,
+    /// went on without it: under Galera's library, or it came out of a backup. Its position means nothing in this
+    /// log, also once the log has come as far; and where nobody else has a log, nobody has the state either.
+    fn compare_with_log(&mut self, args: &mut ConnectArgs) -> Result<(), NodeError> {
+        let (position, tail) = (args.position, self.order.tail_state());
+        if !position.is_defined() || (position.uuid == tail.history && position.seqno <= tail.seqno) {
+            return Ok(());
+        }
+        let what = format!(
+            "this member's data are at {position}, but its log ends at {}:{}: they went on without it, or came from \
+             elsewhere",
+            tail.history, tail.seqno
+        );
+        let alone = self.order.membership().voters().all(|id| id == self.me.id);
+        if args.bootstrap || alone {
+            return Err(NodeError::Refused(format!(
+                "{what}. To found a cluster from these data, move the lockstep.* files of all members away and start \
+                 this one with --wsrep-new-cluster. To go on with the log, start a member whose data belong to it"
+            )));
+        }
+        self.log(Level::Warn, format!("{what}: they do not count, the state will be transferred"));
+        args.position = Gtid::UNDEFINED;
         Ok(())
     }
 
