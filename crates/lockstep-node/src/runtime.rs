@@ -343,7 +343,7 @@ impl Runtime {
         match done {
             LogDone::Written(ticket) => self.engine.written(ticket),
             LogDone::Read { whom, from, entries } => self.engine.read(whom, from, entries),
-            LogDone::Trimmed { first } => self.engine.log_trimmed(first),
+            LogDone::Trimmed { first, early } => self.engine.log_trimmed(first, early),
             LogDone::Size(bytes) => self.log_bytes = bytes,
             LogDone::Failed(text) => {
                 self.engine
@@ -369,8 +369,8 @@ impl Runtime {
             Effect::Read { whom, from, max_bytes } => {
                 let _ = self.log_jobs.send(LogJob::Read { whom, from, max_bytes });
             }
-            Effect::TrimLog { below, keep_bytes, older_than } => {
-                let _ = self.log_jobs.send(LogJob::Trim { below, keep_bytes, older_than });
+            Effect::TrimLog(limits) => {
+                let _ = self.log_jobs.send(LogJob::Trim(limits));
             }
             Effect::Dial(address) => {
                 if let Err(error) = self.links.keep(&mut self.reactor, &address) {

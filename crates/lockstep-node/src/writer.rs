@@ -15,15 +15,24 @@ pub(crate) enum LogJob {
         from: Index,
         max_bytes: usize,
     },
-    /// Whole segments below may go, down to this many bytes and not younger than this (µs since 1970).
-    Trim {
-        below: Index,
-        keep_bytes: u64,
-        older_than: u64,
-    },
+    /// Whole segments may go.
+    Trim(TrimLimits),
     /// Remember this commit index with the next write of the vote file.
     Hint(Index),
     Stop,
+}
+
+/// What of the log must stay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TrimLimits {
+    /// What begins at this index or later, in any case.
+    pub(crate) below: Index,
+    /// So many bytes (`log.size`).
+    pub(crate) keep_bytes: u64,
+    /// What is younger than this, µs since 1970 (`log.keep_min`),
+    pub(crate) older_than: u64,
+    /// unless the log is larger than this (`log.max_size`).
+    pub(crate) max_bytes: u64,
 }
 
 /// What it answers.
@@ -35,8 +44,10 @@ pub(crate) enum LogDone {
         from: Index,
         entries: Vec<Entry>,
     },
+    /// `early`: entries younger than they should be are gone, too, because the log was too large.
     Trimmed {
         first: Index,
+        early: bool,
     },
     Size(u64),
     /// The log is lost to this process: it must not acknowledge anything any more.
@@ -86,9 +97,7 @@ pub(crate) fn run<D: Disk>(mut log: Log<D>, jobs: Receiver<LogJob>, answer: impl
                 }
                 LogJob::Write(_) => {}
                 LogJob::Read { whom, from, max_bytes } => reads.push((whom, from, max_bytes)),
-                LogJob::Trim { below, keep_bytes, older_than } => {
-                    trim(&mut log, below, keep_bytes, older_than, &mut done);
-                }
+                LogJob::Trim(limits) => trim(&mut log, limits, &mut done),
                 LogJob::Hint(index) => hint = index,
                 LogJob::Stop => stop = true,
             }
@@ -125,22 +134,59 @@ fn read<D: Disk>(log: &Log<D>, from: Index, max_bytes: usize) -> Vec<Entry> {
     records.into_iter().map_while(|r| Entry::decode_body(r.index, r.term, r.body).ok()).collect()
 }
 
-fn trim<D: Disk>(log: &mut Log<D>, below: Index, keep_bytes: u64, older_than: u64, done: &mut Vec<LogDone>) {
-    let mut cut = None;
-    let segments = log.segments();
-    let mut bytes: u64 = segments.iter().map(|s| s.bytes).sum();
-    done.push(LogDone::Size(bytes));
+fn trim<D: Disk>(log: &mut Log<D>, limits: TrimLimits, done: &mut Vec<LogDone>) {
+    let segments: Vec<Segment> =
+        log.segments().iter().map(|s| (s.first_index, s.created_us, s.bytes)).collect();
+    let before: u64 = segments.iter().map(|(_, _, bytes)| bytes).sum();
+    done.push(LogDone::Size(before));
+    if let Some((first, bytes, early)) = cut(&segments, limits)
+        && log.trim_to(first).is_ok()
+    {
+        done.push(LogDone::Trimmed { first: log.first_index(), early });
+        done.push(LogDone::Size(bytes));
+    }
+}
+
+/// First index, when it was made, bytes.
+type Segment = (Index, u64, u64);
+
+/// Where the log may begin, the bytes that stay, and whether something goes that is younger than it should be.
+fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
+    let mut bytes: u64 = segments.iter().map(|(_, _, bytes)| bytes).sum();
+    let (mut cut, mut early) = (None, false);
     for pair in segments.windows(2) {
-        if bytes <= keep_bytes || pair[1].first_index > below || pair[1].created_us > older_than {
+        // What stands in a segment is older than the next one.
+        let (first, made, _) = pair[1];
+        let young = made > limits.older_than;
+        if bytes <= limits.keep_bytes || first > limits.below || (young && bytes <= limits.max_bytes) {
             break;
         }
-        bytes -= pair[0].bytes;
-        cut = Some(pair[1].first_index);
+        bytes -= pair[0].2;
+        early |= young;
+        cut = Some(first);
     }
-    if let Some(index) = cut
-        && log.trim_to(index).is_ok()
-    {
-        done.push(LogDone::Trimmed { first: log.first_index() });
-        done.push(LogDone::Size(bytes));
+    cut.map(|first| (first, bytes, early))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_keeps_its_size_and_the_young_up_to_its_greatest_size() {
+        // Four segments of 100 bytes, made at 10, 20, 30 and 40.
+        let segments: Vec<Segment> = (0..4).map(|n| (1 + n * 50, 10 + n * 10, 100)).collect();
+        let limits = TrimLimits { below: 1000, keep_bytes: 150, older_than: 100, max_bytes: 1000 };
+        assert_eq!(cut(&segments, limits), Some((151, 100, false)), "down to log.size");
+        assert_eq!(cut(&segments, TrimLimits { keep_bytes: 400, ..limits }), None);
+        assert_eq!(cut(&segments, TrimLimits { older_than: 25, ..limits }), Some((51, 300, false)));
+        let full = TrimLimits { older_than: 25, max_bytes: 250, ..limits };
+        assert_eq!(cut(&segments, full), Some((101, 200, true)), "beyond log.max_size the young go, too");
+        assert_eq!(
+            cut(&segments, TrimLimits { below: 60, ..full }),
+            Some((51, 300, false)),
+            "but no needed one"
+        );
+        assert_eq!(cut(&segments[..1], TrimLimits { keep_bytes: 0, max_bytes: 0, ..limits }), None);
     }
 }

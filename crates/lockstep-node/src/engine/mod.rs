@@ -14,6 +14,7 @@ mod transfer;
 
 use crate::api::{Delivery, Level, LocalState, NodeError, Outcome, Tuning};
 use crate::wire::{FRAME_NODE, FRAME_ORDER, Health, Hello, NodeMessage};
+use crate::writer::TrimLimits;
 use bytes::Bytes;
 use feed::Feed;
 use lockstep_core::codec::Writer;
@@ -39,6 +40,8 @@ const HEALTH_PERIOD: Micros = 200_000;
 /// A leader looks at its duties when something has changed, and at least this often; what was refused is tried again
 /// then.
 const DUTY_PERIOD: Micros = 25_000;
+/// How often it is said that entries had to go early.
+const SAY_EARLY_EVERY: Micros = 600_000_000;
 
 /// Why old entries are read from the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,8 +61,8 @@ pub(crate) enum Effect {
     Write(WriteOp),
     /// Entries from the log; answered by [`Engine::read`].
     Read { whom: ReadFor, from: Index, max_bytes: usize },
-    /// Whole segments below this index may go, down to so many bytes, where they are older than this.
-    TrimLog { below: Index, keep_bytes: u64, older_than: Micros },
+    /// Whole segments of the log may go.
+    TrimLog(TrimLimits),
     /// Keep trying to connect to this address.
     Dial(String),
     /// Close the connection to this peer.
@@ -112,6 +115,8 @@ pub(crate) struct Engine {
     told: Option<Health>,
     duties_at: Micros,
     last_log_trim: Micros,
+    /// When it was last said that entries had to go early.
+    trimmed_early: Option<Micros>,
     /// What the front end's server has finished; written by its threads.
     finished: Arc<AtomicI64>,
     effects: Vec<Effect>,
@@ -156,6 +161,7 @@ impl Engine {
             told: None,
             duties_at: 0,
             last_log_trim: 0,
+            trimmed_early: None,
             finished,
             effects: Vec::new(),
             deliveries: Vec::new(),
@@ -412,8 +418,16 @@ impl Engine {
         }
     }
 
-    /// The log's first segments are gone.
-    pub(crate) fn log_trimmed(&mut self, first: Index) {
+    /// The log's first segments are gone; `early`: sooner than `log.keep_min` says.
+    pub(crate) fn log_trimmed(&mut self, first: Index, early: bool) {
+        if early && self.trimmed_early.is_none_or(|at| self.now >= at + SAY_EARLY_EVERY) {
+            self.trimmed_early = Some(self.now);
+            self.log(
+                Level::Warn,
+                "the log is larger than log.max_size: entries younger than log.keep_min are removed, so that a member \
+                 that is away, or this one after a crash, may need a state transfer; raise log.max_size",
+            );
+        }
         self.order.log_trimmed(first);
         self.feed.forget_below(first);
     }
@@ -507,8 +521,12 @@ impl Engine {
         let trim = self.order.committed_state().trim_previous.min(self.finished());
         let keep = self.order.segment_bases().filter(|b| b.seqno <= trim && b.index <= needed).last();
         if let Some(below) = keep.map(|b| b.index + 1) {
-            let older_than = self.wall.saturating_sub(self.tuning.log_keep.as_micros() as Micros);
-            self.effects.push(Effect::TrimLog { below, keep_bytes: self.tuning.log_bytes, older_than });
+            self.effects.push(Effect::TrimLog(TrimLimits {
+                below,
+                keep_bytes: self.tuning.log_bytes,
+                older_than: self.wall.saturating_sub(self.tuning.log_keep.as_micros() as Micros),
+                max_bytes: self.tuning.log_max_bytes,
+            }));
         }
     }
 

@@ -202,7 +202,7 @@ const ROWS: &[Row] = &[
     later("leader.follow_writer", "leadership moves to the member that writes nearly everything"),
     row("log.dir", NAME, "", Own, "where the log is, if not in the data directory"),
     row("log.keep_min", Kind::Time(Duration::ZERO, ms(2_700_000)), "10min", Own, "how long an entry is kept after the own server has finished it; more than innodb_flush_log_at_timeout").live(),
-    row("log.max_size", SIZE, "8G", Own, "what the log may grow to for log.keep_min and for absent members").live(),
+    row("log.max_size", SIZE, "8G", Own, "what the log may grow to for log.keep_min").live(),
     row("log.segment", Kind::Size(1 << 20, 1 << 30), "64M", Own, "how large one file of the log is").live(),
     row("log.size", SIZE, "1G", Own, "how much of the log is kept").live(),
     row("member.vote", Kind::Bool, "yes", Own, "whether the member's log counts for majorities; no: a read replica"),
