@@ -1,0 +1,139 @@
+//! The documents keep to what there is: their links lead somewhere, and the lines of an error log that they tell people to
+//! look for are lines that the programs write.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// README.md, ARCHITECTURE.md and all pages in `docs/`.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = vec![workspace().join("README.md"), workspace().join("ARCHITECTURE.md")];
+    for entry in fs::read_dir(workspace().join("docs")).unwrap() {
+        pages.push(entry.unwrap().path());
+    }
+    pages.retain(|page| page.extension().is_some_and(|e| e == "md"));
+    pages
+}
+
+/// As a heading's anchor: lower case, blanks to dashes, without punctuation.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut broken = Vec::new();
+    let mut links = 0;
+    for page in pages() {
+        for piece in read(&page).split("](").skip(1) {
+            let Some((target, _)) = piece.split_once(')') else { continue };
+            if target.starts_with("http") {
+                continue;
+            }
+            links += 1;
+            let (file, place) = target.split_once('#').unwrap_or((target, ""));
+            let file = if file.is_empty() { page.clone() } else { page.with_file_name("").join(file) };
+            let found = file.exists()
+                && (place.is_empty()
+                    || read(&file)
+                        .lines()
+                        .filter(|l| l.starts_with('#'))
+                        .any(|l| anchor(l.trim_start_matches('#')) == place));
+            if !found {
+                broken.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(links > 30, "only {links} links were found");
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// All of the programs' text, with what is put into a message at run time as U+0001, and lines that are continued in one.
+fn sources() -> String {
+    fn gather(dir: &Path, out: &mut String) {
+        for entry in fs::read_dir(dir).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                gather(&path, out);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                out.push_str(&read(&path));
+            }
+        }
+    }
+    let mut text = String::new();
+    for krate in ["lockstep-core", "lockstep-log", "lockstep-net", "lockstep-node", "lockstep-wsrep"] {
+        gather(&workspace().join("crates").join(krate).join("src"), &mut text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find(['\\', '{']) {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        if let Some(next) = rest.strip_prefix("\\\n") {
+            rest = next.trim_start();
+        } else if let (Some(end), true) = (rest.find('}'), rest.starts_with('{')) {
+            let inner = &rest[1..end];
+            // A block of code is no place in a message.
+            if end < 60 && !inner.contains(['\n', '{', ';']) {
+                out.push('\u{1}');
+                rest = &rest[end + 1..];
+            } else {
+                out.push('{');
+                rest = &rest[1..];
+            }
+        } else {
+            out.push('\\');
+            rest = &rest[1..];
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// What stands between backticks in the first column of the tables of a page's part.
+fn quoted_lines(page: &str, heading: &str) -> Vec<String> {
+    let text = read(&workspace().join("docs").join(page));
+    let part =
+        text.split_once(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("{page}: no {heading}")).1;
+    let part = part.split_once("\n## ").map_or(part, |(part, _)| part);
+    let rows = part.lines().filter_map(|line| line.strip_prefix("| "));
+    let cells = rows.filter_map(|row| row.split(" | ").next());
+    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned)).collect()
+}
+
+#[test]
+fn the_lines_to_look_for_are_lines_that_the_programs_write() {
+    // The server's own; the system's; and where one message ends in another.
+    let known =
+        ["Failed to load provider", "Connection refused", "seqno 0", "what answers there is a Galera member"];
+    let sources = sources();
+    let mut lines = quoted_lines("operating.md", "A member will not join");
+    lines.extend(quoted_lines("from-galera.md", "If it goes wrong"));
+    assert!(lines.len() > 40, "only {} lines were found", lines.len());
+    let mut unknown = Vec::new();
+    for line in &lines {
+        for piece in line.split("...") {
+            // Marks around what is put in are not worth a look, nor are single words. A message may be put into
+            // another after a colon or in brackets.
+            let trim = |text: &'_ str| {
+                text.trim_matches(|c: char| c.is_whitespace() || "`'\"():;,.?={}".contains(c)).to_owned()
+            };
+            let is_known = |text: &str| {
+                let text = trim(text);
+                !text.contains(' ') || known.contains(&text.as_str()) || sources.contains(&text)
+            };
+            if !is_known(piece) && !piece.split([':', '(', ')', ';']).all(is_known) {
+                unknown.push(format!("{piece}   (of: {line})"));
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "{unknown:#?}");
+}
