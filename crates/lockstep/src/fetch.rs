@@ -10,6 +10,8 @@ use crate::Source;
 use crate::up;
 
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+/// What is said where a socket may not be opened.
+pub(crate) const NOT_ALLOWED: &str = "permission denied: run this as root or as the server's account";
 /// More than this is not a status.
 const ANSWER_MAX: u64 = 64 << 20;
 /// The status socket's name in a data directory.
@@ -109,9 +111,7 @@ fn explain(error: std::io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => "no such socket".into(),
         ErrorKind::ConnectionRefused => "nobody listens there".into(),
-        ErrorKind::PermissionDenied => {
-            "permission denied: run this as root or as the server's account".into()
-        }
+        ErrorKind::PermissionDenied => NOT_ALLOWED.into(),
         ErrorKind::WouldBlock | ErrorKind::TimedOut => format!("no answer within {} s", TIMEOUT.as_secs()),
         _ => error.to_string(),
     }

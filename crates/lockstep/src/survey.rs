@@ -200,6 +200,7 @@ mod tests {
         let target = Target::Socket("/nonexistent/lockstep.sock".into());
         let text = ask(&[target], true).unwrap_err();
         assert!(text.contains("/nonexistent/lockstep.sock: no such socket"), "{text}");
+        assert!(text.starts_with("no member answers. Is the server running?"), "{text}");
     }
 
     #[test]
