@@ -56,9 +56,11 @@ pub(crate) fn ask(targets: &[Target], expected: bool) -> Result<Survey, String> 
     }
     let Some(mut survey) = combine(answers) else {
         let all = silent.join("\n  ");
-        return Err(format!(
-            "no member answers. Is the server running? (`make up` starts a cluster)\n  {all}"
-        ));
+        let why = match all.contains(fetch::NOT_ALLOWED) {
+            true => "no member could be asked: their sockets are for root and the server's account",
+            false => "no member answers. Is the server running? (`make up` starts a cluster)",
+        };
+        return Err(format!("{why}\n  {all}"));
     };
     if expected {
         survey.notes.extend(silent);
