@@ -65,6 +65,12 @@ impl Cnf {
         Ok(cnf)
     }
 
+    /// The server's version, as far as it is two numbers.
+    pub(super) fn version(&self) -> (u32, u32) {
+        let (major, minor) = self.version.split_once('.').unwrap_or((&self.version, ""));
+        (major.parse().unwrap_or(0), minor.parse().unwrap_or(0))
+    }
+
     /// The setting in force on the server.
     pub(super) fn get<'a>(&'a self, name: &str) -> Option<&'a Setting> {
         self.settings.iter().rev().find(|s| s.name == name && self.is_servers(&s.group))

@@ -348,6 +348,16 @@ mod tests {
     }
 
     #[test]
+    fn the_server_s_version_counts() {
+        let refused = |version: &str| {
+            let cnf = Cnf::read(&[data("older.cnf")], version).unwrap();
+            check(&cnf, &Fake::default()).into_iter().filter(|f| f.level == Refused).collect::<Vec<_>>()
+        };
+        expect(&refused("10.11"), &[]);
+        expect(&refused("11.8"), &[(Refused, "wsrep_causal_reads", Some(2), "11.8")]);
+    }
+
+    #[test]
     fn files_and_folders_are_looked_at() {
         let mut machine = Fake { library: Library::Galera, ..Fake::default() };
         machine.folders.insert("/var/lib/mysql", Folder::Others("root".into()));

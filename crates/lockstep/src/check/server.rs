@@ -4,12 +4,11 @@ use lockstep_node::options::nearest_of;
 
 use super::{Check, Level};
 
-/// The server's replication options, of versions 10.11 to 11.8: an unknown one keeps it from starting.
+/// The server's replication options, as 10.11 and 11.8 list them: an unknown one keeps it from starting.
 const WSREP: &[&str] = &[
     "wsrep_OSU_method",
     "wsrep_SR_store",
     "wsrep_allowlist",
-    "wsrep_applier_retry_count",
     "wsrep_auto_increment_control",
     "wsrep_causal_reads",
     "wsrep_certification_rules",
@@ -60,6 +59,9 @@ const WSREP: &[&str] = &[
     "wsrep_trx_fragment_unit",
 ];
 
+/// Those that 11.8 has no more.
+const GONE: &[&str] = &["wsrep_causal_reads", "wsrep_load_data_splitting"];
+
 /// Longest name of a member, in bytes.
 const NAME_MAX: usize = 31;
 
@@ -81,6 +83,14 @@ pub(super) fn misplaced(check: &mut Check<'_>) {
 pub(super) fn unknown(check: &mut Check<'_>) {
     let cnf = check.cnf;
     for setting in cnf.settings.iter().filter(|s| s.name.starts_with("wsrep_") && cnf.is_servers(&s.group)) {
+        if GONE.contains(&setting.name.as_str()) && !setting.loose && cnf.version() >= (11, 8) {
+            check.at(
+                Level::Refused,
+                setting,
+                "MariaDB 11.8 has this option no more, and does not start: remove it",
+            );
+            continue;
+        }
         let known = |name: &&&str| name.starts_with(setting.name.as_str());
         // The beginning of a name is taken for it where there is one such name.
         if WSREP.contains(&setting.name.as_str()) || WSREP.iter().filter(known).count() == 1 {
