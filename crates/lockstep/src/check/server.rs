@@ -59,7 +59,7 @@ const WSREP: &[&str] = &[
     "wsrep_trx_fragment_unit",
 ];
 
-/// Those that 11.8 has no more.
+/// Those that 11.8 only remembers.
 const GONE: &[&str] = &["wsrep_causal_reads", "wsrep_load_data_splitting"];
 
 /// Longest name of a member, in bytes.
@@ -83,11 +83,11 @@ pub(super) fn misplaced(check: &mut Check<'_>) {
 pub(super) fn unknown(check: &mut Check<'_>) {
     let cnf = check.cnf;
     for setting in cnf.settings.iter().filter(|s| s.name.starts_with("wsrep_") && cnf.is_servers(&s.group)) {
-        if GONE.contains(&setting.name.as_str()) && !setting.loose && cnf.version() >= (11, 8) {
+        if GONE.contains(&setting.name.as_str()) && cnf.version() >= (11, 8) {
             check.at(
-                Level::Refused,
+                Level::Ignored,
                 setting,
-                "MariaDB 11.8 has this option no more, and does not start: remove it",
+                "MariaDB 11.8 takes it for old files' sake, and does nothing with it",
             );
             continue;
         }
