@@ -28,7 +28,7 @@ impl Role {
 pub struct Member {
     /// Who it is in the log.
     pub id: MemberId,
-    /// `wsrep_node_name`: unique within the cluster.
+    /// `wsrep_node_name`: for people, and not always unique, for its default is the host's name.
     pub name: String,
     /// Where its peers reach it: `host:port`.
     pub address: String,
@@ -44,7 +44,7 @@ pub struct Member {
 
 /// The latest such entry in a log is in force, committed or not.
 ///
-/// **Invariant:** sorted by id, ids and names unique. Two consecutive ones differ by at most one voter.
+/// **Invariant:** sorted by id, ids unique. Two consecutive ones differ by at most one voter.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Membership {
     /// All members, sorted by id.
@@ -57,9 +57,20 @@ impl Membership {
         self.members.binary_search_by(|m| m.id.cmp(id)).ok().map(|at| &self.members[at])
     }
 
-    /// The member of this name.
+    /// The first member of this name.
     pub fn by_name(&self, name: &str) -> Option<&Member> {
         self.members.iter().find(|m| m.name == name)
+    }
+
+    /// Who a member of this name and address was before its log was lost: of that name, and of that address if
+    /// several have it. Its address alone may have changed, but of two members of one name neither is the other.
+    pub fn former(&self, name: &str, address: &str) -> Option<&Member> {
+        let mut named = self.members.iter().filter(|m| m.name == name);
+        let first = named.next()?;
+        match named.next() {
+            None => Some(first),
+            Some(_) => self.members.iter().find(|m| m.name == name && m.address == address),
+        }
     }
 
     /// Whether it votes.

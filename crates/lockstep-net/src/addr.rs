@@ -70,6 +70,8 @@ pub enum AddrError {
     BadHost(String),
     /// A scheme that is not known.
     Scheme(String),
+    /// A cluster address that does not begin with `gcomm://`.
+    NoScheme(String),
     /// An option that is not `name=value`.
     BadOption(String),
     /// Options where none may be.
@@ -86,6 +88,9 @@ impl fmt::Display for AddrError {
             }
             Self::BadIpv6(s) => write!(f, "address '{s}': what stands in brackets is not an IPv6 address"),
             Self::BadHost(s) => write!(f, "address '{s}' has no valid host name or IP address"),
+            Self::NoScheme(s) => {
+                write!(f, "cluster address '{s}' does not begin with gcomm://: write gcomm://{s}")
+            }
             Self::Scheme(s) => {
                 write!(
                     f,
@@ -152,12 +157,13 @@ impl fmt::Display for Address {
 }
 
 impl ClusterAddress {
-    /// Parses a `wsrep_cluster_address`: `gcomm://` (or nothing in front), hosts with commas, options behind `?`.
+    /// Parses a `wsrep_cluster_address`: `gcomm://`, hosts with commas, options behind `?`. Or nothing at all.
     pub fn parse(text: &str, default_port: u16) -> Result<ClusterAddress, AddrError> {
         let whole = text.trim();
         let rest = match whole.split_once("://") {
             Some(("gcomm", rest)) => rest,
-            Some(("tcp" | "ssl", _)) | None => whole,
+            None if whole.is_empty() => whole,
+            None => return Err(AddrError::NoScheme(whole.into())),
             Some(_) => return Err(AddrError::Scheme(whole.into())),
         };
         let (hosts, options) = split_options(rest)?;
@@ -346,7 +352,6 @@ mod tests {
         assert_eq!(peers("gcomm://h1:1,h2, [::1]:3 ,tcp://10.0.0.4"), "h1:1 h2:4567 [::1]:3 10.0.0.4:4567");
         assert_eq!(peers("gcomm://h1,h1:4567,h2,"), "h1:4567 h2:4567");
         assert_eq!(peers("gcomm://h1/?gmcast.segment=1"), "h1:4567");
-        assert_eq!(peers("h1,h2"), "h1:4567 h2:4567");
         let address = parse("gcomm://h1?gmcast.segment=1&pc.weight = 0&gmcast.segment=2&").unwrap();
         assert_eq!(address.option("gmcast.segment"), Some("2"));
         assert_eq!(address.option("pc.weight"), Some("0"));
@@ -357,6 +362,9 @@ mod tests {
             ("gcomm://,", "no host"),
             ("gcomm:// , ,?a=b", "no host"),
             ("dummy://", "gcomm://"),
+            // As with Galera: a word that somebody mistyped is no host's name.
+            ("h1,h2", "write gcomm://h1,h2"),
+            ("tcp://h1", "gcomm://"),
             ("http://h1", "gcomm://"),
             ("gcomm://h1,:1", "no host"),
             ("gcomm://h1:1:2", "brackets"),

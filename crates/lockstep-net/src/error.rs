@@ -9,8 +9,6 @@ pub enum Reason {
     WrongCluster,
     /// No protocol version is common to both.
     Version,
-    /// Another live member has the same name.
-    DuplicateName,
     /// Another connection between the two members is kept instead.
     Duplicate,
     /// The member dialed itself.
@@ -37,7 +35,6 @@ impl Reason {
         match self {
             Self::WrongCluster => 1,
             Self::Version => 2,
-            Self::DuplicateName => 3,
             Self::Duplicate => 4,
             Self::Myself => 5,
             Self::NotAllowed => 6,
@@ -55,7 +52,6 @@ impl Reason {
         match code {
             1 => Self::WrongCluster,
             2 => Self::Version,
-            3 => Self::DuplicateName,
             4 => Self::Duplicate,
             5 => Self::Myself,
             6 => Self::NotAllowed,
@@ -74,7 +70,6 @@ impl fmt::Display for Reason {
         let text = match self {
             Self::WrongCluster => "wrong cluster name",
             Self::Version => "no common protocol version",
-            Self::DuplicateName => "duplicate member name",
             Self::Duplicate => "duplicate connection",
             Self::Myself => "connection to itself",
             Self::NotAllowed => "not allowed",

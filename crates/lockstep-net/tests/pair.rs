@@ -185,10 +185,10 @@ fn a_rejection_arrives_with_its_reason() {
     pair.a.conn.accept(pair.now);
     // What was sent in hope is void.
     pair.a.conn.send(1, &[Bytes::from_static(b"hope")]).unwrap();
-    pair.b.conn.close(Reason::DuplicateName, "a member 'n1' is here already", pair.now);
+    pair.b.conn.close(Reason::NotAllowed, "a member 'n1' is here already", pair.now);
     pair.settle(1000);
     let text = "a member 'n1' is here already".to_owned();
-    assert_eq!(*pair.a.last(), ConnEvent::Down(DownReason::Rejected(Reason::DuplicateName, text)));
+    assert_eq!(*pair.a.last(), ConnEvent::Down(DownReason::Rejected(Reason::NotAllowed, text)));
     assert!(pair.a.conn.is_dead());
     assert_eq!(pair.b.events.len(), 1, "no event follows the caller's own verdict");
     assert_eq!(pair.a.conn.send(1, &[]), Err(SendError::NotConnected));

@@ -111,7 +111,6 @@ impl Links {
                 reactor.reject(conn, Reason::Myself, "");
                 return Arrival::Quiet;
             }
-            Admission::NameTaken(text) => return refuse(reactor, Reason::DuplicateName, text),
             Admission::OtherLog(text) => return refuse(reactor, Reason::WrongBranch, text),
             Admission::SameIdentity(text) => return refuse(reactor, Reason::NotAllowed, text),
             Admission::Welcome => false,
@@ -185,11 +184,5 @@ impl Links {
 
 /// Whether a refusal means that this member cannot join as it is configured.
 pub(crate) fn is_final(reason: &DownReason) -> bool {
-    matches!(
-        reason,
-        DownReason::Rejected(
-            Reason::DuplicateName | Reason::WrongBranch | Reason::NotAllowed | Reason::Version,
-            _
-        )
-    )
+    matches!(reason, DownReason::Rejected(Reason::WrongBranch | Reason::NotAllowed | Reason::Version, _))
 }

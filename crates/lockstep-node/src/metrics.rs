@@ -49,7 +49,7 @@ const OWN: &[(&str, &str, Own)] = &[
         flag(s.own.failure.is_some())
     }),
     ("leads", "1 while this member leads.", |s| {
-        flag(!s.cluster.leader.is_empty() && s.cluster.leader == s.own.name)
+        flag(s.members.iter().any(|m| m.id == s.own.id && m.role == "leader"))
     }),
     ("has_leader", "1 while this member knows a leader.", |s| flag(!s.cluster.leader.is_empty())),
     ("term", "The term of the order: it grows at each election.", |s| Some(s.cluster.term as f64)),
@@ -125,6 +125,14 @@ fn head(out: &mut String, name: &str, kind: &str, help: &str) {
 }
 
 impl Status {
+    /// What tells this member's samples from the others': its name, and where several have it the address too.
+    fn label(&self, member: &MemberStatus) -> String {
+        match self.members.iter().filter(|m| m.name == member.name).count() {
+            1 => member.name.clone(),
+            _ => format!("{} ({})", member.name, member.address),
+        }
+    }
+
     /// As Prometheus text, with the numbers of the front end.
     pub fn prometheus(&self, front_end: &[Metric]) -> String {
         let mut out = String::with_capacity(8192);
@@ -143,14 +151,14 @@ impl Status {
             }
         }
         for (name, help, sample) in MEMBERS {
-            let samples: Vec<(&str, f64)> =
-                self.members.iter().filter_map(|m| Some((m.name.as_str(), sample(m)?))).collect();
+            let samples: Vec<(String, f64)> =
+                self.members.iter().filter_map(|m| Some((self.label(m), sample(m)?))).collect();
             if samples.is_empty() {
                 continue;
             }
             head(&mut out, name, "gauge", help);
             for (member, value) in samples {
-                let _ = writeln!(out, "lockstep_{name}{{member={}}} {value}", quote(member));
+                let _ = writeln!(out, "lockstep_{name}{{member={}}} {value}", quote(&member));
             }
         }
         for metric in front_end {
@@ -212,6 +220,19 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_of_one_name_have_samples_of_their_own() {
+        let mut status = Status::example();
+        status.members[1].name = status.members[0].name.clone();
+        let text = status.prometheus(&[]);
+        let up: Vec<&str> = text.lines().filter(|l| l.starts_with("lockstep_member_up{")).collect();
+        assert_eq!(up.len(), status.members.len(), "{text}");
+        for (at, line) in up.iter().enumerate() {
+            let labels = |l: &str| l.split('}').next().map(str::to_owned);
+            assert!(!up[..at].iter().any(|l| labels(l) == labels(line) || l == line), "{text}");
+        }
+    }
 
     fn text() -> String {
         let mut status = Status::example();

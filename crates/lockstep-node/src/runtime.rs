@@ -301,7 +301,7 @@ impl Runtime {
                 self.causal.remove(&id);
                 self.engine.causal_cancelled(id);
             }
-            Input::Fail(text) => self.engine.fail(&text),
+            Input::Fail(text) => self.engine.give_up(&text),
             Input::Tuning(tuning) => self.engine.set_tuning(*tuning),
             Input::Log(done) => {
                 for answer in done {

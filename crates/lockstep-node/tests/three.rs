@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use lockstep_node::ViewStatus;
 use lockstep_node::core::Gtid;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -50,6 +51,11 @@ fn three_members_write_leave_and_come_back_by_the_log() {
     // The leader leaves; the others go on; it comes back by the log.
     let position = Gtid { uuid: one.node.history(), seqno: one.node.last_committed() };
     one.stop();
+    let views = one.views.lock().unwrap().clone();
+    assert!(
+        views.iter().all(|v| v.status != ViewStatus::Primary || v.my_index.is_some()),
+        "the one that leaves is not shown how the others go on: {views:?}"
+    );
     until("n2 writes without n1", || two.write(b"y", b"y") == Some(true));
     for n in 0..20u8 {
         assert_eq!(three.write(&[9, n], b"z"), Some(true));
@@ -138,4 +144,55 @@ fn after_an_outage_all_may_have_new_addresses() {
         });
     }
     until("it writes", || second.0.write(b"l", b"w") == Some(true));
+}
+
+/// The name's default is the host's, and servers of one host may be in one group.
+#[test]
+fn members_of_one_name_live_together_and_one_that_lost_its_log_takes_its_own_place() {
+    let [p1, p2, p3] = free_ports();
+    let folders = [Folder::new("same-a"), Folder::new("same-b"), Folder::new("same-c")];
+    let one = Server::start(&folders[0], "host", p1, &[], Gtid::UNDEFINED, None);
+    until("the first is synced", || one.synced.load(Ordering::SeqCst));
+    let two = Server::start(&folders[1], "host", p2, &[p1], Gtid::UNDEFINED, Some(&one));
+    let three = Server::start(&folders[2], "host", p3, &[p1], Gtid::UNDEFINED, Some(&one));
+    until("all vote", || one.node.status().members.iter().filter(|m| m.role == "voter").count() == 2);
+    assert_eq!(three.write(b"k", b"by the third"), Some(true));
+    until("the second has it", || two.rows().len() == 1);
+
+    let ids = |server: &Server| -> Vec<String> {
+        let mut ids: Vec<String> = server.node.status().members.iter().map(|m| m.id.clone()).collect();
+        ids.sort();
+        ids
+    };
+    let (before, second) = (ids(&one), two.node.status().own.id.clone());
+    two.node.stop();
+    drop(two);
+    let emptied = Folder::new("same-b");
+    let again = Server::start(&emptied, "host", p2, &[p1], Gtid::UNDEFINED, Some(&one));
+    until("it votes again", || {
+        let members = one.node.status().members.clone();
+        members.len() == 3 && members.iter().filter(|m| m.role == "voter").count() == 2
+    });
+    let after = ids(&one);
+    assert!(before.contains(&second) && !after.contains(&second), "{before:?} {after:?}");
+    assert!(after.contains(&again.node.status().own.id), "{after:?}");
+    assert!(after.contains(&three.node.status().own.id), "{after:?}");
+}
+
+#[test]
+fn a_member_whose_server_cannot_go_on_leaves_the_majority_to_the_others() {
+    let [p1, p2] = free_ports();
+    let folders = [Folder::new("gives-a"), Folder::new("gives-b")];
+    let one = Server::start(&folders[0], "n1", p1, &[], Gtid::UNDEFINED, None);
+    until("n1 is synced", || one.synced.load(Ordering::SeqCst));
+    let two = Server::start(&folders[1], "n2", p2, &[p1], Gtid::UNDEFINED, Some(&one));
+    until("both vote", || one.node.status().members.iter().filter(|m| m.role == "voter").count() == 1);
+    two.node.fail("the write-set at seqno 7 cannot be applied");
+    until("it has left", || {
+        two.views.lock().unwrap().last().is_some_and(|v| v.status == ViewStatus::Disconnected)
+    });
+    until("the other one writes", || one.write(b"k", b"alone") == Some(true));
+    assert_eq!(two.write(b"k", b"no more"), None);
+    let lost = one.views.lock().unwrap().iter().any(|v| v.status == ViewStatus::NonPrimary);
+    assert!(!lost, "the other one had its majority all the time");
 }

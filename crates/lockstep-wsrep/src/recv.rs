@@ -475,8 +475,9 @@ impl Provider {
     fn request_state(&self, result: CbStatus, request: Vec<u8>) {
         let Some(node) = self.node() else { return };
         if result != CbStatus::SUCCESS {
+            // It waits for the transfer, and would for ever.
             self.fail("the server could not prepare for a state transfer: see its lines above");
-            return;
+            self.die();
         }
         let is = |text: &std::ffi::CStr| request.starts_with(text.to_bytes_with_nul());
         if request.is_empty() {

@@ -22,7 +22,7 @@ pub enum ChangeError {
     TooMuch,
     /// No voter would be left.
     NoVoters,
-    /// Ids not sorted and unique, or names not unique.
+    /// Ids not sorted and unique.
     Malformed,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for ChangeError {
             ChangeError::HandingOver => "leadership is being handed over; ask the next leader",
             ChangeError::TooMuch => "only one voter can change at a time; make one change after the other",
             ChangeError::NoVoters => "this would leave no voter; keep at least one",
-            ChangeError::Malformed => "members must be sorted by id, ids and names unique",
+            ChangeError::Malformed => "members must be sorted by id, ids unique",
         })
     }
 }
@@ -128,9 +128,7 @@ impl Order {
             return Err(ChangeError::HandingOver);
         }
         let sorted = membership.members.windows(2).all(|pair| pair[0].id < pair[1].id);
-        let mut names: Vec<&str> = membership.members.iter().map(|m| m.name.as_str()).collect();
-        names.sort_unstable();
-        if !sorted || names.windows(2).any(|pair| pair[0] == pair[1]) {
+        if !sorted {
             return Err(ChangeError::Malformed);
         }
         if membership.voters().next().is_none() {

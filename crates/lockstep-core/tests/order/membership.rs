@@ -31,7 +31,7 @@ fn one_voter_at_a_time_and_only_when_the_previous_change_is_settled() {
     assert_eq!(change(&mut net, 1, voters([1])), Err(ChangeError::TooMuch));
     assert_eq!(change(&mut net, 1, voters([])), Err(ChangeError::NoVoters));
     let mut twice = voters(1..=3);
-    twice.members[2].name = "n1".into();
+    twice.members[2].id = twice.members[1].id;
     assert_eq!(change(&mut net, 1, twice), Err(ChangeError::Malformed));
     change(&mut net, 1, voters(1..=4)).unwrap();
     assert_eq!(net.order(1).tail_state().membership.majority(), 3, "in force at once");

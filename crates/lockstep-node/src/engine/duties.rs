@@ -33,16 +33,15 @@ impl Engine {
     /// The next change of the membership that is due, with its line for the log.
     fn next_membership(&self) -> Option<(Membership, String)> {
         let membership = self.order.membership();
+        let connected = |id: &MemberId| *id == self.me.id || self.peers.contains_key(id);
         // The leader is a member, too: its address may be new since its last life.
         for hello in self.peers.values().map(|peer| &peer.hello).chain([&self.me]) {
             match membership.get(&hello.id) {
                 None if hello.id == self.me.id => {}
                 None => {
-                    if let Some(old) = membership.by_name(&hello.name) {
+                    let former = membership.former(&hello.name, &hello.address);
+                    if let Some(old) = former.filter(|old| !connected(&old.id)) {
                         // Its log was lost: the old id goes first, the new one comes by an entry of its own.
-                        if self.peers.contains_key(&old.id) || old.id == self.me.id {
-                            continue;
-                        }
                         let why =
                             format!("{} is back without its log: its old identity is removed", hello.name);
                         return Some((self.demoted_or_removed(&membership, &old.id, true), why));
@@ -57,6 +56,17 @@ impl Engine {
                             membership.with(told),
                             format!("{} has a new address or zone", hello.name),
                         ));
+                    }
+                    // It came back so soon without its log that its former self was still thought to be there.
+                    let former = membership.members.iter().find(|m| {
+                        m.id != hello.id
+                            && m.name == hello.name
+                            && m.address == hello.address
+                            && !connected(&m.id)
+                    });
+                    if let Some(old) = former {
+                        let why = format!("{} is back under a new identity: the old one goes", hello.name);
+                        return Some((self.demoted_or_removed(&membership, &old.id, true), why));
                     }
                 }
             }

@@ -364,6 +364,12 @@ impl Engine {
             EntryKind::View => {
                 let mut r = Reader::new(entry.payload.clone());
                 let view = View::decode(&mut r).map_err(|e| trouble(&e))?;
+                let without_me = !view.members.iter().any(|m| m.view_uuid == self.me.view_uuid);
+                if self.leaving && without_me && seqno > self.feed.delivered {
+                    // It is out. What the others do from here on it takes from the log when it is back.
+                    self.feed.stop();
+                    return Ok(());
+                }
                 run.certifier.barrier(seqno).map_err(|e| trouble(&e))?;
                 run.seqno = seqno;
                 self.feed.view = Arc::new(view);

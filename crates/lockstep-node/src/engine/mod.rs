@@ -21,7 +21,7 @@ use lockstep_core::codec::Writer;
 use lockstep_core::members::ViewMember;
 use lockstep_core::message::Message;
 use lockstep_core::order::{Order, Output, WriteOp};
-use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno};
+use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno, ViewUuid};
 use peers::{Gone, Peer};
 use phase::Phase;
 use std::collections::{BTreeMap, VecDeque};
@@ -96,6 +96,10 @@ pub(crate) struct Engine {
     wall: Micros,
     leaving: bool,
     left_at: Option<Micros>,
+    /// Why this member leaves for good: its server cannot go on, its log could.
+    given_up: Option<String>,
+    /// By their view UUIDs, the members of the last view without a majority.
+    minority: Vec<ViewUuid>,
     /// Users' and donations' reasons to be Desynced.
     desyncs: u32,
     /// Behind by more than `apply.lag_limit`, and not caught up since.
@@ -146,6 +150,8 @@ impl Engine {
             wall: 0,
             leaving: false,
             left_at: None,
+            given_up: None,
+            minority: Vec::new(),
             desyncs: 0,
             lagging: false,
             donations: Vec::new(),
@@ -235,6 +241,10 @@ impl Engine {
 
     /// A frame from a connected peer.
     pub(crate) fn frame(&mut self, from: MemberId, kind: u8, payload: Bytes) {
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.heard = now;
+        }
         let bad = match kind {
             FRAME_ORDER => match Message::decode(payload) {
                 Ok(message) => {

@@ -9,6 +9,8 @@ use lockstep_core::MemberId;
 pub(crate) struct Peer {
     pub(crate) hello: Hello,
     pub(crate) health: Option<Health>,
+    /// When anything came from it.
+    pub(super) heard: Micros,
 }
 
 impl Peer {
@@ -38,8 +40,6 @@ pub(crate) enum Admission {
     Replaces,
     /// This is ourselves: our own address is in the list.
     Ourselves,
-    /// Another member of this name is connected.
-    NameTaken(String),
     /// Its log is of another history, or another log of this one.
     OtherLog(String),
     /// The same identity is connected from elsewhere.
@@ -56,14 +56,6 @@ impl Engine {
             return Admission::SameIdentity(format!(
                 "{} has this member's identity: a log folder was copied; remove lockstep.* from the copy",
                 hello.address
-            ));
-        }
-        let taken = self.me.name == hello.name
-            || self.peers.values().any(|p| p.hello.name == hello.name && p.hello.id != hello.id);
-        if taken {
-            return Admission::NameTaken(format!(
-                "a member named {} is connected already: give each member its own wsrep_node_name",
-                hello.name
             ));
         }
         let own = self.order.tail_state().history;
@@ -100,10 +92,20 @@ impl Engine {
         let fresh = !self.peers.contains_key(&id);
         if fresh {
             self.log(Level::Info, format!("connected to {} ({})", hello.name, hello.address));
+            // The default is the name of the host, and servers of one host may be in one group: names are for people,
+            // the group knows its members by their ids.
+            let name = &hello.name;
+            if self.me.name == *name || self.peers.values().any(|p| p.hello.name == *name) {
+                let text = format!(
+                    "another member is named {name}, too: set wsrep_node_name, or lines and wsrep_sst_donor that \
+                     name it are ambiguous"
+                );
+                self.log(Level::Info, text);
+            }
         }
         self.gone.remove(&id);
         self.dial(hello.address.clone());
-        self.peers.insert(id, Peer { hello, health: None });
+        self.peers.insert(id, Peer { hello, health: None, heard: self.now });
         self.order.peer_up(self.now, id);
         self.look_at_duties();
         self.donor_is_back(id);
@@ -150,12 +152,21 @@ impl Engine {
 
     /// A peer that answers nothing for so long is out of the next view, connected or not.
     pub(crate) fn silent(&self, id: &MemberId) -> bool {
-        let patience = 5 * self.tuning.election_timeout.as_micros() as Micros;
-        self.order.last_heard(id).is_some_and(|at| self.now.saturating_sub(at) > patience)
+        self.order.last_heard(id).is_some_and(|at| self.too_long_ago(at))
     }
 
+    /// Whether anything has come from this member of late. Its process may be stopped, and its connections open.
+    pub(super) fn responds(&self, id: &MemberId) -> bool {
+        self.peers.get(id).is_some_and(|peer| !self.too_long_ago(peer.heard))
+    }
+
+    fn too_long_ago(&self, at: Micros) -> bool {
+        self.now.saturating_sub(at) > 5 * self.tuning.election_timeout.as_micros() as Micros
+    }
+
+    /// Before it connects a member knows others by its log, but has not been told of which cluster it is to be one.
     pub(super) fn dial(&mut self, address: String) {
-        if !address.is_empty() && address != self.me.address {
+        if self.phase.is_connected() && !address.is_empty() && address != self.me.address {
             self.effects.push(Effect::Dial(address));
         }
     }

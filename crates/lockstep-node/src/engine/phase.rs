@@ -4,7 +4,7 @@ use super::{Effect, Engine, Level, Micros};
 use crate::api::{ConnectArgs, Delivery, LocalState, NodeError, ViewInfo, ViewStatus};
 use lockstep_core::members::{Member, Membership, Role, ViewMember};
 use lockstep_core::state::State;
-use lockstep_core::{Gtid, SEQNO_UNDEFINED, Uuid};
+use lockstep_core::{Gtid, SEQNO_UNDEFINED, Uuid, ViewUuid};
 
 /// How long without a leader before the server hears of it, in election timeouts.
 const LEADERLESS: Micros = 4;
@@ -115,15 +115,13 @@ impl Engine {
             self.order.bootstrap(self.now, genesis);
             self.log(Level::Info, format!("a new cluster begins: history {history}, seqno {base}"));
         }
-        for address in args.peers.clone() {
-            self.dial(address);
-        }
-        let known: Vec<String> = self.order.membership().members.iter().map(|m| m.address.clone()).collect();
-        for address in known {
-            self.dial(address);
-        }
+        let mut addresses = args.peers.clone();
+        addresses.extend(self.order.membership().members.iter().map(|m| m.address.clone()));
         let until = self.now + args.timeout.as_micros() as Micros;
         self.phase = Phase::Connecting { args, until, say: self.now + SAY_EVERY };
+        for address in addresses {
+            self.dial(address);
+        }
         Ok(())
     }
 
@@ -295,21 +293,34 @@ impl Engine {
             self.log(Level::Warn, format!("the majority is lost: non-Primary ({})", self.missing()));
             self.wake_all(false);
             // A server that is being filled, or has not been shown its first view, must not be shown this one.
-            if self.feed.is_shown() {
-                let info = self.view_without_quorum();
-                self.deliver(Delivery::View { info, in_log: false });
-            }
+            self.minority.clear();
+            self.show_minority();
             self.phase = match self.phase {
                 Phase::NeedState { .. } => Phase::NeedState { primary: false },
                 _ => Phase::Running { primary: false, synced: false },
             };
+        } else if !primary {
+            self.show_minority();
+        }
+    }
+
+    /// Who is there without a majority; again whenever that has changed.
+    fn show_minority(&mut self) {
+        if !self.feed.is_shown() {
+            return;
+        }
+        let info = self.view_without_quorum();
+        let members: Vec<ViewUuid> = info.members.iter().map(|m| m.view_uuid).collect();
+        if members != self.minority {
+            self.minority = members;
+            self.deliver(Delivery::View { info, in_log: false });
         }
     }
 
     pub(super) fn view_without_quorum(&self) -> ViewInfo {
         let mut members = vec![self.own_view_member()];
         let last = self.feed.view();
-        members.extend(last.members.iter().filter(|m| self.peers.contains_key(&m.id)).cloned());
+        members.extend(last.members.iter().filter(|m| self.responds(&m.id)).cloned());
         ViewInfo {
             gtid: Gtid { uuid: self.order.tail_state().history, seqno: self.feed.delivered() },
             number: -1,
@@ -409,6 +420,16 @@ impl Engine {
         self.wake_all(false);
     }
 
+    /// This member's server cannot go on, because its data differ, for one: it leaves in good order, so that the others
+    /// need not wait for its vote, and does not come back.
+    pub(crate) fn give_up(&mut self, text: &str) {
+        if !matches!(self.phase, Phase::Running { .. }) {
+            return self.fail(text);
+        }
+        self.given_up.get_or_insert_with(|| text.to_string());
+        self.disconnect();
+    }
+
     /// Leadership goes first, then the vote, then the connections; each bounded.
     pub(super) fn leave_step(&mut self) {
         let Some(began) = self.left_at else { return };
@@ -448,7 +469,7 @@ impl Engine {
         self.deliver(Delivery::View { info, in_log: false });
         self.left_at = None;
         if !matches!(self.phase, Phase::Failed(_)) {
-            self.phase = Phase::Idle;
+            self.phase = self.given_up.take().map_or(Phase::Idle, Phase::Failed);
         }
         self.feed.stop();
         self.desyncs = 0;
