@@ -3,6 +3,7 @@
 # make test    everything: check, build, unit tests, simulator, provider tests, real servers
 # make check   format, clippy, licences and sources of dependencies
 # make soak    members that come and go under load, through the C ABI: SECONDS_EACH=120
+# make mtr     MariaDB's own Galera tests, beside what Galera's library passes: RIVAL=1 runs that as well; T="galera.fk ..."
 # make bench   the provider beside Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
 # make mariadb-11.8  the tests of real servers with Debian 13's MariaDB, in a root of its own: TESTS="daily rejoin"
 # make sim     the simulator: MINUTES=10, SEED=n to replay one history
@@ -44,7 +45,7 @@ down:
 # One after the other, also under `make -j`: the machine is small and the servers' tests measure time.
 test:
 	@start=$$SECONDS; \
-	for step in setup-test check build unit sim-short host servers; do \
+	for step in setup-test check build unit sim-short host servers mtr-short; do \
 		$(MAKE) --no-print-directory $$step || { echo "== make $$step failed"; exit 1; }; \
 	done; \
 	echo; echo "== all tests passed in $$(( (SECONDS - start) / 60 )) min $$(( (SECONDS - start) % 60 )) s"
@@ -87,6 +88,19 @@ servers:
 	$(call say,real servers (some minutes))
 	@$(CARGO) test $(LOCKED) -p lockstep-lab --features servers --test servers -- --test-threads=1
 	@$(CARGO) test $(LOCKED) -p lockstep --features servers --test check_servers
+
+T ?=
+
+.PHONY: mtr mtr-short
+mtr: setup-test
+	$(call say,MariaDB's own tests of Galera)
+	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep
+	@PROVIDER=$(abspath $(TARGET))/release/liblockstep.so scripts/mtr.sh $(T)
+
+mtr-short: setup-test
+	$(call say,MariaDB's own tests of Galera: a few of them)
+	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep
+	@PROVIDER=$(abspath $(TARGET))/release/liblockstep.so scripts/mtr.sh short
 
 SECONDS_EACH ?= 120
 

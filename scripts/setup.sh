@@ -83,6 +83,7 @@ if [ "$purpose" = test ]; then
     need sysbench sysbench
     need prometheus-mysqld-exporter prometheus-mysqld-exporter
     [ -e /usr/lib/galera/libgalera_smm.so ] || packages="$packages galera-4"
+    [ -e /usr/share/mysql/mysql-test/mariadb-test-run.pl ] || packages="$packages mariadb-test"
 fi
 if ! rust_is_recent; then
     if have rustup; then

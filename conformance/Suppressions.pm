@@ -1,0 +1,27 @@
+# Warnings of Lockstep's that MariaDB's tests provoke on purpose. MTR fails a test for any warning in a server's log
+# that it does not expect; for Galera's library the suites' own files (suite.pm, and the tests) list what is expected,
+# in Galera's words. Here are ours, each beside Galera's line for the same event. Nothing else is let through.
+package Suppressions;
+
+use strict;
+use warnings;
+
+push @main::global_suppressions, (
+    # "no nodes coming from prim view, prim not possible"
+    qr(WSREP: the majority is lost: non-Primary),
+    # "Ignoring possible split-brain (allowed by configuration)"
+    qr(WSREP: provider option pc\.ignore_sb has no effect),
+    # "TO isolation error timeout_error"
+    qr(WSREP: a statement of connection \d+ was under way when the majority was lost),
+    # "Backend not supported: foo"
+    qr(WSREP: address 'foo://' has an unknown scheme),
+    # "Invalid backend URI"
+    qr(WSREP: cluster address '.*' does not begin with gcomm://),
+    # "Unknown parameter 'gmcasts.segment'", "Set options returned 7"
+    qr(WSREP: unknown provider option 'gmcasts\.segment'),
+    qr(WSREP: Set options returned 1),
+    # "Inconsistency detected: Inconsistent by consensus on"
+    qr(WSREP: the write-set at seqno \d+ cannot be applied),
+);
+
+1;
