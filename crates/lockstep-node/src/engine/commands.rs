@@ -16,8 +16,6 @@ const LARGE_WINDOW: usize = 8 << 20;
 
 /// The largest entry: what remains of a large write-set when its data have gone ahead in pieces (its keys, mostly).
 const LAST_MAX: usize = 128 << 20;
-/// A server's thread takes what it has seen a little before it hands its write-set in.
-const SEEN_SLACK: Seqno = 2048;
 
 /// A large write-set that is being sent.
 pub(super) struct Large {
@@ -119,7 +117,7 @@ impl Engine {
     /// nothing may be forgotten.
     pub(super) fn lowest_seen(&self) -> Seqno {
         let waiting = self.slots.iter().map(|w| w.seen).chain(self.large.iter().map(|l| l.seen));
-        waiting.filter(|seen| *seen >= 0).min().unwrap_or(Seqno::MAX).min(self.finished() - SEEN_SLACK)
+        waiting.filter(|seen| *seen >= 0).min().unwrap_or(Seqno::MAX).min(self.seen.low(self.finished()))
     }
 
     /// A read that must see all that has been acknowledged by now.

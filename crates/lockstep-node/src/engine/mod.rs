@@ -10,6 +10,7 @@ mod feed;
 mod lag;
 mod peers;
 mod phase;
+mod seen;
 mod transfer;
 
 use crate::api::{Delivery, Level, LocalState, NodeError, Outcome, Tuning};
@@ -118,6 +119,7 @@ pub(crate) struct Engine {
     last_health: Micros,
     told: Option<Health>,
     duties_at: Micros,
+    seen: seen::Seen,
     last_log_trim: Micros,
     /// When it was last said that entries had to go early.
     trimmed_early: Option<Micros>,
@@ -166,6 +168,7 @@ impl Engine {
             last_health: 0,
             told: None,
             duties_at: 0,
+            seen: seen::Seen::default(),
             last_log_trim: 0,
             trimmed_early: None,
             finished,
@@ -316,6 +319,7 @@ impl Engine {
     /// Ends a round: time passes, duties are done, effects come out of the order core, entries are delivered.
     pub(crate) fn round(&mut self, room: bool) {
         self.large_step();
+        self.seen.note(self.now, self.finished());
         self.order.set_finished(self.finished());
         self.order.tick(self.now);
         if self.phase.is_connected() && self.now >= self.duties_at {

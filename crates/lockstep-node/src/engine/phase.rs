@@ -100,6 +100,7 @@ impl Engine {
         self.me.view_uuid = view_uuid;
         self.me.incarnation += 1;
         self.order.renew(self.me.incarnation);
+        self.seen.reset();
         self.leaving = false;
         self.left_at = None;
         self.told = None;
