@@ -20,6 +20,6 @@ pub use config::{ServerConfig, SstMethod, Wsrep, host_port};
 pub use error::{LabError, Result};
 pub use install::{Account, Installation, is_root};
 pub use ports::{free_ports, has_ipv6, is_free};
-pub use process::{children_cpu_time, machine_cpu_time};
+pub use process::{Usage, children_cpu_time, machine_cpu_time};
 pub use server::{ANSWER_TIMEOUT, START_TIMEOUT, STOP_TIMEOUT, Server};
 pub use sysbench::{Load, SYSBENCH_DATABASE, Sysbench};

@@ -68,6 +68,20 @@ impl Session {
         state_of(self.pid).map(|s| s.cpu)
     }
 
+    /// What the process holds now; `None` once it is gone.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let field = |name: &str| -> Option<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        Some(Usage {
+            memory: field("VmRSS:")? * 1024,
+            threads: field("Threads:")?,
+            descriptors: std::fs::read_dir(format!("/proc/{}/fd", self.pid)).ok()?.count() as u64,
+        })
+    }
+
     /// Sends a signal to the process itself.
     pub(crate) fn signal(&self, signal: i32) -> Result<()> {
         send(self.pid, signal)
@@ -106,6 +120,17 @@ fn send(pid: i32, signal: i32) -> Result<()> {
     }
     let source = std::io::Error::last_os_error();
     Err(LabError::Io { what: format!("send signal {signal} to process {pid}"), source })
+}
+
+/// What a process holds of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Memory that is resident, in bytes.
+    pub memory: u64,
+    /// Threads.
+    pub threads: u64,
+    /// Open files, sockets and the like.
+    pub descriptors: u64,
 }
 
 struct ProcessState {
@@ -196,7 +221,10 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(session.ended().is_none());
+        let usage = session.usage().unwrap();
+        assert!(usage.threads == 1 && usage.descriptors >= 3 && usage.memory > 100_000, "{usage:?}");
         session.kill();
+        assert_eq!(session.usage(), None);
         assert!(session.ended().unwrap().contains("signal"), "{:?}", session.ended());
         assert!(members(session.pid()).is_empty());
         assert_eq!(std::fs::read_to_string(&out).unwrap(), "started\n");

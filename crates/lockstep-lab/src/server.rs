@@ -1,6 +1,7 @@
 //! One real server: its files, its process, and what it says of itself.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use crate::client::Client;
 use crate::config::ServerConfig;
 use crate::error::{LabError, Result};
 use crate::install::{Installation, last_lines, run_to_end};
-use crate::process::Session;
+use crate::process::{Session, Usage};
 
 /// How long a session of the lab waits for an answer: longer than anything that works takes, short enough that a
 /// hung cluster fails its test.
@@ -53,6 +54,28 @@ impl Server {
     pub fn cpu_time(&self) -> Result<Duration> {
         let used = self.session.as_ref().and_then(Session::cpu_time);
         used.ok_or_else(|| LabError::Value(format!("server {} does not run", self.name())))
+    }
+
+    /// What the server holds of the machine; an error if it does not run.
+    pub fn usage(&self) -> Result<Usage> {
+        let usage = self.session.as_ref().and_then(Session::usage);
+        usage.ok_or_else(|| LabError::Value(format!("server {} does not run", self.name())))
+    }
+
+    /// What the files of the data directory take on the disk, in bytes.
+    pub fn disk_usage(&self) -> u64 {
+        fn below(dir: &Path) -> u64 {
+            // A file that is gone by now takes nothing.
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            entries
+                .map(|entry| match entry.metadata() {
+                    Ok(meta) if meta.is_dir() => below(&entry.path()),
+                    Ok(meta) => meta.blocks() * 512,
+                    Err(_) => 0,
+                })
+                .sum()
+        }
+        below(&self.datadir())
     }
 
     /// Whether the process runs.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use lockstep_lab::{
-    Cluster, ClusterSpec, Installation, SYSBENCH_DATABASE, Server, Sysbench, children_cpu_time,
+    Cluster, ClusterSpec, Installation, SYSBENCH_DATABASE, Server, Sysbench, Usage, children_cpu_time,
     machine_cpu_time,
 };
 
@@ -101,6 +101,7 @@ fn text(error: lockstep_lab::LabError) -> String {
     error.to_string()
 }
 
+const MIB: f64 = 1_048_576.0;
 /// Clients beyond those of sysbench: ours, and somebody who looks in.
 const SPARE_CONNECTIONS: u32 = 20;
 /// Less than this share of one processor is rest.
@@ -335,6 +336,8 @@ fn measure(
     let used = Clocks::read(contender)?.since(&before);
     let write_sets =
         contender.write_sets()?.zip(sets_before).map(|(after, before)| after.saturating_sub(before));
+    let usage: Vec<Usage> =
+        contender.servers().iter().map(|s| s.usage().map_err(text)).collect::<Result<_, _>>()?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
     let elsewhere = used.machine.saturating_sub(used.servers + used.sysbench);
     Ok(Sample {
@@ -350,6 +353,10 @@ fn measure(
         errors: result.errors,
         cpu_ms_per_transaction: used.servers.as_secs_f64() * 1000.0 / result.transactions.max(1) as f64,
         write_sets,
+        memory_mib: usage.iter().map(|u| u.memory).max().unwrap_or(0) as f64 / MIB,
+        threads_of_server: usage.iter().map(|u| u.threads).max().unwrap_or(0),
+        descriptors: usage.iter().map(|u| u.descriptors).max().unwrap_or(0),
+        disk_mib: contender.servers().iter().map(Server::disk_usage).max().unwrap_or(0) as f64 / MIB,
         elsewhere: elsewhere.as_secs_f64() / (wall.as_secs_f64() * processors).max(1e-9),
     })
 }

@@ -55,6 +55,14 @@ pub(super) struct Sample {
     pub(super) cpu_ms_per_transaction: f64,
     /// Write-sets that the cluster put in order meanwhile.
     pub(super) write_sets: Option<u64>,
+    /// Resident memory of the server that has most, after the step.
+    pub(super) memory_mib: f64,
+    /// Threads of the server that has most.
+    pub(super) threads_of_server: u64,
+    /// Open files and sockets of the server that has most.
+    pub(super) descriptors: u64,
+    /// What the largest data directory takes on the disk.
+    pub(super) disk_mib: f64,
     /// Share of the machine's processor time that went neither to these servers nor to sysbench.
     pub(super) elsewhere: f64,
 }
@@ -152,8 +160,8 @@ impl Report {
         let names = s.providers.iter().map(|p| p.name.len()).max().unwrap_or(0).max(8) + 3;
         writeln!(
             out,
-            "\n{:tests$} {:>7} {:names$} {:>9} {:>9} {:>11}",
-            "test", "threads", " provider", "trx/s", "p95 ms", "CPU ms/trx"
+            "\n{:tests$} {:>7} {:names$} {:>9} {:>9} {:>11} {:>11}",
+            "test", "threads", " provider", "trx/s", "p95 ms", "CPU ms/trx", "elsewhere"
         )?;
         for cell in &self.results {
             for (i, row) in cell.medians.iter().enumerate() {
@@ -163,8 +171,12 @@ impl Report {
                 };
                 writeln!(
                     out,
-                    "{test:tests$} {threads:>7}  {:names$}{:>9.0} {:>9.2} {:>11.3}",
-                    row.provider, row.per_second, row.p95_ms, row.cpu_ms_per_transaction
+                    "{test:tests$} {threads:>7}  {:names$}{:>9.0} {:>9.2} {:>11.3} {:>9.0} %",
+                    row.provider,
+                    row.per_second,
+                    row.p95_ms,
+                    row.cpu_ms_per_transaction,
+                    row.elsewhere * 100.0
                 )?;
             }
             for ratio in &cell.ratios {
@@ -180,7 +192,32 @@ impl Report {
                 )?;
             }
         }
+        self.write_growth(out)?;
         self.write_doubts(out)
+    }
+
+    /// What a server held after the first step and after the last: what grows without an end shows here.
+    fn write_growth(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "\nThe largest server after the first step and after the last:")?;
+        for provider in &self.settings.providers {
+            let mut of = self.samples.iter().filter(|s| s.provider == provider.name);
+            let Some(first) = of.next() else { continue };
+            let last = of.next_back().unwrap_or(first);
+            writeln!(
+                out,
+                "{}: memory {:.0} and {:.0} MiB, disk {:.0} and {:.0} MiB, threads {} and {}, descriptors {} and {}",
+                provider.name,
+                first.memory_mib,
+                last.memory_mib,
+                first.disk_mib,
+                last.disk_mib,
+                first.threads_of_server,
+                last.threads_of_server,
+                first.descriptors,
+                last.descriptors
+            )?;
+        }
+        Ok(())
     }
 
     /// What the reader should know before believing the numbers.
@@ -261,6 +298,10 @@ mod tests {
             errors: 0,
             cpu_ms_per_transaction: 1000.0 / per_second,
             write_sets: Some(write_sets),
+            memory_mib: 100.0 + f64::from(round),
+            threads_of_server: 20,
+            descriptors: 50,
+            disk_mib: 300.0,
             elsewhere: 0.01,
         }
     }
@@ -300,6 +341,7 @@ mod tests {
         assert_eq!(cell.ratios[0].per_second, 600.0 / 400.0);
         let text = report.text();
         assert!(text.contains("1.50"), "{text}");
+        assert!(text.contains("theirs: memory 100 and 102 MiB"), "{text}");
         assert!(!text.contains("Doubtful"), "{text}");
         assert!(report.json().unwrap().contains("\"per_second\": 1.5"));
     }
