@@ -291,6 +291,7 @@ impl Node {
             reactor,
             shared: shared.clone(),
             log_jobs,
+            log_later: Vec::new(),
             logger: config.logger.clone(),
             listen,
             origin: Instant::now(),

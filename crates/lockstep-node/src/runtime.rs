@@ -65,6 +65,8 @@ pub(crate) struct Runtime {
     pub(crate) reactor: Reactor,
     pub(crate) shared: Arc<Shared>,
     pub(crate) log_jobs: Sender<LogJob>,
+    /// For the log, once the round's messages have left.
+    pub(crate) log_later: Vec<LogJob>,
     pub(crate) logger: Logger,
     pub(crate) listen: Address,
     pub(crate) origin: Instant,
@@ -130,9 +132,13 @@ impl Runtime {
             for effect in effects.drain(..) {
                 self.effect(effect);
             }
-            // Those who were woken find their turn in commit order open: deliveries go out in seqno order, too.
-            self.deliver(&mut deliveries);
+            // Whoever is woken takes the processor: first those on whom the other members wait.
             self.reactor.flush();
+            for job in self.log_later.drain(..) {
+                let _ = self.log_jobs.send(job);
+            }
+            self.engine.wake();
+            self.deliver(&mut deliveries);
             self.publish(now, changed);
             if stop {
                 break;
@@ -294,6 +300,8 @@ impl Runtime {
             Input::Desync => self.engine.desync(),
             Input::Resync => self.engine.resync(),
             Input::Causal { id, reply } => {
+                // What it has to see may be waiting for its sync.
+                self.log_later.push(LogJob::Hurry);
                 self.causal.insert(id, reply);
                 self.engine.causal_read(id);
             }
@@ -360,17 +368,17 @@ impl Runtime {
                     let _ = self.reactor.send(conn, kind, &[payload]);
                 }
             }
-            Effect::Write(op) => {
+            Effect::Write { op, may_wait } => {
                 if op.reset.is_some() {
                     self.refresh_hello();
                 }
-                let _ = self.log_jobs.send(LogJob::Write(Box::new(op)));
+                self.log_later.push(LogJob::Write { op: Box::new(op), may_wait });
             }
             Effect::Read { whom, from, max_bytes } => {
-                let _ = self.log_jobs.send(LogJob::Read { whom, from, max_bytes });
+                self.log_later.push(LogJob::Read { whom, from, max_bytes });
             }
             Effect::TrimLog(limits) => {
-                let _ = self.log_jobs.send(LogJob::Trim(limits));
+                self.log_later.push(LogJob::Trim(limits));
             }
             Effect::Dial(address) => {
                 if let Err(error) = self.links.keep(&mut self.reactor, &address) {

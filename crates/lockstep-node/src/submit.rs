@@ -1,12 +1,14 @@
 //! A thread that waits for its place in the log.
 //!
-//! One slot per submission: the waiting thread parks on it, `ls-node` fills it and wakes it once. A slot whose thread
-//! has gone away (disconnected, loss of the majority) is *abandoned*: should the log hold the entry after all, it is
-//! delivered as anybody's.
+//! One slot per submission: the waiting thread parks on it, `ls-node` fills it and wakes it once, at the end of its round:
+//! a thread that is woken takes the processor, and what the other members wait for should have left by then. A slot
+//! whose thread has gone away (disconnected, loss of the majority) is *abandoned*: should the log hold the entry after
+//! all, it is delivered as anybody's.
 
 use crate::api::{Ordered, Outcome};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 /// Why a submission is not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +26,8 @@ pub enum SubmitError {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "as for Outcome")]
 enum Slot {
-    Waiting,
+    /// Not filled yet; the thread, if it has come to wait.
+    Waiting(Option<Thread>),
     Done(Outcome),
     Taken,
 }
@@ -32,7 +35,6 @@ enum Slot {
 #[derive(Debug)]
 pub(crate) struct SubmissionInner {
     slot: Mutex<Slot>,
-    wake: Condvar,
 }
 
 /// A submission under way. Cheap to clone; one thread waits.
@@ -41,7 +43,7 @@ pub struct Submission(pub(crate) Arc<SubmissionInner>);
 
 impl Submission {
     pub(crate) fn new() -> Submission {
-        Submission(Arc::new(SubmissionInner { slot: Mutex::new(Slot::Waiting), wake: Condvar::new() }))
+        Submission(Arc::new(SubmissionInner { slot: Mutex::new(Slot::Waiting(None)) }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Slot> {
@@ -53,25 +55,39 @@ impl Submission {
     ///
     /// Ends in bounded time: the node fills every slot when it loses the majority, disconnects or fails.
     pub fn wait(&self) -> Outcome {
-        let mut slot = self.lock();
         loop {
-            match std::mem::replace(&mut *slot, Slot::Taken) {
-                Slot::Done(outcome) => return outcome,
-                Slot::Taken => return Outcome::Unknown,
-                Slot::Waiting => *slot = Slot::Waiting,
+            if let Some(outcome) = self.take_or_register() {
+                return outcome;
             }
-            slot = self.0.wake.wait(slot).unwrap_or_else(|poisoned| poisoned.into_inner());
+            std::thread::park();
         }
     }
 
     /// As [`Submission::wait`], for no longer than this: `None` where it is still under way.
     pub fn wait_for(&self, patience: Duration) -> Option<Outcome> {
-        let slot = self.lock();
-        let waiting = |slot: &mut Slot| matches!(slot, Slot::Waiting);
-        let result = self.0.wake.wait_timeout_while(slot, patience, waiting);
-        let (slot, late) = result.unwrap_or_else(|poisoned| poisoned.into_inner());
-        drop(slot);
-        (!late.timed_out()).then(|| self.wait())
+        let until = Instant::now() + patience;
+        loop {
+            if let Some(outcome) = self.take_or_register() {
+                return Some(outcome);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            std::thread::park_timeout(left);
+        }
+    }
+
+    /// What it was filled with; else whoever fills it will unpark this thread.
+    fn take_or_register(&self) -> Option<Outcome> {
+        let mut slot = self.lock();
+        match std::mem::replace(&mut *slot, Slot::Taken) {
+            Slot::Done(outcome) => return Some(outcome),
+            Slot::Taken => return Some(Outcome::Unknown),
+            Slot::Waiting(Some(thread)) => *slot = Slot::Waiting(Some(thread)),
+            Slot::Waiting(None) => *slot = Slot::Waiting(Some(std::thread::current())),
+        }
+        None
     }
 
     /// Nobody waits for it: in its place it is delivered as anybody's.
@@ -82,12 +98,13 @@ impl Submission {
     /// Fills the slot and wakes its thread. `false` where it was filled before.
     fn fill(&self, outcome: Outcome) -> bool {
         let mut slot = self.lock();
-        if !matches!(*slot, Slot::Waiting) {
-            return false;
-        }
+        let Slot::Waiting(thread) = &mut *slot else { return false };
+        let thread = thread.take();
         *slot = Slot::Done(outcome);
         drop(slot);
-        self.0.wake.notify_one();
+        if let Some(thread) = thread {
+            thread.unpark();
+        }
         true
     }
 
@@ -96,16 +113,14 @@ impl Submission {
         Filler(self.clone())
     }
 
-    /// As [`Submission::fill`] for an entry in its place; gives the entry back where nobody waits for it.
-    fn order(&self, ordered: Ordered) -> Result<(), Box<Ordered>> {
+    /// As [`Submission::fill`] for an entry in its place, but leaves the waking to the caller: returns the thread, if it
+    /// waits already. Gives the entry back where nobody waits for it.
+    fn order(&self, ordered: Ordered) -> Result<Option<Thread>, Box<Ordered>> {
         let mut slot = self.lock();
-        if !matches!(*slot, Slot::Waiting) {
-            return Err(Box::new(ordered));
-        }
+        let Slot::Waiting(thread) = &mut *slot else { return Err(Box::new(ordered)) };
+        let thread = thread.take();
         *slot = Slot::Done(Outcome::Ordered(ordered));
-        drop(slot);
-        self.0.wake.notify_one();
-        Ok(())
+        Ok(thread)
     }
 }
 
@@ -119,7 +134,9 @@ impl Filler {
         self.0.fill(outcome)
     }
 
-    pub(crate) fn order(&self, ordered: Ordered) -> Result<(), Box<Ordered>> {
+    /// Fills the slot with an entry in its place. The caller has to unpark the thread that it returns.
+    #[must_use = "the thread that waits is to be woken"]
+    pub(crate) fn order(&self, ordered: Ordered) -> Result<Option<Thread>, Box<Ordered>> {
         self.0.order(ordered)
     }
 }

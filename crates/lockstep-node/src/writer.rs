@@ -6,10 +6,20 @@ use lockstep_core::order::WriteOp;
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Reset, Vote};
 use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+/// How long a sync that nobody waits for may wait for more to come.
+pub(crate) const SYNC_WAIT: Duration = Duration::from_millis(2);
 
 /// What `ls-node` asks for.
 pub(crate) enum LogJob {
-    Write(Box<WriteOp>),
+    Write {
+        op: Box<WriteOp>,
+        /// Nobody waits for its sync: it may share one with what comes within [`SYNC_WAIT`].
+        may_wait: bool,
+    },
+    /// Somebody waits after all.
+    Hurry,
     Read {
         whom: ReadFor,
         from: Index,
@@ -74,7 +84,16 @@ pub(crate) fn to_log(op: WriteOp, commit_hint: Index) -> lockstep_log::WriteOp {
 }
 
 /// Runs until `Stop`, or until nobody asks any more.
-pub(crate) fn run<D: Disk>(mut log: Log<D>, jobs: Receiver<LogJob>, answer: impl Fn(Vec<LogDone>)) {
+pub(crate) fn run<D: Disk>(log: Log<D>, jobs: Receiver<LogJob>, answer: impl Fn(Vec<LogDone>)) {
+    serve(log, jobs, SYNC_WAIT, answer);
+}
+
+fn serve<D: Disk>(
+    mut log: Log<D>,
+    jobs: Receiver<LogJob>,
+    sync_wait: Duration,
+    answer: impl Fn(Vec<LogDone>),
+) {
     let mut hint = 0;
     let mut failed = false;
     while let Ok(first) = jobs.recv() {
@@ -82,10 +101,13 @@ pub(crate) fn run<D: Disk>(mut log: Log<D>, jobs: Receiver<LogJob>, answer: impl
         let mut reads = Vec::new();
         let mut ticket = None;
         let mut stop = false;
+        // Until when the sync may wait.
+        let mut patience = Some(Instant::now() + sync_wait);
         let mut next = Some(first);
         while let Some(job) = next {
             match job {
-                LogJob::Write(op) if !failed => {
+                LogJob::Write { op, may_wait } if !failed => {
+                    patience = patience.filter(|_| may_wait);
                     let number = op.ticket;
                     match log.write(to_log(*op, hint)) {
                         Ok(()) => ticket = Some(number),
@@ -95,13 +117,23 @@ pub(crate) fn run<D: Disk>(mut log: Log<D>, jobs: Receiver<LogJob>, answer: impl
                         }
                     }
                 }
-                LogJob::Write(_) => {}
-                LogJob::Read { whom, from, max_bytes } => reads.push((whom, from, max_bytes)),
+                LogJob::Write { .. } => {}
+                LogJob::Hurry => patience = None,
+                LogJob::Read { whom, from, max_bytes } => {
+                    patience = None;
+                    reads.push((whom, from, max_bytes));
+                }
                 LogJob::Trim(limits) => trim(&mut log, limits, &mut done),
                 LogJob::Hint(index) => hint = index,
-                LogJob::Stop => stop = true,
+                LogJob::Stop => {
+                    patience = None;
+                    stop = true;
+                }
             }
-            next = jobs.try_recv().ok();
+            next = match patience.filter(|_| ticket.is_some() && !failed) {
+                None => jobs.try_recv().ok(),
+                Some(until) => jobs.recv_timeout(until.saturating_duration_since(Instant::now())).ok(),
+            };
         }
         if let Some(number) = ticket.filter(|_| !failed) {
             match log.sync() {
@@ -171,6 +203,75 @@ fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_core::{EntryKind, ProposalId};
+    use lockstep_log::{MemDisk, Options};
+    use std::sync::mpsc::{self, Sender};
+
+    fn start(sync_wait: Duration) -> (Sender<LogJob>, Receiver<u64>) {
+        let (log, _) = Log::open(MemDisk::new(), Options::default(), &mut |_| Ok(())).unwrap();
+        let (jobs, work) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
+        let answer = move |done: Vec<LogDone>| {
+            for done in done {
+                if let LogDone::Written(ticket) = done {
+                    tell.send(ticket).unwrap();
+                }
+            }
+        };
+        std::thread::spawn(move || serve(log, work, sync_wait, answer));
+        (jobs, told)
+    }
+
+    fn write(ticket: u64, may_wait: bool) -> LogJob {
+        let entry = Entry {
+            index: ticket,
+            term: 1,
+            kind: EntryKind::Noop,
+            seqno: 0,
+            proposal: ProposalId::default(),
+            time: 0,
+            payload: bytes::Bytes::new(),
+        };
+        let op = WriteOp {
+            ticket,
+            reset: None,
+            truncate_from: None,
+            roll: None,
+            entries: vec![entry],
+            vote: None,
+        };
+        LogJob::Write { op: Box::new(op), may_wait }
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+    const SHORT: Duration = Duration::from_millis(30);
+
+    #[test]
+    fn what_nobody_waits_for_is_synced_all_the_same_and_not_at_once() {
+        let (jobs, told) = start(SHORT);
+        let began = Instant::now();
+        jobs.send(write(1, true)).unwrap();
+        assert_eq!(told.recv_timeout(LONG), Ok(1));
+        assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn company_and_hurry_end_the_wait() {
+        // Would not end by itself while this test runs.
+        let (jobs, told) = start(10 * LONG);
+        jobs.send(write(1, true)).unwrap();
+        assert!(told.recv_timeout(SHORT).is_err());
+        jobs.send(write(2, false)).unwrap();
+        assert_eq!(told.recv_timeout(LONG), Ok(2), "one sync for both");
+        jobs.send(write(3, true)).unwrap();
+        jobs.send(write(4, true)).unwrap();
+        assert!(told.recv_timeout(SHORT).is_err());
+        jobs.send(LogJob::Hurry).unwrap();
+        assert_eq!(told.recv_timeout(LONG), Ok(4));
+        jobs.send(write(5, true)).unwrap();
+        jobs.send(LogJob::Stop).unwrap();
+        assert_eq!(told.recv_timeout(LONG), Ok(5), "the last ones are not forgotten");
+    }
 
     #[test]
     fn the_log_keeps_its_size_and_the_young_up_to_its_greatest_size() {

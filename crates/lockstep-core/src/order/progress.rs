@@ -60,8 +60,10 @@ pub(super) struct Progress {
     pub(super) context_sent: (u64, Micros),
     /// The last context that came back.
     pub(super) context_heard: u64,
-    /// The highest commit index that it was told.
+    /// The highest commit index that it was told, or can count for itself.
     pub(super) commit_told: Index,
+    /// The last entry that it proposed: its server waits for that to be committed.
+    pub(super) proposed: Index,
     /// What it was told of our own disk.
     pub(super) persisted_told: Index,
     /// No longer a member, from this entry on, and until when we still tell it so.
@@ -86,6 +88,7 @@ impl Progress {
             context_sent: (0, 0),
             context_heard: 0,
             commit_told: 0,
+            proposed: 0,
             persisted_told: 0,
             leaving: None,
         }

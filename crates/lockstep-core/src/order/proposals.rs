@@ -250,8 +250,13 @@ impl Order {
                 refused = true;
                 continue;
             }
-            if self.place(kind, id, payload).is_err() {
-                break;
+            match self.place(kind, id, payload) {
+                Ok(index) => {
+                    if let Some(peer) = self.peers.get_mut(&from) {
+                        peer.proposed = index;
+                    }
+                }
+                Err(_) => break,
             }
         }
         if refused {

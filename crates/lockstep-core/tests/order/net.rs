@@ -329,8 +329,25 @@ impl Net {
         }
     }
 
-    /// Delivers and drains until nobody has anything to say.
+    /// Delivers and drains until nobody has anything to say, not even a leader that keeps the news of a commit for a
+    /// moment.
     pub(crate) fn settle(&mut self) {
+        self.quiet();
+        let soon = self.now + 1_000;
+        let waits = |node: &Node, now: Micros| {
+            node.up && node.order.role() == Role::Leader && (now + 1..=soon).contains(&node.order.deadline())
+        };
+        if self.nodes.values().any(|node| waits(node, self.now)) {
+            for node in self.nodes.values_mut().filter(|node| waits(node, self.now)) {
+                node.order.tick(soon);
+            }
+            self.now = soon;
+            self.quiet();
+        }
+    }
+
+    /// As [`Net::settle`], but no time passes.
+    pub(crate) fn quiet(&mut self) {
         for _ in 0..10_000 {
             let ids: Vec<usize> = self.nodes.keys().copied().collect();
             let mut any = false;

@@ -259,6 +259,34 @@ fn an_origin_counts_the_leaders_disk() {
     assert_eq!(net.order(1).commit(), last - 1, "the origin's ack has not arrived");
 }
 
+/// Who waits for nothing of its own hears of a commit with the next entries, or after a moment; an origin at once.
+#[test]
+fn news_of_a_commit_waits_for_company_but_not_long() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.propose(1, "x");
+    net.quiet();
+    let x = net.order(1).commit();
+    assert_eq!(x, net.order(1).last_index());
+    assert_eq!([net.order(2).commit(), net.order(3).commit()], [x - 1; 2], "no message was worth it");
+    net.propose(1, "y");
+    net.quiet();
+    assert_eq!([net.order(2).commit(), net.order(3).commit()], [x; 2], "the next entry brought it");
+    let now = net.now;
+    assert!((1..=1_000).contains(&(net.order(1).deadline() - now)));
+    net.settle();
+    assert_eq!(
+        [net.order(2).commit(), net.order(3).commit()],
+        [x + 1; 2],
+        "nothing came that could bring it"
+    );
+    net.propose(2, "z");
+    net.quiet();
+    assert_eq!(net.order(2).commit(), x + 2);
+    assert_eq!(net.order(2).outstanding().0, 0);
+}
+
 #[test]
 fn a_round_makes_one_write_and_one_message_a_peer() {
     let mut net = Net::new(3);

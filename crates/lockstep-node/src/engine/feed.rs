@@ -418,7 +418,10 @@ impl Engine {
         let ordered = match own.then(|| self.take_slot(entry.proposal.number)).flatten() {
             None => ordered,
             Some(submission) => match submission.order(ordered) {
-                Ok(()) => return,
+                Ok(thread) => {
+                    self.woken.extend(thread);
+                    return;
+                }
                 Err(ordered) => *ordered,
             },
         };

@@ -11,6 +11,7 @@ mod lag;
 mod peers;
 mod phase;
 mod seen;
+mod sync;
 mod transfer;
 
 use crate::api::{Delivery, Level, LocalState, NodeError, Outcome, Tuning};
@@ -58,8 +59,9 @@ pub(crate) enum ReadFor {
 pub(crate) enum Effect {
     /// A frame to a connected peer.
     Send { to: MemberId, kind: u8, payload: Bytes },
-    /// To the log, in this order; answered by [`Engine::written`].
-    Write(WriteOp),
+    /// To the log, in this order; answered by [`Engine::written`]. With `may_wait`, nobody waits for its sync: see
+    /// [`sync`].
+    Write { op: WriteOp, may_wait: bool },
     /// Entries from the log; answered by [`Engine::read`].
     Read { whom: ReadFor, from: Index, max_bytes: usize },
     /// Whole segments of the log may go.
@@ -127,6 +129,16 @@ pub(crate) struct Engine {
     finished: Arc<AtomicI64>,
     effects: Vec<Effect>,
     deliveries: Vec<Delivery>,
+    /// Threads whose submissions have their places, in the order of seqnos.
+    woken: Vec<std::thread::Thread>,
+    late: sync::LateSyncs,
+}
+
+/// Should the engine go down in the middle of a round: whoever has an answer gets to see it.
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.woken.iter().for_each(std::thread::Thread::unpark);
+    }
 }
 
 impl Engine {
@@ -174,6 +186,8 @@ impl Engine {
             finished,
             effects: Vec::new(),
             deliveries: Vec::new(),
+            woken: Vec::new(),
+            late: sync::LateSyncs::default(),
         }
     }
 
@@ -301,6 +315,7 @@ impl Engine {
 
     /// Everything up to this ticket is on the disk.
     pub(crate) fn written(&mut self, ticket: u64) {
+        self.sync_done(ticket);
         self.order.written(self.now, ticket);
     }
 
@@ -354,7 +369,8 @@ impl Engine {
                 }
                 Output::Write(op) => {
                     self.feed.follow(&op);
-                    self.effects.push(Effect::Write(op));
+                    let may_wait = self.let_sync_wait(&op);
+                    self.effects.push(Effect::Write { op, may_wait });
                 }
                 Output::Fetch { to, from, max_bytes } => {
                     self.effects.push(Effect::Read { whom: ReadFor::Peer(to), from, max_bytes });
@@ -444,6 +460,14 @@ impl Engine {
         }
         self.order.log_trimmed(first);
         self.feed.forget_below(first);
+    }
+
+    /// Wakes the threads whose submissions have their places: the last thing in a round. They find their turn in commit
+    /// order open, for it is the order in which they are woken.
+    pub(crate) fn wake(&mut self) {
+        for thread in self.woken.drain(..) {
+            thread.unpark();
+        }
     }
 
     /// Effects and deliveries since the last call.

@@ -1,0 +1,130 @@
+//! Whose sync does a commit wait for? For those of a majority, and for the origin's own, for a server is handed only what
+//! its own log has. In a group of three with one writer that is two of three disks: the third member's sync makes
+//! nobody's commit earlier, so it may wait a moment for more to come together. That halves its work, and where members
+//! share a disk or processors, the others' commits get faster.
+//!
+//! Who is *needed* for an entry is a matter of order: the leader, the origin, then the others as they follow the leader in
+//! the order of ids, those who are not connected left out; as many as make a majority. Nothing depends on members
+//! agreeing about it: who is wrong syncs a moment sooner or later than it had to. And who finds that an entry was not
+//! committed when its own late sync was done, because one of those disks is slow or gone, waits no more for a while.
+
+use super::{Engine, Micros};
+use crate::writer::SYNC_WAIT;
+use lockstep_core::order::WriteOp;
+use lockstep_core::{Entry, EntryKind, Index, MemberId};
+
+/// How long a member that was needed after all does not wait.
+const EAGER: Micros = 1_000_000;
+
+/// Syncs that were told that they may wait.
+#[derive(Debug, Default)]
+pub(super) struct LateSyncs {
+    /// The first of those under way: its ticket, the first entry, and since when.
+    under_way: Option<(u64, Index, Micros)>,
+    eager_until: Micros,
+}
+
+/// Whether `me` is among those whose syncs are waited for. `voters` ascend; `up` says who is there.
+fn is_needed(
+    me: MemberId,
+    leader: MemberId,
+    origin: MemberId,
+    voters: &[MemberId],
+    up: impl Fn(&MemberId) -> bool,
+) -> bool {
+    if me == leader || me == origin {
+        return true;
+    }
+    let majority = voters.len() / 2 + 1;
+    let voting = |id: &MemberId| voters.contains(id);
+    let first = voting(&leader) as usize + (origin != leader && voting(&origin)) as usize;
+    let at = voters.partition_point(|id| *id <= leader);
+    let others = voters[at..].iter().chain(&voters[..at]).filter(|id| **id != leader && **id != origin);
+    others.filter(|id| **id == me || up(id)).take(majority.saturating_sub(first)).any(|id| *id == me)
+}
+
+impl Engine {
+    /// Whether the sync of this write may wait.
+    pub(super) fn let_sync_wait(&mut self, op: &WriteOp) -> bool {
+        let may_wait =
+            self.now >= self.late.eager_until && self.causal.is_empty() && self.nobody_waits_for(op);
+        if let (true, None, Some(first)) = (may_wait, self.late.under_way, op.entries.first()) {
+            self.late.under_way = Some((op.ticket, first.index, self.now));
+        }
+        may_wait
+    }
+
+    /// Everything up to this ticket is on the disk: was it missed?
+    pub(super) fn sync_done(&mut self, ticket: u64) {
+        let Some((_, first, since)) = self.late.under_way.take_if(|(late, ..)| *late <= ticket) else {
+            return;
+        };
+        let waited = self.now.saturating_sub(since) >= SYNC_WAIT.as_micros() as Micros;
+        if waited && self.order.commit() < first {
+            self.late.eager_until = self.now + EAGER;
+        }
+    }
+
+    fn nobody_waits_for(&self, op: &WriteOp) -> bool {
+        let plain =
+            op.reset.is_none() && op.truncate_from.is_none() && op.roll.is_none() && op.vote.is_none();
+        let Some(leader) = self.order.leader().filter(|_| plain && self.phase.is_primary()) else {
+            return false;
+        };
+        if op.entries.is_empty() {
+            return false;
+        }
+        let voters: Vec<MemberId> = self.order.membership().voters().collect();
+        let needed = |entry: &Entry| {
+            let data = matches!(entry.kind, EntryKind::WriteSet | EntryKind::Trim);
+            !data
+                || is_needed(self.me.id, leader, entry.proposal.member, &voters, |id| {
+                    self.peers.contains_key(id)
+                })
+        };
+        !op.entries.iter().any(needed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_core::Uuid;
+
+    fn id(n: u8) -> MemberId {
+        Uuid([n; 16])
+    }
+
+    fn needed(members: u8, leader: u8, origin: u8, down: &[u8]) -> Vec<u8> {
+        let voters: Vec<MemberId> = (1..=members).map(id).collect();
+        let up = |other: &MemberId| !down.iter().any(|n| id(*n) == *other);
+        (1..=members).filter(|me| is_needed(id(*me), id(leader), id(origin), &voters, up)).collect()
+    }
+
+    #[test]
+    fn those_whose_disks_make_the_majority_are_needed_and_the_origin() {
+        assert_eq!(needed(3, 1, 1, &[]), [1, 2]);
+        assert_eq!(needed(3, 3, 3, &[]), [1, 3]);
+        assert_eq!(needed(3, 1, 3, &[]), [1, 3]);
+        assert_eq!(needed(5, 4, 4, &[]), [1, 4, 5]);
+        assert_eq!(needed(5, 4, 1, &[]), [1, 4, 5]);
+        assert_eq!(needed(5, 4, 3, &[]), [3, 4, 5]);
+        assert_eq!(needed(2, 1, 1, &[]), [1, 2]);
+        assert_eq!(needed(1, 1, 1, &[]), [1]);
+    }
+
+    #[test]
+    fn the_next_one_stands_in_for_one_that_is_away() {
+        // 2 itself cannot know that it is away.
+        assert_eq!(needed(3, 1, 1, &[2]), [1, 2, 3]);
+        assert_eq!(needed(5, 1, 1, &[2, 3]), [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_learner_is_needed_for_its_own_only() {
+        let voters = [id(1), id(2), id(3)];
+        assert!(!is_needed(id(9), id(1), id(1), &voters, |_| true));
+        assert!(is_needed(id(9), id(1), id(9), &voters, |_| true));
+        assert!(is_needed(id(2), id(1), id(9), &voters, |_| true), "the learner's disk makes no majority");
+    }
+}
