@@ -23,7 +23,7 @@ fail() {
 }
 
 [ "$(id -u)" = 0 ] || fail "only root may change the root directory of a process: run this with sudo"
-for tool in unshare chroot ip; do
+for tool in unshare chroot flock ip; do
     command -v "$tool" >/dev/null || fail "the program $tool is missing (Debian: util-linux, coreutils, iproute2)"
 done
 
@@ -47,6 +47,9 @@ if [ ! -e "$root/usr/sbin/mariadbd" ]; then
 fi
 say "$(chroot "$root" mariadbd --version)"
 
+exec 9>"$root/lockstep.lock"
+flock -n 9 || fail "another run uses $root: wait for it, or name another directory by LOCKSTEP_DEBIAN_13"
+
 say "building"
 (cd "$here" && cargo build --quiet --locked --release -p lockstep-wsrep)
 tests=$(cd "$here" && cargo test --quiet --locked -p lockstep-lab --features servers --test servers --no-run \
@@ -60,9 +63,14 @@ galera) ;;
 *) fail "LOCKSTEP_TEST_PROVIDER is lockstep or galera here" ;;
 esac
 
-# The processes die with the first one of their namespace, the mounts with the last.
+# The processes die with the first one of their namespace, the mounts with the last. So does the shell that would remove
+# the servers' files, hence this.
+clean() { [ -n "${LOCKSTEP_LAB_KEEP:-}" ] || rm -rf "$root"/var/tmp/lockstep-*; }
+trap clean EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 # shellcheck disable=SC2016 # expanded by the inner shell
-exec unshare --mount --pid --net --fork --kill-child sh -euc '
+unshare --mount --pid --net --fork --kill-child sh -euc '
     root=$1 provider=$2 tests=$3
     shift 3
     ip link set lo up
