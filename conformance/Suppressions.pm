@@ -20,6 +20,8 @@ push @main::global_suppressions, (
     # "Unknown parameter 'gmcasts.segment'", "Set options returned 7"
     qr(WSREP: unknown provider option 'gmcasts\.segment'),
     qr(WSREP: Set options returned 1),
+    # "Requesting state transfer failed"
+    qr(WSREP: the server could not prepare for a state transfer),
     # "Inconsistency detected: Inconsistent by consensus on"
     qr(WSREP: the write-set at seqno \d+ cannot be applied),
 );

@@ -48,6 +48,15 @@ fn server_keeps_gtids() -> bool {
     }
 }
 
+/// `wsrep_node_address` and `base_host` may be an IPv6 address alone, as with Galera: in a place of its own it needs no
+/// brackets.
+fn with_brackets(host: String) -> String {
+    match host.parse::<std::net::Ipv6Addr>() {
+        Ok(_) => format!("[{host}]"),
+        Err(_) => host,
+    }
+}
+
 /// Node names, addresses and directories, as `init` got them.
 #[derive(Clone, Default)]
 pub(crate) struct Names {
@@ -184,7 +193,7 @@ impl Provider {
             self.settings.with(|options| (options.text("base_host"), options.port(), options.listen()));
         let bad = |what: &str, error: &dyn std::fmt::Display| NodeError::Setup(format!("{what}: {error}"));
         let listen = Address::parse(&listen, port).map_err(|e| bad("gmcast.listen_addr", &e))?;
-        let given = if host.is_empty() { self.names.address.clone() } else { host };
+        let given = with_brackets(if host.is_empty() { self.names.address.clone() } else { host });
         if given.is_empty() {
             let host = if listen.is_wildcard() { "127.0.0.1".into() } else { listen.to_string() };
             let own = Address::parse(&host, listen.port).map_err(|e| bad("gmcast.listen_addr", &e))?;
@@ -274,7 +283,7 @@ impl Provider {
             ));
         }
         if bootstrap && !self.state_file.get().safe_to_bootstrap {
-            return Err("it may not be safe to bootstrap the cluster from this member: it was not the last one to \
+            return Err("It may not be safe to bootstrap the cluster from this node: it was not the last one to \
                         leave the cluster and may not have all that was committed. Start the others without \
                         --wsrep-new-cluster: a majority of them goes on by itself. To force it nevertheless, set \
                         safe_to_bootstrap to 1 in grastate.dat"
@@ -371,5 +380,19 @@ impl Provider {
             }
         }
         status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_brackets;
+
+    #[test]
+    fn an_ipv6_address_alone_is_a_host() {
+        for (given, taken) in
+            [("::1", "[::1]"), ("[::1]:4567", "[::1]:4567"), ("db1", "db1"), ("10.0.0.1:7", "10.0.0.1:7")]
+        {
+            assert_eq!(with_brackets(given.into()), taken);
+        }
     }
 }
