@@ -399,6 +399,24 @@ impl Node {
         delivery
     }
 
+    /// Loss of the majority and failure of the node overtake what waits. A thread that cannot go on with the delivery
+    /// in its hands (paused, or others come first) looks here from time to time; what it gets is to be handled first.
+    /// `alone`: the one in its hands is to be handled alone. [`Node::handled`] is called only for one that is not.
+    pub fn overtaking(&self, alone: bool) -> Option<Delivery> {
+        self.overtakes().then(|| self.shared.deliveries.overtaking(alone)).flatten()
+    }
+
+    /// Whether something overtakes what has been taken.
+    pub fn overtakes(&self) -> bool {
+        self.shared.deliveries.overtakes()
+    }
+
+    /// Whether the majority was lost after a delivery was taken: one that is to be handled alone waits until it is
+    /// back, [`Delivery::Synced`] is void.
+    pub fn is_held(&self) -> bool {
+        self.shared.deliveries.is_held()
+    }
+
     /// What [`Node::next`] returned last that is not a write-set has been handled: others may be taken.
     pub fn handled(&self) {
         self.shared.deliveries.handled();
@@ -462,6 +480,7 @@ impl Node {
     pub fn state_received(&self, result: Result<Gtid, i32>) {
         if let Ok(gtid) = &result {
             self.shared.finished.store(gtid.seqno, Ordering::Release);
+            self.shared.deliveries.filled();
         }
         self.push(Input::StateReceived(result));
     }

@@ -1,27 +1,43 @@
 //! What waits to be taken by the front end's threads.
+//!
+//! First in, first out, with one exception: that the majority is lost, and that the node has failed, a server must
+//! hear at once, however far behind it is. Such deliveries overtake. What they overtake stays, for it is committed:
+//! write-sets go on being applied; whatever would make the server believe that it is Primary again is held back until
+//! it is.
 
-use crate::api::Delivery;
+use crate::api::{Delivery, ViewInfo, ViewStatus};
+use lockstep_core::Seqno;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 #[derive(Default)]
 struct Inner {
+    /// What overtakes.
+    urgent: VecDeque<Delivery>,
     items: VecDeque<Delivery>,
     closed: bool,
     /// One that is to be handled alone has been taken, and is not handled yet.
     alone: bool,
+    /// That one is a Primary view.
+    in_hand: bool,
+    /// The last view that the server was shown, or will be from `urgent`, is a Primary one.
+    primary: bool,
     waiting: usize,
 }
 
-/// First in, first out; many takers. Its length is bounded by its one filler, which stops at [`Deliveries::full`].
+/// Many takers; its length is bounded by its one filler, which stops at [`Deliveries::full`].
 #[derive(Default)]
 pub(crate) struct Deliveries {
     inner: Mutex<Inner>,
     wake: Condvar,
     len: AtomicUsize,
     bytes: AtomicUsize,
+    /// Something overtakes: who waits with a delivery in its hands looks at this.
+    overtakes: AtomicBool,
+    /// There is no majority: see [`Deliveries::is_held`].
+    held: AtomicBool,
 }
 
 /// Beyond this many the engine stops delivering: the rest stays in the log.
@@ -36,6 +52,86 @@ fn size(delivery: &Delivery) -> usize {
     }
 }
 
+/// Its seqno, where it takes one.
+fn seqno(delivery: &Delivery) -> Option<Seqno> {
+    match delivery {
+        Delivery::Ordered(ordered) => Some(ordered.seqno),
+        Delivery::View { info, in_log: true } => Some(info.gtid.seqno),
+        _ => None,
+    }
+}
+
+/// A view that tells the server where it stands: Primary, and no entry of the log.
+fn is_position(delivery: &Delivery) -> bool {
+    matches!(delivery, Delivery::View { info, in_log: false } if info.status == ViewStatus::Primary)
+}
+
+impl Inner {
+    /// Adds one, in its place.
+    fn add(&mut self, delivery: Delivery, held: &mut bool) {
+        match delivery {
+            Delivery::View { info, in_log: false } => match info.status {
+                ViewStatus::NonPrimary => self.lose(info, held),
+                ViewStatus::Primary => self.regain(info, held),
+                ViewStatus::Disconnected => {
+                    // Nothing of these has a place in the order, and nobody wants them any more.
+                    self.items.retain(|item| seqno(item).is_some());
+                    self.urgent.retain(|item| !is_position(item));
+                    *held = false;
+                    self.items.push_back(Delivery::View { info, in_log: false });
+                }
+            },
+            Delivery::Failed(_) | Delivery::StateFailed(_) => self.urgent.push_back(delivery),
+            other => self.items.push_back(other),
+        }
+    }
+
+    /// The majority is lost. A server that has not been shown a Primary view has nothing to learn from that.
+    fn lose(&mut self, info: ViewInfo, held: &mut bool) {
+        *held = true;
+        self.items.retain(|item| !is_position(item) && !matches!(item, Delivery::Synced));
+        // What was not taken of an earlier change for the better is void, too.
+        self.urgent.retain(|item| !is_position(item));
+        if std::mem::take(&mut self.primary) || self.in_hand {
+            self.urgent.push_back(Delivery::View { info, in_log: false });
+        }
+    }
+
+    /// There is a majority: the view at the position goes in front of what waits, and says how far that is.
+    fn regain(&mut self, mut info: ViewInfo, held: &mut bool) {
+        *held = false;
+        if self.items.iter().any(|item| matches!(item, Delivery::Connected(_))) {
+            self.items.push_back(Delivery::View { info, in_log: false });
+            return;
+        }
+        // A view of the log that waits does the same in its place; this one's members are those after it.
+        if self.items.iter().any(|item| matches!(item, Delivery::View { in_log: true, .. })) {
+            return;
+        }
+        if let Some(next) = self.items.iter().find_map(seqno) {
+            info.gtid.seqno = next - 1;
+        }
+        self.urgent.push_back(Delivery::View { info, in_log: false });
+    }
+
+    /// Whether the first one waits for a majority.
+    fn waits(&self) -> bool {
+        match self.items.front() {
+            Some(Delivery::View { info, .. }) => info.status == ViewStatus::Primary,
+            Some(Delivery::Synced | Delivery::Donate { .. }) => true,
+            _ => false,
+        }
+    }
+
+    fn took(&mut self, delivery: &Delivery) {
+        self.alone = !matches!(delivery, Delivery::Ordered(_) | Delivery::Closed);
+        if let Delivery::View { info, .. } = delivery {
+            self.in_hand = info.status == ViewStatus::Primary;
+            self.primary &= self.in_hand;
+        }
+    }
+}
+
 impl Deliveries {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -43,11 +139,12 @@ impl Deliveries {
 
     pub(crate) fn open(&self) {
         let mut inner = self.lock();
-        inner.items.clear();
+        let waiting = inner.waiting;
+        *inner = Inner { waiting, ..Inner::default() };
         self.bytes.store(0, Ordering::Relaxed);
-        inner.closed = false;
-        inner.alone = false;
         self.len.store(0, Ordering::Relaxed);
+        self.overtakes.store(false, Ordering::Release);
+        self.held.store(false, Ordering::Release);
     }
 
     /// Adds a batch: one lock, and no more wake-ups than items.
@@ -57,10 +154,22 @@ impl Deliveries {
         }
         let mut inner = self.lock();
         let n = batch.len();
+        let plain = batch.iter().all(|d| matches!(d, Delivery::Ordered(_)));
         self.bytes.fetch_add(batch.iter().map(size).sum(), Ordering::Relaxed);
-        inner.items.extend(batch.drain(..));
+        let mut wake = n.min(inner.waiting);
+        if plain {
+            inner.items.extend(batch.drain(..));
+        } else {
+            let mut held = self.held.load(Ordering::Relaxed);
+            for delivery in batch.drain(..) {
+                inner.add(delivery, &mut held);
+            }
+            self.held.store(held, Ordering::Release);
+            self.overtakes.store(!inner.urgent.is_empty(), Ordering::Release);
+            // What was held may be handed out now.
+            wake = inner.waiting;
+        }
         self.len.store(inner.items.len(), Ordering::Relaxed);
-        let wake = n.min(inner.waiting);
         drop(inner);
         for _ in 0..wake {
             self.wake.notify_one();
@@ -70,12 +179,16 @@ impl Deliveries {
     /// Ends it: what is in it is still taken, then everyone gets [`Delivery::Closed`].
     pub(crate) fn close(&self) {
         self.lock().closed = true;
+        self.held.store(false, Ordering::Release);
         self.wake.notify_all();
     }
 
     /// What was taken last and is to be handled alone has been.
     pub(crate) fn handled(&self) {
-        self.lock().alone = false;
+        let mut inner = self.lock();
+        inner.alone = false;
+        inner.primary |= std::mem::take(&mut inner.in_hand);
+        drop(inner);
         self.wake.notify_all();
     }
 
@@ -96,20 +209,59 @@ impl Deliveries {
         self.len() >= LIMIT || self.bytes.load(Ordering::Relaxed) >= BYTES
     }
 
+    /// Whether there is no majority as far as the front end's server has been, or is about to be, told: a Primary view
+    /// that was taken before must not be shown now.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire)
+    }
+
+    /// Whether something overtakes what was taken before.
+    pub(crate) fn overtakes(&self) -> bool {
+        self.overtakes.load(Ordering::Acquire)
+    }
+
+    /// The server has got its state from another member's: it knows a Primary view from there.
+    pub(crate) fn filled(&self) {
+        self.lock().primary = true;
+    }
+
+    /// What overtakes a delivery that a thread has in its hands and cannot handle yet; `alone`: that one is to be
+    /// handled alone, so that nobody else takes anything meanwhile. To be handled before it; [`Deliveries::handled`]
+    /// is called after it unless `alone`. Never a Primary view: that comes after what has been taken.
+    pub(crate) fn overtaking(&self, alone: bool) -> Option<Delivery> {
+        let mut inner = self.lock();
+        if (inner.alone && !alone) || inner.urgent.front().is_none_or(is_position) {
+            return None;
+        }
+        let item = inner.urgent.pop_front()?;
+        let in_hand = inner.in_hand;
+        inner.took(&item);
+        inner.in_hand = in_hand;
+        self.overtakes.store(!inner.urgent.is_empty(), Ordering::Release);
+        Some(item)
+    }
+
     /// The next one. `None` after `timeout`.
     pub(crate) fn next(&self, timeout: Option<Duration>) -> Option<Delivery> {
         let until = timeout.map(|t| Instant::now() + t);
         let mut inner = self.lock();
         loop {
-            if !inner.alone
-                && let Some(item) = inner.items.pop_front()
-            {
-                inner.alone = !matches!(item, Delivery::Ordered(_) | Delivery::Closed);
-                self.len.store(inner.items.len(), Ordering::Relaxed);
-                self.bytes.fetch_sub(size(&item), Ordering::Relaxed);
-                return Some(item);
+            if !inner.alone {
+                if let Some(item) = inner.urgent.pop_front() {
+                    inner.took(&item);
+                    self.overtakes.store(!inner.urgent.is_empty(), Ordering::Release);
+                    return Some(item);
+                }
+                if !(self.held.load(Ordering::Relaxed) && inner.waits())
+                    && let Some(item) = inner.items.pop_front()
+                {
+                    inner.took(&item);
+                    self.len.store(inner.items.len(), Ordering::Relaxed);
+                    self.bytes.fetch_sub(size(&item), Ordering::Relaxed);
+                    return Some(item);
+                }
             }
-            if inner.closed && inner.items.is_empty() && !inner.alone {
+            if inner.closed && inner.items.is_empty() && inner.urgent.is_empty() && !inner.alone {
                 return Some(Delivery::Closed);
             }
             inner.waiting += 1;

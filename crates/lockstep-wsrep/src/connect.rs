@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// A name that a server can show is not longer.
 const NAME_MAX: usize = 31;
+/// What a member that leaves has taken but not begun to apply, it goes on with for no longer: the log has it.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 /// After the node has left, the server's threads take what is left of the deliveries; one that does not come back
 /// does not hold up the stop for longer.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(60);
@@ -329,8 +331,13 @@ impl Provider {
         if *lock(&self.connection) == Connection::Closed {
             return;
         }
+        let began = Instant::now();
+        if self.gate.is_closed() {
+            self.begin_nothing("paused");
+        }
         node.disconnect();
-        let until = Instant::now() + CLOSE_PATIENCE;
+        let until = began + CLOSE_PATIENCE;
+        let mut begins = true;
         let mut connection = lock(&self.connection);
         while *connection == Connection::Open && self.receivers.load(Ordering::SeqCst) > 0 {
             let left = until.saturating_duration_since(Instant::now());
@@ -338,13 +345,26 @@ impl Provider {
                 self.log.warn("applier threads do not come back: disconnects without them");
                 break;
             }
+            if began.elapsed() > DRAIN_PATIENCE && std::mem::take(&mut begins) {
+                self.begin_nothing("far behind");
+            }
             connection = self
                 .connection_changed
-                .wait_timeout(connection, left)
+                .wait_timeout(connection, left.min(Duration::from_millis(500)))
                 .unwrap_or_else(|poisoned| poisoned.into_inner())
                 .0;
         }
         *connection = Connection::Closed;
+    }
+
+    /// What has been taken and not begun is given back to the log: this member leaves.
+    fn begin_nothing(&self, why: &str) {
+        let last = self.gate.stop();
+        self.order.stop(last);
+        self.finished.stop(last);
+        self.log.info(format!(
+            "this member is {why} and leaves: what comes after seqno {last} it applies when it is back"
+        ));
     }
 
     /// `options_set`.

@@ -1,8 +1,8 @@
 //! Waiting for positions, standing still, lagging on purpose.
 
 use crate::files::{gtid_in, gtid_out};
-use crate::monitor::Stop;
-use crate::provider::Provider;
+use crate::monitor::{Stop, lock};
+use crate::provider::{Connection, Provider};
 use lockstep_abi::*;
 use lockstep_node::LocalState;
 use lockstep_node::core::Seqno;
@@ -66,7 +66,10 @@ impl Provider {
             self.log.warn("resume: not paused");
             return Status::OK;
         }
-        self.save_running();
+        // A member that has left meanwhile has said where its database stands.
+        if *lock(&self.connection) == Connection::Open {
+            self.save_running();
+        }
         self.gate.open();
         self.log.info("resumed");
         Status::OK

@@ -302,8 +302,15 @@ impl Provider {
         });
         match ready {
             Ok(()) | Err(Stop::Interrupted) => trx.lock().start(),
-            Err(Stop::Failed | Stop::TimedOut) => Status::NODE_FAIL,
+            Err(Stop::Failed | Stop::TimedOut) => self.not_here(trx),
         }
+    }
+
+    /// It is in the log, and is rolled back here: this member leaves before its turn. Its seqno must not count as
+    /// finished, so that it is applied as anybody's when this member is back.
+    fn not_here(&self, trx: &Trx) -> Status {
+        trx.lock().slot = None;
+        Status::NODE_FAIL
     }
 
     pub(crate) fn undefined(&self, meta: &mut TrxMeta, conn: ConnId, trx: TrxId) {
@@ -357,7 +364,7 @@ impl Provider {
                 match self.take_turn(seqno, interrupt) {
                     Ok(()) => trx.lock().got_turn(),
                     Err(Stop::Interrupted) => trx.lock().lost_turn(),
-                    Err(Stop::Failed | Stop::TimedOut) => Status::NODE_FAIL,
+                    Err(Stop::Failed | Stop::TimedOut) => self.not_here(trx),
                 }
             }
         }
@@ -426,11 +433,12 @@ impl Provider {
         let Some(trx) = (unsafe { self.trxs.find(handle) }).and_then(Handle::as_local) else {
             return Status::OK;
         };
-        let Release { pass_order, finish, keep, committed, status } = trx.lock().release();
-        if let Some(seqno) = pass_order
-            && self.take_turn(seqno, None).is_ok()
-        {
-            self.order.leave(seqno);
+        let Release { pass_order, mut finish, keep, committed, status } = trx.lock().release();
+        if let Some(seqno) = pass_order {
+            match self.take_turn(seqno, None) {
+                Ok(()) => _ = self.order.leave(seqno),
+                Err(_) => finish = None,
+            }
         }
         if committed {
             self.counters.local_commits.add(1);
@@ -538,7 +546,11 @@ impl Provider {
         let ready = self.wait_gate(seqno, None).and_then(|()| {
             self.wait_finished(seqno - 1, None, || format!("the replay of the transaction at seqno {seqno}"))
         });
-        ready.map_err(|_| Status::NODE_FAIL)?;
+        if ready.is_err() {
+            // The server ends its process at any other code. Where this member only leaves, the log has it.
+            self.not_here(trx);
+            return Err(Status::TRX_FAIL);
+        }
         Ok(slot)
     }
 

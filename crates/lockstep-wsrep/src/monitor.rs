@@ -19,7 +19,7 @@ pub(crate) enum Stop {
     Interrupted,
     /// The time is over.
     TimedOut,
-    /// The node has failed: nobody's turn will come any more.
+    /// The node has failed, or leaves: this turn will not come any more.
     Failed,
 }
 
@@ -47,7 +47,7 @@ impl Waiter {
     /// Parks until woken, interrupted, failed or late.
     fn wait(
         &self,
-        failed: &AtomicBool,
+        failed: impl Fn() -> bool,
         interrupt: Option<&Interrupt>,
         patience: Option<Duration>,
     ) -> Result<(), Stop> {
@@ -59,7 +59,7 @@ impl Waiter {
             if self.go.load(Ordering::Acquire) {
                 break Ok(());
             }
-            if failed.load(Ordering::Acquire) {
+            if failed() {
                 break Err(Stop::Failed);
             }
             if interrupt.is_some_and(Interrupt::is_raised) {
@@ -113,6 +113,31 @@ impl Interrupt {
     }
 }
 
+/// Whose turn will not come any more.
+struct Ended {
+    /// Nobody's.
+    all: AtomicBool,
+    /// That of no seqno above this one: what had begun when this member began to leave still ends.
+    above: AtomicI64,
+}
+
+impl Default for Ended {
+    fn default() -> Ended {
+        Ended { all: AtomicBool::new(false), above: AtomicI64::new(i64::MAX) }
+    }
+}
+
+impl Ended {
+    fn has(&self, seqno: i64) -> bool {
+        self.all.load(Ordering::SeqCst) || seqno > self.above.load(Ordering::SeqCst)
+    }
+
+    fn reset(&self) {
+        self.all.store(false, Ordering::SeqCst);
+        self.above.store(i64::MAX, Ordering::SeqCst);
+    }
+}
+
 const SHARDS: usize = 64;
 
 /// Waiting threads with the seqno that each waits for.
@@ -128,7 +153,7 @@ pub(crate) struct CommitOrder {
     /// The highest that has asked for its turn (for statistics).
     asked: AtomicI64,
     shards: [Waiters; SHARDS],
-    failed: AtomicBool,
+    ended: Ended,
     /// Turns asked for, and the sum of their distances to `left`.
     entered: AtomicU64,
     /// See `entered`.
@@ -141,7 +166,7 @@ impl CommitOrder {
             left: AtomicI64::new(position),
             asked: AtomicI64::new(position),
             shards: std::array::from_fn(|_| Mutex::new(Vec::new())),
-            failed: AtomicBool::new(false),
+            ended: Ended::default(),
             entered: AtomicU64::new(0),
             window: AtomicU64::new(0),
         }
@@ -195,7 +220,7 @@ impl CommitOrder {
             }
             shard.push((seqno, waiter.clone()));
         }
-        let result = waiter.wait(&self.failed, interrupt, patience);
+        let result = waiter.wait(|| self.ended.has(seqno), interrupt, patience);
         if result.is_err() {
             lock(self.shard(seqno)).retain(|(_, other)| !Arc::ptr_eq(other, &waiter));
         }
@@ -228,13 +253,23 @@ impl CommitOrder {
     pub(crate) fn reset(&self, position: i64) {
         self.left.store(position, Ordering::SeqCst);
         self.asked.store(position, Ordering::Relaxed);
-        self.failed.store(false, Ordering::SeqCst);
+        self.ended.reset();
         self.wake(position + 1);
     }
 
     /// Ends all waits, now and later.
     pub(crate) fn fail(&self) {
-        self.failed.store(true, Ordering::SeqCst);
+        self.ended.all.store(true, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    /// Ends the waits above this seqno, now and later.
+    pub(crate) fn stop(&self, last: i64) {
+        self.ended.above.store(last, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
         for shard in &self.shards {
             let waiters: Vec<_> = lock(shard).iter().map(|(_, waiter)| waiter.thread.clone()).collect();
             waiters.iter().for_each(Thread::unpark);
@@ -256,7 +291,7 @@ pub(crate) struct Finished {
     /// Everything up to here has finished. Changes under the lock of `inner` only.
     low: AtomicI64,
     inner: Mutex<FinishedInner>,
-    failed: AtomicBool,
+    ended: Ended,
     /// How many have finished, and how many of them before one below them.
     count: AtomicU64,
     out_of_order: AtomicU64,
@@ -267,7 +302,7 @@ impl Finished {
         Finished {
             low: AtomicI64::new(position),
             inner: Mutex::new(FinishedInner { low: position, ..FinishedInner::default() }),
-            failed: AtomicBool::new(false),
+            ended: Ended::default(),
             count: AtomicU64::new(0),
             out_of_order: AtomicU64::new(0),
         }
@@ -358,7 +393,7 @@ impl Finished {
             inner.waiters.insert(key, waiter.clone());
             key
         };
-        let result = waiter.wait(&self.failed, interrupt, patience);
+        let result = waiter.wait(|| self.ended.has(seqno), interrupt, patience);
         if result.is_err() {
             lock(&self.inner).waiters.remove(&key);
         }
@@ -373,7 +408,7 @@ impl Finished {
             inner.low = position;
             inner.above.clear();
             self.low.store(position, Ordering::SeqCst);
-            self.failed.store(false, Ordering::SeqCst);
+            self.ended.reset();
             Self::take_ready(&mut inner, &mut woken);
         }
         woken.iter().for_each(|waiter| waiter.wake());
@@ -381,7 +416,17 @@ impl Finished {
 
     /// Ends all waits, now and later.
     pub(crate) fn fail(&self) {
-        self.failed.store(true, Ordering::SeqCst);
+        self.ended.all.store(true, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    /// Ends the waits above this seqno, now and later.
+    pub(crate) fn stop(&self, last: i64) {
+        self.ended.above.store(last, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
         let threads: Vec<_> =
             lock(&self.inner).waiters.values().map(|waiter| waiter.thread.clone()).collect();
         threads.iter().for_each(Thread::unpark);
@@ -399,7 +444,7 @@ pub(crate) struct Gate {
     highest: AtomicI64,
     limit: AtomicI64,
     waiters: Waiters,
-    failed: AtomicBool,
+    ended: Ended,
 }
 
 impl Gate {
@@ -408,7 +453,7 @@ impl Gate {
             highest: AtomicI64::new(position),
             limit: AtomicI64::new(OPEN),
             waiters: Mutex::new(Vec::new()),
-            failed: AtomicBool::new(false),
+            ended: Ended::default(),
         }
     }
 
@@ -426,6 +471,9 @@ impl Gate {
     ) -> Result<(), Stop> {
         loop {
             self.highest.fetch_max(seqno, Ordering::SeqCst);
+            if self.ended.has(seqno) {
+                return Err(Stop::Failed);
+            }
             if seqno <= self.limit.load(Ordering::SeqCst) {
                 return Ok(());
             }
@@ -437,7 +485,7 @@ impl Gate {
                 }
                 waiters.push((seqno, waiter.clone()));
             }
-            if let Err(stop) = waiter.wait(&self.failed, interrupt, patience) {
+            if let Err(stop) = waiter.wait(|| self.ended.has(seqno), interrupt, patience) {
                 lock(&self.waiters).retain(|(_, other)| !Arc::ptr_eq(other, &waiter));
                 return Err(stop);
             }
@@ -450,6 +498,11 @@ impl Gate {
         let last = self.highest();
         self.set_limit(last);
         last
+    }
+
+    /// The last seqno that starts in this connection, once it is known.
+    pub(crate) fn last(&self) -> i64 {
+        self.ended.above.load(Ordering::SeqCst)
     }
 
     /// Opens it.
@@ -478,12 +531,29 @@ impl Gate {
     /// A new position, while nothing is under way. Leaves it closed where it is.
     pub(crate) fn reset(&self, position: i64) {
         self.highest.store(position, Ordering::SeqCst);
-        self.failed.store(false, Ordering::SeqCst);
+        self.ended.reset();
     }
 
     /// Ends all waits, now and later.
     pub(crate) fn fail(&self) {
-        self.failed.store(true, Ordering::SeqCst);
+        self.ended.all.store(true, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    /// Nothing starts any more: whoever waits, or comes later, is refused. Returns the last seqno that has started, or
+    /// that may start because one above it has.
+    pub(crate) fn stop(&self) -> i64 {
+        let limit = self.limit.load(Ordering::SeqCst);
+        let last = if limit == OPEN { self.close() } else { limit };
+        self.ended.above.store(last, Ordering::SeqCst);
+        if limit == OPEN {
+            self.open();
+        }
+        self.wake_all();
+        last
+    }
+
+    fn wake_all(&self) {
         let threads: Vec<_> = lock(&self.waiters).iter().map(|(_, waiter)| waiter.thread.clone()).collect();
         threads.iter().for_each(Thread::unpark);
     }

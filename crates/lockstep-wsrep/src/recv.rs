@@ -8,22 +8,25 @@
 
 use crate::files::{gtid_out, uuid_in};
 use crate::local::buf_of;
-use crate::monitor::lock;
+use crate::monitor::{Stop, lock};
 use crate::provider::{Connection, Donation, Provider};
 use crate::rollbacks::REPEAT_ROLLBACKS;
 use crate::trx::{Handle, Remote, dummy_flags};
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
-use lockstep_node::core::Seqno;
+use lockstep_node::core::{SEQNO_UNDEFINED, Seqno};
 use lockstep_node::{Delivery, Ordered, ViewInfo as NodeView, ViewStatus as NodeViewStatus};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 /// What the thread has to do next.
 enum Next {
     Apply(Box<Job>),
     Connected(ViewBuffer),
     View(Box<NodeView>, ViewBuffer, bool),
+    /// A view that overtakes what this thread has in its hands.
+    Overtaken(Box<NodeView>, ViewBuffer, Box<Held>),
     NeedState,
     Donate {
         id: u64,
@@ -36,6 +39,26 @@ enum Next {
     Again,
     Return(Status),
 }
+
+/// A delivery that was taken and must wait.
+struct Held {
+    delivery: Delivery,
+    /// It is to be handled alone.
+    alone: bool,
+}
+
+/// Why a wait with a delivery in the thread's hands has ended without its condition.
+enum Break {
+    /// This comes first.
+    Overtaken(NodeView),
+    /// The delivery is dropped: the node has failed or leaves.
+    Dropped,
+}
+
+/// How often a waiting thread looks for what overtakes.
+const LOOK: Duration = Duration::from_millis(100);
+/// After so many it says what it waits for.
+const LOOKS: u32 = 300;
 
 /// A write-set that may be applied now.
 struct Job {
@@ -58,8 +81,12 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
         return Status::FATAL;
     }
     provider.receivers.fetch_add(1, Ordering::SeqCst);
+    let mut held = None;
     let (status, counted) = loop {
-        let Some(next) = provider.step("recv", || provider.next()) else { break (Status::FATAL, true) };
+        let in_hand = held.take();
+        let Some(next) = provider.step("recv", || provider.next(in_hand)) else {
+            break (Status::FATAL, true);
+        };
         let calls = &provider.calls;
         match next {
             Next::Again => {}
@@ -108,6 +135,20 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                     provider.viewed(&info, in_log);
                     provider.handled();
                 });
+            }
+            Next::Overtaken(info, view, rest) => {
+                // SAFETY: as above.
+                let result = unsafe { (calls.view)(calls.app.0, ctx, view.as_ptr(), std::ptr::null(), 0) };
+                provider.step("view", || {
+                    if result != CbStatus::SUCCESS {
+                        provider.fail("the server could not process a view");
+                    }
+                    provider.viewed(&info, false);
+                    if !rest.alone {
+                        provider.handled();
+                    }
+                });
+                held = Some(*rest);
             }
             Next::NeedState => {
                 let (mut request, mut len) = (std::ptr::null_mut(), 0);
@@ -197,11 +238,18 @@ impl Provider {
         ok
     }
 
-    /// Takes the next delivery and prepares it.
-    fn next(&self) -> Next {
+    /// Takes the next delivery, or the one in hand again, and prepares it.
+    fn next(&self, held: Option<Held>) -> Next {
         let Some(node) = self.node() else { return Next::Return(Status::FATAL) };
         if self.failed.load(Ordering::Acquire) && !self.left_after_failure.swap(true, Ordering::AcqRel) {
             node.disconnect();
+        }
+        if let Some(Held { delivery, alone }) = held {
+            return match delivery {
+                Delivery::Ordered(ordered) => self.start(ordered),
+                delivery if alone => self.alone(delivery),
+                _ => Next::Again,
+            };
         }
         let waits = self.rollbacks.are_open().then_some(REPEAT_ROLLBACKS);
         let delivery = node.next(waits);
@@ -225,7 +273,6 @@ impl Provider {
                 self.log.info(format!("connected as {} at {}", self.own.get(), info.gtid));
                 Next::Connected(self.view_buffer(&info))
             }
-            Delivery::View { info, in_log } => self.view(info, in_log),
             Delivery::StateNeeded { bypass } => {
                 self.awaits_state.store(true, Ordering::SeqCst);
                 if !bypass {
@@ -233,39 +280,117 @@ impl Provider {
                 }
                 Next::NeedState
             }
-            Delivery::Donate { id, request, joiner, at_least, bypass } => {
-                if self.drain(at_least).is_err() {
-                    self.handled();
-                    return Next::Again;
+            Delivery::StateFailed(_) | Delivery::Failed(_) => {
+                self.told_of_failure(delivery);
+                self.handled();
+                Next::Again
+            }
+            delivery @ (Delivery::View { .. } | Delivery::Donate { .. } | Delivery::Synced) => {
+                self.alone(delivery)
+            }
+        }
+    }
+
+    fn told_of_failure(&self, delivery: Delivery) {
+        match delivery {
+            Delivery::StateFailed(text) => self.fail(&format!("no state transfer can be had: {text}")),
+            Delivery::Failed(text) => self.stop_with(&text, false),
+            _ => {}
+        }
+    }
+
+    /// A delivery that is to be handled after all that was taken before it has finished.
+    fn alone(&self, delivery: Delivery) -> Next {
+        let ready = match &delivery {
+            Delivery::View { info, in_log } => self.view_ready(info, *in_log),
+            Delivery::Donate { at_least, .. } => {
+                self.drain(*at_least).and_then(|()| self.wait_for_majority())
+            }
+            _ => self.drain(SEQNO_UNDEFINED),
+        };
+        match (ready, delivery) {
+            (Err(Break::Overtaken(info)), delivery) => self.overtaken(info, delivery, true),
+            (Ok(()), Delivery::View { info, in_log }) => {
+                if info.status == NodeViewStatus::Primary {
+                    self.history.set(info.gtid.uuid);
                 }
+                self.note_members(&info);
+                let buffer = self.view_buffer(&info);
+                Next::View(Box::new(info), buffer, in_log)
+            }
+            (Ok(()), Delivery::Donate { id, request, joiner, bypass, .. }) => {
                 let at = bypass.unwrap_or_else(|| self.position());
                 *lock(&self.donation) = Some(Donation { id, joiner });
                 Next::Donate { id, request, at: gtid_out(at), bypass: bypass.is_some() }
             }
-            Delivery::StateFailed(text) => {
-                self.fail(&format!("no state transfer can be had: {text}"));
+            // Where the majority was lost meanwhile, it is said again.
+            (Ok(()), Delivery::Synced) if !self.node().is_some_and(|node| node.is_held()) => Next::Synced,
+            _ => {
                 self.handled();
                 Next::Again
             }
-            Delivery::Failed(text) => {
-                self.stop_with(&text, false);
-                self.handled();
-                Next::Again
+        }
+    }
+
+    fn overtaken(&self, info: NodeView, delivery: Delivery, alone: bool) -> Next {
+        self.note_members(&info);
+        let buffer = self.view_buffer(&info);
+        Next::Overtaken(Box::new(info), buffer, Box::new(Held { delivery, alone }))
+    }
+
+    /// Waits, for as long as nothing comes that overtakes what is waited with.
+    fn patiently(
+        &self,
+        alone: bool,
+        mut wait: impl FnMut(Duration) -> Result<(), Stop>,
+    ) -> Result<(), Break> {
+        let mut looks = 0u32;
+        loop {
+            match wait(LOOK) {
+                Ok(()) => return Ok(()),
+                Err(Stop::Failed | Stop::Interrupted) => return Err(Break::Dropped),
+                Err(Stop::TimedOut) => {}
             }
-            Delivery::Synced => match self.drain(self.taken.load(Ordering::SeqCst)) {
-                Ok(()) => Next::Synced,
-                Err(()) => {
-                    self.handled();
-                    Next::Again
+            looks += 1;
+            if looks == LOOKS {
+                self.explain_patience(alone);
+            }
+            match self.node().and_then(|node| node.overtaking(alone)) {
+                None => {}
+                Some(Delivery::View { info, .. }) => return Err(Break::Overtaken(info)),
+                Some(failure) => {
+                    self.told_of_failure(failure);
+                    if !alone {
+                        self.handled();
+                    }
                 }
-            },
+            }
         }
     }
 
     /// Waits until everything up to `seqno`, and everything taken so far, has finished.
-    fn drain(&self, seqno: Seqno) -> Result<(), ()> {
+    fn drain(&self, seqno: Seqno) -> Result<(), Break> {
         let upto = seqno.max(self.taken.load(Ordering::SeqCst));
-        self.wait_finished(upto, None, || "a view or a change of state".into()).map_err(|_| ())
+        self.patiently(true, |look| self.finished.wait(upto, None, Some(look)))
+    }
+
+    /// What makes a server believe that it is Primary is not shown to it while it is not.
+    fn wait_for_majority(&self) -> Result<(), Break> {
+        let Some(node) = self.node() else { return Ok(()) };
+        self.patiently(true, |look| {
+            let mut waited = 0;
+            while node.is_held() {
+                if self.failed.load(Ordering::Acquire) {
+                    return Err(Stop::Failed);
+                }
+                std::thread::sleep(look / 10);
+                waited += 1;
+                if node.overtakes() || waited >= 10 {
+                    return Err(Stop::TimedOut);
+                }
+            }
+            Ok(())
+        })
     }
 
     fn ordered(&self, ordered: Ordered) -> Next {
@@ -279,18 +404,28 @@ impl Provider {
         if seqno <= self.finished.low() {
             return Next::Again;
         }
-        let highest = self.taken.fetch_max(seqno, Ordering::SeqCst).max(seqno);
+        self.taken.fetch_max(seqno, Ordering::SeqCst);
         if self.finished.low() < ordered.depends_on {
             self.counters.apply_waits.add(1);
         }
-        let ready = self.wait_gate(seqno, None).and_then(|()| {
-            self.wait_finished(ordered.depends_on, None, || format!("the applier of seqno {seqno}"))
+        self.start(ordered)
+    }
+
+    /// A write-set that has been taken.
+    fn start(&self, ordered: Ordered) -> Next {
+        let (seqno, depends_on) = (ordered.seqno, ordered.depends_on);
+        let ready = self.patiently(false, |look| {
+            self.gate.pass(seqno, None, Some(look))?;
+            self.finished.wait(depends_on, None, Some(look))
         });
-        if ready.is_err() {
-            // Failed: nothing is applied any more, everything is dropped.
-            return Next::Again;
+        match ready {
+            Ok(()) => {}
+            Err(Break::Overtaken(info)) => return self.overtaken(info, Delivery::Ordered(ordered), false),
+            // Nothing is applied any more, everything is dropped: the log has it.
+            Err(Break::Dropped) => return Next::Again,
         }
         let low = self.finished.low();
+        let highest = self.taken.load(Ordering::SeqCst);
         self.counters.applied.add(1);
         self.counters.applied_early.add((low + 1 < seqno) as u64);
         self.counters.apply_window.add((highest - low).max(0) as u64);
@@ -394,39 +529,44 @@ impl Provider {
         ViewBuffer::new(head, &members)
     }
 
-    fn view(&self, info: NodeView, in_log: bool) -> Next {
+    /// Waits until a view may be shown.
+    fn view_ready(&self, info: &NodeView, in_log: bool) -> Result<(), Break> {
         let seqno = info.gtid.seqno;
-        let primary = info.status == NodeViewStatus::Primary;
         // Below its own seqno: the server moves its checkpoint to the view only if the view is ahead.
         let before = if in_log { seqno - 1 } else { seqno };
-        if primary && self.fresh.swap(false, Ordering::SeqCst) {
-            self.set_position(seqno - 1);
-        } else {
-            let drained = match self.awaits_state.load(Ordering::SeqCst) {
-                // Nothing is applied meanwhile, so that there is nothing to wait for.
-                true => Ok(()),
-                // Own transactions below the view may still be on their way through the server's threads.
-                false => self.drain(before),
-            };
-            // That nothing can be written any more, the server hears whatever has failed.
-            if drained.is_err() && primary {
-                self.handled();
-                return Next::Again;
+        match info.status {
+            // Nothing can be written any more, whatever has finished.
+            NodeViewStatus::NonPrimary => return Ok(()),
+            NodeViewStatus::Disconnected => {
+                // Nothing is applied while the server waits for its state. After a failure nothing finishes any more.
+                if self.awaits_state.load(Ordering::SeqCst) {
+                    return Ok(());
+                }
+                let drained = self.patiently(true, |look| {
+                    let last = before.max(self.taken.load(Ordering::SeqCst)).min(self.gate.last());
+                    self.finished.wait(last, None, Some(look))
+                });
+                return match drained {
+                    Err(Break::Overtaken(info)) => Err(Break::Overtaken(info)),
+                    _ => Ok(()),
+                };
             }
+            NodeViewStatus::Primary => {}
+        }
+        if self.fresh.swap(false, Ordering::SeqCst) {
+            self.set_position(seqno - 1);
+        } else if !self.awaits_state.load(Ordering::SeqCst) {
+            // Own transactions below the view may still be on their way through the server's threads.
+            self.drain(before)?;
         }
         if in_log {
+            self.patiently(true, |look| self.gate.pass(seqno, None, Some(look)))?;
+        }
+        self.wait_for_majority()?;
+        if in_log {
             self.taken.fetch_max(seqno, Ordering::SeqCst);
-            if self.wait_gate(seqno, None).is_err() {
-                self.handled();
-                return Next::Again;
-            }
         }
-        if primary {
-            self.history.set(info.gtid.uuid);
-        }
-        self.note_members(&info);
-        let buffer = self.view_buffer(&info);
-        Next::View(Box::new(info), buffer, in_log)
+        Ok(())
     }
 
     /// Remembers who is in a view.

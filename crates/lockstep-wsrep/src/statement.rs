@@ -104,6 +104,8 @@ impl Provider {
             .and_then(|()| self.wait_finished(ordered.depends_on, None, who))
             .and_then(|()| self.wait_turn(seqno, None));
         if ready.is_err() {
+            // This member leaves before its turn: it is executed when it is back.
+            trx.lock().slot = None;
             return Status::NODE_FAIL;
         }
         if !pass {

@@ -74,6 +74,15 @@ impl Provider {
         submission.wait()
     }
 
+    /// The same for an applier thread that looks about itself while it waits; `alone`: with a view or the like.
+    pub(crate) fn explain_patience(&self, alone: bool) {
+        let what = if alone { "a view or a change of state" } else { "an applier" };
+        self.explain(
+            &format!("{what} waits until all before it have finished, or to be let on"),
+            Some(self.finished.low() + 1),
+        );
+    }
+
     /// One line; `next` is the seqno that all wait for.
     fn explain(&self, what: &str, next: Option<Seqno>) {
         let (delivered, queued) = self.node().map_or((-1, 0), |node| (node.last_committed(), node.queued()));

@@ -14,9 +14,9 @@ use lockstep_core::codec::Reader;
 use lockstep_core::members::View;
 use lockstep_core::order::WriteOp;
 use lockstep_core::state::{State, TrimMark};
-use lockstep_core::writeset::{WriteSet, assemble};
-use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno};
-use std::collections::{BTreeMap, VecDeque};
+use lockstep_core::writeset::{Meta, WriteSet, assemble, flags};
+use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, ViewUuid};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -81,6 +81,8 @@ pub(crate) struct Feed {
     cut_off: bool,
     /// Write-sets that failed certification, in all.
     failed: u64,
+    /// Streaming transactions of this member that were delivered in part: who it was to its server, and their number.
+    streams: BTreeSet<(ViewUuid, u64)>,
 }
 
 impl Feed {
@@ -148,6 +150,21 @@ impl Feed {
         self.view = base.view.clone();
         self.cut_off = false;
         Ok(())
+    }
+
+    /// Whether a streaming transaction of this member, as it was known to its server then, may be open.
+    pub(super) fn has_streams_of(&self, uuid: &ViewUuid) -> bool {
+        self.streams.range((*uuid, 0)..=(*uuid, u64::MAX)).next().is_some()
+    }
+
+    /// Follows the own streaming transactions.
+    fn follow_stream(&mut self, set: &WriteSet, pass: bool) {
+        let Meta { flags, source, trx, .. } = set.meta;
+        if flags & (flags::TRX_END | flags::ROLLBACK) != 0 {
+            self.streams.remove(&(source, trx));
+        } else if flags & flags::TRX_START != 0 && pass {
+            self.streams.insert((source, trx));
+        }
     }
 
     pub(super) fn announce_at_start(&mut self) {
@@ -278,9 +295,7 @@ impl Engine {
                 && self.feed.run.as_ref().is_some_and(|run| run.seqno >= self.feed.delivered)
             {
                 self.feed.announce = false;
-                // Where this connection's own view is still to come from the log, that one follows.
-                let settle = self.feed.view().members.iter().any(|m| m.view_uuid == self.me.view_uuid);
-                self.show_position(settle);
+                self.show_position();
             }
             let Some(run) = &mut self.feed.run else { return };
             let next = run.next;
@@ -343,6 +358,11 @@ impl Engine {
                     Whole::Before if !outcome.pass => None,
                     Whole::Before => return self.begin_earlier(seqno),
                 };
+                if entry.proposal.member == self.me.id
+                    && let Some(set) = &whole
+                {
+                    self.feed.follow_stream(set, outcome.pass);
+                }
                 self.feed.failed += !outcome.pass as u64;
                 self.feed.delivered = seqno;
                 self.feed.lag.delivered(entry.seqno, entry.time, || self.finished.load(Ordering::Acquire));
@@ -387,6 +407,7 @@ impl Engine {
                     members: view.members.clone(),
                     my_index,
                 };
+                self.shown = true;
                 self.deliver(Delivery::View { info, in_log: true });
             }
             EntryKind::Trim => {

@@ -115,6 +115,12 @@ pub(crate) struct Engine {
     causal: Vec<commands::CausalRead>,
     /// The seqno of the view with which this connection began: a member that has not reached it is not caught up.
     connected_seqno: Seqno,
+    /// This connection's server knows a Primary view.
+    shown: bool,
+    /// How many such views there were in this process.
+    positions_shown: u64,
+    /// Who this member was to its server at each connect of this process.
+    view_uuids: Vec<ViewUuid>,
     primary_since: Option<Micros>,
     no_quorum_since: Option<Micros>,
     last_trim_mark: Micros,
@@ -174,6 +180,9 @@ impl Engine {
             bypass: lockstep_core::SEQNO_UNDEFINED,
             causal: Vec::new(),
             connected_seqno: 0,
+            shown: false,
+            positions_shown: 0,
+            view_uuids: Vec::new(),
             primary_since: None,
             no_quorum_since: None,
             last_trim_mark: 0,

@@ -2,7 +2,7 @@
 
 use super::{Effect, Engine, Level, Micros};
 use crate::api::{ConnectArgs, Delivery, LocalState, NodeError, ViewInfo, ViewStatus};
-use lockstep_core::members::{Member, Membership, Role, ViewMember};
+use lockstep_core::members::{Member, Membership, Role};
 use lockstep_core::state::State;
 use lockstep_core::{Gtid, SEQNO_UNDEFINED, Uuid, ViewUuid};
 
@@ -104,6 +104,8 @@ impl Engine {
         self.leaving = false;
         self.left_at = None;
         self.told = None;
+        self.shown = false;
+        self.view_uuids.push(view_uuid);
         self.order.set_position(Some(args.position.seqno).filter(|_| args.position.is_defined()));
         if args.bootstrap && empty {
             let (history, base) = match args.position {
@@ -338,49 +340,60 @@ impl Engine {
             Phase::NeedState { .. } => self.phase = Phase::NeedState { primary: true },
             _ => {
                 self.phase = Phase::Running { primary: true, synced: false };
-                if self.feed.is_running() {
-                    self.show_position(true);
+                match self.feed.is_running() {
+                    true => self.show_position(),
+                    // Its run is being repeated from further back: then.
+                    false => self.feed.announce_at_start(),
                 }
             }
         }
     }
 
     /// A Primary view at exactly what has been delivered: the members of the last view that was, by their UUIDs of
-    /// then, and this one.
+    /// then, and this one; each member once.
     ///
     /// Open streaming transactions must survive it, for the others' do. A server rolls back those whose origin is not
-    /// in the view, and *all* of them at two Primary views in a row that have the same members. The last one before
-    /// was perhaps the same, or the next one in the log will be. So the view has one member more, who is nobody: this
-    /// member's id in the log, which is no view UUID. `settle`: another view without it follows at once; else the
-    /// log's next one does.
-    pub(super) fn show_position(&mut self, settle: bool) {
-        let nobody = ViewMember { view_uuid: self.me.id, ..self.own_view_member() };
-        let info = self.view_at_position();
-        let mut first = info.clone();
-        first.members.push(nobody);
-        self.deliver(Delivery::View { info: first, in_log: false });
-        if settle {
-            self.deliver(Delivery::View { info, in_log: false });
+    /// in the view, and *all* of them at two Primary views in a row that have the same members. The last one that it
+    /// saw may have been the same, or the next one in the log will be (two views in a row of the log differ, always).
+    /// So where that may be, this member is in it under a UUID that no other view has. Only while one of its own
+    /// streaming transactions may be open does its own UUID stay, and that one comes on top of it.
+    pub(super) fn show_position(&mut self) {
+        let view = self.feed.view().clone();
+        let first = !std::mem::replace(&mut self.shown, true);
+        self.positions_shown += 1;
+        let mut stand_in = self.own_view_member();
+        stand_in.view_uuid = self.me.id;
+        for (byte, of) in stand_in.view_uuid.0[8..].iter_mut().zip(self.positions_shown.to_be_bytes()) {
+            *byte ^= of;
         }
-    }
-
-    fn view_at_position(&self) -> ViewInfo {
-        let view = self.feed.view();
+        let own = view.members.iter().position(|m| m.id == self.me.id);
         let mut members = view.members.clone();
-        let me = self.own_view_member();
-        let my_index = match members.iter().position(|m| m.view_uuid == me.view_uuid) {
-            Some(at) => at,
-            None => {
-                members.push(me);
-                members.len() - 1
+        let (at, settle) = match own.map(|at| (at, members[at].view_uuid)) {
+            // The log's last view is of this connection: nothing like it has been shown before.
+            Some((at, uuid)) if uuid == self.me.view_uuid && first => (at, false),
+            // Of an earlier process, and this one has shown its server nothing yet.
+            Some((at, _)) if first && self.view_uuids.len() == 1 => (at, false),
+            Some((at, uuid)) if self.view_uuids.contains(&uuid) && !self.feed.has_streams_of(&uuid) => {
+                members[at] = stand_in;
+                (at, uuid == self.me.view_uuid)
+            }
+            own => {
+                let settle = own.filter(|(_, uuid)| *uuid == self.me.view_uuid);
+                members.push(stand_in);
+                (settle.map_or(members.len() - 1, |(at, _)| at), settle.is_some())
             }
         };
-        ViewInfo {
+        let info = ViewInfo {
             gtid: Gtid { uuid: self.order.tail_state().history, seqno: self.feed.delivered() },
             number: view.number as i64,
             status: ViewStatus::Primary,
             members,
-            my_index: Some(my_index),
+            my_index: Some(at),
+        };
+        let settled = settle.then(|| ViewInfo { members: view.members.clone(), ..info.clone() });
+        self.deliver(Delivery::View { info, in_log: false });
+        if let Some(info) = settled {
+            self.deliver(Delivery::View { info, in_log: false });
         }
     }
 

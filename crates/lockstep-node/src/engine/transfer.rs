@@ -256,6 +256,8 @@ impl Engine {
             Ok(()) => {
                 self.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));
                 self.phase = Phase::Running { primary, synced: false };
+                // The server finds the donor's last view in the copy.
+                self.shown = true;
             }
             Err(text) => self.fail(&text),
         }

@@ -1,0 +1,213 @@
+//! A member that is far behind, or stands still: it hears of what concerns it at once, and leaves in time.
+
+mod common;
+
+use common::*;
+use std::time::Instant;
+
+fn view_status(member: &Member, status: &str, limit: Duration) {
+    let end = Instant::now() + limit;
+    loop {
+        let view = member.ask("view", json!({})).unwrap();
+        if view["status"] == status {
+            return;
+        }
+        assert!(Instant::now() < end, "{}: {view}", member.name);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn queued(member: &Member, least: i64) {
+    for _ in 0..200 {
+        if member.ask("stats", json!({})).unwrap()["local_recv_queue"].as_i64() >= Some(least) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("{} has no backlog of {least}", member.name);
+}
+
+fn write(member: &Member, from: i64, count: i64) {
+    for n in from..from + count {
+        member.put("s", &format!("t/{n}"), "x").unwrap();
+    }
+}
+
+/// The last member is paused and behind when it loses its majority: its server hears of it nevertheless; what was
+/// committed before is applied; with a majority it is synced again.
+fn loss_of_the_majority_overtakes_a_backlog(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let c = cluster.member(2);
+    c.call("pause", json!({})).unwrap();
+    write(cluster.member(0), 0, 40);
+    queued(c, 20);
+    cluster.kill(0);
+    cluster.kill(1);
+    let c = cluster.member(2);
+    view_status(c, "NON_PRIMARY", Duration::from_secs(10));
+    let state = c.ask("state", json!({})).unwrap();
+    assert_eq!(state["state"], "connected");
+    assert_eq!(c.ask("digest", json!({})).unwrap()["rows"], 0, "nothing may be applied during a pause");
+    // Writes, and reads that must be of the present, are refused at once.
+    let began = Instant::now();
+    c.on("s", "begin", json!({})).unwrap();
+    c.on("s", "put", json!({ "row": "own/1", "value": "lost" })).unwrap();
+    let refused = code(c.on("s", "commit", json!({})));
+    assert!(refused == "status:CONN_FAIL" || refused == "status:NODE_FAIL", "{refused}");
+    assert_ne!(c.call("sync_wait", json!({ "seconds": 30 })).unwrap()["status"], "OK");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_ne!(c.ask("stats", json!({})).unwrap()["local_state"], 4);
+    c.call("resume", json!({})).unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    while c.ask("digest", json!({})).unwrap()["rows"] != 40 {
+        assert!(
+            Instant::now() < end,
+            "what is committed is not applied: {}",
+            c.ask("digest", json!({})).unwrap()
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(c.ask("view", json!({})).unwrap()["status"], "NON_PRIMARY");
+    cluster.start(0, false).unwrap();
+    let c = cluster.member(2);
+    c.call("wait_state", json!({ "state": "synced" })).unwrap();
+    c.put("s", "own/2", "y").unwrap();
+    assert_eq!(cluster.member(0).call("get", json!({ "row": "own/2", "causal": true })).unwrap(), "y");
+    cluster.agree().unwrap();
+}
+
+/// The majority comes back before the backlog has been looked at: the server hears of it before, too.
+fn the_majority_comes_back_during_a_pause(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let c = cluster.member(2);
+    c.call("pause", json!({})).unwrap();
+    write(cluster.member(0), 0, 30);
+    queued(c, 20);
+    cluster.kill(0);
+    cluster.kill(1);
+    view_status(cluster.member(2), "NON_PRIMARY", Duration::from_secs(10));
+    cluster.start(1, false).unwrap();
+    write(cluster.member(1), 100, 10);
+    let c = cluster.member(2);
+    c.call("resume", json!({})).unwrap();
+    c.call("wait_state", json!({ "state": "synced" })).unwrap();
+    view_status(c, "PRIMARY", Duration::from_secs(5));
+    cluster.agree().unwrap();
+    cluster.start(0, false).unwrap();
+    cluster.agree().unwrap();
+}
+
+/// A member that is paused (a backup holds the global lock) is stopped: it does not wait for the lock. What it had not
+/// applied it applies when it is back.
+fn a_paused_member_stops_in_time(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let c = cluster.member(2);
+    c.call("pause", json!({})).unwrap();
+    write(cluster.member(0), 0, 40);
+    queued(c, 20);
+    let mut own = {
+        c.on("s", "begin", json!({})).unwrap();
+        c.on("s", "put", json!({ "row": "own/1", "value": "mine" })).unwrap();
+        c.send("s", "commit", json!({}))
+    };
+    assert!(own.is_pending_after(Duration::from_millis(300)));
+    let began = Instant::now();
+    c.call("disconnect", json!({})).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    // It was committed by the others; here it could not be shown any more.
+    assert!(own.wait().is_err());
+    c.on("x", "resume", json!({})).unwrap();
+    assert_eq!(c.ask("digest", json!({})).unwrap()["rows"], 0);
+    cluster.stop(2).unwrap();
+    let state = std::fs::read_to_string(cluster.dir.join("n3/grastate.dat")).unwrap();
+    assert!(!state.contains("seqno:   -1"), "{state}");
+    cluster.start(2, false).unwrap();
+    let rows = cluster.member(2).call("rows", json!({ "causal": true })).unwrap();
+    assert_eq!(rows.as_object().map(|rows| rows.len()), Some(41), "{rows}");
+    cluster.agree().unwrap();
+}
+
+/// Whether it left in good order, was killed or cut off: no view has a member twice.
+fn a_member_that_returns_is_counted_once(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let count_once = |cluster: &Cluster| {
+        for member in cluster.running() {
+            for (kind, text) in member.events() {
+                if kind == "view" {
+                    let (_, members) = text.split_once("members=").unwrap();
+                    let mut names: Vec<&str> = members.split(',').collect();
+                    let all = names.len();
+                    names.sort_unstable();
+                    names.dedup();
+                    assert_eq!(names.len(), all, "{}: {text}", member.name);
+                }
+            }
+        }
+    };
+    write(cluster.member(0), 0, 5);
+    cluster.stop(2).unwrap();
+    write(cluster.member(0), 10, 5);
+    cluster.start(2, false).unwrap();
+    count_once(cluster);
+    cluster.kill(2);
+    write(cluster.member(0), 20, 5);
+    cluster.start(2, false).unwrap();
+    count_once(cluster);
+    let c = cluster.member(2);
+    c.ask("set_options", json!({ "options": "gmcast.isolate=1" })).unwrap();
+    view_status(c, "NON_PRIMARY", Duration::from_secs(10));
+    write(cluster.member(0), 30, 5);
+    let c = cluster.member(2);
+    c.ask("set_options", json!({ "options": "gmcast.isolate=0" })).unwrap();
+    c.call("wait_state", json!({ "state": "synced" })).unwrap();
+    count_once(cluster);
+    // In the same process.
+    c.call("disconnect", json!({})).unwrap();
+    write(cluster.member(0), 40, 5);
+    let c = cluster.member(2);
+    c.call("connect", json!({})).unwrap();
+    c.call("appliers", json!({ "more": 4 })).unwrap();
+    c.call("wait_state", json!({ "state": "synced" })).unwrap();
+    cluster.agree().unwrap();
+    count_once(cluster);
+}
+
+/// What is ours alone: Galera's library shows a view in its place in the queue.
+mod lockstep {
+    use crate::common::{Kind, run};
+
+    #[test]
+    fn loss_of_the_majority_overtakes_a_backlog() {
+        run(
+            Kind::Lockstep,
+            "loss_of_the_majority_overtakes_a_backlog",
+            3,
+            super::loss_of_the_majority_overtakes_a_backlog,
+        );
+    }
+
+    #[test]
+    fn the_majority_comes_back_during_a_pause() {
+        run(
+            Kind::Lockstep,
+            "the_majority_comes_back_during_a_pause",
+            3,
+            super::the_majority_comes_back_during_a_pause,
+        );
+    }
+
+    #[test]
+    fn a_paused_member_stops_in_time() {
+        run(Kind::Lockstep, "a_paused_member_stops_in_time", 3, super::a_paused_member_stops_in_time);
+    }
+
+    #[test]
+    fn a_member_that_returns_is_counted_once() {
+        run(
+            Kind::Lockstep,
+            "a_member_that_returns_is_counted_once",
+            3,
+            super::a_member_that_returns_is_counted_once,
+        );
+    }
+}
