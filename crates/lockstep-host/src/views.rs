@@ -218,6 +218,10 @@ impl Host {
             }
         }
         machine.synced_once = true;
+        let last = machine.view.as_ref().filter(|view| view.head.status == ViewStatus::PRIMARY);
+        self.checks.ensure(last.is_none_or(|view| view.head.my_idx >= 0), || {
+            format!("synced in a view without this member: {:?}", machine.view)
+        });
         drop(machine);
         self.send_pending_rollbacks();
     }

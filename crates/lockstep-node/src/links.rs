@@ -6,6 +6,9 @@ use lockstep_core::{MemberId, Uuid};
 use lockstep_net::{Address, ConnId, DownReason, PeerHello, Reactor, Reason};
 use std::collections::BTreeMap;
 
+/// Peers tell each other addresses; no more than these are tried, whatever they say.
+const KEPT_MAX: usize = 512;
+
 #[derive(Clone, Debug)]
 struct Link {
     conn: ConnId,
@@ -48,6 +51,9 @@ impl Links {
     pub(crate) fn keep(&mut self, reactor: &mut Reactor, text: &str) -> Result<(), String> {
         if self.kept.contains_key(text) {
             return Ok(());
+        }
+        if self.kept.len() >= KEPT_MAX {
+            return Err(format!("{KEPT_MAX} addresses are tried already"));
         }
         let address = Address::parse(text, 4567).map_err(|e| e.to_string())?;
         reactor.keep(&address);
@@ -156,6 +162,9 @@ impl Links {
     ) {
         let _ = engine;
         for text in [Some(&hello.address), peer.dialed.as_ref()].into_iter().flatten() {
+            if self.kept.len() >= KEPT_MAX && !self.kept.contains_key(text) {
+                continue;
+            }
             if let Ok(address) = Address::parse(text, 4567) {
                 self.unreachable.remove(&address.to_string());
                 if !self.kept.contains_key(text) {

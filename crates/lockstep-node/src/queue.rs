@@ -280,3 +280,130 @@ impl Deliveries {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Ordered;
+    use lockstep_core::writeset::WriteSet;
+    use lockstep_core::{EntryKind, Gtid, Uuid};
+
+    fn view(status: ViewStatus, seqno: Seqno, in_log: bool) -> Delivery {
+        let gtid = Gtid { uuid: Uuid([1; 16]), seqno };
+        let info = ViewInfo { gtid, number: 1, status, members: Vec::new(), my_index: None };
+        Delivery::View { info, in_log }
+    }
+
+    fn write(seqno: Seqno) -> Delivery {
+        Delivery::Ordered(Ordered {
+            seqno,
+            kind: EntryKind::WriteSet,
+            pass: true,
+            depends_on: 0,
+            origin: Uuid([2; 16]),
+            writeset: WriteSet::void(),
+        })
+    }
+
+    /// Takes all that may be taken, and handles it.
+    fn taken(queue: &Deliveries, most: usize) -> Vec<String> {
+        let mut all = Vec::new();
+        while all.len() < most
+            && let Some(item) = queue.next(Some(Duration::ZERO))
+        {
+            all.push(match &item {
+                Delivery::Ordered(ordered) => format!("{}", ordered.seqno),
+                Delivery::View { info, in_log } => {
+                    format!("{:?}{}{}", info.status, if *in_log { "=" } else { "@" }, info.gtid.seqno)
+                }
+                Delivery::Closed => break,
+                other => format!("{other:?}"),
+            });
+            if !matches!(item, Delivery::Ordered(_)) {
+                queue.handled();
+            }
+        }
+        all
+    }
+
+    /// Shown a Primary view at 3; 4 to 6, a view and 8 wait.
+    fn behind() -> Deliveries {
+        let queue = Deliveries::default();
+        queue.open();
+        queue.push(&mut vec![view(ViewStatus::Primary, 3, false)]);
+        assert_eq!(taken(&queue, 9), ["Primary@3"]);
+        queue.push(&mut vec![write(4), write(5), write(6)]);
+        queue
+    }
+
+    #[test]
+    fn loss_overtakes_and_what_waits_is_handed_out_up_to_the_next_primary_view() {
+        let queue = behind();
+        queue.push(&mut vec![view(ViewStatus::Primary, 7, true), write(8), Delivery::Synced]);
+        queue.push(&mut vec![view(ViewStatus::NonPrimary, 8, false)]);
+        assert!(queue.is_held() && queue.overtakes());
+        assert_eq!(taken(&queue, 9), ["NonPrimary@8", "4", "5", "6"]);
+        // The view of the log that waits says that it is Primary again: no other is wanted.
+        queue.push(&mut vec![view(ViewStatus::Primary, 8, false)]);
+        assert!(!queue.is_held());
+        assert_eq!(taken(&queue, 9), ["Primary=7", "8"]);
+    }
+
+    #[test]
+    fn the_position_is_where_the_backlog_begins() {
+        let queue = behind();
+        queue.push(&mut vec![view(ViewStatus::NonPrimary, 6, false)]);
+        assert_eq!(taken(&queue, 2), ["NonPrimary@6", "4"]);
+        queue.push(&mut vec![view(ViewStatus::Primary, 6, false), view(ViewStatus::Primary, 6, false)]);
+        assert_eq!(taken(&queue, 9), ["Primary@4", "Primary@4", "5", "6"]);
+    }
+
+    #[test]
+    fn lost_again_before_it_was_shown_that_it_is_back() {
+        let queue = behind();
+        queue.push(&mut vec![view(ViewStatus::NonPrimary, 6, false)]);
+        assert_eq!(taken(&queue, 1), ["NonPrimary@6"]);
+        queue.push(&mut vec![view(ViewStatus::Primary, 6, false)]);
+        queue.push(&mut vec![view(ViewStatus::NonPrimary, 6, false)]);
+        assert_eq!(taken(&queue, 9), ["4", "5", "6"]);
+        // Nor is a server told that has not been shown anything yet.
+        let queue = Deliveries::default();
+        queue.open();
+        queue.push(&mut vec![view(ViewStatus::Primary, 3, false)]);
+        queue.push(&mut vec![view(ViewStatus::NonPrimary, 3, false)]);
+        assert_eq!(taken(&queue, 9), Vec::<String>::new());
+        queue.push(&mut vec![view(ViewStatus::Primary, 3, false)]);
+        assert_eq!(taken(&queue, 9), ["Primary@3"]);
+    }
+
+    #[test]
+    fn who_has_a_view_in_hand_hears_of_the_loss_and_nobody_else_before() {
+        let queue = behind();
+        queue.push(&mut vec![view(ViewStatus::Primary, 7, true)]);
+        for seqno in 4..=6 {
+            assert_eq!(taken(&queue, 1), [seqno.to_string()]);
+        }
+        let in_hand = queue.next(Some(Duration::ZERO));
+        assert!(matches!(in_hand, Some(Delivery::View { in_log: true, .. })));
+        queue.push(&mut vec![view(ViewStatus::NonPrimary, 7, false)]);
+        assert!(queue.next(Some(Duration::ZERO)).is_none() && queue.overtaking(false).is_none());
+        assert!(matches!(queue.overtaking(true), Some(Delivery::View { .. })));
+        assert!(queue.is_held(), "the one in hand waits");
+        queue.push(&mut vec![view(ViewStatus::Primary, 7, false)]);
+        assert!(!queue.is_held() && queue.overtaking(true).is_none());
+        queue.handled();
+        // It is Primary by the view that was in hand: the next loss is told.
+        queue.push(&mut vec![view(ViewStatus::NonPrimary, 7, false)]);
+        assert_eq!(taken(&queue, 9), ["NonPrimary@7"]);
+    }
+
+    #[test]
+    fn the_end_comes_after_what_has_a_place_and_without_the_rest() {
+        let queue = behind();
+        queue.push(&mut vec![Delivery::Synced, view(ViewStatus::NonPrimary, 6, false)]);
+        queue.push(&mut vec![view(ViewStatus::Disconnected, 6, false)]);
+        queue.close();
+        assert_eq!(taken(&queue, 9), ["NonPrimary@6", "4", "5", "6", "Disconnected@6"]);
+        assert!(matches!(queue.next(None), Some(Delivery::Closed)));
+    }
+}

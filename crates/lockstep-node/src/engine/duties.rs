@@ -14,6 +14,9 @@ const NEAR_ENOUGH: Index = 1000;
 /// A connection that breaks and comes back within this makes no view.
 const VIEW_GRACE: Micros = 250_000;
 
+/// A learner that is gone stays a member for so many `cluster.evict_timeout`s.
+const LEARNER_KEPT: Micros = 12;
+
 impl Engine {
     /// All duties of a leader, in the order of their urgency.
     pub(super) fn lead(&mut self) {
@@ -74,6 +77,7 @@ impl Engine {
         self.departure(&membership)
             .or_else(|| self.promotion(&membership))
             .or_else(|| self.eviction(&membership))
+            .or_else(|| self.forgotten(&membership))
     }
 
     /// A voter goes to learner first; a learner that is to go, goes.
@@ -133,6 +137,22 @@ impl Engine {
         let why =
             format!("{name} has been gone for more than {patience} µs: it votes no more until it is back");
         Some((self.demoted_or_removed(membership, &dead[0], false), why))
+    }
+
+    /// A learner that has been gone for long is no member any more: its name and address are free, and the log is not
+    /// kept for it. If it comes back it joins anew.
+    fn forgotten(&self, membership: &Membership) -> Option<(Membership, String)> {
+        let patience = LEARNER_KEPT * self.tuning.evict_timeout.as_micros() as Micros;
+        let member = membership.members.iter().find(|m| {
+            m.role == Role::Learner
+                && self.gone_since(&m.id).is_some_and(|since| self.now.saturating_sub(since) > patience)
+        })?;
+        let why = format!(
+            "{} does not vote and has been gone for {} min: it is forgotten until it is back",
+            member.name,
+            patience / 60_000_000
+        );
+        Some((membership.without(&member.id), why))
     }
 
     /// Who should be in the view now: this member and all that are connected and in the log, leader first, then by

@@ -13,7 +13,7 @@ use lockstep_core::certify::{Certifier, TrimLimits, reaches};
 use lockstep_core::codec::Reader;
 use lockstep_core::members::View;
 use lockstep_core::order::WriteOp;
-use lockstep_core::state::{State, TrimMark};
+use lockstep_core::state::{Session, State, TrimMark};
 use lockstep_core::writeset::{Meta, WriteSet, assemble, flags};
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, ViewUuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,6 +52,8 @@ struct Run {
     certifier: Certifier,
     /// The index after which it began.
     base: Index,
+    /// How many proposals of each member's life came before that.
+    before: BTreeMap<MemberId, Session>,
     /// The next index to take.
     next: Index,
     /// The seqno of the last entry taken.
@@ -140,6 +142,7 @@ impl Feed {
         self.run = Some(Run {
             certifier,
             base: base.index,
+            before: base.sessions.clone(),
             next: base.index + 1,
             seqno: base.seqno,
             pieces: BTreeMap::new(),
@@ -256,7 +259,12 @@ impl Run {
             pieces.parts.clear();
         }
         let Some(from) = pieces.parts.len().checked_sub(about.count as usize) else {
-            return if self.base > 0 { Whole::Before } else { Whole::Void };
+            // Each piece was a proposal of the same life. Where there were fewer of them, they are nowhere: one member
+            // that names pieces which it never sent must not make the others give up their data.
+            let life = self.before.get(&entry.proposal.member);
+            let before = life.filter(|s| s.incarnation == entry.proposal.incarnation).map_or(0, |s| s.number);
+            let may_be = before + pieces.parts.len() as u64 >= u64::from(about.count);
+            return if self.base > 0 && may_be { Whole::Before } else { Whole::Void };
         };
         match assemble(set, &pieces.parts.make_contiguous()[from..]) {
             Ok(set) => Whole::Yes(set),

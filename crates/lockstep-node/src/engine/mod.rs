@@ -19,10 +19,12 @@ use crate::wire::{FRAME_NODE, FRAME_ORDER, Health, Hello, NodeMessage};
 use crate::writer::TrimLimits;
 use bytes::Bytes;
 use feed::Feed;
-use lockstep_core::codec::Writer;
-use lockstep_core::members::ViewMember;
+use lockstep_core::codec::{DecodeError, Reader, Writer};
+use lockstep_core::members::{Membership, View, ViewMember};
 use lockstep_core::message::Message;
 use lockstep_core::order::{Order, Output, WriteOp};
+use lockstep_core::policy::Policy;
+use lockstep_core::state::TrimMark;
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno, ViewUuid};
 use peers::{Gone, Peer};
 use phase::Phase;
@@ -44,6 +46,9 @@ const HEALTH_PERIOD: Micros = 200_000;
 const DUTY_PERIOD: Micros = 25_000;
 /// How often it is said that entries had to go early.
 const SAY_EARLY_EVERY: Micros = 600_000_000;
+
+/// A member that was lost may have been behind by so much before.
+const BEHIND: Micros = 60_000_000;
 
 /// Why old entries are read from the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +114,7 @@ pub(crate) struct Engine {
     lagging: bool,
     donations: Vec<transfer::Donation>,
     donation_ids: u64,
+    choices: Vec<transfer::Choice>,
     state_request: Option<transfer::Pending>,
     /// The position from which a donor's word is all that is wanted; −1 where the state itself is.
     bypass: Seqno,
@@ -176,6 +182,7 @@ impl Engine {
             lagging: false,
             donations: Vec::new(),
             donation_ids: 0,
+            choices: Vec::new(),
             state_request: None,
             bypass: lockstep_core::SEQNO_UNDEFINED,
             causal: Vec::new(),
@@ -274,6 +281,9 @@ impl Engine {
         let bad = match kind {
             FRAME_ORDER => match Message::decode(payload) {
                 Ok(message) => {
+                    if let Err(text) = self.check_control(from, &message) {
+                        return self.fail(&text);
+                    }
                     self.order.step(self.now, from, message);
                     return;
                 }
@@ -292,6 +302,26 @@ impl Engine {
             format!("a message from {name} {bad}: the connection is closed and made again"),
         );
         self.effects.push(Effect::Drop(from));
+    }
+
+    /// A leader's control entries are read before they are taken: a member that cannot read one must say so and stop,
+    /// for it would wait for it for ever.
+    fn check_control(&self, from: MemberId, message: &Message) -> Result<(), String> {
+        let Message::Append { entries, .. } = message else { return Ok(()) };
+        for entry in entries {
+            if let Err(error) = readable(entry)
+                && self.order.leader() == Some(from)
+            {
+                return Err(format!(
+                    "entry {} ({:?}) of the leader {} {error}: the members are of different versions, or its log is \
+                     damaged; this member stops",
+                    entry.index,
+                    entry.kind,
+                    self.name_of(&from)
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn node_message(&mut self, from: MemberId, message: NodeMessage) {
@@ -559,7 +589,8 @@ impl Engine {
         }
         self.last_log_trim = self.now;
         let mut needed = self.feed.next_index().min(self.order.deliverable());
-        for member in &self.order.membership().members {
+        let membership = self.order.membership();
+        for member in &membership.members {
             if member.id != self.me.id && self.peers.contains_key(&member.id) && self.order.is_leader() {
                 needed = needed.min(self.order.matched(&member.id));
             }
@@ -568,10 +599,21 @@ impl Engine {
         let trim = self.order.committed_state().trim_previous.min(self.finished());
         let keep = self.order.segment_bases().filter(|b| b.seqno <= trim && b.index <= needed).last();
         if let Some(below) = keep.map(|b| b.index + 1) {
+            let ago = |time: Micros| self.wall.saturating_sub(time);
+            // What an absent member has not got is kept like what is young.
+            let absent = membership.members.iter().filter(|m| m.id != self.me.id && !m.arbitrator);
+            let absent_since = absent
+                .filter(|m| !self.peers.contains_key(&m.id))
+                // One that was not seen since this process began: all that there is.
+                .map(|m| {
+                    self.gone.get(&m.id).map_or(0, |gone| ago(self.now.saturating_sub(gone.since) + BEHIND))
+                })
+                .min()
+                .unwrap_or(Micros::MAX);
             self.effects.push(Effect::TrimLog(TrimLimits {
                 below,
                 keep_bytes: self.tuning.log_bytes,
-                older_than: self.wall.saturating_sub(self.tuning.log_keep.as_micros() as Micros),
+                older_than: ago(self.tuning.log_keep.as_micros() as Micros).min(absent_since),
                 max_bytes: self.tuning.log_max_bytes,
             }));
         }
@@ -600,6 +642,19 @@ impl Engine {
         debug_assert!(kind.may_be_proposed());
         self.order.propose(self.now, kind, payload)
     }
+}
+
+/// Whether an entry that every member must understand can be read.
+fn readable(entry: &Entry) -> Result<(), DecodeError> {
+    let mut r = Reader::new(entry.payload.clone());
+    match entry.kind {
+        EntryKind::Membership => Membership::decode(&mut r).map(|_| ())?,
+        EntryKind::View => View::decode(&mut r).map(|_| ())?,
+        EntryKind::Policy => Policy::decode(&mut r).map(|_| ())?,
+        EntryKind::Trim => return TrimMark::from_payload(entry.payload.clone()).map(|_| ()),
+        _ => return Ok(()),
+    }
+    r.end()
 }
 
 fn message_size(message: &Message) -> usize {

@@ -4,6 +4,9 @@ use super::{Effect, Engine, Level, Micros, NodeMessage};
 use crate::wire::{Health, Hello};
 use lockstep_core::MemberId;
 
+/// Who was connected and is no member is forgotten after so long.
+const GONE_KEPT: Micros = 60_000_000;
+
 /// A connected peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -135,6 +138,11 @@ impl Engine {
     pub(crate) fn peer_down(&mut self, id: MemberId, why: &str) {
         if let Some(peer) = self.peers.remove(&id) {
             self.log(Level::Info, format!("connection to {} lost: {why}", peer.hello.name));
+            let membership = self.order.membership();
+            let (now, view) = (self.now, self.order.tail_state().view.clone());
+            self.gone.retain(|id, gone| {
+                membership.get(id).is_some() || view.position(id).is_some() || now < gone.since + GONE_KEPT
+            });
             self.gone.insert(id, Gone { since: self.now });
             self.order.peer_down(self.now, id);
             self.donor_may_be_gone(id);

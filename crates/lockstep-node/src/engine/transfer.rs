@@ -5,7 +5,7 @@ use super::{Engine, Level, Micros, NodeMessage};
 use crate::api::{Delivery, LocalState};
 use crate::engine::phase::Phase;
 use bytes::Bytes;
-use lockstep_core::{Gtid, MemberId, Seqno};
+use lockstep_core::{Gtid, MemberId, Seqno, ViewUuid};
 
 /// Nobody can donate right now: ask again.
 pub(super) const AGAIN: i32 = -11;
@@ -23,11 +23,24 @@ const DONOR_PATIENCE: Micros = 15_000_000;
 pub(super) struct Donation {
     pub(super) id: u64,
     joiner: MemberId,
+    /// Which connection of the joiner's asked: another one is another wish, though its text be the same.
+    life: Option<ViewUuid>,
     at_least: Seqno,
     position: Seqno,
     request: Bytes,
     handed_over: bool,
 }
+
+/// Whom a leader has sent to whom.
+#[derive(Debug)]
+pub(super) struct Choice {
+    joiner: MemberId,
+    life: Option<ViewUuid>,
+    donor: MemberId,
+}
+
+/// So many are remembered.
+const CHOICES: usize = 64;
 
 /// This member's own wish for state.
 #[derive(Debug)]
@@ -100,6 +113,15 @@ impl Engine {
         if !self.order.is_leader() {
             return self.tell(joiner, &refusal(AGAIN, "the member that was asked does not lead any more"));
         }
+        // Asked again: the same one, as long as it is at it. Its answer may have been lost, or it cannot reach the joiner.
+        let life = self.life_of(&joiner);
+        if let Some(choice) = self.choices.iter().find(|c| c.joiner == joiner && c.life == life) {
+            let donor = choice.donor;
+            let state = |id| if id == self.me.id { Some(self.local_state()) } else { self.state_of(&id) };
+            if state(donor) == Some(LocalState::Donor) {
+                return self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
+            }
+        }
         let names: Vec<&str> = donor.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
         let anyone = names.is_empty() || donor.trim_end().ends_with(',');
         let zone = self.peers.get(&joiner).map(|p| p.hello.zone);
@@ -121,6 +143,9 @@ impl Engine {
         match chosen {
             Some((donor, name)) => {
                 self.log(Level::Info, format!("{name} is to donate state to {joiner_name}"));
+                self.choices.retain(|c| c.joiner != joiner);
+                self.choices.truncate(CHOICES - 1);
+                self.choices.insert(0, Choice { joiner, life, donor });
                 self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
             None => {
@@ -142,7 +167,8 @@ impl Engine {
         position: Seqno,
         request: Bytes,
     ) {
-        if self.donations.iter().any(|d| d.joiner == joiner) {
+        let life = self.life_of(&joiner);
+        if self.donations.iter().any(|d| d.joiner == joiner && d.life == life) {
             return self.tell(joiner, &accepted());
         }
         let free = matches!(self.local_state(), LocalState::Synced | LocalState::Joined);
@@ -151,8 +177,16 @@ impl Engine {
         }
         self.donation_ids += 1;
         let id = self.donation_ids;
-        self.donations.push(Donation { id, joiner, at_least, position, request, handed_over: false });
+        self.donations.push(Donation { id, joiner, life, at_least, position, request, handed_over: false });
         self.tell(joiner, &accepted());
+    }
+
+    fn state_of(&self, id: &MemberId) -> Option<LocalState> {
+        self.peers.get(id).and_then(|peer| peer.health).map(|health| health.state)
+    }
+
+    fn life_of(&self, id: &MemberId) -> Option<ViewUuid> {
+        self.peers.get(id).map(|peer| peer.hello.view_uuid)
     }
 
     /// The front end's server has sent its state, or could not.
@@ -173,7 +207,10 @@ impl Engine {
                 refusal(if code < 0 { code } else { -code.max(1) }, "the donor's script failed; see its log")
             }
         };
-        self.tell(donation.joiner, &message);
+        // One that has been started again meanwhile waits for another.
+        if self.life_of(&donation.joiner).is_none_or(|life| donation.life.is_none_or(|of| of == life)) {
+            self.tell(donation.joiner, &message);
+        }
         if let Phase::Running { primary, .. } = self.phase {
             self.phase = Phase::Running { primary, synced: false };
         }
@@ -227,8 +264,8 @@ impl Engine {
         {
             pending.ask_at = None;
         }
-        let joiners = self.donations.iter().filter(|d| d.joiner == id).count();
-        if joiners > 0 {
+        let life = self.life_of(&id);
+        if self.donations.iter().any(|d| d.joiner == id && d.life == life) {
             self.tell(id, &accepted());
         }
     }
