@@ -242,7 +242,10 @@ impl Certifier {
         let total_order = kind == EntryKind::TotalOrder || meta.has(flags::ISOLATION);
         let rollback = meta.has(flags::ROLLBACK);
         let barrier = total_order || rollback || meta.has(flags::PA_UNSAFE);
-        let source = if total_order { Source::NOBODY } else { self.index.source(&meta.source, seqno) };
+        let source = match total_order {
+            true => Source::NOBODY,
+            false => self.index.source(meta.source, meta.epoch, seqno),
+        };
 
         let mut floor = self.trim.max(self.base).max(self.barrier);
         if meta.has(flags::IMPLICIT_DEPS) || !self.optimistic {

@@ -141,6 +141,10 @@ pub struct Meta {
     pub last_seen: Seqno,
     /// The origin as the server knew it then.
     pub source: ViewUuid,
+    /// Counts what the origin has given up since it became `source`: threads that were told that nobody knows whether
+    /// their write-set was ordered, and have let go of its locks. Two write-sets of one source are kept apart by those
+    /// locks only while this is the same; else they are judged as those of two sources.
+    pub epoch: u16,
     /// The server's connection id.
     pub conn: u64,
     /// The server's transaction id; unique together with `source`.
@@ -188,7 +192,14 @@ impl WriteSet {
     pub fn void() -> WriteSet {
         let flags = flags::ROLLBACK | flags::TRX_END;
         WriteSet {
-            meta: Meta { flags, last_seen: crate::SEQNO_UNDEFINED, source: ViewUuid::NIL, conn: 0, trx: 0 },
+            meta: Meta {
+                flags,
+                last_seen: crate::SEQNO_UNDEFINED,
+                source: ViewUuid::NIL,
+                epoch: 0,
+                conn: 0,
+                trx: 0,
+            },
             data: Bytes::new(),
             unordered: Bytes::new(),
             annotation: Bytes::new(),
@@ -208,9 +219,7 @@ impl WriteSet {
         if r.u16()? != VERSION {
             return Err(DecodeError::Invalid("version of a write-set"));
         }
-        if r.u16()? != 0 {
-            return Err(DecodeError::Invalid("reserved field of a write-set"));
-        }
+        let epoch = r.u16()?;
         let flags = r.u32()?;
         let last_seen = r.i64()?;
         let source = Uuid(r.array()?);
@@ -227,7 +236,7 @@ impl WriteSet {
             _ => Some(Pieces { count, bytes, hash }),
         };
         let set = WriteSet {
-            meta: Meta { flags, last_seen, source, conn, trx },
+            meta: Meta { flags, last_seen, source, epoch, conn, trx },
             data: r.take(ordered)?,
             unordered: r.take(unordered)?,
             annotation: r.take(annotation)?,
@@ -263,9 +272,9 @@ impl WriteSet {
 
 /// The header, with sizes.
 fn put_header(w: &mut Writer, meta: &Meta, sizes: [u32; 4], pieces: Option<&Pieces>) {
-    let Meta { flags, last_seen, source, conn, trx } = meta;
+    let Meta { flags, last_seen, source, epoch, conn, trx } = meta;
     w.u16(VERSION);
-    w.u16(0);
+    w.u16(*epoch);
     w.u32(*flags);
     w.i64(*last_seen);
     w.raw(&source.0);

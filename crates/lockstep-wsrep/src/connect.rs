@@ -15,7 +15,7 @@ use lockstep_node::{ConnectArgs, Level, Node, NodeConfig, NodeError};
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -136,6 +136,7 @@ impl Provider {
             gate: Gate::new(SEQNO_UNDEFINED),
             history: AtomicUuid::default(),
             own: AtomicUuid::default(),
+            epoch: AtomicU16::new(0),
             fresh: AtomicBool::new(true),
             taken: AtomicI64::new(SEQNO_UNDEFINED),
             connected_at: AtomicI64::new(SEQNO_UNDEFINED),

@@ -169,7 +169,11 @@ impl Provider {
             Ok(Outcome::NotSent) => Sent::Never(self.refusal()),
             // Not as if there were no connection: the server would try an autocommit statement again for ever.
             Ok(Outcome::TooLarge) => Sent::Never(Status::SIZE_EXCEEDED),
-            Ok(Outcome::Unknown) => Sent::Unknown,
+            Ok(Outcome::Unknown) => {
+                // Before its locks go: who takes them from it is of the next epoch.
+                self.epoch.fetch_add(1, Ordering::AcqRel);
+                Sent::Unknown
+            }
             Err(status) => Sent::Never(status),
         }
     }
@@ -186,7 +190,8 @@ impl Provider {
     }
 
     fn meta(&self, flags: u32, conn: ConnId, trx: TrxId) -> Meta {
-        Meta { flags, last_seen: self.finished.low().max(0), source: self.own.get(), conn, trx }
+        let epoch = self.epoch.load(Ordering::Acquire);
+        Meta { flags, last_seen: self.finished.low().max(0), source: self.own.get(), epoch, conn, trx }
     }
 
     /// `certify`.

@@ -15,7 +15,7 @@ use lockstep_node::{LocalState, Node};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 /// What this provider can do, as every view says.
@@ -107,6 +107,9 @@ pub(crate) struct Provider {
     pub(crate) history: AtomicUuid,
     /// Who this member is to the server.
     pub(crate) own: AtomicUuid,
+    /// How often a thread has been told that nobody knows whether its write-set was ordered: see
+    /// [`lockstep_core::writeset::Meta::epoch`].
+    pub(crate) epoch: AtomicU16,
     /// No position has been set since the connection began: the first view says where it is.
     pub(crate) fresh: AtomicBool,
     /// The highest seqno that a receiving thread has taken.

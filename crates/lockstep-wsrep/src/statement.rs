@@ -9,6 +9,7 @@ use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
 use lockstep_node::core::writeset::{self, Meta};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Provider {
     /// `to_execute_start`. With a GTID in `meta`, whatever is returned, `to_execute_end` follows.
@@ -65,6 +66,7 @@ impl Provider {
             flags: flags | FLAG_ISOLATION,
             last_seen: self.finished.low().max(0),
             source: self.own.get(),
+            epoch: self.epoch.load(Ordering::Acquire),
             conn,
             trx: NO_TRX,
         });

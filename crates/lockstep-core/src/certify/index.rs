@@ -147,7 +147,8 @@ pub(super) struct Index {
     hashes: VecDeque<u64>,
     /// (seqno, how many of `hashes`), for those that have any.
     window: VecDeque<(Seqno, usize)>,
-    sources: FxHashMap<ViewUuid, Source>,
+    /// By origin and epoch.
+    sources: FxHashMap<(ViewUuid, u16), Source>,
     /// The last seqno of each, by its number; [`NONE`] where the number is free.
     source_last: Vec<Seqno>,
     source_free: Vec<u32>,
@@ -173,15 +174,15 @@ impl Index {
     ///
     /// Numbers of sources with nothing above the trim mark are given to others. What the index still has of them is
     /// below the mark, where it does not matter whose it was.
-    pub(super) fn source(&mut self, uuid: &ViewUuid, seqno: Seqno) -> Source {
-        let source = match self.sources.get(uuid) {
+    pub(super) fn source(&mut self, uuid: ViewUuid, epoch: u16, seqno: Seqno) -> Source {
+        let source = match self.sources.get(&(uuid, epoch)) {
             Some(source) => *source,
             None => {
                 let number = self.source_free.pop().unwrap_or_else(|| {
                     self.source_last.push(NONE);
                     (self.source_last.len() - 1) as u32
                 });
-                self.sources.insert(*uuid, Source(number));
+                self.sources.insert((uuid, epoch), Source(number));
                 Source(number)
             }
         };

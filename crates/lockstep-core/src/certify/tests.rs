@@ -254,7 +254,8 @@ fn run(ops: &[Op]) -> Group {
                     Op::Write { flags, trx, .. } => (EntryKind::WriteSet, *flags, *trx),
                     _ => (EntryKind::TotalOrder, flags::ISOLATION | flags::TRX_START | flags::TRX_END, 77),
                 };
-                let meta = Meta { flags, last_seen: at - unseen, source: source(*by), conn: 1, trx };
+                let meta =
+                    Meta { flags, last_seen: at - unseen, source: source(*by), epoch: 0, conn: 1, trx };
                 group.append(kind, 1, b.finish(&meta));
             }
             Op::View { left_out } => {
@@ -366,8 +367,14 @@ fn logs_can_be_joined_midway() {
 fn write(by: u8, last_seen: Seqno, keys: &[(u8, KeyType)]) -> WriteSet {
     let mut b = WriteSetBuilder::new();
     keys.iter().for_each(|(key, kind)| append_key(&mut b, *key, *kind));
-    let meta =
-        Meta { flags: flags::TRX_START | flags::TRX_END, last_seen, source: source(by), conn: 1, trx: 1 };
+    let meta = Meta {
+        flags: flags::TRX_START | flags::TRX_END,
+        last_seen,
+        source: source(by),
+        epoch: 0,
+        conn: 1,
+        trx: 1,
+    };
     WriteSet::parse(&b.finish(&meta)).unwrap()
 }
 
@@ -501,4 +508,22 @@ fn many_sources_come_and_go() {
         c.trim(&TrimMark { trim: seqno - 1, verdicts_to: seqno, failed: vec![] }).unwrap();
     }
     assert!(c.index.source_numbers() <= 3, "{}", c.index.source_numbers());
+}
+
+/// What an origin gave up has let go of its locks: if the log has it after all, it is no longer one source with what
+/// the origin writes afterwards, which would overwrite it unseen.
+#[test]
+fn what_was_given_up_conflicts_with_what_its_origin_writes_later() {
+    for (epoch, pass) in [(0, true), (1, false)] {
+        let mut c = certifier();
+        let given_up = write(1, 0, &[(5, KeyType::Exclusive)]);
+        assert!(c.certify(1, EntryKind::WriteSet, &given_up).unwrap().pass);
+        let mut later = write(1, 0, &[(5, KeyType::Exclusive)]);
+        later.meta.epoch = epoch;
+        assert_eq!(c.certify(2, EntryKind::WriteSet, &later).unwrap().pass, pass);
+        let mut informed = write(1, 1, &[(5, KeyType::Exclusive)]);
+        informed.meta.epoch = 1;
+        let seen_all = !pass;
+        assert_eq!(c.certify(3, EntryKind::WriteSet, &informed).unwrap().pass, seen_all, "epoch {epoch}");
+    }
 }

@@ -9,6 +9,7 @@ fn meta() -> Meta {
         flags: flags::TRX_START | flags::TRX_END,
         last_seen: 0x0102_0304,
         source: Uuid(*b"0123456789abcdef"),
+        epoch: 0,
         conn: 7,
         trx: 8,
     }
@@ -184,9 +185,9 @@ proptest! {
     fn data_come_back(
         chunks in prop::collection::vec((0u8..3, prop::collection::vec(any::<u8>(), 0..20)), 0..20),
         flags in any::<u32>(), last_seen in any::<i64>(), conn in any::<u64>(), trx in any::<u64>(),
-        source in any::<[u8; 16]>(),
+        source in any::<[u8; 16]>(), epoch in any::<u16>(),
     ) {
-        let meta = Meta { flags, last_seen, source: Uuid(source), conn, trx };
+        let meta = Meta { flags, last_seen, source: Uuid(source), epoch, conn, trx };
         let mut b = WriteSetBuilder::new();
         let mut parts = [vec![], vec![], vec![]];
         for (at, bytes) in &chunks {

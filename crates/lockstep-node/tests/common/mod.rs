@@ -141,6 +141,7 @@ impl Server {
             flags: flags::TRX_START | flags::TRX_END,
             last_seen: self.node.last_committed(),
             source: self.node.identity().view_uuid,
+            epoch: 0,
             conn: 1,
             trx: 1,
         });
