@@ -97,7 +97,11 @@ impl Hello {
             hello.log_id = Uuid(r.array()?);
         }
         let longest = hello.name.len().max(hello.address.len()).max(hello.incoming.len());
-        if longest > 255 || hello.name.is_empty() || hello.id.is_nil() || hello.view_uuid.is_nil() {
+        // They are shown on terminals and in error logs.
+        let control =
+            [&hello.name, &hello.address, &hello.incoming].iter().any(|t| t.contains(char::is_control));
+        if control || longest > 255 || hello.name.is_empty() || hello.id.is_nil() || hello.view_uuid.is_nil()
+        {
             return Err(DecodeError::Invalid("name, address or identity"));
         }
         Ok(hello)

@@ -220,18 +220,9 @@ impl Provider {
         self.node.get().ok_or(NodeError::State("connect: the node has gone"))
     }
 
-    /// Where the database stands, as far as is known before it is opened: `grastate.dat` after a clean stop; after a
-    /// crash, what the server's own recovery found, if the file says that the data are whole.
+    /// Where the database stands, as far as is known before it is opened.
     fn start_from(&self) -> Gtid {
-        let saved = self.state_file.get().position;
-        if saved.is_defined() {
-            return saved;
-        }
-        if !saved.uuid.is_nil() && saved.uuid == self.start_position.uuid && self.start_position.is_defined()
-        {
-            return self.start_position;
-        }
-        Gtid::UNDEFINED
+        start_from(self.state_file.get().position, self.start_position)
     }
 
     /// After a crash, unless the own log is of another history than the database: a run of the server's recovery says
@@ -404,9 +395,19 @@ impl Provider {
     }
 }
 
+/// `grastate.dat` after a clean stop; but where the server's own recovery was asked, its word counts, if the file says
+/// that the data are whole: a file that was synced may be ahead of a database whose last commits were not.
+fn start_from(saved: Gtid, recovered: Gtid) -> Gtid {
+    if !saved.uuid.is_nil() && saved.uuid == recovered.uuid && recovered.is_defined() {
+        return recovered;
+    }
+    if saved.is_defined() { saved } else { Gtid::UNDEFINED }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::with_brackets;
+    use super::*;
+    use lockstep_node::core::{Gtid, SEQNO_UNDEFINED, Uuid};
 
     #[test]
     fn an_ipv6_address_alone_is_a_host() {
@@ -415,5 +416,18 @@ mod tests {
         {
             assert_eq!(with_brackets(given.into()), taken);
         }
+    }
+
+    #[test]
+    fn what_innodb_says_counts_where_the_data_are_whole() {
+        let at = |n: u8, seqno| Gtid { uuid: Uuid([n; 16]), seqno };
+        let whole = at(1, SEQNO_UNDEFINED);
+        assert_eq!(start_from(at(1, 7), Gtid::UNDEFINED), at(1, 7), "a clean stop");
+        assert_eq!(start_from(at(1, 7), at(1, 5)), at(1, 5), "the last commits were not flushed");
+        assert_eq!(start_from(at(1, 7), at(1, 9)), at(1, 9), "committed after the file was written");
+        assert_eq!(start_from(whole, at(1, 5)), at(1, 5), "a crash");
+        assert_eq!(start_from(at(1, 7), at(2, 5)), at(1, 7), "another history");
+        assert_eq!(start_from(Gtid::UNDEFINED, at(1, 5)), Gtid::UNDEFINED, "not whole");
+        assert_eq!(start_from(whole, Gtid::UNDEFINED), Gtid::UNDEFINED, "nobody was asked");
     }
 }

@@ -54,7 +54,8 @@ impl Provider {
             return SEQNO_UNDEFINED;
         }
         let position = self.position();
-        self.note(self.state_file.set(position, self.safe_to_bootstrap.load(Ordering::SeqCst)));
+        // The state file does not get it: after a crash the database may be behind, where its commits are not flushed,
+        // and says so itself.
         self.log.info(format!("paused at {position}"));
         position.seqno
     }

@@ -314,6 +314,8 @@ impl Provider {
     /// It is in the log, and is rolled back here: this member leaves before its turn. Its seqno must not count as
     /// finished, so that it is applied as anybody's when this member is back.
     fn not_here(&self, trx: &Trx) -> Status {
+        // Before its locks go, as for one that was given up.
+        self.epoch.fetch_add(1, Ordering::AcqRel);
         trx.lock().slot = None;
         Status::NODE_FAIL
     }
@@ -526,9 +528,10 @@ impl Provider {
         let _ = self.send_rollback(id, &[]);
     }
 
-    /// Sends again what was given up on its way. Where it was not, there are two, and the second finds nothing to do.
-    pub(crate) fn repeat_rollbacks(&self) {
-        for (id, data) in self.rollbacks.due(Instant::now()) {
+    /// Sends again what was given up on its way: what has been on it for long, or `all`. Where it was not given up, there
+    /// are two, and the second finds nothing to do.
+    pub(crate) fn repeat_rollbacks(&self, all: bool) {
+        for (id, data) in self.rollbacks.due(Instant::now(), all) {
             let _ = self.send_rollback(id, &data);
         }
     }

@@ -254,7 +254,7 @@ impl Provider {
         let waits = self.rollbacks.are_open().then_some(REPEAT_ROLLBACKS);
         let delivery = node.next(waits);
         if waits.is_some() {
-            self.repeat_rollbacks();
+            self.repeat_rollbacks(false);
         }
         let Some(delivery) = delivery else { return Next::Again };
         self.counters.recv_queue.sample(node.queued() as i64);
@@ -324,7 +324,12 @@ impl Provider {
                 Next::Donate { id, request, at: gtid_out(at), bypass: bypass.is_some() }
             }
             // Where the majority was lost meanwhile, it is said again.
-            (Ok(()), Delivery::Synced) if !self.node().is_some_and(|node| node.is_held()) => Next::Synced,
+            (Ok(()), Delivery::Synced) if !self.node().is_some_and(|node| node.is_held()) => {
+                // Before any client writes again: a transaction that is tried anew must come after the rollback of its
+                // former self, whose appliers hold its locks on the other members.
+                self.repeat_rollbacks(true);
+                Next::Synced
+            }
             _ => {
                 self.handled();
                 Next::Again
@@ -553,7 +558,9 @@ impl Provider {
             }
             NodeViewStatus::Primary => {}
         }
-        if self.fresh.swap(false, Ordering::SeqCst) {
+        // Until the view has been let through: one that is overtaken comes here again.
+        let first = self.fresh.load(Ordering::SeqCst);
+        if first {
             self.set_position(seqno - 1);
         } else if !self.awaits_state.load(Ordering::SeqCst) {
             // Own transactions below the view may still be on their way through the server's threads.
@@ -563,6 +570,9 @@ impl Provider {
             self.patiently(true, |look| self.gate.pass(seqno, None, Some(look)))?;
         }
         self.wait_for_majority()?;
+        if first {
+            self.fresh.store(false, Ordering::SeqCst);
+        }
         if in_log {
             self.taken.fetch_max(seqno, Ordering::SeqCst);
         }
@@ -712,9 +722,12 @@ impl Provider {
         let position = self.position();
         let awaits = self.awaits_state.swap(false, Ordering::SeqCst);
         if position.is_defined() && !awaits {
-            let safe = self.safe_to_bootstrap.load(Ordering::SeqCst);
-            self.note(self.state_file.set(position, safe));
-            if !self.failed.load(Ordering::SeqCst) {
+            if self.failed.load(Ordering::SeqCst) {
+                // Not drained: threads in their commit turn may still commit above. The next start asks InnoDB.
+                self.save_running();
+            } else {
+                let safe = self.safe_to_bootstrap.load(Ordering::SeqCst);
+                self.note(self.state_file.set(position, safe));
                 self.log.info(format!("left the cluster at {position}"));
                 self.note(crate::files::remove_view(&self.data_dir));
             }

@@ -1,5 +1,5 @@
 //! Rollback fragments that are on their way. Nobody waits for them, so that nobody notices when one is given up because
-//! the majority is lost: they are sent again until they come back in their place.
+//! the majority is lost: they are sent again when it is back, until they come back in their place.
 
 use crate::monitor::lock;
 use lockstep_abi::TrxId;
@@ -8,8 +8,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a rollback fragment may take before it is sent again.
-pub(crate) const REPEAT_ROLLBACKS: Duration = Duration::from_secs(2);
+/// How long a rollback fragment may take before it is sent again even though the majority was never lost. Each is a
+/// barrier for every member, so that one that merely lags must not send many.
+pub(crate) const REPEAT_ROLLBACKS: Duration = Duration::from_secs(60);
 
 struct Open {
     data: Vec<u8>,
@@ -54,8 +55,8 @@ impl Rollbacks {
     }
 
     /// Those that are to be sent again.
-    pub(crate) fn due(&self, now: Instant) -> Vec<(TrxId, Vec<u8>)> {
-        let late = |open: &&mut Open| now.saturating_duration_since(open.sent) >= REPEAT_ROLLBACKS;
+    pub(crate) fn due(&self, now: Instant, all: bool) -> Vec<(TrxId, Vec<u8>)> {
+        let late = |open: &&mut Open| all || now.saturating_duration_since(open.sent) >= REPEAT_ROLLBACKS;
         let mut open = lock(&self.open);
         let due = open.iter_mut().map(|(id, open)| (*id, open)).filter(|(_, open)| late(open));
         due.map(|(id, open)| {
@@ -76,14 +77,15 @@ mod tests {
         rollbacks.remember(7, b"why");
         rollbacks.remember(8, b"");
         let now = Instant::now();
-        assert!(rollbacks.due(now).is_empty(), "they have just been sent");
+        assert!(rollbacks.due(now, false).is_empty(), "they have just been sent");
         rollbacks.ordered(8);
+        assert_eq!(rollbacks.due(now, true), [(7, b"why".to_vec())], "the majority is back");
         for round in 1..4 {
             let at = now + round * REPEAT_ROLLBACKS;
-            assert_eq!(rollbacks.due(at), [(7, b"why".to_vec())]);
-            assert!(rollbacks.due(at).is_empty(), "once is enough for now");
+            assert_eq!(rollbacks.due(at, false), [(7, b"why".to_vec())]);
+            assert!(rollbacks.due(at, false).is_empty(), "once is enough for now");
         }
         rollbacks.ordered(7);
-        assert!(!rollbacks.are_open() && rollbacks.due(now + 9 * REPEAT_ROLLBACKS).is_empty());
+        assert!(!rollbacks.are_open() && rollbacks.due(now + 9 * REPEAT_ROLLBACKS, false).is_empty());
     }
 }

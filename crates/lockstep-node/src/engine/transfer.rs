@@ -50,12 +50,15 @@ pub(super) struct Pending {
     /// When to ask (again), `None` while somebody donates.
     ask_at: Option<Micros>,
     donor_id: Option<MemberId>,
+    /// The donor's life: one that was started again knows nothing of it.
+    donor_life: Option<ViewUuid>,
 }
 
 impl Engine {
     /// The server's request for state is to be answered by somebody.
     pub(crate) fn request_state(&mut self, request: Bytes, donor: String) {
-        self.state_request = Some(Pending { request, donor, ask_at: Some(self.now), donor_id: None });
+        self.state_request =
+            Some(Pending { request, donor, ask_at: Some(self.now), donor_id: None, donor_life: None });
     }
 
     pub(super) fn donations_step(&mut self) {
@@ -220,6 +223,7 @@ impl Engine {
     pub(super) fn donated(&mut self, from: MemberId, code: i32, gtid: Gtid, text: String) {
         let name = self.name_of(&from);
         let again = self.now + ASK_AGAIN;
+        let life = self.life_of(&from);
         let Some(pending) = &mut self.state_request else { return };
         // While somebody donates, nobody else's word counts: two copies over each other would be none.
         if pending.donor_id.is_some_and(|donor| donor != from) {
@@ -229,6 +233,7 @@ impl Engine {
             ACCEPTED => {
                 pending.ask_at = None;
                 pending.donor_id = Some(from);
+                pending.donor_life = life;
                 self.log(Level::Info, format!("{name} donates"));
             }
             0 => self.log(Level::Info, format!("{name} has sent its state up to {gtid}")),
@@ -259,12 +264,17 @@ impl Engine {
 
     /// A peer is connected (again).
     pub(super) fn donor_is_back(&mut self, id: MemberId) {
+        let life = self.life_of(&id);
         if let Some(pending) = &mut self.state_request
             && pending.donor_id == Some(id)
         {
-            pending.ask_at = None;
+            if pending.donor_life == life {
+                pending.ask_at = None;
+            } else {
+                pending.ask_at = Some(self.now);
+                pending.donor_id = None;
+            }
         }
-        let life = self.life_of(&id);
         if self.donations.iter().any(|d| d.joiner == id && d.life == life) {
             self.tell(id, &accepted());
         }

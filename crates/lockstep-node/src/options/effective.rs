@@ -188,11 +188,7 @@ impl Options {
     /// Timing and sizes for the node.
     pub fn tuning(&self) -> Tuning {
         let log_bytes = self.size("log.size");
-        let log_max_bytes = match self.is_given("log.max_size") {
-            true => self.size("log.max_size"),
-            // Who asks for a large log gets it, whatever the default for its limit.
-            false => self.size("log.max_size").max(log_bytes),
-        };
+        let log_max_bytes = self.size("log.max_size");
         Tuning {
             heartbeat: self.time("net.heartbeat"),
             election_timeout: self.time("cluster.election_timeout"),
@@ -277,7 +273,14 @@ impl Options {
         {
             return Some(convert(&other.kind, &row.kind, text));
         }
-        self.filled[at].clone().or_else(|| row.default.map(str::to_owned))
+        let text = self.filled[at].clone().or_else(|| row.default.map(str::to_owned));
+        match text.as_deref().map(|text| row.kind.parse(text)) {
+            // Who asks for a large log gets it, whatever the default for its limit.
+            Some(Ok(Value::Size(most))) if row.name == "log.max_size" && most < self.size("log.size") => {
+                Some(show_size(self.size("log.size")))
+            }
+            _ => text,
+        }
     }
 
     fn check_together(&self) -> Result<(), OptionError> {
