@@ -138,6 +138,7 @@ impl Provider {
             own: AtomicUuid::default(),
             epoch: AtomicU16::new(0),
             fresh: AtomicBool::new(true),
+            been_connected: AtomicBool::new(false),
             taken: AtomicI64::new(SEQNO_UNDEFINED),
             connected_at: AtomicI64::new(SEQNO_UNDEFINED),
             trxs: Transactions::new(),
@@ -222,7 +223,12 @@ impl Provider {
 
     /// Where the database stands, as far as is known before it is opened.
     fn start_from(&self) -> Gtid {
-        start_from(self.state_file.get().position, self.start_position)
+        // What was found at the start of the process is of the past once anything may have been applied.
+        let recovered = match self.been_connected.load(Ordering::SeqCst) {
+            true => Gtid::UNDEFINED,
+            false => self.start_position,
+        };
+        start_from(self.state_file.get().position, recovered)
     }
 
     /// After a crash, unless the own log is of another history than the database: a run of the server's recovery says

@@ -112,6 +112,8 @@ pub(crate) struct Provider {
     pub(crate) epoch: AtomicU16,
     /// No position has been set since the connection began: the first view says where it is.
     pub(crate) fresh: AtomicBool,
+    /// A connection has been made in this process.
+    pub(crate) been_connected: AtomicBool,
     /// The highest seqno that a receiving thread has taken.
     pub(crate) taken: AtomicI64,
     /// The seqno of the view with which the connection began.

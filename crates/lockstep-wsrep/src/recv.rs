@@ -269,6 +269,7 @@ impl Provider {
                 self.history.set(info.gtid.uuid);
                 self.connected_at.store(info.gtid.seqno, Ordering::SeqCst);
                 self.fresh.store(true, Ordering::SeqCst);
+                self.been_connected.store(true, Ordering::SeqCst);
                 self.note_members(&info);
                 self.log.info(format!("connected as {} at {}", self.own.get(), info.gtid));
                 Next::Connected(self.view_buffer(&info))
