@@ -529,7 +529,12 @@ impl Host {
         let mut status = provider.append_data(&mut handle, &changes.encode());
         if status == Status::OK {
             self.holds.pass("before_certify");
-            status = provider.certify(trx.conn, &mut handle, flags, &mut meta);
+            let calls;
+            (status, calls) = provider.certify_telling(trx.conn, &mut handle, flags, &mut meta);
+            let as_often = if status == Status::OK { 1..=1 } else { 0..=1 };
+            self.checks.ensure(calls.is_none_or(|calls| as_often.contains(&calls)), || {
+                format!("certify returned {status:?} and had called back {calls:?} times")
+            });
             if status == Status::OK {
                 self.checks.begin_independent(&meta, "commit");
                 lock(&trx.core).in_flight = true;

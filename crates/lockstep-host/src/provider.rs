@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::checks::lock;
 use crate::host::RecvCtx;
@@ -392,6 +392,31 @@ impl Provider {
     pub fn append_data(&self, handle: &mut WsHandle, data: &[u8]) -> Status {
         let buf = Buf::of(data);
         call!(self, append_data(handle, &buf, 1, DataType::ORDERED, true)).unwrap_or(Status::NOT_IMPLEMENTED)
+    }
+
+    /// `wsrep_certify_v1`, where the library exports it, with how often it has called back; else `certify`.
+    pub fn certify_telling(
+        &self,
+        conn: ConnId,
+        handle: &mut WsHandle,
+        flags: u32,
+        meta: &mut TrxMeta,
+    ) -> (Status, Option<u32>) {
+        unsafe extern "C-unwind" fn count(calls: *mut c_void) {
+            // SAFETY: the counter below, which outlives the call that is given it.
+            unsafe { &*calls.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
+        }
+        let symbol = self.symbol(CERTIFY_V1_SYMBOL);
+        if symbol.is_null() {
+            return (self.certify(conn, handle, flags, meta), None);
+        }
+        // SAFETY: by the API this symbol is a function of this type.
+        let certify: CertifyV1Fn = unsafe { std::mem::transmute(symbol) };
+        let calls = AtomicU32::new(0);
+        let seq_cb = SeqCb { ctx: std::ptr::from_ref(&calls).cast_mut().cast(), func: Some(count) };
+        // SAFETY: pointers valid for the call.
+        let status = unsafe { certify(self.table, conn, handle, flags, meta, &seq_cb) };
+        (status, Some(calls.load(Ordering::SeqCst)))
     }
 
     /// `certify`.

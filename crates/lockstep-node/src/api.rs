@@ -13,6 +13,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Submissions of up to so many bytes have their places in the order in which they were handed in; larger ones are
+/// overtaken.
+pub const IN_ORDER_BYTES: usize = 1 << 20;
+
 /// How serious a line of the log is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {

@@ -132,8 +132,15 @@ impl Provider {
         Status::OK
     }
 
-    /// Hands a payload to the log and waits for its place. The trx is not locked meanwhile.
-    pub(crate) fn send(&self, trx: &Trx, kind: EntryKind, payload: bytes::Bytes) -> Sent {
+    /// Hands a payload to the log and waits for its place. The trx is not locked meanwhile. `settled` is called once its
+    /// place among this member's own is settled.
+    pub(crate) fn send(
+        &self,
+        trx: &Trx,
+        kind: EntryKind,
+        payload: bytes::Bytes,
+        settled: impl FnOnce(),
+    ) -> Sent {
         let Some(node) = self.node() else { return Sent::Never(Status::CONN_FAIL) };
         let began = Instant::now();
         let size = payload.len() as u64;
@@ -149,11 +156,21 @@ impl Provider {
                 Err(SubmitError::NotPrimary | SubmitError::Closed) => break Err(self.refusal()),
             }
         };
+        // The log has a member's own in the order in which they were handed in; but large ones are overtaken.
+        let mut settled = Some(settled);
+        if submission.is_ok()
+            && let Some(settled) = settled.take_if(|_| payload.len() <= lockstep_node::IN_ORDER_BYTES)
+        {
+            settled();
+        }
         let outcome = submission
             .map(|submission| self.wait_place(&submission, || format!("transaction {}", trx.id as i64)));
         self.counters.send_queue.leave();
         match outcome {
             Ok(Outcome::Ordered(ordered)) => {
+                if let Some(settled) = settled {
+                    settled();
+                }
                 self.counters.latency.add(began.elapsed());
                 self.counters.replicated.add(1);
                 self.counters.replicated_bytes.add(size);
@@ -194,7 +211,7 @@ impl Provider {
         Meta { flags, last_seen: self.finished.low().max(0), source: self.own.get(), epoch, conn, trx }
     }
 
-    /// `certify`.
+    /// `certify`. `settled`: see [`Provider::send`]; it is not called for what is never handed in.
     ///
     /// # Safety
     /// `handle.opaque` is as this provider set it.
@@ -204,6 +221,7 @@ impl Provider {
         handle: &mut WsHandle,
         flags: u32,
         meta: &mut TrxMeta,
+        settled: impl FnOnce(),
     ) -> Status {
         // SAFETY: the caller vouches for it.
         let Some(found) = (unsafe { self.trxs.find(handle) }) else {
@@ -247,7 +265,7 @@ impl Provider {
             let meta = self.meta(flags, conn, trx.id);
             inner.builder.finish(&meta)
         };
-        let sent = self.send(trx, EntryKind::WriteSet, payload);
+        let sent = self.send(trx, EntryKind::WriteSet, payload, settled);
         let status = self.sent(trx, sent, conn, meta);
         if trx.hurried.swap(false, Ordering::AcqRel)
             && let Some(node) = self.node()

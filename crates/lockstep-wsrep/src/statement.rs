@@ -70,7 +70,7 @@ impl Provider {
             conn,
             trx: NO_TRX,
         });
-        let status = match self.send(&trx, EntryKind::TotalOrder, payload) {
+        let status = match self.send(&trx, EntryKind::TotalOrder, payload, || {}) {
             Sent::Ordered(ordered) => {
                 meta.gtid = Gtid { uuid: uuid_out(self.history.get()), seqno: ordered.seqno };
                 meta.depends_on = ordered.depends_on;

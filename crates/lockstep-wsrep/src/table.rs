@@ -191,12 +191,35 @@ unsafe extern "C-unwind" fn certify(
     flags: u32,
     meta: *mut TrxMeta,
 ) -> Status {
-    // SAFETY: as above, and for the handle.
+    // SAFETY: as the table's caller vouches; no callback.
+    unsafe { wsrep_certify_v1(wsrep, conn_id, ws_handle, flags, meta, ptr::null()) }
+}
+
+/// As `certify` of the table, and calls `seq_cb` once the write-set's place among this member's own is settled: a server
+/// that keeps an order of its own (a binlog's) lets its next thread go then.
+///
+/// # Safety
+/// As for the table's functions; `seq_cb` is null or points to one that is valid during the call.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn wsrep_certify_v1(
+    wsrep: *mut Wsrep,
+    conn_id: ConnId,
+    ws_handle: *mut WsHandle,
+    flags: u32,
+    meta: *mut TrxMeta,
+    seq_cb: *const SeqCb,
+) -> Status {
+    // SAFETY: as above, and for the handle and the callback.
     unsafe {
         enter(wsrep, "certify", Status::NODE_FAIL, |p| {
             let Some(handle) = ws_handle.as_mut() else { return Status::NODE_FAIL };
             let mut unused = TrxMeta::UNDEFINED;
-            p.certify(conn_id, handle, flags, meta.as_mut().unwrap_or(&mut unused))
+            let settled = || {
+                if let Some(SeqCb { ctx, func: Some(func) }) = seq_cb.as_ref() {
+                    func(*ctx);
+                }
+            };
+            p.certify(conn_id, handle, flags, meta.as_mut().unwrap_or(&mut unused), settled)
         })
     }
 }

@@ -10,7 +10,7 @@ use lockstep_core::{EntryKind, Index, SEQNO_UNDEFINED, Seqno};
 use std::collections::VecDeque;
 
 /// Write-sets above this go through the log in pieces of this size, so that small ones overtake between them.
-pub(super) const PIECE_BYTES: usize = 1 << 20;
+pub(super) const PIECE_BYTES: usize = crate::api::IN_ORDER_BYTES;
 /// While so many bytes of own proposals are under way, no further piece is sent.
 const LARGE_WINDOW: usize = 8 << 20;
 
