@@ -193,5 +193,5 @@ impl Links {
 
 /// Whether a refusal means that this member cannot join as it is configured.
 pub(crate) fn is_final(reason: &DownReason) -> bool {
-    matches!(reason, DownReason::Rejected(Reason::WrongBranch | Reason::NotAllowed | Reason::Version, _))
+    matches!(reason, DownReason::Rejected(Reason::WrongBranch | Reason::Version, _))
 }

@@ -10,7 +10,7 @@ use crate::submit::Filler;
 use crate::writer::{LogDone, LogJob};
 use bytes::Bytes;
 use lockstep_core::{EntryKind, Gtid, Micros, Seqno, Uuid};
-use lockstep_net::{Address, DialError, Event, Method, Reactor, StatusRequest};
+use lockstep_net::{Address, DialError, DownReason, Event, Method, Reactor, Reason, StatusRequest};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -217,6 +217,9 @@ impl Runtime {
                 }
                 if let Some(member) = self.links.down(conn) {
                     self.engine.peer_down(member, &reason.to_string());
+                }
+                if matches!(reason, DownReason::Rejected(Reason::NotAllowed, _)) {
+                    self.engine.not_allowed(&reason.to_string());
                 }
             }
             Event::DialFailed { addr, error } => {

@@ -237,3 +237,29 @@ fn data_that_went_on_without_their_log_are_refused_where_nobody_has_more() {
         server.stop();
     }
 }
+
+/// A copy of a running member's folder has its identity, and was opened later. It must not take its place.
+#[test]
+fn a_copy_of_a_running_member_is_refused_and_the_member_stays() {
+    let [p1, p2, p3] = free_ports();
+    let (first, second, copy) = (Folder::new("copy-1"), Folder::new("copy-2"), Folder::new("copy-3"));
+    let one = cluster_of_one(&first, p1);
+    // Its address leads nowhere, so that the copy does not find out by itself.
+    let hidden = NodeConfig { address: "127.0.0.1:1".into(), ..config(&second, "n2", p2) };
+    let two = Server::start_with(hidden, &[p1], Gtid::UNDEFINED, Some(&one));
+    until("n2 is synced", || two.synced.load(Ordering::SeqCst));
+    for file in std::fs::read_dir(&second.0).unwrap().flatten() {
+        if file.file_type().unwrap().is_file() {
+            std::fs::copy(file.path(), copy.0.join(file.file_name())).unwrap();
+        }
+    }
+    let position = Gtid { uuid: one.node.history(), seqno: two.node.last_committed() };
+    let args = ConnectArgs { position, ..args("test", &[p1], Duration::from_secs(12)) };
+    let (text, took) = refused(config(&copy, "n3", p3), args);
+    assert!(text.contains("identity") && text.contains("remove lockstep.*"), "{text}");
+    assert!(took < Duration::from_secs(11), "{took:?}");
+    // Of a cluster of two: the write needs n2 itself, and reaches its database.
+    assert_eq!(one.write(b"k", b"still n2"), Some(true));
+    until("n2 has it", || two.rows().iter().any(|(_, data)| data == b"still n2"));
+    assert_eq!(two.write(b"l", b"from n2"), Some(true));
+}

@@ -108,6 +108,8 @@ pub(crate) struct Engine {
     given_up: Option<String>,
     /// By their view UUIDs, the members of the last view without a majority.
     minority: Vec<ViewUuid>,
+    /// Since when others refuse this member for its identity, and nobody takes it.
+    not_allowed_since: Option<Micros>,
     /// Users' and donations' reasons to be Desynced.
     desyncs: u32,
     /// Behind by more than `apply.lag_limit`, and not caught up since.
@@ -178,6 +180,7 @@ impl Engine {
             left_at: None,
             given_up: None,
             minority: Vec::new(),
+            not_allowed_since: None,
             desyncs: 0,
             lagging: false,
             donations: Vec::new(),
@@ -329,6 +332,8 @@ impl Engine {
             NodeMessage::Health(health) => {
                 if let Some(peer) = self.peers.get_mut(&from) {
                     peer.health = Some(health);
+                    // It takes this member: before it refuses one it says nothing.
+                    self.not_allowed_since = None;
                     self.look_at_duties();
                 }
             }

@@ -1,9 +1,14 @@
 //! Who is connected.
 
+use super::phase::Phase;
 use super::{Effect, Engine, Level, Micros, NodeMessage};
 use crate::wire::{Health, Hello};
 use lockstep_core::MemberId;
 
+/// A member that has been heard of within this is there.
+const ALIVE: Micros = 1_500_000;
+/// How long others may refuse this member for its identity.
+const IDENTITY_PATIENCE: Micros = 4_000_000;
 /// Who was connected and is no member is forgotten after so long.
 const GONE_KEPT: Micros = 60_000_000;
 
@@ -80,12 +85,40 @@ impl Engine {
         }
         match self.peers.get(&hello.id) {
             Some(peer) if peer.hello.view_uuid == hello.view_uuid => Admission::Welcome,
-            Some(peer) if peer.hello.incarnation < hello.incarnation => Admission::Replaces,
+            // An earlier life of its process has ended, or is silent. If it is not, there are two of it: a copy has been
+            // opened later than what it is a copy of, and must not take its place and its vote.
+            Some(peer) if peer.hello.incarnation < hello.incarnation && !self.is_alive(peer) => {
+                Admission::Replaces
+            }
             Some(peer) => Admission::SameIdentity(format!(
                 "{} and {} have one identity: a log folder was copied; remove lockstep.* from the copy",
                 peer.hello.address, hello.address
             )),
             None => Admission::Welcome,
+        }
+    }
+
+    /// Whether it has said something within what it says five times.
+    fn is_alive(&self, peer: &Peer) -> bool {
+        self.now.saturating_sub(peer.heard) < ALIVE
+    }
+
+    /// Others refuse this member for its identity. Where its former self was only not known to be dead yet, that is over
+    /// in a moment; else it must not run beside the one that has its place.
+    pub(crate) fn not_allowed(&mut self, text: &str) {
+        if !self.peers.is_empty() {
+            return;
+        }
+        let since = *self.not_allowed_since.get_or_insert(self.now);
+        if self.now.saturating_sub(since) < IDENTITY_PATIENCE {
+            return;
+        }
+        match self.phase {
+            Phase::Connecting { .. } => self.refused(text),
+            Phase::Running { .. } | Phase::NeedState { .. } => {
+                self.fail(&format!("the others do not take this member: {text}"));
+            }
+            _ => {}
         }
     }
 
