@@ -4,7 +4,23 @@
 mod common;
 
 use common::*;
+use lockstep_host::harness::Pending;
 use std::time::Instant;
+
+/// The loads came to something, and the members are whole and agree.
+fn end_round(cluster: &mut Cluster, load: Vec<Pending>, round: usize) {
+    for reply in load {
+        let outcome = reply.wait().unwrap();
+        assert!(outcome["committed"].as_i64() > Some(0), "round {round}: {outcome}");
+    }
+    for member in cluster.running() {
+        member.call("wait_members", json!({ "count": 3 })).unwrap();
+        member.call("wait_state", json!({ "state": "synced" })).unwrap();
+    }
+    if let Err(why) = cluster.agree() {
+        panic!("round {round}: {why}");
+    }
+}
 
 fn members_come_and_go_under_load(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
@@ -28,17 +44,7 @@ fn members_come_and_go_under_load(cluster: &mut Cluster) {
             cluster.stop(victim).unwrap();
         }
         cluster.start(victim, false).unwrap();
-        for reply in load {
-            let outcome = reply.wait().unwrap();
-            assert!(outcome["committed"].as_i64() > Some(0), "round {round}: {outcome}");
-        }
-        for member in cluster.running() {
-            member.call("wait_members", json!({ "count": 3 })).unwrap();
-            member.call("wait_state", json!({ "state": "synced" })).unwrap();
-        }
-        if let Err(why) = cluster.agree() {
-            panic!("round {round}: {why}");
-        }
+        end_round(cluster, load, round);
         round += 1;
     }
 }
@@ -67,17 +73,7 @@ fn members_are_cut_off_under_load(cluster: &mut Cluster) {
         cut.iter().for_each(|n| isolate(*n, 1));
         std::thread::sleep(Duration::from_millis(900));
         cut.iter().for_each(|n| isolate(*n, 0));
-        for reply in load {
-            let outcome = reply.wait().unwrap();
-            assert!(outcome["committed"].as_i64() > Some(0), "round {round}: {outcome}");
-        }
-        for member in cluster.running() {
-            member.call("wait_members", json!({ "count": 3 })).unwrap();
-            member.call("wait_state", json!({ "state": "synced" })).unwrap();
-        }
-        if let Err(why) = cluster.agree() {
-            panic!("round {round}: {why}");
-        }
+        end_round(cluster, load, round);
         round += 1;
     }
 }

@@ -206,7 +206,8 @@ impl Provider {
         self.counters.interval.add((ordered.seqno - 1 - ordered.writeset.meta.last_seen).max(0) as u64);
     }
 
-    fn meta(&self, flags: u32, conn: ConnId, trx: TrxId) -> Meta {
+    /// Who writes, and what it has seen by now.
+    pub(crate) fn meta(&self, flags: u32, conn: ConnId, trx: TrxId) -> Meta {
         let epoch = self.epoch.load(Ordering::Acquire);
         Meta { flags, last_seen: self.finished.low().max(0), source: self.own.get(), epoch, conn, trx }
     }

@@ -7,9 +7,8 @@ use crate::provider::Provider;
 use crate::trx::{Place, Slot, Trx};
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
-use lockstep_node::core::writeset::{self, Meta};
+use lockstep_node::core::writeset;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Provider {
     /// `to_execute_start`. With a GTID in `meta`, whatever is returned, `to_execute_end` follows.
@@ -62,14 +61,7 @@ impl Provider {
         if lock(&self.statements).insert(conn, trx.clone()).is_some() {
             self.log.warn(format!("to_execute_start: connection {conn} did not end its last statement"));
         }
-        let payload = builder.finish(&Meta {
-            flags: flags | FLAG_ISOLATION,
-            last_seen: self.finished.low().max(0),
-            source: self.own.get(),
-            epoch: self.epoch.load(Ordering::Acquire),
-            conn,
-            trx: NO_TRX,
-        });
+        let payload = builder.finish(&self.meta(flags | FLAG_ISOLATION, conn, NO_TRX));
         let status = match self.send(&trx, EntryKind::TotalOrder, payload, || {}) {
             Sent::Ordered(ordered) => {
                 meta.gtid = Gtid { uuid: uuid_out(self.history.get()), seqno: ordered.seqno };
