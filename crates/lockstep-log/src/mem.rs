@@ -43,6 +43,7 @@ struct State {
     /// Operations that change something, counted from 1.
     ops: u64,
     syncs: u64,
+    bytes_read: u64,
     fault: Option<(u64, Fault)>,
     fail_sync: Option<u64>,
     dead: bool,
@@ -101,6 +102,7 @@ impl MemDisk {
             now_us: 0,
             ops: 0,
             syncs: 0,
+            bytes_read: 0,
             fault: None,
             fail_sync: None,
             dead: false,
@@ -134,6 +136,11 @@ impl MemDisk {
     /// Syncs (of files and of the directory) so far.
     pub fn syncs(&self) -> u64 {
         self.state().syncs
+    }
+
+    /// Bytes read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.state().bytes_read
     }
 
     /// Makes the `n`-th changing operation from now fail (1: the next one).
@@ -550,6 +557,7 @@ impl DiskFile for MemFile {
             let start = usize::try_from(offset).unwrap_or(usize::MAX).min(inode.seen.len());
             let n = buf.len().min(inode.seen.len() - start);
             buf[..n].copy_from_slice(&inode.seen[start..start + n]);
+            s.bytes_read += n as u64;
             Ok(n)
         })
     }

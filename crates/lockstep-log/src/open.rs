@@ -251,11 +251,10 @@ pub(crate) fn replay<D: Disk>(
         visitor(base).map_err(OpenError::Refused)?;
         let mut next = segment.first_index;
         while next <= segment.last_index {
-            let records = reader.read(next, STEP).map_err(|e| read_error(dir, e))?;
+            // No farther than this segment: small ones would be read over and over.
+            let records =
+                reader.read_up_to(next, segment.last_index, STEP).map_err(|e| read_error(dir, e))?;
             for record in records {
-                if record.index > segment.last_index {
-                    break;
-                }
                 next = record.index + 1;
                 visitor(Replay::Record(record)).map_err(OpenError::Refused)?;
             }

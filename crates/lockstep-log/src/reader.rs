@@ -191,10 +191,18 @@ impl<D: Disk> LogReader<D> {
     /// Records from index `from` on, until their bodies exceed `max_bytes` (but at least one), or the log
     /// ends; empty if `from` lies behind the end. Bodies may share one buffer of up to a megabyte.
     pub fn read(&self, from: u64, max_bytes: usize) -> Result<Vec<Record>, ReadError> {
+        self.read_up_to(from, u64::MAX, max_bytes)
+    }
+
+    /// The same, but no record behind index `to`.
+    pub(crate) fn read_up_to(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<Record>, ReadError> {
         let mut out = Vec::new();
         let mut next = from;
         let mut room = max_bytes;
-        while let Some(part) = self.find(next)? {
+        while next <= to
+            && let Some(mut part) = self.find(next)?
+        {
+            part.last = part.last.min(to);
             if !part.read(&mut next, &mut room, &mut out)? {
                 break;
             }

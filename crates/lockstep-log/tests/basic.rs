@@ -206,3 +206,22 @@ fn long_records_and_sparse_lookups() {
         }
     }
 }
+
+/// Opening looks at each byte a few times, however many segments there are: small ones are not read again with each of
+/// those before them.
+#[test]
+fn opening_reads_small_segments_no_more_often_than_large_ones() {
+    let disk = MemDisk::new();
+    let (mut log, _) = collect(&disk, options()).unwrap();
+    for segment in 0..100 {
+        log.write(WriteOp { roll: Some(Bytes::from_static(b"state")), ..WriteOp::default() }).unwrap();
+        write_sync(&mut log, records(20 * segment + 1..=20 * segment + 20, 1));
+    }
+    log.close().unwrap();
+    let size: usize = disk.names().iter().map(|name| disk.contents(name).unwrap().len()).sum();
+    let before = disk.bytes_read();
+    let (_log, found) = collect(&disk, options()).unwrap();
+    assert_eq!(found.records.len(), 2000);
+    let read = disk.bytes_read() - before;
+    assert!(read <= 3 * size as u64, "{read} bytes read of {size}");
+}
