@@ -29,6 +29,8 @@ pub const MAX_WRITESET: usize = 0x7fff_ffff;
 const INBOX_LIMIT: usize = 64 * 1024;
 /// The front end's graceful stop waits for no longer.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// How often a caller that waits long looks about.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// An answer that another thread waits for.
 #[derive(Debug)]
@@ -48,6 +50,11 @@ impl<T> Reply<T> {
     }
 
     fn wait(&self, timeout: Duration) -> Option<T> {
+        self.wait_and(timeout, timeout, || {})
+    }
+
+    /// As `wait`; calls `look` after each `pause` without an answer.
+    fn wait_and(&self, timeout: Duration, pause: Duration, look: impl Fn()) -> Option<T> {
         let until = Instant::now() + timeout;
         let mut slot = self.slot.lock().unwrap_or_else(|p| p.into_inner());
         loop {
@@ -58,7 +65,12 @@ impl<T> Reply<T> {
             if left.is_zero() {
                 return None;
             }
-            slot = self.wake.wait_timeout(slot, left).unwrap_or_else(|p| p.into_inner()).0;
+            let (guard, waited) =
+                self.wake.wait_timeout(slot, left.min(pause)).unwrap_or_else(|p| p.into_inner());
+            slot = guard;
+            if waited.timed_out() {
+                look();
+            }
         }
     }
 }
@@ -361,13 +373,23 @@ impl Node {
     /// # Errors
     /// [`NodeError`]; the node is not connected then, and may be asked again.
     pub fn connect(&self, args: ConnectArgs) -> Result<(), NodeError> {
+        self.connect_and(args, || {})
+    }
+
+    /// As [`Node::connect`]; calls `look` a few times a second while it waits.
+    ///
+    /// # Errors
+    /// As [`Node::connect`].
+    pub fn connect_and(&self, args: ConnectArgs, look: impl Fn()) -> Result<(), NodeError> {
         let (view_uuid, history) = (timed_uuid()?, random_uuid()?);
         lock(&self.shared.identity).view_uuid = view_uuid;
         let patience = args.timeout + Duration::from_secs(5);
         self.shared.finished.store(args.position.seqno.max(SEQNO_UNDEFINED), Ordering::Release);
         let reply = Reply::new();
         self.push(Input::Connect { args: Box::new(args), view_uuid, history, reply: reply.clone() });
-        reply.wait(patience).unwrap_or(Err(NodeError::State("the node does not answer; see its log lines")))
+        reply
+            .wait_and(patience, LOOK, look)
+            .unwrap_or(Err(NodeError::State("the node does not answer; see its log lines")))
     }
 
     /// Leaves in good order: hands over leadership, gives up the vote, closes. Bounded. Deliveries end with a

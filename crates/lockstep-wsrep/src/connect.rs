@@ -315,7 +315,14 @@ impl Provider {
             by_donor: server_keeps_gtids(),
             timeout,
         };
-        let result = self.start_node().and_then(|node| node.connect(args));
+        let result = self.start_node().and_then(|node| {
+            node.connect_and(args, || {
+                if crate::stop::is_wanted() {
+                    self.log.info("asked to stop while it waits for a primary component: ends");
+                    crate::stop::obey();
+                }
+            })
+        });
         if let Err(error) = result {
             *lock(&self.connection) = Connection::Closed;
             return Err(error.to_string());

@@ -24,6 +24,7 @@ mod services;
 mod settings;
 mod statement;
 mod stats;
+mod stop;
 mod table;
 mod trx;
 mod waits;

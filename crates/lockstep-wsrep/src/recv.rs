@@ -251,10 +251,15 @@ impl Provider {
                 _ => Next::Again,
             };
         }
-        let waits = self.rollbacks.are_open().then_some(REPEAT_ROLLBACKS);
+        let repeats = self.rollbacks.are_open().then_some(REPEAT_ROLLBACKS);
+        let waits = repeats.or_else(|| self.awaits_state.load(Ordering::Relaxed).then_some(LOOK));
         let delivery = node.next(waits);
-        if waits.is_some() {
+        if repeats.is_some() {
             self.repeat_rollbacks(false);
+        }
+        if delivery.is_none() && self.awaits_state.load(Ordering::Relaxed) && crate::stop::is_wanted() {
+            self.log.info("asked to stop while it waits for a state transfer: ends");
+            crate::stop::obey();
         }
         let Some(delivery) = delivery else { return Next::Again };
         self.counters.recv_queue.sample(node.queued() as i64);
@@ -297,6 +302,10 @@ impl Provider {
             Delivery::StateFailed(text) => self.fail(&format!("no state transfer can be had: {text}")),
             Delivery::Failed(text) => self.stop_with(&text, false),
             _ => {}
+        }
+        // The server's main thread waits for the state, and would until it is tired.
+        if self.awaits_state.load(Ordering::SeqCst) {
+            self.die();
         }
     }
 

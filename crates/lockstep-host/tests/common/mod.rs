@@ -5,7 +5,7 @@
 pub use lockstep_host::harness::{CallError, CallResult, Cluster, Kind, Member};
 pub use serde_json::{Value, json};
 use std::path::Path;
-pub use std::time::Duration;
+pub use std::time::{Duration, Instant};
 
 /// The host's binary.
 pub fn binary() -> &'static Path {

@@ -9,6 +9,7 @@ mod daily;
 mod fixture;
 mod flush;
 mod galera;
+mod joining;
 mod refusals;
 mod rejoin;
 mod restart;

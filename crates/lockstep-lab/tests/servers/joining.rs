@@ -1,0 +1,100 @@
+//! Joiners that get no state: they end, promptly, and say why.
+
+use std::time::{Duration, Instant};
+
+use lockstep_lab::{Cluster, LabError, Server, SstMethod, free_ports, host_port};
+
+use crate::fixture::{Kind, Test, eventually, kind, shared};
+
+/// What "promptly" means on a busy machine.
+const PROMPT: Duration = Duration::from_secs(10);
+
+/// One more member, started, that has no database of its own.
+fn joiner(cluster: &Cluster, name: &str, method: SstMethod) -> Result<Server, LabError> {
+    let mut server = cluster.another(name)?;
+    server.wsrep_mut()?.sst_method = method;
+    server.spawn(&[])?;
+    Ok(server)
+}
+
+fn said(server: &Server, words: &str) -> Test {
+    // Galera has words of its own.
+    if kind() == Kind::Lockstep && !server.log().contains(words) {
+        return Err(LabError::Value(format!("no `{words}` in its log:\n{}", server.log_tail(30))));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_joiner_whose_donor_fails_ends_at_once() -> Test {
+    let mut cluster = shared()?;
+    // The account under which a donor runs mariabackup.
+    for server in &cluster.servers {
+        server.query("SET GLOBAL wsrep_sst_auth = 'nobody:wrong'")?;
+    }
+    let mut server = joiner(&cluster, "unfed", SstMethod::Mariabackup)?;
+    let outcome = (|| {
+        let failed = "sending state to unfed failed";
+        let galera = "State transfer to";
+        let words = if kind() == Kind::Galera { galera } else { failed };
+        eventually("the donor's script fails", || {
+            Ok(cluster.servers.iter().any(|s| s.log().contains(words)))
+        })?;
+        let began = Instant::now();
+        server.wait_ended(PROMPT)?;
+        eprintln!("it ended {} ms after the donor's word", began.elapsed().as_millis());
+        said(&server, "no state transfer can be had")
+    })();
+    server.kill();
+    for server in &cluster.servers {
+        server.query("SET GLOBAL wsrep_sst_auth = 'root:'")?;
+    }
+    outcome?;
+    cluster.wait_size(3)
+}
+
+#[test]
+fn a_joiner_that_waits_for_a_donor_ends_when_it_is_asked_to() -> Test {
+    let mut cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(()); // its joiner does not: the server hears SIGTERM only after the transfer
+    }
+    // Who has left flow control donates to nobody.
+    for server in &cluster.servers {
+        server.query("SET GLOBAL wsrep_desync = ON")?;
+    }
+    let mut server = joiner(&cluster, "patient", SstMethod::Rsync)?;
+    let outcome = (|| {
+        eventually("it looks for a donor", || Ok(server.log().contains("no donor yet")))?;
+        let began = Instant::now();
+        server.stop()?;
+        assert!(began.elapsed() < PROMPT, "stopped after {:?}", began.elapsed());
+        said(&server, "asked to stop while it waits for a state transfer")
+    })();
+    server.kill();
+    for server in &cluster.servers {
+        server.query("SET GLOBAL wsrep_desync = OFF")?;
+    }
+    outcome?;
+    cluster.wait_size(3)
+}
+
+#[test]
+fn a_member_that_waits_for_the_others_ends_when_it_is_asked_to() -> Test {
+    let cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(()); // as above
+    }
+    let mut server = cluster.another("lonely")?;
+    server.wsrep_mut()?.peers = vec![host_port("127.0.0.1", free_ports(1)?)];
+    server.spawn(&[])?;
+    let outcome = (|| {
+        eventually("it connects", || Ok(server.log().contains("connecting to cluster")))?;
+        let began = Instant::now();
+        server.stop()?;
+        assert!(began.elapsed() < PROMPT, "stopped after {:?}", began.elapsed());
+        said(&server, "asked to stop while it waits for a primary component")
+    })();
+    server.kill();
+    outcome
+}

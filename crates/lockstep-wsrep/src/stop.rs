@@ -1,0 +1,39 @@
+//! SIGTERM while the server cannot hear it.
+//!
+//! MariaDB blocks the signal in all its threads and starts the one that takes it (`sigwait`) after its storage engines,
+//! that is, with the methods that copy files, after the state transfer. A server that waits for a donor would so wait
+//! on, whoever asks it to end. The signal is there nevertheless: pending.
+
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+/// A thread in `sigwait` takes a signal in no time; longer than this it is pending only where there is none.
+const TAKEN_WITHIN: Duration = Duration::from_millis(50);
+
+fn is_pending() -> bool {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: sigpending writes one set where the pointer points, which is ours; sigismember reads it then.
+    unsafe { libc::sigpending(set.as_mut_ptr()) == 0 && libc::sigismember(set.as_ptr(), libc::SIGTERM) == 1 }
+}
+
+/// Whether somebody has asked the process to end, and no thread of it hears that.
+pub(crate) fn is_wanted() -> bool {
+    is_pending() && {
+        std::thread::sleep(TAKEN_WITHIN);
+        is_pending()
+    }
+}
+
+/// Lets the pending signal end the process, which is what a stop looks like to whoever watches it.
+pub(crate) fn obey() -> ! {
+    // SAFETY: both change the disposition and the mask of one signal only, and the process ends of it.
+    unsafe {
+        libc::signal(libc::SIGTERM, libc::SIG_DFL);
+        let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+    }
+    // Pending, deadly and let through: only where another thread has taken it meanwhile does this line run.
+    std::process::abort()
+}
