@@ -35,7 +35,7 @@ fn a_joiner_whose_donor_fails_ends_at_once() -> Test {
     let mut server = joiner(&cluster, "unfed", SstMethod::Mariabackup)?;
     let outcome = (|| {
         let failed = "sending state to unfed failed";
-        let galera = "State transfer to";
+        let galera = "(unfed) failed";
         let words = if kind() == Kind::Galera { galera } else { failed };
         eventually("the donor's script fails", || {
             Ok(cluster.servers.iter().any(|s| s.log().contains(words)))
