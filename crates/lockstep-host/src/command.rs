@@ -8,7 +8,7 @@ use crate::host::{Config, Host, HostError, SstMode};
 use crate::lean::{self, LeanLoad};
 use crate::load::{self, Load};
 use crate::log;
-use crate::provider::Stat;
+use crate::provider::{ALLOW_RULES, Stat};
 use crate::state::ServerState;
 use crate::store::{Changes, Op};
 use lockstep_abi::*;
@@ -170,6 +170,12 @@ fn lifecycle(name: &str, args: &Args<'_>) -> Option<Result<Value, HostError>> {
                 .fetch_add(args.int_or("fewer", 0).max(0), std::sync::atomic::Ordering::SeqCst);
             json!({})
         }),
+        "allow" => {
+            let mut rules = crate::checks::lock(&ALLOW_RULES);
+            rules.ips = args.0["ips"].is_array().then(|| args.texts("ips"));
+            rules.delay = Duration::from_millis(args.int_or("delay_ms", 0).max(0) as u64);
+            Ok(json!({ "asked": rules.asked }))
+        }
         "disconnect" => host().and_then(Host::disconnect).map(|()| json!({})),
         "unload" => host().and_then(Host::unload).map(|()| json!({})),
         _ => return None,

@@ -9,6 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use crate::checks::lock;
 use crate::host::RecvCtx;
@@ -139,8 +140,35 @@ fn context(ctx: Option<&RecvCtx>) -> *mut c_void {
     ctx.map_or(std::ptr::null_mut(), |ctx| std::ptr::from_ref(ctx).cast_mut().cast())
 }
 
-unsafe extern "C-unwind" fn allow(_: *mut c_void, _: AllowlistKey, _: *const Buf) -> Status {
-    Status::OK
+/// The server's allow-list: `None` lets everybody in.
+#[derive(Debug, Default)]
+pub struct AllowRules {
+    /// Who is let in.
+    pub ips: Option<Vec<String>>,
+    /// How long an answer takes: a lock on the table.
+    pub delay: Duration,
+    /// Whom it was asked about.
+    pub asked: Vec<String>,
+}
+
+/// Those of this process's server.
+pub static ALLOW_RULES: Mutex<AllowRules> =
+    Mutex::new(AllowRules { ips: None, delay: Duration::ZERO, asked: Vec::new() });
+
+unsafe extern "C-unwind" fn allow(_: *mut c_void, key: AllowlistKey, value: *const Buf) -> Status {
+    // SAFETY: by the API a buffer; as the server does, what it holds is read as a C string.
+    let ip = unsafe { owned((*value).ptr.cast()) };
+    let delay = {
+        let mut rules = lock(&ALLOW_RULES);
+        rules.asked.push(ip.clone());
+        rules.delay
+    };
+    std::thread::sleep(delay);
+    let rules = lock(&ALLOW_RULES);
+    match &rules.ips {
+        Some(ips) if key != AllowlistKey::IP || !ips.contains(&ip) => Status::NOT_ALLOWED,
+        _ => Status::OK,
+    }
 }
 
 /// Options as a configuration service gives them: name, flags, value as text.

@@ -13,7 +13,7 @@ pub enum Reason {
     Duplicate,
     /// The member dialed itself.
     Myself,
-    /// The member is not allowed in (isolated, removed for good, allow-list).
+    /// The member is not allowed in (removed for good, or another one has its identity).
     NotAllowed,
     /// The two have different histories.
     WrongBranch,
@@ -25,6 +25,8 @@ pub enum Reason {
     Malformed,
     /// Something failed on the side that closes.
     Failure,
+    /// The member's address is not in the allow-list.
+    NotListed,
     /// A reason of a later version.
     Other(u16),
 }
@@ -43,6 +45,7 @@ impl Reason {
             Self::Shutdown => 9,
             Self::Malformed => 10,
             Self::Failure => 11,
+            Self::NotListed => 12,
             Self::Other(code) => code,
         }
     }
@@ -60,6 +63,7 @@ impl Reason {
             9 => Self::Shutdown,
             10 => Self::Malformed,
             11 => Self::Failure,
+            12 => Self::NotListed,
             code => Self::Other(code),
         }
     }
@@ -78,6 +82,7 @@ impl fmt::Display for Reason {
             Self::Shutdown => "shutting down",
             Self::Malformed => "malformed message",
             Self::Failure => "failure",
+            Self::NotListed => "not in the allow-list",
             Self::Other(code) => return write!(f, "reason {code}"),
         };
         f.write_str(text)

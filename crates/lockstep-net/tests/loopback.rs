@@ -464,3 +464,20 @@ fn the_cluster_name_and_the_port_come_and_go() {
     let (_, hello) = until(&mut [&mut a, &mut b], "up again", |n| n[1].take(up));
     assert_eq!(&hello.blob[..], b"changed");
 }
+
+/// A machine may have several addresses; allow-lists name the one by which a member is known.
+#[test]
+fn a_connection_leaves_from_the_address_that_is_listened_on() {
+    let (mut a, mut b) = (Node::new("c", "alpha"), Node::new("c", "beta"));
+    let at = b.listen();
+    a.reactor.listen(&[Address::parse("127.0.0.7:0", 0).unwrap()]).unwrap();
+    a.reactor.dial(&numeric(at));
+    let (_, hello) = until(&mut [&mut a, &mut b], "b hears of a", |n| n[1].take(up));
+    assert_eq!(hello.remote_addr.ip().to_string(), "127.0.0.7");
+    // From all addresses: the kernel chooses.
+    let mut all = Node::new("c", "gamma");
+    all.reactor.listen(&[Address::parse("0.0.0.0:0", 0).unwrap()]).unwrap();
+    all.reactor.dial(&numeric(at));
+    let (_, hello) = until(&mut [&mut all, &mut b], "b hears of the other", |n| n[1].take(up));
+    assert_eq!(hello.remote_addr.ip().to_string(), "127.0.0.1");
+}

@@ -9,6 +9,7 @@ use lockstep_core::members::ViewMember;
 use lockstep_core::writeset::WriteSet;
 use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid, ViewUuid};
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,10 @@ pub type Logger = Arc<dyn Fn(Level, &str) + Send + Sync>;
 
 /// Numbers of the front end, for the metrics.
 pub type FrontEndStats = Arc<dyn Fn() -> Vec<crate::Metric> + Send + Sync>;
+
+/// Whether a peer of this IP address may be a member. Called on short-lived threads of its own: it may block, for then
+/// the last answer counts, and a peer that is not known waits outside.
+pub type AllowCheck = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
 /// What a node needs to exist.
 #[derive(Clone)]
@@ -63,6 +68,8 @@ pub struct NodeConfig {
     pub logger: Logger,
     /// Numbers of the front end that are served with the node's (called on `ls-node`: only reads atomics).
     pub front_end_stats: Option<FrontEndStats>,
+    /// Whom the front end lets in; `None`: everybody who knows the cluster's name.
+    pub allowed: Option<AllowCheck>,
 }
 
 /// Timing and sizes, from the options.

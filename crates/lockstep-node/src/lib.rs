@@ -4,6 +4,7 @@
 //! and `writer.rs` (the thread that owns the disk).
 #![forbid(unsafe_code)]
 
+mod allow;
 mod api;
 mod engine;
 mod links;

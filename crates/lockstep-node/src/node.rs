@@ -1,5 +1,6 @@
 //! The handle that front ends hold, and how a node starts and stops.
 
+use crate::allow::AllowList;
 use crate::api::*;
 use crate::engine::Engine;
 use crate::links::Links;
@@ -14,7 +15,7 @@ use lockstep_core::order::{Config, Order, RestoreBuilder};
 use lockstep_core::{Entry, EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
 use lockstep_log::{Log, Options, RealDisk, Replay};
 use lockstep_net::{Address, Reactor, Waker};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
@@ -318,6 +319,8 @@ impl Node {
             commit_hinted: 0,
             state_since: 0,
             isolated: false,
+            allow: AllowList::new(config.allowed.clone()),
+            named: BTreeSet::new(),
         };
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()

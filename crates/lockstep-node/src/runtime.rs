@@ -1,17 +1,22 @@
 //! The thread `ls-node`: one loop that takes whatever waits (frames, submissions, answers of the log), lets the engine
 //! decide, and sends what follows, in rounds. What waits when a round begins is one batch of it.
 
+use crate::allow::{AllowList, Answer, ip_of};
 use crate::api::{ConnectArgs, Delivery, FrontEndStats, Level, LocalState, Logger, NodeError, Tuning};
 use crate::engine::{Effect, Engine};
 use crate::links::{Arrival, Links, is_final};
-use crate::node::{Reply, Shared};
+use crate::node::{DEFAULT_PORT, Reply, Shared};
 use crate::status::{Status, Surroundings};
 use crate::submit::Filler;
+use crate::wire::Hello;
 use crate::writer::{LogDone, LogJob};
 use bytes::Bytes;
 use lockstep_core::{EntryKind, Gtid, Micros, Seqno, Uuid};
-use lockstep_net::{Address, DialError, DownReason, Event, Method, Reactor, Reason, StatusRequest};
-use std::collections::BTreeMap;
+use lockstep_net::{
+    Address, ConnId, DialError, DownReason, Event, Method, PeerHello, Reactor, Reason, StatusRequest,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
@@ -50,6 +55,8 @@ pub(crate) enum Input {
     },
     CausalCancelled(u64),
     Fail(String),
+    /// Whether a peer of this address is let in; `None`: nobody could say.
+    Allowed(IpAddr, Option<bool>),
     Tuning(Box<Tuning>),
     Log(Vec<LogDone>),
     Stop,
@@ -83,6 +90,9 @@ pub(crate) struct Runtime {
     pub(crate) state_since: Micros,
     /// As the reactor was told last.
     pub(crate) isolated: bool,
+    pub(crate) allow: AllowList<ConnId>,
+    /// The addresses of `wsrep_cluster_address`: whom its operator names is not asked about when this member dials him.
+    pub(crate) named: BTreeSet<String>,
 }
 
 impl Runtime {
@@ -118,6 +128,7 @@ impl Runtime {
             for input in inputs.drain(..) {
                 stop |= self.input(input);
             }
+            self.decide_waiting(now);
             let isolated = self.shared.isolated.load(Ordering::Acquire);
             if isolated != self.isolated {
                 self.isolated = isolated;
@@ -194,17 +205,7 @@ impl Runtime {
 
     fn event(&mut self, event: Event) {
         match event {
-            Event::PeerUp { conn, hello } => {
-                match self.links.arrived(&mut self.reactor, &mut self.engine, conn, &hello) {
-                    Arrival::Taken | Arrival::Quiet => {}
-                    Arrival::Refused { text, fatal } => {
-                        self.log(Level::Warn, &text);
-                        if fatal && hello.outgoing {
-                            self.engine.refused(&text);
-                        }
-                    }
-                }
-            }
+            Event::PeerUp { conn, hello } => self.peer_up(conn, hello),
             Event::Ready { .. } => {}
             Event::Frame { conn, kind, payload } => {
                 if let Some(member) = self.links.member(&conn) {
@@ -215,11 +216,15 @@ impl Runtime {
                 if is_final(&reason) {
                     self.engine.refused(&reason.to_string());
                 }
+                self.allow.gone(&conn);
                 if let Some(member) = self.links.down(conn) {
                     self.engine.peer_down(member, &reason.to_string());
                 }
                 if matches!(reason, DownReason::Rejected(Reason::NotAllowed, _)) {
                     self.engine.not_allowed(&reason.to_string());
+                }
+                if matches!(reason, DownReason::Rejected(Reason::NotListed, _)) {
+                    self.engine.not_listed(&reason.to_string());
                 }
             }
             Event::DialFailed { addr, error } => {
@@ -241,6 +246,75 @@ impl Runtime {
                 self.log(Level::Warn, &format!("dropped a connection from {addr}: {what}{more}"));
             }
             Event::Request(request) => self.answer(request),
+        }
+    }
+
+    /// Somebody has introduced himself. Whether his address is allowed is asked first, and may take a while; but who is
+    /// told no for another reason anyway, or is dialed because the configuration names him, is not asked about.
+    fn peer_up(&mut self, conn: ConnId, hello: PeerHello) {
+        let named = hello.dialed.as_ref().is_some_and(|address| self.named.contains(address));
+        let ask = !named
+            && self.allow.is_asked()
+            && self.engine.phase.is_connected()
+            && Hello::from_bytes(hello.blob.clone()).is_ok_and(|h| h.id != self.engine.me.id);
+        if !ask {
+            return self.arrived(conn, &hello);
+        }
+        let (now, shared) = (self.engine.now, self.shared.clone());
+        let answered = move |ip, answer| shared.push(Input::Allowed(ip, answer));
+        match self.allow.ask(now, ip_of(&hello), answered) {
+            None => self.allow.wait(now, conn, hello),
+            Some(answer) => self.decide(conn, &hello, answer),
+        }
+    }
+
+    fn decide_waiting(&mut self, now: Micros) {
+        for (waiting, answer) in self.allow.due(now) {
+            self.decide(waiting.conn, &waiting.hello, answer);
+        }
+    }
+
+    fn decide(&mut self, conn: ConnId, hello: &PeerHello, answer: Answer) {
+        let ip = ip_of(hello);
+        let who = Hello::from_bytes(hello.blob.clone()).map_or_else(|_| "a peer".into(), |h| h.name);
+        let me = &self.engine.me.name;
+        let (reason, to_peer, to_log) = match answer {
+            Answer::Yes => return self.arrived(conn, hello),
+            Answer::No => (
+                Reason::NotListed,
+                format!(
+                    "{me} does not find {ip} in its allow-list; to let this member in, on a member of the cluster: \
+                     INSERT INTO mysql.wsrep_allowlist (ip) VALUES ('{ip}')"
+                ),
+                format!(
+                    "Connection not allowed: {who} at {ip} is not in the allow-list; to let it in: \
+                     INSERT INTO mysql.wsrep_allowlist (ip) VALUES ('{ip}')"
+                ),
+            ),
+            Answer::Silence => (
+                Reason::Busy,
+                format!("{me} does not know yet whether {ip} is in its allow-list: try again"),
+                format!(
+                    "{who} at {ip} has to wait outside: the server does not say whether the address is in the \
+                     allow-list; is the table mysql.wsrep_allowlist locked?"
+                ),
+            ),
+        };
+        self.reactor.reject(conn, reason, &to_peer);
+        if self.allow.is_news(self.engine.now, ip) {
+            self.log(Level::Warn, &to_log);
+        }
+    }
+
+    fn arrived(&mut self, conn: ConnId, hello: &PeerHello) {
+        match self.links.arrived(&mut self.reactor, &mut self.engine, conn, hello) {
+            Arrival::Taken | Arrival::Quiet => {}
+            Arrival::Refused { text, fatal } => {
+                self.log(Level::Warn, &text);
+                if fatal && hello.outgoing {
+                    self.engine.refused(&text);
+                }
+            }
         }
     }
 
@@ -313,6 +387,7 @@ impl Runtime {
                 self.engine.causal_cancelled(id);
             }
             Input::Fail(text) => self.engine.give_up(&text),
+            Input::Allowed(ip, answer) => self.allow.answered(self.engine.now, ip, answer),
             Input::Tuning(tuning) => self.engine.set_tuning(*tuning),
             Input::Log(done) => {
                 for answer in done {
@@ -337,6 +412,12 @@ impl Runtime {
                 .map_err(|e| NodeError::Setup(format!("cannot listen for members: {e}")))?;
             self.listening = true;
         }
+        self.named = args
+            .peers
+            .iter()
+            .filter_map(|peer| Address::parse(peer, DEFAULT_PORT).ok())
+            .map(|address| address.to_string())
+            .collect();
         self.shared.deliveries.open();
         self.engine.connect(args, view_uuid, history)?;
         self.refresh_hello();

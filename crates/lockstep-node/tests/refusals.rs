@@ -8,6 +8,7 @@ use lockstep_node::*;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 fn args(cluster: &str, peers: &[u16], timeout: Duration) -> ConnectArgs {
@@ -262,4 +263,48 @@ fn a_copy_of_a_running_member_is_refused_and_the_member_stays() {
     assert_eq!(one.write(b"k", b"still n2"), Some(true));
     until("n2 has it", || two.rows().iter().any(|(_, data)| data == b"still n2"));
     assert_eq!(two.write(b"l", b"from n2"), Some(true));
+}
+
+/// The server's word on an address may take as long as somebody locks its table.
+#[test]
+fn an_address_that_the_server_does_not_know_stays_outside_and_holds_nobody_up() {
+    let [p1, p2] = free_ports();
+    let (first, second) = (Folder::new("allow-1"), Folder::new("allow-2"));
+    let table: Arc<Mutex<bool>> = Arc::default();
+    let known = table.clone();
+    let strict = NodeConfig {
+        allowed: Some(Arc::new(move |ip| {
+            assert_eq!(ip.to_string(), "127.0.0.1");
+            *known.lock().unwrap()
+        })),
+        ..config(&first, "n1", p1)
+    };
+    let one = Server::start_with(strict, &[], Gtid::UNDEFINED, None);
+    until("n1 is synced", || one.synced.load(Ordering::SeqCst));
+
+    let (text, took) = refused(config(&second, "n2", p2), args("test", &[p1], Duration::from_secs(12)));
+    assert!(text.contains("INSERT INTO mysql.wsrep_allowlist (ip) VALUES ('127.0.0.1')"), "{text}");
+    assert!(text.contains("n1"), "{text}");
+    assert!(took < Duration::from_secs(11), "{took:?}");
+
+    // While nobody says whether it may, it is told to come again.
+    let lock = table.lock().unwrap();
+    let waits = std::thread::spawn(move || {
+        refused(config(&second, "n2", p2), args("test", &[p1], Duration::from_secs(4)))
+    });
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        let began = Instant::now();
+        assert_eq!(one.write(b"k", b"not held up"), Some(true));
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (text, _) = waits.join().unwrap();
+    assert!(text.contains("no primary component"), "{text}");
+    drop(lock);
+    *table.lock().unwrap() = true;
+    let second = Folder::new("allow-2");
+    let two = Server::start(&second, "n2", p2, &[p1], Gtid::UNDEFINED, Some(&one));
+    until("n2 is synced", || two.synced.load(Ordering::SeqCst));
+    assert_eq!(two.write(b"k", b"let in"), Some(true));
 }

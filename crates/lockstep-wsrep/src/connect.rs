@@ -183,6 +183,7 @@ impl Provider {
                         provider.log.line(level, text);
                     }
                 }),
+                allowed: Some(Arc::new(crate::services::is_allowed)),
                 front_end_stats: Some(Arc::new(move || {
                     stats.upgrade().map_or_else(Vec::new, |provider| provider.metrics())
                 })),
@@ -360,6 +361,9 @@ impl Provider {
                 .0;
         }
         *connection = Connection::Closed;
+        drop(connection);
+        // The tables that are looked at are closed next.
+        crate::services::wait_for_allow_list();
     }
 
     /// What has been taken and not begun is given back to the log: this member leaves.

@@ -5,6 +5,7 @@
 //! One cluster exists at a time. Tests of `daily` and `rejoin` share theirs; a test that leaves it broken makes the
 //! next one start afresh. Names sort so that sharing is by neighbours: run with `--test-threads=1`.
 
+mod allow;
 mod daily;
 mod fixture;
 mod flush;

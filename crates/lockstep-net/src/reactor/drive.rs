@@ -360,7 +360,8 @@ impl Reactor {
             let Some(remote) = target.untried.pop_front() else { break };
             let id = self.next_id;
             self.next_id += 1;
-            let connected = TcpStream::connect(remote).and_then(|mut stream| {
+            let from = self.listeners.values().filter_map(Listener::members_ip);
+            let connected = listen::dial(remote, from).and_then(|mut stream| {
                 let interest = Interest::READABLE | Interest::WRITABLE;
                 self.poll.registry().register(&mut stream, Token(id as usize), interest)?;
                 Ok(stream)

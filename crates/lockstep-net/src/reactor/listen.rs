@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -78,6 +78,25 @@ fn tcp_one(addr: SocketAddr, all: &[SocketAddr]) -> Result<TcpListener, ListenEr
             _ => ListenError::Io(name, e),
         }
     })
+}
+
+/// Connects, without waiting, from the first of the addresses `from` that is of the same family: where a machine has
+/// several addresses, peers see the one by which they know this member (an allow-list may name it). An address that
+/// does not lead there is no reason not to connect.
+pub(crate) fn dial(
+    remote: SocketAddr,
+    from: impl Iterator<Item = IpAddr>,
+) -> io::Result<mio::net::TcpStream> {
+    let bound = from.filter(|ip| ip.is_ipv4() == remote.is_ipv4()).find_map(|ip| {
+        let socket = Socket::new(Domain::for_address(remote), Type::STREAM, None).ok()?;
+        socket.set_nonblocking(true).ok()?;
+        socket.bind(&SocketAddr::new(ip, 0).into()).ok()?;
+        match socket.connect(&remote.into()) {
+            Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => None,
+            _ => Some(mio::net::TcpStream::from_std(socket.into())),
+        }
+    });
+    bound.map_or_else(|| mio::net::TcpStream::connect(remote), Ok)
 }
 
 /// The options of every connection between members. They cannot fail on a connection that lives; one that is dead

@@ -15,7 +15,7 @@ mod waker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -108,8 +108,9 @@ pub struct PeerHello {
 /// What [`Reactor::poll`] reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A peer introduced itself. Answer in the same round with [`Reactor::accept`], [`Reactor::reject`] or
-    /// [`Reactor::close`]: until then nothing more is read from it.
+    /// A peer introduced itself. Answer with [`Reactor::accept`], [`Reactor::reject`] or [`Reactor::close`], in the
+    /// same round or within a few seconds: until then next to nothing more is read from it, and no timer of the
+    /// connection runs.
     PeerUp {
         /// The connection.
         conn: ConnId,
@@ -193,6 +194,14 @@ enum Listener {
     Peers(TcpListener),
     StatusTcp(TcpListener),
     StatusUnix(UnixListener),
+}
+
+impl Listener {
+    /// The one address on which members are listened for, if this is such a listener and not for all addresses.
+    fn members_ip(&self) -> Option<IpAddr> {
+        let Self::Peers(listener) = self else { return None };
+        listener.local_addr().ok().map(|a| a.ip()).filter(|ip| !ip.is_unspecified())
+    }
 }
 
 /// Limits what is said about noise: some at once, then one line a second.

@@ -110,6 +110,8 @@ pub(crate) struct Engine {
     minority: Vec<ViewUuid>,
     /// Since when others refuse this member for its identity, and nobody takes it.
     not_allowed_since: Option<Micros>,
+    /// Not before this it is said again that others do not let this member in.
+    told_not_listed: Micros,
     /// Users' and donations' reasons to be Desynced.
     desyncs: u32,
     /// Behind by more than `apply.lag_limit`, and not caught up since.
@@ -181,6 +183,7 @@ impl Engine {
             given_up: None,
             minority: Vec::new(),
             not_allowed_since: None,
+            told_not_listed: 0,
             desyncs: 0,
             lagging: false,
             donations: Vec::new(),

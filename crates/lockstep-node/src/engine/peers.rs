@@ -12,6 +12,9 @@ const IDENTITY_PATIENCE: Micros = 4_000_000;
 /// Who was connected and is no member is forgotten after so long.
 const GONE_KEPT: Micros = 60_000_000;
 
+/// How often a member says that it is not let in.
+const SAY_NOT_LISTED: Micros = 60_000_000;
+
 /// A connected peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -117,6 +120,27 @@ impl Engine {
             Phase::Connecting { .. } => self.refused(text),
             Phase::Running { .. } | Phase::NeedState { .. } => {
                 self.fail(&format!("the others do not take this member: {text}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// Others do not find this member in their allow-list. It cannot join then; a member that was one waits until it is
+    /// let in again.
+    pub(crate) fn not_listed(&mut self, text: &str) {
+        if !self.peers.is_empty() {
+            return;
+        }
+        let since = *self.not_allowed_since.get_or_insert(self.now);
+        let patient = self.now.saturating_sub(since) < IDENTITY_PATIENCE;
+        match self.phase {
+            Phase::Connecting { .. } if !patient => self.refused(text),
+            Phase::Running { .. } | Phase::NeedState { .. } if self.now >= self.told_not_listed => {
+                self.told_not_listed = self.now + SAY_NOT_LISTED;
+                self.log(
+                    Level::Warn,
+                    format!("the others do not take this member, and are asked again: {text}"),
+                );
             }
             _ => {}
         }

@@ -61,6 +61,7 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
         status_address: None,
         logger: Arc::new(move |level, text| eprintln!("{own} {level:?}: {text}")),
         front_end_stats: None,
+        allowed: None,
     }
 }
 

@@ -1,0 +1,261 @@
+//! Whom the front end lets in. The question may block for as long as somebody holds a lock on a table, so that a
+//! short-lived thread asks it, while the connection waits undecided and everything else goes on.
+//!
+//! Answers are remembered for a moment, for a peer dials more than once. Where none comes in time, the last one counts,
+//! however old: who was let in before is not kept out by a lock.
+
+use crate::api::AllowCheck;
+use lockstep_core::Micros;
+use lockstep_net::PeerHello;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Most threads that ask at a time.
+const THREADS_MAX: usize = 4;
+/// Most connections that wait for an answer.
+const WAITING_MAX: usize = 64;
+/// A connection waits for no longer than this: its other side would give it up.
+const PATIENCE: Micros = 2_000_000;
+/// For so long nobody asks again about who was let in.
+const YES_KEPT: Micros = 10_000_000;
+/// And about who was not: he comes back several times a second, and may have been let in meanwhile.
+const NO_KEPT: Micros = 1_000_000;
+/// Most addresses that are remembered.
+const REMEMBERED_MAX: usize = 1024;
+/// How often the same is said of one address.
+const SAY_EVERY: Micros = 60_000_000;
+
+/// A peer that has introduced itself and is not decided on.
+#[derive(Debug)]
+pub(crate) struct Waiting<C> {
+    pub(crate) conn: C,
+    pub(crate) hello: PeerHello,
+    ip: IpAddr,
+    since: Micros,
+}
+
+/// What is known of an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// Let in.
+    Yes,
+    /// Not let in.
+    No,
+    /// It has been asked, and there is no answer in time.
+    Silence,
+}
+
+#[derive(Default)]
+struct Known {
+    /// The last answer, and when it came.
+    answer: Option<(bool, Micros)>,
+    /// When something was last said of it to people.
+    said: Option<Micros>,
+}
+
+/// See the module.
+/// `C` names connections.
+pub(crate) struct AllowList<C> {
+    check: Option<AllowCheck>,
+    known: BTreeMap<IpAddr, Known>,
+    asking: BTreeSet<IpAddr>,
+    waiting: Vec<Waiting<C>>,
+}
+
+/// A peer's address as a table has it: an IPv4 address is one, also where it came by a socket for IPv6.
+pub(crate) fn ip_of(hello: &PeerHello) -> IpAddr {
+    hello.remote_addr.ip().to_canonical()
+}
+
+impl<C: PartialEq> AllowList<C> {
+    /// Without a check everybody is let in.
+    pub(crate) fn new(check: Option<AllowCheck>) -> AllowList<C> {
+        AllowList { check, known: BTreeMap::new(), asking: BTreeSet::new(), waiting: Vec::new() }
+    }
+
+    /// Whether anybody has to be asked at all.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.check.is_some()
+    }
+
+    /// What is known of this peer's address now. `None`: it is being asked, and the connection has to wait with
+    /// [`AllowList::wait`]. `answered` is called on the thread that asks, with nothing where the question has failed.
+    pub(crate) fn ask(
+        &mut self,
+        now: Micros,
+        ip: IpAddr,
+        answered: impl FnOnce(IpAddr, Option<bool>) + Send + 'static,
+    ) -> Option<Answer> {
+        let Some(check) = &self.check else { return Some(Answer::Yes) };
+        if let Some((allowed, at)) = self.known.get(&ip).and_then(|k| k.answer) {
+            let kept = if allowed { YES_KEPT } else { NO_KEPT };
+            if now < at + kept {
+                return Some(if allowed { Answer::Yes } else { Answer::No });
+            }
+        }
+        if self.asking.contains(&ip) {
+            return None;
+        }
+        if self.asking.len() >= THREADS_MAX || self.waiting.len() >= WAITING_MAX {
+            return Some(self.last_resort(ip));
+        }
+        let check = check.clone();
+        let thread =
+            std::thread::Builder::new().name("ls-allow".into()).stack_size(512 * 1024).spawn(move || {
+                let answer = catch_unwind(AssertUnwindSafe(|| check(ip))).ok();
+                answered(ip, answer);
+            });
+        if thread.is_err() {
+            return Some(self.last_resort(ip));
+        }
+        self.asking.insert(ip);
+        None
+    }
+
+    fn last_resort(&self, ip: IpAddr) -> Answer {
+        match self.known.get(&ip).and_then(|k| k.answer) {
+            Some((true, _)) => Answer::Yes,
+            _ => Answer::Silence,
+        }
+    }
+
+    /// This connection waits for the answer.
+    pub(crate) fn wait(&mut self, now: Micros, conn: C, hello: PeerHello) {
+        let ip = ip_of(&hello);
+        self.waiting.push(Waiting { conn, hello, ip, since: now });
+    }
+
+    /// It has gone.
+    pub(crate) fn gone(&mut self, conn: &C) {
+        self.waiting.retain(|w| w.conn != *conn);
+    }
+
+    /// An answer has come. Those that waited for it are decided by [`AllowList::due`].
+    pub(crate) fn answered(&mut self, now: Micros, ip: IpAddr, answer: Option<bool>) {
+        self.asking.remove(&ip);
+        let Some(allowed) = answer else { return };
+        if self.known.len() >= REMEMBERED_MAX && !self.known.contains_key(&ip) {
+            self.known.retain(|_, k| k.answer.is_some_and(|(allowed, at)| allowed && now < at + YES_KEPT));
+            if self.known.len() >= REMEMBERED_MAX {
+                return;
+            }
+        }
+        self.known.entry(ip).or_default().answer = Some((allowed, now));
+    }
+
+    /// The connections that have waited long enough, with what is known of them.
+    pub(crate) fn due(&mut self, now: Micros) -> Vec<(Waiting<C>, Answer)> {
+        if self.waiting.is_empty() {
+            return Vec::new();
+        }
+        let (waiting, asking) = (std::mem::take(&mut self.waiting), &self.asking);
+        let (stay, due): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|w| asking.contains(&w.ip) && now < w.since + PATIENCE);
+        self.waiting = stay;
+        due.into_iter()
+            .map(|w| {
+                let answer = match self.known.get(&w.ip).and_then(|k| k.answer) {
+                    // Of a question that was answered while it waited.
+                    Some((false, at)) if at >= w.since => Answer::No,
+                    _ => self.last_resort(w.ip),
+                };
+                (w, answer)
+            })
+            .collect()
+    }
+
+    /// Whether it is time again to say something of this address.
+    pub(crate) fn is_news(&mut self, now: Micros, ip: IpAddr) -> bool {
+        if self.known.len() >= REMEMBERED_MAX && !self.known.contains_key(&ip) {
+            return false;
+        }
+        let said = &mut self.known.entry(ip).or_default().said;
+        let news = said.is_none_or(|at| now >= at + SAY_EVERY);
+        if news {
+            *said = Some(now);
+        }
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_net::Bytes;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex, mpsc};
+
+    const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
+    fn hello(ip: IpAddr) -> PeerHello {
+        PeerHello {
+            cluster: "c".into(),
+            version: 1,
+            blob: Bytes::new(),
+            remote_addr: (ip, 5).into(),
+            outgoing: false,
+            dialed: None,
+        }
+    }
+
+    #[test]
+    fn an_answer_is_asked_for_once_and_remembered_for_a_while() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let mut list = AllowList::new(Some(Arc::new(move |ip| {
+            count.fetch_add(1, Ordering::SeqCst);
+            ip == A
+        })));
+        let (tell, told) = mpsc::channel();
+        let ask = |list: &mut AllowList<usize>, now, ip| {
+            let tell = tell.clone();
+            list.ask(now, ip, move |ip, answer| tell.send((ip, answer)).unwrap())
+        };
+        assert_eq!(ask(&mut list, 1, A), None);
+        let (ip, answer) = told.recv().unwrap();
+        list.answered(2, ip, answer);
+        assert_eq!(ask(&mut list, 3, A), Some(Answer::Yes));
+        assert_eq!(ask(&mut list, 2 + YES_KEPT, A), None, "it may have been taken out");
+        list.answered(2 + YES_KEPT, A, told.recv().unwrap().1);
+
+        let b: IpAddr = "::ffff:10.0.0.2".parse().unwrap();
+        let ip = ip_of(&hello(b));
+        assert_eq!(ip, IpAddr::from([10, 0, 0, 2]), "as the table would have it");
+        assert_eq!(ask(&mut list, 5, ip), None);
+        list.answered(6, ip, told.recv().unwrap().1);
+        assert_eq!(ask(&mut list, 7, ip), Some(Answer::No));
+        assert_eq!(asked.load(Ordering::SeqCst), 3);
+        assert_eq!(ask(&mut list, 6 + NO_KEPT, ip), None, "it may have been let in");
+    }
+
+    #[test]
+    fn who_was_let_in_before_is_not_kept_out_by_a_lock() {
+        let lock = Arc::new(Mutex::new(()));
+        let table = lock.clone();
+        let mut list = AllowList::new(Some(Arc::new(move |_| table.lock().is_ok())));
+        let (tell, told) = mpsc::channel();
+        let ask = |list: &mut AllowList<usize>, now, ip| {
+            let tell = tell.clone();
+            list.ask(now, ip, move |ip, answer| {
+                let _ = tell.send((ip, answer));
+            })
+        };
+        assert_eq!(ask(&mut list, 0, A), None);
+        list.answered(0, A, told.recv().unwrap().1);
+        let held = lock.lock().unwrap();
+        let b = IpAddr::from([10, 0, 0, 2]);
+        for (n, ip) in [A, b].into_iter().enumerate() {
+            assert_eq!(ask(&mut list, YES_KEPT, ip), None);
+            list.wait(YES_KEPT, n, hello(ip));
+        }
+        assert!(list.due(YES_KEPT + PATIENCE - 1).is_empty());
+        let due: Vec<_> = list.due(YES_KEPT + PATIENCE).into_iter().map(|(w, a)| (w.ip, a)).collect();
+        assert_eq!(due, [(A, Answer::Yes), (b, Answer::Silence)]);
+        // No more than a few threads hang there.
+        let others: Vec<_> = (3..9).map(|n| ask(&mut list, YES_KEPT, IpAddr::from([10, 0, 0, n]))).collect();
+        let hanging = others.iter().filter(|a| a.is_none()).count();
+        assert_eq!(hanging, THREADS_MAX - 2);
+        drop(held);
+    }
+}
