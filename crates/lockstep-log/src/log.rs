@@ -237,6 +237,11 @@ impl<D: Disk> Log<D> {
         self.reader().segments()
     }
 
+    /// Where the log ends, as far as it was written out: the last segment's number, and the bytes used in it.
+    pub fn end(&self) -> Option<(u64, u64)> {
+        self.shared.get().segments.last().map(|segment| (segment.number(), segment.end))
+    }
+
     /// Bytes used by all segments, without what is preallocated.
     pub fn bytes(&self) -> u64 {
         self.reader().bytes() + self.tail.buf.len() as u64

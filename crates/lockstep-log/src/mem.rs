@@ -167,6 +167,12 @@ impl MemDisk {
         self.state().capacity = bytes;
     }
 
+    /// The total size of all files, in bytes: what [`MemDisk::set_capacity`] bounds.
+    pub fn used(&self) -> u64 {
+        let s = self.state();
+        s.names.values().filter_map(|id| s.inodes.get(id)).map(|i| i.seen.len() as u64).sum()
+    }
+
     /// Sets the unit that is written whole or not at all, in bytes (512 at first, as disks promise).
     pub fn set_sector_bytes(&self, bytes: usize) {
         self.state().sector_bytes = bytes.max(1);
@@ -248,6 +254,19 @@ impl MemDisk {
             *b ^= xor;
         }
         inode.seen.get_mut(at).map(|b| *b ^= xor).is_some()
+    }
+
+    /// Puts other bytes where a file has some, on disk too, as a write does that was meant for another place. What
+    /// would lie behind its end is left out.
+    pub fn overwrite(&self, name: &str, offset: u64, bytes: &[u8]) {
+        let mut s = self.state();
+        let Some(id) = s.names.get(name).copied() else { return };
+        let Some(inode) = s.inodes.get_mut(&id) else { return };
+        for contents in [&mut inode.durable, &mut inode.seen] {
+            let from = usize::try_from(offset).unwrap_or(usize::MAX).min(contents.len());
+            let n = bytes.len().min(contents.len() - from);
+            contents[from..from + n].copy_from_slice(&bytes[..n]);
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

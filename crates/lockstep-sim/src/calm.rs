@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Event, MACHINES};
 use crate::history::{Check, Violation, hold};
-use crate::machine::{Fate, Input, Name, slot_of};
+use crate::machine::{Input, Name, slot_of};
 use crate::mirror::Mark;
 use crate::profile::{MS, SECOND};
 use lockstep_core::{Entry, Index, Micros};
@@ -34,6 +34,9 @@ impl Cluster {
             machine.speed = self.profile.disk;
             machine.disk.clear_faults();
             machine.disk_fails = false;
+            machine.clock.set(self.now, 0, 1_000_000);
+            self.make_room(slot);
+            let machine = &mut self.machines[slot];
             if let Some(process) = &mut machine.process
                 && process.paused_until > self.now
             {
@@ -159,11 +162,11 @@ impl Cluster {
             return Some(format!("{} leads and hears no majority", Name(leader)));
         }
         for id in chief.membership.members.iter().map(|m| m.id) {
-            let slot = slot_of(&id);
-            let machine = &self.machines[slot];
-            if machine.fate == Fate::Lost {
+            if self.is_gone(&id) {
                 continue;
             }
+            let slot = slot_of(&id);
+            let machine = &self.machines[slot];
             let Some(p) = &machine.process else { return Some(format!("{} does not run", Name(slot))) };
             let order = &p.order;
             let well = order.leader() == Some(self.machines[leader].id)
@@ -200,6 +203,9 @@ impl Cluster {
         // Those who were removed and never heard of it may believe what they like.
         let membership = self.history.state().membership.clone();
         for id in membership.members.iter().map(|m| m.id) {
+            if self.is_gone(&id) {
+                continue;
+            }
             let slot = slot_of(&id);
             let machine = &self.machines[slot];
             let Some(process) = &machine.process else { continue };

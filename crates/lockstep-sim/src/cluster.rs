@@ -6,7 +6,7 @@ use crate::machine::{Clock, Fate, Input, Machine, Name, Server, id_of, slot_of};
 use crate::mirror::Mirror;
 use crate::network::{Network, Quality};
 use crate::operator::Operator;
-use crate::profile::{MS, Profile, SECOND, World};
+use crate::profile::{FAULTS, MS, Profile, SECOND, World};
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -92,6 +92,14 @@ pub struct Counters {
     pub longest_election: Micros,
     /// Databases copied.
     pub transfers: u64,
+    /// Logs that were found damaged.
+    pub damaged_logs: u64,
+    /// Members that came back under a new id.
+    pub identities: u64,
+    /// Starts that failed on the way and were tried again.
+    pub failed_starts: u64,
+    /// Of `faults`, each of [`crate::profile::FAULTS`].
+    pub by_kind: [u64; FAULTS.len()],
 }
 
 impl Counters {
@@ -112,6 +120,10 @@ impl Counters {
             longest_heal,
             longest_election,
             transfers,
+            damaged_logs,
+            identities,
+            failed_starts,
+            by_kind,
         } = other;
         self.faults += faults;
         self.events += events;
@@ -127,6 +139,10 @@ impl Counters {
         self.longest_heal = self.longest_heal.max(*longest_heal);
         self.longest_election = self.longest_election.max(*longest_election);
         self.transfers += transfers;
+        self.damaged_logs += damaged_logs;
+        self.identities += identities;
+        self.failed_starts += failed_starts;
+        self.by_kind.iter_mut().zip(by_kind).for_each(|(sum, n)| *sum += n);
     }
 }
 
@@ -185,6 +201,8 @@ pub(crate) struct Cluster {
     pub(crate) healed_with: Index,
     /// Unique contents of proposals.
     pub(crate) payloads: u64,
+    /// Makes ids.
+    pub(crate) salt: u64,
     pub(crate) done: bool,
 }
 
@@ -211,13 +229,18 @@ impl Cluster {
             .map(|slot| Machine {
                 id: id_of(slot, salt),
                 clock: Clock {
-                    offset: rng.below(1 << 40),
+                    shown: rng.below(1 << 40),
+                    since: 0,
                     rate: 1_000_000 + rng.below(2 * profile.drift + 1) - profile.drift,
                     wall: rng.below(2 * SECOND) as i64 - SECOND as i64,
                 },
                 disk: MemDisk::new(),
                 speed: profile.disk,
                 disk_fails: false,
+                disk_full: false,
+                damaged: false,
+                former: Vec::new(),
+                known_from: 0,
                 trimming: 0,
                 durable: Mirror::default(),
                 durable_vote: (0, None),
@@ -234,6 +257,7 @@ impl Cluster {
             0,
             Membership { members: vec![member(machines[0].id, Role::Voter)] },
         );
+        machines.iter().for_each(|m| m.disk.set_sector_bytes(profile.sector_bytes));
         let operator = Operator::new(profile.voters, profile.learners);
         Cluster {
             now: 0,
@@ -252,6 +276,7 @@ impl Cluster {
             reached: (0, 0),
             healed_with: 0,
             payloads: 0,
+            salt,
             done: false,
             rng,
             profile,
@@ -373,6 +398,12 @@ impl Cluster {
         }
     }
 
+    /// Whether nobody of this id will ever run again.
+    pub(crate) fn is_gone(&self, id: &MemberId) -> bool {
+        let machine = &self.machines[slot_of(id)];
+        machine.id != *id || machine.fate == Fate::Lost
+    }
+
     /// The process of this life, if it still runs.
     pub(crate) fn living(&mut self, slot: usize, life: u64) -> Option<&mut crate::machine::Process> {
         self.machines[slot].process.as_mut().filter(|p| p.life == life)
@@ -407,7 +438,8 @@ impl Cluster {
     fn arrives(&mut self, from: usize, from_life: u64, to: usize, to_life: u64, message: Message) -> Check {
         // A connection dies with its process; a packet of another life comes through only now and then.
         let stale = self.life(to) != to_life || self.life(from) != from_life;
-        if stale && !self.rng.one_in(16) || self.machines[to].process.is_none() {
+        let strangers = from_life < self.machines[from].known_from || to_life < self.machines[to].known_from;
+        if strangers || stale && !self.rng.one_in(16) || self.machines[to].process.is_none() {
             return Ok(());
         }
         let from = self.machines[from].id;
@@ -420,13 +452,19 @@ impl Cluster {
     /// Hands a message to the network.
     pub(crate) fn send(&mut self, from: usize, to: &MemberId, message: Message) -> Check {
         let slot = slot_of(to);
+        let machine =
+            self.machines.get(slot).filter(|m| m.id == *to || m.former.iter().any(|(id, _)| id == to));
         hold!(
-            slot < MACHINES && self.machines[slot].id == *to && slot != from,
+            machine.is_some() && self.machines[from].id != *to,
             "messages go to members",
             "{} sends {message:?} to {to:?}",
             Name(from)
         );
         self.counters.messages += 1;
+        if self.machines[slot].id != *to {
+            // Nobody is called so any more.
+            return Ok(());
+        }
         let message =
             if self.rng.one_in(self.profile.codec_one_in) { through_the_codec(message)? } else { message };
         let bytes = crate::round::size(&message);

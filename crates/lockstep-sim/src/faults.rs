@@ -5,7 +5,7 @@ use crate::history::Check;
 use crate::machine::{Fate, Input};
 use crate::network::Quality;
 use crate::profile::{DiskSpeed, FAULTS, Fault, MS, SECOND};
-use lockstep_core::members::{Role, View, ViewMember};
+use lockstep_core::members::{View, ViewMember};
 use lockstep_core::state::TrimMark;
 use lockstep_core::{EntryKind, Micros, codec, policy};
 use lockstep_log::Fault as DiskFault;
@@ -19,6 +19,10 @@ pub(crate) enum Undo {
     Quality(Vec<(usize, usize)>),
     /// This disk is as fast as it gets.
     Disk(usize),
+    /// This disk has room again.
+    Room(usize),
+    /// This clock runs as it should.
+    Clock(usize),
 }
 
 impl Cluster {
@@ -26,7 +30,7 @@ impl Cluster {
         (0..MACHINES).filter(|slot| self.machines[*slot].process.is_some()).collect()
     }
 
-    fn any_running(&mut self) -> Option<usize> {
+    pub(crate) fn any_running(&mut self) -> Option<usize> {
         let running = self.running();
         if running.is_empty() { None } else { Some(*self.rng.pick(&running)) }
     }
@@ -41,6 +45,7 @@ impl Cluster {
         self.tell(format_args!("fault: {fault:?}"));
         self.trace.mix(at as u64);
         self.counters.faults += 1;
+        self.counters.by_kind[at] += 1;
         match fault {
             Fault::Crash => {
                 if let Some(slot) = self.any_running() {
@@ -78,6 +83,9 @@ impl Cluster {
                 }
             }
             Fault::FailingDisk => self.fail_disk(),
+            Fault::FullDisk => self.fill_disk(),
+            Fault::Damage => self.damage(),
+            Fault::ClockStep => return self.step_clock(),
             Fault::Membership => self.want_something_else(),
             Fault::MembershipBurst => {
                 self.operator.impatient_until = self.now + self.rng.between(20 * MS, 3 * SECOND);
@@ -200,6 +208,8 @@ impl Cluster {
                 }
             }
             Undo::Disk(slot) => self.machines[slot].speed = self.profile.disk,
+            Undo::Room(slot) => self.make_room(slot),
+            Undo::Clock(slot) => self.machines[slot].clock.set(self.now, 0, 1_000_000),
         }
     }
 
@@ -256,7 +266,12 @@ impl Cluster {
         let all = self.rng.one_in(4);
         let one = self.rng.below(MACHINES as u64) as usize;
         let quality = Quality {
-            delay: self.rng.between(100, 200_000),
+            // Now and then what arrives is from another age.
+            delay: if self.rng.one_in(8) {
+                self.rng.between(SECOND, 5 * SECOND)
+            } else {
+                self.rng.between(100, 200_000)
+            },
             jitter: self.rng.between(100, 300_000),
             loss: *self.rng.pick(&[0, 10_000, 100_000, 400_000]),
             duplicate: *self.rng.pick(&[0, 10_000, 200_000]),
@@ -285,6 +300,49 @@ impl Cluster {
             1 => machine.disk.fail_op(n, DiskFault::Io),
             _ => machine.disk.fail_op(n, DiskFault::NoSpace),
         }
+    }
+
+    /// There is hardly room for more, for a while.
+    fn fill_disk(&mut self) {
+        let Some(slot) = self.any_running() else { return };
+        let room = self.rng.below(4 * self.profile.segment_bytes.min(64 << 10));
+        let machine = &mut self.machines[slot];
+        machine.disk_fails = true;
+        machine.disk_full = true;
+        machine.disk.set_capacity(Some(machine.disk.used() + room));
+        self.say(slot, format_args!("has {room} bytes left on its disk"));
+        self.undo_later(Undo::Room(slot), 9 * SECOND);
+    }
+
+    pub(crate) fn make_room(&mut self, slot: usize) {
+        let machine = &mut self.machines[slot];
+        machine.disk_full = false;
+        machine.disk.set_capacity(None);
+    }
+
+    /// A clock is set: the wall clock to anything, the monotonic one ahead, or to another speed for a while.
+    fn step_clock(&mut self) -> Check {
+        let Some(slot) = self.any_running() else { return Ok(()) };
+        let (ahead, speed) = (self.rng.between(MS, 10 * SECOND), self.rng.between(950_000, 1_050_000));
+        let limit = *self.rng.pick(&[SECOND, 3_600 * SECOND, 1_000_000 * SECOND]);
+        let wall = self.rng.below(2 * limit) as i64 - limit as i64;
+        let kind = self.rng.below(3);
+        let now = self.now;
+        let clock = &mut self.machines[slot].clock;
+        match kind {
+            0 => clock.wall = wall,
+            1 => clock.set(now, ahead, clock.rate),
+            _ => clock.set(now, 0, speed),
+        }
+        match kind {
+            0 => self.say(slot, format_args!("has its wall clock set {} ms from the truth", wall / 1000)),
+            1 => self.say(slot, format_args!("has a clock that jumps {} ms ahead", ahead / MS)),
+            _ => self.say(slot, format_args!("has a clock that runs at {speed} ppm")),
+        }
+        if kind == 2 {
+            self.undo_later(Undo::Clock(slot), 9 * SECOND);
+        }
+        self.round(slot)
     }
 
     /// Asks a leader to hand over to another voter.
@@ -381,7 +439,7 @@ impl Cluster {
     }
 
     /// Whether somebody else's database is at least as far.
-    fn has_better(&self, slot: usize) -> bool {
+    pub(crate) fn has_better(&self, slot: usize) -> bool {
         let mine = self.machines[slot].server.position;
         self.machines.iter().enumerate().any(|(other, m)| {
             other != slot
@@ -398,35 +456,5 @@ impl Cluster {
             self.machines[slot].server = Default::default();
             self.say(slot, format_args!("has lost its database"));
         }
-    }
-
-    /// A voter's machine is lost for good. Only one at a time, and only where the others still make a majority
-    /// whatever they know of the group: that is what the promise rests on.
-    fn replace(&mut self) {
-        let running = self.running();
-        let used = self.machines.iter().filter(|m| m.fate == Fate::Used).count();
-        let spare = (0..MACHINES).find(|slot| self.machines[*slot].fate == Fate::Spare);
-        let (Some(slot), Some(spare)) = (self.any_running(), spare) else { return };
-        let membership = self.history.state().membership.clone();
-        let settled = running.len() == used
-            && running.iter().all(|slot| {
-                let process = self.machines[*slot].process.as_ref();
-                process.is_some_and(|p| p.membership == membership)
-            })
-            && membership.voters().all(|id| self.machines[usize::from(id.0[15])].fate == Fate::Used);
-        let last_member = membership.members.len() < 2;
-        let id = self.machines[slot].id;
-        let bearable = !membership.is_voter(&id) || membership.voters().count() >= 3;
-        if !settled || !bearable || last_member || !self.has_better(slot) {
-            return;
-        }
-        self.stop(slot, true);
-        self.say(slot, format_args!("is lost for good"));
-        let machine = &mut self.machines[slot];
-        machine.fate = Fate::Lost;
-        machine.server = Default::default();
-        let role = self.operator.wanted.remove(&slot).unwrap_or(Role::Learner);
-        self.operator.wanted.insert(spare, role);
-        self.ensure_running(spare);
     }
 }

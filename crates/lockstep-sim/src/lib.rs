@@ -11,6 +11,7 @@
 mod calm;
 mod clients;
 mod cluster;
+mod damage;
 mod faults;
 pub mod history;
 mod machine;

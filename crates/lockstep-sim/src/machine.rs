@@ -40,10 +40,13 @@ pub(crate) fn id_of(slot: usize, salt: u64) -> MemberId {
     Uuid(id)
 }
 
-/// A monotonic clock that began somewhere and runs a little fast or slow.
+/// A monotonic clock that began somewhere and runs a little fast or slow; it may jump ahead, as those of virtual
+/// machines do. Its wall clock may be set to anything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    pub(crate) offset: Micros,
+    /// What it showed when it was last set, and when that was.
+    pub(crate) shown: Micros,
+    pub(crate) since: Micros,
     /// How many ppm it runs fast, plus a million.
     pub(crate) rate: u64,
     /// How far its wall clock is ahead of the true time.
@@ -53,12 +56,17 @@ pub(crate) struct Clock {
 impl Clock {
     /// What it shows.
     pub(crate) fn local(&self, now: Micros) -> Micros {
-        self.offset + now * self.rate / 1_000_000
+        self.shown + now.saturating_sub(self.since) * self.rate / 1_000_000
     }
 
     /// When it will show this; never before.
     pub(crate) fn global(&self, local: Micros) -> Micros {
-        (local.saturating_sub(self.offset)).saturating_mul(1_000_000).div_ceil(self.rate)
+        self.since + (local.saturating_sub(self.shown)).saturating_mul(1_000_000).div_ceil(self.rate)
+    }
+
+    /// From now on it runs like this, having jumped ahead.
+    pub(crate) fn set(&mut self, now: Micros, ahead: Micros, rate: u64) {
+        (self.shown, self.since, self.rate) = (self.local(now) + ahead, now, rate);
     }
 
     /// Microseconds since 1970, as far as this machine knows.
@@ -111,6 +119,9 @@ pub(crate) struct Process {
     pub(crate) woken: bool,
     /// When the timer that counts rings.
     pub(crate) timer_at: Micros,
+    /// Where the log's last segment ended (number, bytes) at the last sync but one, and at the last one: damage before
+    /// the former can always be told.
+    pub(crate) synced_to: [Option<(u64, u64)>; 2],
     /// Stopped until then.
     pub(crate) paused_until: Micros,
     /// The commit index that the checkers have seen.
@@ -159,6 +170,14 @@ pub(crate) struct Machine {
     pub(crate) speed: DiskSpeed,
     /// An operation of the disk will fail: an error of the log is then no surprise.
     pub(crate) disk_fails: bool,
+    /// The disk has no room for more.
+    pub(crate) disk_full: bool,
+    /// The medium is damaged: a log that cannot be opened is then no surprise.
+    pub(crate) damaged: bool,
+    /// Who this machine was before it lost its log, and what was on its disk then.
+    pub(crate) former: Vec<(MemberId, Mirror)>,
+    /// The first life under the present id.
+    pub(crate) known_from: u64,
     /// A trim was tried up to here: whether it came about or not, the log may begin with this index.
     pub(crate) trimming: Index,
     /// What is certainly on the disk.
@@ -174,6 +193,14 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    /// What the member of this id has, or had when it was lost, certainly on its disk.
+    pub(crate) fn durable_of(&self, id: &MemberId) -> Option<&Mirror> {
+        if self.id == *id {
+            return Some(&self.durable);
+        }
+        self.former.iter().find(|(former, _)| former == id).map(|(_, log)| log)
+    }
+
     /// Whether it runs and is not stopped.
     pub(crate) fn awake(&self, now: Micros) -> bool {
         self.process.as_ref().is_some_and(|p| p.paused_until <= now)

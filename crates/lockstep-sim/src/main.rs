@@ -1,6 +1,7 @@
 //! `lockstep-sim`: seeds in, verdict out.
 
 use clap::{Parser, ValueEnum};
+use lockstep_sim::profile::FAULTS;
 use lockstep_sim::{Counters, Mutation, Outcome, Settings, World, simulate};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -187,7 +188,7 @@ fn main() -> ExitCode {
     let c = &sum.counters;
     println!(
         "elections={} acknowledged={} reads={} proposals={} starts={} changes={} bases={} fetches={} transfers={} \
-         heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
+         damaged_logs={} identities={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
         sum.elections,
         sum.acknowledged,
         c.reads,
@@ -197,6 +198,9 @@ fn main() -> ExitCode {
         c.bases,
         c.fetches,
         c.transfers,
+        c.damaged_logs,
+        c.identities,
+        c.failed_starts,
         c.heals,
         c.longest_heal / 1000,
         c.longest_election / 1000,
@@ -204,6 +208,8 @@ fn main() -> ExitCode {
         c.syncs,
         c.events
     );
+    let kinds = FAULTS.iter().zip(&c.by_kind).map(|(fault, n)| format!("{fault:?}={n}"));
+    println!("faults by kind: {}", kinds.collect::<Vec<_>>().join(" "));
     println!(
         "seeds={} cluster_hours={:.2} entries={} faults={} violations={}",
         sum.seeds,

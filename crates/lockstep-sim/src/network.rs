@@ -80,12 +80,13 @@ impl Network {
         self.links[from * self.machines + to].cuts == 0
     }
 
-    /// All links whole and behaving like this.
+    /// All links whole and behaving like this. Connections are made anew: nothing waits for what is still on its way.
     pub fn reset(&mut self, quality: impl Fn(usize, usize) -> Quality) {
         for from in 0..self.machines {
             for to in 0..self.machines {
                 let link = self.link(from, to);
                 link.cuts = 0;
+                link.last = 0;
                 link.quality = quality(from, to);
             }
         }

@@ -8,9 +8,9 @@ use crate::history::Check;
 use crate::machine::{Fate, slot_of};
 use crate::profile::MS;
 use crate::round::members;
-use lockstep_core::Micros;
 use lockstep_core::members::{Membership, Role};
 use lockstep_core::order;
+use lockstep_core::{MemberId, Micros};
 use std::collections::BTreeMap;
 
 /// What the operator wants.
@@ -60,7 +60,8 @@ impl Cluster {
         let again =
             if impatient { self.rng.between(MS, 40 * MS) } else { self.rng.between(50 * MS, 200 * MS) };
         self.queue.push(self.now + again, Event::Operate);
-        if !self.trouble {
+        // While it is not known what a machine has lost, nobody else is taken out.
+        if !self.trouble || self.machines.iter().any(|m| m.damaged) {
             return Ok(());
         }
         if impatient {
@@ -99,14 +100,14 @@ impl Cluster {
         Ok(())
     }
 
-    fn lost_voter(&self, have: &Membership) -> Option<usize> {
-        have.voters().map(|id| slot_of(&id)).find(|slot| self.machines[*slot].fate == Fate::Lost)
+    fn lost_voter(&self, have: &Membership) -> Option<MemberId> {
+        have.voters().find(|id| self.is_gone(id))
     }
 
     /// The next step from what is to what should be.
     fn next_change(&mut self, leader: usize, have: &Membership) -> Option<Membership> {
         if let Some(lost) = self.lost_voter(have) {
-            return Some(have.without(&self.machines[lost].id));
+            return Some(have.without(&lost));
         }
         let wanted: Vec<_> = self.operator.wanted.iter().map(|(slot, role)| (*slot, *role)).collect();
         for (slot, role) in &wanted {
@@ -130,7 +131,8 @@ impl Cluster {
         }
         for m in &have.members {
             let slot = slot_of(&m.id);
-            if self.operator.wanted.contains_key(&slot) || (m.role.votes() && have.voters().count() < 2) {
+            let wanted = self.operator.wanted.contains_key(&slot) && !self.is_gone(&m.id);
+            if wanted || (m.role.votes() && have.voters().count() < 2) {
                 continue;
             }
             if slot == leader && self.rng.one_in(2) {
@@ -145,7 +147,7 @@ impl Cluster {
     /// Any change that is one step.
     pub(crate) fn random_change(&mut self, have: &Membership) -> Option<Membership> {
         if let Some(lost) = self.lost_voter(have) {
-            return Some(have.without(&self.machines[lost].id));
+            return Some(have.without(&lost));
         }
         let used: Vec<usize> = (0..MACHINES).filter(|slot| self.machines[*slot].fate == Fate::Used).collect();
         let voters = have.voters().count();

@@ -35,7 +35,7 @@ impl Cluster {
         if machine.fate != Fate::Used || machine.process.is_some() {
             return Ok(());
         }
-        machine.disk_fails = false;
+        machine.disk_fails = machine.disk_full;
         machine.disk.clear_faults();
         machine.disk.set_now_us(machine.clock.wall(self.now));
         let options = Options {
@@ -43,11 +43,22 @@ impl Cluster {
             new_member_id: machine.id.0,
             ..Options::default()
         };
+        let fails = self.trouble && !machine.damaged && self.profile.start_fails > 0;
+        if fails && self.rng.one_in(self.profile.start_fails) {
+            let n = self.rng.between(1, 10);
+            machine.disk_fails = true;
+            match self.rng.below(4) {
+                0 => machine.disk.fail_sync(n),
+                1 => machine.disk.fail_op(n, Fault::Io),
+                2 => machine.disk.fail_op(n, Fault::NoSpace),
+                _ => machine.disk.fail_op(n, Fault::PowerCut),
+            }
+        }
         // As a node does it: the hint first, then everything in one pass.
-        let hint = lockstep_log::peek_vote(&machine.disk).map_err(|error| Violation {
-            rule: "a log can be opened after a crash",
-            what: format!("{}: {error}", Name(slot)),
-        })?;
+        let hint = match lockstep_log::peek_vote(&machine.disk) {
+            Ok(hint) => hint,
+            Err(error) => return self.cannot_start(slot, &error),
+        };
         let mut builder = RestoreBuilder::new(hint.map_or(0, |vote| vote.commit_hint));
         let mut found: Option<Mirror> = None;
         let mut visitor = |replay: Replay| -> Result<(), String> {
@@ -64,11 +75,14 @@ impl Cluster {
             }
             .map_err(|e| e.to_string())
         };
-        let opened = Log::open(machine.disk.clone(), options, &mut visitor);
-        let (log, recovered) = opened.map_err(|error| Violation {
-            rule: "a log can be opened after a crash",
-            what: format!("{}: {error}", Name(slot)),
-        })?;
+        let (log, recovered) = match Log::open(machine.disk.clone(), options, &mut visitor) {
+            Ok(opened) => opened,
+            Err(error) => return self.cannot_start(slot, &error),
+        };
+        machine.disk.clear_faults();
+        machine.disk_fails = machine.disk_full;
+        // All of it was read: what was struck is not part of the log, or was struck in one of two copies.
+        machine.damaged = false;
         hold!(
             Uuid(recovered.identity.member_id) == machine.id,
             "a member keeps its id",
@@ -99,11 +113,12 @@ impl Cluster {
             mutation: settings.mutation,
         };
         let mut order = Order::new(config, restored, local);
-        if slot == 0 && recovered.created {
+        let founds = slot == 0 && !order.has_log() && self.history.committed() == 0;
+        if founds {
             order.bootstrap(local, self.history.state().clone());
         }
         let server = &mut machine.server;
-        if slot == 0 && recovered.created {
+        if founds {
             *server = Server { position: Some(0), safe: 0 };
         } else if let Some(position) = server.position {
             // Databases with relaxed flushing come back with less than they had delivered.
@@ -129,6 +144,7 @@ impl Cluster {
             woken: false,
             timer_at: Micros::MAX,
             paused_until: 0,
+            synced_to: [None; 2],
             commit: 0,
             reads: BTreeMap::new(),
             proposed: 0,
@@ -158,6 +174,33 @@ impl Cluster {
         }
         self.notice(slot, true);
         self.round(slot)
+    }
+
+    /// A log that cannot be opened: its disk failed, and it is tried again; or it is damaged, and whoever comes back
+    /// vouches for nothing of it.
+    fn cannot_start(&mut self, slot: usize, error: &dyn std::fmt::Display) -> Check {
+        let machine = &mut self.machines[slot];
+        hold!(
+            machine.disk_fails || machine.damaged,
+            "a log can be opened after a crash",
+            "{}: {error}",
+            Name(slot)
+        );
+        let damaged = machine.damaged;
+        let seed = self.rng.bits();
+        self.machines[slot].disk.crash(seed);
+        self.say(slot, format_args!("cannot start: {error}"));
+        if damaged {
+            self.counters.damaged_logs += 1;
+            // The database is another file, and may be whole.
+            let with_database = self.rng.one_in(2) || !self.has_better(slot);
+            self.new_identity(slot, with_database);
+        } else {
+            self.counters.failed_starts += 1;
+        }
+        let after = self.rng.between(self.profile.restart.0, self.profile.restart.1);
+        self.start_later(slot, after);
+        Ok(())
     }
 
     /// The process ends. `power`: the machine loses its power and all that was not fsynced, else what the process
@@ -250,6 +293,10 @@ impl Cluster {
             return self.log_failed(slot, &error);
         }
         process.syncing = None;
+        let end = process.log.end();
+        if process.synced_to[1] != end {
+            process.synced_to = [process.synced_to[1], end];
+        }
         let machine = &mut self.machines[slot];
         while machine.in_flight.front().is_some_and(|flight| flight.ticket <= ticket) {
             if let Some(flight) = machine.in_flight.pop_front() {

@@ -42,6 +42,12 @@ pub enum Fault {
     SlowDisk,
     /// A write or fsync of one member fails: it stops.
     FailingDisk,
+    /// There is no room for more on a member's disk: it stops, and cannot start before there is.
+    FullDisk,
+    /// The power fails, and what was on the disk comes back damaged: bits flipped, writes lost or gone astray.
+    Damage,
+    /// A wall clock is set, a monotonic one jumps ahead or runs at another speed.
+    ClockStep,
     /// The operator changes who is in the group.
     Membership,
     /// The operator asks for several changes in a row without waiting.
@@ -59,7 +65,7 @@ pub enum Fault {
 }
 
 /// All faults.
-pub const FAULTS: [Fault; 20] = [
+pub const FAULTS: [Fault; 23] = [
     Fault::Crash,
     Fault::CrashLeader,
     Fault::CrashAll,
@@ -73,6 +79,9 @@ pub const FAULTS: [Fault; 20] = [
     Fault::Degrade,
     Fault::SlowDisk,
     Fault::FailingDisk,
+    Fault::FullDisk,
+    Fault::Damage,
+    Fault::ClockStep,
     Fault::Membership,
     Fault::MembershipBurst,
     Fault::Transfer,
@@ -133,6 +142,10 @@ pub struct Profile {
     pub quality: Quality,
     /// Disks at their best.
     pub disk: DiskSpeed,
+    /// What a disk writes whole or not at all, bytes.
+    pub sector_bytes: usize,
+    /// One start in this many fails on the way, and is tried again; 0: none.
+    pub start_fails: u64,
     /// How long a process sleeps before it looks at what came in, at most, µs; 0: each input is a round of its own.
     pub batching: Micros,
     /// Mean time between two proposals of the whole cluster, µs; never more than 100 ms.
@@ -214,6 +227,7 @@ impl Profile {
         // What can be repaired only by the operator is rarer, and something always happens.
         weights[Fault::Crash as usize] = weights[Fault::Crash as usize].max(1);
         weights[Fault::Replace as usize] = weights[Fault::Replace as usize].min(2);
+        weights[Fault::Damage as usize] = weights[Fault::Damage as usize].min(3);
         weights[Fault::CrashAll as usize] = weights[Fault::CrashAll as usize].min(3);
         let fault_every = rng.between(400, 6_000) * MS;
         Profile {
@@ -231,6 +245,8 @@ impl Profile {
             cache_bytes: *rng.pick(&[1 << 10, 64 << 10, 256 << 10, 1 << 20, 64 << 20]),
             quality,
             disk,
+            sector_bytes: *rng.pick(&[512, 512, 4096, 64]),
+            start_fails: *rng.pick(&[0, 0, 4, 30]),
             batching: *rng.pick(&[0, 0, 50, 500]),
             propose_every: rng.between(25, 85) * MS,
             burst_one_in: *rng.pick(&[50, 200, 1000]),

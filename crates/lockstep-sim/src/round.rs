@@ -279,8 +279,9 @@ impl Cluster {
         );
         let witness = Witness { id: machine.id, terms, memberships, log: &process.memory };
         let on_disk = |membership: &Membership, index: Index, term: Term| {
-            let holds =
-                |id: &lockstep_core::MemberId| machines[slot_of(id)].durable.term_at(index) == Some(term);
+            let holds = |id: &lockstep_core::MemberId| {
+                machines[slot_of(id)].durable_of(id).and_then(|log| log.term_at(index)) == Some(term)
+            };
             membership.voters().filter(holds).count()
         };
         self.history.commits(&witness, process.commit, index, on_disk)?;

@@ -1,6 +1,7 @@
 //! The simulator itself: it repeats itself exactly, finds planted faults, and finds none where there is none.
 
-use lockstep_sim::{Mutation, Outcome, Settings, World, simulate};
+use lockstep_sim::profile::FAULTS;
+use lockstep_sim::{Counters, Mutation, Outcome, Settings, World, simulate};
 use std::ops::RangeInclusive;
 
 fn clean(seed: u64) -> Outcome {
@@ -42,6 +43,19 @@ fn a_seed_is_a_load_worth_the_name() {
         seen.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
     }
     assert!(seen.iter().all(|sum| *sum > 10), "{seen:?}");
+}
+
+/// Nothing of what the simulator says it does is left out, and none of it breaks anything.
+#[test]
+fn every_fault_happens() {
+    let mut sum = Counters::default();
+    for seed in 31..=50 {
+        sum.add(&clean(seed).counters);
+    }
+    for (fault, n) in FAULTS.iter().zip(sum.by_kind) {
+        assert!(n > 0, "{fault:?} never happened: {sum:?}");
+    }
+    assert!(sum.damaged_logs > 0 && sum.identities > 0 && sum.failed_starts > 0, "{sum:?}");
 }
 
 /// Worlds in which something was once wrong, or in which much that is rare happens together. A change of the
