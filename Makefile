@@ -2,6 +2,7 @@
 # make down    stop them
 # make test    everything: check, build, unit tests, simulator, provider tests, real servers
 # make check   format, clippy, licences and sources of dependencies
+# make ddl     servers killed in DDL of every kind, over and over: ROUNDS=100
 # make soak    members that come and go under load, through the C ABI: SECONDS_EACH=120
 # make mtr     MariaDB's own Galera tests, beside what Galera's library passes: RIVAL=1 runs that as well; T="galera.fk ..."
 # make bench   the provider beside Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
@@ -74,6 +75,13 @@ sim:
 	$(call say,simulator)
 	@$(CARGO) build $(LOCKED) --release -p lockstep-sim
 	@$(TARGET)/release/lockstep-sim --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+.PHONY: ddl
+ddl: setup-test
+	$(call say,servers killed in DDL)
+	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep
+	@LOCKSTEP_DDL_ROUNDS=$(or $(ROUNDS),100) $(CARGO) test $(LOCKED) -p lockstep-lab --features servers --test servers -- \
+		--test-threads=1 --nocapture ddl::
 
 .PHONY: sim-short
 sim-short:

@@ -126,6 +126,9 @@ pub struct ConnectArgs {
     pub by_donor: bool,
     /// How long to wait for a primary component (`pc.wait_prim_timeout`).
     pub timeout: Duration,
+    /// The seqno of a statement after the position of which nobody can say whether the database has it: the state is
+    /// taken from a member that knows, and only where no member does, it is delivered.
+    pub in_doubt: Option<Seqno>,
 }
 
 /// Why a node does not start or connect. The text says what is wrong and what to do.

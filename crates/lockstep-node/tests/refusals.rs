@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 fn args(cluster: &str, peers: &[u16], timeout: Duration) -> ConnectArgs {
     ConnectArgs {
+        in_doubt: None,
         cluster: cluster.into(),
         peers: peers.iter().map(|p| format!("127.0.0.1:{p}")).collect(),
         bootstrap: peers.is_empty(),

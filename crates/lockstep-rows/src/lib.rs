@@ -2,8 +2,8 @@
 //!
 //! The server fills the data with binlog events in row format, one after another, as they stand in its
 //! transaction cache; a DDL statement carries a format description and query events. Nothing here is
-//! needed to replicate: it is for people who look at a log. So nothing here fails either: what cannot be
-//! read is said to be so, and the rest is given.
+//! needed to replicate: it is for people who look at a log, and for a server that was killed in a DDL statement. So
+//! nothing here fails either: what cannot be read is said to be so, and the rest is given.
 //!
 //! ```
 //! let summary = lockstep_rows::summarize(b"");
@@ -14,9 +14,11 @@
 mod event;
 mod inflate;
 mod row;
+mod silence;
 mod wire;
 
 pub use event::{Event, EventKind, Events, events};
+pub use silence::silenced;
 
 use std::collections::BTreeMap;
 

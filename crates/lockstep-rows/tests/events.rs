@@ -3,7 +3,7 @@
 //! `data/plain.events` and `data/compressed.events` are binary logs without their first four bytes; what
 //! they hold is what `mariadb-binlog -v` says of them.
 
-use lockstep_rows::{EventKind, TableChange, events, summarize};
+use lockstep_rows::{EventKind, TableChange, events, silenced, summarize};
 use proptest::prelude::*;
 
 const PLAIN: &[u8] = include_bytes!("data/plain.events");
@@ -39,6 +39,50 @@ fn compressed_rows_and_statements() {
     assert!(ddl[0].sql.starts_with("create table t3 (id int primary key"));
     assert!(ddl[0].sql.ends_with("quis nostrud exercitation'"));
     assert!(events(COMPRESSED).any(|e| e.code == 0xa7) && events(COMPRESSED).any(|e| e.code == 0xa5));
+}
+
+/// An event of a DDL statement, as it stands in a log: header, 13 fixed bytes, variables, schema, text, checksum.
+fn statement(sql: &str, checksum: bool) -> Vec<u8> {
+    let mut body = vec![0u8; 13];
+    body[8] = 4;
+    body[11] = 3;
+    body.extend(b"\x01\x02\x03test\0");
+    body.extend(sql.as_bytes());
+    let mut event = vec![0u8; 19];
+    event[4] = 2;
+    event.extend(&body);
+    let len = event.len() as u32 + if checksum { 4 } else { 0 };
+    event[9..13].copy_from_slice(&len.to_le_bytes());
+    if checksum {
+        // The sum of IEEE's polynomial, bit by bit.
+        let sum = !event.iter().fold(!0u32, |crc, b| {
+            (0..8).fold(
+                crc ^ u32::from(*b),
+                |crc, _| if crc & 1 == 1 { 0xedb8_8320 ^ (crc >> 1) } else { crc >> 1 },
+            )
+        });
+        event.extend(sum.to_le_bytes());
+    }
+    event
+}
+
+#[test]
+fn a_silenced_statement_does_nothing_and_is_whole() {
+    for checksum in [false, true] {
+        let data = statement("ALTER TABLE t ADD c INT", checksum);
+        assert_eq!(summarize(&data).statements[0].sql, "ALTER TABLE t ADD c INT");
+        let silent = silenced(&data).unwrap();
+        assert_eq!(silent.len(), data.len());
+        let summary = summarize(&silent);
+        assert_eq!(summary.damage, None);
+        assert_eq!(summary.statements[0].sql.trim_end(), "DO 0");
+        assert_eq!(summary.statements[0].schema, "test");
+        // Its checksum was found to fit, else it would be part of the text.
+        assert_eq!(summary.statements[0].sql.len(), "ALTER TABLE t ADD c INT".len());
+    }
+    assert_eq!(silenced(PLAIN), None, "rows are not silenced");
+    assert_eq!(silenced(b""), None);
+    assert_eq!(silenced(&statement("DO", true)), None);
 }
 
 /// A transaction cache has no checksums: the same events without them read the same.

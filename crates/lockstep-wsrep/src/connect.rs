@@ -3,6 +3,7 @@
 use crate::counters::Counters;
 use crate::files::{StateFile, gtid_in};
 use crate::log::Log;
+use crate::marks::Marks;
 use crate::monitor::{CommitOrder, Finished, Gate, lock};
 use crate::provider::{AppCtx, AtomicUuid, Callbacks, Connection, Provider};
 use crate::rollbacks::Rollbacks;
@@ -116,6 +117,12 @@ impl Provider {
         if let Some(warning) = warning {
             log.warn(warning);
         }
+        let (marks, warning) = Marks::open(&data_dir).map_err(|error| {
+            format!("cannot read the marks of statements in {}: {error}", data_dir.display())
+        })?;
+        if let Some(warning) = warning {
+            log.warn(warning);
+        }
         let saved = state_file.get();
         log.info(format!(
             "saved state: {}, safe_to_bootstrap: {}",
@@ -153,6 +160,7 @@ impl Provider {
             safe_to_bootstrap: AtomicBool::new(saved.safe_to_bootstrap),
             incoming: Mutex::new(String::new()),
             state_file,
+            marks,
             counters: Counters::default(),
             failed: AtomicBool::new(false),
             left_after_failure: AtomicBool::new(false),
@@ -229,14 +237,24 @@ impl Provider {
             true => Gtid::UNDEFINED,
             false => self.start_position,
         };
-        start_from(self.state_file.get().position, recovered)
+        start_from(self.saved_position(), recovered)
+    }
+
+    /// What `grastate.dat` says. While a statement in total order is under way it names no history, for tools and other
+    /// libraries cannot tell what the database is then; the statement's mark can.
+    fn saved_position(&self) -> Gtid {
+        let saved = self.state_file.get().position;
+        match self.marks.open_one() {
+            Some((at, _)) if saved.uuid.is_nil() => Gtid { uuid: at.uuid, seqno: SEQNO_UNDEFINED },
+            _ => saved,
+        }
     }
 
     /// After a crash, unless the own log is of another history than the database: a run of the server's recovery says
     /// where InnoDB stands, so that the log supplies the rest and nothing must be copied; or, where there is no log,
     /// so that a database that comes from Galera's library keeps its history.
     fn recover_position(&self, node: &Node) -> Gtid {
-        let saved = self.state_file.get().position;
+        let saved = self.saved_position();
         let log = node.history();
         if saved.uuid.is_nil() || (!log.is_nil() && log != saved.uuid) {
             return Gtid::UNDEFINED;
@@ -308,7 +326,9 @@ impl Provider {
         self.fresh.store(true, Ordering::SeqCst);
         self.history.set(position.uuid);
         *lock(&self.connection) = Connection::Open;
+        let in_doubt = self.statement_in_doubt(position);
         let args = ConnectArgs {
+            in_doubt,
             cluster: cluster.to_owned(),
             peers: parsed.peers.iter().map(ToString::to_string).collect(),
             bootstrap,

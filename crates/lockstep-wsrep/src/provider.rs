@@ -5,6 +5,7 @@ use crate::counters::Counters;
 use crate::files::StateFile;
 use crate::guard::guarded;
 use crate::log::Log;
+use crate::marks::Marks;
 use crate::monitor::{CommitOrder, Finished, Gate};
 use crate::rollbacks::Rollbacks;
 use crate::settings::Settings;
@@ -138,6 +139,7 @@ pub(crate) struct Provider {
     /// Addresses of the last view's members, for clients.
     pub(crate) incoming: Mutex<String>,
     pub(crate) state_file: StateFile,
+    pub(crate) marks: Marks,
     pub(crate) counters: Counters,
     pub(crate) failed: AtomicBool,
     /// A thread of the server's has been told to leave after a failure.
@@ -196,6 +198,7 @@ impl Provider {
             self.log.error(format!(
                 "{reason}: this member leaves the cluster and must be started again, to take a state transfer"
             ));
+            self.note(self.marks.forget());
             self.note(self.state_file.mark_corrupt());
         } else {
             self.log.error(format!(

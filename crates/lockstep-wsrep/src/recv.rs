@@ -11,6 +11,7 @@ use crate::local::buf_of;
 use crate::monitor::{Stop, lock};
 use crate::provider::{Connection, Donation, Provider};
 use crate::rollbacks::REPEAT_ROLLBACKS;
+use crate::statement::Former;
 use crate::trx::{Handle, Remote, dummy_flags};
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
@@ -68,7 +69,8 @@ struct Job {
     meta: TrxMeta,
     /// It takes its turn, and nothing is applied.
     dummy: bool,
-    statement: bool,
+    /// A statement in total order, with what became of it before; `None` for what is none, or is a dummy.
+    statement: Option<Former>,
 }
 
 /// `recv`.
@@ -282,6 +284,7 @@ impl Provider {
             Delivery::StateNeeded { bypass } => {
                 self.awaits_state.store(true, Ordering::SeqCst);
                 if !bypass {
+                    self.note(self.marks.forget());
                     self.note(self.state_file.transfer_begins());
                 }
                 Next::NeedState
@@ -427,7 +430,7 @@ impl Provider {
     }
 
     /// A write-set that has been taken.
-    fn start(&self, ordered: Ordered) -> Next {
+    fn start(&self, mut ordered: Ordered) -> Next {
         let (seqno, depends_on) = (ordered.seqno, ordered.depends_on);
         let ready = self.patiently(false, |look| {
             self.gate.pass(seqno, None, Some(look))?;
@@ -462,10 +465,17 @@ impl Provider {
             self.rollbacks.ordered(ordered.writeset.meta.trx);
         }
         let orphan = self.is_orphan(&ordered);
-        let dummy = !ordered.pass || orphan;
-        let statement = ordered.kind == EntryKind::TotalOrder && !dummy;
-        if statement {
-            self.note(self.state_file.mark_unsafe());
+        let mut dummy = !ordered.pass || orphan;
+        let mut statement = (ordered.kind == EntryKind::TotalOrder && !dummy)
+            .then(|| self.former_statement(seqno, &ordered.writeset.data));
+        match statement {
+            // With a statement that does nothing in its place, so that the server counts it like the others.
+            Some(Former::Executed) => match lockstep_rows::silenced(&ordered.writeset.data) {
+                Some(silent) => ordered.writeset.data = silent.into(),
+                None => (dummy, statement) = (true, None),
+            },
+            Some(_) => self.statement_begins(seqno, &ordered.writeset.data),
+            None => {}
         }
         if orphan {
             // The others have begun to apply it: its rollback follows.
@@ -473,7 +483,8 @@ impl Provider {
         }
         let flags = if dummy { dummy_flags(given) } else { given };
         let meta = self.apply_meta(seqno, ordered.depends_on, &ordered.writeset.meta);
-        let handle = Handle::Remote(Remote { seqno, statement, place: AtomicU8::new(0) });
+        let handle =
+            Handle::Remote(Remote { seqno, statement: statement.is_some(), place: AtomicU8::new(0) });
         Next::Apply(Box::new(Job { ordered, handle, flags, meta, dummy, statement }))
     }
 
@@ -500,7 +511,7 @@ impl Provider {
 
     fn applied(&self, job: Job, result: CbStatus) {
         let seqno = job.ordered.seqno;
-        if result != CbStatus::SUCCESS {
+        if result != CbStatus::SUCCESS && job.statement != Some(Former::Again) {
             self.fail(&format!("the write-set at seqno {seqno} cannot be applied"));
             return;
         }
@@ -514,8 +525,8 @@ impl Provider {
                 self.order.leave(seqno);
             }
         }
-        if job.statement {
-            self.note(self.state_file.mark_safe());
+        if matches!(job.statement, Some(Former::NotBegun | Former::Again)) {
+            self.statement_is_done(seqno);
         }
         self.finish(seqno);
     }

@@ -2,13 +2,26 @@
 
 use crate::files::uuid_out;
 use crate::local::{NO_TRX, Sent, keys_of};
+use crate::marks::Mark;
 use crate::monitor::lock;
 use crate::provider::Provider;
+use crate::redo::{self, Rule};
 use crate::trx::{Place, Slot, Trx};
 use lockstep_abi::*;
-use lockstep_node::core::EntryKind;
 use lockstep_node::core::writeset;
+use lockstep_node::core::{EntryKind, SEQNO_UNDEFINED, Seqno};
 use std::sync::Arc;
+
+/// What became of a statement before this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Former {
+    /// This server has not begun it.
+    NotBegun,
+    /// It is in the database.
+    Executed,
+    /// It is executed now; an error only says that it had been.
+    Again,
+}
 
 impl Provider {
     /// `to_execute_start`. With a GTID in `meta`, whatever is returned, `to_execute_end` follows.
@@ -84,6 +97,7 @@ impl Provider {
 
     fn statement_ordered(&self, trx: &Trx, ordered: lockstep_node::Ordered) -> Status {
         let (seqno, pass) = (ordered.seqno, ordered.pass);
+        let data = ordered.writeset.data.clone();
         trx.lock().slot = Some(Slot {
             seqno,
             flags: ordered.writeset.meta.flags,
@@ -106,8 +120,7 @@ impl Provider {
             self.counters.local_cert_failures.add(1);
             return Status::TRX_FAIL;
         }
-        // Until it has ended, a crash leaves a database of which nobody can say whether the statement is in it.
-        self.note(self.state_file.mark_unsafe());
+        self.statement_begins(seqno, &data);
         Status::OK
     }
 
@@ -123,9 +136,65 @@ impl Provider {
             return Status::NODE_FAIL;
         }
         if slot.pass {
-            self.note(self.state_file.mark_safe());
+            self.statement_is_done(slot.seqno);
         }
         self.finish(slot.seqno);
         status
+    }
+
+    fn at(&self, seqno: Seqno) -> lockstep_node::core::Gtid {
+        lockstep_node::core::Gtid { uuid: self.history.get(), seqno }
+    }
+
+    /// The server executes the statement with this data next. Until it has, a crash leaves a database of which only the
+    /// mark says how to find out whether the statement is in it.
+    pub(crate) fn statement_begins(&self, seqno: Seqno, data: &[u8]) {
+        self.note(self.marks.begun(self.at(seqno), redo::rule(data, &self.data_dir)));
+        self.note(self.state_file.mark_unsafe());
+    }
+
+    /// The server has executed it, and nothing that comes after it.
+    pub(crate) fn statement_is_done(&self, seqno: Seqno) {
+        self.note(self.marks.done(self.at(seqno)));
+        self.note(self.state_file.mark_safe());
+    }
+
+    /// What became of a statement before this server was killed, if it was begun then.
+    pub(crate) fn former_statement(&self, seqno: Seqno, data: &[u8]) -> Former {
+        match self.marks.of(self.at(seqno)) {
+            None => Former::NotBegun,
+            Some(Mark::Done) => {
+                self.log.info(format!("the statement at seqno {seqno} was done before this server died"));
+                Former::Executed
+            }
+            Some(Mark::Begun(rule)) if redo::was_executed(rule, data, &self.data_dir) => {
+                self.log.info(format!(
+                    "this server died in the statement at seqno {seqno}: what it changes shows that it is done"
+                ));
+                self.note(self.marks.done(self.at(seqno)));
+                Former::Executed
+            }
+            Some(Mark::Begun(rule)) => {
+                let why = match rule {
+                    Rule::Again => "it does no harm twice",
+                    Rule::Compare { .. } => "what it changes is as it was before",
+                    Rule::Doubt => "whether it was done cannot be told, and nobody had done it",
+                };
+                self.log.info(format!(
+                    "this server died in the statement at seqno {seqno}: it is executed again, for {why}"
+                ));
+                Former::Again
+            }
+        }
+    }
+
+    /// The statement after the position of which nobody can say, here, whether it was executed.
+    pub(crate) fn statement_in_doubt(&self, position: lockstep_node::core::Gtid) -> Option<Seqno> {
+        let (at, rule) = self.marks.open_one()?;
+        let open = rule == Rule::Doubt
+            && at.uuid == position.uuid
+            && position.seqno != SEQNO_UNDEFINED
+            && position.seqno < at.seqno;
+        open.then_some(at.seqno)
     }
 }

@@ -5,6 +5,7 @@
 //! there, then [`Engine::round`]. Whatever waits when a round begins is one batch of it.
 
 mod commands;
+mod doubt;
 mod duties;
 mod feed;
 mod lag;
@@ -132,6 +133,8 @@ pub(crate) struct Engine {
     /// Who this member was to its server at each connect of this process.
     view_uuids: Vec<ViewUuid>,
     primary_since: Option<Micros>,
+    /// Since when all are there and nobody knows: see [`doubt`].
+    doubt_since: Option<Micros>,
     no_quorum_since: Option<Micros>,
     last_trim_mark: Micros,
     last_health: Micros,
@@ -197,6 +200,7 @@ impl Engine {
             positions_shown: 0,
             view_uuids: Vec::new(),
             primary_since: None,
+            doubt_since: None,
             no_quorum_since: None,
             last_trim_mark: 0,
             last_health: 0,

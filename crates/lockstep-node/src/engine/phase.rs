@@ -1,5 +1,6 @@
 //! Where this member is between "not connected" and "Synced", and what its server is told on the way.
 
+use super::doubt::Doubt;
 use super::{Effect, Engine, Level, Micros};
 use crate::api::{ConnectArgs, Delivery, LocalState, NodeError, ViewInfo, ViewStatus};
 use lockstep_core::members::{Member, Membership, Role};
@@ -171,19 +172,19 @@ impl Engine {
         let me =
             state.view.members.iter().position(|m| m.id == self.me.id && m.view_uuid == self.me.view_uuid);
         let Some(my_index) = me.filter(|_| self.order.deliverable() >= state.index) else {
-            if self.now >= until {
-                let text =
-                    format!("no primary component within {} s: {}", args.timeout.as_secs(), self.missing());
-                self.phase = Phase::Idle;
-                self.forget_peers();
-                self.effects.push(Effect::Connected(Err(NodeError::Timeout(text))));
-            } else if self.now >= say {
-                let text = format!("waiting for a primary component: {}", self.missing());
-                self.log(Level::Info, text);
-                self.phase = Phase::Connecting { args, until, say: self.now + SAY_EVERY };
-            }
-            return;
+            let missing = self.missing();
+            return self.still_connecting(args, until, say, &missing);
         };
+        let doubt = args.in_doubt.filter(|_| args.position.uuid == state.history);
+        let doubt = doubt.map(|seqno| (seqno, self.settle_doubt(seqno)));
+        if let Some((seqno, Doubt::Wait)) = doubt {
+            let missing = format!(
+                "this member was killed in the statement at seqno {seqno}, and whether it was done cannot be told: \
+                 waits for a member that knows, or for all"
+            );
+            return self.still_connecting(args, until, say, &missing);
+        }
+        let state = self.order.committed_state();
         let history = state.history;
         let committed = state.seqno;
         let view = ViewInfo {
@@ -207,7 +208,9 @@ impl Engine {
         let position =
             if founded { Gtid { uuid: history, seqno: view.gtid.seqno - 1 } } else { args.position };
         let bases: Vec<State> = self.order.segment_bases().cloned().collect();
-        let why = if !position.is_defined() {
+        let why = if let Some((seqno, Doubt::Take)) = doubt {
+            Some(format!("whether the statement at seqno {seqno} was done before the crash cannot be told"))
+        } else if !position.is_defined() {
             Some("the database's position is not known".to_string())
         } else if position.uuid != history {
             Some(format!("the database is of history {}, the cluster of {history}", position.uuid))
@@ -241,6 +244,18 @@ impl Engine {
                 self.phase = Phase::NeedState { primary: true };
                 self.deliver(Delivery::StateNeeded { bypass: false });
             }
+        }
+    }
+
+    fn still_connecting(&mut self, args: ConnectArgs, until: Micros, say: Micros, missing: &str) {
+        if self.now >= until {
+            let text = format!("no primary component within {} s: {missing}", args.timeout.as_secs());
+            self.phase = Phase::Idle;
+            self.forget_peers();
+            self.effects.push(Effect::Connected(Err(NodeError::Timeout(text))));
+        } else if self.now >= say {
+            self.log(Level::Info, format!("waiting for a primary component: {missing}"));
+            self.phase = Phase::Connecting { args, until, say: self.now + SAY_EVERY };
         }
     }
 

@@ -81,6 +81,7 @@ impl Server {
     pub fn start_with(config: NodeConfig, peers: &[u16], position: Gtid, donor: Option<&Server>) -> Server {
         let node = Node::start(config).unwrap();
         let args = ConnectArgs {
+            in_doubt: None,
             cluster: "test".into(),
             peers: peers.iter().map(|p| format!("127.0.0.1:{p}")).collect(),
             bootstrap: peers.is_empty(),

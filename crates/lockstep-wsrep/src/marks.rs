@@ -1,0 +1,370 @@
+//! Which statements in total order have begun in this database, and which are done: beside the log, and synced.
+//!
+//! A write-set is in InnoDB together with its seqno, or not at all. A DDL statement is not: its effects are on the disk
+//! before the position moves behind it, and where it touches no table of InnoDB's the position may be far behind. So
+//! each has two marks, *begun* before the server executes it and *done* after. After a crash what is done is not
+//! executed again, whatever the position says; for what has begun only, the mark itself says how to find out
+//! ([`crate::redo`]).
+//!
+//! The file is text, a line for each mark, with a checksum in front; docs/format-disk.md describes it. It speaks of the
+//! database in this directory and of no other: it names the inodes of what every database has, so that what was
+//! restored under it is not taken for what it knew.
+
+use crate::monitor::lock;
+use crate::redo::Rule;
+use lockstep_node::core::{Gtid, Seqno, Uuid};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// Its name; state-transfer scripts spare what ends so.
+pub(crate) const FILE: &str = "lockstep.ddl.log";
+const TITLE: &str = "lockstep statements 1";
+/// Beyond this the oldest marks go.
+const MAX_BYTES: u64 = 1 << 20;
+/// So many stay then: more statements than a server executes before InnoDB has written its log, by far.
+const KEEP: usize = 4096;
+
+/// What is known of a statement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mark {
+    /// It was being executed; how to find out what became of it.
+    Begun(Rule),
+    /// It was executed.
+    Done,
+}
+
+struct Inner {
+    /// `None` until there is something to write.
+    file: Option<File>,
+    bytes: u64,
+    history: Uuid,
+    marks: BTreeMap<Seqno, Mark>,
+}
+
+/// See the module.
+pub(crate) struct Marks {
+    dir: PathBuf,
+    inner: Mutex<Inner>,
+}
+
+impl Marks {
+    /// Reads what there is. The text in the result is a warning: what was there does not count, and why.
+    pub(crate) fn open(dir: &Path) -> io::Result<(Marks, Option<String>)> {
+        let path = dir.join(FILE);
+        let text = match std::fs::read(&path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error),
+        };
+        let mut inner = Inner { file: None, bytes: 0, history: Uuid::NIL, marks: BTreeMap::new() };
+        let warning = inner.take(&text, &database(dir)).err();
+        if warning.is_none() && !inner.marks.is_empty() {
+            let file = OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(&path)?;
+            // A torn last line was never relied on: the next one takes its place.
+            file.set_len(inner.bytes)?;
+            inner.file = Some(file);
+        } else {
+            inner.marks.clear();
+        }
+        let warning = warning.map(|why| format!("{} does not count: {why}", path.display()));
+        Ok((Marks { dir: dir.to_owned(), inner: Mutex::new(inner) }, warning))
+    }
+
+    /// The server is about to execute a statement.
+    pub(crate) fn begun(&self, at: Gtid, rule: Rule) -> io::Result<()> {
+        self.write(at, Mark::Begun(rule))
+    }
+
+    /// The server has executed it.
+    pub(crate) fn done(&self, at: Gtid) -> io::Result<()> {
+        self.write(at, Mark::Done)
+    }
+
+    /// What is known of the statement at this place.
+    pub(crate) fn of(&self, at: Gtid) -> Option<Mark> {
+        let inner = lock(&self.inner);
+        (inner.history == at.uuid).then(|| inner.marks.get(&at.seqno).copied()).flatten()
+    }
+
+    /// The statement that was being executed when the server died, if one was.
+    pub(crate) fn open_one(&self) -> Option<(Gtid, Rule)> {
+        let inner = lock(&self.inner);
+        match inner.marks.last_key_value() {
+            Some((&seqno, &Mark::Begun(rule))) => Some((Gtid { uuid: inner.history, seqno }, rule)),
+            _ => None,
+        }
+    }
+
+    /// The database is about to be replaced, or differs from the cluster's: nothing is known of it any more.
+    pub(crate) fn forget(&self) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.marks.clear();
+        inner.file = None;
+        inner.bytes = 0;
+        match std::fs::remove_file(self.dir.join(FILE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(self.named(error)),
+            Ok(()) => File::open(&self.dir)?.sync_all(),
+        }
+    }
+
+    fn write(&self, at: Gtid, mark: Mark) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        if inner.history != at.uuid {
+            inner.marks.clear();
+            inner.file = None;
+            inner.history = at.uuid;
+        }
+        inner.marks.insert(at.seqno, mark);
+        let result = match inner.file.is_none() || inner.bytes > MAX_BYTES {
+            true => self.write_anew(&mut inner),
+            false => inner.append(&line(&record(at, mark))),
+        };
+        if result.is_err() {
+            // What is in it now nobody knows: the next mark begins it anew.
+            inner.file = None;
+        }
+        result.map_err(|error| self.named(error))
+    }
+
+    /// All that is known, in a new file.
+    fn write_anew(&self, inner: &mut Inner) -> io::Result<()> {
+        while inner.marks.len() > KEEP {
+            inner.marks.pop_first();
+        }
+        let mut text = line(&format!("{TITLE} {}", database(&self.dir)));
+        for (&seqno, &mark) in &inner.marks {
+            text.push_str(&line(&record(Gtid { uuid: inner.history, seqno }, mark)));
+        }
+        let (path, draft) = (self.dir.join(FILE), self.dir.join("lockstep.ddl.new.log"));
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(&draft)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&draft, &path)?;
+        File::open(&self.dir)?.sync_all()?;
+        inner.file = Some(file);
+        inner.bytes = text.len() as u64;
+        Ok(())
+    }
+
+    fn named(&self, error: io::Error) -> io::Error {
+        let text = format!(
+            "cannot write {}: {error}; should this server die in the statement, it is executed again",
+            self.dir.join(FILE).display()
+        );
+        io::Error::new(error.kind(), text)
+    }
+}
+
+impl Inner {
+    fn append(&mut self, line: &str) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let Some(file) = &self.file else { return Ok(()) };
+        file.write_all_at(line.as_bytes(), self.bytes)?;
+        file.sync_data()?;
+        self.bytes += line.len() as u64;
+        Ok(())
+    }
+
+    /// Takes the marks out of the file's text.
+    ///
+    /// # Errors
+    /// Why they do not count.
+    fn take(&mut self, text: &str, database: &str) -> Result<(), String> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        let mut lines = text.split_inclusive('\n').peekable();
+        let mut first = true;
+        while let Some(raw) = lines.next() {
+            let Some(said) = unline(raw) else {
+                // A write that never finished; one that has its end was there.
+                if lines.peek().is_none() && !raw.ends_with('\n') {
+                    return Ok(());
+                }
+                return Err("a line of it is damaged".into());
+            };
+            self.bytes += raw.len() as u64;
+            if std::mem::take(&mut first) {
+                let of = said.strip_prefix(TITLE).ok_or("another version wrote it")?;
+                if of.trim() != database {
+                    return Err("it is of another database, which was here before".into());
+                }
+                continue;
+            }
+            let (at, mark) = parse(said).ok_or("a line of it is not understood")?;
+            if at.uuid != self.history {
+                self.marks.clear();
+                self.history = at.uuid;
+            }
+            self.marks.insert(at.seqno, mark);
+        }
+        Ok(())
+    }
+}
+
+/// What tells this database from one that is put into its place.
+fn database(dir: &Path) -> String {
+    let inode = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |meta| meta.ino());
+    format!("{}-{}", inode("ibdata1"), inode("mysql"))
+}
+
+fn record(at: Gtid, mark: Mark) -> String {
+    match mark {
+        Mark::Begun(rule) => format!("begun {at} {rule}"),
+        Mark::Done => format!("done {at}"),
+    }
+}
+
+fn parse(said: &str) -> Option<(Gtid, Mark)> {
+    let mut words = said.splitn(3, ' ');
+    let (what, at, rest) = (words.next()?, words.next()?, words.next());
+    let (uuid, seqno) = at.rsplit_once(':')?;
+    let at = Gtid { uuid: Uuid::parse(uuid)?, seqno: seqno.parse().ok()? };
+    match (what, rest) {
+        ("done", None) => Some((at, Mark::Done)),
+        ("begun", Some(rule)) => Some((at, Mark::Begun(Rule::parse(rule)?))),
+        _ => None,
+    }
+}
+
+fn line(said: &str) -> String {
+    format!("{:08x} {said}\n", crc32c::crc32c(said.as_bytes()))
+}
+
+fn unline(raw: &str) -> Option<&str> {
+    let (sum, said) = raw.strip_suffix('\n')?.split_once(' ')?;
+    let sum = u32::from_str_radix(sum, 16).ok()?;
+    (sum == crc32c::crc32c(said.as_bytes())).then_some(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Dir {
+            let path = std::env::temp_dir().join(format!("lockstep-marks-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir_all(path.join("mysql")).unwrap();
+            std::fs::write(path.join("ibdata1"), "x").unwrap();
+            Dir(path)
+        }
+
+        fn open(&self) -> (Marks, Option<String>) {
+            Marks::open(&self.0).unwrap()
+        }
+
+        fn file(&self) -> PathBuf {
+            self.0.join(FILE)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn at(seqno: Seqno) -> Gtid {
+        Gtid { uuid: Uuid([7; 16]), seqno }
+    }
+
+    const COMPARE: Rule = Rule::Compare { print: 0xfeed };
+
+    #[test]
+    fn marks_are_read_back() {
+        let dir = Dir::new("back");
+        let (marks, warning) = dir.open();
+        assert_eq!((warning, marks.open_one(), marks.of(at(1))), (None, None, None));
+        marks.begun(at(5), Rule::Again).unwrap();
+        marks.done(at(5)).unwrap();
+        marks.begun(at(9), COMPARE).unwrap();
+        drop(marks);
+        for _ in 0..2 {
+            let (marks, warning) = dir.open();
+            assert_eq!(warning, None);
+            assert_eq!(marks.of(at(5)), Some(Mark::Done));
+            assert_eq!(marks.of(at(9)), Some(Mark::Begun(COMPARE)));
+            assert_eq!(marks.of(at(6)), None);
+            assert_eq!(marks.of(Gtid { uuid: Uuid([8; 16]), seqno: 5 }), None, "of another history");
+            assert_eq!(marks.open_one(), Some((at(9), COMPARE)));
+        }
+        let (marks, _) = dir.open();
+        marks.done(at(9)).unwrap();
+        assert_eq!(marks.open_one(), None);
+        assert_eq!(dir.open().0.of(at(9)), Some(Mark::Done));
+    }
+
+    #[test]
+    fn a_torn_mark_was_never_made_and_damage_voids_all() {
+        let dir = Dir::new("torn");
+        let (marks, _) = dir.open();
+        marks.begun(at(5), Rule::Again).unwrap();
+        marks.done(at(5)).unwrap();
+        marks.begun(at(9), Rule::Again).unwrap();
+        let whole = std::fs::read(dir.file()).unwrap();
+        let last = whole[..whole.len() - 1].iter().rposition(|b| *b == b'\n').unwrap() + 1;
+        for cut in last..whole.len() {
+            std::fs::write(dir.file(), &whole[..cut]).unwrap();
+            let (marks, warning) = dir.open();
+            assert_eq!((warning, marks.open_one()), (None, None), "cut at {cut}");
+            assert_eq!(marks.of(at(5)), Some(Mark::Done));
+        }
+        // Written after the cut, it is read back.
+        dir.open().0.begun(at(10), COMPARE).unwrap();
+        assert_eq!(dir.open().0.open_one(), Some((at(10), COMPARE)));
+        for byte in 0..last {
+            let mut damaged = whole.clone();
+            damaged[byte] ^= 1;
+            std::fs::write(dir.file(), &damaged).unwrap();
+            let (marks, warning) = dir.open();
+            assert!(warning.is_some(), "byte {byte}");
+            assert_eq!(marks.of(at(5)), None);
+        }
+    }
+
+    #[test]
+    fn another_database_in_the_same_place_has_no_marks() {
+        let dir = Dir::new("other");
+        dir.open().0.begun(at(5), Rule::Again).unwrap();
+        std::fs::rename(dir.0.join("ibdata1"), dir.0.join("old")).unwrap();
+        std::fs::write(dir.0.join("ibdata1"), "restored").unwrap();
+        let (marks, warning) = dir.open();
+        assert!(warning.unwrap().contains("another database"));
+        assert_eq!(marks.of(at(5)), None);
+        marks.begun(at(6), Rule::Again).unwrap();
+        assert_eq!(dir.open().0.of(at(6)), Some(Mark::Begun(Rule::Again)));
+    }
+
+    #[test]
+    fn what_is_forgotten_is_gone_and_the_file_stays_small() {
+        let dir = Dir::new("forget");
+        let (marks, _) = dir.open();
+        marks.begun(at(5), Rule::Again).unwrap();
+        marks.forget().unwrap();
+        marks.forget().unwrap();
+        assert_eq!((marks.of(at(5)), dir.open().0.of(at(5))), (None, None));
+        for seqno in 0..10_000 {
+            let mut inner = lock(&marks.inner);
+            inner.history = at(0).uuid;
+            inner.marks.insert(seqno, Mark::Done);
+        }
+        marks.begun(at(10_000), Rule::Again).unwrap();
+        let marks = dir.open().0;
+        assert_eq!(marks.of(at(10_000 - KEEP as i64)), None);
+        assert_eq!(marks.of(at(10_001 - KEEP as i64)), Some(Mark::Done));
+    }
+}

@@ -1,0 +1,397 @@
+//! What to do with a statement in total order that had begun when the server died, and is not known to be done.
+//!
+//! The server makes single DDL statements atomic (its `ddl_log`): once it has recovered, a table is as it was before an
+//! `ALTER`, or as it is after it. So whether it was executed can be seen from the table's definition, which each
+//! `ALTER` makes anew with an identifier of its own; and most other statements have the same outcome when they are
+//! executed again, for what was created is there, and what was dropped is not. A few are neither: what they did
+//! cannot be told.
+
+use lockstep_rows::{EventKind, events};
+use std::fmt;
+use std::path::Path;
+
+/// How to find out what became of a statement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rule {
+    /// It is executed again: twice is as good as once.
+    Again,
+    /// The definitions that it names were this before it: where they still are, it has not been executed.
+    Compare {
+        /// See [`print_of`].
+        print: u64,
+    },
+    /// It cannot be found out.
+    Doubt,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rule::Again => write!(f, "again"),
+            Rule::Compare { print } => write!(f, "compare {print:016x}"),
+            Rule::Doubt => write!(f, "doubt"),
+        }
+    }
+}
+
+impl Rule {
+    /// What [`Display`](fmt::Display) wrote.
+    pub(crate) fn parse(text: &str) -> Option<Rule> {
+        match text {
+            "again" => Some(Rule::Again),
+            "doubt" => Some(Rule::Doubt),
+            _ => {
+                let print = u64::from_str_radix(text.strip_prefix("compare ")?, 16).ok()?;
+                Some(Rule::Compare { print })
+            }
+        }
+    }
+}
+
+/// What a statement's text says of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Kind {
+    Again,
+    /// It changes the definitions of these tables: schema and name.
+    Changes(Vec<(String, String)>),
+    Doubt,
+}
+
+/// The rule for the statement in this data, before it is executed.
+pub(crate) fn rule(data: &[u8], dir: &Path) -> Rule {
+    match kind_of_data(data) {
+        Kind::Again => Rule::Again,
+        Kind::Changes(tables) => print_of(&tables, dir).map_or(Rule::Doubt, |print| Rule::Compare { print }),
+        Kind::Doubt => Rule::Doubt,
+    }
+}
+
+/// Whether a statement with this mark has been executed, after the server's recovery. Where that cannot be told it has
+/// not.
+pub(crate) fn was_executed(rule: Rule, data: &[u8], dir: &Path) -> bool {
+    match (rule, kind_of_data(data)) {
+        (Rule::Compare { print }, Kind::Changes(tables)) => print_of(&tables, dir) != Some(print),
+        _ => false,
+    }
+}
+
+fn kind_of_data(data: &[u8]) -> Kind {
+    let statements: Vec<_> = events(data)
+        .filter(|event| matches!(event.kind, EventKind::Query | EventKind::QueryCompressed))
+        .map(|event| event.statement())
+        .collect();
+    match statements.as_slice() {
+        [Some(statement)] => kind(&statement.sql, &statement.schema),
+        _ => Kind::Doubt,
+    }
+}
+
+/// The definitions of these tables, present or absent, as one number. `None` where a name does not tell its file's.
+fn print_of(tables: &[(String, String)], dir: &Path) -> Option<u64> {
+    let mut print = 0u64;
+    for (schema, table) in tables {
+        let (schema, table) = (file_name(schema)?, file_name(table)?);
+        // The server may keep names in lower case.
+        for (schema, table) in
+            [(schema.clone(), table.clone()), (schema.to_lowercase(), table.to_lowercase())]
+        {
+            for extension in ["frm", "par"] {
+                let path = dir.join(&schema).join(format!("{table}.{extension}"));
+                let content = std::fs::read(path).ok();
+                let (sum, len) = content.map_or((0, 0), |c| (crc32c::crc32c(&c), c.len() as u64 + 1));
+                print = print.rotate_left(7) ^ (u64::from(sum) << 32) ^ len;
+            }
+        }
+    }
+    Some(print)
+}
+
+/// The name of a file for a name of SQL's. `None` for what this does not know how to write.
+fn file_name(name: &str) -> Option<String> {
+    let mut file = String::new();
+    for c in name.chars() {
+        match c {
+            'a'..='z' | 'A'..='Z' | '0'..='9' | '_' => file.push(c),
+            _ if c.is_ascii() => file.push_str(&format!("@{:04x}", c as u32)),
+            _ => return None,
+        }
+    }
+    (!file.is_empty()).then_some(file)
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Token {
+    /// A word without quotes: a keyword or a name.
+    Word(String),
+    /// A quoted name.
+    Name(String),
+    /// A string, a number's rest, or any other character.
+    Other(char),
+}
+
+/// The statement's words, without comments. What the server executes of a comment is not one.
+fn tokens(sql: &str) -> Vec<Token> {
+    let mut tokens = Vec::new();
+    let mut rest = sql.chars().peekable();
+    while let Some(c) = rest.next() {
+        let next = rest.peek().copied();
+        match c {
+            _ if c.is_whitespace() => {}
+            '#' => while rest.next().is_some_and(|c| c != '\n') {},
+            '-' if next == Some('-') => while rest.next().is_some_and(|c| c != '\n') {},
+            '/' if next == Some('*') => {
+                rest.next();
+                rest.next_if_eq(&'M');
+                if rest.next_if_eq(&'!').is_some() {
+                    while rest.next_if(char::is_ascii_digit).is_some() {}
+                    continue;
+                }
+                let mut last = ' ';
+                for c in rest.by_ref() {
+                    if (last, c) == ('*', '/') {
+                        break;
+                    }
+                    last = c;
+                }
+            }
+            '*' if next == Some('/') => _ = rest.next(),
+            '`' | '"' | '\'' => {
+                let mut text = String::new();
+                while let Some(inner) = rest.next() {
+                    match inner {
+                        _ if inner == c && rest.next_if_eq(&c).is_none() => break,
+                        '\\' if c == '\'' => text.extend(rest.next()),
+                        _ => text.push(inner),
+                    }
+                }
+                tokens.push(if c == '\'' { Token::Other('\'') } else { Token::Name(text) });
+            }
+            _ if c.is_alphanumeric() || c == '_' || c == '$' => {
+                let mut word = String::from(c);
+                while let Some(c) = rest.next_if(|c| c.is_alphanumeric() || *c == '_' || *c == '$') {
+                    word.push(c);
+                }
+                tokens.push(Token::Word(word));
+            }
+            _ => tokens.push(Token::Other(c)),
+        }
+    }
+    tokens
+}
+
+/// A place in the statement.
+struct At<'a> {
+    rest: &'a [Token],
+    schema: &'a str,
+}
+
+impl At<'_> {
+    fn peek(&self) -> String {
+        match self.rest.first() {
+            Some(Token::Word(word)) => word.to_ascii_uppercase(),
+            _ => String::new(),
+        }
+    }
+
+    fn word(&mut self) -> String {
+        let word = self.peek();
+        self.rest = self.rest.get(1..).unwrap_or_default();
+        word
+    }
+
+    /// Goes past these words, as far as they follow one another.
+    fn skip(&mut self, words: &[&str]) {
+        while words.contains(&self.peek().as_str()) {
+            self.word();
+        }
+    }
+
+    fn is(&mut self, c: char) -> bool {
+        let is = self.rest.first() == Some(&Token::Other(c));
+        if is {
+            self.rest = &self.rest[1..];
+        }
+        is
+    }
+
+    fn name(&mut self) -> Option<String> {
+        let name = match self.rest.first()? {
+            Token::Word(name) | Token::Name(name) => name.clone(),
+            Token::Other(_) => return None,
+        };
+        self.rest = &self.rest[1..];
+        Some(name)
+    }
+
+    fn table(&mut self) -> Option<(String, String)> {
+        let first = self.name()?;
+        match self.is('.') {
+            true => Some((first, self.name()?)),
+            false => Some((self.schema.to_owned(), first)),
+        }
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.rest.iter().any(|t| matches!(t, Token::Word(w) if w.eq_ignore_ascii_case(word)))
+    }
+}
+
+fn kind(sql: &str, schema: &str) -> Kind {
+    let tokens = tokens(sql);
+    let mut at = At { rest: &tokens, schema };
+    if at.peek() == "SET"
+        && matches!(at.rest.get(1), Some(Token::Word(w)) if w.eq_ignore_ascii_case("STATEMENT"))
+    {
+        while !at.rest.is_empty() && at.word() != "FOR" {}
+    }
+    let changes = |tables: Option<Vec<(String, String)>>| tables.map_or(Kind::Doubt, Kind::Changes);
+    match at.word().as_str() {
+        "ALTER" => {
+            at.skip(&["ONLINE", "IGNORE"]);
+            match at.word().as_str() {
+                // Twice is as good as not at all, and the definition stays the same.
+                "TABLE" if at.has("EXCHANGE") => Kind::Doubt,
+                "TABLE" => {
+                    at.skip(&["IF", "EXISTS"]);
+                    changes(at.table().map(|table| vec![table]))
+                }
+                _ => Kind::Again,
+            }
+        }
+        verb @ ("CREATE" | "DROP") => {
+            let replace = at.peek() == "OR";
+            at.skip(&["OR", "REPLACE", "ONLINE", "OFFLINE", "UNIQUE", "FULLTEXT", "SPATIAL"]);
+            match at.word().as_str() {
+                "INDEX" => {
+                    while !at.rest.is_empty() && at.word() != "ON" {}
+                    changes(at.table().map(|table| vec![table]))
+                }
+                // With its rows: they would come twice where the table may be there before.
+                "TABLE" if verb == "CREATE" && !replace && at.has("SELECT") => {
+                    at.skip(&["IF", "NOT", "EXISTS"]);
+                    changes(at.table().map(|table| vec![table]))
+                }
+                _ => Kind::Again,
+            }
+        }
+        "RENAME" if ["TABLE", "TABLES"].contains(&at.peek().as_str()) => {
+            at.word();
+            at.skip(&["IF", "EXISTS"]);
+            let mut tables = Vec::new();
+            loop {
+                let Some(from) = at.table() else { return Kind::Doubt };
+                at.skip(&["WAIT", "NOWAIT"]);
+                if at.word() != "TO" {
+                    return Kind::Doubt;
+                }
+                let Some(to) = at.table() else { return Kind::Doubt };
+                tables.extend([from, to]);
+                if !at.is(',') {
+                    return Kind::Changes(tables);
+                }
+            }
+        }
+        "TRUNCATE" | "GRANT" | "REVOKE" | "ANALYZE" | "OPTIMIZE" | "REPAIR" | "CHECK" | "FLUSH" | "SET"
+        | "INSTALL" | "UNINSTALL" | "RESET" => Kind::Again,
+        _ => Kind::Doubt,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(tables: &[&str]) -> Kind {
+        let split = |t: &&str| t.split_once('.').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+        Kind::Changes(tables.iter().map(split).collect())
+    }
+
+    #[test]
+    fn what_may_be_executed_twice() {
+        for sql in [
+            "CREATE TABLE t (a INT PRIMARY KEY)",
+            "create table if not exists `a b`.t (a int) select_full_join=1",
+            "CREATE OR REPLACE TABLE t AS SELECT 1",
+            "CREATE TABLE t LIKE u",
+            "DROP TABLE a, b, c",
+            "TRUNCATE TABLE t",
+            "/* why */ DROP DATABASE d -- done",
+            "CREATE ALGORITHM=UNDEFINED DEFINER=`root`@`localhost` SQL SECURITY DEFINER VIEW v AS SELECT 1",
+            "CREATE DEFINER=`root`@`localhost` TRIGGER x BEFORE INSERT ON t FOR EACH ROW SET NEW.a = 1",
+            "CREATE PROCEDURE p() SELECT 1",
+            "CREATE USER u@h IDENTIFIED BY 'x'",
+            "ALTER USER u@h IDENTIFIED BY 'y'",
+            "ALTER DATABASE d CHARACTER SET utf8",
+            "GRANT SELECT ON *.* TO u@h",
+            "SET PASSWORD FOR u@h = 'x'",
+            "ANALYZE TABLE t",
+        ] {
+            assert_eq!(kind(sql, "test"), Kind::Again, "{sql}");
+        }
+    }
+
+    #[test]
+    fn what_a_tables_definition_tells() {
+        for (sql, tables) in [
+            ("ALTER TABLE t ADD INDEX (a)", &["test.t"][..]),
+            ("alter online ignore table if exists `d``x`.`t.u` add b int", &["d`x.t.u"]),
+            ("/*!50100 ALTER */ TABLE d.t ENGINE=InnoDB", &["d.t"]),
+            ("SET STATEMENT max_statement_time=5 FOR ALTER TABLE t ADD b INT", &["test.t"]),
+            ("CREATE UNIQUE INDEX i USING BTREE ON d.t (a)", &["d.t"]),
+            ("CREATE OR REPLACE INDEX i ON t (a)", &["test.t"]),
+            ("DROP INDEX IF EXISTS i ON t", &["test.t"]),
+            ("RENAME TABLE a TO b, d.c TO e", &["test.a", "test.b", "d.c", "test.e"]),
+            ("rename tables if exists a wait 5 to b", &["test.a"]),
+            ("CREATE TABLE t AS SELECT * FROM u", &["test.t"]),
+        ] {
+            let due = match tables.len() {
+                1 if sql.starts_with("rename") => Kind::Doubt,
+                _ => changes(tables),
+            };
+            assert_eq!(kind(sql, "test"), due, "{sql}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_told() {
+        for sql in [
+            "RENAME USER a TO b",
+            "INSERT INTO aria VALUES (1)",
+            "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u",
+            "ALTER TABLE 't' ADD b INT",
+            "RENAME TABLE a",
+            "BEGIN NOT ATOMIC SELECT 1; END",
+            "",
+            "/* nothing",
+        ] {
+            assert_eq!(kind(sql, "test"), Kind::Doubt, "{sql}");
+        }
+    }
+
+    #[test]
+    fn definitions_are_compared() {
+        let dir = std::env::temp_dir().join(format!("lockstep-redo-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("a@0020b")).unwrap();
+        let tables = [("a b".to_owned(), "T".to_owned()), ("a b".to_owned(), "u".to_owned())];
+        let none = print_of(&tables, &dir).unwrap();
+        std::fs::write(dir.join("a@0020b/T.frm"), "one").unwrap();
+        let one = print_of(&tables, &dir).unwrap();
+        std::fs::rename(dir.join("a@0020b/T.frm"), dir.join("a@0020b/u.frm")).unwrap();
+        let renamed = print_of(&tables, &dir).unwrap();
+        std::fs::write(dir.join("a@0020b/u.frm"), "two").unwrap();
+        let two = print_of(&tables, &dir).unwrap();
+        let all = std::collections::BTreeSet::from([none, one, renamed, two]);
+        assert_eq!(all.len(), 4);
+        assert_eq!(print_of(&tables, &dir), Some(two));
+        assert_eq!(print_of(&[("tëst".into(), "t".into())], &dir), None);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn rules_are_read_back() {
+        for rule in [Rule::Again, Rule::Compare { print: u64::MAX }, Rule::Doubt] {
+            assert_eq!(Rule::parse(&rule.to_string()), Some(rule));
+        }
+        assert_eq!(Rule::parse("maybe"), None);
+    }
+}
