@@ -143,6 +143,8 @@ pub enum DownReason {
     HandshakeTimeout,
     /// The peer broke the protocol.
     Proto(ProtoError),
+    /// The encryption failed.
+    Tls(String),
     /// More was queued for the peer than [`crate::proto::ProtoConfig::send_queue_max`]: it does not take what it is sent.
     Overflow,
 }
@@ -159,6 +161,7 @@ impl fmt::Display for DownReason {
             Self::Silent => write!(f, "the peer has been silent for too long"),
             Self::HandshakeTimeout => write!(f, "the peer did not finish the handshake in time"),
             Self::Proto(e) => write!(f, "{e}"),
+            Self::Tls(text) => write!(f, "encrypted connection lost: {text}"),
             Self::Overflow => write!(f, "the peer does not take what it is sent: its queue is full"),
         }
     }
@@ -195,8 +198,12 @@ pub enum DialError {
     },
     /// The handshake was damaged.
     Handshake(ProtoError),
-    /// The address asks for TLS, which this build does not speak.
-    Tls,
+    /// The address asks for TLS, and this member has no certificate.
+    NoTls,
+    /// What is there does not encrypt. The text says what it is.
+    NotEncrypted(String),
+    /// The TLS handshake failed.
+    Tls(String),
 }
 
 impl fmt::Display for DialError {
@@ -226,7 +233,14 @@ impl fmt::Display for DialError {
                 theirs.0, theirs.1, ours.0, ours.1
             ),
             Self::Handshake(e) => write!(f, "{e}"),
-            Self::Tls => write!(f, "ssl:// is not supported by this version: use tcp://"),
+            Self::NoTls => {
+                write!(f, "ssl:// needs a certificate: set socket.ssl_cert and socket.ssl_key, or use tcp://")
+            }
+            Self::NotEncrypted(what) => write!(
+                f,
+                "{what}, while this one has socket.ssl on: all members need it (for a change in steps: socket.dynamic)"
+            ),
+            Self::Tls(text) => write!(f, "{text}"),
         }
     }
 }
@@ -246,7 +260,7 @@ pub enum ListenError {
     PathTooLong(String, usize),
     /// What is at the path of the Unix socket is not a socket: it is left alone.
     NotASocket(String),
-    /// The address asks for TLS, which this build does not speak.
+    /// The address asks for TLS, and this member has no certificate.
     Tls(String),
     /// Anything else.
     Io(String, std::io::Error),
@@ -277,7 +291,10 @@ impl fmt::Display for ListenError {
                 )
             }
             Self::Tls(a) => {
-                write!(f, "cannot listen on {a}: ssl:// is not supported by this version, use tcp://")
+                write!(
+                    f,
+                    "cannot listen on {a}: ssl:// needs a certificate, set socket.ssl_cert and socket.ssl_key; or use tcp://"
+                )
             }
             Self::Io(a, e) => write!(f, "cannot listen on {a}: {e}"),
         }

@@ -5,6 +5,7 @@
 //! - [`addr`]: what people write (`gcomm://h1:4567,h2?gmcast.segment=1`, `tcp://[::1]:4567`) into typed addresses;
 //! - [`proto`]: bytes in, bytes out, time passed in: handshake, framing, pings. No socket, no clock;
 //! - [`reactor`]: sockets, timers, dials, name resolution, on the caller's single thread;
+//! - [`tls`]: the encryption between a socket and a connection, where it is asked for;
 //! - [`status`]: the HTTP/1.0 requests of the status service, which the same reactor serves.
 //!
 //! A payload is opaque here, and so is the `hello` blob by which members introduce themselves. Whom to trust and which
@@ -32,9 +33,11 @@ mod error;
 pub mod proto;
 pub mod reactor;
 pub mod status;
+pub mod tls;
 
 pub use addr::{Address, ClusterAddress, Host};
 pub use bytes::Bytes;
 pub use error::{DialError, DownReason, ListenError, ProtoError, Reason, SendError};
 pub use reactor::{Config, ConnId, ConnStats, Event, PeerHello, Reactor, Waker};
 pub use status::{Method, StatusRequest};
+pub use tls::{TlsConfig, TlsError, TlsFiles, TlsIdentity};

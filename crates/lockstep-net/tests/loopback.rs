@@ -278,7 +278,7 @@ fn listening_fails_with_a_text_that_helps() {
     let text = say(&mut b, "ssl://127.0.0.1:0");
     assert!(text.contains("ssl://"), "{text}");
     a.reactor.dial(&Address::parse("ssl://127.0.0.1:1", 0).unwrap());
-    assert_eq!(until(&mut [&mut a], "no TLS", |n| n[0].take(dial_failed)).1, DialError::Tls);
+    assert_eq!(until(&mut [&mut a], "no TLS", |n| n[0].take(dial_failed)).1, DialError::NoTls);
     // The port is free again as soon as its owner is gone, connections in TIME_WAIT or not.
     let (ca, cb) = {
         a.reactor.keep(&numeric(b.listen()));

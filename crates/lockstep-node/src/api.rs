@@ -8,6 +8,7 @@ use bytes::Bytes;
 use lockstep_core::members::ViewMember;
 use lockstep_core::writeset::WriteSet;
 use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid, ViewUuid};
+use lockstep_net::TlsFiles;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -62,6 +63,8 @@ pub struct NodeConfig {
     pub wants_vote: bool,
     /// Timing and sizes.
     pub tuning: Tuning,
+    /// How connections between members are encrypted; `None`: not at all.
+    pub tls: Option<TlsOptions>,
     /// `status.address`: a TCP address for read-only status, if any.
     pub status_address: Option<String>,
     /// The lines.
@@ -70,6 +73,15 @@ pub struct NodeConfig {
     pub front_end_stats: Option<FrontEndStats>,
     /// Whom the front end lets in; `None`: everybody who knows the cluster's name.
     pub allowed: Option<AllowCheck>,
+}
+
+/// `socket.ssl*`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TlsOptions {
+    /// Certificate, key, authority.
+    pub files: TlsFiles,
+    /// `socket.dynamic`: also take connections that are not encrypted, and dial so where TLS is not understood.
+    pub dynamic: bool,
 }
 
 /// Timing and sizes, from the options.

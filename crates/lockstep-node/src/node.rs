@@ -14,7 +14,7 @@ use bytes::Bytes;
 use lockstep_core::order::{Config, Order, RestoreBuilder};
 use lockstep_core::{Entry, EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
 use lockstep_log::{Log, Options, RealDisk, Replay};
-use lockstep_net::{Address, Reactor, Waker};
+use lockstep_net::{Address, Reactor, TlsConfig, TlsFiles, TlsIdentity, Waker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -144,6 +144,8 @@ pub struct Node {
     shared: Arc<Shared>,
     threads: Arc<Mutex<Threads>>,
     causal_ids: Arc<AtomicU64>,
+    tls_files: Option<Arc<TlsFiles>>,
+    logger: Logger,
 }
 
 impl std::fmt::Debug for Node {
@@ -172,6 +174,22 @@ fn timed_uuid() -> Result<Uuid, NodeError> {
     uuid.0[..6].copy_from_slice(&ms.to_be_bytes()[2..]);
     uuid.0[6] = uuid.0[6] & 0x0f | 0x70;
     Ok(uuid)
+}
+
+/// A certificate that expires sooner is worth a warning.
+const EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
+
+/// Reads certificate, key and authority, and says what there is to say of them.
+fn load_identity(files: &TlsFiles, logger: &Logger) -> Result<Arc<TlsIdentity>, NodeError> {
+    let identity = TlsIdentity::load(files).map_err(|e| NodeError::Setup(e.to_string()))?;
+    logger(
+        Level::Info,
+        &format!("connections between members are encrypted: TLS 1.3, {}", identity.describe()),
+    );
+    if let Some(warning) = identity.warning(EXPIRES_SOON) {
+        logger(Level::Warn, &format!("socket.ssl_cert {}: {warning}", files.cert.display()));
+    }
+    Ok(Arc::new(identity))
 }
 
 impl Node {
@@ -266,6 +284,25 @@ impl Node {
         // The largest entry must fit into a frame, and a few of them into a queue.
         net.proto.max_frame = 192 << 20;
         net.proto.send_queue_max = 512 << 20;
+        net.tls = match &config.tls {
+            None => {
+                (config.logger)(
+                    Level::Info,
+                    "connections between members are not encrypted (socket.ssl is off): whoever can read or reach their \
+                     network can read what is replicated, or join",
+                );
+                None
+            }
+            Some(tls) => {
+                let identity = load_identity(&tls.files, &config.logger)?;
+                if tls.dynamic {
+                    let text = "socket.dynamic is on: connections without encryption are taken, too; turn it off when all \
+                                members have socket.ssl";
+                    (config.logger)(Level::Info, text);
+                }
+                Some(TlsConfig { identity, dynamic: tls.dynamic })
+            }
+        };
         let mut reactor =
             Reactor::new(net).map_err(|e| NodeError::Setup(format!("the network cannot be used: {e}")))?;
         let listen = Address::parse(&config.listen, DEFAULT_PORT)
@@ -321,6 +358,7 @@ impl Node {
             isolated: false,
             allow: AllowList::new(config.allowed.clone()),
             named: BTreeSet::new(),
+            encrypts: config.tls.is_some(),
         };
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
@@ -360,6 +398,8 @@ impl Node {
             shared,
             threads: Arc::new(Mutex::new(Threads { node: Some(node_thread), log: Some(log_thread) })),
             causal_ids: Arc::new(AtomicU64::new(1)),
+            tls_files: config.tls.map(|tls| Arc::new(tls.files)),
+            logger: config.logger,
         })
     }
 
@@ -551,6 +591,18 @@ impl Node {
     /// Other timing and sizes, from now on. Heartbeat, election timeout and segment size: from the next start on.
     pub fn set_tuning(&self, tuning: Tuning) {
         self.push(Input::Tuning(Box::new(tuning)));
+    }
+
+    /// Reads certificate, key and authority again (`socket.ssl_reload`), on the caller's thread: they count for
+    /// connections made from now on. Does nothing where connections are not encrypted.
+    ///
+    /// # Errors
+    /// [`NodeError::Setup`]: what is wrong with the files; what was read before stays in force.
+    pub fn reload_tls(&self) -> Result<(), NodeError> {
+        if let Some(files) = &self.tls_files {
+            self.push(Input::Identity(load_identity(files, &self.logger)?));
+        }
+        Ok(())
     }
 
     /// `wsrep_local_state`.

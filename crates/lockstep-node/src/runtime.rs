@@ -13,7 +13,7 @@ use crate::writer::{LogDone, LogJob};
 use bytes::Bytes;
 use lockstep_core::{EntryKind, Gtid, Micros, Seqno, Uuid};
 use lockstep_net::{
-    Address, ConnId, DialError, DownReason, Event, Method, PeerHello, Reactor, Reason, StatusRequest,
+    Address, ConnId, DialError, DownReason, Event, Method, PeerHello, Reactor, Reason, StatusRequest, TlsIdentity,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -58,6 +58,7 @@ pub(crate) enum Input {
     /// Whether a peer of this address is let in; `None`: nobody could say.
     Allowed(IpAddr, Option<bool>),
     Tuning(Box<Tuning>),
+    Identity(Arc<TlsIdentity>),
     Log(Vec<LogDone>),
     Stop,
 }
@@ -93,6 +94,8 @@ pub(crate) struct Runtime {
     pub(crate) allow: AllowList<ConnId>,
     /// The addresses of `wsrep_cluster_address`: whom its operator names is not asked about when this member dials him.
     pub(crate) named: BTreeSet<String>,
+    /// Connections are encrypted, at least where the peer can.
+    pub(crate) encrypts: bool,
 }
 
 impl Runtime {
@@ -308,6 +311,13 @@ impl Runtime {
 
     fn arrived(&mut self, conn: ConnId, hello: &PeerHello) {
         match self.links.arrived(&mut self.reactor, &mut self.engine, conn, hello) {
+            Arrival::Taken if self.encrypts && !hello.encrypted => {
+                let text = format!(
+                    "the connection with {} is not encrypted (socket.dynamic): that member has no socket.ssl",
+                    hello.remote_addr
+                );
+                self.log(Level::Info, &text);
+            }
             Arrival::Taken | Arrival::Quiet => {}
             Arrival::Refused { text, fatal } => {
                 self.log(Level::Warn, &text);
@@ -388,6 +398,7 @@ impl Runtime {
             }
             Input::Fail(text) => self.engine.give_up(&text),
             Input::Allowed(ip, answer) => self.allow.answered(self.engine.now, ip, answer),
+            Input::Identity(identity) => self.reactor.set_identity(identity),
             Input::Tuning(tuning) => self.engine.set_tuning(*tuning),
             Input::Log(done) => {
                 for answer in done {

@@ -185,6 +185,7 @@ impl Provider {
                 zone: options.zone(),
                 wants_vote: options.bool("member.vote"),
                 tuning: options.tuning(),
+                tls: options.tls(),
                 status_address: options.status_address(),
                 logger: Arc::new(move |level, text: &str| {
                     if let Some(provider) = logger.upgrade() {
@@ -419,6 +420,14 @@ impl Provider {
         for change in changes {
             match change.name {
                 "gmcast.isolate" => node.isolate(change.value != "0"),
+                "socket.ssl_reload" if self.settings.with(|options| options.bool(change.name)) => {
+                    if let Err(error) = node.reload_tls() {
+                        self.log.error(format!(
+                            "socket.ssl_reload: {error}; what was loaded before stays in force"
+                        ));
+                        status = Status::NODE_FAIL;
+                    }
+                }
                 "pc.bootstrap" if !node.is_primary() => {
                     self.log.error(
                         "pc.bootstrap: making a minority primary is not in this version: start the missing members",

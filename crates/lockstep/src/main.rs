@@ -1,6 +1,7 @@
 //! `lockstep`: run a cluster on this machine, watch any cluster, look into a log.
 
 mod bench;
+mod cert;
 mod check;
 mod fetch;
 mod log;
@@ -40,6 +41,8 @@ enum Command {
     /// A member of `bench provider`: a miniature server, driven by lines on standard input.
     #[command(name = bench::MEMBER, hide = true)]
     BenchMember,
+    /// Make certificates and keys, so that members encrypt what they send each other.
+    Cert(cert::CertArgs),
     /// Read a server's option files, and say what would be refused, ignored or unwise. Exit code 0: nothing; 3: something
     /// is unwise; 4: something would be refused; 1: the files cannot be read.
     Check(check::CheckArgs),
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         Command::Up(args) => up::up(&args.dir, args.provider, args.port).map(|()| ExitCode::SUCCESS),
         Command::Down(args) => up::down(&args.dir).map(|()| ExitCode::SUCCESS),
         Command::Status(args) => status::run(&args.source, args.json, args.watch),
+        Command::Cert(args) => cert::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(&args),
         Command::Log(args) => log::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Bench(command) => bench::run(&command).map(|()| ExitCode::SUCCESS),

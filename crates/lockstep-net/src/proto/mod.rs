@@ -29,10 +29,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use self::frame::{CONTROL_MAX, HEADER, Header, op};
-use self::hello::{BODY_MAX, Hello, MAGIC};
+pub(crate) use self::hello::MAGIC;
+use self::hello::{BODY_MAX, Hello};
 use self::input::Input;
 pub(crate) use self::output::Output;
+pub(crate) use self::recognise::recognise;
 use crate::error::{DialError, DownReason, ProtoError, Reason, SendError};
+use crate::tls::Failure;
 
 /// The protocol versions that this build speaks: lowest and highest.
 pub const VERSIONS: (u16, u16) = (1, 1);
@@ -289,6 +292,20 @@ impl Connection {
         self.finish_input(DownReason::Io(error.to_owned()), now);
     }
 
+    /// The encryption below has failed, and what it hands on is no longer to be believed. The driver may still have last
+    /// words of its own for the peer: the connection lingers as after [`Connection::close`].
+    pub(crate) fn insecure(&mut self, failure: Failure, now: Instant) {
+        match self.stage {
+            Stage::Dead | Stage::Closing => return,
+            Stage::AwaitHello => self.events.push_back(ConnEvent::Failed(failure.dial())),
+            Stage::AwaitDecision | Stage::AwaitVerdict | Stage::Open => {
+                self.events.push_back(ConnEvent::Down(failure.down()));
+            }
+        }
+        self.output.clear();
+        self.start_closing(now);
+    }
+
     /// Time has passed: pings, timeouts.
     pub fn tick(&mut self, now: Instant) {
         match self.stage {
@@ -386,7 +403,7 @@ impl Connection {
     }
 
     fn recognised(&self) -> String {
-        recognise::recognise(self.input.bytes())
+        recognise(self.input.bytes())
     }
 
     /// Length of the whole message at the front of the input, as far as it is known and credible; else 0.

@@ -37,6 +37,8 @@ pub(crate) struct Target {
     pub(crate) untried: VecDeque<SocketAddr>,
     /// The member is reached by another connection: do not dial while that one lives.
     pub(crate) via: Option<ConnId>,
+    /// This one of `untried` is to be dialed without encryption: it does not understand it (`socket.dynamic`).
+    pub(crate) plain: Option<SocketAddr>,
     backoff: Duration,
     reported: Option<(DialError, Instant)>,
 }
@@ -65,6 +67,7 @@ impl Targets {
             state: State::Waiting(now),
             untried: VecDeque::new(),
             via: None,
+            plain: None,
             backoff,
             reported: None,
         });

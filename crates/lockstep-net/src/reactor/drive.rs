@@ -13,9 +13,11 @@ use super::http::{Http, Stream};
 use super::listen;
 use super::peer::Peer;
 use super::{ConnId, Connecting, Event, Listener, NOISE_BURST, NOISE_EVERY, PeerHello, Reactor, WAKER};
+use crate::addr::Scheme;
 use crate::error::{DialError, DownReason};
 use crate::proto::{ConnEvent, Connection, Role};
 use crate::status::StatusRequest;
+use crate::tls::Session;
 
 /// Most connections accepted from one listener before the others have their turn.
 const ACCEPT_BUDGET: usize = 64;
@@ -94,7 +96,7 @@ impl Reactor {
             peer.readable |= event.is_readable() || peer.hangup;
             if event.is_writable() {
                 peer.writable = true;
-                if peer.conn.wants_write() {
+                if peer.wants_write() {
                     self.dirty.insert(id);
                 }
             }
@@ -130,7 +132,7 @@ impl Reactor {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         if peer.conn.is_dead() {
             self.drop_peer(id);
-        } else if peer.conn.wants_write() || peer.conn.wants_shutdown() {
+        } else if peer.wants_write() {
             self.dirty.insert(id);
         }
     }
@@ -152,6 +154,7 @@ impl Reactor {
                     remote_addr: peer.remote,
                     outgoing: peer.dialed.is_some(),
                     dialed: peer.dialed.clone(),
+                    encrypted: peer.is_encrypted(),
                 },
             }),
             ConnEvent::Down(reason) => {
@@ -166,7 +169,19 @@ impl Reactor {
                 events.push(Event::PeerDown { conn, reason });
             }
             ConnEvent::Failed(error) => match peer.dialed.take() {
-                Some(key) => self.attempt_failed(&key, error, events, now),
+                Some(key) => {
+                    let (remote, tried_tls) = (peer.remote, peer.is_encrypted());
+                    if tried_tls
+                        && matches!(error, DialError::NotEncrypted(_))
+                        && self.cfg.tls.as_ref().is_some_and(|tls| tls.dynamic)
+                        && let Some(target) = self.targets.get_mut(&key)
+                    {
+                        // Once more, as a peer that does not encrypt wants it.
+                        target.untried.push_front(remote);
+                        target.plain = Some(remote);
+                    }
+                    self.attempt_failed(&key, error, events, now);
+                }
                 None => {
                     let remote = peer.remote;
                     if !self.isolated {
@@ -191,13 +206,23 @@ impl Reactor {
         stream: TcpStream,
         remote: SocketAddr,
         dialed: Option<String>,
+        plain: bool,
         now: Instant,
     ) {
         listen::tune(&stream, self.cfg.proto.idle_timeout);
         let role = if dialed.is_some() { Role::Dialer } else { Role::Dialed };
-        // The hello was checked when it was set, so this does not fail; if it did, the connection would be dropped.
-        if let Ok(conn) = Connection::new(self.proto.clone(), role, self.cfg.hello.clone(), now) {
-            self.peers.insert(id, Peer::new(stream, conn, remote, dialed, now));
+        let tls = match &self.cfg.tls {
+            Some(tls) if !plain => match role {
+                Role::Dialer => Some(Session::dialer(&tls.identity, remote.ip())),
+                Role::Dialed => Some(Session::dialed(&tls.identity, tls.dynamic)),
+            },
+            _ => None,
+        };
+        // The hello was checked when it was set, and the identity when it was loaded, so this does not fail; if it did,
+        // the connection would be dropped.
+        let conn = Connection::new(self.proto.clone(), role, self.cfg.hello.clone(), now);
+        if let (Ok(conn), Ok(tls)) = (conn, tls.transpose()) {
+            self.peers.insert(id, Peer::new(stream, conn, tls.map(Box::new), remote, dialed, now));
             self.touch(id);
         }
     }
@@ -278,7 +303,7 @@ impl Reactor {
         let id = self.new_id();
         let interest = Interest::READABLE | Interest::WRITABLE;
         if self.poll.registry().register(&mut stream, Token(id as usize), interest).is_ok() {
-            self.add_peer(id, stream, remote, None, now);
+            self.add_peer(id, stream, remote, None, false, now);
         }
     }
 
@@ -322,8 +347,9 @@ impl Reactor {
 
     fn start_dial(&mut self, key: &str, events: &mut Vec<Event>, now: Instant) {
         let Some(target) = self.targets.get_mut(key) else { return };
-        if Self::wants_tls(&target.addr) {
-            return self.attempt_failed(key, DialError::Tls, events, now);
+        target.plain = None;
+        if target.addr.scheme == Scheme::Ssl && self.cfg.tls.is_none() {
+            return self.attempt_failed(key, DialError::NoTls, events, now);
         }
         if let Some(addr) = target.addr.socket_addr() {
             target.untried = [addr].into();
@@ -358,6 +384,7 @@ impl Reactor {
         loop {
             let Some(target) = self.targets.get_mut(key) else { return };
             let Some(remote) = target.untried.pop_front() else { break };
+            let plain = target.plain.take_if(|at| *at == remote).is_some();
             let id = self.next_id;
             self.next_id += 1;
             let from = self.listeners.values().filter_map(Listener::members_ip);
@@ -370,7 +397,8 @@ impl Reactor {
                 Ok(stream) => {
                     target.state = State::Busy(ConnId(id));
                     let deadline = now + self.cfg.connect_timeout;
-                    self.connecting.insert(id, Connecting { stream, remote, key: key.to_owned(), deadline });
+                    self.connecting
+                        .insert(id, Connecting { stream, remote, key: key.to_owned(), plain, deadline });
                     return;
                 }
                 Err(e) => last = connect_error(&e),
@@ -391,9 +419,9 @@ impl Reactor {
             },
             Ok(Some(e)) | Err(e) => Err(e),
         };
-        let Some(Connecting { stream, remote, key, .. }) = self.connecting.remove(&id) else { return };
+        let Some(Connecting { stream, remote, key, plain, .. }) = self.connecting.remove(&id) else { return };
         match outcome {
-            Ok(()) => self.add_peer(id, stream, remote, Some(key), now),
+            Ok(()) => self.add_peer(id, stream, remote, Some(key), plain, now),
             Err(e) => self.try_next(&key, connect_error(&e), events, now),
         }
     }
@@ -482,6 +510,9 @@ fn noise_text(error: &DialError) -> String {
         }
         DialError::ClosedEarly(_) => "connected and left without a word: a port check?".into(),
         DialError::NotLockstep(what) => format!("not a Lockstep member but {what}"),
+        DialError::NotEncrypted(what) => format!(
+            "{what}: this one has socket.ssl on, and all members need it (for a change in steps: socket.dynamic)"
+        ),
         DialError::WrongCluster { ours, theirs } => {
             format!("refused a member of cluster '{theirs}': this one belongs to '{ours}' (check wsrep_cluster_name)")
         }

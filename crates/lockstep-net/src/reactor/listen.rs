@@ -23,11 +23,11 @@ const BACKLOG: i32 = 128;
 /// Opens listeners on all addresses, or none.
 ///
 /// A name may have addresses that this machine has not (`localhost` is often `::1` too where IPv6 is off): one is enough.
-pub(crate) fn tcp(addrs: &[Address]) -> Result<Vec<TcpListener>, ListenError> {
+pub(crate) fn tcp(addrs: &[Address], encrypted: bool) -> Result<Vec<TcpListener>, ListenError> {
     let mut numeric: Vec<SocketAddr> = Vec::new();
     let mut groups: Vec<Vec<SocketAddr>> = Vec::new();
     for addr in addrs {
-        if addr.scheme == Scheme::Ssl {
+        if addr.scheme == Scheme::Ssl && !encrypted {
             return Err(ListenError::Tls(addr.to_string()));
         }
         let found =

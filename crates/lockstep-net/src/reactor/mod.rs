@@ -30,10 +30,11 @@ use self::listen::UnixSocket;
 use self::peer::Peer;
 use self::resolve::Resolver;
 pub use self::waker::Waker;
-use crate::addr::{Address, Scheme};
+use crate::addr::Address;
 use crate::error::{DialError, DownReason, ListenError, ProtoError, Reason, SendError};
 use crate::proto::{Connection, ProtoConfig, Role};
 use crate::status::StatusRequest;
+use crate::tls::{TlsConfig, TlsIdentity};
 
 /// A connection, of a member or of a status client. Never used twice by one reactor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,6 +69,8 @@ pub struct Config {
     pub status_max: usize,
     /// For a status request to arrive, and for its reader to take something of the answer.
     pub status_timeout: Duration,
+    /// How connections between members are encrypted; `None`: not at all.
+    pub tls: Option<TlsConfig>,
 }
 
 impl Config {
@@ -84,6 +87,7 @@ impl Config {
             pending_max: 64,
             status_max: 64,
             status_timeout: Duration::from_secs(5),
+            tls: None,
         }
     }
 }
@@ -103,6 +107,8 @@ pub struct PeerHello {
     pub outgoing: bool,
     /// The address that was dialed, as its [`Address`] displays.
     pub dialed: Option<String>,
+    /// What is said on the connection is encrypted, and the peer has proved that it is a member.
+    pub encrypted: bool,
 }
 
 /// What [`Reactor::poll`] reports.
@@ -186,7 +192,16 @@ struct Connecting {
     stream: TcpStream,
     remote: SocketAddr,
     key: String,
+    /// Without encryption, because it does not understand it.
+    plain: bool,
     deadline: Instant,
+}
+
+/// Whom a TCP port is for.
+#[derive(Debug, Clone, Copy)]
+enum PortFor {
+    Members,
+    Status,
 }
 
 #[derive(Debug)]
@@ -291,7 +306,7 @@ impl Reactor {
     ///
     /// A host name is resolved here, for at most 5 s: this is for the start.
     pub fn listen(&mut self, addrs: &[Address]) -> Result<Vec<SocketAddr>, ListenError> {
-        self.listen_with(addrs, Listener::Peers)
+        self.listen_with(addrs, PortFor::Members)
     }
 
     /// Stops listening for members and closes incoming connections that have not introduced themselves. Those that are
@@ -311,19 +326,21 @@ impl Reactor {
 
     /// Serves the status over TCP, read-only.
     pub fn serve_tcp(&mut self, addr: &Address) -> Result<Vec<SocketAddr>, ListenError> {
-        self.listen_with(std::slice::from_ref(addr), Listener::StatusTcp)
+        self.listen_with(std::slice::from_ref(addr), PortFor::Status)
     }
 
-    fn listen_with(
-        &mut self,
-        addrs: &[Address],
-        kind: fn(TcpListener) -> Listener,
-    ) -> Result<Vec<SocketAddr>, ListenError> {
+    fn listen_with(&mut self, addrs: &[Address], kind: PortFor) -> Result<Vec<SocketAddr>, ListenError> {
         let mut bound = Vec::new();
-        for listener in listen::tcp(addrs)? {
+        // The status is served in clear, whatever the members do.
+        let encrypted = self.cfg.tls.is_some() && matches!(kind, PortFor::Members);
+        for listener in listen::tcp(addrs, encrypted)? {
             let name = || addrs.iter().map(Address::to_string).collect::<Vec<_>>().join(",");
             bound.push(listener.local_addr().map_err(|e| ListenError::Io(name(), e))?);
-            self.add_listener(kind(listener)).map_err(|e| ListenError::Io(name(), e))?;
+            let listener = match kind {
+                PortFor::Members => Listener::Peers(listener),
+                PortFor::Status => Listener::StatusTcp(listener),
+            };
+            self.add_listener(listener).map_err(|e| ListenError::Io(name(), e))?;
         }
         Ok(bound)
     }
@@ -436,6 +453,14 @@ impl Reactor {
         Connection::new(self.proto.clone(), Role::Dialer, hello.clone(), Instant::now())?;
         self.cfg.hello = hello;
         Ok(())
+    }
+
+    /// Changes certificate, key and authority, for connections made from now on; those that are up stay as they are.
+    /// Does nothing where connections are not encrypted.
+    pub fn set_identity(&mut self, identity: Arc<TlsIdentity>) {
+        if let Some(tls) = &mut self.cfg.tls {
+            tls.identity = identity;
+        }
     }
 
     /// Changes the cluster name, for connections made from now on.
@@ -590,9 +615,5 @@ impl Reactor {
         self.dirty.insert(id);
         self.again.insert(id);
         self.next_timer = None;
-    }
-
-    fn wants_tls(addr: &Address) -> bool {
-        addr.scheme == Scheme::Ssl
     }
 }

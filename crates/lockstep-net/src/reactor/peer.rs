@@ -1,6 +1,6 @@
-//! One socket to a member, driving one [`Connection`].
+//! One socket to a member, driving one [`Connection`], with TLS between the two or without.
 
-use std::io::{ErrorKind, IoSlice, Read};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Instant;
 
@@ -8,6 +8,7 @@ use mio::net::TcpStream;
 
 use super::listen::send_vectored;
 use crate::proto::Connection;
+use crate::tls::Session;
 
 /// Most bytes read from one connection before the others have their turn.
 const READ_BUDGET: usize = 1 << 20;
@@ -19,6 +20,8 @@ const SLICES: usize = 64;
 pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
     pub(crate) conn: Connection,
+    /// The encryption; boxed, for most of it is rustls' buffers, and plain connections have none.
+    tls: Option<Box<Session>>,
     pub(crate) remote: SocketAddr,
     /// The address that was dialed, if this side dialed.
     pub(crate) dialed: Option<String>,
@@ -37,6 +40,7 @@ impl Peer {
     pub(crate) fn new(
         stream: TcpStream,
         conn: Connection,
+        tls: Option<Box<Session>>,
         remote: SocketAddr,
         dialed: Option<String>,
         now: Instant,
@@ -44,6 +48,7 @@ impl Peer {
         Peer {
             stream,
             conn,
+            tls,
             remote,
             dialed,
             since: now,
@@ -54,8 +59,16 @@ impl Peer {
         }
     }
 
+    /// Whether the connection is encrypted, or about to be.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Reads what is there, up to the budget. Whether more is left for another turn.
     pub(crate) fn read(&mut self) -> bool {
+        if self.tls.is_some() {
+            return self.read_tls();
+        }
         let mut budget = READ_BUDGET;
         while self.readable && self.conn.wants_read() {
             if budget == 0 {
@@ -89,6 +102,9 @@ impl Peer {
 
     /// Writes what is queued, as far as the socket takes it.
     pub(crate) fn write(&mut self) {
+        if self.tls.is_some() {
+            return self.write_tls();
+        }
         while self.writable && self.conn.wants_write() {
             let mut slices = [IoSlice::new(&[]); SLICES];
             let n = self.conn.slices(&mut slices);
@@ -102,20 +118,123 @@ impl Peer {
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.writable = false,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => {
-                    self.writable = false;
-                    // What the peer said before it closed is worth more than our failed write: read it first.
-                    let text = e.to_string();
-                    self.readable = true;
-                    self.hangup = true;
-                    self.read();
-                    self.conn.failed(&text, Instant::now());
-                }
+                Err(e) => self.write_failed(&e),
             }
         }
         if self.conn.wants_shutdown() && !self.shut {
             self.shut = true;
             let _ = self.stream.shutdown(Shutdown::Write);
         }
+    }
+
+    fn write_failed(&mut self, e: &io::Error) {
+        self.writable = false;
+        // What the peer said before it closed is worth more than our failed write: read it first.
+        let text = e.to_string();
+        self.readable = true;
+        self.hangup = true;
+        self.read();
+        self.conn.failed(&text, Instant::now());
+    }
+
+    /// Whether there is something for the socket, or its sending side is to be shut down.
+    pub(crate) fn wants_write(&self) -> bool {
+        let queued = match &self.tls {
+            None => self.conn.wants_write(),
+            Some(tls) => tls.wants_write(&self.conn),
+        };
+        queued || self.conn.wants_shutdown()
+    }
+
+    fn read_tls(&mut self) -> bool {
+        let Some(tls) = &mut self.tls else { return false };
+        let mut budget = READ_BUDGET;
+        loop {
+            // First what arrived earlier: the connection may have become willing to take it.
+            let now = Instant::now();
+            if let Some(plain) = tls.pump(&mut self.conn, now) {
+                self.tls = None;
+                self.take_plain(&plain, now);
+                return self.read();
+            }
+            if !self.readable || !self.conn.wants_read() {
+                return false;
+            }
+            if budget == 0 {
+                return true;
+            }
+            let room = tls.room();
+            let offered = room.len();
+            if offered == 0 {
+                return false;
+            }
+            match self.stream.read(room) {
+                Ok(0) => {
+                    self.readable = false;
+                    tls.ended(None, &mut self.conn, Instant::now());
+                }
+                Ok(n) => {
+                    budget = budget.saturating_sub(n);
+                    if n < offered && !self.hangup {
+                        self.readable = false;
+                    }
+                    tls.arrived(n);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.readable = false,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => {
+                    self.readable = false;
+                    tls.ended(Some(&e.to_string()), &mut self.conn, Instant::now());
+                }
+            }
+        }
+    }
+
+    /// The first bytes of a peer that does not encrypt.
+    fn take_plain(&mut self, mut bytes: &[u8], now: Instant) {
+        while !bytes.is_empty() && self.conn.wants_read() {
+            let room = self.conn.room();
+            let n = room.len().min(bytes.len());
+            room[..n].copy_from_slice(&bytes[..n]);
+            self.conn.arrived(n, now);
+            bytes = &bytes[n..];
+        }
+    }
+
+    fn write_tls(&mut self) {
+        let Some(tls) = &mut self.tls else { return };
+        while self.writable && tls.wants_write(&self.conn) {
+            match tls.write(&mut self.conn, &mut Socket(&self.stream)) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    self.writable = false;
+                    break;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return self.write_failed(&e),
+            }
+        }
+        if self.conn.wants_shutdown() && !tls.wants_write(&self.conn) && !self.shut {
+            self.shut = true;
+            let _ = self.stream.shutdown(Shutdown::Write);
+        }
+    }
+}
+
+/// The writing side of a socket, without SIGPIPE.
+struct Socket<'a>(&'a TcpStream);
+
+impl Write for Socket<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(buf)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        send_vectored(self.0, slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -35,6 +35,7 @@ fn render() -> String {
                 let when = match refusal.when {
                     When::On => "yes".to_owned(),
                     When::Above(n) => format!("more than {n}"),
+                    When::Not("") => "anything".to_owned(),
                     When::Not(word) => format!("anything but {word}"),
                 };
                 let _ = write!(help, ". Refused: {when} ({})", refusal.reason);

@@ -2,9 +2,10 @@
 
 use super::edit::{Change, escape, find, pairs};
 use super::error::OptionError;
-use super::table::{Class, NO_TLS, Row, When, rows};
+use super::table::{Class, Row, When, rows};
 use super::value::{Kind, Value, show_size};
-use crate::api::Tuning;
+use crate::api::{TlsOptions, Tuning};
+use lockstep_net::TlsFiles;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -119,6 +120,13 @@ impl Options {
         let Row { name, .. } = row;
         let value = self.given[place(row)].as_ref()?;
         match row.class {
+            Class::Galera if *name == "socket.dynamic" && self.bool(name) && !self.is_encrypted() => {
+                Some(Note {
+                    warn: false,
+                    text: "provider option socket.dynamic has no effect: connections are not encrypted"
+                        .into(),
+                })
+            }
             Class::Own | Class::Galera | Class::Later => None,
             Class::Sets(own) if self.is_given(own) => Some(Note {
                 warn: true,
@@ -230,6 +238,29 @@ impl Options {
         self.int("base_port") as u16
     }
 
+    /// Whether connections between members are encrypted. As in Galera, a key or a certificate turns it on, unless it
+    /// is turned off.
+    fn is_encrypted(&self) -> bool {
+        match self.is_given("socket.ssl") {
+            true => self.bool("socket.ssl"),
+            false => !self.text("socket.ssl_key").is_empty() || !self.text("socket.ssl_cert").is_empty(),
+        }
+    }
+
+    /// `socket.ssl*`: how connections between members are encrypted, if they are.
+    pub fn tls(&self) -> Option<TlsOptions> {
+        let path = |name| Some(self.text(name)).filter(|text| !text.is_empty()).map(PathBuf::from);
+        if !self.is_encrypted() {
+            return None;
+        }
+        let files = TlsFiles {
+            cert: path("socket.ssl_cert")?,
+            key: path("socket.ssl_key")?,
+            ca: path("socket.ssl_ca"),
+        };
+        Some(TlsOptions { files, dynamic: self.bool("socket.dynamic") })
+    }
+
     fn value(&self, name: &str) -> Option<Value> {
         let row = row(name);
         let text = self.shown(row)?;
@@ -258,7 +289,8 @@ impl Options {
     fn default_listen(&self) -> String {
         let port = row("base_port");
         let port = self.own(port).unwrap_or_default();
-        format!("tcp://0.0.0.0:{port}")
+        let scheme = if self.is_encrypted() && !self.bool("socket.dynamic") { "ssl" } else { "tcp" };
+        format!("{scheme}://0.0.0.0:{port}")
     }
 
     /// Given, or set by another, or filled in, or the default.
@@ -303,13 +335,15 @@ impl Options {
                 ),
             });
         }
-        // In Galera a key or a certificate turns encryption on, unless it is turned off.
-        let asked =
-            ["socket.ssl_key", "socket.ssl_cert"].into_iter().find(|name| !self.text(name).is_empty());
-        if let Some(name) = asked
-            && !self.is_given("socket.ssl")
+        if self.is_encrypted()
+            && let Some(name) =
+                ["socket.ssl_key", "socket.ssl_cert"].into_iter().find(|name| self.text(name).is_empty())
         {
-            return Err(OptionError::Refused { name, value: self.text(name), reason: NO_TLS });
+            return Err(OptionError::Together {
+                text: format!(
+                    "socket.ssl needs {name} as well: name its PEM file (`lockstep cert` makes all that a cluster needs)"
+                ),
+            });
         }
         Ok(())
     }

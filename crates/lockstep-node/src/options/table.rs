@@ -79,8 +79,6 @@ const LOG: &str = "entries are kept in the log, see log.size";
 const FLOW: &str = "a slow member stops nobody: it lags, and reports itself desynced past apply.lag_limit";
 const TCP: &str = "members talk over TCP connections, one for each pair";
 const PEERS: &str = "members take missing entries over the connections they have anyway";
-const TLS: &str = "connections between members are not encrypted in this version: remove it, and keep the members' \
-                   traffic on a network you trust";
 const LATER: &str = "comes with a later version";
 
 const fn row(name: &'static str, kind: Kind, default: &'static str, class: Class, help: &'static str) -> Row {
@@ -232,20 +230,17 @@ const ROWS: &[Row] = &[
     row("repl.max_ws_size", Kind::Size(0, 2_147_483_647), "2147483647", Galera, "the largest write-set, in bytes").live(),
     row("repl.proto_max", INT, "11", NoEffect("members agree on the protocol when they connect"), "Galera's highest protocol version"),
     row("socket.checksum", Kind::Int(0, 2), "2", NoEffect("messages always carry a CRC-32C"), "Galera's message checksum"),
-    row("socket.dynamic", Kind::Bool, "", NoEffect(TLS), "whether Galera takes encrypted and plain connections").unset().refuse(When::On, TLS),
+    row("socket.dynamic", Kind::Bool, "", Galera, "with socket.ssl: also take connections that are not encrypted, and dial so where TLS is not understood; for the time in which members are changed one by one").unset(),
     row("socket.non_blocking", INT, "", NoEffect(TCP), "Galera's network library").unset().hide(),
     row("socket.recv_buf_size", NAME, "auto", NoEffect("the system sizes the buffers"), "Galera's socket buffers").live(),
     row("socket.send_buf_size", NAME, "auto", NoEffect("the system sizes the buffers"), "Galera's socket buffers").live(),
-    row("socket.ssl", Kind::Bool, "", NoEffect("connections are not encrypted"), "whether connections between members are encrypted").unset().refuse(When::On, TLS),
-    row("socket.ssl_ca", NAME, "", NoEffect("connections are not encrypted"), "the authority that members' certificates are checked against").unset(),
-    row("socket.ssl_cert", NAME, "", NoEffect("connections are not encrypted"), "the member's certificate").unset(),
-    row("socket.ssl_cipher", NAME, "", NoEffect("connections are not encrypted"), "the ciphers to use").unset(),
-    row("socket.ssl_compression", Kind::Bool, "", NoEffect("connections are not encrypted"), "whether TLS compresses").unset(),
-    row("socket.ssl_key", NAME, "", NoEffect("connections are not encrypted"), "the member's private key").unset(),
-    row("socket.ssl_password_file", NAME, "", NoEffect("connections are not encrypted"), "the private key's password").unset(),
-    row("socket.ssl_reload", Kind::Bool, "", NoEffect("connections are not encrypted"), "read the certificates again").unset().live().hide(),
+    row("socket.ssl", Kind::Bool, "", Galera, "encrypt connections between members (TLS 1.3, both sides show a certificate); yes if a key or certificate is set").unset(),
+    row("socket.ssl_ca", NAME, "", Galera, "PEM file of the authorities that members' certificates are checked against; without it that of socket.ssl_cert").unset(),
+    row("socket.ssl_cert", NAME, "", Galera, "PEM file of the member's certificate").unset(),
+    row("socket.ssl_cipher", NAME, "", NoEffect("members speak TLS 1.3, whose few ciphers are all sound"), "the ciphers to use").unset(),
+    row("socket.ssl_compression", Kind::Bool, "", NoEffect("TLS 1.3 does not compress"), "whether TLS compresses").unset(),
+    row("socket.ssl_key", NAME, "", Galera, "PEM file of the member's private key, without a password").unset(),
+    row("socket.ssl_password_file", NAME, "", NoEffect("keys are without a password"), "the private key's password").unset().refuse(When::Not(""), "a password beside the key protects nothing: write the key without one (openssl pkey -in KEY -out NEW), mode 0600"),
+    row("socket.ssl_reload", Kind::Bool, "", Galera, "yes: read certificate, key and authority again, for connections made from now on").unset().live().hide(),
     row("status.address", NAME, "", Own, "a TCP address (host:port) that serves the read-only status; none: only the socket in the data directory"),
 ];
-
-/// Why encrypted connections are refused.
-pub(super) const NO_TLS: &str = TLS;

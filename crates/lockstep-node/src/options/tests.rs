@@ -24,6 +24,7 @@ fn table_is_consistent() {
             match (when, kind) {
                 (When::On, Kind::Bool) | (When::Above(_), Kind::Int(..)) => {}
                 (When::Not(word), Kind::Enum(words)) => assert!(words.contains(&word)),
+                (When::Not(""), Kind::Text) => {}
                 other => panic!("{name}: {other:?}"),
             }
         }
@@ -164,12 +165,9 @@ fn one_line_each() {
     ] {
         assert_eq!(Options::parse(text).unwrap_err().to_string(), expected);
     }
-    for text in
-        ["pc.ignore_quorum=yes", "socket.ssl=1", "socket.ssl_key=/k", "socket.dynamic=on", "gmcast.isolate=2"]
-    {
+    for text in ["pc.ignore_quorum=yes", "socket.ssl_password_file=/p", "gmcast.isolate=2"] {
         assert!(matches!(Options::parse(text), Err(OptionError::Refused { .. })), "{text}");
     }
-    assert!(Options::parse("socket.ssl=no; socket.ssl_key=/k").is_ok());
     assert!(Options::parse("net.heartbeat=1s; cluster.election_timeout=5s").is_ok());
 }
 
@@ -226,4 +224,38 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn encryption_is_asked_for_as_in_galera() {
+    let tls = |text: &str| Options::parse(text).unwrap().tls();
+    let files = |ca: Option<&str>| lockstep_net::TlsFiles {
+        cert: "/c".into(),
+        key: "/k".into(),
+        ca: ca.map(Into::into),
+    };
+    assert_eq!(tls(""), None);
+    assert_eq!(tls("socket.ssl=no; socket.ssl_key=/k"), None);
+    let both = "socket.ssl_key=/k; socket.ssl_cert=/c";
+    assert_eq!(tls(both), Some(crate::TlsOptions { files: files(None), dynamic: false }));
+    assert_eq!(tls(&format!("socket.ssl=yes; {both}")), tls(both));
+    let all = format!("socket.dynamic=true; {both}; socket.ssl_ca=/ca");
+    assert_eq!(tls(&all), Some(crate::TlsOptions { files: files(Some("/ca")), dynamic: true }));
+    for half in ["socket.ssl=yes", "socket.ssl_key=/k", "socket.ssl_cert=/c"] {
+        let error = Options::parse(half).unwrap_err();
+        assert!(matches!(error, OptionError::Together { .. }), "{half}: {error}");
+        assert!(error.to_string().contains("socket.ssl needs socket.ssl_"), "{error}");
+    }
+    let mut options = Options::parse(both).unwrap();
+    assert!(options.text("gmcast.listen_addr").starts_with("ssl://"));
+    // A command: each time anew.
+    for _ in 0..2 {
+        assert_eq!(options.set("socket.ssl_reload=1", true).unwrap().len(), 1);
+    }
+    assert_eq!(
+        options.set("socket.ssl_key=/other", true),
+        Err(OptionError::Fixed { name: "socket.ssl_key" })
+    );
+    let dynamic = Options::parse("socket.dynamic=yes").unwrap();
+    assert!(dynamic.notes()[0].text.contains("not encrypted"));
 }

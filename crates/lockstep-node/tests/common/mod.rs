@@ -58,6 +58,7 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
             election_timeout: Duration::from_millis(300),
             ..Tuning::default()
         },
+        tls: None,
         status_address: None,
         logger: Arc::new(move |level, text| eprintln!("{own} {level:?}: {text}")),
         front_end_stats: None,

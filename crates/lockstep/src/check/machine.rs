@@ -7,6 +7,8 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use lockstep_node::net::{TlsError, TlsFiles, TlsIdentity};
+
 /// What a provider's file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Library {
@@ -37,7 +39,25 @@ pub(super) enum Folder {
     Unreadable(String),
 }
 
+/// What certificate, key and authority are to the server's account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Keys {
+    /// They can be used.
+    Usable {
+        /// What the other members will have to say of the certificate.
+        warning: Option<String>,
+        /// Every account can read the key.
+        exposed: bool,
+    },
+    /// They cannot: why.
+    Unusable(String),
+    /// This account may not look at them.
+    NotSeen(String),
+}
+
 pub(super) trait Machine {
+    /// Certificate, key and authority.
+    fn keys(&self, files: &TlsFiles, account: &str) -> Keys;
     fn has_program(&self, name: &str) -> bool;
     fn library(&self, path: &Path) -> Library;
     fn folder(&self, path: &Path, account: &str) -> Folder;
@@ -64,7 +84,43 @@ const RESOLVE: Duration = Duration::from_secs(5);
 /// A provider is smaller.
 const LIBRARY_MAX: u64 = 512 << 20;
 
+/// A certificate that expires sooner is worth a word.
+const EXPIRES_SOON: Duration = Duration::from_secs(30 * 86_400);
+
 impl Machine for ThisMachine {
+    fn keys(&self, files: &TlsFiles, account: &str) -> Keys {
+        let numbers = getent(account);
+        let paths = [("socket.ssl_cert", &files.cert), ("socket.ssl_key", &files.key)];
+        for (option, path) in paths.into_iter().chain(files.ca.as_ref().map(|ca| ("socket.ssl_ca", ca))) {
+            let found = match std::fs::metadata(path) {
+                Ok(found) => found,
+                Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                    return Keys::NotSeen(format!("{option}: {} cannot be looked at", path.display()));
+                }
+                Err(e) => return Keys::Unusable(format!("{option}: cannot read {}: {e}", path.display())),
+            };
+            // A group's right may be the account's by one of its further groups: taken as a yes.
+            let mode = found.permissions().mode();
+            let owns = numbers.as_ref().is_none_or(|(number, _)| found.uid() == *number);
+            if account != "root" && !(owns && mode & 0o400 != 0 || mode & 0o044 != 0) {
+                return Keys::Unusable(format!(
+                    "{option}: the server's account cannot read {0}: chown {account} {0}",
+                    path.display()
+                ));
+            }
+        }
+        match TlsIdentity::load(files) {
+            Ok(identity) => Keys::Usable {
+                warning: identity.warning(EXPIRES_SOON),
+                exposed: self.is_readable_for_all(&files.key),
+            },
+            Err(TlsError::Read(option, path, e)) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                Keys::NotSeen(format!("{option}: {} cannot be read by this account", path.display()))
+            }
+            Err(e) => Keys::Unusable(e.to_string()),
+        }
+    }
+
     fn has_program(&self, name: &str) -> bool {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let usual = ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"].map(Into::into);
@@ -183,6 +239,7 @@ pub(super) mod tests {
         pub(in crate::check) unresolved: Vec<&'static str>,
         pub(in crate::check) runs: bool,
         pub(in crate::check) readable: bool,
+        pub(in crate::check) keys: Keys,
     }
 
     impl Default for Fake {
@@ -196,11 +253,15 @@ pub(super) mod tests {
                 unresolved: Vec::new(),
                 runs: false,
                 readable: false,
+                keys: Keys::Usable { warning: None, exposed: false },
             }
         }
     }
 
     impl Machine for Fake {
+        fn keys(&self, _: &TlsFiles, _: &str) -> Keys {
+            self.keys.clone()
+        }
         fn has_program(&self, name: &str) -> bool {
             !self.lacks.contains(&name) && name != "wsrep_sst_carrier_pigeon"
         }

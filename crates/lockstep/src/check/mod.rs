@@ -6,6 +6,7 @@ mod machine;
 mod network;
 mod provider;
 mod server;
+mod tls;
 mod transfer;
 
 use std::fmt;
@@ -210,6 +211,7 @@ fn check(cnf: &Cnf, machine: &dyn Machine) -> Vec<Finding> {
     if provider::library(&mut check) {
         provider::options(&mut check);
         provider::log(&mut check);
+        tls::files(&mut check);
         server::settings(&mut check);
         network::cluster(&mut check);
         network::own_address(&mut check);
@@ -224,7 +226,7 @@ fn check(cnf: &Cnf, machine: &dyn Machine) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::machine::tests::Fake;
-    use super::machine::{Folder, Library};
+    use super::machine::{Folder, Keys, Library};
     use super::*;
     use std::path::Path;
 
@@ -281,7 +283,7 @@ mod tests {
                 (Refused, "memlock", Some(5), "locked in memory"),
                 (Refused, "wsrep_replicate_myisam", Some(6), "wsrep_"),
                 (Refused, "wsrep_provider_options", Some(7), "did you mean 'gcs.fc_limit'?"),
-                (Refused, "wsrep_provider_options", Some(7), "socket.ssl"),
+                (Refused, "wsrep_provider_options", Some(7), "socket.ssl needs socket.ssl_key as well"),
                 (Refused, "wsrep_provider_options", Some(7), "net.heartbeat = 'often'"),
                 (Ignored, "wsrep_provider_options", Some(7), "evs.suspect_timeout has no effect"),
                 (Refused, "wsrep_cluster_address", Some(8), "gcom"),
@@ -373,6 +375,27 @@ mod tests {
             &[
                 (Refused, "wsrep_provider", Some(7), "No such file"),
                 (Refused, "datadir", None, "mariadb-install-db"),
+            ],
+        );
+    }
+
+    #[test]
+    fn certificates_and_keys_are_looked_at() {
+        let mut machine = Fake::default();
+        let encrypted = |machine: &Fake| findings("tls.cnf", machine);
+        let usable =
+            |warning: Option<&str>, exposed| Keys::Usable { warning: warning.map(Into::into), exposed };
+        expect(&encrypted(&machine), &[]);
+        machine.keys = Keys::Unusable("socket.ssl_key: cannot read".into());
+        expect(&encrypted(&machine), &[(Refused, "wsrep_provider_options", Some(12), "cannot read")]);
+        machine.keys = Keys::NotSeen("key.pem cannot be looked at".into());
+        expect(&encrypted(&machine), &[(Note, "wsrep_provider_options", Some(12), "as root")]);
+        machine.keys = usable(Some("expires on 2027-01-01"), true);
+        expect(
+            &encrypted(&machine),
+            &[
+                (Unwise, "wsrep_provider_options", Some(12), "expires on 2027-01-01"),
+                (Unwise, "wsrep_provider_options", Some(12), "chmod 0600"),
             ],
         );
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_node::options::Options;
+use lockstep_node::options::{OptionError, Options};
 
 use super::machine::{Folder, Library};
 use super::{Check, Level};
@@ -50,7 +50,7 @@ pub(super) fn library(check: &mut Check<'_>) -> bool {
     true
 }
 
-fn hidden(check: &mut Check<'_>, option: &str, path: &Path) {
+pub(super) fn hidden(check: &mut Check<'_>, option: &str, path: &Path) {
     if let Some(folder) = HIDDEN.iter().find(|folder| path.starts_with(folder)) {
         let text = format!(
             "{} is under {folder}, which Debian's mariadb.service hides from the server (ProtectHome)",
@@ -90,11 +90,18 @@ pub(super) fn options(check: &mut Check<'_>) {
         check.at(Level::Unwise, last, text);
     }
     let mut good = Options::default();
+    let mut together = Vec::new();
     for piece in pieces(last.text()) {
-        // One at a time, so that each that is wrong is named.
-        if let Err(error) = good.set(&piece, false) {
-            check.at(Level::Refused, last, error.to_string());
+        // One at a time, so that each that is wrong is named; what does not go with the others, or not without those
+        // that follow, comes once more when they are all there.
+        match good.set(&piece, false) {
+            Err(OptionError::Together { .. }) => together.push(piece),
+            Err(error) => check.at(Level::Refused, last, error.to_string()),
+            Ok(_) => {}
         }
+    }
+    if let Err(error) = good.set(&together.join(";"), false) {
+        check.at(Level::Refused, last, error.to_string());
     }
     for note in good.notes() {
         let level = match note.warn {

@@ -1,0 +1,243 @@
+//! The encryption of one connection, without a socket: it stands between the socket's bytes and [`Connection`].
+//!
+//! The driver reads into [`Session::room`] and reports with [`Session::arrived`], calls [`Session::pump`] then and
+//! whenever the connection may take more, and writes with [`Session::write`] while [`Session::wants_write`].
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::IpAddr;
+use std::time::Instant;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, ServerConnection};
+
+use super::{TlsIdentity, explain};
+use crate::error::{DialError, DownReason};
+use crate::proto::{Connection, MAGIC, Role, recognise};
+
+/// Most bytes read from a socket at a time: some records.
+const ROOM: usize = 64 * 1024;
+/// Encrypted bytes that may wait for the socket. What the peer is to get waits before its encryption, so that its
+/// queue is bounded and counted in one place.
+const WAITING_MAX: usize = 256 * 1024;
+/// Most slices encrypted in one go.
+const SLICES: usize = 64;
+
+/// First byte of a TLS handshake, and of an alert.
+const HANDSHAKE: u8 = 0x16;
+const ALERT: u8 = 0x15;
+/// For a member that does not encrypt: a fatal alert, `protocol_version`. It knows this for TLS by its first bytes.
+const NOT_PLAIN: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 70];
+
+/// Why an encrypted connection failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Not a member, but something that could be named.
+    Other(String),
+    /// A peer that does not encrypt.
+    Plain(String),
+    /// Certificates, versions, damage.
+    Tls(String),
+}
+
+impl Failure {
+    /// Before the peer introduced itself.
+    pub(crate) fn dial(self) -> DialError {
+        match self {
+            Self::Other(what) => DialError::NotLockstep(what),
+            Self::Plain(what) => DialError::NotEncrypted(what),
+            Self::Tls(text) => DialError::Tls(text),
+        }
+    }
+
+    /// After.
+    pub(crate) fn down(self) -> DownReason {
+        match self {
+            Self::Other(text) | Self::Plain(text) | Self::Tls(text) => DownReason::Tls(text),
+        }
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Session {
+    tls: rustls::Connection,
+    role: Role,
+    /// Connections without encryption are taken, too.
+    dynamic: bool,
+    /// Something has arrived, and it was TLS.
+    begun: bool,
+    /// Over: what arrives is thrown away, what waits still leaves.
+    failed: bool,
+    closed: bool,
+    /// Not TLS, for a peer that speaks none.
+    last_word: &'static [u8],
+    /// What arrived and was not taken yet: `scratch[start..end]`.
+    scratch: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Session {
+    pub(crate) fn dialer(identity: &TlsIdentity, remote: IpAddr) -> Result<Session, rustls::Error> {
+        let name = ServerName::IpAddress(remote.into());
+        let tls = ClientConnection::new(identity.client.clone(), name)?;
+        Ok(Session::new(tls.into(), Role::Dialer, false))
+    }
+
+    pub(crate) fn dialed(identity: &TlsIdentity, dynamic: bool) -> Result<Session, rustls::Error> {
+        let tls = ServerConnection::new(identity.server.clone())?;
+        Ok(Session::new(tls.into(), Role::Dialed, dynamic))
+    }
+
+    fn new(mut tls: rustls::Connection, role: Role, dynamic: bool) -> Session {
+        tls.set_buffer_limit(Some(WAITING_MAX));
+        Session {
+            tls,
+            role,
+            dynamic,
+            begun: false,
+            failed: false,
+            closed: false,
+            last_word: &[],
+            scratch: Vec::new(),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// Room for bytes from the socket. Empty while what arrived earlier was not taken.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        if self.start < self.end {
+            return &mut [];
+        }
+        (self.start, self.end) = (0, 0);
+        self.scratch.resize(ROOM, 0);
+        &mut self.scratch
+    }
+
+    /// `n` bytes were read into the room.
+    pub(crate) fn arrived(&mut self, n: usize) {
+        self.end += n;
+        debug_assert!(self.end <= self.scratch.len());
+    }
+
+    /// Decrypts, and hands on to the connection what it takes now. `Some`: the peer does not encrypt and is taken as it
+    /// is: these are its first bytes, and the session is used up.
+    pub(crate) fn pump(&mut self, conn: &mut Connection, now: Instant) -> Option<Vec<u8>> {
+        loop {
+            if self.failed {
+                self.start = self.end;
+                return None;
+            }
+            if !self.begun && self.start < self.end {
+                let bytes = &self.scratch[self.start..self.end];
+                let first = bytes[0];
+                if first != HANDSHAKE && (self.role == Role::Dialed || first != ALERT) {
+                    if self.dynamic && self.role == Role::Dialed {
+                        return Some(bytes.to_vec());
+                    }
+                    let failure = self.stranger();
+                    self.fail(failure, conn, now);
+                    continue;
+                }
+                self.begun = true;
+            }
+            self.hand_on(conn, now);
+            if self.start == self.end || !conn.wants_read() {
+                return None;
+            }
+            match self.tls.read_tls(&mut &self.scratch[self.start..self.end]) {
+                // It has closed its side in order: nothing behind that counts.
+                Ok(0) => self.start = self.end,
+                Ok(n) => self.start += n,
+                // Its buffer is full, which it is not once everything has been handed on.
+                Err(_) => return None,
+            }
+            if let Err(e) = self.tls.process_new_packets() {
+                self.hand_on(conn, now);
+                self.fail(Failure::Tls(explain::handshake(&e)), conn, now);
+            }
+        }
+    }
+
+    fn hand_on(&mut self, conn: &mut Connection, now: Instant) {
+        while conn.wants_read() {
+            match self.tls.reader().read(conn.room()) {
+                Ok(0) => conn.ended(now),
+                Ok(n) => conn.arrived(n, now),
+                // Nothing there, or cut off: the socket's own end says so to the connection.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// What to say of bytes that are not TLS.
+    fn stranger(&mut self) -> Failure {
+        let bytes = &self.scratch[self.start..self.end];
+        let n = bytes.len().min(MAGIC.len());
+        if self.role == Role::Dialed && bytes[..n] == MAGIC[..n] {
+            self.last_word = &NOT_PLAIN;
+            return Failure::Plain("a member that does not encrypt".into());
+        }
+        Failure::Other(recognise(bytes))
+    }
+
+    fn fail(&mut self, failure: Failure, conn: &mut Connection, now: Instant) {
+        self.failed = true;
+        conn.insecure(failure, now);
+    }
+
+    /// The socket has ended, in order or with this error.
+    pub(crate) fn ended(&mut self, error: Option<&str>, conn: &mut Connection, now: Instant) {
+        if !self.failed && self.tls.is_handshaking() && (self.begun || self.role == Role::Dialer) {
+            let how = error.unwrap_or("end of stream");
+            let failure = match self.begun {
+                // A plain member, which closes on what it takes for a stranger; or one that stops just now.
+                false => Failure::Plain(format!("what closes the connection when it is offered TLS ({how})")),
+                true => {
+                    Failure::Tls(format!("the peer ended the connection during the TLS handshake ({how})"))
+                }
+            };
+            self.fail(failure, conn, now);
+        }
+        match error {
+            None => conn.ended(now),
+            Some(text) => conn.failed(text, now),
+        }
+    }
+
+    /// Encrypts what the connection has queued, as far as there is room.
+    fn fill(&mut self, conn: &mut Connection) {
+        while !self.failed && !self.closed && !self.tls.is_handshaking() && conn.wants_write() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let n = conn.slices(&mut slices);
+            match self.tls.writer().write_vectored(&slices[..n]) {
+                Ok(0) | Err(_) => return,
+                Ok(n) => conn.written(n),
+            }
+        }
+    }
+
+    /// Writes some of what waits. 0: nothing does that could leave now.
+    pub(crate) fn write(&mut self, conn: &mut Connection, to: &mut dyn Write) -> io::Result<usize> {
+        if !self.last_word.is_empty() {
+            let n = to.write(self.last_word)?;
+            self.last_word = &self.last_word[n..];
+            return Ok(n);
+        }
+        self.fill(conn);
+        if conn.wants_shutdown() && !self.closed && !self.failed {
+            self.closed = true;
+            self.tls.send_close_notify();
+        }
+        self.tls.write_tls(to)
+    }
+
+    /// Whether [`Session::write`] has something for the socket.
+    pub(crate) fn wants_write(&self, conn: &Connection) -> bool {
+        let more = conn.wants_write() || conn.wants_shutdown() && !self.closed;
+        !self.last_word.is_empty()
+            || self.tls.wants_write()
+            || more && !self.failed && !self.closed && !self.tls.is_handshaking()
+    }
+}

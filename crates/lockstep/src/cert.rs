@@ -1,0 +1,192 @@
+//! `lockstep cert`: a cluster's authority, and certificates and keys for its members.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use lockstep_node::net::{TlsFiles, TlsIdentity};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+use crate::progress::say;
+
+const AUTHORITY: &str = "ca.pem";
+const AUTHORITY_KEY: &str = "ca-key.pem";
+/// The name in the authority's certificate. Always the same: its key tells one authority from another.
+const AUTHORITY_NAME: &str = "Lockstep cluster authority";
+/// An authority lives longer than any certificate that it signs.
+const AUTHORITY_YEARS: u32 = 20;
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Options of `lockstep cert`.
+#[derive(Args, Debug)]
+pub(crate) struct CertArgs {
+    /// The folder for what is made. An authority that is in it already signs what is added.
+    #[arg(long, default_value = "lockstep-tls")]
+    dir: PathBuf,
+    /// A member to make a certificate and a key for (its wsrep_node_name); several times for several.
+    #[arg(long = "name", value_name = "NAME", value_parser = name)]
+    names: Vec<String>,
+    /// A host name or address to write into the certificates, for programs that look at it (state transfers by
+    /// mariabackup or stunnel; members do not). Several times for several.
+    #[arg(long = "san", value_name = "HOST")]
+    hosts: Vec<String>,
+    /// For how long the certificates are valid.
+    #[arg(long, value_name = "DAYS", default_value_t = 1825, value_parser = clap::value_parser!(u32).range(1..=7300))]
+    days: u32,
+    /// Make certificates and keys anew that are there already: for members whose certificates expire.
+    #[arg(long)]
+    renew: bool,
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    match !text.is_empty()
+        && text.len() <= 64
+        && text.chars().all(plain)
+        && !text.starts_with('.')
+        && text != "ca"
+    {
+        true => Ok(text.to_owned()),
+        false => Err("up to 64 letters, digits, `-`, `_` and `.` are wanted, and not `ca`".into()),
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &CertArgs) -> Result<(), String> {
+    let dir = &args.dir;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|e| format!("cannot make the folder {}: {e}", dir.display()))?;
+    let dir = &fs::canonicalize(dir).map_err(|e| format!("cannot look at {}: {e}", dir.display()))?;
+    let issuer = authority(dir)?;
+    for name in &args.names {
+        let files = TlsFiles {
+            cert: dir.join(format!("{name}-cert.pem")),
+            key: dir.join(format!("{name}-key.pem")),
+            ca: Some(dir.join(AUTHORITY)),
+        };
+        if files.cert.exists() && !args.renew {
+            let text = "is there already: --renew makes it anew";
+            return Err(format!("{} {text}", files.cert.display()));
+        }
+        let (cert, key) = member(&issuer, name, &args.hosts, args.days)?;
+        write(&files.key, &key, 0o600)?;
+        write(&files.cert, &cert, 0o644)?;
+        // What the provider will do with them.
+        let identity = TlsIdentity::load(&files).map_err(|e| e.to_string())?;
+        if let Some(warning) = identity.warning(Duration::ZERO) {
+            return Err(format!("{}: {warning}", files.cert.display()));
+        }
+        say(&format!("{name}: {}", identity.describe()));
+        say(&format!(
+            "  wsrep_provider_options = \"socket.ssl_key={}; socket.ssl_cert={}; socket.ssl_ca={}\"",
+            files.key.display(),
+            files.cert.display(),
+            dir.join(AUTHORITY).display()
+        ));
+    }
+    if args.names.is_empty() {
+        say(&format!(
+            "{} signs members' certificates: `lockstep cert --dir {} --name NAME` makes them",
+            dir.join(AUTHORITY).display(),
+            dir.display()
+        ));
+        return Ok(());
+    }
+    say(&format!(
+        "Give each member its two files and {AUTHORITY}, owned by the server's account, the key with mode 0600. Keep {} \
+         somewhere else: whoever has it can make members.",
+        dir.join(AUTHORITY_KEY).display()
+    ));
+    Ok(())
+}
+
+/// The authority of the folder; made if there is none.
+fn authority(dir: &Path) -> Result<Issuer<'static, KeyPair>, String> {
+    let (cert, key) = (dir.join(AUTHORITY), dir.join(AUTHORITY_KEY));
+    let params = || -> Result<CertificateParams, rcgen::Error> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.distinguished_name.push(DnType::CommonName, AUTHORITY_NAME);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        valid_for(&mut params, AUTHORITY_YEARS * 365);
+        Ok(params)
+    };
+    let failed = |e: rcgen::Error| format!("cannot make an authority: {e}");
+    match (cert.exists(), key.exists()) {
+        (true, true) => {
+            let pem = fs::read_to_string(&key).map_err(|e| format!("cannot read {}: {e}", key.display()))?;
+            let pair = KeyPair::from_pem(&pem).map_err(|e| {
+                format!("{} is no key of an authority that this command made: {e}", key.display())
+            })?;
+            Ok(Issuer::new(params().map_err(failed)?, pair))
+        }
+        (false, false) => {
+            let pair = KeyPair::generate().map_err(failed)?;
+            let params = params().map_err(failed)?;
+            let made = params.self_signed(&pair).map_err(failed)?;
+            write(&key, &pair.serialize_pem(), 0o600)?;
+            write(&cert, &made.pem(), 0o644)?;
+            Ok(Issuer::new(params, pair))
+        }
+        (there, _) => {
+            let (there, gone) = if there { (cert, key) } else { (key, cert) };
+            Err(format!(
+                "{} is there, but {} is not: put it back, or take another folder",
+                there.display(),
+                gone.display()
+            ))
+        }
+    }
+}
+
+/// Certificate and key of a member, as PEM.
+fn member(
+    issuer: &Issuer<'static, KeyPair>,
+    name: &str,
+    hosts: &[String],
+    days: u32,
+) -> Result<(String, String), String> {
+    let make = || -> Result<(String, String), rcgen::Error> {
+        // Numbers become addresses, the rest names.
+        let mut params = CertificateParams::new(hosts.to_vec())?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        // Each member dials and is dialed.
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        valid_for(&mut params, days);
+        let pair = KeyPair::generate()?;
+        Ok((params.signed_by(&pair, issuer)?.pem(), pair.serialize_pem()))
+    };
+    make().map_err(|e| format!("cannot make a certificate for {name}: {e}"))
+}
+
+/// From yesterday on, for machines whose clocks differ.
+fn valid_for(params: &mut CertificateParams, days: u32) {
+    let now = SystemTime::now();
+    params.not_before = (now - DAY).into();
+    params.not_after = (now + DAY * days).into();
+}
+
+/// Writes a file so that nobody ever sees half of it, or reads it while it has not its mode.
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), String> {
+    let new = path.with_extension("pem.new");
+    let written = || -> std::io::Result<()> {
+        let _ = fs::remove_file(&new);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    written().map_err(|e| format!("cannot write {}: {e}", path.display()))
+}
