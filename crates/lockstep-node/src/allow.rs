@@ -196,6 +196,7 @@ mod tests {
             remote_addr: (ip, 5).into(),
             outgoing: false,
             dialed: None,
+            encrypted: false,
         }
     }
 

@@ -13,7 +13,8 @@ use crate::writer::{LogDone, LogJob};
 use bytes::Bytes;
 use lockstep_core::{EntryKind, Gtid, Micros, Seqno, Uuid};
 use lockstep_net::{
-    Address, ConnId, DialError, DownReason, Event, Method, PeerHello, Reactor, Reason, StatusRequest, TlsIdentity,
+    Address, ConnId, DialError, DownReason, Event, Method, PeerHello, Reactor, Reason, StatusRequest,
+    TlsIdentity,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
