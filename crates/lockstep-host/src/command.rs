@@ -8,7 +8,7 @@ use crate::host::{Config, Host, HostError, SstMode};
 use crate::lean::{self, LeanLoad};
 use crate::load::{self, Load};
 use crate::log;
-use crate::provider::{ALLOW_RULES, Stat};
+use crate::provider::{ALLOW_RULES, EVENTS_SEEN, Stat};
 use crate::state::ServerState;
 use crate::store::{Changes, Op};
 use lockstep_abi::*;
@@ -318,6 +318,23 @@ fn inspection(host: &'static Host, name: &str, args: &Args<'_>) -> Option<Result
                 })
             }))
         }
+        "events" => {
+            let events = crate::checks::lock(&EVENTS_SEEN);
+            let value = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_else(|_| json!(text));
+            Ok(events.iter().map(|(name, text)| json!([name, value(text)])).collect())
+        }
+        "membership" => host.provider().and_then(|provider| match provider.membership() {
+            None => Ok(Value::Null),
+            Some(Err(status)) => Err(HostError::status("get_membership", status)),
+            Some(Ok((status, gtid, members))) => {
+                let member = |m: &MemberInfoExtV2| {
+                    json!({ "id": m.base.id.to_string(), "name": m.base.name(), "incoming": m.base.incoming(),
+                            "status": m.status.name(), "last_committed": m.last_committed, "flags": m.flags })
+                };
+                Ok(json!({ "status": status.name(), "gtid": gtid.to_string(), "seqno": gtid.seqno,
+                           "members": members.iter().map(member).collect::<Vec<_>>() }))
+            }
+        }),
         "violations" => Ok(json!(host.checks.violations())),
         "most_in_flight" => Ok(json!(host.checks.most_in_flight())),
         "history" => Ok(host

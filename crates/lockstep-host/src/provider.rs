@@ -100,6 +100,7 @@ pub struct Provider {
     table: *mut Wsrep,
     dlh: *mut c_void,
     allowlist: Mutex<Option<Box<AllowlistServiceV1>>>,
+    has_events: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -190,6 +191,18 @@ unsafe extern "C-unwind" fn note_parameter(parameter: *const Parameter, context:
     Status::OK
 }
 
+/// What a membership service says: the view's status, the history and the last seqno, the members.
+pub type MembersSeen = (ViewStatus, Gtid, Vec<MemberInfoExtV2>);
+
+/// What came by the event service: name and value.
+pub static EVENTS_SEEN: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
+
+unsafe extern "C-unwind" fn note_event(_: *mut c_void, name: *const c_char, value: *const c_char) {
+    // SAFETY: by the API two C strings.
+    let event = unsafe { (owned(name), owned(value)) };
+    lock(&EVENTS_SEEN).push(event);
+}
+
 impl Provider {
     /// Loads the library at `path`, runs its loader and checks the table as the server does, then passes the
     /// allow-list service if the library takes it.
@@ -204,10 +217,17 @@ impl Provider {
         // The table's memory is the server's; the loader is to write all of it.
         // SAFETY: all-zero is valid for pointers and Option<fn>.
         let table = Box::into_raw(Box::new(unsafe { std::mem::zeroed::<Wsrep>() }));
-        let provider = Provider { table, dlh, allowlist: Mutex::new(None), closed: AtomicBool::new(false) };
+        let provider = Provider {
+            table,
+            dlh,
+            allowlist: Mutex::new(None),
+            has_events: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        };
         provider.run_loader()?;
         provider.verify()?;
         provider.start_allowlist()?;
+        provider.start_events();
         Ok(provider)
     }
 
@@ -285,6 +305,72 @@ impl Provider {
                 Ok(())
             }
             errno => Err(LoadError::Allowlist(errno)),
+        }
+    }
+
+    /// As newer servers do, where the library takes it.
+    fn start_events(&self) {
+        let init = self.symbol(EVENT_INIT_V1_SYMBOL);
+        if init.is_null() {
+            return;
+        }
+        // SAFETY: by the API this symbol is a function of this type.
+        let init: InitEventServiceV1Fn = unsafe { std::mem::transmute(init) };
+        let mut service = EventServiceV1 { event_cb: Some(note_event), context: std::ptr::null_mut() };
+        // SAFETY: what is in the struct stays valid; the provider copies it.
+        let taken = unsafe { init(&mut service) } == 0;
+        self.has_events.store(taken, Ordering::SeqCst);
+    }
+
+    /// Who is in the view, as the membership service says: status, last seqno, and the members; of version 2 with their
+    /// flags. `None` where the library has none.
+    pub fn membership(&self) -> Option<Result<MembersSeen, Status>> {
+        unsafe extern "C-unwind" fn allocate(size: usize) -> *mut c_void {
+            // SAFETY: plain malloc.
+            unsafe { libc::malloc(size) }
+        }
+        let (v1, v2) = (self.symbol(MEMBERSHIP_INIT_V1_SYMBOL), self.symbol(MEMBERSHIP_INIT_V2_SYMBOL));
+        if v1.is_null() || v2.is_null() {
+            return None;
+        }
+        // SAFETY: by the API these symbols are functions of these types.
+        let (v1, v2) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, InitMembershipServiceV1Fn>(v1),
+                std::mem::transmute::<*mut c_void, InitMembershipServiceV2Fn>(v2),
+            )
+        };
+        let mut first = MembershipServiceV1 { get_membership: None };
+        let mut second = MembershipServiceV2 { get_membership: None };
+        let (mut old, mut new) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the provider is initialised; both answers are ours to free.
+        unsafe {
+            if v1(&mut first) != Status::OK || v2(&mut second) != Status::OK {
+                return None;
+            }
+            let (Some(first), Some(second)) = (first.get_membership, second.get_membership) else {
+                return None;
+            };
+            for status in
+                [first(self.table, Some(allocate), &mut old), second(self.table, Some(allocate), &mut new)]
+            {
+                if status != Status::OK {
+                    return Some(Err(status));
+                }
+            }
+            let members = std::slice::from_raw_parts((&raw const (*new).members).cast(), (*new).num).to_vec();
+            let same: &[MemberInfoExt] =
+                std::slice::from_raw_parts((&raw const (*old).members).cast(), (*old).num);
+            let agree = same.len() == members.len()
+                && same
+                    .iter()
+                    .zip(&members)
+                    .all(|(a, b): (&MemberInfoExt, &MemberInfoExtV2)| a.base.id == b.base.id);
+            let gtid = Gtid { uuid: (*new).group_uuid, seqno: (*new).last_received };
+            let out = ((*new).state, gtid, members);
+            libc::free(old.cast());
+            libc::free(new.cast());
+            Some(if agree { Ok(out) } else { Err(Status::NODE_FAIL) })
         }
     }
 
@@ -603,6 +689,11 @@ impl Provider {
                 // SAFETY: the provider has been freed, nobody uses the service any more.
                 unsafe { deinit() };
             }
+        }
+        let deinit = self.symbol(EVENT_DEINIT_V1_SYMBOL);
+        if self.has_events.swap(false, Ordering::SeqCst) && !deinit.is_null() {
+            // SAFETY: by the API this symbol is a function of this type; the provider has been freed.
+            unsafe { std::mem::transmute::<*mut c_void, ServiceDeinitFn>(deinit)() };
         }
         self.close();
     }

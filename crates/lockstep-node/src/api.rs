@@ -38,6 +38,9 @@ pub type Logger = Arc<dyn Fn(Level, &str) + Send + Sync>;
 /// Numbers of the front end, for the metrics.
 pub type FrontEndStats = Arc<dyn Fn() -> Vec<crate::Metric> + Send + Sync>;
 
+/// Takes how far this member has come in catching up: seqnos in all, and done. Called on `ls-node`: must not block.
+pub type ProgressCall = Arc<dyn Fn(Seqno, Seqno) + Send + Sync>;
+
 /// Whether a peer of this IP address may be a member. Called on short-lived threads of its own: it may block, for then
 /// the last answer counts, and a peer that is not known waits outside.
 pub type AllowCheck = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
@@ -73,6 +76,38 @@ pub struct NodeConfig {
     pub front_end_stats: Option<FrontEndStats>,
     /// Whom the front end lets in; `None`: everybody who knows the cluster's name.
     pub allowed: Option<AllowCheck>,
+    /// Who wants to know how far it is from being Synced: told at the begin, once a second, and at the end.
+    pub progress: Option<ProgressCall>,
+}
+
+/// A member as this one knows it now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemberNow {
+    /// Who it is to servers.
+    pub view_uuid: ViewUuid,
+    /// `wsrep_node_name`.
+    pub name: String,
+    /// Where clients reach it.
+    pub incoming: String,
+    /// How it is; `None`: it has not said so yet.
+    pub state: Option<LocalState>,
+    /// What its server has finished, −1 where that is not known.
+    pub finished: Seqno,
+    /// Leads.
+    pub leader: bool,
+    /// Has no database.
+    pub arbitrator: bool,
+}
+
+/// Who is in the view now, and how they are: out of order, unlike the views that are delivered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MembershipNow {
+    /// The history and the last seqno that is agreed on.
+    pub gtid: Gtid,
+    /// Whether there is a majority.
+    pub status: ViewStatus,
+    /// The members of the view.
+    pub members: Vec<MemberNow>,
 }
 
 /// `socket.ssl*`.

@@ -356,6 +356,7 @@ impl Node {
             commit_hinted: 0,
             state_since: 0,
             isolated: false,
+            progress: config.progress.clone(),
             allow: AllowList::new(config.allowed.clone()),
             named: BTreeSet::new(),
             encrypts: config.tls.is_some(),
@@ -480,6 +481,16 @@ impl Node {
     /// back, [`Delivery::Synced`] is void.
     pub fn is_held(&self) -> bool {
         self.shared.deliveries.is_held()
+    }
+
+    /// Who is in the view now, and how they are. `None` where the node does not answer.
+    pub fn membership(&self) -> Option<MembershipNow> {
+        let reply = Reply::new();
+        self.push(Input::Membership(reply.clone()));
+        match self.shared.stopped.load(Ordering::Acquire) {
+            true => None,
+            false => reply.wait(Duration::from_secs(2)),
+        }
     }
 
     /// What [`Node::next`] returned last that is not a write-set has been handled: others may be taken.

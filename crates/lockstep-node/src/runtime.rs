@@ -2,7 +2,10 @@
 //! decide, and sends what follows, in rounds. What waits when a round begins is one batch of it.
 
 use crate::allow::{AllowList, Answer, ip_of};
-use crate::api::{ConnectArgs, Delivery, FrontEndStats, Level, LocalState, Logger, NodeError, Tuning};
+use crate::api::{
+    ConnectArgs, Delivery, FrontEndStats, Level, LocalState, Logger, MembershipNow, NodeError, ProgressCall,
+    Tuning,
+};
 use crate::engine::{Effect, Engine};
 use crate::links::{Arrival, Links, is_final};
 use crate::node::{DEFAULT_PORT, Reply, Shared};
@@ -56,6 +59,7 @@ pub(crate) enum Input {
     },
     CausalCancelled(u64),
     Fail(String),
+    Membership(Arc<Reply<MembershipNow>>),
     /// Whether a peer of this address is let in; `None`: nobody could say.
     Allowed(IpAddr, Option<bool>),
     Tuning(Box<Tuning>),
@@ -92,6 +96,7 @@ pub(crate) struct Runtime {
     pub(crate) state_since: Micros,
     /// As the reactor was told last.
     pub(crate) isolated: bool,
+    pub(crate) progress: Option<ProgressCall>,
     pub(crate) allow: AllowList<ConnId>,
     /// The addresses of `wsrep_cluster_address`: whom its operator names is not asked about when this member dials him.
     pub(crate) named: BTreeSet<String>,
@@ -398,6 +403,7 @@ impl Runtime {
                 self.engine.causal_cancelled(id);
             }
             Input::Fail(text) => self.engine.give_up(&text),
+            Input::Membership(reply) => reply.set(self.engine.membership_now()),
             Input::Allowed(ip, answer) => self.allow.answered(self.engine.now, ip, answer),
             Input::Identity(identity) => self.reactor.set_identity(identity),
             Input::Tuning(tuning) => self.engine.set_tuning(*tuning),
@@ -504,6 +510,11 @@ impl Runtime {
                 }
             }
             Effect::Log(level, text) => self.log(level, &text),
+            Effect::Progress { total, done } => {
+                if let Some(call) = &self.progress {
+                    call(total, done);
+                }
+            }
             Effect::Causal { id, seqno } => {
                 if let Some(reply) = self.causal.remove(&id) {
                     reply.set(seqno);

@@ -1,10 +1,10 @@
 //! What a node says of itself and of the cluster: one snapshot, as JSON for people's tools (docs/status.md lists its
 //! fields) and, in `metrics`, as Prometheus text.
 
-use crate::api::LocalState;
+use crate::api::{LocalState, MemberNow, MembershipNow, ViewStatus};
 use crate::engine::Engine;
-use lockstep_core::Micros;
-use lockstep_core::members::Role;
+use lockstep_core::members::{Role, ViewMember};
+use lockstep_core::{Gtid, Micros, SEQNO_UNDEFINED};
 use serde::{Deserialize, Serialize};
 
 /// The state of a member that is not connected with the one who answers.
@@ -232,6 +232,40 @@ impl Engine {
         status.cluster.voters_connected =
             status.members.iter().filter(votes).filter(|m| m.is_connected()).count();
         status
+    }
+
+    /// Who is in the view now, and how they are.
+    pub(crate) fn membership_now(&self) -> MembershipNow {
+        let committed = self.order.committed_state();
+        let status = match self.phase.is_primary() {
+            true => ViewStatus::Primary,
+            false if self.phase.is_connected() => ViewStatus::NonPrimary,
+            false => ViewStatus::Disconnected,
+        };
+        let members = match status {
+            ViewStatus::Primary => committed.view.members.clone(),
+            ViewStatus::NonPrimary => self.view_without_quorum().members,
+            ViewStatus::Disconnected => Vec::new(),
+        };
+        let now = |member: &ViewMember| {
+            let me = member.id == self.me.id;
+            let health =
+                if me { Some(self.own_health()) } else { self.peers.get(&member.id).and_then(|p| p.health) };
+            MemberNow {
+                view_uuid: member.view_uuid,
+                name: member.name.clone(),
+                incoming: member.incoming.clone(),
+                state: health.map(|h| h.state),
+                finished: health.map_or(SEQNO_UNDEFINED, |h| h.finished),
+                leader: self.order.leader() == Some(member.id),
+                arbitrator: self.order.membership().get(&member.id).is_some_and(|m| m.arbitrator),
+            }
+        };
+        MembershipNow {
+            gtid: Gtid { uuid: committed.history, seqno: committed.seqno },
+            status,
+            members: members.iter().map(now).collect(),
+        }
     }
 
     fn members_status(&self) -> Vec<MemberStatus> {

@@ -193,6 +193,7 @@ impl Provider {
                     }
                 }),
                 allowed: Some(Arc::new(crate::services::is_allowed)),
+                progress: Some(Arc::new(crate::events::progress)),
                 front_end_stats: Some(Arc::new(move || {
                     stats.upgrade().map_or_else(Vec::new, |provider| provider.metrics())
                 })),

@@ -5,16 +5,18 @@
 //! it is met.
 //!
 //! Left out, and answered with `NOT_IMPLEMENTED`: preordered events, group locks, snapshots, read views, non-blocking
-//! statements. The server's allow-list is taken but not asked yet.
+//! statements.
 
 mod connect;
 mod control;
 mod counters;
+mod events;
 mod files;
 mod guard;
 mod local;
 mod log;
 mod marks;
+mod membership;
 mod monitor;
 mod parameters;
 mod provider;
@@ -31,6 +33,11 @@ mod table;
 mod trx;
 mod waits;
 
+pub use events::{wsrep_deinit_event_service_v1, wsrep_init_event_service_v1};
+pub use membership::{
+    wsrep_deinit_membership_service_v1, wsrep_deinit_membership_service_v2, wsrep_init_membership_service_v1,
+    wsrep_init_membership_service_v2,
+};
 pub use parameters::{wsrep_deinit_config_service_v1, wsrep_init_config_service_v1};
 pub use services::{
     wsrep_deinit_allowlist_service_v1, wsrep_init_allowlist_service_v1, wsrep_node_isolation_mode_set_v1,

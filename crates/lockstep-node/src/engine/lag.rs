@@ -1,5 +1,6 @@
 //! How old, in time, is what the server has not finished yet.
 
+use super::{Effect, Engine};
 use lockstep_core::{Micros, Seqno};
 use std::collections::VecDeque;
 
@@ -34,6 +35,48 @@ impl LagMeter {
     pub(super) fn age(&self, finished: Seqno, wall: Micros) -> Option<f64> {
         let (_, placed) = self.stretches.iter().find(|(last, _)| *last > finished)?;
         Some(wall.saturating_sub(*placed) as f64 / 1e6)
+    }
+}
+
+/// How often it is told how far a member is from being Synced.
+const TELL_EVERY: Micros = 1_000_000;
+
+/// A member on its way to Synced.
+#[derive(Debug)]
+pub(super) struct CatchUp {
+    /// What had been finished when it began.
+    from: Seqno,
+    told_at: Micros,
+}
+
+impl CatchUp {
+    /// Where it stands now: in all, and done.
+    fn progress(&self, agreed: Seqno, finished: Seqno) -> (Seqno, Seqno) {
+        ((agreed - self.from).max(0), (finished - self.from).max(0))
+    }
+}
+
+impl Engine {
+    /// Tells how far this member has come, at the begin and from time to time; `synced`: for the last time.
+    pub(super) fn tell_progress(&mut self, synced: bool) {
+        let (agreed, finished) = (self.order.committed_state().seqno, self.finished());
+        let first = self.catching_up.is_none();
+        // A first view says where the database is.
+        if finished < 0 {
+            return;
+        }
+        let state = self.catching_up.get_or_insert(CatchUp { from: finished, told_at: self.now });
+        if !first && !synced && self.now < state.told_at + TELL_EVERY {
+            return;
+        }
+        state.told_at = self.now;
+        let (total, done) = state.progress(agreed, finished);
+        if synced {
+            self.catching_up = None;
+        }
+        if total > 0 {
+            self.effects.push(Effect::Progress { total, done: done.min(total) });
+        }
     }
 }
 

@@ -82,6 +82,8 @@ pub(crate) enum Effect {
     Left,
     /// A line.
     Log(Level, String),
+    /// So many seqnos of so many are done before this member is Synced.
+    Progress { total: Seqno, done: Seqno },
     /// A causal read may go on when this seqno has finished (`None`: no majority).
     Causal { id: u64, seqno: Option<Seqno> },
 }
@@ -113,6 +115,7 @@ pub(crate) struct Engine {
     not_allowed_since: Option<Micros>,
     /// Not before this it is said again that others do not let this member in.
     told_not_listed: Micros,
+    catching_up: Option<lag::CatchUp>,
     /// Users' and donations' reasons to be Desynced.
     desyncs: u32,
     /// Behind by more than `apply.lag_limit`, and not caught up since.
@@ -187,6 +190,7 @@ impl Engine {
             minority: Vec::new(),
             not_allowed_since: None,
             told_not_listed: 0,
+            catching_up: None,
             desyncs: 0,
             lagging: false,
             donations: Vec::new(),

@@ -335,7 +335,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn view_without_quorum(&self) -> ViewInfo {
+    pub(crate) fn view_without_quorum(&self) -> ViewInfo {
         let mut members = vec![self.own_view_member()];
         let last = self.feed.view();
         members.extend(last.members.iter().filter(|m| self.responds(&m.id)).cloned());
@@ -434,8 +434,11 @@ impl Engine {
             && self.finished() + SYNCED_WITHIN >= self.feed.delivered();
         if caught_up && self.desyncs == 0 && self.donations.is_empty() {
             self.lagging = false;
+            self.tell_progress(true);
             self.phase = Phase::Running { primary: true, synced: true };
             self.deliver(Delivery::Synced);
+        } else {
+            self.tell_progress(false);
         }
     }
 

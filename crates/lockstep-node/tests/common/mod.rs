@@ -63,6 +63,7 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
         logger: Arc::new(move |level, text| eprintln!("{own} {level:?}: {text}")),
         front_end_stats: None,
         allowed: None,
+        progress: None,
     }
 }
 
