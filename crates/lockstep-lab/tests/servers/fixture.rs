@@ -35,7 +35,7 @@ pub(crate) fn kind() -> Kind {
 }
 
 /// A product of the release build.
-fn built(name: &str) -> PathBuf {
+pub(crate) fn built(name: &str) -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
     target.join("release").join(name)

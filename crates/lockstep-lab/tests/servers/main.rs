@@ -17,5 +17,6 @@ mod rejoin;
 mod restart;
 mod special;
 mod stress;
+mod tls;
 mod tools;
 mod versions;
