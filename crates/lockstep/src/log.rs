@@ -9,15 +9,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use lockstep_node::core::codec::Reader;
 use lockstep_node::core::members::{Membership, View};
-use lockstep_node::core::state::State;
+use lockstep_node::core::state::{State, TrimMark};
 use lockstep_node::core::types::{Entry, EntryKind, MemberId};
 use lockstep_node::core::writeset::WriteSet;
-use lockstep_node::log::{LogView, OpenError, Replay};
+use lockstep_node::log::{LogView, OpenError, RealDisk, Record, Replay};
 use serde::Serialize;
 
 use crate::fetch::USUAL_DATADIR;
 use crate::status::bytes;
 use crate::up;
+use crate::verdicts::{Judge, Judged, Verdict};
 
 /// Options of `lockstep log`.
 #[derive(Args, Debug)]
@@ -49,6 +50,8 @@ struct Line {
     origin: Option<String>,
     size: usize,
     keys: Option<usize>,
+    /// What certification says of it, if it is certified.
+    verdict: Option<Verdict>,
     tables: Vec<TableLine>,
     /// Seconds since the leader placed it.
     age: f64,
@@ -65,6 +68,17 @@ struct TableLine {
     deleted: u64,
     /// Events whose rows could not be counted: there are more rows than said.
     uncounted: u64,
+}
+
+impl Line {
+    /// Says what certification made of it. Statements in total order always pass.
+    fn judge(&mut self, judged: Option<Judged>) {
+        let Some(Judged { verdict, why }) = judged else { return };
+        self.verdict = Some(verdict);
+        if !why.is_empty() {
+            self.note = if self.note.is_empty() { why } else { format!("{why}; {}", self.note) };
+        }
+    }
 }
 
 impl std::fmt::Display for TableLine {
@@ -110,27 +124,57 @@ pub(crate) fn run(args: &LogArgs) -> Result<(), String> {
     let view = LogView::open(&dir).map_err(|e| explain(&e))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let keep = if args.all { usize::MAX } else { args.count };
+    let lines = read(&view, keep, now)?;
+    print(&lines, args.json)
+}
+
+/// The last `keep` entries.
+fn read(view: &LogView<RealDisk>, keep: usize, now: Duration) -> Result<VecDeque<Line>, String> {
+    // Marks tell verdicts of what lies before them, so they are read first.
+    let mut marks = Vec::new();
+    let mut visit = |replay| {
+        if let Replay::Record(record) = replay
+            && let entry = decode(&record)?
+            && entry.kind == EntryKind::Trim
+            && let Ok(mark) = TrimMark::from_payload(entry.payload)
+        {
+            marks.push(mark);
+        }
+        Ok(())
+    };
+    view.visit(&mut visit).map_err(|e| explain(&e))?;
+    let from = view.last_index().saturating_sub(keep as u64);
     let mut names = Names::default();
-    let mut lines: VecDeque<Line> = VecDeque::new();
-    view.visit(&mut |replay| {
+    let mut judge: Option<Judge> = None;
+    let mut lines = VecDeque::new();
+    let mut visit = |replay| {
         match replay {
             Replay::Base { base, .. } => {
                 let state = State::from_bytes(base).map_err(|e| format!("a segment's state {e}"))?;
                 names.learn(&state.membership);
+                judge.get_or_insert_with(|| Judge::new(&state, std::mem::take(&mut marks)));
             }
             Replay::Record(record) => {
-                let entry = Entry::decode_body(record.index, record.term, record.body)
-                    .map_err(|e| format!("entry {} {e}", record.index))?;
-                lines.push_back(describe(&entry, &mut names, now));
-                if lines.len() > keep {
-                    lines.pop_front();
+                let entry = decode(&record)?;
+                let judged = judge.as_mut().and_then(|judge| judge.take(&entry));
+                if entry.index > from {
+                    let mut line = describe(&entry, &mut names, now);
+                    line.judge(judged);
+                    lines.push_back(line);
+                } else if entry.kind == EntryKind::Membership {
+                    describe(&entry, &mut names, now);
                 }
             }
         }
         Ok(())
-    })
-    .map_err(|e| explain(&e))?;
-    print(&lines, args.json)
+    };
+    view.visit(&mut visit).map_err(|e| explain(&e))?;
+    Ok(lines)
+}
+
+fn decode(record: &Record) -> Result<Entry, String> {
+    Entry::decode_body(record.index, record.term, record.body.clone())
+        .map_err(|e| format!("entry {} {e}", record.index))
 }
 
 /// The first folder with a log of those where one usually is.
@@ -196,8 +240,8 @@ fn print(lines: &VecDeque<Line>, json: bool) -> Result<(), String> {
     if !json {
         let _ = writeln!(
             out,
-            "{:>10} {:>10} {:>5}  {:<10} {:<12} {:>10} {:>6} {:>9}  what",
-            "seqno", "index", "term", "kind", "origin", "size", "keys", "age"
+            "{:>10} {:>10} {:>5}  {:<10} {:<8} {:<12} {:>10} {:>6} {:>9}  what",
+            "seqno", "index", "term", "kind", "verdict", "origin", "size", "keys", "age"
         );
     }
     for line in lines {
@@ -207,11 +251,12 @@ fn print(lines: &VecDeque<Line>, json: bool) -> Result<(), String> {
         } else {
             writeln!(
                 out,
-                "{:>10} {:>10} {:>5}  {:<10} {:<12} {:>10} {:>6} {:>9}  {}",
+                "{:>10} {:>10} {:>5}  {:<10} {:<8} {:<12} {:>10} {:>6} {:>9}  {}",
                 line.seqno.map_or_else(|| "-".into(), |s| s.to_string()),
                 line.index,
                 line.term,
                 line.kind,
+                line.verdict.map_or("-", Verdict::text),
                 line.origin.as_deref().unwrap_or("-"),
                 bytes(line.size as u64),
                 line.keys.map_or_else(|| "-".into(), |k| k.to_string()),
@@ -255,6 +300,7 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
         origin: names.of(entry.proposal.member),
         size: entry.payload.len(),
         keys: None,
+        verdict: None,
         tables: Vec::new(),
         age: now.saturating_sub(Duration::from_micros(entry.time)).as_secs_f64(),
         note: String::new(),

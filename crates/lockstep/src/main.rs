@@ -10,6 +10,7 @@ mod progress;
 mod status;
 mod survey;
 mod up;
+mod verdicts;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

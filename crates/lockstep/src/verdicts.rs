@@ -1,0 +1,215 @@
+//! What certification says of the write-sets in a log: the same code over the same entries, so the same verdicts as on
+//! every member, as far back as the log tells enough.
+
+use lockstep_node::core::certify::{Certifier, CertifyError, Failure, Outcome};
+use lockstep_node::core::state::{State, TrimMark};
+use lockstep_node::core::types::{Entry, EntryKind, Seqno};
+use lockstep_node::core::writeset::WriteSet;
+use serde::Serialize;
+
+/// What became of a write-set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    /// It commits on every member.
+    Passed,
+    /// It is rolled back on every member.
+    Failed,
+    /// The log begins too late to tell.
+    Unknown,
+}
+
+impl Verdict {
+    /// As `lockstep log` prints it.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Verdict::Passed => "passed",
+            Verdict::Failed => "FAILED",
+            Verdict::Unknown => "?",
+        }
+    }
+}
+
+/// A verdict with its reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Judged {
+    pub(crate) verdict: Verdict,
+    /// Empty where there is nothing to say.
+    pub(crate) why: String,
+}
+
+impl Judged {
+    fn unknown(why: &str) -> Judged {
+        Judged { verdict: Verdict::Unknown, why: why.to_owned() }
+    }
+}
+
+/// Judges the entries of a log, in order.
+///
+/// Where an entry cannot be judged, nothing is known of its keys. What comes after it is judged from there, as if the
+/// log began behind it: what had not seen it is unknown, too, unless it meets a conflict that is there or a trim mark
+/// tells of it; so no verdict is a guess.
+pub(crate) struct Judge {
+    /// The log's trim marks, which carry verdicts.
+    marks: Vec<TrimMark>,
+    /// What a certifier is made from.
+    state: State,
+    certifier: Certifier,
+    /// The log is not what it should be: nothing is judged any more.
+    broken: Option<String>,
+}
+
+impl Judge {
+    /// `base` is the state before the first entry, `marks` all trim marks after it.
+    pub(crate) fn new(base: &State, marks: Vec<TrimMark>) -> Judge {
+        let mut judge = Judge { marks, state: base.clone(), certifier: Certifier::new(base), broken: None };
+        judge.restart(base.seqno);
+        judge
+    }
+
+    fn restart(&mut self, after: Seqno) {
+        self.state.seqno = after;
+        self.certifier = Certifier::new(&self.state);
+        for mark in &self.marks {
+            self.certifier.learn(mark);
+        }
+    }
+
+    /// Takes the next entry; its verdict, if it is one that gets one.
+    pub(crate) fn take(&mut self, entry: &Entry) -> Option<Judged> {
+        let judged = matches!(entry.kind, EntryKind::WriteSet | EntryKind::TotalOrder);
+        if let Some(broken) = &self.broken {
+            return judged.then(|| Judged::unknown(broken));
+        }
+        let outcome = match entry.kind {
+            EntryKind::WriteSet | EntryKind::TotalOrder => match WriteSet::parse(&entry.payload) {
+                Ok(set) => self.certifier.certify(entry.seqno, entry.kind, &set),
+                Err(_) => self.certifier.void(entry.seqno),
+            },
+            EntryKind::View => self.certifier.barrier(entry.seqno),
+            EntryKind::Trim => {
+                let trimmed = TrimMark::from_payload(entry.payload.clone()).map(|mark| {
+                    self.state.trim = self.state.trim.max(mark.trim);
+                    self.state.verdicts_to = self.state.verdicts_to.max(mark.verdicts_to);
+                    self.certifier.trim(&mark)
+                });
+                match trimmed {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => self.broken = Some(error.to_string()),
+                    Err(error) => self.broken = Some(format!("entry {}: {error}", entry.index)),
+                }
+                return None;
+            }
+            _ => return None,
+        };
+        match outcome {
+            Ok(outcome) => judged.then(|| tell(&outcome)),
+            Err(CertifyError::Unknown { .. }) => {
+                self.restart(entry.seqno);
+                Some(Judged::unknown("the log begins too late to tell whether it passed"))
+            }
+            Err(error) => {
+                let broken = self.broken.insert(error.to_string());
+                judged.then(|| Judged::unknown(broken))
+            }
+        }
+    }
+}
+
+fn tell(outcome: &Outcome) -> Judged {
+    let verdict = if outcome.pass { Verdict::Passed } else { Verdict::Failed };
+    let why = match (outcome.failure, outcome.conflict) {
+        (None, _) => String::new(),
+        (Some(Failure::Conflict), Some(seqno)) => format!("conflicts with seqno {seqno}, which came first"),
+        (Some(failure), _) => failure.to_string(),
+    };
+    Judged { verdict, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_node::core::members::Membership;
+    use lockstep_node::core::types::{ProposalId, Uuid};
+    use lockstep_node::core::writeset::{KeyType, Meta, WriteSetBuilder, flags};
+
+    fn base(seqno: Seqno) -> State {
+        State::genesis(Uuid([9; 16]), seqno, Membership::default())
+    }
+
+    /// A write of one row by a member that had seen this much.
+    fn write(seqno: Seqno, source: u8, last_seen: Seqno, row: &[u8]) -> Entry {
+        let mut builder = WriteSetBuilder::new();
+        builder.append_key(&[b"d", b"t", row], KeyType::Exclusive).unwrap();
+        let meta = Meta {
+            source: Uuid([source; 16]),
+            last_seen,
+            flags: flags::TRX_START | flags::TRX_END,
+            ..Meta::default()
+        };
+        Entry { payload: builder.finish(&meta), ..entry(EntryKind::WriteSet, seqno) }
+    }
+
+    fn entry(kind: EntryKind, seqno: Seqno) -> Entry {
+        let (index, proposal) = (seqno as u64, ProposalId::default());
+        Entry { index, term: 1, kind, seqno, proposal, time: 0, payload: Default::default() }
+    }
+
+    fn trim(seqno: Seqno, mark: &TrimMark) -> Entry {
+        Entry { payload: mark.to_payload(), ..entry(EntryKind::Trim, seqno) }
+    }
+
+    fn verdicts(judge: &mut Judge, entries: &[Entry]) -> Vec<Verdict> {
+        entries.iter().filter_map(|e| judge.take(e)).map(|j| j.verdict).collect()
+    }
+
+    #[test]
+    fn the_loser_of_a_conflict_is_told_from_the_winner() {
+        let mut judge = Judge::new(&base(10), Vec::new());
+        assert_eq!(judge.take(&write(11, 1, 10, b"x")).unwrap().verdict, Verdict::Passed);
+        let loser = judge.take(&write(12, 2, 10, b"x")).unwrap();
+        assert_eq!(
+            (loser.verdict, loser.why.as_str()),
+            (Verdict::Failed, "conflicts with seqno 11, which came first")
+        );
+        // It left no keys behind.
+        assert_eq!(verdicts(&mut judge, &[write(13, 3, 11, b"x")]), [Verdict::Passed]);
+    }
+
+    #[test]
+    fn what_the_log_does_not_reach_is_unknown_and_what_follows_is_no_guess() {
+        use Verdict::*;
+        let mut judge = Judge::new(&State { trim: 5, verdicts_to: 5, ..base(10) }, Vec::new());
+        let log = [
+            write(11, 1, 8, b"x"),  // had not seen 9 and 10, which are not here
+            write(12, 2, 10, b"x"), // fails if 11 passed
+            write(13, 3, 12, b"x"),
+            write(14, 4, 12, b"x"), // fails certainly
+            write(15, 5, 14, b"y"),
+        ];
+        assert_eq!(verdicts(&mut judge, &log), [Unknown, Unknown, Passed, Failed, Passed]);
+    }
+
+    #[test]
+    fn a_trim_mark_tells_of_what_the_log_does_not_reach() {
+        use Verdict::*;
+        let mark = TrimMark { trim: 10, verdicts_to: 12, failed: vec![12] };
+        let mut judge = Judge::new(&State { trim: 5, verdicts_to: 5, ..base(10) }, vec![mark.clone()]);
+        let log = [
+            write(11, 1, 8, b"x"),
+            write(12, 2, 8, b"y"),
+            trim(12, &mark),
+            write(13, 3, 10, b"x"),
+            write(14, 3, 9, b"z"),
+        ];
+        assert_eq!(verdicts(&mut judge, &log), [Passed, Failed, Failed, Failed]);
+    }
+
+    #[test]
+    fn a_log_that_contradicts_itself_is_not_judged_on() {
+        let mut judge = Judge::new(&base(10), Vec::new());
+        let wrong = TrimMark { trim: 11, verdicts_to: 11, failed: vec![11] };
+        let log = [write(11, 1, 10, b"x"), trim(11, &wrong), write(12, 1, 11, b"x")];
+        assert_eq!(verdicts(&mut judge, &log), [Verdict::Passed, Verdict::Unknown]);
+    }
+}
