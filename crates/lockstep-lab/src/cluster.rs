@@ -206,6 +206,7 @@ impl Cluster {
                 sst_method: spec.sst_method,
                 sst_auth: Some("root:".into()),
                 appliers: spec.appliers,
+                incremental_port: true,
                 provider_options: spec.provider_options.clone(),
             });
             bench.fresh_data(&config)?;

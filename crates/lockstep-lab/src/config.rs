@@ -45,6 +45,8 @@ pub struct Wsrep {
     pub sst_auth: Option<String>,
     /// `wsrep_slave_threads`.
     pub appliers: u32,
+    /// Whether the member is told which port incremental transfers take: Galera's library has one of its own for them.
+    pub incremental_port: bool,
     /// Further `wsrep_provider_options`.
     pub provider_options: Vec<(String, String)>,
 }
@@ -146,10 +148,13 @@ impl ServerConfig {
 
 fn render_wsrep(wsrep: &Wsrep, name: &str, out: &mut String) -> std::fmt::Result {
     let address = wsrep.peer_address();
-    let mut options = vec![
-        ("gmcast.listen_addr".to_owned(), format!("tcp://{}", host_port(&wsrep.listen, wsrep.peer_port))),
-        ("ist.recv_addr".to_owned(), host_port(&wsrep.host, wsrep.peer_port + 1)),
-    ];
+    let mut options = vec![(
+        "gmcast.listen_addr".to_owned(),
+        format!("tcp://{}", host_port(&wsrep.listen, wsrep.peer_port)),
+    )];
+    if wsrep.incremental_port {
+        options.push(("ist.recv_addr".to_owned(), host_port(&wsrep.host, wsrep.peer_port + 1)));
+    }
     options.extend(wsrep.provider_options.iter().cloned());
     let options: Vec<String> = options.iter().map(|(k, v)| format!("{k}={v}")).collect();
 
@@ -192,6 +197,7 @@ mod tests {
             sst_method: SstMethod::Mariabackup,
             sst_auth: None,
             appliers: 4,
+            incremental_port: true,
             provider_options: vec![("gcache.size".into(), "64M".into())],
         });
         let text = config.render();

@@ -92,10 +92,10 @@ impl fmt::Display for LabError {
             LabError::Io { what, source } => write!(f, "cannot {what}: {source}"),
             LabError::Command { command, output } => write!(f, "`{command}` failed; it said:\n{output}"),
             LabError::Exited { server, status, log } => {
-                write!(f, "server {server} ended ({status}); its error log ends:\n{log}")
+                write!(f, "server {server} ended ({status}); its error log says:\n{log}")
             }
             LabError::Timeout { server, what, log } => {
-                write!(f, "server {server}: {what}; its error log ends:\n{log}")
+                write!(f, "server {server}: {what}; its error log says:\n{log}")
             }
             LabError::Sql { code, state, message, statement } => {
                 write!(f, "ERROR {code} ({state}): {message} [{statement}]")

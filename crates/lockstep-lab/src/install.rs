@@ -158,3 +158,56 @@ pub(crate) fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
+
+/// What an error log says of its last start, in at most `count` lines: errors and warnings and the last few lines, without
+/// the blocks that views are printed as.
+pub(crate) fn telling_lines(text: &str, count: usize) -> String {
+    const LAST: usize = 8;
+    let all: Vec<&str> = text.lines().collect();
+    let start = all.iter().rposition(|line| line.contains(" as process ")).unwrap_or(0);
+    let mut in_view = false;
+    let mut lines = Vec::new();
+    for line in &all[start..] {
+        let rule = line.trim_end().ends_with("================");
+        in_view = match (rule, in_view) {
+            (true, inside) => !inside,
+            // A block's lines have no date.
+            (false, inside) => inside && !line.starts_with("20"),
+        };
+        if !rule && !in_view {
+            lines.push(*line);
+        }
+    }
+    let last = lines.len().saturating_sub(LAST);
+    let tells = |line: &str| ["[ERROR]", "[Warning]", "ERROR"].iter().any(|word| line.contains(word));
+    let telling: Vec<&str> = lines
+        .iter()
+        .enumerate()
+        .filter(|(at, line)| *at >= last || tells(line))
+        .map(|(_, line)| *line)
+        .collect();
+    telling[telling.len().saturating_sub(count)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_failed_start_says_is_found_in_the_log() {
+        let mut log = String::from(
+            "2026-01-01 [ERROR] of the start before\n2026-01-02 [Note] Starting MariaDB as process 5\n",
+        );
+        log.push_str("2026-01-02 [ERROR] WSREP: wrong\n2026-01-02 [Note] WSREP: ================\nView:\n  id: x\n  members(1):\n");
+        log.push_str("=================================================\n");
+        for n in 0..30 {
+            log.push_str(&format!("2026-01-02 [Note] line {n}\n"));
+        }
+        let told = telling_lines(&log, 25);
+        let lines: Vec<&str> = told.lines().collect();
+        assert_eq!(lines.len(), 9, "{told}");
+        assert_eq!((lines[0], lines[8]), ("2026-01-02 [ERROR] WSREP: wrong", "2026-01-02 [Note] line 29"));
+        assert_eq!(telling_lines("one\n2026 view ================\nView:\n id: x\n", 5), "one");
+        assert_eq!(telling_lines(&"2026 [ERROR] x\n".repeat(100), 5).lines().count(), 5);
+    }
+}

@@ -48,6 +48,24 @@ impl Session {
         line.contains(marker).then_some(Session { pid, child: None, ended: None })
     }
 
+    /// The server that works in this data directory, whoever started it: servers go there at their start.
+    pub(crate) fn find_in(datadir: &Path) -> Option<Session> {
+        let datadir = datadir.canonicalize().ok()?;
+        let works_here = |pid: &i32| -> Option<bool> {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+            let is_server = matches!(name.trim_end(), "mariadbd" | "mysqld");
+            if !is_server || std::fs::read_link(format!("/proc/{pid}/cwd")).ok()? != datadir {
+                return None;
+            }
+            // A recovery run of that server's is not it.
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            Some(!String::from_utf8_lossy(&line).replace('_', "-").contains("--wsrep-recover"))
+        };
+        let mut pids: Vec<i32> = processes().filter(|pid| works_here(pid) == Some(true)).collect();
+        pids.sort_unstable();
+        Some(Session { pid: *pids.first()?, child: None, ended: None })
+    }
+
     pub(crate) fn pid(&self) -> i32 {
         self.pid
     }
@@ -103,6 +121,10 @@ impl Session {
     pub(crate) fn kill(&mut self) {
         for pid in members(self.pid) {
             let _ = send(pid, libc::SIGKILL);
+        }
+        // One that was started by hand leads no session of its own.
+        if self.ended().is_none() {
+            let _ = send(self.pid, libc::SIGKILL);
         }
         self.wait(Duration::from_secs(20));
         // What was born while we counted.
@@ -184,14 +206,14 @@ fn state_of(pid: i32) -> Option<ProcessState> {
     Some(ProcessState { state, session, cpu: ticks(user + system) })
 }
 
+fn processes() -> impl Iterator<Item = i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
+}
+
 /// The processes of the session that `leader` leads or led.
 fn members(leader: i32) -> Vec<i32> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
-        .filter(|pid| state_of(*pid).is_some_and(|s| s.session == leader && s.state != 'Z'))
-        .collect()
+    processes().filter(|pid| state_of(*pid).is_some_and(|s| s.session == leader && s.state != 'Z')).collect()
 }
 
 #[cfg(test)]
@@ -205,6 +227,29 @@ mod tests {
         assert!(Command::new("sh").args(["-c", burn]).status().unwrap().success());
         assert!(machine_cpu_time().unwrap() > machine);
         assert!(children_cpu_time().unwrap() > children + Duration::from_millis(10));
+    }
+
+    #[test]
+    fn a_server_that_somebody_started_is_found_by_its_folder() {
+        let dir = std::env::temp_dir().join(format!("lockstep-by-hand-{}", std::process::id()));
+        let datadir = dir.join("n1");
+        std::fs::create_dir_all(&datadir).unwrap();
+        let program = dir.join("mariadbd");
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        assert!(Session::find_in(&datadir).is_none());
+        let mut by_hand = Command::new(&program).arg("1000").current_dir(&datadir).spawn().unwrap();
+        let other = Command::new("/bin/sleep").arg("1000").current_dir(&datadir).spawn().unwrap();
+        let mut session = Session::find_in(&datadir).expect("the server is not found");
+        assert_eq!(session.pid(), by_hand.id() as i32);
+        assert!(Session::find_in(&dir).is_none());
+        let kill = std::thread::spawn(move || session.kill());
+        assert!(by_hand.wait().unwrap().code().is_none(), "killed");
+        kill.join().unwrap();
+        for mut process in [other] {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::client::Client;
 use crate::config::ServerConfig;
 use crate::error::{LabError, Result};
-use crate::install::{Installation, last_lines, run_to_end};
+use crate::install::{Installation, last_lines, run_to_end, telling_lines};
 use crate::process::{Session, Usage};
 
 /// How long a session of the lab waits for an answer: longer than anything that works takes, short enough that a
@@ -28,21 +28,30 @@ pub struct Server {
     pub config: ServerConfig,
     install: Installation,
     session: Option<Session>,
+    by_hand: bool,
 }
 
 impl Server {
-    /// A server that does not run yet, or, if a process was left running with this configuration, that one.
+    /// A server that does not run yet, or, if a process was left running with this configuration, that one; so also
+    /// one that somebody else has started on its data directory.
     pub fn new(config: ServerConfig, install: &Installation) -> Server {
         let marker = config.file("cnf").display().to_string();
         let session = std::fs::read_to_string(config.file("pid"))
             .ok()
             .and_then(|pid| Session::find(pid.trim().parse().ok()?, &marker));
-        Server { config, install: install.clone(), session }
+        let found = session.is_none().then(|| Session::find_in(&config.datadir())).flatten();
+        let by_hand = found.is_some();
+        Server { config, install: install.clone(), session: session.or(found), by_hand }
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
         &self.config.name
+    }
+
+    /// Whether it was found running without having been started by a value of this type.
+    pub fn was_started_by_hand(&self) -> bool {
+        self.by_hand && self.session.is_some()
     }
 
     /// The process number, while it runs.
@@ -112,6 +121,7 @@ impl Server {
         let path = self.config.file("pid");
         std::fs::write(&path, session.pid().to_string()).map_err(LabError::path("write", &path))?;
         self.session = Some(session);
+        self.by_hand = false;
         Ok(())
     }
 
@@ -298,6 +308,11 @@ impl Server {
         let mut text = String::from_utf8_lossy(&read("out")).into_owned();
         text.push_str(&String::from_utf8_lossy(&read("err")));
         text
+    }
+
+    /// What the error log says of why the last start went wrong, in at most `lines` lines.
+    pub fn complaints(&self, lines: usize) -> String {
+        telling_lines(&self.log(), lines)
     }
 
     /// The last `lines` of the error log.

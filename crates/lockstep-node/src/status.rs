@@ -79,6 +79,8 @@ pub struct OwnStatus {
     pub queued_bytes: usize,
     /// Why it cannot go on, if it cannot.
     pub failure: Option<String>,
+    /// Without a primary component: for whom or what it waits.
+    pub waits_for: Option<String>,
     /// This library's version.
     pub version: String,
 }
@@ -133,6 +135,8 @@ pub struct LogStatus {
     pub first_seqno: i64,
     /// The last one.
     pub last: u64,
+    /// The last seqno in it, agreed on or not; −1 where it has none.
+    pub last_seqno: i64,
     /// What has been agreed on.
     pub committed: u64,
     /// What is on this member's disk.
@@ -212,6 +216,7 @@ impl Engine {
                 queued: around.queued,
                 queued_bytes: around.queued_bytes,
                 failure: self.failure(),
+                waits_for: self.waits_for(),
                 version: env!("CARGO_PKG_VERSION").into(),
             },
             members,
@@ -219,6 +224,10 @@ impl Engine {
                 first: self.order.first_index(),
                 first_seqno: self.order.segment_bases().next().map_or(-1, |base| base.seqno + 1),
                 last: self.order.last_index(),
+                last_seqno: match self.order.last_index() {
+                    0 => -1,
+                    _ => self.order.tail_state().seqno,
+                },
                 committed: self.order.commit(),
                 persisted: self.order.persisted(),
                 seqno: committed.seqno,
@@ -314,9 +323,10 @@ impl Engine {
                 zone: member.zone,
                 address: member.address.clone(),
                 gone_seconds: silent_since
-                    .or_else(|| self.gone_since(&member.id))
+                    .or_else(|| self.unseen_since(&member.id))
                     .map(|since| seconds(self.now.saturating_sub(since))),
-                seqno: health.and_then(|h| known(h.delivered)),
+                // Nothing is handed out before the database's place in the log is known.
+                seqno: health.filter(|h| h.has_state).and_then(|h| known(h.delivered)),
                 persisted,
                 applied,
                 lag_trx,

@@ -297,7 +297,11 @@ impl Provider {
         }
         let parsed = lockstep_node::net::ClusterAddress::parse(url, lockstep_node::DEFAULT_PORT)
             .map_err(|error| error.to_string())?;
-        let bootstrap = bootstrap || parsed.peers.is_empty();
+        let wanted = bootstrap || parsed.peers.is_empty();
+        let bootstrap = founds(wanted, parsed.peers.is_empty(), self.been_connected.load(Ordering::SeqCst));
+        if bootstrap != wanted {
+            self.log.info("the wish for a new cluster is left from an earlier wsrep_cluster_address: joins");
+        }
         for (name, value) in &parsed.options {
             self.log.warn(format!(
                 "wsrep_cluster_address: option {name}={value} is not taken from there: write it into wsrep_provider_options"
@@ -335,7 +339,8 @@ impl Provider {
             peers: parsed.peers.iter().map(ToString::to_string).collect(),
             bootstrap,
             position,
-            by_donor: server_keeps_gtids(),
+            // A process that was a member before has the domain, and no method but mysqldump serves one that runs.
+            by_donor: server_keeps_gtids() && !self.been_connected.load(Ordering::SeqCst),
             timeout,
         };
         let result = self.start_node().and_then(|node| {
@@ -403,11 +408,11 @@ impl Provider {
         let (changes, tuning, notes) = match self.settings.set(text) {
             Ok(changed) => changed,
             Err(error @ OptionError::Unknown { .. }) => {
-                self.log.warn(error.to_string());
+                self.log.warn(format!("wsrep_provider_options stay as they are: {error}"));
                 return Status::WARNING;
             }
             Err(error) => {
-                self.log.error(error.to_string());
+                self.log.error(format!("wsrep_provider_options stay as they are: {error}"));
                 return Status::NODE_FAIL;
             }
         };
@@ -442,6 +447,13 @@ impl Provider {
     }
 }
 
+/// Whether a connection founds a cluster. The server keeps the wish, once an empty address or `--wsrep-new-cluster` has
+/// made it, until a connection succeeds: after an empty address was refused, every later one comes with it. An address
+/// that names members, given to a process that was a member before, means those.
+fn founds(wanted: bool, nobody_named: bool, was_member: bool) -> bool {
+    wanted && (nobody_named || !was_member)
+}
+
 /// `grastate.dat` after a clean stop; but where the server's own recovery was asked, its word counts, if the file says
 /// that the data are whole: a file that was synced may be ahead of a database whose last commits were not.
 fn start_from(saved: Gtid, recovered: Gtid) -> Gtid {
@@ -463,6 +475,14 @@ mod tests {
         {
             assert_eq!(with_brackets(given.into()), taken);
         }
+    }
+
+    #[test]
+    fn a_wish_that_was_left_over_founds_nothing() {
+        assert!(founds(true, true, true) && founds(true, true, false), "an empty address");
+        assert!(founds(true, false, false), "--wsrep-new-cluster with a list");
+        assert!(!founds(true, false, true), "left over");
+        assert!(!founds(false, false, false));
     }
 
     #[test]

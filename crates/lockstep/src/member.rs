@@ -66,7 +66,7 @@ pub(crate) fn wait(server: &mut Server, step: &Step, ran: bool) -> Result<(), St
         }
         let name = server.name().to_owned();
         if let Some(status) = server.ended() {
-            return Err(LabError::Exited { server: name, status, log: server.log_tail(40) }.to_string());
+            return Err(LabError::Exited { server: name, status, log: server.complaints(25) }.to_string());
         }
         let waited = began.elapsed();
         if waited > PATIENCE && !matches!(health, Health::Silent(_)) && said != health.text() {
@@ -83,7 +83,7 @@ pub(crate) fn wait(server: &mut Server, step: &Step, ran: bool) -> Result<(), St
         }
         if waited > READY {
             let what = format!("is not a synced member after {} s: {}", READY.as_secs(), health.text());
-            return Err(LabError::Timeout { server: name, what, log: server.log_tail(40) }.to_string());
+            return Err(LabError::Timeout { server: name, what, log: server.complaints(25) }.to_string());
         }
         std::thread::sleep(Duration::from_millis(50));
     }

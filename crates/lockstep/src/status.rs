@@ -87,6 +87,9 @@ pub(crate) fn table(survey: &Survey) -> String {
     if let Some(failure) = &own.failure {
         let _ = writeln!(out, "{} cannot go on: {failure}", own.name);
     }
+    if let Some(what) = &own.waits_for {
+        let _ = writeln!(out, "{} waits: {what}", own.name);
+    }
     let head = ["member", "role", "state", "zone", "seqno", "applied", "lag", "persisted", "rtt", "address"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(status.members.iter().map(|m| row(m, m.id == own.id)));
@@ -94,7 +97,7 @@ pub(crate) fn table(survey: &Survey) -> String {
     let log = &status.log;
     let _ = write!(
         out,
-        "{} {} for {}, {} waiting, {} queued; its log: {} in {} {}, entries {} to {}, {} agreed on",
+        "{} {} for {}, {} waiting, {} queued; its log: {} in {} {}, entries {} to {} (seqno {}), {} agreed on",
         own.name,
         own.state,
         duration(own.state_seconds),
@@ -105,6 +108,7 @@ pub(crate) fn table(survey: &Survey) -> String {
         if log.segments == 1 { "file" } else { "files" },
         log.first,
         log.last,
+        log.last_seqno,
         log.committed,
     );
     for note in notes {
@@ -207,6 +211,13 @@ mod tests {
         survey.status.cluster.primary = false;
         survey.status.cluster.voters_connected = 1;
         assert!(table(&survey).contains("non-Primary: 1 of 3 voters connected, 2 needed"));
+    }
+
+    #[test]
+    fn whoever_waits_says_for_whom() {
+        let mut survey = sample();
+        survey.status.own.waits_for = Some("not connected: n3; a majority of the voters is needed".into());
+        assert!(table(&survey).contains("\nn1 waits: not connected: n3;"), "{}", table(&survey));
     }
 
     #[test]

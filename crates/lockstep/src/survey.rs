@@ -109,9 +109,12 @@ fn disagreement(best: &Status, other: &Status) -> Vec<String> {
     } else if best.cluster.primary && !other.cluster.primary {
         let age = duration(other.own.state_seconds);
         notes.push(format!("{name} says that it is outside: non-Primary, {} for {age}", other.own.state));
-    } else if best.cluster.primary && other.cluster.leader != best.cluster.leader {
+    } else if best.cluster.primary && other.cluster.primary && other.cluster.leader != best.cluster.leader {
         let leader = if other.cluster.leader.is_empty() { "nobody" } else { &other.cluster.leader };
         notes.push(format!("{name} says that {leader} leads (term {})", other.cluster.term));
+    }
+    if let Some(what) = &other.own.waits_for {
+        notes.push(format!("{name} waits: {what}"));
     }
     notes
 }
@@ -195,6 +198,13 @@ mod tests {
         assert_eq!(notes[0], "x cannot go on: disk gone");
         assert!(notes[1].starts_with("x has another history"), "{notes:?}");
         assert!(combine(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn each_that_waits_says_for_whom() {
+        let mut waiting = [outside("n1"), outside("n2")];
+        waiting[1].own.waits_for = Some("not connected: n3".into());
+        assert_eq!(combine(waiting.to_vec()).unwrap().notes, ["n2 waits: not connected: n3"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `lockstep up` and `lockstep down`: three servers on loopback as one cluster, to look at and to play with.
 //!
 //! They run as `mysql` in a folder of their own, never touching the machine's own server. What is running is found
-//! again by the `*.pid` files there, so that both commands can be given at any time and from anywhere.
+//! again by the `*.pid` files there, or, if somebody else has started it, by its data directory, so that both commands can be given at any time and from anywhere.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -116,6 +116,11 @@ fn also(servers: &[Server]) -> String {
     sockets.join(", ")
 }
 
+/// Said of a server that neither of these commands started.
+fn by_hand(server: &Server) -> &'static str {
+    if server.was_started_by_hand() { " (started by hand)" } else { "" }
+}
+
 /// Stops what runs, the last member first, so that the first is the one that knows the most.
 pub(crate) fn down(dir: &Path) -> Result<(), String> {
     let mut stopped = 0;
@@ -126,7 +131,7 @@ pub(crate) fn down(dir: &Path) -> Result<(), String> {
             continue;
         }
         need_root("down")?;
-        let step = Step::start(&format!("{}: stopping", server.name()));
+        let step = Step::start(&format!("{}: stopping{}", server.name(), by_hand(server)));
         server.stop().map_err(text)?;
         step.done("stopped");
         stopped += 1;
@@ -172,9 +177,19 @@ impl Ports {
 }
 
 fn servers(dir: &Path, install: &Installation, ports: &Ports) -> Vec<Server> {
+    configs(dir, ports).into_iter().map(|config| Server::new(config, install)).collect()
+}
+
+/// What a new cluster's servers are told.
+#[cfg(test)]
+pub(crate) fn usual_configs(dir: &Path) -> Vec<ServerConfig> {
+    configs(dir, &Ports::of(dir, None))
+}
+
+fn configs(dir: &Path, ports: &Ports) -> Vec<ServerConfig> {
     let host = "127.0.0.1";
     let peers: Vec<String> = ports.0.iter().map(|(_, port)| format!("{host}:{port}")).collect();
-    let mut servers = Vec::new();
+    let mut configs = Vec::new();
     for (i, (name, (sql_port, peer_port))) in NAMES.iter().zip(ports.0).enumerate() {
         let mut config = ServerConfig::new(name, dir, sql_port, i as u32 + 1);
         config.wsrep = Some(Wsrep {
@@ -188,11 +203,12 @@ fn servers(dir: &Path, install: &Installation, ports: &Ports) -> Vec<Server> {
             sst_method: SstMethod::Rsync,
             sst_auth: None,
             appliers: 4,
+            incremental_port: false,
             provider_options: Vec::new(),
         });
-        servers.push(Server::new(config, install));
+        configs.push(config);
     }
-    servers
+    configs
 }
 
 /// Folder, library, ports: everything that can be wrong before the first server starts.
@@ -238,7 +254,7 @@ fn start(dir: &Path, install: &Installation, servers: &mut [Server], ran: &[bool
     }
     for (server, ran) in servers.iter_mut().zip(ran) {
         if *ran && matches!(health(server), Health::Ready) {
-            say(&format!("{}: runs already, synced", server.name()));
+            say(&format!("{}: runs already{}, synced", server.name(), by_hand(server)));
             continue;
         }
         let what = if *ran { "runs already, waiting until it is synced" } else { "starting" };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockstep_lab::{Cluster, LabError, START_TIMEOUT, Server, SstMethod};
 
-use crate::fixture::{Test, eventually, same, session, shared};
+use crate::fixture::{Kind, Test, eventually, kind, same, session, shared};
 use crate::stress::{audit, bank_until, open_bank};
 
 /// A database that only this member has. A state transfer of the whole database takes it away, one from the log
@@ -70,6 +70,31 @@ fn a_stopped_member_rejoins_by_log() -> Test {
     cluster.wait_size(3)?;
     assert!(unmark(&cluster.servers[2])?, "the whole database was copied, though the log reaches back");
     same("sum", cluster.same_everywhere("SELECT SUM(v * w) FROM test.t")?.number()?, 140_400);
+    Ok(())
+}
+
+#[test]
+fn a_member_that_asked_for_a_new_cluster_comes_back_by_its_address() -> Test {
+    let mut cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(()); // there the wish sticks until the server is started again
+    }
+    let list = cluster.servers[2].client()?.value("SELECT @@wsrep_cluster_address")?;
+    let set = |cluster: &Cluster, address: &str| {
+        // The server closes the sessions of its clients, this one perhaps among them.
+        let _ = cluster.servers[2].query(&format!("SET GLOBAL wsrep_cluster_address = '{address}'"));
+    };
+    set(&cluster, "gcomm://");
+    others_see(&cluster, &[2])?;
+    assert!(cluster.servers[2].log().contains("may not be safe to bootstrap"), "it founded a cluster");
+    set(&cluster, &list);
+    cluster.wait_size(3)?;
+    session(&cluster, 2)?.query("CREATE TABLE t (id INT PRIMARY KEY)")?;
+    set(&cluster, "");
+    others_see(&cluster, &[2])?;
+    set(&cluster, &list);
+    cluster.wait_size(3)?;
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, 0);
     Ok(())
 }
 

@@ -215,6 +215,14 @@ impl Engine {
         Some(self.gone.get(id).map_or(self.primary_since.unwrap_or(self.now), |g| g.since))
     }
 
+    /// The same for people: one that never was connected has been gone for at least as long as this process runs.
+    pub(crate) fn unseen_since(&self, id: &MemberId) -> Option<Micros> {
+        if *id == self.me.id || self.peers.contains_key(id) {
+            return None;
+        }
+        Some(self.gone.get(id).map_or(0, |gone| gone.since))
+    }
+
     /// A peer that answers nothing for so long is out of the next view, connected or not.
     pub(crate) fn silent(&self, id: &MemberId) -> bool {
         self.order.last_heard(id).is_some_and(|at| self.too_long_ago(at))

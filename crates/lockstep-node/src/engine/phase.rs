@@ -279,10 +279,30 @@ impl Engine {
             .filter(|id| *id != self.me.id && !self.peers.contains_key(id))
             .map(|id| self.name_of(&id))
             .collect();
-        match missing.is_empty() {
-            true => "all voters are connected, an election is under way".into(),
-            false => format!("not connected: {}; a majority of the voters is needed", missing.join(", ")),
+        if !missing.is_empty() {
+            return format!("not connected: {}; a majority of the voters is needed", missing.join(", "));
         }
+        // The logs of the others may know of voters that came after this one's end.
+        let others: Vec<String> =
+            membership.voters().filter(|id| *id != self.me.id).map(|id| self.name_of(&id)).collect();
+        match others.is_empty() {
+            true => "an election is under way".into(),
+            false => format!(
+                "connected to {}, none leads yet: an election is under way, or they wait for others, as their own logs \
+                 and status say",
+                others.join(", ")
+            ),
+        }
+    }
+
+    /// For whom or what a member without a primary component waits.
+    pub(crate) fn waits_for(&self) -> Option<String> {
+        let waits = match self.phase {
+            Phase::Connecting { .. } => true,
+            Phase::NeedState { primary } | Phase::Running { primary, .. } => !primary,
+            _ => false,
+        };
+        waits.then(|| self.missing())
     }
 
     /// Whether too few voters are connected to elect anybody.

@@ -60,6 +60,20 @@ impl Cnf {
         let mut cnf = Cnf { version: version.to_owned(), ..Cnf::default() };
         for path in paths {
             let text = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+            if is_writable_for_all(path) {
+                cnf.files.push(path.clone());
+                let text =
+                    "is writable for everybody: the server ignores the whole file; chmod 0644".to_owned();
+                let (file, line) = (Some(path.clone()), Some(1));
+                cnf.findings.push(Finding {
+                    level: Level::Unwise,
+                    file,
+                    line,
+                    option: "(file)".into(),
+                    text,
+                });
+                continue;
+            }
             cnf.take(path, &text, 0);
         }
         Ok(cnf)
@@ -164,9 +178,7 @@ impl Cnf {
     }
 
     fn include(&mut self, file: &Arc<PathBuf>, line: usize, written: &str, path: &Path, depth: usize) {
-        use std::os::unix::fs::PermissionsExt;
-        let writable = |m: std::fs::Metadata| m.is_file() && m.permissions().mode() & 0o002 != 0;
-        if std::fs::metadata(path).is_ok_and(writable) {
+        if is_writable_for_all(path) {
             let why = format!("{} is writable for everybody: the server ignores it", path.display());
             return self.find(Level::Ignored, file, line, written, why);
         }
@@ -178,6 +190,12 @@ impl Cnf {
             }
         }
     }
+}
+
+/// Whether anybody may write what this file says: the server takes nothing from it then.
+fn is_writable_for_all(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o002 != 0)
 }
 
 /// Where a comment begins, the line ends: `#` outside of quotes.
@@ -296,6 +314,19 @@ mod tests {
         assert_eq!(cnf.get("wsrep_slave_threads").map(Setting::text), Some("8"));
         assert_eq!(cnf.findings.len(), 1);
         assert!(cnf.findings[0].text.starts_with("/nonexistent.cnf cannot be read"));
+    }
+
+    #[test]
+    fn a_file_that_everybody_can_write_is_not_read() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("lockstep-check-open-{}.cnf", std::process::id()));
+        std::fs::write(&path, "[mysqld]\nport=1\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let cnf = Cnf::read(std::slice::from_ref(&path), "10.11").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(cnf.get("port"), None);
+        assert!(cnf.findings[0].text.contains("writable for everybody"), "{:?}", cnf.findings);
+        assert_eq!(cnf.findings[0].level, Level::Unwise);
     }
 
     #[test]

@@ -417,9 +417,33 @@ mod tests {
                 (Refused, "port", Some(9), "4567"),
                 (Unwise, "wsrep_provider_options", Some(10), "status.address"),
                 (Unwise, "wsrep_node_address", None, "10.0.0.1, 192.168.0.1"),
-                (Unwise, "wsrep_sst_receive_address", Some(11), "45000"),
+                (Note, "wsrep_sst_receive_address", Some(11), "45000"),
             ],
         );
+    }
+
+    #[test]
+    fn a_method_that_copies_too_much_and_a_server_without_clients() {
+        expect(
+            &findings("local.cnf", &Fake::default()),
+            &[
+                (Unwise, "wsrep_sst_method", Some(9), "rsync or mariabackup"),
+                (Note, "bind-address", Some(11), "other machines"),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_servers_of_make_up_are_as_they_should_be() {
+        let dir = std::env::temp_dir().join(format!("lockstep-check-up-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for server in crate::up::usual_configs(&dir) {
+            let path = dir.join("member.cnf");
+            std::fs::write(&path, server.render()).unwrap();
+            let findings = check(&Cnf::read(&[path], "10.11").unwrap(), &Fake::default());
+            assert!(findings.iter().all(|f| f.level == Note), "{}", lines(&findings));
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -141,6 +141,11 @@ pub(super) fn own_address(check: &mut Check<'_>) {
                 }
             }
         }
+        let bind = check.text("bind_address", "");
+        if bind.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()) {
+            let text = format!("{bind}: clients on other machines do not reach this server (members do)");
+            check.about(Level::Note, "bind_address", text);
+        }
         return;
     }
     // As the server guesses: bind_address if it is one, else the first interface.
@@ -224,7 +229,8 @@ pub(super) fn ports(check: &mut Check<'_>) {
                 "port {port} for {what} is one of those that the system gives to outgoing connections (from {ephemeral} on): any \
                  of them can hold it for a while; take a lower one"
             );
-            check.about(Level::Unwise, option, text);
+            // make up's own ports are such: a start that meets one is tried again.
+            check.about(Level::Note, option, text);
         }
     }
 }

@@ -24,6 +24,11 @@ pub(super) fn method(check: &mut Check<'_>) {
         );
         check.about(Level::Refused, NAME, text);
     }
+    if method == "mysqldump" {
+        let text = "with it InnoDB is open before the provider knows where it stands: after a crash the member takes a copy that \
+                    it does not need, and the donor blocks meanwhile; take rsync or mariabackup";
+        check.about(Level::Unwise, NAME, text);
+    }
     let stream = match method.as_str() {
         "mariabackup" => check.cnf.get_in("sst", "transferfmt").map_or("socat", |s| s.text()).to_owned(),
         _ => String::new(),

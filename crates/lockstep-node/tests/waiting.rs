@@ -1,0 +1,54 @@
+//! What a member says of itself while it waits for a majority.
+
+mod common;
+
+use common::*;
+use lockstep_node::core::Gtid;
+use lockstep_node::*;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+#[test]
+fn a_member_that_waits_says_for_whom_and_what_its_log_has() {
+    let [p1, p2] = free_ports();
+    let folders = [Folder::new("waits-1"), Folder::new("waits-2")];
+    let one = Server::start(&folders[0], "n1", p1, &[], Gtid::UNDEFINED, None);
+    until("n1 is synced", || one.synced.load(Ordering::SeqCst));
+    let two = Server::start(&folders[1], "n2", p2, &[p1], Gtid::UNDEFINED, Some(&one));
+    until("n2 is synced", || two.synced.load(Ordering::SeqCst));
+    until("n2 votes", || two.node.status().cluster.voters == 2);
+    for n in 0..5u8 {
+        assert_eq!(two.write(&[n], b"x"), Some(true));
+    }
+    let position = Gtid { uuid: two.node.history(), seqno: two.node.last_committed() };
+    // Killed, both, and only one comes back.
+    drop(two);
+    drop(one);
+    let node = Node::start(config(&folders[1], "n2", p2)).unwrap();
+    let waiting = node.clone();
+    let args = ConnectArgs {
+        cluster: "test".into(),
+        peers: vec![format!("127.0.0.1:{p1}")],
+        bootstrap: false,
+        position,
+        by_donor: false,
+        timeout: Duration::from_secs(10),
+    };
+    let connecting = std::thread::spawn(move || waiting.connect(args));
+    until("n2 says for whom it waits", || {
+        let waits = node.status().own.waits_for.clone().unwrap_or_default();
+        waits.starts_with("not connected: n1;")
+    });
+    let status = node.status();
+    let member = |name: &str| status.members.iter().find(|m| m.name == name).cloned().unwrap();
+    assert_eq!(member("n2").seqno, None, "nothing has been handed to its server");
+    assert_eq!(member("n2").applied, Some(position.seqno));
+    assert!(status.log.last_seqno >= position.seqno, "{} of {}", status.log.last_seqno, position.seqno);
+    assert_eq!(member("n1").state, DISCONNECTED);
+    std::thread::sleep(Duration::from_millis(300));
+    let status = node.status();
+    let gone = status.members.iter().find(|m| m.name == "n1").and_then(|m| m.gone_seconds).unwrap();
+    assert!(gone >= 0.3 && gone <= status.own.uptime_seconds, "gone for {gone} s");
+    node.stop();
+    drop(connecting);
+}
