@@ -238,17 +238,15 @@ mod tests {
         std::fs::copy("/bin/sleep", &program).unwrap();
         assert!(Session::find_in(&datadir).is_none());
         let mut by_hand = Command::new(&program).arg("1000").current_dir(&datadir).spawn().unwrap();
-        let other = Command::new("/bin/sleep").arg("1000").current_dir(&datadir).spawn().unwrap();
+        let mut other = Command::new("/bin/sleep").arg("1000").current_dir(&datadir).spawn().unwrap();
         let mut session = Session::find_in(&datadir).expect("the server is not found");
         assert_eq!(session.pid(), by_hand.id() as i32);
         assert!(Session::find_in(&dir).is_none());
         let kill = std::thread::spawn(move || session.kill());
         assert!(by_hand.wait().unwrap().code().is_none(), "killed");
         kill.join().unwrap();
-        for mut process in [other] {
-            process.kill().unwrap();
-            process.wait().unwrap();
-        }
+        other.kill().unwrap();
+        other.wait().unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -31,6 +31,7 @@ fn a_member_that_waits_says_for_whom_and_what_its_log_has() {
         peers: vec![format!("127.0.0.1:{p1}")],
         bootstrap: false,
         position,
+        in_doubt: None,
         by_donor: false,
         timeout: Duration::from_secs(10),
     };
