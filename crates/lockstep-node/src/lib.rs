@@ -11,6 +11,7 @@ mod links;
 mod metrics;
 mod node;
 pub mod options;
+mod pace;
 mod queue;
 mod runtime;
 mod status;

@@ -360,6 +360,7 @@ impl Node {
             allow: AllowList::new(config.allowed.clone()),
             named: BTreeSet::new(),
             encrypts: config.tls.is_some(),
+            nudge_at: None,
         };
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
@@ -456,8 +457,9 @@ impl Node {
     }
 
     /// The next delivery, first in, first out. `None` after `timeout`; [`Delivery::Closed`] for ever after the end.
-    pub fn next(&self, timeout: Option<Duration>) -> Option<Delivery> {
-        let delivery = self.shared.deliveries.next(timeout);
+    /// `busy`: how long the last one has kept this thread, by which is judged how many threads to wake.
+    pub fn next(&self, timeout: Option<Duration>, busy: Option<Duration>) -> Option<Delivery> {
+        let delivery = self.shared.deliveries.next(timeout, busy);
         // It may have been full: what is left in the log is taken up again.
         if self.shared.deliveries.is_half_full() {
             self.shared.waker.wake();

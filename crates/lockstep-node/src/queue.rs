@@ -6,6 +6,7 @@
 //! it is.
 
 use crate::api::{Delivery, ViewInfo, ViewStatus};
+use crate::pace::Pace;
 use lockstep_core::Seqno;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +25,11 @@ struct Inner {
     in_hand: bool,
     /// The last view that the server was shown, or will be from `urgent`, is a Primary one.
     primary: bool,
+    /// Threads that sleep,
     waiting: usize,
+    /// and those among them that have been called and are not awake yet: never more.
+    called: usize,
+    pace: Pace,
 }
 
 /// Many takers; its length is bounded by its one filler, which stops at [`Deliveries::full`].
@@ -123,6 +128,18 @@ impl Inner {
         }
     }
 
+    /// A thread does not sleep any more, called or not.
+    fn woke(&mut self) {
+        self.waiting -= 1;
+        self.called = self.called.saturating_sub(1).min(self.waiting);
+    }
+
+    /// Whether somebody sleeps on who could take something, once so many have been called.
+    fn left_sleeping(&self, called: usize, held: bool) -> bool {
+        let may_be_taken = !(self.items.is_empty() || self.alone || held && self.waits());
+        may_be_taken && self.waiting > called.max(self.called)
+    }
+
     fn took(&mut self, delivery: &Delivery) {
         self.alone = !matches!(delivery, Delivery::Ordered(_) | Delivery::Closed);
         if let Delivery::View { info, .. } = delivery {
@@ -139,26 +156,27 @@ impl Deliveries {
 
     pub(crate) fn open(&self) {
         let mut inner = self.lock();
-        let waiting = inner.waiting;
-        *inner = Inner { waiting, ..Inner::default() };
+        let Inner { waiting, called, .. } = *inner;
+        *inner = Inner { waiting, called, ..Inner::default() };
         self.bytes.store(0, Ordering::Relaxed);
         self.len.store(0, Ordering::Relaxed);
         self.overtakes.store(false, Ordering::Release);
         self.held.store(false, Ordering::Release);
     }
 
-    /// Adds a batch: one lock, and no more wake-ups than items.
-    pub(crate) fn push(&self, batch: &mut Vec<Delivery>) {
+    /// Adds a batch: one lock, and no more wake-ups than it is worth. Whether some sleep on while something waits:
+    /// [`Deliveries::nudge`] looks again.
+    pub(crate) fn push(&self, batch: &mut Vec<Delivery>) -> bool {
         if batch.is_empty() {
-            return;
+            return false;
         }
         let mut inner = self.lock();
-        let n = batch.len();
         let plain = batch.iter().all(|d| matches!(d, Delivery::Ordered(_)));
         self.bytes.fetch_add(batch.iter().map(size).sum(), Ordering::Relaxed);
-        let mut wake = n.min(inner.waiting);
+        let mut wake = inner.waiting;
         if plain {
             inner.items.extend(batch.drain(..));
+            wake = 1 + inner.pace.helpers(inner.items.len() - 1);
         } else {
             let mut held = self.held.load(Ordering::Relaxed);
             for delivery in batch.drain(..) {
@@ -166,21 +184,41 @@ impl Deliveries {
             }
             self.held.store(held, Ordering::Release);
             self.overtakes.store(!inner.urgent.is_empty(), Ordering::Release);
-            // What was held may be handed out now.
-            wake = inner.waiting;
+            // What was held may be handed out now: all of them.
         }
         self.len.store(inner.items.len(), Ordering::Relaxed);
+        let left = inner.left_sleeping(wake, self.is_held());
+        self.call(inner, wake);
+        left
+    }
+
+    /// Those who were left asleep because the others would do: one more, if those have not. Whether to look again.
+    pub(crate) fn nudge(&self) -> bool {
+        let inner = self.lock();
+        let wanted = 1 + inner.called;
+        let left = inner.left_sleeping(wanted, self.is_held());
+        if inner.left_sleeping(0, self.is_held()) {
+            self.call(inner, wanted);
+        }
+        left
+    }
+
+    /// Sees to it that so many have been called.
+    fn call(&self, mut inner: MutexGuard<'_, Inner>, wanted: usize) {
+        let more = wanted.min(inner.waiting).saturating_sub(inner.called);
+        inner.called += more;
         drop(inner);
-        for _ in 0..wake {
+        for _ in 0..more {
             self.wake.notify_one();
         }
     }
 
     /// Ends it: what is in it is still taken, then everyone gets [`Delivery::Closed`].
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
+        let mut inner = self.lock();
+        inner.closed = true;
         self.held.store(false, Ordering::Release);
-        self.wake.notify_all();
+        self.call(inner, usize::MAX);
     }
 
     /// What was taken last and is to be handled alone has been.
@@ -188,8 +226,7 @@ impl Deliveries {
         let mut inner = self.lock();
         inner.alone = false;
         inner.primary |= std::mem::take(&mut inner.in_hand);
-        drop(inner);
-        self.wake.notify_all();
+        self.call(inner, usize::MAX);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -241,10 +278,13 @@ impl Deliveries {
         Some(item)
     }
 
-    /// The next one. `None` after `timeout`.
-    pub(crate) fn next(&self, timeout: Option<Duration>) -> Option<Delivery> {
+    /// The next one. `None` after `timeout`. The thread's last one has kept it for `busy`.
+    pub(crate) fn next(&self, timeout: Option<Duration>, busy: Option<Duration>) -> Option<Delivery> {
         let until = timeout.map(|t| Instant::now() + t);
         let mut inner = self.lock();
+        if let Some(busy) = busy {
+            inner.pace.took(busy);
+        }
         loop {
             if !inner.alone {
                 if let Some(item) = inner.urgent.pop_front() {
@@ -258,6 +298,8 @@ impl Deliveries {
                     inner.took(&item);
                     self.len.store(inner.items.len(), Ordering::Relaxed);
                     self.bytes.fetch_sub(size(&item), Ordering::Relaxed);
+                    let helpers = if inner.alone { 0 } else { inner.pace.helpers(inner.items.len()) };
+                    self.call(inner, helpers);
                     return Some(item);
                 }
             }
@@ -270,13 +312,13 @@ impl Deliveries {
                 Some(until) => {
                     let left = until.saturating_duration_since(Instant::now());
                     if left.is_zero() {
-                        inner.waiting -= 1;
+                        inner.woke();
                         return None;
                     }
                     self.wake.wait_timeout(inner, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0
                 }
             };
-            inner.waiting -= 1;
+            inner.woke();
         }
     }
 }
@@ -309,7 +351,7 @@ mod tests {
     fn taken(queue: &Deliveries, most: usize) -> Vec<String> {
         let mut all = Vec::new();
         while all.len() < most
-            && let Some(item) = queue.next(Some(Duration::ZERO))
+            && let Some(item) = queue.next(Some(Duration::ZERO), None)
         {
             all.push(match &item {
                 Delivery::Ordered(ordered) => format!("{}", ordered.seqno),
@@ -383,10 +425,10 @@ mod tests {
         for seqno in 4..=6 {
             assert_eq!(taken(&queue, 1), [seqno.to_string()]);
         }
-        let in_hand = queue.next(Some(Duration::ZERO));
+        let in_hand = queue.next(Some(Duration::ZERO), None);
         assert!(matches!(in_hand, Some(Delivery::View { in_log: true, .. })));
         queue.push(&mut vec![view(ViewStatus::NonPrimary, 7, false)]);
-        assert!(queue.next(Some(Duration::ZERO)).is_none() && queue.overtaking(false).is_none());
+        assert!(queue.next(Some(Duration::ZERO), None).is_none() && queue.overtaking(false).is_none());
         assert!(matches!(queue.overtaking(true), Some(Delivery::View { .. })));
         assert!(queue.is_held(), "the one in hand waits");
         queue.push(&mut vec![view(ViewStatus::Primary, 7, false)]);
@@ -398,12 +440,43 @@ mod tests {
     }
 
     #[test]
+    fn short_ones_wake_one_thread_and_a_nudge_another_if_that_one_does_not_come_back() {
+        let queue = behind();
+        queue.lock().pace.took(Duration::from_micros(1));
+        let (tell, told) = std::sync::mpsc::channel();
+        let (let_go, stuck) = std::sync::mpsc::channel::<()>();
+        let stuck = Mutex::new(stuck);
+        std::thread::scope(|scope| {
+            assert_eq!(taken(&queue, 9), ["4", "5", "6"]);
+            for _ in 0..2 {
+                let (queue, stuck, tell) = (&queue, &stuck, tell.clone());
+                scope.spawn(move || {
+                    let item = queue.next(None, None).unwrap();
+                    tell.send(seqno(&item)).unwrap();
+                    // Whatever it does with it, it does not end.
+                    let _ = stuck.lock().unwrap().recv();
+                });
+            }
+            while queue.lock().waiting < 2 {
+                std::thread::yield_now();
+            }
+            assert!(queue.push(&mut vec![write(7), write(8)]), "one thread is left asleep");
+            assert_eq!(told.recv().unwrap(), Some(7));
+            assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "two short ones are one's work");
+            assert!(!queue.nudge(), "nobody else is there to be called");
+            assert_eq!(told.recv().unwrap(), Some(8));
+            assert!(!queue.nudge());
+            drop(let_go);
+        });
+    }
+
+    #[test]
     fn the_end_comes_after_what_has_a_place_and_without_the_rest() {
         let queue = behind();
         queue.push(&mut vec![Delivery::Synced, view(ViewStatus::NonPrimary, 6, false)]);
         queue.push(&mut vec![view(ViewStatus::Disconnected, 6, false)]);
         queue.close();
         assert_eq!(taken(&queue, 9), ["NonPrimary@6", "4", "5", "6", "Disconnected@6"]);
-        assert!(matches!(queue.next(None), Some(Delivery::Closed)));
+        assert!(matches!(queue.next(None, None), Some(Delivery::Closed)));
     }
 }

@@ -70,6 +70,8 @@ pub(crate) enum Input {
 
 /// Longest sleep: timers that are not the engine's (status file, log size) need no better.
 const NAP: Duration = Duration::from_millis(100);
+/// How long those threads that are awake are trusted to come back for what waits.
+const NUDGE: Micros = 1_000;
 /// How often the published snapshot is made anew.
 const PUBLISH: Micros = 200_000;
 
@@ -102,6 +104,8 @@ pub(crate) struct Runtime {
     pub(crate) named: BTreeSet<String>,
     /// Connections are encrypted, at least where the peer can.
     pub(crate) encrypts: bool,
+    /// When to see whether those threads that are awake do for what has been delivered.
+    pub(crate) nudge_at: Option<Micros>,
 }
 
 impl Runtime {
@@ -120,7 +124,11 @@ impl Runtime {
             // A round that ended with entries left over is followed by the next one at once.
             let nap = match self.engine.has_more() && !self.shared.deliveries.full() {
                 true => Duration::ZERO,
-                false => Duration::from_micros(self.engine.deadline().saturating_sub(now)).min(NAP),
+                false => {
+                    let next =
+                        self.nudge_at.map_or(self.engine.deadline(), |at| at.min(self.engine.deadline()));
+                    Duration::from_micros(next.saturating_sub(now)).min(NAP)
+                }
             };
             if let Err(error) = self.reactor.poll(Some(nap), &mut events) {
                 self.engine.fail(&format!("the network cannot be waited for: {error}"));
@@ -159,6 +167,9 @@ impl Runtime {
             }
             self.engine.wake();
             self.deliver(&mut deliveries);
+            if self.nudge_at.take_if(|at| *at <= now).is_some() && self.shared.deliveries.nudge() {
+                self.nudge_at = Some(now + NUDGE);
+            }
             self.publish(now, changed);
             if stop {
                 break;
@@ -173,7 +184,9 @@ impl Runtime {
         let closes = deliveries.iter().any(|d| {
             matches!(d, Delivery::View { info, .. } if info.status == crate::api::ViewStatus::Disconnected)
         });
-        self.shared.deliveries.push(deliveries);
+        if self.shared.deliveries.push(deliveries) {
+            self.nudge_at.get_or_insert(self.engine.now + NUDGE);
+        }
         if closes {
             self.shared.deliveries.close();
         }

@@ -101,6 +101,7 @@ fn serve<D: Disk>(
         let mut reads = Vec::new();
         let mut ticket = None;
         let mut stop = false;
+        let mut may_yield = true;
         // Until when the sync may wait.
         let mut patience = Some(Instant::now() + sync_wait);
         let mut next = Some(first);
@@ -131,7 +132,12 @@ fn serve<D: Disk>(
                 }
             }
             next = match patience.filter(|_| ticket.is_some() && !failed) {
-                None => jobs.try_recv().ok(),
+                None => jobs.try_recv().ok().or_else(|| {
+                    // Where the processors are busy, those who run next bring more for this sync; where they are not,
+                    // this returns at once.
+                    std::mem::take(&mut may_yield).then(std::thread::yield_now)?;
+                    jobs.try_recv().ok()
+                }),
                 Some(until) => jobs.recv_timeout(until.saturating_duration_since(Instant::now())).ok(),
             };
         }

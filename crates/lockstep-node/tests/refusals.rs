@@ -185,7 +185,7 @@ fn calls_in_the_wrong_order_are_answered_with_errors() {
     node.disconnect();
     node.stop();
     assert!(matches!(node.submit(core::EntryKind::WriteSet, "x".into()), Err(SubmitError::Closed)));
-    assert!(node.next(None).is_some());
+    assert!(node.next(None, None).is_some());
 }
 
 /// Two members found clusters of their own from copies of one database, as happens when a cluster goes from Galera to

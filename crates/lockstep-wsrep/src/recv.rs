@@ -19,7 +19,7 @@ use lockstep_node::core::{SEQNO_UNDEFINED, Seqno};
 use lockstep_node::{Delivery, Ordered, ViewInfo as NodeView, ViewStatus as NodeViewStatus};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the thread has to do next.
 enum Next {
@@ -84,9 +84,11 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
     }
     provider.receivers.fetch_add(1, Ordering::SeqCst);
     let mut held = None;
+    let mut taken: Option<Instant> = None;
     let (status, counted) = loop {
         let in_hand = held.take();
-        let Some(next) = provider.step("recv", || provider.next(in_hand)) else {
+        let busy = taken.map(|at| at.elapsed());
+        let Some(next) = provider.step("recv", || provider.next(in_hand, busy, &mut taken)) else {
             break (Status::FATAL, true);
         };
         let calls = &provider.calls;
@@ -241,7 +243,7 @@ impl Provider {
     }
 
     /// Takes the next delivery, or the one in hand again, and prepares it.
-    fn next(&self, held: Option<Held>) -> Next {
+    fn next(&self, held: Option<Held>, busy: Option<Duration>, taken: &mut Option<Instant>) -> Next {
         let Some(node) = self.node() else { return Next::Return(Status::FATAL) };
         if self.failed.load(Ordering::Acquire) && !self.left_after_failure.swap(true, Ordering::AcqRel) {
             node.disconnect();
@@ -255,7 +257,8 @@ impl Provider {
         }
         let repeats = self.rollbacks.are_open().then_some(REPEAT_ROLLBACKS);
         let waits = repeats.or_else(|| self.awaits_state.load(Ordering::Relaxed).then_some(LOOK));
-        let delivery = node.next(waits);
+        let delivery = node.next(waits, busy);
+        *taken = matches!(delivery, Some(Delivery::Ordered(_))).then(Instant::now);
         if repeats.is_some() {
             self.repeat_rollbacks(false);
         }

@@ -99,7 +99,7 @@ impl Server {
         let (n, a, s, v) = (node.clone(), applied.clone(), synced.clone(), views.clone());
         let thread = std::thread::spawn(move || {
             loop {
-                match n.next(None).unwrap() {
+                match n.next(None, None).unwrap() {
                     Delivery::Connected(_) => {}
                     Delivery::StateNeeded { .. } => n.request_state("copy".into(), ""),
                     Delivery::View { info, in_log } => {

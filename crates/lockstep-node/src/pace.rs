@@ -1,0 +1,58 @@
+//! How many threads a backlog is worth. To wake one costs two hand-offs of the processor, and it comes some 50 µs later;
+//! one that is awake has taken several small write-sets by then. So how long a delivery keeps a thread is measured, and
+//! as many are woken as would not catch up by themselves before another came to help.
+
+use std::time::Duration;
+
+/// What one who is awake may be behind with before another is called.
+const WORTH: u64 = 50_000;
+/// A longer one says nothing of the next: it waited for a lock, or was a large one.
+const MOST: u64 = 1_000_000;
+/// The mean follows with the weight 1/this.
+const WEIGHT: u64 = 16;
+
+/// The mean time, ns, that a delivery keeps its thread.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    mean: u64,
+}
+
+impl Pace {
+    /// A delivery has kept its thread for so long.
+    pub(crate) fn took(&mut self, busy: Duration) {
+        let busy = u64::try_from(busy.as_nanos()).unwrap_or(MOST).min(MOST);
+        self.mean = match self.mean {
+            0 => busy,
+            mean => (mean * (WEIGHT - 1) + busy) / WEIGHT,
+        };
+    }
+
+    /// How many should help one who is awake with so many deliveries. While nothing is known: everyone.
+    pub(crate) fn helpers(&self, deliveries: usize) -> usize {
+        match self.mean {
+            0 => deliveries,
+            mean => deliveries.min((deliveries as u64 * mean / WORTH) as usize),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_ones_are_worth_a_thread_each_and_short_ones_share_one() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.helpers(3), 3);
+        pace.took(Duration::from_micros(5));
+        assert_eq!([pace.helpers(1), pace.helpers(9), pace.helpers(20)], [0, 0, 2]);
+        for _ in 0..100 {
+            pace.took(Duration::from_micros(200));
+        }
+        assert_eq!([pace.helpers(0), pace.helpers(1), pace.helpers(20)], [0, 1, 20]);
+        // One that hangs does not change much of that.
+        pace.took(Duration::from_micros(5));
+        pace.took(Duration::from_secs(100));
+        assert!(pace.mean < 300_000);
+    }
+}
