@@ -89,6 +89,12 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// True where the log is lost and nobody did it: the member cannot vouch for what it acknowledged. Files of another
+    /// member, which somebody put there, are not meant.
+    pub fn is_loss(&self) -> bool {
+        self.is_damage() && !matches!(self, OpenError::OtherMember { .. })
+    }
+
     /// True where the log's contents, not the circumstances, are the trouble: a member in this state
     /// cannot vouch for what it acknowledged, and comes back under a new member id.
     pub fn is_damage(&self) -> bool {

@@ -34,7 +34,7 @@ pub use error::{OpenError, ReadError, WriteError};
 pub use format::{FORMAT_VERSION, MAX_BASE_BYTES, MAX_RECORD_BYTES};
 pub use log::{Log, peek_vote};
 pub use mem::{Fault, MemDisk, MemFile, MemLock};
-pub use open::{Cut, Recovered, Replay, wipe};
+pub use open::{Cut, Recovered, Replay, set_aside, wipe};
 pub use reader::{LogReader, SegmentInfo};
 pub use real::{RealDisk, RealFile};
 pub use view::LogView;

@@ -9,8 +9,8 @@ use bytes::Bytes;
 
 use crate::error::OpenError;
 use crate::format::{
-    FORMAT_VERSION, HeaderError, ID_FILE, ID_TMP, SEGMENT_TMP, SPARE_FILE, SegmentHeader, segment_name,
-    segment_number,
+    ASIDE, FORMAT_VERSION, HeaderError, ID_FILE, ID_TMP, SEGMENT_TMP, SPARE_FILE, SegmentHeader,
+    segment_name, segment_number,
 };
 use crate::id::Slot;
 use crate::reader::{Index, LogReader, Segment};
@@ -292,4 +292,40 @@ pub fn wipe<D: Disk>(disk: &D) -> io::Result<()> {
         }
     }
     disk.sync_dir()
+}
+
+/// How many sets of files that were set aside stay.
+const SETS_KEPT: u64 = 2;
+
+/// Renames every file of a damaged log, durably, so that the next [`crate::Log::open`] begins a new one under a new member
+/// id, and the evidence stays. Of sets that were set aside before, only the last stays, too. Returns what the names
+/// begin with now.
+///
+/// # Errors
+/// [`OpenError`]: another process has the log open, or the disk does not do it. Tried again it goes on.
+pub fn set_aside<D: Disk>(disk: &D) -> Result<String, OpenError> {
+    let dir = disk.describe();
+    let io = |e| OpenError::io(&dir, "set the damaged log aside", e);
+    let _lock = disk.lock().map_err(io)?.ok_or_else(|| OpenError::Locked { dir: dir.clone() })?;
+    let names = disk.list().map_err(io)?;
+    let set_of = |name: &str| name.strip_prefix(ASIDE)?.split('.').next()?.parse::<u64>().ok();
+    let number = names.iter().filter_map(|name| set_of(name)).max().unwrap_or(0) + 1;
+    let prefix = format!("{ASIDE}{number}");
+    // The id goes first: whatever a crash leaves is then recognised as nobody's.
+    let mut files: Vec<&String> =
+        names.iter().filter(|n| **n == ID_FILE || segment_number(n).is_some()).collect();
+    files.sort_by_key(|name| **name != ID_FILE);
+    for name in files {
+        let rest = name.strip_prefix("lockstep.").unwrap_or(name);
+        disk.rename(name, &format!("{prefix}.{rest}")).map_err(io)?;
+        disk.sync_dir().map_err(io)?;
+    }
+    for name in &names {
+        let old = set_of(name).is_some_and(|set| set + SETS_KEPT <= number);
+        if old || [ID_TMP, SEGMENT_TMP, SPARE_FILE].contains(&name.as_str()) {
+            disk.remove(name).map_err(io)?;
+        }
+    }
+    disk.sync_dir().map_err(io)?;
+    Ok(prefix)
 }

@@ -256,6 +256,59 @@ fn segments_without_an_id_and_of_another_member() {
     }
 }
 
+fn aside(disk: &MemDisk) -> Vec<String> {
+    let mut names = lockstep_log::Disk::list(disk).unwrap();
+    names.retain(|name| name.starts_with("lockstep.damaged."));
+    names.sort();
+    names
+}
+
+#[test]
+fn a_damaged_log_is_set_aside_whole_and_a_new_one_begins() {
+    let (disk, at) = ten_batches();
+    disk.corrupt(SEGMENT_1, at[4] + 40, 1);
+    assert!(open_error(&disk).is_loss());
+    let (id, segment) = (disk.contents("lockstep.id.log"), disk.contents(SEGMENT_1));
+    assert_eq!(lockstep_log::set_aside(&disk).unwrap(), "lockstep.damaged.1");
+    let names = ["lockstep.damaged.1.0000000000000001.log", "lockstep.damaged.1.id.log"];
+    assert_eq!(aside(&disk), names);
+    assert_eq!((disk.contents(names[0]), disk.contents(names[1])), (segment, id), "the evidence");
+    let anew = lockstep_log::Options { new_member_id: [9; 16], ..options() };
+    let (log, found) = collect(&disk, anew).unwrap();
+    assert!(found.recovered.created && found.records.is_empty());
+    assert_eq!(found.recovered.identity.member_id, [9; 16]);
+    assert!(matches!(lockstep_log::set_aside(&disk), Err(OpenError::Locked { .. })), "not while it is open");
+    drop(log);
+    // A disk that goes on losing things does not fill up with what it lost.
+    for set in 2..5 {
+        assert_eq!(lockstep_log::set_aside(&disk).unwrap(), format!("lockstep.damaged.{set}"));
+        drop(collect(&disk, options()).unwrap());
+    }
+    assert!(aside(&disk).iter().all(|name| name.contains(".damaged.3.") || name.contains(".damaged.4.")));
+}
+
+#[test]
+fn a_log_that_was_set_aside_in_part_is_nobodys() {
+    let (disk, at) = ten_batches();
+    disk.corrupt(SEGMENT_1, at[4] + 40, 1);
+    for operation in 1..20 {
+        let image = disk.fork();
+        image.fail_op(operation, Fault::PowerCut);
+        if lockstep_log::set_aside(&image).is_ok() {
+            assert!(operation > 2, "it did not fail");
+            return;
+        }
+        image.crash(operation);
+        match collect(&image, options()) {
+            Err(error) => assert!(error.is_loss(), "{error}"),
+            Ok((_, found)) => assert!(found.recovered.created),
+        }
+        lockstep_log::set_aside(&image).unwrap();
+        assert!(collect(&image, options()).unwrap().1.recovered.created);
+    }
+    panic!("it never ended well");
+}
+
 /// Raises the version in a header and makes its checksum right again.
 fn newer(disk: &MemDisk, file: &str, header_at: usize) {
     let mut b = disk.contents(file).unwrap();

@@ -64,6 +64,9 @@ pub struct NodeConfig {
     pub zone: u8,
     /// `member.vote`; false also for `pc.weight = 0`.
     pub wants_vote: bool,
+    /// Whether a damaged or lost log is set aside, so that this member comes back as a new one: not where it is to found
+    /// a cluster, which would split it from those who have what it lost.
+    pub may_begin_anew: bool,
     /// Timing and sizes.
     pub tuning: Tuning,
     /// How connections between members are encrypted; `None`: not at all.

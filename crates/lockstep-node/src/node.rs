@@ -13,7 +13,7 @@ use crate::writer::{self, LogDone};
 use bytes::Bytes;
 use lockstep_core::order::{Config, Order, RestoreBuilder};
 use lockstep_core::{Entry, EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
-use lockstep_log::{Log, Options, RealDisk, Replay};
+use lockstep_log::{Log, OpenError, Options, RealDisk, Recovered, Replay};
 use lockstep_net::{Address, Reactor, TlsConfig, TlsFiles, TlsIdentity, Waker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -192,20 +192,18 @@ fn load_identity(files: &TlsFiles, logger: &Logger) -> Result<Arc<TlsIdentity>, 
     Ok(Arc::new(identity))
 }
 
-impl Node {
-    /// Opens the log, makes the status socket and starts the two threads. Nothing is connected yet.
-    ///
-    /// # Errors
-    /// [`NodeError::Setup`] and [`NodeError::Log`]; nothing is left behind.
-    pub fn start(config: NodeConfig) -> Result<Node, NodeError> {
-        let log_dir = config.log_dir.clone().unwrap_or_else(|| config.data_dir.clone());
-        let disk = RealDisk::new(&log_dir).map_err(|e| NodeError::Log(e.to_string()))?;
-        let options = Options {
-            segment_bytes: config.tuning.segment_bytes,
-            new_member_id: random_uuid()?.0,
-            ..Options::default()
-        };
-        let hint = lockstep_log::peek_vote(&disk).map_err(|e| NodeError::Log(e.to_string()))?;
+/// The log, and what is in it.
+struct Opened {
+    log: Log<RealDisk>,
+    recovered: Recovered,
+    builder: RestoreBuilder,
+    /// Its trim marks.
+    marks: Vec<Entry>,
+}
+
+impl Opened {
+    fn new(disk: &RealDisk, options: Options) -> Result<Opened, OpenError> {
+        let hint = lockstep_log::peek_vote(disk)?;
         let mut builder = RestoreBuilder::new(hint.map_or(0, |vote| vote.commit_hint));
         let mut marks = Vec::new();
         let mut visit = |replay: Replay| match replay {
@@ -224,8 +222,38 @@ impl Node {
                 builder.record(index, term, body).map_err(trouble)
             }
         };
-        let (log, recovered) =
-            Log::open(disk, options, &mut visit).map_err(|e| NodeError::Log(e.to_string()))?;
+        let (log, recovered) = Log::open(disk.clone(), options, &mut visit)?;
+        Ok(Opened { log, recovered, builder, marks })
+    }
+}
+
+impl Node {
+    /// Opens the log, makes the status socket and starts the two threads. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// [`NodeError::Setup`] and [`NodeError::Log`]; nothing is left behind.
+    pub fn start(config: NodeConfig) -> Result<Node, NodeError> {
+        let log_dir = config.log_dir.clone().unwrap_or_else(|| config.data_dir.clone());
+        let disk = RealDisk::new(&log_dir).map_err(|e| NodeError::Log(e.to_string()))?;
+        let options = Options {
+            segment_bytes: config.tuning.segment_bytes,
+            new_member_id: random_uuid()?.0,
+            ..Options::default()
+        };
+        let opened = match Opened::new(&disk, options.clone()) {
+            Err(error) if error.is_loss() && config.may_begin_anew => {
+                // It may have acknowledged what it has no more, and voted: that identity must do neither again.
+                let aside = lockstep_log::set_aside(&disk).map_err(|e| NodeError::Log(e.to_string()))?;
+                let text = format!(
+                    "this member cannot vouch for what it had acknowledged: {error}. What is left of its log is set \
+                     aside as {aside}.*; it comes back under a new identity and takes from the others what it lacks"
+                );
+                (config.logger)(Level::Warn, &text);
+                Opened::new(&disk, options)
+            }
+            opened => opened,
+        };
+        let Opened { log, recovered, builder, marks } = opened.map_err(|e| NodeError::Log(e.to_string()))?;
         if let Some(cut) = &recovered.cut {
             let text = format!(
                 "the log ends in a torn write, which nobody relied on: {} is cut at {} ({})",

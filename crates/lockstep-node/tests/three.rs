@@ -196,3 +196,45 @@ fn a_member_whose_server_cannot_go_on_leaves_the_majority_to_the_others() {
     let lost = one.views.lock().unwrap().iter().any(|v| v.status == ViewStatus::NonPrimary);
     assert!(!lost, "the other one had its majority all the time");
 }
+
+#[test]
+fn a_member_whose_log_is_damaged_comes_back_as_a_new_one_and_copies_nothing() {
+    let [p1, p2, p3] = free_ports();
+    let folders = [Folder::new("harm-a"), Folder::new("harm-b"), Folder::new("harm-c")];
+    let one = Server::start(&folders[0], "n1", p1, &[], Gtid::UNDEFINED, None);
+    until("the first is synced", || one.synced.load(Ordering::SeqCst));
+    let two = Server::start(&folders[1], "n2", p2, &[p1], Gtid::UNDEFINED, Some(&one));
+    let three = Server::start(&folders[2], "n3", p3, &[p1], Gtid::UNDEFINED, Some(&one));
+    until("all vote", || one.node.status().members.iter().filter(|m| m.role == "voter").count() == 2);
+    for n in 0..50u32 {
+        assert_eq!(three.write(&n.to_be_bytes(), &[7; 500]), Some(true));
+    }
+    until("the second has it", || two.rows().len() == 50);
+    let (former, rows) = (two.node.status().own.id.clone(), two.rows());
+    let position = Gtid { uuid: two.node.history(), seqno: two.node.last_committed() };
+    two.node.stop();
+    drop(two);
+    let segment = folders[1].0.join("lockstep.0000000000000001.log");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    bytes[9000] ^= 1;
+    std::fs::write(&segment, &bytes).unwrap();
+    assert_eq!(three.write(b"meanwhile", b"x"), Some(true));
+
+    // Not where it would found a cluster of its own.
+    let mut founds = config(&folders[1], "n2", p2);
+    founds.may_begin_anew = false;
+    let error = lockstep_node::Node::start(founds).unwrap_err().to_string();
+    assert!(error.contains("is corrupt at byte"), "{error}");
+
+    let again = Server::start(&folders[1], "n2", p2, &[p1], position, None);
+    until("it has what it missed", || again.rows().len() == 1);
+    assert_ne!(again.node.status().own.id, former);
+    until("it votes again, and its former self does not", || {
+        let members = one.node.status().members.clone();
+        members.len() == 3
+            && members.iter().filter(|m| m.role == "voter").count() == 2
+            && members.iter().all(|m| m.id != former)
+    });
+    assert_eq!(rows.len(), 50);
+    assert_eq!(std::fs::read(folders[1].0.join("lockstep.damaged.1.0000000000000001.log")).unwrap(), bytes);
+}

@@ -169,7 +169,7 @@ impl Provider {
     }
 
     /// The node's configuration.
-    fn node_config(self: &Arc<Self>) -> Result<NodeConfig, NodeError> {
+    fn node_config(self: &Arc<Self>, may_begin_anew: bool) -> Result<NodeConfig, NodeError> {
         let names = self.names.clone();
         let logger: Weak<Provider> = Arc::downgrade(self);
         let stats = logger.clone();
@@ -184,6 +184,7 @@ impl Provider {
                 incoming: names.incoming,
                 zone: options.zone(),
                 wants_vote: options.bool("member.vote"),
+                may_begin_anew,
                 tuning: options.tuning(),
                 tls: options.tls(),
                 status_address: options.status_address(),
@@ -223,10 +224,10 @@ impl Provider {
         Ok(own.to_string())
     }
 
-    fn start_node(self: &Arc<Self>) -> Result<&Node, NodeError> {
+    fn start_node(self: &Arc<Self>, founds: bool) -> Result<&Node, NodeError> {
         let _one = lock(&self.starting);
         if self.node.get().is_none() {
-            let node = Node::start(self.node_config()?)?;
+            let node = Node::start(self.node_config(!founds)?)?;
             let _ = self.node.set(node);
         }
         self.node.get().ok_or(NodeError::State("connect: the node has gone"))
@@ -316,7 +317,7 @@ impl Provider {
         }
         let mut position = self.start_from();
         if !position.is_defined() {
-            let node = self.start_node().map_err(|error| error.to_string())?;
+            let node = self.start_node(bootstrap).map_err(|error| error.to_string())?;
             position = self.recover_position(node);
         }
         let timeout = self.settings.with(|options| match options.bool("pc.wait_prim") {
@@ -343,7 +344,7 @@ impl Provider {
             by_donor: server_keeps_gtids() && !self.been_connected.load(Ordering::SeqCst),
             timeout,
         };
-        let result = self.start_node().and_then(|node| {
+        let result = self.start_node(bootstrap).and_then(|node| {
             node.connect_and(args, || {
                 if crate::stop::is_wanted() {
                     self.log.info("asked to stop while it waits for a primary component: ends");

@@ -7,6 +7,7 @@
 
 mod allow;
 mod daily;
+mod damage;
 mod ddl;
 mod fixture;
 mod flush;

@@ -53,6 +53,7 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
         incoming: format!("127.0.0.1:{}", port + 1),
         zone: 0,
         wants_vote: true,
+        may_begin_anew: true,
         tuning: Tuning {
             heartbeat: Duration::from_millis(40),
             election_timeout: Duration::from_millis(300),

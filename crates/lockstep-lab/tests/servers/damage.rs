@@ -1,0 +1,167 @@
+//! Logs that are damaged or lost: the member comes back by itself, under a new identity, and nothing is lost.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lockstep_lab::{Cluster, LabError, Server};
+
+use crate::fixture::{Kind, Test, alone, eventually, kind, same, shared, spec};
+use crate::rejoin::{mark, others_see, unmark};
+use crate::stress::{audit, bank_until, open_bank};
+
+fn io(what: &str) -> impl Fn(std::io::Error) -> LabError + '_ {
+    move |source| LabError::Io { what: what.into(), source }
+}
+
+/// The files of a member's log, the identity first.
+fn log_files(dir: &Path) -> Result<Vec<PathBuf>, LabError> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
+        .map_err(io("list the log"))?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let middle = name.strip_prefix("lockstep.").and_then(|n| n.strip_suffix(".log"));
+            middle.is_some_and(|m| m == "id" || m.len() == 16)
+        })
+        .collect();
+    files.sort_by_key(|path| !path.ends_with("lockstep.id.log"));
+    Ok(files)
+}
+
+fn flip(path: &Path, at: usize) -> Test {
+    let mut bytes = std::fs::read(path).map_err(io("read a file of the log"))?;
+    bytes[at] ^= 0x55;
+    std::fs::write(path, bytes).map_err(io("write a file of the log"))
+}
+
+/// The member's identity as the status shows it.
+fn identity(server: &Server) -> Result<Vec<u8>, LabError> {
+    let files = log_files(&server.datadir())?;
+    let bytes = std::fs::read(&files[0]).map_err(io("read the identity"))?;
+    Ok(bytes[24..40].to_vec())
+}
+
+/// What happens to the log of a member that was killed under load.
+type Harm = fn(&Server) -> Test;
+
+fn in_the_midst(server: &Server) -> Test {
+    flip(&log_files(&server.datadir())?[1], 20_000)
+}
+
+fn of_the_identity(server: &Server) -> Test {
+    std::fs::write(&log_files(&server.datadir())?[0], [0u8; 8192]).map_err(io("zero the identity"))
+}
+
+fn of_all(server: &Server) -> Test {
+    log_files(&server.datadir())?
+        .iter()
+        .try_for_each(|path| std::fs::remove_file(path).map_err(io("remove a file of the log")))
+}
+
+fn comes_back_after(harms: &[Harm]) -> Test {
+    let mut cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(()); // it has no such log
+    }
+    open_bank(&cluster)?;
+    let mut done = 0;
+    for harm in harms {
+        mark(&cluster.servers[1])?;
+        let before = identity(&cluster.servers[1])?;
+        let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
+        let stop = AtomicBool::new(false);
+        done += std::thread::scope(|scope| -> Result<u64, LabError> {
+            let workers: Vec<_> = (0..3)
+                .map(|seed| {
+                    let (socket, stop) = (&sockets[seed % 3], &stop);
+                    scope.spawn(move || bank_until(socket, stop, seed as u64))
+                })
+                .collect();
+            std::thread::sleep(Duration::from_secs(1));
+            cluster.servers[1].kill();
+            let back = harm(&cluster.servers[1]).and_then(|()| cluster.servers[1].start(&[]));
+            stop.store(true, Ordering::Relaxed);
+            let done = workers.into_iter().map(|w| w.join().expect("a worker panicked")).sum();
+            back.map(|()| done)
+        })?;
+        cluster.wait_size(3)?;
+        assert!(unmark(&cluster.servers[1])?, "the database was copied");
+        let after = identity(&cluster.servers[1])?;
+        assert!(before != after, "it came back as the one that cannot vouch for what it acknowledged");
+        eventually("it votes again", || {
+            Ok(cluster.servers[0].log().lines().any(|l| l.contains("n2 has caught up and votes from now on")))
+        })?;
+    }
+    audit(&cluster, done, 3 * harms.len() as u64)
+}
+
+#[test]
+fn a_member_with_a_damaged_log_comes_back_as_a_new_one() -> Test {
+    comes_back_after(&[in_the_midst])
+}
+
+#[test]
+fn a_member_without_its_identity_or_log_comes_back_as_a_new_one() -> Test {
+    comes_back_after(&[of_the_identity, of_all])
+}
+
+/// All die, and one of them has a damaged log: the majority of the others goes on.
+#[test]
+fn an_outage_of_all_with_one_damaged_log_loses_nothing() -> Test {
+    let mut cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    open_bank(&cluster)?;
+    let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
+    let stop = AtomicBool::new(false);
+    let done: u64 = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..6)
+            .map(|seed| {
+                let (socket, stop) = (&sockets[seed % 3], &stop);
+                scope.spawn(move || bank_until(socket, stop, seed as u64))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_secs(2));
+        for server in &mut cluster.servers {
+            server.kill();
+        }
+        stop.store(true, Ordering::Relaxed);
+        workers.into_iter().map(|w| w.join().expect("a worker panicked")).sum()
+    });
+    in_the_midst(&cluster.servers[0])?;
+    for n in 0..3 {
+        cluster.servers[n].spawn(&[])?;
+    }
+    cluster.wait_size(3)?;
+    others_see(&cluster, &[])?;
+    audit(&cluster, done, 6)
+}
+
+#[test]
+fn a_damaged_log_founds_no_cluster() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _alone = alone();
+    let mut cluster = Cluster::start(&spec())?;
+    cluster.servers[0].query("CREATE TABLE mysql.t (id INT PRIMARY KEY, pad LONGBLOB)")?;
+    cluster.servers[0].query("INSERT INTO mysql.t VALUES (1, REPEAT('x', 100000)), (2, '')")?;
+    cluster.servers[0].query("INSERT INTO mysql.t VALUES (3, '')")?;
+    for server in &mut cluster.servers {
+        server.kill();
+    }
+    let server = &mut cluster.servers[0];
+    in_the_midst(server)?;
+    let grastate = server.datadir().join("grastate.dat");
+    let text = std::fs::read_to_string(&grastate).map_err(io("read grastate.dat"))?;
+    std::fs::write(&grastate, text.replace("safe_to_bootstrap: 0", "safe_to_bootstrap: 1"))
+        .map_err(io("write grastate.dat"))?;
+    server.spawn(&["--wsrep-new-cluster"])?;
+    server.wait_ended(Duration::from_secs(30))?;
+    assert!(server.log().contains("is corrupt at byte"), "{}", server.log_tail(30));
+    same("files of the log", log_files(&server.datadir())?.len() >= 2, true);
+    Ok(())
+}
