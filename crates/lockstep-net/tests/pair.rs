@@ -288,6 +288,8 @@ fn pings_keep_an_idle_connection_and_measure_it() {
     assert!(pair.a.conn.is_open() && pair.b.conn.is_open());
     let rtt = pair.a.conn.rtt().unwrap();
     assert!(rtt >= 29 * MS && rtt <= 31 * MS, "{rtt:?}");
+    let least = pair.a.conn.rtt_min().unwrap();
+    assert!(least >= 29 * MS && least <= rtt, "{least:?}");
 }
 
 #[test]

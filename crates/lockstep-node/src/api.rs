@@ -131,6 +131,10 @@ pub struct Tuning {
     pub election_timeout: Duration,
     /// `cluster.evict_timeout`.
     pub evict_timeout: Duration,
+    /// `leader.disk_timeout`; zero: never.
+    pub disk_timeout: Duration,
+    /// `leader.apply_timeout`; zero: never.
+    pub apply_timeout: Duration,
     /// `log.segment`, bytes.
     pub segment_bytes: u64,
     /// `log.size`, bytes: trimmed above this.
@@ -149,6 +153,8 @@ impl Default for Tuning {
             heartbeat: Duration::from_millis(100),
             election_timeout: Duration::from_millis(600),
             evict_timeout: Duration::from_secs(300),
+            disk_timeout: Duration::from_secs(5),
+            apply_timeout: Duration::from_secs(30),
             segment_bytes: 64 << 20,
             log_bytes: 1 << 30,
             log_max_bytes: 8 << 30,

@@ -10,6 +10,7 @@ mod engine;
 mod links;
 mod metrics;
 mod node;
+mod operator;
 pub mod options;
 mod pace;
 mod queue;
@@ -25,6 +26,7 @@ pub use lockstep_log as log;
 pub use lockstep_net as net;
 pub use metrics::{Metric, MetricKind};
 pub use node::{CausalError, DEFAULT_PORT, MAX_WRITESET, Node};
+pub use operator::{Answer, Command};
 pub use status::{
     ClusterStatus, DISCONNECTED, LogStatus, MemberStatus, OwnStatus, SILENT, Status, state_comment,
 };

@@ -47,6 +47,11 @@ impl Links {
         self.by_conn.get(conn).copied()
     }
 
+    /// All members that are connected.
+    pub(crate) fn all(&self) -> Vec<(MemberId, ConnId)> {
+        self.by_member.iter().map(|(id, link)| (*id, link.conn)).collect()
+    }
+
     /// Keeps a connection to this address.
     pub(crate) fn keep(&mut self, reactor: &mut Reactor, text: &str) -> Result<(), String> {
         if self.kept.contains_key(text) {

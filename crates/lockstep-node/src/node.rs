@@ -380,6 +380,8 @@ impl Node {
             connecting: None,
             leaving: Vec::new(),
             causal: BTreeMap::new(),
+            commands: BTreeMap::new(),
+            commands_given: 0,
             front_end_stats: config.front_end_stats.clone(),
             commit_hinted: 0,
             state_since: 0,
@@ -629,7 +631,7 @@ impl Node {
         self.push(Input::Fail(reason.to_string()));
     }
 
-    /// Other timing and sizes, from now on. Heartbeat, election timeout and segment size: from the next start on.
+    /// Other timing and sizes, from now on. The segment size: from the next start on.
     pub fn set_tuning(&self, tuning: Tuning) {
         self.push(Input::Tuning(Box::new(tuning)));
     }

@@ -9,6 +9,7 @@ use crate::api::{
 use crate::engine::{Effect, Engine};
 use crate::links::{Arrival, Links, is_final};
 use crate::node::{DEFAULT_PORT, Reply, Shared};
+use crate::operator::{Answer as Outcome, Command};
 use crate::status::{Status, Surroundings};
 use crate::submit::Filler;
 use crate::wire::Hello;
@@ -92,6 +93,9 @@ pub(crate) struct Runtime {
     pub(crate) connecting: Option<Arc<Reply<Result<(), NodeError>>>>,
     pub(crate) leaving: Vec<Arc<Reply<()>>>,
     pub(crate) causal: BTreeMap<u64, Arc<Reply<Option<Seqno>>>>,
+    /// Who waits for the answers to commands, by their numbers.
+    pub(crate) commands: BTreeMap<u64, ConnId>,
+    pub(crate) commands_given: u64,
     pub(crate) front_end_stats: Option<FrontEndStats>,
     pub(crate) commit_hinted: u64,
     /// Since when the member is in its state.
@@ -213,6 +217,11 @@ impl Runtime {
             return;
         }
         self.published = now;
+        for (member, conn) in self.links.all() {
+            if let Some(rtt) = self.reactor.stats(conn).and_then(|stats| stats.rtt_min) {
+                self.engine.measured(member, rtt.as_micros() as Micros);
+            }
+        }
         shared.set_history(self.engine.order.tail_state().history);
         shared.set_status(self.status());
         let commit = self.engine.order.deliverable();
@@ -357,6 +366,10 @@ impl Runtime {
     }
 
     fn answer(&mut self, request: StatusRequest) {
+        // Over TCP nobody commands: such a request is refused where it is read, too.
+        if request.method == Method::Post && request.local {
+            return self.take_command(&request);
+        }
         let status = self.status();
         let (code, kind, body) = match (request.method, request.path.as_str()) {
             (Method::Get, "/status") => match serde_json::to_string(&status) {
@@ -367,10 +380,29 @@ impl Runtime {
                 let more = self.front_end_stats.as_ref().map_or_else(Vec::new, |f| f());
                 (200, "text/plain; version=0.0.4", status.prometheus(&more))
             }
-            (Method::Post, "/command") => (400, "text/plain", "this version knows no commands\n".to_string()),
             _ => (404, "text/plain", "there are /status and /metrics\n".to_string()),
         };
         self.reactor.respond(request.conn, code, kind, body);
+    }
+
+    fn take_command(&mut self, request: &StatusRequest) {
+        if request.path != "/command" {
+            let text = "commands are posted to /command\n".to_string();
+            return self.reactor.respond(request.conn, 404, "text/plain", text);
+        }
+        match Command::parse(&request.body) {
+            Ok(command) => {
+                self.commands_given += 1;
+                self.commands.insert(self.commands_given, request.conn);
+                self.engine.command(self.commands_given, command);
+            }
+            Err(text) => self.answer_command(request.conn, 400, &Outcome { ok: false, text, seconds: 0.0 }),
+        }
+    }
+
+    fn answer_command(&mut self, conn: ConnId, code: u16, answer: &Outcome) {
+        let json = serde_json::to_string(answer).unwrap_or_default();
+        self.reactor.respond(conn, code, "application/json", json);
     }
 
     /// An address for people: with the name of the member that is known to live there.
@@ -526,6 +558,11 @@ impl Runtime {
             Effect::Progress { total, done } => {
                 if let Some(call) = &self.progress {
                     call(total, done);
+                }
+            }
+            Effect::Answer { token, answer } => {
+                if let Some(conn) = self.commands.remove(&token) {
+                    self.answer_command(conn, if answer.ok { 200 } else { 409 }, &answer);
                 }
             }
             Effect::Causal { id, seqno } => {

@@ -11,6 +11,9 @@ pub(crate) const FRAME_ORDER: u8 = 1;
 /// Kind of a frame that holds a [`NodeMessage`].
 pub(crate) const FRAME_NODE: u8 = 2;
 
+/// Kind of a frame that holds an [`OperatorMessage`].
+pub(crate) const FRAME_OPERATOR: u8 = 3;
+
 /// Who connects; travels in the handshake.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
@@ -154,6 +157,54 @@ pub(crate) enum NodeMessage {
     Donated { code: i32, gtid: Gtid, text: String },
 }
 
+/// What an operator asks for, on its way from the member that was asked to the one that does it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum OperatorMessage {
+    /// To the leader: do this. The command is JSON, as it was given.
+    Ask { id: u64, command: Bytes },
+    /// Back again. `again`: not done, and another leader may be asked.
+    Answer { id: u64, ok: bool, again: bool, text: String },
+    /// From the leader: you are no member any more; leave, and do not come back in this life.
+    Leave { text: String },
+}
+
+impl OperatorMessage {
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        let mut w = Writer::new();
+        match self {
+            OperatorMessage::Ask { id, command } => {
+                w.u8(1);
+                w.u64(*id);
+                w.bytes(command);
+            }
+            OperatorMessage::Answer { id, ok, again, text } => {
+                w.u8(2);
+                w.u64(*id);
+                w.bool(*ok);
+                w.bool(*again);
+                w.str(text);
+            }
+            OperatorMessage::Leave { text } => {
+                w.u8(3);
+                w.str(text);
+            }
+        }
+        w.into_bytes()
+    }
+
+    pub(crate) fn from_bytes(bytes: Bytes) -> Result<OperatorMessage, DecodeError> {
+        let mut r = Reader::new(bytes);
+        let message = match r.u8()? {
+            1 => OperatorMessage::Ask { id: r.u64()?, command: r.bytes()? },
+            2 => OperatorMessage::Answer { id: r.u64()?, ok: r.bool()?, again: r.bool()?, text: r.str()? },
+            3 => OperatorMessage::Leave { text: r.str()? },
+            _ => return Err(DecodeError::Invalid("kind of an operator's message")),
+        };
+        r.end()?;
+        Ok(message)
+    }
+}
+
 fn state_from(raw: u8) -> Result<LocalState, DecodeError> {
     Ok(match raw {
         0 => LocalState::Initialized,
@@ -286,6 +337,18 @@ mod tests {
             assert_eq!(NodeMessage::from_bytes(bytes.clone()), Ok(message));
             for cut in 0..bytes.len() {
                 assert!(NodeMessage::from_bytes(bytes.slice(..cut)).is_err());
+            }
+        }
+        let messages = [
+            OperatorMessage::Ask { id: 7, command: Bytes::from_static(b"{}") },
+            OperatorMessage::Answer { id: 7, ok: true, again: false, text: "done".into() },
+            OperatorMessage::Leave { text: "removed".into() },
+        ];
+        for message in messages {
+            let bytes = message.to_bytes();
+            assert_eq!(OperatorMessage::from_bytes(bytes.clone()), Ok(message));
+            for cut in 0..bytes.len() {
+                assert!(OperatorMessage::from_bytes(bytes.slice(..cut)).is_err());
             }
         }
     }

@@ -87,6 +87,29 @@ pub(crate) fn get(target: &Target, path: &str) -> Result<String, String> {
     }
 }
 
+/// `POST path` to a member's socket; the status code and the body. The member has this long to do what it says.
+pub(crate) fn post(
+    socket: &Path,
+    path: &str,
+    body: &[u8],
+    patience: Duration,
+) -> Result<(u16, String), String> {
+    let mut stream = UnixStream::connect(socket).map_err(explain)?;
+    stream.set_read_timeout(Some(patience)).map_err(explain)?;
+    stream.set_write_timeout(Some(TIMEOUT)).map_err(explain)?;
+    let mut request = format!("POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+    request.extend_from_slice(body);
+    let late = |error: std::io::Error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => format!("no answer within {} s", patience.as_secs()),
+        _ => explain(error),
+    };
+    stream.write_all(&request).map_err(late)?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_MAX).read_to_end(&mut answer).map_err(late)?;
+    let (code, _, body) = parts(&answer)?;
+    Ok((code, body))
+}
+
 fn ask(mut stream: impl Read + Write, path: &str) -> Result<String, String> {
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).map_err(explain)?;
     let mut answer = Vec::new();
@@ -94,16 +117,21 @@ fn ask(mut stream: impl Read + Write, path: &str) -> Result<String, String> {
     parse(&answer)
 }
 
-/// The body of a successful answer.
-fn parse(answer: &[u8]) -> Result<String, String> {
+/// Status code, first line and body of an answer.
+fn parts(answer: &[u8]) -> Result<(u16, String, String), String> {
     let text = String::from_utf8_lossy(answer);
     let (head, body) = text.split_once("\r\n\r\n").ok_or("its answer is not HTTP")?;
     let line = head.lines().next().unwrap_or_default();
-    let code = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
-    match code {
-        Some("200") => Ok(body.to_owned()),
-        Some(_) => Err(format!("{} {}", line, body.trim())),
-        None => Err("its answer is not HTTP".into()),
+    let code = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
+    let code = code.ok_or("its answer is not HTTP")?;
+    Ok((code, line.to_owned(), body.to_owned()))
+}
+
+/// The body of a successful answer.
+fn parse(answer: &[u8]) -> Result<String, String> {
+    match parts(answer)? {
+        (200, _, body) => Ok(body),
+        (_, line, body) => Err(format!("{line} {}", body.trim())),
     }
 }
 

@@ -3,6 +3,7 @@
 mod bench;
 mod cert;
 mod check;
+mod command;
 mod fetch;
 mod log;
 mod member;
@@ -34,6 +35,10 @@ enum Command {
     /// Show who is in the cluster, and where everybody stands. Exit code 3: no member that answers is in a primary
     /// component; 1: no member answers.
     Status(StatusArgs),
+    /// Let another member lead, in good order, after a view that lists it first.
+    Switchover(SwitchoverArgs),
+    /// Take a member that will not return out of the cluster: no majority counts it any more, nothing is kept for it.
+    Remove(RemoveArgs),
     /// Print the log.
     Log(log::LogArgs),
     /// Measure how fast it is on this machine.
@@ -82,6 +87,47 @@ struct StatusArgs {
     watch: Option<std::time::Duration>,
 }
 
+#[derive(Args, Debug)]
+struct SwitchoverArgs {
+    /// The member that is to lead: its name, or its id where several have the name.
+    #[arg(long, value_name = "NAME")]
+    to: String,
+    #[command(flatten)]
+    at: CommandArgs,
+}
+
+#[derive(Args, Debug)]
+struct RemoveArgs {
+    /// The member: its name, or its id where several have the name.
+    #[arg(long, value_name = "NAME")]
+    name: String,
+    /// Also if it is connected. It is told so, and refuses everything until its server is started again.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    at: CommandArgs,
+}
+
+/// Which member takes a command: any of the cluster that runs here.
+#[derive(Args, Debug)]
+struct CommandArgs {
+    /// The folder of a cluster that `up --dir` started.
+    #[arg(long, conflicts_with = "socket")]
+    dir: Option<PathBuf>,
+    /// The socket of a member: `lockstep.sock` in its data directory. Commands are taken there only, never over TCP.
+    #[arg(long)]
+    socket: Option<PathBuf>,
+    /// The answer as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl CommandArgs {
+    fn source(&self) -> Source {
+        Source { dir: self.dir.clone(), socket: self.socket.clone(), address: None }
+    }
+}
+
 /// Whom to ask. Without any of these: the cluster of `make up`, else the server of /var/lib/mysql.
 #[derive(Args, Debug, Clone)]
 struct Source {
@@ -109,6 +155,14 @@ fn main() -> ExitCode {
         Command::Down(args) => up::down(&args.dir).map(|()| ExitCode::SUCCESS),
         Command::Status(args) => status::run(&args.source, args.json, args.watch),
         Command::Cert(args) => cert::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Switchover(args) => {
+            let command = lockstep_node::Command::Switchover { to: args.to };
+            command::run(&args.at.source(), &command, args.at.json)
+        }
+        Command::Remove(args) => {
+            let command = lockstep_node::Command::Remove { name: args.name, force: args.force };
+            command::run(&args.at.source(), &command, args.at.json)
+        }
         Command::Check(args) => check::run(&args),
         Command::Log(args) => log::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Bench(command) => bench::run(&command).map(|()| ExitCode::SUCCESS),

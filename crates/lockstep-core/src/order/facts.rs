@@ -37,4 +37,20 @@ impl Order {
     pub fn rtt(&self, id: &MemberId) -> Option<Micros> {
         self.peers.get(id).and_then(|peer| peer.rtt)
     }
+
+    /// Other timing from now on: how often a leader speaks, and after which silence others campaign.
+    pub fn set_timing(&mut self, heartbeat: Micros, election_timeout: Micros) {
+        self.config.heartbeat = heartbeat;
+        self.config.election_timeout = election_timeout;
+    }
+
+    /// Silence of a leader after which others campaign.
+    pub fn election_timeout(&self) -> Micros {
+        self.config.election_timeout
+    }
+
+    /// Whether we are handing leadership over: nothing is appended meanwhile.
+    pub fn is_handing_over(&self) -> bool {
+        self.lead.transfer.is_some()
+    }
 }

@@ -9,6 +9,7 @@ mod allow;
 mod daily;
 mod damage;
 mod ddl;
+mod failover;
 mod fixture;
 mod flush;
 mod galera;

@@ -40,6 +40,9 @@ use crate::tls::Failure;
 /// The protocol versions that this build speaks: lowest and highest.
 pub const VERSIONS: (u16, u16) = (1, 1);
 
+/// So many round trips are looked back over for the shortest.
+const RTTS: usize = 8;
+
 /// Bytes that may wait undecoded before the handshake is complete.
 const UNDECIDED_MAX: usize = 64 * 1024;
 
@@ -153,6 +156,8 @@ pub struct Connection {
     ping: Option<(u64, Instant)>,
     ping_number: u64,
     rtt: Option<Duration>,
+    /// The latest round trips, as many as [`RTTS`].
+    rtts: VecDeque<Duration>,
     frames_in: u64,
     frames_out: u64,
     bytes_in: u64,
@@ -185,6 +190,7 @@ impl Connection {
             ping: None,
             ping_number: 0,
             rtt: None,
+            rtts: VecDeque::new(),
             frames_in: 0,
             frames_out: 0,
             bytes_in: 0,
@@ -386,6 +392,11 @@ impl Connection {
         self.rtt
     }
 
+    /// The shortest of the latest round trips: how long the way is, whatever a busy or stopped peer added to it.
+    pub fn rtt_min(&self) -> Option<Duration> {
+        self.rtts.iter().min().copied()
+    }
+
     /// Bytes queued and not yet written.
     pub fn queued(&self) -> usize {
         self.output.len()
@@ -584,6 +595,8 @@ impl Connection {
                 if let Some((_, sent)) = self.ping.take_if(|(n, _)| *n == number) {
                     let sample = now.saturating_duration_since(sent);
                     self.rtt = Some(self.rtt.map_or(sample, |old| (old * 7 + sample) / 8));
+                    self.rtts.truncate(RTTS - 1);
+                    self.rtts.push_front(sample);
                 }
             }
             _ => return Err(bad),

@@ -172,6 +172,8 @@ pub enum Event {
 pub struct ConnStats {
     /// Smoothed round-trip time; `None` before the first ping came back.
     pub rtt: Option<Duration>,
+    /// The shortest of the latest eight; `None` before the first ping came back.
+    pub rtt_min: Option<Duration>,
     /// Bytes queued in this process for the peer.
     pub queued: usize,
     /// Frames received.
@@ -536,6 +538,7 @@ impl Reactor {
         let (frames_in, frames_out, bytes_in, bytes_out) = peer.conn.counters();
         Some(ConnStats {
             rtt: peer.conn.rtt(),
+            rtt_min: peer.conn.rtt_min(),
             queued: peer.conn.queued(),
             frames_in,
             frames_out,

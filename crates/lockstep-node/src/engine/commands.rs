@@ -182,5 +182,6 @@ impl Engine {
 
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
         self.tuning = tuning;
+        self.adapt_timing();
     }
 }

@@ -31,6 +31,7 @@ impl Engine {
         }
         self.make_view();
         self.make_trim_mark();
+        self.watch_myself();
     }
 
     /// The next change of the membership that is due, with its line for the log.
@@ -40,7 +41,7 @@ impl Engine {
         // The leader is a member, too: its address may be new since its last life.
         for hello in self.peers.values().map(|peer| &peer.hello).chain([&self.me]) {
             match membership.get(&hello.id) {
-                None if hello.id == self.me.id => {}
+                None if hello.id == self.me.id || self.was_removed(hello) => {}
                 None => {
                     let former = membership.former(&hello.name, &hello.address);
                     if let Some(old) = former.filter(|old| !connected(&old.id)) {
@@ -134,8 +135,10 @@ impl Engine {
             return None;
         }
         let name = self.name_of(&dead[0]);
-        let why =
-            format!("{name} has been gone for more than {patience} µs: it votes no more until it is back");
+        let why = format!(
+            "{name} has been gone for more than {} s: it votes no more until it is back",
+            patience / 1_000_000
+        );
         Some((self.demoted_or_removed(membership, &dead[0], false), why))
     }
 
@@ -155,13 +158,26 @@ impl Engine {
         Some((membership.without(&member.id), why))
     }
 
-    /// Who should be in the view now: this member and all that are connected and in the log, leader first, then by
-    /// age. A change of leader alone makes no view.
+    /// A view of all that should be in it now, if that is another than before, this member first. A change of leader
+    /// alone makes no view.
     fn make_view(&mut self) {
-        let membership = self.order.membership();
         let current = self.order.tail_state().view.clone();
-        let mut members = vec![self.own_view_member()];
-        let mut others: Vec<ViewMember> = self
+        let members = self.who_is_there(self.me.id);
+        let same = members.len() == current.members.len()
+            && members
+                .iter()
+                .all(|m| current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid));
+        if !same {
+            self.place_view(members);
+        }
+    }
+
+    /// Who should be in the view now: this member and all that are connected and in the log, `first` before the others,
+    /// then by age.
+    pub(super) fn who_is_there(&self, first: MemberId) -> Vec<ViewMember> {
+        let membership = self.order.membership();
+        let current = &self.order.tail_state().view;
+        let mut members: Vec<ViewMember> = self
             .peers
             .values()
             .filter(|p| membership.get(&p.hello.id).is_some() && !p.left() && !p.hello.arbitrator)
@@ -172,33 +188,32 @@ impl Engine {
                 name: p.hello.name.clone(),
                 incoming: p.hello.incoming.clone(),
             })
+            .chain([self.own_view_member()])
             .collect();
         for gone in &current.members {
             let grace =
-                self.gone.get(&gone.id).is_some_and(|g| self.now.saturating_sub(g.since) < VIEW_GRACE);
-            if grace && !others.iter().any(|m| m.id == gone.id) && gone.id != self.me.id {
-                others.push(gone.clone());
+                self.gone.get(&gone.id).is_some_and(|g| self.now.saturating_sub(g.since) < VIEW_GRACE)
+                    && membership.get(&gone.id).is_some();
+            if grace && !members.iter().any(|m| m.id == gone.id) {
+                members.push(gone.clone());
             }
         }
         // A server that got its state from another reads its first view back sorted by UUID: as UUIDs of views begin
         // with the time, its own place is the same in both orders.
-        others.sort_by_key(|member| member.view_uuid);
-        members.extend(others);
-        let same = members.len() == current.members.len()
-            && members
-                .iter()
-                .all(|m| current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid));
-        if same || members.is_empty() {
-            return;
-        }
-        let view = View { number: current.number + 1, members };
+        members.sort_by_key(|member| (member.id != first, member.view_uuid));
+        members
+    }
+
+    /// Places a view of these in the log; its number.
+    pub(super) fn place_view(&mut self, members: Vec<ViewMember>) -> Option<u64> {
+        let view = View { number: self.order.tail_state().view.number + 1, members };
         let names: Vec<&str> = view.members.iter().map(|m| m.name.as_str()).collect();
         let text = format!("view {}: {}", view.number, names.join(", "));
         let mut w = Writer::new();
         view.encode(&mut w);
-        if self.order.append_control(self.now, EntryKind::View, w.into_bytes()).is_ok() {
-            self.log(Level::Info, text);
-        }
+        self.order.append_control(self.now, EntryKind::View, w.into_bytes()).ok()?;
+        self.log(Level::Info, text);
+        Some(view.number)
     }
 
     /// Lets all members forget what no write-set under way can conflict with: what every member of the view has
@@ -227,3 +242,7 @@ impl Engine {
         let _ = self.order.append_control(self.now, EntryKind::Trim, mark.to_payload());
     }
 }
+
+#[cfg(test)]
+#[path = "duties_tests.rs"]
+mod tests;

@@ -8,15 +8,20 @@ mod commands;
 mod doubt;
 mod duties;
 mod feed;
+#[cfg(test)]
+mod harness;
 mod lag;
+mod operator;
 mod peers;
 mod phase;
 mod seen;
 mod sync;
 mod transfer;
+mod watch;
 
 use crate::api::{Delivery, Level, LocalState, NodeError, Outcome, Tuning};
-use crate::wire::{FRAME_NODE, FRAME_ORDER, Health, Hello, NodeMessage};
+use crate::operator::Answer;
+use crate::wire::{FRAME_NODE, FRAME_OPERATOR, FRAME_ORDER, Health, Hello, NodeMessage, OperatorMessage};
 use crate::writer::TrimLimits;
 use bytes::Bytes;
 use feed::Feed;
@@ -45,6 +50,8 @@ const HEALTH_PERIOD: Micros = 200_000;
 /// A leader looks at its duties when something has changed, and at least this often; what was refused is tried again
 /// then.
 const DUTY_PERIOD: Micros = 25_000;
+/// How often what an operator waits for is looked at.
+const COMMAND_PERIOD: Micros = 5_000;
 /// How often it is said that entries had to go early.
 const SAY_EARLY_EVERY: Micros = 600_000_000;
 
@@ -86,6 +93,8 @@ pub(crate) enum Effect {
     Progress { total: Seqno, done: Seqno },
     /// A causal read may go on when this seqno has finished (`None`: no majority).
     Causal { id: u64, seqno: Option<Seqno> },
+    /// To the operator who gave the command of this number.
+    Answer { token: u64, answer: Answer },
 }
 
 /// The node without its threads.
@@ -154,6 +163,8 @@ pub(crate) struct Engine {
     /// Threads whose submissions have their places, in the order of seqnos.
     woken: Vec<std::thread::Thread>,
     late: sync::LateSyncs,
+    operator: operator::Operator,
+    watch: watch::Watch,
 }
 
 /// Should the engine go down in the middle of a round: whoever has an answer gets to see it.
@@ -218,6 +229,8 @@ impl Engine {
             deliveries: Vec::new(),
             woken: Vec::new(),
             late: sync::LateSyncs::default(),
+            operator: operator::Operator::default(),
+            watch: watch::Watch::default(),
         }
     }
 
@@ -278,6 +291,9 @@ impl Engine {
         if self.order.is_leader() {
             at = at.min(self.duties_at);
         }
+        if self.is_commanded() {
+            at = at.min(self.now + COMMAND_PERIOD);
+        }
         at
     }
 
@@ -305,6 +321,10 @@ impl Engine {
             },
             FRAME_NODE => match NodeMessage::from_bytes(payload) {
                 Ok(message) => return self.node_message(from, message),
+                Err(error) => error,
+            },
+            FRAME_OPERATOR => match OperatorMessage::from_bytes(payload) {
+                Ok(message) => return self.operator_message(from, message),
                 Err(error) => error,
             },
             // A later version's: it knows that we do not understand it.
@@ -371,6 +391,7 @@ impl Engine {
     /// Everything up to this ticket is on the disk.
     pub(crate) fn written(&mut self, ticket: u64) {
         self.sync_done(ticket);
+        self.disk_answered(ticket);
         self.order.written(self.now, ticket);
     }
 
@@ -391,11 +412,13 @@ impl Engine {
         self.large_step();
         self.seen.note(self.now, self.finished());
         self.order.set_finished(self.finished());
+        self.watch_database();
         self.order.tick(self.now);
         if self.phase.is_connected() && self.now >= self.duties_at {
             self.duties_at = self.now + DUTY_PERIOD;
             self.lead();
         }
+        self.operator_step();
         // What comes out may put something in again (a leader that is its own majority commits at once).
         for _ in 0..4 {
             if !self.drain_order() {
@@ -425,6 +448,7 @@ impl Engine {
                 Output::Write(op) => {
                     self.feed.follow(&op);
                     let may_wait = self.let_sync_wait(&op);
+                    self.disk_asked(op.ticket);
                     self.effects.push(Effect::Write { op, may_wait });
                 }
                 Output::Fetch { to, from, max_bytes } => {
@@ -477,6 +501,7 @@ impl Engine {
         }
         self.told = Some(health);
         self.last_health = self.now;
+        self.adapt_timing();
         let payload = NodeMessage::Health(health).to_bytes();
         let ids: Vec<MemberId> = self.peers.keys().copied().collect();
         for to in ids {

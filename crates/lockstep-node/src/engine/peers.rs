@@ -22,6 +22,8 @@ pub(crate) struct Peer {
     pub(crate) health: Option<Health>,
     /// When anything came from it.
     pub(super) heard: Micros,
+    /// The shortest of its latest round trips, once one is known.
+    pub(super) rtt: Option<Micros>,
 }
 
 impl Peer {
@@ -165,7 +167,7 @@ impl Engine {
         }
         self.gone.remove(&id);
         self.dial(hello.address.clone());
-        self.peers.insert(id, Peer { hello, health: None, heard: self.now });
+        self.peers.insert(id, Peer { hello, health: None, heard: self.now, rtt: None });
         self.order.peer_up(self.now, id);
         self.look_at_duties();
         self.donor_is_back(id);
@@ -234,7 +236,7 @@ impl Engine {
     }
 
     fn too_long_ago(&self, at: Micros) -> bool {
-        self.now.saturating_sub(at) > 5 * self.tuning.election_timeout.as_micros() as Micros
+        self.now.saturating_sub(at) > 5 * self.order.election_timeout()
     }
 
     /// Before it connects a member knows others by its log, but has not been told of which cluster it is to be one.

@@ -325,8 +325,7 @@ impl Engine {
             return;
         }
         let since = *self.no_quorum_since.get_or_insert(self.now);
-        let patience =
-            if cut_off { CUT_OFF } else { LEADERLESS * self.tuning.election_timeout.as_micros() as Micros };
+        let patience = if cut_off { CUT_OFF } else { LEADERLESS * self.order.election_timeout() };
         if primary && self.now.saturating_sub(since) >= patience {
             self.log(Level::Warn, format!("the majority is lost: non-Primary ({})", self.missing()));
             self.wake_all(false);
@@ -487,7 +486,7 @@ impl Engine {
         let Some(began) = self.left_at else { return };
         let membership = self.order.membership();
         let other_voters = membership.voters().any(|id| id != self.me.id && self.peers.contains_key(&id));
-        let patience = 8 * self.tuning.election_timeout.as_micros() as Micros;
+        let patience = 8 * self.order.election_timeout();
         let expired = self.now.saturating_sub(began) > patience;
         let votes = membership.is_voter(&self.me.id);
         // Between two leaders there is none: that is no reason to go without handing in the vote.

@@ -201,6 +201,8 @@ impl Options {
             heartbeat: self.time("net.heartbeat"),
             election_timeout: self.time("cluster.election_timeout"),
             evict_timeout: self.time("cluster.evict_timeout"),
+            disk_timeout: self.time("leader.disk_timeout"),
+            apply_timeout: self.time("leader.apply_timeout"),
             segment_bytes: self.size("log.segment"),
             log_bytes,
             log_max_bytes,

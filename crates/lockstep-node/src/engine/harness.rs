@@ -1,0 +1,330 @@
+//! Engines of a few members in one test, under a fake clock: a network that takes a millisecond, disks and databases
+//! that can be made to hang. A member that is cut off is not restarted; it is as if its cables were pulled.
+
+use super::{Admission, Effect, Engine, Micros, ReadFor};
+use crate::api::{ConnectArgs, Delivery, Tuning};
+use crate::operator::{Answer, Command};
+use crate::submit::Submission;
+use crate::wire::Hello;
+use bytes::Bytes;
+use lockstep_core::order::{Config, Order};
+use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
+use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+/// One hop.
+const HOP: Micros = 1_000;
+/// How far the clock goes in a step.
+const STEP: Micros = 500;
+
+pub(super) struct Node {
+    pub(super) engine: Engine,
+    finished: Arc<AtomicI64>,
+    /// Frames on their way to it: when, from whom, kind, payload.
+    inbox: VecDeque<(Micros, usize, u8, Bytes)>,
+    /// Its disk takes nothing.
+    pub(super) disk_hangs: bool,
+    written: Vec<u64>,
+    /// Its database finishes nothing.
+    pub(super) database_hangs: bool,
+    to_finish: Vec<Seqno>,
+    /// It does nothing at all, and its connections stay.
+    pub(super) frozen: bool,
+    pub(super) views: Vec<Vec<String>>,
+}
+
+pub(super) struct Lab {
+    pub(super) nodes: Vec<Node>,
+    pub(super) now: Micros,
+    /// Pairs that are connected, the smaller first.
+    links: BTreeSet<(usize, usize)>,
+    pub(super) answers: Vec<(usize, u64, Answer)>,
+    pub(super) lines: Vec<(usize, String)>,
+    tokens: u64,
+}
+
+fn pair(a: usize, b: usize) -> (usize, usize) {
+    (a.min(b), a.max(b))
+}
+
+impl Lab {
+    /// A cluster of so many voters, the first of which leads.
+    pub(super) fn new(members: usize, tuning: &Tuning) -> Lab {
+        let mut lab = Lab {
+            nodes: Vec::new(),
+            now: 0,
+            links: BTreeSet::new(),
+            answers: Vec::new(),
+            lines: Vec::new(),
+            tokens: 0,
+        };
+        for at in 0..members {
+            lab.add(tuning, |_| {});
+            lab.until("it votes", 20_000_000, |lab| {
+                lab.nodes[0].engine.order.membership().voters().count() == at + 1
+            });
+        }
+        lab
+    }
+
+    /// One more member.
+    pub(super) fn add(&mut self, tuning: &Tuning, change: impl FnOnce(&mut Hello)) {
+        let at = self.nodes.len();
+        let byte = at as u8 + 1;
+        let id = Uuid([byte; 16]);
+        let config = Config {
+            id,
+            incarnation: 1 << 20,
+            heartbeat: tuning.heartbeat.as_micros() as Micros,
+            election_timeout: tuning.election_timeout.as_micros() as Micros,
+            segment_bytes: tuning.segment_bytes,
+            max_append_bytes: 1 << 20,
+            max_inflight_bytes: 16 << 20,
+            cache_bytes: 64 << 20,
+            seed: u64::from(byte),
+            mutation: None,
+        };
+        let mut me = Hello {
+            id,
+            incarnation: 1 << 20,
+            view_uuid: Uuid([byte | 0x40; 16]),
+            history: Uuid::NIL,
+            log_id: Uuid::NIL,
+            last_index: 0,
+            name: format!("n{}", at + 1),
+            address: format!("10.0.0.{byte}:4567"),
+            incoming: format!("10.0.0.{byte}:3306"),
+            zone: 0,
+            wants_vote: true,
+            arbitrator: false,
+        };
+        change(&mut me);
+        let view_uuid = me.view_uuid;
+        let finished = Arc::new(AtomicI64::new(-1));
+        let order = Order::new(config, None, self.now);
+        let mut engine = Engine::new(order, me, tuning.clone(), finished.clone(), self.now);
+        engine.at(self.now, 1_000_000_000_000_000 + self.now);
+        let args = ConnectArgs {
+            cluster: "test".into(),
+            peers: Vec::new(),
+            bootstrap: at == 0,
+            position: Gtid::UNDEFINED,
+            by_donor: false,
+            timeout: Duration::from_secs(3600),
+        };
+        engine.connect(args, view_uuid, Uuid([0x77; 16])).unwrap();
+        self.nodes.push(Node {
+            engine,
+            finished,
+            inbox: VecDeque::new(),
+            disk_hangs: false,
+            written: Vec::new(),
+            database_hangs: false,
+            to_finish: Vec::new(),
+            frozen: false,
+            views: Vec::new(),
+        });
+        for other in 0..at {
+            self.link(at, other);
+        }
+    }
+
+    /// Pulls the cables of a member, or plugs them in again.
+    pub(super) fn cut(&mut self, at: usize, cut: bool) {
+        for other in (0..self.nodes.len()).filter(|other| *other != at) {
+            if cut { self.unlink(at, other) } else { self.link(at, other) }
+        }
+    }
+
+    fn link(&mut self, a: usize, b: usize) {
+        if self.links.contains(&pair(a, b)) {
+            return;
+        }
+        let hello = |lab: &Lab, n: usize| lab.nodes[n].engine.introduction();
+        let (ha, hb) = (hello(self, a), hello(self, b));
+        let welcome = |lab: &Lab, n: usize, other: &Hello| {
+            let engine = &lab.nodes[n].engine;
+            engine.phase.is_connected() && engine.admit(other) == Admission::Welcome
+        };
+        if welcome(self, a, &hb) && welcome(self, b, &ha) {
+            self.links.insert(pair(a, b));
+            self.nodes[a].engine.peer_up(hb);
+            self.nodes[b].engine.peer_up(ha);
+        }
+    }
+
+    fn unlink(&mut self, a: usize, b: usize) {
+        if self.links.remove(&pair(a, b)) {
+            let (ia, ib) = (self.id(a), self.id(b));
+            self.nodes[a].inbox.retain(|(_, from, ..)| *from != b);
+            self.nodes[b].inbox.retain(|(_, from, ..)| *from != a);
+            self.nodes[a].engine.peer_down(ib, "cut");
+            self.nodes[b].engine.peer_down(ia, "cut");
+        }
+    }
+
+    pub(super) fn id(&self, at: usize) -> MemberId {
+        self.nodes[at].engine.me.id
+    }
+
+    fn place(&self, id: &MemberId) -> usize {
+        (0..self.nodes.len()).find(|at| self.id(*at) == *id).expect("a member of the lab")
+    }
+
+    /// Who leads in the eyes of this member.
+    pub(super) fn leader(&self, at: usize) -> Option<usize> {
+        self.nodes[at].engine.order.leader().map(|id| self.place(&id))
+    }
+
+    /// The names of the voters, as this member has them.
+    pub(super) fn voters(&self, at: usize) -> Vec<String> {
+        let membership = self.nodes[at].engine.order.membership();
+        membership.members.iter().filter(|m| m.role.votes()).map(|m| m.name.clone()).collect()
+    }
+
+    /// Whether somebody has logged a line with this text.
+    pub(super) fn said(&self, text: &str) -> bool {
+        self.lines.iter().any(|(_, line)| line.contains(text))
+    }
+
+    /// A write-set of a member.
+    pub(super) fn write(&mut self, at: usize) -> Submission {
+        let mut builder = WriteSetBuilder::new();
+        let key = self.now.to_le_bytes();
+        builder.append_key(&[b"t", &key], KeyType::Exclusive).unwrap();
+        builder.append_data(DataKind::Ordered, b"row").unwrap();
+        let engine = &mut self.nodes[at].engine;
+        let payload = builder.finish(&Meta {
+            flags: flags::TRX_START | flags::TRX_END,
+            last_seen: engine.feed.delivered(),
+            source: engine.me.view_uuid,
+            epoch: 0,
+            conn: 1,
+            trx: 1,
+        });
+        let submission = Submission::new();
+        engine.submit(EntryKind::WriteSet, payload, submission.filler());
+        submission
+    }
+
+    /// A command at a member; its number.
+    pub(super) fn command(&mut self, at: usize, command: Command) -> u64 {
+        self.tokens += 1;
+        self.nodes[at].engine.command(self.tokens, command);
+        self.tokens
+    }
+
+    /// The answer to a command, which must come within its time.
+    pub(super) fn answer(&mut self, token: u64) -> Answer {
+        self.until("a command is answered", 15_000_000, |lab| lab.answers.iter().any(|a| a.1 == token));
+        self.answers.iter().find(|a| a.1 == token).map(|a| a.2.clone()).expect("it is there")
+    }
+
+    /// Goes on until something is so.
+    #[track_caller]
+    pub(super) fn until(&mut self, what: &str, limit: Micros, so: impl Fn(&Lab) -> bool) {
+        let end = self.now + limit;
+        while !so(self) {
+            assert!(self.now < end, "not within {limit} µs: {what}\n{:#?}", self.lines);
+            self.step();
+        }
+    }
+
+    /// Goes on for so long.
+    pub(super) fn run(&mut self, time: Micros) {
+        let end = self.now + time;
+        while self.now < end {
+            self.step();
+        }
+    }
+
+    fn step(&mut self) {
+        self.now += STEP;
+        for at in 0..self.nodes.len() {
+            if !self.nodes[at].frozen {
+                self.round(at);
+            }
+        }
+    }
+
+    fn round(&mut self, at: usize) {
+        let now = self.now;
+        let ids: Vec<MemberId> = (0..self.nodes.len()).map(|n| self.id(n)).collect();
+        let node = &mut self.nodes[at];
+        node.engine.at(now, 1_000_000_000_000_000 + now);
+        while node.inbox.front().is_some_and(|(due, ..)| *due <= now)
+            && let Some((_, from, kind, payload)) = node.inbox.pop_front()
+        {
+            node.engine.frame(ids[from], kind, payload);
+        }
+        if !node.disk_hangs
+            && let Some(ticket) = node.written.drain(..).max()
+        {
+            node.engine.written(ticket);
+        }
+        if !node.database_hangs {
+            for seqno in node.to_finish.drain(..) {
+                node.finished.fetch_max(seqno, Ordering::AcqRel);
+            }
+        }
+        node.engine.round(true);
+        let (mut effects, mut deliveries) = (Vec::new(), Vec::new());
+        node.engine.take(&mut effects, &mut deliveries);
+        node.engine.wake();
+        for delivery in deliveries {
+            self.deliver(at, delivery);
+        }
+        for effect in effects {
+            self.effect(at, effect);
+        }
+    }
+
+    fn deliver(&mut self, at: usize, delivery: Delivery) {
+        let node = &mut self.nodes[at];
+        match delivery {
+            Delivery::StateNeeded { .. } => {
+                let state = node.engine.order.committed_state();
+                let gtid = Gtid { uuid: state.history, seqno: state.seqno };
+                node.finished.store(gtid.seqno, Ordering::Release);
+                node.engine.state_received(Ok(gtid));
+            }
+            Delivery::View { info, in_log } => {
+                if in_log {
+                    node.to_finish.push(info.gtid.seqno);
+                }
+                node.views.push(info.members.iter().map(|m| m.name.clone()).collect());
+            }
+            Delivery::Ordered(ordered) => node.to_finish.push(ordered.seqno),
+            _ => {}
+        }
+    }
+
+    fn effect(&mut self, at: usize, effect: Effect) {
+        match effect {
+            Effect::Send { to, kind, payload } => {
+                let to = self.place(&to);
+                if self.links.contains(&pair(at, to)) {
+                    self.nodes[to].inbox.push_back((self.now + HOP, at, kind, payload));
+                }
+            }
+            Effect::Write { op, .. } => self.nodes[at].written.push(op.ticket),
+            Effect::Read { whom, from, .. } => {
+                let engine = &mut self.nodes[at].engine;
+                let entries = (from..).map_while(|index| engine.order.entry(index).cloned()).collect();
+                engine.read(whom, from, entries);
+                debug_assert!(matches!(whom, ReadFor::Peer(_) | ReadFor::Feed));
+            }
+            Effect::Drop(id) => {
+                let other = self.place(&id);
+                self.unlink(at, other);
+            }
+            Effect::Left => self.cut(at, true),
+            Effect::Log(_, line) => self.lines.push((at, line)),
+            Effect::Answer { token, answer } => self.answers.push((at, token, answer)),
+            Effect::TrimLog(_) | Effect::Dial(_) | Effect::Connected(_) | Effect::Causal { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! What an operator asks for: another leader, a member less. Any member takes a command and hands it to the leader,
+//! which does it, step by step as the log allows, and answers; each wait is bounded.
+//!
+//! A switchover places a view first, with the new leader at its head, for proxies write to that one; then leadership
+//! goes over, as when a leader leaves. Should that fail, another view puts this member first again.
+
+use super::{Effect, Engine, Level, Micros};
+use crate::operator::{Answer, Command};
+use crate::wire::{FRAME_OPERATOR, Hello, OperatorMessage};
+use bytes::Bytes;
+use lockstep_core::members::Member;
+use lockstep_core::order::ChangeError;
+use lockstep_core::{Index, MemberId, ViewUuid};
+
+/// A command is done by then, or is not done.
+const PATIENCE: Micros = 10_000_000;
+/// How long whoever was asked may go on before another leader is asked.
+const ASK_ANOTHER: Micros = 2_000_000;
+/// An heir that lacks more than this must catch up before anything is kept waiting for it.
+const NEAR_ENOUGH: Index = 1000;
+/// So many commands at a time.
+const COMMANDS: usize = 16;
+/// So many removed ones are remembered.
+const BARRED: usize = 256;
+
+/// A command that was given to this member.
+#[derive(Debug)]
+struct Given {
+    token: u64,
+    command: Command,
+    began: Micros,
+    /// Who was asked, and when.
+    asked: Option<(MemberId, Micros)>,
+}
+
+/// Who wants to hear of a [`Task`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Asker {
+    member: MemberId,
+    id: u64,
+}
+
+/// What the leader is doing.
+#[derive(Debug)]
+struct Task {
+    /// Nobody: this member has thought of it itself.
+    asker: Option<Asker>,
+    began: Micros,
+    work: Work,
+}
+
+#[derive(Debug)]
+enum Work {
+    /// `view`: the number of the view that lists the new leader first, once it is placed.
+    Switchover {
+        to: MemberId,
+        view: Option<u64>,
+    },
+    Remove {
+        id: MemberId,
+        name: String,
+    },
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Operator {
+    given: Vec<Given>,
+    tasks: Vec<Task>,
+    /// Lives of members that were removed while they were connected: this leader does not let them back.
+    barred: Vec<(MemberId, ViewUuid)>,
+}
+
+/// How a step of a task ends.
+enum Step {
+    Wait,
+    Done(String),
+    Failed(String),
+    /// Another leader may be asked.
+    Again,
+}
+
+impl Engine {
+    /// A command from the socket, answered by [`Effect::Answer`].
+    pub(crate) fn command(&mut self, token: u64, command: Command) {
+        let refusal = if !self.phase.is_connected() {
+            Some("this member is not connected to a cluster: ask another one")
+        } else if self.operator.given.len() >= COMMANDS {
+            Some("too many commands are under way: try again soon")
+        } else {
+            None
+        };
+        if let Some(text) = refusal {
+            let answer = Answer { ok: false, text: text.into(), seconds: 0.0 };
+            return self.effects.push(Effect::Answer { token, answer });
+        }
+        self.operator.given.push(Given { token, command, began: self.now, asked: None });
+    }
+
+    /// Whether commands wait for something: rounds come more often then.
+    pub(super) fn is_commanded(&self) -> bool {
+        !self.operator.given.is_empty() || !self.operator.tasks.is_empty()
+    }
+
+    /// Whether this connection of a member was ended by a removal.
+    pub(super) fn was_removed(&self, hello: &Hello) -> bool {
+        self.operator.barred.contains(&(hello.id, hello.view_uuid))
+    }
+
+    pub(super) fn operator_message(&mut self, from: MemberId, message: OperatorMessage) {
+        match message {
+            OperatorMessage::Ask { id, command } => {
+                let asker = Asker { member: from, id };
+                match Command::parse(&command) {
+                    Ok(command) => self.begin(asker, command),
+                    Err(text) => self.answer(asker, Step::Failed(text)),
+                }
+            }
+            OperatorMessage::Answer { id, ok, again, text } => {
+                let Some(at) = self.operator.given.iter().position(|g| g.token == id) else { return };
+                let given = &mut self.operator.given[at];
+                if given.asked.is_none_or(|(whom, _)| whom != from) {
+                    return;
+                }
+                if again {
+                    given.asked = None;
+                } else {
+                    self.given_done(at, ok, text);
+                }
+            }
+            OperatorMessage::Leave { text } => {
+                if self.order.leader() == Some(from) {
+                    self.give_up(&text);
+                }
+            }
+        }
+    }
+
+    fn given_done(&mut self, at: usize, ok: bool, text: String) {
+        let Given { token, began, .. } = self.operator.given.remove(at);
+        let seconds = self.now.saturating_sub(began) as f64 / 1e6;
+        self.effects.push(Effect::Answer { token, answer: Answer { ok, text, seconds } });
+    }
+
+    fn tell_operator(&mut self, to: MemberId, message: OperatorMessage) {
+        if to == self.me.id {
+            self.operator_message(to, message);
+        } else {
+            let payload = message.to_bytes();
+            self.effects.push(Effect::Send { to, kind: FRAME_OPERATOR, payload });
+        }
+    }
+
+    fn answer(&mut self, asker: Asker, step: Step) {
+        let (ok, again, text) = match step {
+            Step::Wait => return,
+            Step::Done(text) => (true, false, text),
+            Step::Failed(text) => (false, false, text),
+            Step::Again => (false, true, String::new()),
+        };
+        self.tell_operator(asker.member, OperatorMessage::Answer { id: asker.id, ok, again, text });
+    }
+
+    /// Everything that is under way goes on.
+    pub(super) fn operator_step(&mut self) {
+        if !self.is_commanded() {
+            return;
+        }
+        for task in std::mem::take(&mut self.operator.tasks) {
+            self.task_step(task);
+        }
+        let leader = self.order.leader().filter(|id| *id == self.me.id || self.peers.contains_key(id));
+        let mut at = 0;
+        while at < self.operator.given.len() {
+            let Given { token, began, asked, ref command } = self.operator.given[at];
+            if self.now.saturating_sub(began) > PATIENCE {
+                let text = match leader {
+                    None => "no member leads: a majority of the voters is needed",
+                    Some(_) => {
+                        "the leader has not done it in time, and may yet do it: look at `lockstep status`"
+                    }
+                };
+                self.given_done(at, false, text.into());
+                continue;
+            }
+            at += 1;
+            let patient = |(whom, since): (MemberId, Micros)| {
+                Some(whom) == leader
+                    || self.peers.contains_key(&whom) && self.now.saturating_sub(since) < ASK_ANOTHER
+            };
+            if let Some(to) = leader.filter(|_| !asked.is_some_and(patient)) {
+                let json = serde_json::to_vec(command).unwrap_or_default();
+                self.operator.given[at - 1].asked = Some((to, self.now));
+                let count = self.operator.given.len();
+                self.tell_operator(to, OperatorMessage::Ask { id: token, command: Bytes::from(json) });
+                if self.operator.given.len() < count {
+                    at -= 1;
+                }
+            }
+        }
+    }
+
+    /// The leader's part.
+    fn begin(&mut self, asker: Asker, command: Command) {
+        if !self.order.is_leader() {
+            return self.answer(asker, Step::Again);
+        }
+        let work = match command {
+            Command::Switchover { to } => self.plan_switchover(&to),
+            Command::Remove { name, force } => self.plan_removal(&name, force),
+        };
+        match work {
+            Ok(work) => self.operator.tasks.push(Task { asker: Some(asker), began: self.now, work }),
+            Err(step) => self.answer(asker, step),
+        }
+    }
+
+    /// The member of this name, or id. Of several of one name the one that is not connected, where it is one.
+    fn find_member(&self, name: &str, absent: bool) -> Result<Member, Step> {
+        let membership = self.order.membership();
+        let all: Vec<&Member> =
+            membership.members.iter().filter(|m| m.name == name || m.id.to_string() == name).collect();
+        let gone = |m: &&Member| m.id != self.me.id && !self.peers.contains_key(&m.id);
+        match all[..] {
+            [] => {
+                let names: Vec<&str> = membership.members.iter().map(|m| m.name.as_str()).collect();
+                Err(Step::Failed(format!(
+                    "no member is named {name}; there are {}. `lockstep status` lists them",
+                    names.join(", ")
+                )))
+            }
+            [one] => Ok(one.clone()),
+            _ => {
+                let fit: Vec<&Member> = all.iter().copied().filter(|m| gone(m) == absent).collect();
+                match fit[..] {
+                    [one] => Ok(one.clone()),
+                    _ => {
+                        let ids: Vec<String> = all.iter().map(|m| m.id.to_string()).collect();
+                        Err(Step::Failed(format!(
+                            "several members are named {name}: say which one by its id: {}",
+                            ids.join(", ")
+                        )))
+                    }
+                }
+            }
+        }
+    }
+
+    fn plan_switchover(&mut self, to: &str) -> Result<Work, Step> {
+        let heir = self.find_member(to, false)?;
+        let Member { id, name, .. } = heir;
+        if id == self.me.id {
+            return Err(Step::Done(format!("{name} leads already, in term {}", self.order.term())));
+        }
+        if let Some(why) = self.unfit_to_lead(&id) {
+            return Err(Step::Failed(format!("{name} {why}")));
+        }
+        if self.operator.tasks.iter().any(|t| matches!(t.work, Work::Switchover { .. })) {
+            return Err(Step::Failed("another switchover is under way: try again soon".into()));
+        }
+        self.log(Level::Info, format!("switchover: {name} is to lead, by an operator's command"));
+        Ok(Work::Switchover { to: id, view: None })
+    }
+
+    /// Leadership goes to another member, because this one has found that it should not lead.
+    pub(super) fn step_down(&mut self, heir: MemberId) {
+        if !self.operator.tasks.iter().any(|t| matches!(t.work, Work::Switchover { .. })) {
+            let work = Work::Switchover { to: heir, view: None };
+            self.operator.tasks.push(Task { asker: None, began: self.now, work });
+        }
+    }
+
+    /// Why a member should not be made the leader, if so.
+    pub(super) fn unfit_to_lead(&self, id: &MemberId) -> Option<String> {
+        let membership = self.order.membership();
+        let member = membership.get(id)?;
+        if member.arbitrator {
+            return Some("is an arbitrator: it leads only for a moment, and of itself".into());
+        }
+        let Some(peer) = self.peers.get(id) else {
+            return Some("is not connected".into());
+        };
+        if !member.role.votes() {
+            return Some(match member.wants_vote {
+                true => "does not vote yet: wait until `lockstep status` shows it as a voter".into(),
+                false => "does not vote (member.vote=no, pc.weight=0), so it cannot lead".into(),
+            });
+        }
+        if peer.leaving() {
+            return Some("is about to leave".into());
+        }
+        (!self.responds(id)).then(|| "has not been heard of for some time".into())
+    }
+
+    fn plan_removal(&mut self, name: &str, force: bool) -> Result<Work, Step> {
+        let member = self.find_member(name, true)?;
+        let (id, name) = (member.id, member.name.clone());
+        if id == self.me.id {
+            return Err(Step::Failed(format!(
+                "{name} leads: let another member lead first (`lockstep switchover --to NAME`)"
+            )));
+        }
+        let membership = self.order.membership();
+        let rest = membership.without(&id);
+        let connected = rest.voters().filter(|v| *v == self.me.id || self.peers.contains_key(v)).count();
+        if connected < rest.majority() {
+            return Err(Step::Failed(format!(
+                "without {name} {connected} of {} voters would be connected, and {} be needed: remove those that are \
+                 not connected first",
+                rest.voters().count(),
+                rest.majority()
+            )));
+        }
+        if let Some(peer) = self.peers.get(&id) {
+            if !force {
+                return Err(Step::Failed(format!(
+                    "{name} is connected: stop its server, which takes it out of the voters in good order; --force \
+                     removes it all the same"
+                )));
+            }
+            let life = (id, peer.hello.view_uuid);
+            self.operator.barred.truncate(BARRED - 1);
+            self.operator.barred.insert(0, life);
+            let text = "an operator has removed this member from the cluster: it refuses everything until its server \
+                        is started again, and then joins as a new one";
+            self.tell_operator(id, OperatorMessage::Leave { text: text.into() });
+        }
+        self.log(Level::Info, format!("{name} is removed, by an operator's command"));
+        Ok(Work::Remove { id, name })
+    }
+
+    fn task_step(&mut self, mut task: Task) {
+        let late = self.now.saturating_sub(task.began) > PATIENCE;
+        let step = match &mut task.work {
+            Work::Switchover { to, view } => {
+                let (to, mut placed) = (*to, *view);
+                let step = self.switchover_step(to, &mut placed, late);
+                *view = placed;
+                step
+            }
+            Work::Remove { id, name } => self.removal_step(*id, name),
+        };
+        let step = match step {
+            Step::Wait if late => Step::Failed("not done in time: look at `lockstep status`".into()),
+            step => step,
+        };
+        match (step, task.asker) {
+            (Step::Wait, _) => self.operator.tasks.push(task),
+            (step, Some(asker)) => self.answer(asker, step),
+            (Step::Done(text), None) => self.log(Level::Info, text),
+            (Step::Failed(text), None) => self.log(Level::Warn, text),
+            (Step::Again, None) => {}
+        }
+    }
+
+    fn switchover_step(&mut self, to: MemberId, view: &mut Option<u64>, late: bool) -> Step {
+        let name = self.name_of(&to);
+        let term = self.order.term();
+        match self.order.leader() {
+            Some(leader) if leader == to => {
+                let view = view.map_or(String::new(), |n| format!("; view {n} lists it first"));
+                return Step::Done(format!("{name} leads in term {term}{view}"));
+            }
+            Some(leader) if leader != self.me.id => {
+                let other = self.name_of(&leader);
+                return Step::Failed(format!("{other} has come to lead meanwhile, in term {term}"));
+            }
+            None => return Step::Wait,
+            Some(_) => {}
+        }
+        if self.order.is_handing_over() || !self.order.leads_in_earnest() {
+            return Step::Wait;
+        }
+        let why = match self.unfit_to_lead(&to) {
+            Some(why) => Some(why),
+            None if view.is_some() => Some("did not take over".into()),
+            None if late => Some("does not catch up".into()),
+            None => None,
+        };
+        if let Some(why) = why {
+            if view.is_some() {
+                // Whoever leads is first.
+                let members = self.who_is_there(self.me.id);
+                self.place_view(members);
+            }
+            return Step::Failed(format!("{name} {why}: {} goes on leading", self.me.name));
+        }
+        if self.order.matched(&to) + NEAR_ENOUGH < self.order.last_index() {
+            return Step::Wait;
+        }
+        let members = self.who_is_there(to);
+        *view = self.place_view(members);
+        match self.order.transfer_leadership(self.now, to) {
+            Ok(()) => Step::Wait,
+            Err(error) => Step::Failed(error.to_string()),
+        }
+    }
+
+    fn removal_step(&mut self, id: MemberId, name: &str) -> Step {
+        let membership = self.order.membership();
+        if membership.get(&id).is_none() {
+            if self.order.committed_state().membership.get(&id).is_some() {
+                return Step::Wait;
+            }
+            let (voters, majority) = (membership.voters().count(), membership.majority());
+            return Step::Done(match voters {
+                1 => format!("{name} is removed: one voter remains"),
+                _ => format!(
+                    "{name} is removed: {voters} voters remain, and a commit needs {majority} of them"
+                ),
+            });
+        }
+        if !self.order.is_leader() {
+            return Step::Again;
+        }
+        match self.order.change_membership(self.now, membership.without(&id)) {
+            Ok(_) | Err(ChangeError::TooEarly | ChangeError::HandingOver) => Step::Wait,
+            Err(error) => Step::Failed(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "operator_tests.rs"]
+mod tests;

@@ -1,0 +1,128 @@
+use super::super::harness::Lab;
+use crate::api::{Outcome, Tuning};
+use crate::operator::Command;
+use std::time::Duration;
+
+fn switchover(to: &str) -> Command {
+    Command::Switchover { to: to.into() }
+}
+
+fn remove(name: &str, force: bool) -> Command {
+    Command::Remove { name: name.into(), force }
+}
+
+#[test]
+fn leadership_goes_where_it_is_told_after_a_view_that_says_so() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    // Wherever the command is given.
+    for (asked, to) in [(0, 1), (0, 2), (2, 0), (2, 1)] {
+        let name = format!("n{}", to + 1);
+        let token = lab.command(asked, switchover(&name));
+        let began = lab.now;
+        let answer = lab.answer(token);
+        assert!(answer.ok && answer.text.starts_with(&format!("{name} leads in term")), "{answer:?}");
+        assert!(lab.now - began < 100_000, "{} µs", lab.now - began);
+        lab.until("all know", 1_000_000, |lab| (0..3).all(|at| lab.leader(at) == Some(to)));
+        lab.until("all were shown", 1_000_000, |lab| {
+            (0..3).all(|at| lab.nodes[at].views.last().is_some_and(|v| v.len() == 3 && v[0] == name))
+        });
+        let write = lab.write(asked);
+        lab.run(50_000);
+        assert!(matches!(write.wait_for(Duration::ZERO), Some(Outcome::Ordered(_))));
+    }
+    let views = lab.nodes[0].views.len();
+    let token = lab.command(1, switchover("n2"));
+    let answer = lab.answer(token);
+    assert!(answer.ok && answer.text.starts_with("n2 leads already"), "{answer:?}");
+    lab.run(100_000);
+    assert_eq!(lab.nodes[0].views.len(), views, "no view without need");
+}
+
+#[test]
+fn who_cannot_lead_is_not_made_the_leader_and_the_reason_is_told() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
+    lab.until("the replica is in", 5_000_000, |lab| lab.nodes[0].views.last().is_some_and(|v| v.len() == 4));
+    let refused = |lab: &mut Lab, to: &str, why: &str| {
+        let token = lab.command(1, switchover(to));
+        let answer = lab.answer(token);
+        assert!(!answer.ok && answer.text.contains(why), "{answer:?}");
+        assert_eq!(lab.leader(0), Some(0));
+    };
+    refused(&mut lab, "n9", "no member is named n9; there are n1, n2, n3, n4");
+    refused(&mut lab, "n4", "member.vote=no");
+    lab.cut(2, true);
+    refused(&mut lab, "n3", "n3 is not connected");
+    lab.cut(2, false);
+    // It is connected, was heard of just now, and answers no more: the leader takes its view back and goes on.
+    lab.run(1_000_000);
+    lab.nodes[2].frozen = true;
+    let token = lab.command(0, switchover("n3"));
+    let answer = lab.answer(token);
+    assert!(!answer.ok && answer.text.contains("n1 goes on leading"), "{answer:?}");
+    let write = lab.write(1);
+    lab.run(100_000);
+    assert!(matches!(write.wait_for(Duration::ZERO), Some(Outcome::Ordered(_))));
+    assert_eq!(lab.nodes[1].views.last().unwrap()[0], "n1");
+}
+
+#[test]
+fn without_a_leader_a_command_ends_all_the_same() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.cut(0, true);
+    lab.cut(1, true);
+    lab.run(3_000_000);
+    let token = lab.command(2, switchover("n1"));
+    let answer = lab.answer(token);
+    assert!(!answer.ok && answer.text.contains("a majority of the voters is needed"), "{answer:?}");
+    assert!(answer.seconds < 11.0);
+}
+
+#[test]
+fn a_dead_member_is_removed_for_good_and_a_live_one_only_by_force() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let ask = |lab: &mut Lab, at, command| {
+        let token = lab.command(at, command);
+        lab.answer(token)
+    };
+    let answer = ask(&mut lab, 1, remove("n3", false));
+    assert!(!answer.ok && answer.text.contains("n3 is connected: stop its server"), "{answer:?}");
+    let answer = ask(&mut lab, 1, remove("n1", true));
+    assert!(!answer.ok && answer.text.contains("n1 leads"), "{answer:?}");
+
+    lab.cut(2, true);
+    lab.run(1_000_000);
+    let answer = ask(&mut lab, 1, remove("n3", false));
+    assert!(answer.ok, "{answer:?}");
+    assert_eq!(answer.text, "n3 is removed: 2 voters remain, and a commit needs 2 of them");
+    assert_eq!(lab.voters(1), ["n1", "n2"]);
+    let answer = ask(&mut lab, 0, remove("n3", false));
+    assert!(!answer.ok && answer.text.contains("no member is named n3"), "{answer:?}");
+
+    // Of two the connected one by force: it is told, leaves, and does not come back by itself.
+    let answer = ask(&mut lab, 0, remove("n2", true));
+    assert!(answer.ok && answer.text.contains("one voter remains"), "{answer:?}");
+    lab.run(5_000_000);
+    assert_eq!(lab.voters(0), ["n1"]);
+    assert!(lab.nodes[0].engine.order.membership().members.len() == 1);
+    assert!(lab.nodes[1].engine.failure().is_some_and(|text| text.contains("an operator has removed")));
+    let write = lab.write(0);
+    lab.run(100_000);
+    assert!(matches!(write.wait_for(Duration::ZERO), Some(Outcome::Ordered(_))));
+}
+
+#[test]
+fn a_removal_does_not_cost_the_majority() {
+    let mut lab = Lab::new(5, &Tuning::default());
+    lab.cut(3, true);
+    lab.cut(4, true);
+    lab.run(1_000_000);
+    let token = lab.command(0, remove("n3", true));
+    let answer = lab.answer(token);
+    assert!(!answer.ok, "{answer:?}");
+    assert!(
+        answer.text.contains("without n3 2 of 4 voters would be connected, and 3 be needed"),
+        "{answer:?}"
+    );
+    assert_eq!(lab.voters(0).len(), 5);
+}

@@ -1,0 +1,99 @@
+use super::super::harness::Lab;
+use crate::api::{Outcome, Tuning};
+use std::time::Duration;
+
+fn tuning() -> Tuning {
+    Tuning {
+        disk_timeout: Duration::from_secs(2),
+        apply_timeout: Duration::from_secs(4),
+        ..Tuning::default()
+    }
+}
+
+/// A write of each of these members every 50 ms, for so long.
+fn write_for(lab: &mut Lab, members: &[usize], seconds: u64) {
+    for _ in 0..seconds * 20 {
+        for at in members {
+            lab.write(*at).abandon();
+        }
+        lab.run(50_000);
+    }
+}
+
+#[test]
+fn a_leader_whose_disk_hangs_lets_another_lead_and_the_others_go_on() {
+    let mut lab = Lab::new(3, &tuning());
+    write_for(&mut lab, &[0, 1, 2], 1);
+    lab.nodes[0].disk_hangs = true;
+    write_for(&mut lab, &[1, 2], 1);
+    assert_eq!(lab.leader(1), Some(0), "slow is not hung");
+    write_for(&mut lab, &[1, 2], 3);
+    let heir = lab.leader(1).expect("somebody leads");
+    assert!(heir != 0 && lab.leader(2) == Some(heir));
+    assert!(lab.said("this member's disk has not finished a write of the log for 2 s"));
+    let views = &lab.nodes[heir].views;
+    assert_eq!(views.last().map(|v| v[0].clone()), Some(format!("n{}", heir + 1)), "{views:?}");
+    let write = lab.write(3 - heir);
+    lab.run(100_000);
+    assert!(matches!(write.wait_for(Duration::ZERO), Some(Outcome::Ordered(_))));
+    // It is no candidate while it hangs, and may lead again after.
+    write_for(&mut lab, &[1, 2], 10);
+    assert!(lab.leader(1) != Some(0));
+    lab.nodes[0].disk_hangs = false;
+    write_for(&mut lab, &[0, 1, 2], 2);
+    assert_eq!(lab.nodes[0].engine.order.commit(), lab.nodes[1].engine.order.commit());
+}
+
+#[test]
+fn a_leader_whose_database_hangs_lets_another_lead() {
+    let mut lab = Lab::new(3, &tuning());
+    lab.nodes[0].database_hangs = true;
+    lab.run(10_000_000);
+    assert_eq!(lab.leader(1), Some(0), "it has nothing to do");
+    write_for(&mut lab, &[1], 6);
+    assert!(lab.leader(1).is_some_and(|leader| leader != 0), "{:?}", lab.lines);
+    assert!(lab.said("this member's database has finished nothing for 4 s"));
+}
+
+#[test]
+fn databases_that_all_stand_still_move_nothing_and_so_does_a_desynced_one() {
+    let mut lab = Lab::new(3, &tuning());
+    for node in &mut lab.nodes {
+        node.database_hangs = true;
+    }
+    write_for(&mut lab, &[1], 10);
+    assert_eq!(lab.leader(1), Some(0), "a long DDL statement stops all alike");
+    for node in &mut lab.nodes {
+        node.database_hangs = false;
+    }
+    lab.run(100_000);
+    lab.nodes[0].engine.desync();
+    lab.nodes[0].database_hangs = true;
+    write_for(&mut lab, &[1], 10);
+    assert_eq!(lab.leader(1), Some(0), "a backup's lock is meant");
+    assert!(!lab.said("should not lead"));
+}
+
+#[test]
+fn the_election_timeout_follows_the_way_to_the_majority_and_to_the_leader() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let timeout = |lab: &mut Lab, at: usize, ways: [u64; 3]| {
+        let ids = [lab.id(0), lab.id(1), lab.id(2)];
+        for (id, way) in ids.into_iter().zip(ways) {
+            lab.nodes[at].engine.measured(id, way);
+        }
+        lab.run(300_000);
+        lab.nodes[at].engine.order.election_timeout()
+    };
+    assert_eq!(timeout(&mut lab, 1, [500, 0, 500]), 600_000);
+    // The leader is far.
+    assert_eq!(timeout(&mut lab, 1, [150_000, 0, 500]), 1_500_000);
+    // The leader is near enough, a third is far: nobody waits for that one.
+    assert_eq!(timeout(&mut lab, 1, [500, 0, 150_000]), 600_000);
+    assert_eq!(timeout(&mut lab, 0, [0, 500, 150_000]), 600_000);
+    // It is far from both others.
+    assert_eq!(timeout(&mut lab, 0, [0, 100_000, 150_000]), 1_000_000);
+    // Nonsense has a limit.
+    assert_eq!(timeout(&mut lab, 0, [0, 3_600_000_000, 3_600_000_000]), 60_000_000);
+    assert_eq!(timeout(&mut lab, 0, [0, 200, 200]), 600_000);
+}

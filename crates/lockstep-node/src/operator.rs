@@ -1,0 +1,67 @@
+//! What an operator may ask of a running member, as it stands in the body of `POST /command` on its Unix socket, and
+//! what it answers (docs/status.md). Over TCP nothing but reading is possible.
+
+use serde::{Deserialize, Serialize};
+
+/// What is to be done. Any member of a primary component takes it; the leader does it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Command {
+    /// Leadership goes to this member, after a view that lists it first.
+    Switchover {
+        /// Its name, or its id where several have the name.
+        to: String,
+    },
+    /// A member that will not return is none any more.
+    Remove {
+        /// Its name, or its id where several have the name.
+        name: String,
+        /// Also if it is connected: it is told to leave.
+        #[serde(default)]
+        force: bool,
+    },
+}
+
+/// What has become of a [`Command`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Answer {
+    /// Whether it has been done.
+    pub ok: bool,
+    /// What has been done, or why not and what to do: one line.
+    pub text: String,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+}
+
+impl Command {
+    /// Reads the body of a request.
+    ///
+    /// # Errors
+    /// What is wrong with it, in one line.
+    pub fn parse(body: &[u8]) -> Result<Command, String> {
+        serde_json::from_slice(body).map_err(|e| {
+            format!("this is no command that this version knows ({e}); there are switchover and remove")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_read_and_nonsense_is_named() {
+        let read = |text: &str| Command::parse(text.as_bytes());
+        assert_eq!(
+            read(r#"{"command":"switchover","to":"n2"}"#),
+            Ok(Command::Switchover { to: "n2".into() })
+        );
+        assert_eq!(
+            read(r#"{"command":"remove","name":"n3"}"#),
+            Ok(Command::Remove { name: "n3".into(), force: false })
+        );
+        for bad in ["", "{}", r#"{"command":"promote"}"#, r#"{"command":"switchover"}"#, "[1]"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+}

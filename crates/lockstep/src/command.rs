@@ -1,0 +1,119 @@
+//! `lockstep switchover`, `lockstep remove`: a command for the cluster, given to a member within reach.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lockstep_node::{Answer, Command};
+
+use crate::Source;
+use crate::fetch::{self, Target};
+use crate::progress::say;
+use crate::survey;
+
+/// A member answers a command within 10 s, whatever has become of it; and a little for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Gives the command, and prints what came of it. Exit code 0: it is done.
+pub(crate) fn run(source: &Source, command: &Command, json: bool) -> Result<ExitCode, String> {
+    let socket = choose(source)?;
+    let answer = give(&socket, command)?;
+    if json {
+        say(&serde_json::to_string(&answer).map_err(|e| format!("cannot write JSON: {e}"))?);
+    } else if answer.ok {
+        say(&format!("{} ({:.3} s)", answer.text, answer.seconds));
+    } else {
+        return Err(answer.text);
+    }
+    Ok(if answer.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Gives a command to one member.
+fn give(socket: &Path, command: &Command) -> Result<Answer, String> {
+    let body = serde_json::to_vec(command).map_err(|e| format!("cannot write JSON: {e}"))?;
+    let (code, text) = fetch::post(socket, "/command", &body, PATIENCE)
+        .map_err(|objection| format!("{}: {objection}", socket.display()))?;
+    serde_json::from_str(&text).map_err(|_| {
+        format!("{} answers {code} {}: is it of an older version?", socket.display(), text.trim())
+    })
+}
+
+/// The socket of a member that knows the cluster: one in a primary component, the leader if it is here.
+fn choose(source: &Source) -> Result<PathBuf, String> {
+    let (mut targets, _) = source.targets();
+    targets.extend(source.fallback());
+    let sockets: Vec<PathBuf> = targets
+        .into_iter()
+        .filter_map(|target| match target {
+            Target::Socket(path) => Some(path),
+            Target::Address(_) => None,
+        })
+        .collect();
+    if let [only] = &sockets[..] {
+        return Ok(only.clone());
+    }
+    let mut best: Option<((bool, bool), PathBuf)> = None;
+    let mut objections = Vec::new();
+    for socket in sockets {
+        let status = fetch::get(&Target::Socket(socket.clone()), "/status").and_then(|b| survey::parse(&b));
+        match status {
+            Ok(status) => {
+                let leads = !status.cluster.leader.is_empty() && status.cluster.leader == status.own.name;
+                let rank = (status.cluster.primary, leads);
+                if best.as_ref().is_none_or(|(held, _)| rank > *held) {
+                    best = Some((rank, socket));
+                }
+            }
+            Err(objection) => objections.push(format!("{}: {objection}", socket.display())),
+        }
+    }
+    best.map(|(_, socket)| socket).ok_or_else(|| {
+        format!(
+            "no member takes the command; run this on a member, as root or as the server's account, or say --socket\n  {}",
+            objections.join("\n  ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    fn member(name: &str, answer: &'static [u8]) -> (PathBuf, std::thread::JoinHandle<String>) {
+        let path = std::env::temp_dir().join(format!("lockstep-command-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = vec![0; 4096];
+            let n = stream.read(&mut request).unwrap();
+            stream.write_all(answer).unwrap();
+            String::from_utf8_lossy(&request[..n]).into_owned()
+        });
+        (path, thread)
+    }
+
+    #[test]
+    fn a_command_is_posted_and_its_answer_is_read() {
+        let command = Command::Switchover { to: "n2".into() };
+        let (path, thread) = member(
+            "good",
+            b"HTTP/1.0 409 Conflict\r\n\r\n{\"ok\":false,\"text\":\"n2 is not connected\",\"seconds\":0.5}",
+        );
+        let answer = give(&path, &command).unwrap();
+        assert!(!answer.ok && answer.text == "n2 is not connected");
+        let request = thread.join().unwrap();
+        assert_eq!(
+            request,
+            "POST /command HTTP/1.0\r\nContent-Length: 34\r\n\r\n{\"command\":\"switchover\",\"to\":\"n2\"}"
+        );
+        let (path, thread) =
+            member("old", b"HTTP/1.0 400 Bad Request\r\n\r\nthis version knows no commands\n");
+        assert!(give(&path, &command).unwrap_err().contains("older version"));
+        thread.join().unwrap();
+        let _ = std::fs::remove_file(&path);
+        assert!(give(&path, &command).unwrap_err().contains("no such socket"));
+    }
+}
