@@ -12,6 +12,7 @@ mod install;
 mod ports;
 mod process;
 mod server;
+mod signals;
 mod sysbench;
 
 pub use client::{Answer, Client};
@@ -22,4 +23,5 @@ pub use install::{Account, Installation, is_root};
 pub use ports::{free_ports, has_ipv6, is_free};
 pub use process::{Usage, children_cpu_time, machine_cpu_time};
 pub use server::{ANSWER_TIMEOUT, START_TIMEOUT, STOP_TIMEOUT, Server};
+pub use signals::{Signal, Signals};
 pub use sysbench::{Load, SYSBENCH_DATABASE, Sysbench};

@@ -67,6 +67,9 @@ pub struct NodeConfig {
     /// Whether a damaged or lost log is set aside, so that this member comes back as a new one: not where it is to found
     /// a cluster, which would split it from those who have what it lost.
     pub may_begin_anew: bool,
+    /// A voter without a database: it keeps the log, and everything is finished as soon as it is agreed on. Nothing but
+    /// views and the like is delivered, and no state is asked for.
+    pub arbitrator: bool,
     /// Timing and sizes.
     pub tuning: Tuning,
     /// How connections between members are encrypted; `None`: not at all.

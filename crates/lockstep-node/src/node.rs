@@ -300,7 +300,7 @@ impl Node {
             incoming: config.incoming.clone(),
             zone: config.zone,
             wants_vote: config.wants_vote,
-            arbitrator: false,
+            arbitrator: config.arbitrator,
         };
         let finished = Arc::new(AtomicI64::new(SEQNO_UNDEFINED));
         let mut engine = Engine::new(order, me, tuning, finished.clone(), 0);

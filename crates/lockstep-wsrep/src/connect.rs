@@ -185,6 +185,7 @@ impl Provider {
                 zone: options.zone(),
                 wants_vote: options.bool("member.vote"),
                 may_begin_anew,
+                arbitrator: false,
                 tuning: options.tuning(),
                 tls: options.tls(),
                 status_address: options.status_address(),

@@ -1,5 +1,6 @@
 //! `lockstep`: run a cluster on this machine, watch any cluster, look into a log.
 
+mod arbitrator;
 mod bench;
 mod cert;
 mod check;
@@ -39,6 +40,9 @@ enum Command {
     Switchover(SwitchoverArgs),
     /// Take a member that will not return out of the cluster: no majority counts it any more, nothing is kept for it.
     Remove(RemoveArgs),
+    /// Be a voter without a database: it keeps the log, so that two servers and it survive the loss of any one. Takes
+    /// garbd's command line, too.
+    Arbitrator(arbitrator::ArbitratorArgs),
     /// Print the log.
     Log(log::LogArgs),
     /// Measure how fast it is on this machine.
@@ -150,7 +154,8 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let outcome = match Cli::parse_from(arbitrator::as_garbd(std::env::args_os())).command {
+        Command::Arbitrator(args) => arbitrator::run(args),
         Command::Up(args) => up::up(&args.dir, args.provider, args.port).map(|()| ExitCode::SUCCESS),
         Command::Down(args) => up::down(&args.dir).map(|()| ExitCode::SUCCESS),
         Command::Status(args) => status::run(&args.source, args.json, args.watch),

@@ -82,7 +82,13 @@ impl Order {
     /// One to two election timeouts.
     fn patience(&mut self) -> Micros {
         let least = self.config.election_timeout;
-        least + self.rng.below(least)
+        least + self.rng.below(least) + self.deference()
+    }
+
+    /// An arbitrator leaves the others the first word: it should lead only where none of them can.
+    fn deference(&self) -> Micros {
+        let member = self.log.tail.membership.get(&self.config.id);
+        if member.is_some_and(|m| m.arbitrator) { self.config.election_timeout / 2 } else { 0 }
     }
 
     /// The connection to the leader has broken: perhaps it is gone. Campaign sooner; those who still hear it refuse,
@@ -90,7 +96,7 @@ impl Order {
     pub(super) fn leader_lost(&mut self) {
         self.leader_gone = true;
         let half = self.config.election_timeout / 2;
-        let soon = self.now + half / 2 + self.rng.below(half);
+        let soon = self.now + half / 2 + self.rng.below(half) + self.deference();
         self.election_deadline = self.election_deadline.min(soon);
     }
 

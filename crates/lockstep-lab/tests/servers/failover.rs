@@ -38,7 +38,12 @@ pub(crate) fn objection(output: &Output) -> String {
 
 /// Inserts rows one by one until told to stop, connecting again after an error; the longest time between two that
 /// succeeded.
-fn insert_until(socket: &Path, stop: &AtomicBool, ids: &AtomicU64, acknowledged: &AtomicU64) -> Duration {
+pub(crate) fn insert_until(
+    socket: &Path,
+    stop: &AtomicBool,
+    ids: &AtomicU64,
+    acknowledged: &AtomicU64,
+) -> Duration {
     let mut longest = Duration::ZERO;
     let mut last = Instant::now();
     while !stop.load(Ordering::Relaxed) {
@@ -135,6 +140,7 @@ fn a_dead_member_is_removed_and_a_live_one_is_not_without_force() -> Test {
     a.query("CREATE TABLE t (id INT PRIMARY KEY)")?;
     let said = objection(&lockstep(&cluster.servers[0], &["remove", "--name", "n3"])?);
     assert!(said.contains("n3 is connected"), "{said}");
+    cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?;
     cluster.servers[2].kill();
     // Of three voters two are needed: with one more gone nobody writes; without the dead one in the count, n1 would
     // need n2 only.

@@ -29,9 +29,27 @@ impl Engine {
                 self.log(Level::Info, why);
             }
         }
+        if self.pass_on() {
+            return;
+        }
         self.make_view();
         self.make_trim_mark();
         self.watch_myself();
+    }
+
+    /// An arbitrator leads only where nobody else has what it has, and no longer than until somebody with a database has
+    /// that, too.
+    fn pass_on(&mut self) -> bool {
+        if !self.me.arbitrator {
+            return false;
+        }
+        let membership = self.order.membership();
+        let heir = membership
+            .voters()
+            .filter(|id| *id != self.me.id && self.unfit_to_lead(id).is_none())
+            .filter(|id| self.order.matched(id) + NEAR_ENOUGH >= self.order.last_index())
+            .max_by_key(|id| self.order.matched(id));
+        heir.is_some_and(|heir| self.order.transfer_leadership(self.now, heir).is_ok())
     }
 
     /// The next change of the membership that is due, with its line for the log.
@@ -158,7 +176,7 @@ impl Engine {
         Some((membership.without(&member.id), why))
     }
 
-    /// A view of all that should be in it now, if that is another than before, this member first. A change of leader
+    /// A view of all that should be in it now, if that is another than before, this member first (an arbitrator never). A change of leader
     /// alone makes no view.
     fn make_view(&mut self) {
         let current = self.order.tail_state().view.clone();
@@ -180,7 +198,7 @@ impl Engine {
         let mut members: Vec<ViewMember> = self
             .peers
             .values()
-            .filter(|p| membership.get(&p.hello.id).is_some() && !p.left() && !p.hello.arbitrator)
+            .filter(|p| membership.get(&p.hello.id).is_some() && !p.left())
             .filter(|p| !self.silent(&p.hello.id))
             .map(|p| ViewMember {
                 id: p.hello.id,
@@ -198,6 +216,14 @@ impl Engine {
                 members.push(gone.clone());
             }
         }
+        // Clients are sent to the first: it has a database.
+        let serves = |id: &MemberId| membership.get(id).is_none_or(|m| !m.arbitrator);
+        let wanted = [Some(first), current.members.first().map(|m| m.id)].into_iter().flatten();
+        let first = wanted
+            .filter(|id| members.iter().any(|m| m.id == *id))
+            .chain(members.iter().map(|m| m.id))
+            .find(serves)
+            .unwrap_or(first);
         // A server that got its state from another reads its first view back sorted by UUID: as UUIDs of views begin
         // with the time, its own place is the same in both orders.
         members.sort_by_key(|member| (member.id != first, member.view_uuid));

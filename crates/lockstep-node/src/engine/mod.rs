@@ -4,6 +4,8 @@
 //! Inputs are method calls; effects are collected and taken with [`Engine::take`]. One round is: all inputs that are
 //! there, then [`Engine::round`]. Whatever waits when a round begins is one batch of it.
 
+#[cfg(test)]
+mod arbitrator_tests;
 mod commands;
 mod doubt;
 mod duties;

@@ -223,7 +223,8 @@ impl Engine {
         let gone = |m: &&Member| m.id != self.me.id && !self.peers.contains_key(&m.id);
         match all[..] {
             [] => {
-                let names: Vec<&str> = membership.members.iter().map(|m| m.name.as_str()).collect();
+                let mut names: Vec<&str> = membership.members.iter().map(|m| m.name.as_str()).collect();
+                names.sort_unstable();
                 Err(Step::Failed(format!(
                     "no member is named {name}; there are {}. `lockstep status` lists them",
                     names.join(", ")

@@ -205,8 +205,15 @@ impl Engine {
         self.connected_seqno = view.gtid.seqno;
         self.effects.push(Effect::Connected(Ok(())));
         self.deliver(Delivery::Connected(view.clone()));
-        let position =
-            if founded { Gtid { uuid: history, seqno: view.gtid.seqno - 1 } } else { args.position };
+        let position = if founded {
+            Gtid { uuid: history, seqno: view.gtid.seqno - 1 }
+        } else if self.me.arbitrator {
+            // It has no database that could lack anything.
+            self.finished.fetch_max(committed, std::sync::atomic::Ordering::AcqRel);
+            Gtid { uuid: history, seqno: committed }
+        } else {
+            args.position
+        };
         let bases: Vec<State> = self.order.segment_bases().cloned().collect();
         let why = if let Some((seqno, Doubt::Take)) = doubt {
             Some(format!("whether the statement at seqno {seqno} was done before the crash cannot be told"))
@@ -495,7 +502,10 @@ impl Engine {
                 let heir = membership
                     .voters()
                     .filter(|id| *id != self.me.id && self.peers.get(id).is_some_and(|p| !p.leaving()))
-                    .max_by_key(|id| self.order.matched(id));
+                    .max_by_key(|id| {
+                        let serves = membership.get(id).is_some_and(|m| !m.arbitrator);
+                        (serves, self.order.matched(id))
+                    });
                 if let Some(heir) = heir {
                     let _ = self.order.transfer_leadership(self.now, heir);
                     return;

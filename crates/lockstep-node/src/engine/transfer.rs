@@ -135,7 +135,7 @@ impl Engine {
             .filter(|p| p.health.is_some_and(|h| h.state == LocalState::Synced))
             .map(|p| ((Some(p.hello.zone) != zone) as u8, p.hello.id, p.hello.name.clone()))
             .collect();
-        if joiner != self.me.id && self.local_state() == LocalState::Synced {
+        if joiner != self.me.id && !self.me.arbitrator && self.local_state() == LocalState::Synced {
             let far = (Some(self.me.zone) != zone) as u8;
             candidates.push((far + 2, self.me.id, self.me.name.clone()));
         }

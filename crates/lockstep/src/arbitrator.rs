@@ -1,0 +1,482 @@
+//! `lockstep arbitrator`: a node whose front end has no database. It votes and keeps the log, and finishes everything at
+//! once. The command line is garbd's, and so is the configuration file, so that its scripts and units need another path
+//! only; called by the name `garbd`, the program is one.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use lockstep_lab::{Signal, Signals};
+use lockstep_node::core::Gtid;
+use lockstep_node::net::{Address, ClusterAddress};
+use lockstep_node::options::Options;
+use lockstep_node::{ConnectArgs, DEFAULT_PORT, Delivery, Level, Node, NodeConfig, NodeError};
+
+/// Where its log is kept, if nobody says otherwise.
+const DEFAULT_DIR: &str = "/var/lib/lockstep/arbitrator";
+/// As garbd's.
+const DEFAULT_NAME: &str = "garb";
+/// The longest name that a server can show.
+const NAME_MAX: usize = 31;
+/// What a child of `--daemon` finds in its environment.
+const CHILD: &str = "LOCKSTEP_ARBITRATOR_CHILD";
+
+#[derive(Args, Debug, Default, Clone)]
+pub(crate) struct ArbitratorArgs {
+    /// The members: gcomm://HOST[:PORT][,HOST[:PORT]]..., as wsrep_cluster_address.
+    #[arg(short, long, value_name = "GCOMM", conflicts_with = "positional")]
+    address: Option<String>,
+    /// The same.
+    #[arg(value_name = "GCOMM", hide = true)]
+    positional: Option<String>,
+    /// The cluster's name, as wsrep_cluster_name.
+    #[arg(short, long, value_name = "NAME")]
+    group: Option<String>,
+    /// The arbitrator's own name [default: garb].
+    #[arg(short, long)]
+    name: Option<String>,
+    /// Where its log is kept [default: the working directory of -w, else /var/lib/lockstep/arbitrator].
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// The daemon's working directory, and where its log is kept unless --dir says otherwise.
+    #[arg(short, long, value_name = "DIR")]
+    workdir: Option<PathBuf>,
+    /// Provider options, as in wsrep_provider_options: gmcast.listen_addr, base_host, status.address, ...
+    #[arg(short, long)]
+    options: Option<String>,
+    /// Lines go to this file, not to standard error. SIGHUP opens it anew, and reads certificates again.
+    #[arg(short, long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// A file with lines `option = value`, of the same names; what the command line says comes first.
+    #[arg(short, long, value_name = "FILE")]
+    cfg: Option<PathBuf>,
+    /// Go on in the background.
+    #[arg(short, long)]
+    daemon: bool,
+    /// Not for an arbitrator of this kind: it asks for no state.
+    #[arg(long, hide = true)]
+    sst: Option<String>,
+    /// As --sst.
+    #[arg(long, hide = true)]
+    donor: Option<String>,
+}
+
+/// The command line, if the program was called as `garbd`.
+pub(crate) fn as_garbd(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut args: Vec<OsString> = args.collect();
+    let called = args.first().map(Path::new).and_then(Path::file_name);
+    if called.is_some_and(|name| name == "garbd") {
+        args.insert(1, "arbitrator".into());
+    }
+    args
+}
+
+impl ArbitratorArgs {
+    /// With what the configuration file says where the command line does not.
+    fn complete(mut self) -> Result<ArbitratorArgs, String> {
+        self.address = self.address.or(self.positional.take());
+        let Some(path) = self.cfg.clone() else { return Ok(self) };
+        let text = std::fs::read_to_string(&path)
+            .map_err(|e| format!("cannot read the configuration file {}: {e}", path.display()))?;
+        for (number, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if line.is_empty() || line.starts_with('[') {
+                continue;
+            }
+            let (key, value) = line.split_once('=').unwrap_or((line, ""));
+            let value = value.trim();
+            let value = value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).unwrap_or(value);
+            let text = || Some(value.to_owned());
+            let path_of = || Some(PathBuf::from(value));
+            match key.trim() {
+                "address" => self.address = self.address.take().or_else(text),
+                "group" => self.group = self.group.take().or_else(text),
+                "name" => self.name = self.name.take().or_else(text),
+                "options" => self.options = self.options.take().or_else(text),
+                "sst" => self.sst = self.sst.take().or_else(text),
+                "donor" => self.donor = self.donor.take().or_else(text),
+                "log" => self.log = self.log.take().or_else(path_of),
+                "dir" => self.dir = self.dir.take().or_else(path_of),
+                "workdir" => self.workdir = self.workdir.take().or_else(path_of),
+                "daemon" => self.daemon |= !matches!(value, "0" | "no" | "false" | "off"),
+                other => {
+                    return Err(format!(
+                        "{}: line {}: unknown option '{other}'; there are address, group, name, dir, workdir, options, \
+                         log and daemon",
+                        path.display(),
+                        number + 1
+                    ));
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.dir.clone().or_else(|| self.workdir.clone()).unwrap_or_else(|| DEFAULT_DIR.into())
+    }
+}
+
+/// What it needs, checked.
+#[derive(Debug)]
+struct Plan {
+    name: String,
+    group: String,
+    peers: Vec<Address>,
+    options: Options,
+    dir: PathBuf,
+    log: Option<PathBuf>,
+}
+
+fn plan(args: &ArbitratorArgs) -> Result<Plan, String> {
+    if args.sst.is_some() || args.donor.is_some() {
+        return Err(
+            "--sst and --donor are not for this arbitrator: it keeps the log, and asks for no state. For a \
+                    backup run mariadb-backup on a member"
+                .into(),
+        );
+    }
+    let address = args.address.as_deref().unwrap_or_default();
+    if address.is_empty() {
+        return Err("whom shall it join? Say --address gcomm://HOST,HOST".into());
+    }
+    let parsed = ClusterAddress::parse(address, DEFAULT_PORT).map_err(|e| e.to_string())?;
+    if parsed.peers.is_empty() {
+        return Err("an arbitrator founds no cluster: --address must name members".into());
+    }
+    let group = args.group.clone().filter(|g| !g.is_empty());
+    let group = group.ok_or("the cluster's name is missing: say --group NAME, as wsrep_cluster_name")?;
+    let name = args.name.clone().unwrap_or_else(|| DEFAULT_NAME.into());
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(format!("a name has 1 to {NAME_MAX} bytes; '{name}' has {}", name.len()));
+    }
+    let mut text = args.options.clone().unwrap_or_default();
+    for (name, value) in &parsed.options {
+        text.push_str(&format!("; {name} = {value}"));
+    }
+    let options = Options::parse(&text).map_err(|e| e.to_string())?;
+    if options.bool("pc.bootstrap") {
+        return Err("an arbitrator founds no cluster: pc.bootstrap is for a member with a database".into());
+    }
+    let (dir, log) = (args.dir(), args.log.clone());
+    Ok(Plan { name, group, peers: parsed.peers, options, dir, log })
+}
+
+/// Where lines go.
+struct Lines {
+    path: Option<PathBuf>,
+    file: Mutex<Option<File>>,
+}
+
+impl Lines {
+    fn open(path: Option<PathBuf>) -> Result<Lines, String> {
+        let lines = Lines { path, file: Mutex::new(None) };
+        lines.reopen()?;
+        Ok(lines)
+    }
+
+    fn reopen(&self) -> Result<(), String> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let file = file.map_err(|e| format!("cannot write to the log file {}: {e}", path.display()))?;
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+        Ok(())
+    }
+
+    fn line(&self, level: Level, text: &str) {
+        let kind = match level {
+            Level::Error => "ERROR",
+            Level::Warn => "Warning",
+            Level::Info => "Note",
+            Level::Debug => "Debug",
+        };
+        let line = format!("{} [{kind}] {text}\n", timestamp());
+        // A disk that is full, or a terminal that has gone, is no reason to stop.
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = match file.as_mut() {
+            Some(file) => file.write_all(line.as_bytes()),
+            None => std::io::stderr().write_all(line.as_bytes()),
+        };
+    }
+}
+
+/// Now, in UTC.
+fn timestamp() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // The civil calendar counted from 1 March of the year 0, whose years end with the leap day.
+    let era_day = days as i64 + 719_468;
+    let (era, day) = (era_day.div_euclid(146_097), era_day.rem_euclid(146_097));
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let date = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year + era * 400 + i64::from(month <= 2);
+    format!("{year}-{month:02}-{date:02} {:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// Where peers reach it: `base_host`, else what it listens on, else the address from which the first member is reached.
+fn own_address(plan: &Plan) -> Result<String, String> {
+    let listen = Address::parse(&plan.options.listen(), plan.options.port()).map_err(|e| e.to_string())?;
+    let host = plan.options.text("base_host");
+    if !host.is_empty() {
+        let host = match host.parse::<std::net::Ipv6Addr>() {
+            Ok(_) => format!("[{host}]"),
+            Err(_) => host,
+        };
+        return Address::parse(&host, listen.port).map(|a| a.to_string()).map_err(|e| e.to_string());
+    }
+    if !listen.is_wildcard() {
+        return Ok(listen.to_string());
+    }
+    let towards = |peer: &Address| {
+        let target = peer.to_string();
+        let local = if target.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+        let socket = UdpSocket::bind(local).ok()?;
+        // Nothing is sent: the kernel only chooses the way.
+        socket.connect(target.as_str()).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    plan.peers
+        .iter()
+        .find_map(towards)
+        .map(|ip| std::net::SocketAddr::new(ip, listen.port).to_string())
+        .ok_or_else(|| {
+            "none of the members' names can be resolved, so that the own address is not known: say it with the option \
+             base_host"
+                .to_owned()
+        })
+}
+
+/// Runs until it is told to end.
+pub(crate) fn run(args: ArbitratorArgs) -> Result<ExitCode, String> {
+    let args = args.complete()?;
+    let plan = plan(&args)?;
+    std::fs::create_dir_all(&plan.dir)
+        .map_err(|e| format!("cannot make the directory {}: {e}; say --dir", plan.dir.display()))?;
+    let log = Lines::open(plan.log.clone())?;
+    if args.daemon && std::env::var_os(CHILD).is_none() {
+        return daemonise(&plan);
+    }
+    if std::env::var_os(CHILD).is_some() {
+        rustix::process::setsid().map_err(|e| format!("cannot leave the session: {e}"))?;
+    }
+    // Before any thread is started, so that all of them have the signals blocked.
+    let signals = Signals::block();
+    serve(&plan, Arc::new(log), &signals)
+}
+
+/// Starts this program again in the background, and lives until that has come through its first checks.
+fn daemonise(plan: &Plan) -> Result<ExitCode, String> {
+    let io = |e: std::io::Error| format!("cannot go to the background: {e}");
+    let program = std::env::current_exe().map_err(io)?;
+    let log = plan.log.clone().unwrap_or_else(|| plan.dir.join("arbitrator.err"));
+    let file = OpenOptions::new().create(true).append(true).open(&log);
+    let file = file.map_err(|e| format!("cannot write to the log file {}: {e}", log.display()))?;
+    let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if args.first().is_none_or(|first| first != "arbitrator") {
+        args.insert(0, "arbitrator".into());
+    }
+    let mut child = Command::new(program)
+        .args(args)
+        .env(CHILD, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(file)
+        .spawn()
+        .map_err(io)?;
+    std::thread::sleep(Duration::from_millis(500));
+    match child.try_wait().map_err(io)? {
+        Some(status) => Err(format!("the arbitrator ended at once ({status}): see {}", log.display())),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// What ends it.
+enum End {
+    /// The node can go on no more.
+    Failed(String),
+    /// It has left the cluster, because somebody removed it.
+    Closed,
+    /// It cannot join.
+    Refused(NodeError),
+}
+
+fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, String> {
+    for note in plan.options.notes() {
+        log.line(if note.warn { Level::Warn } else { Level::Info }, &note.text);
+    }
+    let address = own_address(plan)?;
+    let lines = log.clone();
+    let node = Node::start(NodeConfig {
+        name: plan.name.clone(),
+        data_dir: plan.dir.clone(),
+        log_dir: plan.options.log_dir(),
+        listen: plan.options.listen(),
+        address: address.clone(),
+        incoming: String::new(),
+        zone: plan.options.zone(),
+        wants_vote: plan.options.bool("member.vote"),
+        arbitrator: true,
+        tuning: plan.options.tuning(),
+        tls: plan.options.tls(),
+        status_address: plan.options.status_address(),
+        logger: Arc::new(move |level, text: &str| lines.line(level, text)),
+        front_end_stats: None,
+        // The table of members is in databases, of which it has none.
+        allowed: None,
+    })
+    .map_err(|e| e.to_string())?;
+    log.line(
+        Level::Info,
+        &format!(
+            "arbitrator {} of cluster {} at {address}, its log in {}",
+            plan.name,
+            plan.group,
+            plan.dir.display()
+        ),
+    );
+    let (sender, ends) = mpsc::channel();
+    let taker = node.clone();
+    let patience = plan.options.time("pc.wait_prim_timeout").max(Duration::from_secs(1));
+    let connect = ConnectArgs {
+        cluster: plan.group.clone(),
+        peers: plan.peers.iter().map(ToString::to_string).collect(),
+        bootstrap: false,
+        position: Gtid::UNDEFINED,
+        by_donor: false,
+        timeout: patience,
+    };
+    // They end with the process at the latest: neither holds anything that must be put in order.
+    std::thread::spawn(move || {
+        let joined = loop {
+            match taker.connect(connect.clone()) {
+                // Nobody is there yet: the service waits for them.
+                Err(NodeError::Timeout(_)) => {}
+                other => break other,
+            }
+        };
+        let end = match joined {
+            Ok(()) => attend(&taker),
+            Err(error) => End::Refused(error),
+        };
+        let _ = sender.send(end);
+    });
+    let outcome = loop {
+        match signals.wait(Duration::from_millis(200)) {
+            Some(Signal::End) => {
+                log.line(Level::Info, "told to end: leaves the cluster");
+                node.disconnect();
+                break Ok(ExitCode::SUCCESS);
+            }
+            Some(Signal::Reopen) => {
+                if let Err(text) = log.reopen() {
+                    log.line(Level::Warn, &text);
+                }
+                // What members do on `socket.ssl_reload`.
+                if plan.options.tls().is_some()
+                    && let Err(error) = node.reload_tls()
+                {
+                    log.line(Level::Warn, &error.to_string());
+                }
+            }
+            None => {}
+        }
+        match ends.try_recv() {
+            Ok(End::Closed) => break Ok(ExitCode::SUCCESS),
+            Ok(End::Failed(text)) => break Err(text),
+            Ok(End::Refused(error)) => break Err(error.to_string()),
+            Err(_) => {}
+        }
+    };
+    node.stop();
+    if let Err(text) = &outcome {
+        log.line(Level::Error, text);
+    }
+    outcome
+}
+
+/// Takes what is delivered, and does nothing with it: all is finished already.
+fn attend(node: &Node) -> End {
+    loop {
+        match node.next(None) {
+            Some(Delivery::Failed(text) | Delivery::StateFailed(text)) => return End::Failed(text),
+            Some(Delivery::Closed) => return End::Closed,
+            Some(Delivery::Donate { id, .. }) => node.donation_done(id, Err(-95)),
+            _ => {}
+        }
+        node.handled();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cli, Command};
+    use clap::Parser;
+
+    fn parse(line: &str) -> ArbitratorArgs {
+        let args = as_garbd(line.split(' ').map(OsString::from));
+        match Cli::try_parse_from(args).unwrap().command {
+            Command::Arbitrator(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn garbds_command_line_is_taken() {
+        for line in [
+            "lockstep arbitrator --address gcomm://a,b:5 --group shop --name arb --dir /x",
+            "/usr/bin/garbd -a gcomm://a,b:5 -g shop -n arb -w /x -l /x/log -o gcs.fc_limit=5;gmcast.segment=3 -d",
+            "garbd -g shop -n arb -w /x gcomm://a,b:5",
+        ] {
+            let plan = plan(&parse(line).complete().unwrap()).unwrap();
+            let peers: Vec<String> = plan.peers.iter().map(ToString::to_string).collect();
+            assert_eq!((plan.name.as_str(), plan.group.as_str()), ("arb", "shop"), "{line}");
+            assert_eq!(peers, ["a:4567", "b:5"], "{line}");
+            assert_eq!(plan.dir, Path::new("/x"), "{line}");
+        }
+        let plan = plan(&parse("garbd -a gcomm://a?gmcast.listen_addr=tcp://127.0.0.1:9 -g s")).unwrap();
+        assert_eq!(plan.options.listen(), "tcp://127.0.0.1:9");
+        assert_eq!(own_address(&plan).unwrap(), "127.0.0.1:9");
+        assert_eq!((plan.name.as_str(), plan.dir.as_path()), ("garb", Path::new(DEFAULT_DIR)));
+    }
+
+    #[test]
+    fn what_is_missing_or_not_for_it_is_named() {
+        let refused = |line: &str| plan(&parse(line).complete().unwrap()).unwrap_err();
+        assert!(refused("garbd -g s").contains("--address"));
+        assert!(refused("garbd -a gcomm://a").contains("--group"));
+        assert!(refused("garbd -a gcomm:// -g s").contains("founds no cluster"));
+        assert!(refused("garbd -a gcomm://a -g s --sst backup").contains("asks for no state"));
+        assert!(refused("garbd -a gcomm://a -g s -o nonsense=1").contains("nonsense"));
+        let long = format!("garbd -a gcomm://a -g s -n {}", "x".repeat(40));
+        assert!(refused(&long).contains("31"));
+    }
+
+    #[test]
+    fn a_configuration_file_says_what_the_command_line_does_not() {
+        let path = std::env::temp_dir().join(format!("lockstep-garb-{}.cnf", std::process::id()));
+        std::fs::write(
+            &path,
+            "# of garbd\naddress = gcomm://a\ngroup=\"shop\"\nname = arb # here\ndaemon=no\n",
+        )
+        .unwrap();
+        let line = format!("garbd -n other -c {}", path.display());
+        let args = parse(&line).complete().unwrap();
+        assert_eq!(args.group.as_deref(), Some("shop"));
+        assert_eq!(args.name.as_deref(), Some("other"));
+        assert!(!args.daemon);
+        std::fs::write(&path, "adress = gcomm://a\n").unwrap();
+        assert!(parse(&line).complete().unwrap_err().contains("line 1: unknown option 'adress'"));
+        std::fs::remove_file(&path).unwrap();
+    }
+}
