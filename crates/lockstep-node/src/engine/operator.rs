@@ -130,6 +130,7 @@ impl Engine {
             }
             OperatorMessage::Leave { text } => {
                 if self.order.leader() == Some(from) {
+                    self.log(Level::Error, text.clone());
                     self.give_up(&text);
                 }
             }
