@@ -353,6 +353,7 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
         bootstrap: false,
         position: Gtid::UNDEFINED,
         by_donor: false,
+        in_doubt: None,
         timeout: patience,
     };
     // They end with the process at the latest: neither holds anything that must be put in order.

@@ -113,6 +113,7 @@ impl Lab {
             bootstrap: at == 0,
             position: Gtid::UNDEFINED,
             by_donor: false,
+            in_doubt: None,
             timeout: Duration::from_secs(3600),
         };
         engine.connect(args, view_uuid, Uuid([0x77; 16])).unwrap();
