@@ -289,7 +289,7 @@ fn pings_keep_an_idle_connection_and_measure_it() {
     let rtt = pair.a.conn.rtt().unwrap();
     assert!(rtt >= 29 * MS && rtt <= 31 * MS, "{rtt:?}");
     let least = pair.a.conn.rtt_min().unwrap();
-    assert!(least >= 29 * MS && least <= rtt, "{least:?}");
+    assert!(least >= 29 * MS && least <= 31 * MS, "{least:?}");
 }
 
 #[test]
