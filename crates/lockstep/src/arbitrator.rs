@@ -333,6 +333,7 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
         front_end_stats: None,
         // The table of members is in databases, of which it has none.
         allowed: None,
+        progress: None,
     })
     .map_err(|e| e.to_string())?;
     log.line(

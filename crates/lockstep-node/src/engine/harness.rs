@@ -325,7 +325,11 @@ impl Lab {
             Effect::Left => self.cut(at, true),
             Effect::Log(_, line) => self.lines.push((at, line)),
             Effect::Answer { token, answer } => self.answers.push((at, token, answer)),
-            Effect::TrimLog(_) | Effect::Dial(_) | Effect::Connected(_) | Effect::Causal { .. } => {}
+            Effect::TrimLog(_)
+            | Effect::Dial(_)
+            | Effect::Connected(_)
+            | Effect::Causal { .. }
+            | Effect::Progress { .. } => {}
         }
     }
 }
