@@ -325,6 +325,7 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
         incoming: String::new(),
         zone: plan.options.zone(),
         wants_vote: plan.options.bool("member.vote"),
+        may_begin_anew: true,
         arbitrator: true,
         tuning: plan.options.tuning(),
         tls: plan.options.tls(),
@@ -409,7 +410,7 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
 /// Takes what is delivered, and does nothing with it: all is finished already.
 fn attend(node: &Node) -> End {
     loop {
-        match node.next(None) {
+        match node.next(None, None) {
             Some(Delivery::Failed(text) | Delivery::StateFailed(text)) => return End::Failed(text),
             Some(Delivery::Closed) => return End::Closed,
             Some(Delivery::Donate { id, .. }) => node.donation_done(id, Err(-95)),
