@@ -8,6 +8,7 @@
 # make bench   the provider beside Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
 # make mariadb-11.8  the tests of real servers with Debian 13's MariaDB, in a root of its own: TESTS="daily rejoin"
 # make sim     the simulator: MINUTES=10, SEED=n to replay one history
+# make sim-mutations  every rule broken in turn: the simulator must notice (some minutes)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -82,6 +83,13 @@ ddl: setup-test
 	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep
 	@LOCKSTEP_DDL_ROUNDS=$(or $(ROUNDS),100) $(CARGO) test $(LOCKED) -p lockstep-lab --features servers --test servers -- \
 		--test-threads=1 --nocapture ddl::
+
+.PHONY: sim-mutations
+sim-mutations:
+	$(call say,simulator: planted faults)
+	@$(CARGO) build $(LOCKED) --release -p lockstep-sim
+	@$(TARGET)/release/lockstep-sim --mutations
+	@$(TARGET)/release/lockstep-sim --mutations --outcomes-only
 
 .PHONY: sim-short
 sim-short:

@@ -41,6 +41,7 @@
 
 mod index;
 
+use crate::order::Mutation;
 use crate::state::{State, TrimMark};
 use crate::types::{EntryKind, Seqno, ViewUuid};
 use crate::writeset::{ROOT, WriteSet, flags};
@@ -189,6 +190,8 @@ pub struct Certifier {
     streams: FxHashMap<(ViewUuid, u64), Seqno>,
     /// Whether write-sets may be applied before all that their origin had seen (`cert.optimistic_pa`).
     optimistic: bool,
+    /// A planted fault; `None` but in the simulator.
+    mutation: Option<Mutation>,
 }
 
 impl Certifier {
@@ -207,13 +210,22 @@ impl Certifier {
             passed: base.seqno,
             streams: FxHashMap::default(),
             optimistic: true,
+            mutation: None,
         }
+    }
+
+    /// Plants a fault, as [`crate::order::Config::mutation`] does.
+    pub fn plant(&mut self, mutation: Option<Mutation>) {
+        self.mutation = mutation;
     }
 
     /// Learns the verdicts of a trim mark that lies ahead. To be called before the first entry goes through, with all
     /// marks of the committed log, in order. Marks that come later need not be learned; they go through
     /// [`Certifier::trim`].
     pub fn learn(&mut self, mark: &TrimMark) {
+        if self.mutation == Some(Mutation::MarksNotLearned) {
+            return;
+        }
         for seqno in &mark.failed {
             if *seqno > self.told_to && *seqno <= mark.verdicts_to {
                 self.told.push_back(*seqno);
@@ -277,7 +289,7 @@ impl Certifier {
             None
         } else if meta.last_seen >= seqno {
             Some(Failure::Impossible)
-        } else if meta.last_seen < self.trim {
+        } else if meta.last_seen < self.trim && self.mutation != Some(Mutation::TrimMarkIgnored) {
             Some(Failure::BelowTrim)
         } else if conflict.is_some() {
             Some(Failure::Conflict)
@@ -300,6 +312,7 @@ impl Certifier {
         }
         let depends_on = match failure {
             None if barrier => seqno - 1,
+            None if self.mutation == Some(Mutation::NoParents) => floor.min(seqno - 1),
             None => parent.min(seqno - 1),
             Some(_) => floor.min(seqno - 1),
         };
@@ -374,7 +387,10 @@ impl Certifier {
         self.verdicts_to = self.verdicts_to.max(mark.verdicts_to);
         if mark.trim > self.trim {
             self.trim = mark.trim;
-            self.index.trim(mark.trim);
+            match self.mutation {
+                Some(Mutation::UnevenTrim) => self.index.trim(self.last),
+                _ => self.index.trim(mark.trim),
+            }
             self.streams.retain(|_, fragment| *fragment > mark.trim);
         }
         Ok(())

@@ -2,6 +2,15 @@
 
 use std::io;
 
+/// A fault planted in the log's recovery: the simulator shows that it would find it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planted {
+    /// Records count without a look at their checksums and their chain.
+    NoChecksums,
+    /// Whatever cannot be read is taken for a torn tail, though later records, or the identity file, know better.
+    AnyEndIsTorn,
+}
+
 /// A directory that holds a log. Names are plain file names within it.
 ///
 /// Every implementation must keep the kernel's promise and no more: contents are durable after
@@ -30,6 +39,10 @@ pub trait Disk: Clone + Send + Sync + 'static {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes creations, renames and removals durable.
     fn sync_dir(&self) -> io::Result<()>;
+    /// A planted fault. Real disks have none, which the compiler knows.
+    fn planted(&self) -> Option<Planted> {
+        None
+    }
 }
 
 /// An open file. Positioned reads and writes, so that threads may share it.
@@ -45,4 +58,8 @@ pub trait DiskFile: Send + Sync + 'static {
     fn allocate(&self, size: u64) -> io::Result<()>;
     /// Makes the file's contents (and its length, if it changed) durable.
     fn sync_data(&self) -> io::Result<()>;
+    /// As [`Disk::planted`].
+    fn planted(&self) -> Option<Planted> {
+        None
+    }
 }

@@ -29,7 +29,7 @@ mod real;
 mod scan;
 mod view;
 
-pub use disk::{Disk, DiskFile};
+pub use disk::{Disk, DiskFile, Planted};
 pub use error::{OpenError, ReadError, WriteError};
 pub use format::{FORMAT_VERSION, MAX_BASE_BYTES, MAX_RECORD_BYTES};
 pub use log::{Log, peek_vote};

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Disk, DiskFile};
+use crate::{Disk, DiskFile, Planted};
 
 /// What a write tears into unless told otherwise.
 const SECTOR_BYTES: usize = 512;
@@ -48,6 +48,7 @@ struct State {
     fail_sync: Option<u64>,
     dead: bool,
     capacity: Option<u64>,
+    planted: Option<Planted>,
     sector_bytes: usize,
     rng: u64,
     next_inode: u64,
@@ -107,6 +108,7 @@ impl MemDisk {
             fail_sync: None,
             dead: false,
             capacity: None,
+            planted: None,
             sector_bytes: SECTOR_BYTES,
             rng: 0,
             next_inode: 0,
@@ -171,6 +173,11 @@ impl MemDisk {
     pub fn used(&self) -> u64 {
         let s = self.state();
         s.names.values().filter_map(|id| s.inodes.get(id)).map(|i| i.seen.len() as u64).sum()
+    }
+
+    /// Plants a fault in the recovery of the log on this disk.
+    pub fn plant(&self, fault: Option<Planted>) {
+        self.state().planted = fault;
     }
 
     /// Sets the unit that is written whole or not at all, in bytes (512 at first, as disks promise).
@@ -497,6 +504,10 @@ impl Disk for MemDisk {
         })
     }
 
+    fn planted(&self) -> Option<Planted> {
+        self.state().planted
+    }
+
     fn sync_dir(&self) -> io::Result<()> {
         let mut s = self.state();
         let s = &mut *s;
@@ -590,6 +601,10 @@ impl DiskFile for MemFile {
             return Ok(());
         }
         self.change(Change::Grow { size: size as usize })
+    }
+
+    fn planted(&self) -> Option<Planted> {
+        self.disk.state().planted
     }
 
     fn sync_data(&self) -> io::Result<()> {

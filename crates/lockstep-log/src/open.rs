@@ -15,7 +15,7 @@ use crate::format::{
 use crate::id::Slot;
 use crate::reader::{Index, LogReader, Segment};
 use crate::scan::{HeadError, Scanned, Seal, Stop, proof_of_loss, read_header, scan};
-use crate::{Disk, Identity, ReadError, Record, Vote};
+use crate::{Disk, Identity, Planted, ReadError, Record, Vote};
 
 /// What [`crate::Log::open`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Ima
             }
         }
         // This is the last segment of the log: a broken record may be a torn write.
-        if access == Access::Own {
+        if access == Access::Own && disk.planted() != Some(Planted::AnyEndIsTorn) {
             if let Some(at) = proof_of_loss(&segment).map_err(io)? {
                 let reason = format!("{}, but the record at byte {at} was written later", text(&scanned));
                 return Err(corrupt(&segment, reason));

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use bytes::Bytes;
 
 use crate::format::{Kind, RECORD_HEADER, RecordHeader, SegmentHeader, segment_name};
-use crate::{Disk, DiskFile, ReadError, Record};
+use crate::{Disk, DiskFile, Planted, ReadError, Record};
 
 const SPARSE_BYTES: u64 = 32 << 10;
 const CHUNK_MIN: u64 = 64 << 10;
@@ -275,7 +275,8 @@ impl<F: DiskFile> Part<F> {
             if head.kind == Kind::Entry && head.index == *next {
                 let len = RECORD_HEADER + head.len;
                 let record = cursor.bytes(at, len as u64).map_err(io)?.ok_or_else(bad)?;
-                if !head.verify(&record, self.salt) {
+                let trusted = self.file.planted() == Some(Planted::NoChecksums);
+                if !trusted && !head.verify(&record, self.salt) {
                     return Err(bad());
                 }
                 if !out.is_empty() && head.len > *room {

@@ -4,9 +4,9 @@ use std::io;
 
 use bytes::Bytes;
 
-use crate::DiskFile;
 use crate::format::{ALIGN, HeaderError, Kind, RECORD_HEADER, RecordHeader, SEGMENT_HEADER, SegmentHeader};
 use crate::reader::{Cursor, Segment, Update};
+use crate::{DiskFile, Planted};
 
 const CHUNK: u64 = 1 << 20;
 
@@ -114,10 +114,11 @@ fn next_record<F: DiskFile>(
     let Some(record) = cursor.bytes(at, (RECORD_HEADER + head.len) as u64)? else {
         return Ok(Err(Stop::Broken("a record longer than the file")));
     };
-    if !head.verify(&record, segment.salt) {
+    let trusted = segment.file.planted() == Some(Planted::NoChecksums);
+    if !trusted && !head.verify(&record, segment.salt) {
         return Ok(Err(Stop::Broken("wrong checksum")));
     }
-    if head.chain != segment.chain {
+    if !trusted && head.chain != segment.chain {
         return Ok(Err(Stop::Broken("a record of another chain")));
     }
     let (index, term) = segment.last;

@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, Event, MACHINES};
 use crate::history::{Check, Violation, hold};
+use crate::judge;
 use crate::machine::{Input, Name, slot_of};
 use crate::mirror::Mark;
 use crate::profile::{MS, SECOND};
@@ -176,7 +177,8 @@ impl Cluster {
                 && self.hears_quorum(slot)
                 && order.outstanding() == (0, 0)
                 && p.reads.is_empty()
-                && machine.server.position == Some(last);
+                && machine.server.position == Some(last)
+                && p.run.as_ref().is_some_and(|run| run.delivered == last);
             if !well {
                 return Some(format!(
                     "{} leads up to {last}; {} follows {:?} in term {}, its log ends at {}, committed {}, on disk \
@@ -219,6 +221,7 @@ impl Cluster {
                 process.order.tail_state(),
                 self.history.state()
             );
+            judge::same_rows(&Name(slot), &machine.server.rows, self.history.judge().rows())?;
             if self.now >= self.profile.length {
                 self.disk_holds(slot)?;
             }

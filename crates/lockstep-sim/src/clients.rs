@@ -5,6 +5,7 @@ use crate::history::{Check, hold, proposal_hash};
 use crate::machine::{Input, Name};
 use crate::profile::MS;
 use bytes::Bytes;
+use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
 use lockstep_core::{EntryKind, ProposalId};
 
 /// A member with this many proposals under way takes no more.
@@ -24,7 +25,8 @@ impl Cluster {
         if members.is_empty() { None } else { Some(*self.rng.pick(&members)) }
     }
 
-    fn payload(&mut self) -> (EntryKind, Bytes) {
+    /// What a client of this member has done, as its server proposes it.
+    fn payload(&mut self, slot: usize) -> (EntryKind, Bytes) {
         self.payloads += 1;
         let size = if self.rng.one_in(self.profile.large_one_in) {
             self.rng.between(4 << 10, 64 << 10)
@@ -33,13 +35,72 @@ impl Cluster {
         };
         let mut bytes = vec![self.payloads as u8; size as usize];
         bytes[..8].copy_from_slice(&self.payloads.to_le_bytes());
-        let kind = match self.rng.below(20) {
+        let kind = match self.rng.below(40) {
             0 => EntryKind::TotalOrder,
             1 => EntryKind::Piece,
             2 => EntryKind::Note,
+            // A write-set that nobody can read fails everywhere.
+            3 if self.rng.one_in(8) => return (EntryKind::WriteSet, bytes.into()),
             _ => EntryKind::WriteSet,
         };
-        (kind, bytes.into())
+        if !matches!(kind, EntryKind::WriteSet | EntryKind::TotalOrder) {
+            return (kind, bytes.into());
+        }
+        (kind, self.write_set(slot, kind, &bytes))
+    }
+
+    fn write_set(&mut self, slot: usize, kind: EntryKind, data: &[u8]) -> Bytes {
+        let machine = &self.machines[slot];
+        let run = machine.process.as_ref().and_then(|p| p.run.as_ref());
+        let seen = run.map_or(0, |run| run.seen());
+        let life = machine.process.as_ref().map_or(0, |p| p.incarnation);
+        let mut source = machine.id;
+        source.0[8..12].copy_from_slice(&(life as u32).to_le_bytes());
+        let mut builder = WriteSetBuilder::new();
+        let mut set = flags::TRX_START | flags::TRX_END | flags::NATIVE;
+        if kind == EntryKind::TotalOrder {
+            set |= flags::ISOLATION;
+            let table = [b't', self.rng.below(3) as u8];
+            // Too many keys would be an error; these are few.
+            let _ = builder.append_key(&[b"db", &table], KeyType::Exclusive);
+        } else {
+            set |= *self.rng.pick(&[
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                flags::PA_UNSAFE,
+                flags::IMPLICIT_DEPS,
+                flags::SNAPSHOT,
+            ]);
+            if self.rng.one_in(100) {
+                set |= flags::ROLLBACK;
+            }
+            for _ in 0..self.rng.between(1, 3) {
+                let row = self.rng.below(self.profile.rows);
+                let kinds = [
+                    KeyType::Exclusive,
+                    KeyType::Exclusive,
+                    KeyType::Update,
+                    KeyType::Reference,
+                    KeyType::Shared,
+                ];
+                let touch = *self.rng.pick(&kinds);
+                let table = [b't', (row % 3) as u8];
+                let _ = builder.append_key(&[b"db", &table, &row.to_le_bytes()], touch);
+            }
+        }
+        let last_seen = match self.rng.below(100) {
+            0 => self.rng.below(seen.max(0) as u64 + 1) as i64,
+            1 if self.rng.one_in(10) => seen + 1_000_000,
+            _ => seen,
+        };
+        let _ = builder.append_data(DataKind::Ordered, data);
+        let meta = Meta { flags: set, last_seen, source, epoch: 0, conn: 1, trx: self.payloads };
+        builder.finish(&meta)
     }
 
     /// One or many proposals, and the time of the next.
@@ -57,7 +118,7 @@ impl Cluster {
     /// A client proposes at this member.
     pub(crate) fn propose(&mut self, slot: usize, count: u64) -> Check {
         for _ in 0..count {
-            let (kind, payload) = self.payload();
+            let (kind, payload) = self.payload(slot);
             let machine = &mut self.machines[slot];
             let local = machine.clock.local(self.now);
             let Some(process) = &mut machine.process else { return Ok(()) };
@@ -112,7 +173,7 @@ impl Cluster {
         let Some(process) = &mut machine.process else { return Ok(()) };
         if process.reads.len() < 100 {
             let context = process.order.read_index(local);
-            let old = process.reads.insert(context, floor);
+            let old = process.reads.insert(context, (floor, local));
             hold!(old.is_none(), "reads have their own numbers", "{} read {context}", Name(slot));
         }
         self.input(slot, Input::Nothing)

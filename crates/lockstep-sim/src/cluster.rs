@@ -2,13 +2,15 @@
 
 use crate::faults::Undo;
 use crate::history::{Check, History, Violation, hold};
-use crate::machine::{Clock, Fate, Input, Machine, Name, Server, id_of, slot_of};
+use crate::machine::{Clock, Fate, Input, Machine, Name, id_of, slot_of};
 use crate::mirror::Mirror;
+use crate::mutate::{NodeFault, Planted};
 use crate::network::{Network, Quality};
 use crate::operator::Operator;
 use crate::profile::{FAULTS, MS, Profile, SECOND, World};
 use crate::queue::Queue;
 use crate::rng::Rng;
+use crate::server::Server;
 use crate::trace::Trace;
 use lockstep_core::members::{Member, Membership, Role};
 use lockstep_core::message::Message;
@@ -41,6 +43,8 @@ pub(crate) enum Event {
     Resume { slot: usize, life: u64 },
     /// A database arrives from another member.
     Transferred { slot: usize, life: u64 },
+    /// A server's appliers go on.
+    Apply { slot: usize, life: u64 },
     /// Clients propose.
     Propose { round: u64 },
     /// A client reads.
@@ -154,7 +158,7 @@ pub struct Settings {
     /// What kind of world it draws.
     pub world: World,
     /// A planted fault.
-    pub mutation: Option<Mutation>,
+    pub mutation: Option<Planted>,
     /// Print a line per event.
     pub trace: bool,
     /// From this simulated time on, µs.
@@ -164,6 +168,19 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The fault that is planted in the core, if one is.
+    pub(crate) fn core_mutation(&self) -> Option<Mutation> {
+        match self.mutation {
+            Some(Planted::Core(mutation)) => Some(mutation),
+            _ => None,
+        }
+    }
+
+    /// Whether this fault is planted.
+    pub(crate) fn node_fault(&self, fault: NodeFault) -> bool {
+        self.mutation == Some(Planted::Node(fault))
+    }
+
     /// This seed, all checks, no trace.
     pub fn seed(seed: u64) -> Settings {
         Settings { seed, world: World::Any, mutation: None, trace: false, trace_from: 0, promises: true }
@@ -257,7 +274,12 @@ impl Cluster {
             0,
             Membership { members: vec![member(machines[0].id, Role::Voter)] },
         );
-        machines.iter().for_each(|m| m.disk.set_sector_bytes(profile.sector_bytes));
+        for machine in &machines {
+            machine.disk.set_sector_bytes(profile.sector_bytes);
+            if let Some(Planted::Log(fault)) = settings.mutation {
+                machine.disk.plant(Some(fault));
+            }
+        }
         let operator = Operator::new(profile.voters, profile.learners);
         Cluster {
             now: 0,
@@ -371,6 +393,10 @@ impl Cluster {
                 self.round(slot)
             }
             Event::Transferred { slot, life } => self.transferred(slot, life),
+            Event::Apply { slot, life } => match self.living(slot, life) {
+                Some(_) => self.apply(slot),
+                None => Ok(()),
+            },
             Event::Propose { round } if round == self.round && self.trouble => self.clients_propose(),
             Event::Read { round } if round == self.round && self.trouble => self.client_reads(),
             Event::Fault { round } if round == self.round && self.trouble => self.fault(),

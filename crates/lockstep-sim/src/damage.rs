@@ -9,9 +9,11 @@
 //! operator changes nothing until it is known what the machine has lost.
 
 use crate::cluster::Cluster;
-use crate::machine::{Fate, Server, id_of};
+use crate::machine::{Fate, id_of};
 use crate::mirror::Mirror;
+use crate::mutate::{NodeFault, Planted};
 use crate::profile::MS;
+use crate::server::Server;
 use lockstep_core::members::Role;
 use lockstep_log::MemDisk;
 
@@ -137,9 +139,16 @@ impl Cluster {
         let machine = &mut self.machines[slot];
         let old = machine.id;
         machine.former.push((old, std::mem::take(&mut machine.durable)));
-        machine.id = id_of(slot, self.salt ^ (machine.former.len() as u64) << 32);
+        if self.settings.node_fault(NodeFault::IdKept) {
+            machine.former.pop();
+        } else {
+            machine.id = id_of(slot, self.salt ^ (machine.former.len() as u64) << 32);
+        }
         machine.disk = MemDisk::new();
         machine.disk.set_sector_bytes(self.profile.sector_bytes);
+        if let Some(Planted::Log(fault)) = self.settings.mutation {
+            machine.disk.plant(Some(fault));
+        }
         machine.damaged = false;
         machine.disk_fails = false;
         machine.disk_full = false;

@@ -6,7 +6,6 @@ use crate::machine::{Fate, Input};
 use crate::network::Quality;
 use crate::profile::{DiskSpeed, FAULTS, Fault, MS, SECOND};
 use lockstep_core::members::{View, ViewMember};
-use lockstep_core::state::TrimMark;
 use lockstep_core::{EntryKind, Micros, codec, policy};
 use lockstep_log::Fault as DiskFault;
 
@@ -389,16 +388,27 @@ impl Cluster {
                 (EntryKind::Policy, w.into_bytes())
             }
             _ => {
-                // Nobody may need what is let go: what every database has for certain.
-                let safe = self
-                    .machines
-                    .iter()
-                    .filter(|m| m.fate == Fate::Used && m.server.position.is_some())
-                    .map(|m| m.server.safe)
-                    .min()
-                    .unwrap_or(0);
-                let trim = self.history.seqno_at(safe).unwrap_or(0);
-                (EntryKind::Trim, TrimMark { trim, verdicts_to: trim, failed: Vec::new() }.to_payload())
+                // What every running server has finished; or what every database has for certain, those of members
+                // that are away too.
+                let all = self.rng.one_in(2);
+                let least = self.machines.iter().filter(|m| m.fate == Fate::Used).filter_map(|m| {
+                    if all {
+                        m.server.position.map(|_| m.server.safe)
+                    } else {
+                        m.process.as_ref().and(m.server.position)
+                    }
+                });
+                let low = least.min().and_then(|at| self.history.seqno_at(at)).unwrap_or(0);
+                let window = self.profile.window;
+                let Some(process) = &self.machines[slot].process else { return Ok(()) };
+                let mark = process
+                    .run
+                    .as_ref()
+                    .and_then(|run| run.next_trim(low, window, process.order.tail_state()));
+                match mark {
+                    Some(mark) => (EntryKind::Trim, mark.to_payload()),
+                    None => return Ok(()),
+                }
             }
         };
         let local = self.machines[slot].clock.local(self.now);
@@ -433,6 +443,7 @@ impl Cluster {
         let first = process.log.first_index();
         process.order.log_trimmed(first);
         process.memory.trim_to(first);
+        process.marks.retain(|(index, _)| *index >= first);
         machine.durable.trim_to(first);
         self.say(slot, format_args!("trims its log to begin with {first}"));
         Ok(())

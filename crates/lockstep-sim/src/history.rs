@@ -6,6 +6,7 @@
 //! is on the disks of a majority): they are broken earlier and oftener, so a fault is found sooner by them. They can
 //! be switched off, to show that the histories are hard enough for the outcomes alone to tell.
 
+use crate::judge::Judge;
 use crate::mirror::{Mark, Mirror};
 use crate::trace::hash_bytes;
 use bytes::Bytes;
@@ -53,6 +54,8 @@ struct Fixed {
     seqno: Seqno,
     /// Of the folded state after it.
     state_hash: u64,
+    /// What certification says of it, where it says anything.
+    pass: Option<bool>,
 }
 
 /// An entry that somebody has put in a log.
@@ -95,6 +98,7 @@ pub struct History {
     fixed: Vec<Fixed>,
     /// The fold of `fixed`.
     state: State,
+    judge: Judge,
     proposals: BTreeMap<ProposalId, Proposed>,
     acknowledged: u64,
 }
@@ -164,6 +168,7 @@ impl History {
             placed: FxHashMap::default(),
             fixed: Vec::new(),
             state: genesis,
+            judge: Judge::default(),
             proposals: BTreeMap::new(),
             acknowledged: 0,
         }
@@ -356,7 +361,8 @@ impl History {
             what: format!("index {index}: {error}: {entry:?}"),
         })?;
         let state_hash = state_hash(&self.state);
-        self.fixed.push(Fixed { mark, seen_in, seqno: self.state.seqno, state_hash });
+        let pass = self.judge.take(&entry);
+        self.fixed.push(Fixed { mark, seen_in, seqno: self.state.seqno, state_hash, pass });
         Ok(())
     }
 
@@ -370,6 +376,24 @@ impl History {
                 state.index
             );
         }
+        Ok(())
+    }
+
+    /// The checkers' own certification and database.
+    pub fn judge(&self) -> &Judge {
+        &self.judge
+    }
+
+    /// A member has certified a committed entry.
+    pub fn certifies(&self, id: MemberId, entry: &Entry, pass: bool) -> Check {
+        let expected = self.fixed_at(entry.index).and_then(|f| f.pass);
+        hold!(
+            expected == Some(pass),
+            "all members certify alike, and by the rules",
+            "{id:?} says {pass} of index {} (seqno {}), the rules say {expected:?}",
+            entry.index,
+            entry.seqno
+        );
         Ok(())
     }
 

@@ -14,8 +14,10 @@ mod cluster;
 mod damage;
 mod faults;
 pub mod history;
+pub mod judge;
 mod machine;
 pub mod mirror;
+pub mod mutate;
 pub mod network;
 mod operator;
 mod process;
@@ -23,12 +25,14 @@ pub mod profile;
 pub mod queue;
 pub mod rng;
 mod round;
+mod server;
 pub mod trace;
 
 use cluster::Cluster;
 pub use cluster::{Counters, Settings};
 use lockstep_core::Micros;
 pub use lockstep_core::order::Mutation;
+pub use mutate::{PLANTS, Plant, Planted};
 pub use profile::World;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,6 +51,8 @@ pub struct Outcome {
     pub entries: u64,
     /// Proposals acknowledged to their clients.
     pub acknowledged: u64,
+    /// Write-sets and statements that certification let pass, and those that it refused.
+    pub certified: (u64, u64),
     /// Leaders elected.
     pub elections: u64,
     /// What was counted.
@@ -73,6 +79,17 @@ fn keep_panics() {
             }
         }));
     });
+}
+
+/// Seeds that once failed: they run again and again (`seeds.txt`).
+pub fn kept() -> Vec<(u64, World)> {
+    let lines = include_str!("../seeds.txt").lines().filter(|line| !line.starts_with('#'));
+    let seed = |line: &str| {
+        let mut words = line.split_whitespace();
+        let seed = words.next()?.parse().ok()?;
+        Some((seed, if words.next() == Some("short-reigns") { World::ShortReigns } else { World::Any }))
+    };
+    lines.filter_map(seed).collect()
 }
 
 /// Runs one seed to its end, or to the first broken rule.
@@ -103,6 +120,7 @@ pub fn simulate(settings: Settings) -> Outcome {
         simulated: cluster.now,
         entries: cluster.history.committed(),
         acknowledged: cluster.history.acknowledged(),
+        certified: cluster.history.judge().counts(),
         elections: cluster.history.elections() as u64,
         counters: cluster.counters,
         violation,

@@ -5,11 +5,14 @@
 //! what is delivered. A node's own engine can take the place of these decisions: everything that comes in is an
 //! [`Input`], everything that goes out is an effect of one round.
 
+use crate::cluster::MACHINES;
 use crate::mirror::{Change, Mirror};
 use crate::profile::DiskSpeed;
+use crate::server::{Run, Server};
 use lockstep_core::members::Membership;
 use lockstep_core::message::Message;
 use lockstep_core::order::{Order, WriteOp};
+use lockstep_core::state::TrimMark;
 use lockstep_core::{Entry, Index, MemberId, Micros, Term, Uuid};
 use lockstep_log::{Log, MemDisk};
 use std::collections::{BTreeMap, VecDeque};
@@ -126,8 +129,8 @@ pub(crate) struct Process {
     pub(crate) paused_until: Micros,
     /// The commit index that the checkers have seen.
     pub(crate) commit: Index,
-    /// Reads that wait: the index that was committed when they began.
-    pub(crate) reads: BTreeMap<u64, Index>,
+    /// Reads that wait: the index that was committed when they began, and the own clock then.
+    pub(crate) reads: BTreeMap<u64, (Index, Micros)>,
     /// The number of the last proposal.
     pub(crate) proposed: u64,
     /// The last vote and term written, for the commit hint.
@@ -138,17 +141,18 @@ pub(crate) struct Process {
     pub(crate) membership: Arc<Membership>,
     /// Where its entry is.
     pub(crate) membership_index: Index,
+    /// The trim marks of its log.
+    pub(crate) marks: VecDeque<(Index, TrimMark)>,
+    /// What certifies and applies.
+    pub(crate) run: Option<Run>,
+    /// When, by its own clock, anything was last heard from the member at each place.
+    pub(crate) heard: [Micros; MACHINES],
+    /// Who has granted its pre-vote in which term, a bit for each place.
+    pub(crate) pre_votes: (Term, u32),
+    /// When, by its own clock, it became a leader.
+    pub(crate) leads_since: Micros,
     /// A Base was taken and the database is older: a state transfer is under way.
     pub(crate) transfer_asked: bool,
-}
-
-/// Where the database stands.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Server {
-    /// The last delivered index; `None`: no database.
-    pub(crate) position: Option<Index>,
-    /// What it would still have after a crash.
-    pub(crate) safe: Index,
 }
 
 /// Whether a machine can come back.

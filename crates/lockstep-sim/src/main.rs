@@ -1,8 +1,9 @@
 //! `lockstep-sim`: seeds in, verdict out.
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use clap::builder::PossibleValuesParser;
 use lockstep_sim::profile::FAULTS;
-use lockstep_sim::{Counters, Mutation, Outcome, Settings, World, simulate};
+use lockstep_sim::{Counters, Outcome, PLANTS, Settings, World, mutate, simulate};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,35 +39,23 @@ struct Args {
     trace_from: f64,
     /// Plant a fault in the core: violations are then what should be seen.
     #[arg(long)]
-    mutate: Option<Mutate>,
+    #[arg(value_parser = PossibleValuesParser::new(PLANTS.iter().map(|plant| plant.name)))]
+    mutate: Option<String>,
     /// Check only what users were promised, not what members owe each other.
     #[arg(long)]
     outcomes_only: bool,
     /// Only worlds in which leaders never last.
     #[arg(long)]
     short_reigns: bool,
+    /// Plant every fault of the list in turn: each must be found within its number of seeds.
+    #[arg(long, conflicts_with_all = ["seed", "seeds", "mutate"])]
+    mutations: bool,
+    /// Run the seeds that are kept because they once failed.
+    #[arg(long, conflicts_with_all = ["seed", "seeds"])]
+    kept: bool,
     /// Say for every seed what was counted.
     #[arg(long)]
     verbose: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Mutate {
-    VoteNotPersisted,
-    AckBeforeFsync,
-    CommitAcrossTerms,
-    MembershipTooEarly,
-}
-
-impl Mutate {
-    fn mutation(self) -> Mutation {
-        match self {
-            Mutate::VoteNotPersisted => Mutation::VoteNotPersisted,
-            Mutate::AckBeforeFsync => Mutation::AckBeforeFsync,
-            Mutate::CommitAcrossTerms => Mutation::CommitAcrossTerms,
-            Mutate::MembershipTooEarly => Mutation::MembershipTooEarly,
-        }
-    }
 }
 
 #[derive(Default)]
@@ -76,6 +65,7 @@ struct Sum {
     entries: u64,
     elections: u64,
     acknowledged: u64,
+    certified: (u64, u64),
     violations: u64,
     counters: Counters,
 }
@@ -87,6 +77,8 @@ impl Sum {
         self.entries += outcome.entries;
         self.elections += outcome.elections;
         self.acknowledged += outcome.acknowledged;
+        self.certified.0 += outcome.certified.0;
+        self.certified.1 += outcome.certified.1;
         self.violations += u64::from(outcome.violation.is_some());
         self.counters.add(&outcome.counters);
     }
@@ -99,8 +91,8 @@ impl Sum {
 /// The command that shows what a seed does.
 fn replay(args: &Args, seed: u64) -> String {
     let mut text = format!("lockstep-sim --seed {seed} --trace");
-    if let Some(value) = args.mutate.and_then(|m| m.to_possible_value()) {
-        text += &format!(" --mutate {}", value.get_name());
+    if let Some(name) = &args.mutate {
+        text += &format!(" --mutate {name}");
     }
     if args.outcomes_only {
         text += " --outcomes-only";
@@ -114,7 +106,7 @@ fn replay(args: &Args, seed: u64) -> String {
 fn settings(args: &Args, seed: u64) -> Settings {
     Settings {
         world: if args.short_reigns { World::ShortReigns } else { World::Any },
-        mutation: args.mutate.map(Mutate::mutation),
+        mutation: args.mutate.as_deref().and_then(mutate::by_name).map(|plant| plant.fault),
         trace: args.trace,
         trace_from: (args.trace_from * 1e6) as u64,
         promises: !args.outcomes_only,
@@ -122,13 +114,45 @@ fn settings(args: &Args, seed: u64) -> Settings {
     }
 }
 
+/// Every planted fault must be found.
+fn hunt_all(args: &Args) -> ExitCode {
+    let wanted: Vec<_> = PLANTS.iter().filter(|plant| !args.outcomes_only || plant.by_outcomes > 0).collect();
+    let (next, missed) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..args.threads.max(1) {
+            scope.spawn(|| {
+                while let Some(plant) = wanted.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    match mutate::hunt(plant, !args.outcomes_only) {
+                        Ok((seed, text)) => println!("{:<24} seed {seed:<4} {text}", plant.name),
+                        Err(seeds) => {
+                            missed.fetch_add(1, Ordering::Relaxed);
+                            println!("{:<24} NOT FOUND by seeds 1 to {seeds}", plant.name);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let missed = missed.into_inner();
+    println!("planted={} found={} missed={missed}", wanted.len(), wanted.len() as u64 - missed);
+    if missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
+    if args.mutations {
+        return hunt_all(&args);
+    }
+    let kept = if args.kept { lockstep_sim::kept() } else { Vec::new() };
     let first = args.seed.or(args.from).unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         now.as_secs() * 1_000
     });
-    let count = if args.seed.is_some() { Some(1) } else { args.seeds };
+    let count = match args.seed {
+        Some(_) => Some(1),
+        None if args.kept => Some(kept.len() as u64),
+        None => args.seeds,
+    };
     let until = Instant::now() + Duration::from_secs_f64(args.minutes.max(0.0) * 60.0);
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let sum = Mutex::new((Sum::default(), Instant::now()));
@@ -147,7 +171,10 @@ fn main() -> ExitCode {
                     if over {
                         return;
                     }
-                    let outcome = simulate(settings(&args, first + at));
+                    let outcome = match kept.get(at as usize) {
+                        Some((seed, world)) => simulate(Settings { world: *world, ..settings(&args, *seed) }),
+                        None => simulate(settings(&args, first + at)),
+                    };
                     let Ok(mut guard) = sum.lock() else { return };
                     let (sum, told) = &mut *guard;
                     sum.add(&outcome);
@@ -187,10 +214,12 @@ fn main() -> ExitCode {
     };
     let c = &sum.counters;
     println!(
-        "elections={} acknowledged={} reads={} proposals={} starts={} changes={} bases={} fetches={} transfers={} \
+        "elections={} acknowledged={} passed={} failed={} reads={} proposals={} starts={} changes={} bases={} fetches={} transfers={} \
          damaged_logs={} identities={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
         sum.elections,
         sum.acknowledged,
+        sum.certified.0,
+        sum.certified.1,
         c.reads,
         c.proposals,
         c.starts,

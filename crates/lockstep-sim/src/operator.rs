@@ -107,7 +107,11 @@ impl Cluster {
     /// The next step from what is to what should be.
     fn next_change(&mut self, leader: usize, have: &Membership) -> Option<Membership> {
         if let Some(lost) = self.lost_voter(have) {
-            return Some(have.without(&lost));
+            let next = have.without(&lost);
+            let slot = slot_of(&lost);
+            // One for the other in one step is what must be refused.
+            let at_once = self.machines[slot].fate == Fate::Used && self.rng.one_in(4);
+            return Some(if at_once { next.with(member(self.machines[slot].id, Role::Voter)) } else { next });
         }
         let wanted: Vec<_> = self.operator.wanted.iter().map(|(slot, role)| (*slot, *role)).collect();
         for (slot, role) in &wanted {
@@ -144,8 +148,13 @@ impl Cluster {
         None
     }
 
-    /// Any change that is one step.
-    pub(crate) fn random_change(&mut self, have: &Membership) -> Option<Membership> {
+    /// Any change: of one step, and now and then of two, which must be refused where both are of voters.
+    fn random_change(&mut self, have: &Membership) -> Option<Membership> {
+        let one = self.random_step(have)?;
+        if self.rng.one_in(4) && self.lost_voter(have).is_none() { self.random_step(&one) } else { Some(one) }
+    }
+
+    fn random_step(&mut self, have: &Membership) -> Option<Membership> {
         if let Some(lost) = self.lost_voter(have) {
             return Some(have.without(&lost));
         }

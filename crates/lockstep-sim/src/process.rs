@@ -1,13 +1,16 @@
 //! Life and death of a process, and its log's thread: a device that takes what waits, and is done some time later.
 
-use crate::cluster::{Cluster, Event};
+use crate::cluster::{Cluster, Event, MACHINES};
 use crate::history::{Check, Violation, hold};
-use crate::machine::{Fate, Input, Name, Process, Server};
+use crate::machine::{Fate, Input, Name, Process};
 use crate::mirror::{Mark, Mirror};
+use crate::mutate::NodeFault;
 use crate::round::members;
+use crate::server::Server;
 use bytes::Bytes;
 use lockstep_core::order::{Config, Order, RestoreBuilder};
-use lockstep_core::{Entry, Index, MemberId, Micros, Uuid};
+use lockstep_core::state::TrimMark;
+use lockstep_core::{Entry, EntryKind, Index, MemberId, Micros, Uuid};
 use lockstep_log::{Fault, Log, Options, Record, Replay, Reset, Vote, WriteOp};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -61,6 +64,7 @@ impl Cluster {
         };
         let mut builder = RestoreBuilder::new(hint.map_or(0, |vote| vote.commit_hint));
         let mut found: Option<Mirror> = None;
+        let mut marks = VecDeque::new();
         let mut visitor = |replay: Replay| -> Result<(), String> {
             match replay {
                 Replay::Base { index, term, base } => {
@@ -70,6 +74,11 @@ impl Cluster {
                 Replay::Record(Record { index, term, body }) => {
                     let entry = Entry::decode_body(index, term, body.clone()).map_err(|e| e.to_string())?;
                     found.get_or_insert_default().push(Mark::of(&entry));
+                    if entry.kind == EntryKind::Trim
+                        && let Ok(mark) = TrimMark::from_payload(entry.payload.clone())
+                    {
+                        marks.push_back((index, mark));
+                    }
                     builder.record(index, term, body)
                 }
             }
@@ -110,7 +119,7 @@ impl Cluster {
             max_inflight_bytes: self.profile.max_inflight_bytes,
             cache_bytes: self.profile.cache_bytes,
             seed: settings.seed,
-            mutation: settings.mutation,
+            mutation: settings.core_mutation(),
         };
         let mut order = Order::new(config, restored, local);
         let founds = slot == 0 && !order.has_log() && self.history.committed() == 0;
@@ -119,12 +128,12 @@ impl Cluster {
         }
         let server = &mut machine.server;
         if founds {
-            *server = Server { position: Some(0), safe: 0 };
+            *server = Server::default();
+            server.position = Some(0);
         } else if let Some(position) = server.position {
             // Databases with relaxed flushing come back with less than they had delivered.
             let at = self.rng.between(server.safe.min(position), position);
-            server.position = Some(at);
-            server.safe = at;
+            server.roll_back(at);
         }
         let position =
             server.position.and_then(|at| if at == 0 { Some(0) } else { self.history.seqno_at(at) });
@@ -152,6 +161,11 @@ impl Cluster {
             was_member: false,
             membership: membership.clone(),
             membership_index,
+            marks,
+            run: None,
+            heard: [local; MACHINES],
+            pre_votes: (0, 0),
+            leads_since: Micros::MAX,
             transfer_asked: false,
         };
         let (term, last) = (process.order.term(), process.memory.last());
@@ -288,8 +302,13 @@ impl Cluster {
 
     /// The log's thread has called fsync, and it has returned.
     pub(crate) fn synced(&mut self, slot: usize, life: u64, ticket: u64) -> Check {
+        let ignored = self.settings.node_fault(NodeFault::FailedSyncIgnored);
         let Some(process) = self.living(slot, life) else { return Ok(()) };
         if let Err(error) = process.log.sync() {
+            if ignored {
+                process.syncing = None;
+                return self.input(slot, Input::Written(ticket));
+            }
             return self.log_failed(slot, &error);
         }
         process.syncing = None;
@@ -354,12 +373,9 @@ impl Cluster {
         if self.machines[slot].server.position.is_some_and(|at| at >= base) {
             return self.round(slot);
         }
-        let donors: Vec<Index> = self
-            .machines
-            .iter()
-            .filter(|m| m.process.is_some())
-            .filter_map(|m| m.server.position)
-            .filter(|at| *at >= base)
+        let donors: Vec<usize> = (0..MACHINES)
+            .filter(|slot| self.machines[*slot].process.is_some())
+            .filter(|slot| self.machines[*slot].server.position.is_some_and(|at| at >= base))
             .collect();
         if donors.is_empty() {
             let at = self.now + 500_000;
@@ -369,12 +385,15 @@ impl Cluster {
             self.queue.push(at, Event::Transferred { slot, life });
             return Ok(());
         }
-        let at = *self.rng.pick(&donors);
-        self.machines[slot].server = Server { position: Some(at), safe: at };
+        let donor = *self.rng.pick(&donors);
+        let copy = self.machines[donor].server.copy();
+        let at = copy.position.unwrap_or(0);
+        self.machines[slot].server = copy;
         self.counters.transfers += 1;
-        self.say(slot, format_args!("takes a database that stands at {at}"));
+        self.say(slot, format_args!("takes {}'s database, which stands at {at}", Name(donor)));
         let seqno = if at == 0 { Some(0) } else { self.history.seqno_at(at) };
         if let Some(process) = self.living(slot, life) {
+            process.run = None;
             process.order.set_position(seqno);
         }
         self.round(slot)

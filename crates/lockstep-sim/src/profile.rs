@@ -154,6 +154,14 @@ pub struct Profile {
     pub burst_one_in: u64,
     /// One proposal in this many is large.
     pub large_one_in: u64,
+    /// Rows that clients write: few make conflicts.
+    pub rows: u64,
+    /// How many write-sets a server applies at a time.
+    pub appliers: usize,
+    /// How long a server thinks before some of them are done, at most, µs.
+    pub apply: Micros,
+    /// Certification looks back over so many seqnos at most.
+    pub window: u64,
     /// Mean time between two reads, µs.
     pub read_every: Micros,
     /// A crashed process comes back after this, least and most, µs.
@@ -251,6 +259,10 @@ impl Profile {
             propose_every: rng.between(25, 85) * MS,
             burst_one_in: *rng.pick(&[50, 200, 1000]),
             large_one_in: *rng.pick(&[500, 2000, 100_000]),
+            rows: *rng.pick(&[3, 30, 300, 300]),
+            appliers: *rng.pick(&[1, 4, 16]),
+            apply: *rng.pick(&[100, 2 * MS, 2 * MS, 50 * MS]),
+            window: *rng.pick(&[40, 1000, 16384]),
             read_every: rng.between(100, 1000) * MS,
             restart: (rng.between(1, 50) * MS, rng.between(100, 8_000) * MS),
             drift: *rng.pick(&[0, 100, 5_000]),

@@ -7,8 +7,8 @@ use crate::mirror::{Change, Mark};
 use lockstep_core::members::Membership;
 use lockstep_core::message::Message;
 use lockstep_core::order::{Mutation, Output, Role, WriteOp};
-use lockstep_core::{Entry, EntryKind, Index, Term};
-use std::collections::VecDeque;
+use lockstep_core::state::TrimMark;
+use lockstep_core::{Entry, EntryKind, Index, Micros, Term};
 use std::sync::Arc;
 
 /// A message in one short line.
@@ -56,7 +56,16 @@ impl Cluster {
         order.set_wall_clock(wall);
         for input in process.inbox.drain(..) {
             match input {
-                Input::Message { from, message } => order.step(local, from, message),
+                Input::Message { from, message } => {
+                    process.heard[slot_of(&from)] = local;
+                    if let Message::PreVoteReply { term, granted: true } = message {
+                        if process.pre_votes.0 < term {
+                            process.pre_votes = (term, 0);
+                        }
+                        process.pre_votes.1 |= u32::from(process.pre_votes.0 == term) << slot_of(&from);
+                    }
+                    order.step(local, from, message);
+                }
                 Input::PeerUp(id) => order.peer_up(local, id),
                 Input::PeerDown(id) => order.peer_down(local, id),
                 Input::Written(ticket) => order.written(local, ticket),
@@ -76,6 +85,7 @@ impl Cluster {
             terms.1
         );
         self.trace.mix(terms.1);
+        self.may_lead(slot, local)?;
         // First what is written, so that the checks of the rest know the log.
         for output in &outputs {
             if let Output::Write(op) = output {
@@ -94,9 +104,10 @@ impl Cluster {
                     if let Message::VoteReply { term, granted: true } = message {
                         self.history.votes(self.machines[slot].id, term, to)?;
                     }
-                    if let Message::Vote { term, .. } = message {
+                    if let Message::Vote { term, transfer, .. } = message {
                         let id = self.machines[slot].id;
                         self.history.votes(id, term, id)?;
+                        self.may_campaign(slot, term, transfer)?;
                     }
                     self.send(slot, &to, message)?;
                 }
@@ -125,7 +136,9 @@ impl Cluster {
                     let floor = machine.process.as_mut().and_then(|p| p.reads.remove(&context));
                     self.counters.reads += 1;
                     hold!(floor.is_some(), "answers have questions", "{} read {context}", Name(slot));
-                    self.history.reads(machine.id, floor.unwrap_or(0), index)?;
+                    let (floor, asked) = floor.unwrap_or_default();
+                    self.history.reads(machine.id, floor, index)?;
+                    self.may_read(slot, asked)?;
                 }
                 Output::ReadFailed { context } => {
                     let process = self.machines[slot].process.as_mut();
@@ -176,11 +189,19 @@ impl Cluster {
             marks: Vec::with_capacity(op.entries.len()),
         };
         process.memory.apply(&change);
+        if op.reset.is_some() {
+            // The database may be older than the log now.
+            process.run = None;
+            process.marks.clear();
+        }
+        if let Some(from) = op.truncate_from {
+            process.marks.retain(|(index, _)| *index < from);
+        }
         if let Some(from) = op.truncate_from.or(op.reset.as_ref().map(|state| state.index + 1)) {
             self.counters.bases += u64::from(op.reset.is_some());
             *membership_index = (*membership_index).min(from - 1);
             hold!(
-                op.reset.is_some() || from > process.commit,
+                from > process.commit,
                 "a committed entry is never cut",
                 "{} cuts its log from {from}, committed is {}",
                 Name(slot),
@@ -201,6 +222,11 @@ impl Cluster {
             self.history.places(id, entry, mark, process.memory.last_term())?;
             process.memory.push(mark);
             change.marks.push(mark);
+            if entry.kind == EntryKind::Trim
+                && let Ok(mark) = TrimMark::from_payload(entry.payload.clone())
+            {
+                process.marks.push_back((entry.index, mark));
+            }
             if entry.kind == EntryKind::Membership {
                 let mut r = lockstep_core::codec::Reader::new(entry.payload.clone());
                 let next = Membership::decode(&mut r).map_err(|error| Violation {
@@ -210,6 +236,14 @@ impl Cluster {
                 let order = &process.order;
                 if self.history.promises() && order.role() == Role::Leader && entry.term == order.term() {
                     let commit = order.commit();
+                    let before = memberships.last().map_or(0, |before| next.voters_changed(before));
+                    hold!(
+                        before <= 1,
+                        "one voter at a time",
+                        "{} makes the members {}, {before} voters others than before",
+                        Name(slot),
+                        members(&next)
+                    );
                     hold!(
                         *membership_index <= commit && order.term_at(commit) == Some(entry.term),
                         "one membership change at a time",
@@ -226,6 +260,75 @@ impl Cluster {
         }
         let vote = op.vote.map(|vote| (vote.term, vote.voted_for));
         machine.in_flight.push_back(Flight { ticket: op.ticket, change, vote });
+        Ok(())
+    }
+
+    /// Nobody disturbs the others by an election that a majority would not support.
+    fn may_campaign(&self, slot: usize, term: Term, transfer: bool) -> Check {
+        let machine = &self.machines[slot];
+        let Some(process) = machine.process.as_ref().filter(|_| self.history.promises() && !transfer) else {
+            return Ok(());
+        };
+        let granted = |id: &lockstep_core::MemberId| {
+            *id == machine.id || process.pre_votes.0 == term && process.pre_votes.1 >> slot_of(id) & 1 == 1
+        };
+        let membership = &process.order.tail_state().membership;
+        let count = membership.voters().filter(granted).count();
+        // One that is taken out by an entry that may not hold campaigns, too; its own vote does not count then.
+        hold!(
+            count >= membership.majority(),
+            "whoever campaigns has asked",
+            "{} campaigns in term {term}; {count} of {} support it",
+            Name(slot),
+            members(membership)
+        );
+        Ok(())
+    }
+
+    /// A leader that has not heard a majority for an election timeout does not believe that it leads.
+    fn may_lead(&mut self, slot: usize, local: Micros) -> Check {
+        let timeout = self.profile.election_timeout;
+        let promises = self.history.promises();
+        let machine = &mut self.machines[slot];
+        let id = machine.id;
+        let Some(process) = &mut machine.process else { return Ok(()) };
+        if process.order.role() != Role::Leader {
+            process.leads_since = Micros::MAX;
+            return Ok(());
+        }
+        process.leads_since = process.leads_since.min(local);
+        let membership = &process.order.tail_state().membership;
+        let alive = |other: &lockstep_core::MemberId| {
+            *other == id || local.saturating_sub(process.heard[slot_of(other)]) < timeout
+        };
+        // Who has just become a voter is given its time.
+        let settled = local.saturating_sub(process.leads_since) >= 2 * timeout
+            && process.order.tail_state().membership_index <= process.order.commit();
+        hold!(
+            !promises || !settled || membership.voters().filter(alive).count() >= membership.majority(),
+            "a leader hears a majority",
+            "{} leads {} and has not heard a majority of them",
+            Name(slot),
+            members(membership)
+        );
+        Ok(())
+    }
+
+    /// A leader that answers its own server has heard of a majority since it was asked.
+    fn may_read(&self, slot: usize, asked: Micros) -> Check {
+        let machine = &self.machines[slot];
+        let leads = |p: &&crate::machine::Process| p.order.role() == Role::Leader && p.leads_since < asked;
+        let Some(process) = machine.process.as_ref().filter(|_| self.history.promises()).filter(leads) else {
+            return Ok(());
+        };
+        let membership = &process.order.tail_state().membership;
+        let heard = |id: &lockstep_core::MemberId| *id == machine.id || process.heard[slot_of(id)] >= asked;
+        hold!(
+            membership.voters().filter(heard).count() >= membership.majority(),
+            "a read asks a majority",
+            "{} answers a read and has heard nobody since it was asked",
+            Name(slot)
+        );
         Ok(())
     }
 
@@ -302,7 +405,7 @@ impl Cluster {
         let clock = machine.clock;
         let Some(process) = &mut machine.process else { return Ok(()) };
         // With that fault planted an election can end within a round, after its write.
-        let unwritten = self.settings.mutation == Some(Mutation::VoteNotPersisted)
+        let unwritten = self.settings.core_mutation() == Some(Mutation::VoteNotPersisted)
             && process.order.last_index() > process.memory.last();
         hold!(
             (unwritten || process.order.last_index() == process.memory.last())
@@ -340,88 +443,6 @@ impl Cluster {
         }
         Ok(())
     }
-
-    /// Hands to the server what is committed and on the own disk.
-    fn deliver(&mut self, slot: usize) -> Check {
-        let machine = &mut self.machines[slot];
-        let id = machine.id;
-        let Some(process) = &mut machine.process else { return Ok(()) };
-        let base = process.memory.base;
-        if machine.server.position.is_none_or(|at| at < base) {
-            // The log does not reach back to the database: it must come from another member.
-            if process.commit > 0 && !process.transfer_asked {
-                process.transfer_asked = true;
-                let life = process.life;
-                let at = self.now + self.rng.between(1_000, 300_000);
-                self.queue.push(at, Event::Transferred { slot, life });
-            }
-            return Ok(());
-        }
-        let to = process.order.deliverable();
-        let Some(mut at) = machine.server.position else { return Ok(()) };
-        if at >= to {
-            return Ok(());
-        }
-        // Mostly from memory, as a node would; from the disk now and then, and where it must.
-        let from_disk = self.rng.one_in(256);
-        let mut read: VecDeque<Entry> = VecDeque::new();
-        while at < to {
-            let index = at + 1;
-            let cached =
-                if from_disk || !read.is_empty() { None } else { process.order.entry(index).cloned() };
-            let entry = match cached {
-                Some(entry) => entry,
-                None => {
-                    if read.is_empty() {
-                        match read_some(process, index) {
-                            Ok(entries) => read = entries,
-                            Err(_) if machine.disk_fails => return Ok(()),
-                            Err(violation) => return Err(violation),
-                        }
-                    }
-                    let Some(entry) = read.pop_front() else { return Ok(()) };
-                    entry
-                }
-            };
-            self.history.delivers(id, &entry)?;
-            if self.history.promises() {
-                hold!(
-                    machine.durable.get(index) == Some(Mark::of(&entry)),
-                    "delivered is on the own disk",
-                    "{} delivers index {index}, on disk is {:?}",
-                    Name(slot),
-                    machine.durable.get(index)
-                );
-            }
-            if entry.proposal.member == id && entry.proposal.incarnation == process.incarnation {
-                self.history.acknowledges(entry.proposal, index)?;
-            }
-            at = index;
-        }
-        machine.server.position = Some(at);
-        if self.rng.one_in(8) {
-            machine.server.safe = at;
-        }
-        let seqno = process.order.committed_state().seqno;
-        if process.order.committed_state().index == at {
-            process.order.set_finished(seqno);
-            process.order.set_position(Some(seqno));
-        }
-        self.history.folds(id, process.order.committed_state())?;
-        self.say(slot, format_args!("delivers up to {at}"));
-        Ok(())
-    }
-}
-
-/// Reads entries from the disk, at least one.
-fn read_some(process: &crate::machine::Process, index: Index) -> Result<VecDeque<Entry>, Violation> {
-    let wrong = |what: String| Violation { rule: "the log gives back what it took", what };
-    let records = process.log.read(index, 8 << 10).map_err(|e| wrong(format!("index {index}: {e}")))?;
-    if records.is_empty() {
-        return Err(wrong(format!("index {index}: nothing")));
-    }
-    let entries = records.into_iter().map(|r| Entry::decode_body(r.index, r.term, r.body));
-    entries.collect::<Result<_, _>>().map_err(|e| wrong(format!("from index {index}: {e}")))
 }
 
 /// A membership in one short line.

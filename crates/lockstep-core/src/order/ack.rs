@@ -40,6 +40,9 @@ impl Order {
         if self.config.mutation == Some(Mutation::AckBeforeFsync) {
             return self.matched;
         }
+        if self.config.mutation == Some(Mutation::AckOfUnmatched) {
+            return self.disk.persisted;
+        }
         self.disk.persisted.min(self.matched)
     }
 
@@ -51,6 +54,7 @@ impl Order {
             return;
         }
         let membership = &self.log.tail.membership;
+        let any_term = self.config.mutation == Some(Mutation::AckOfAnotherTerm);
         let mut held: Vec<Index> = membership
             .voters()
             .map(|id| {
@@ -58,7 +62,7 @@ impl Order {
                     return self.acknowledged();
                 }
                 match self.acks.get(&id) {
-                    Some((term, index)) if *term == self.term => *index,
+                    Some((term, index)) if *term == self.term || any_term => *index,
                     _ => 0,
                 }
             })
@@ -110,10 +114,11 @@ impl Order {
     }
 
     pub(super) fn ack(&self, context: u64) -> Message {
+        let persisted = self.acknowledged();
         Message::Ack {
             term: self.term,
-            persisted: self.acknowledged(),
-            received: self.matched,
+            persisted,
+            received: self.matched.max(persisted),
             finished: self.finished,
             context,
         }

@@ -1,5 +1,6 @@
 //! The inputs, the looking glass, and the end of a round.
 
+use super::config::Mutation;
 use super::*;
 
 impl Order {
@@ -296,6 +297,9 @@ impl Order {
 
     /// Up to here entries may be handed to the server: committed, and on our own disk.
     pub fn deliverable(&self) -> Index {
+        if self.config.mutation == Some(Mutation::DeliverBeforeDisk) {
+            return self.commit();
+        }
         self.commit().min(self.disk.persisted)
     }
 

@@ -38,6 +38,38 @@ pub enum Mutation {
     CommitAcrossTerms,
     /// Membership changes while the previous one, or all of the own term, is not committed.
     MembershipTooEarly,
+    /// A membership may replace one voter by another in one entry, or change more of them.
+    SeveralVotersAtOnce,
+    /// Acks count whatever term they were given in.
+    AckOfAnotherTerm,
+    /// Acks name all that is on the disk, also what is not known to be the leader's.
+    AckOfUnmatched,
+    /// A write's arrival speaks for the entries that have since replaced those it carried.
+    ReplacedWritesCount,
+    /// A log that is behind is good enough for a vote.
+    VoteForAnyLog,
+    /// Whoever asks gets the vote, also the second one of a term.
+    TwoVotes,
+    /// Elections begin without asking whether they would succeed.
+    NoPreVote,
+    /// A leader that hears no majority goes on.
+    NoCheckQuorum,
+    /// A base replaces a log that holds more.
+    BaseOverLongerLog,
+    /// A leader takes a proposal that its log has already, or that comes after a gap.
+    DuplicateProposals,
+    /// A leader answers reads without asking whether it still leads.
+    ReadWithoutMajority,
+    /// What is committed is handed out before it is on the own disk.
+    DeliverBeforeDisk,
+    /// Certification forgets more than the trim mark says.
+    UnevenTrim,
+    /// Certification does not learn what the marks tell of entries that it cannot judge.
+    MarksNotLearned,
+    /// Write-sets that have not seen the trim mark are judged like others.
+    TrimMarkIgnored,
+    /// Keys do not make parents.
+    NoParents,
 }
 
 /// Random numbers for election timeouts (SplitMix64): seeded, so that a run can be repeated.

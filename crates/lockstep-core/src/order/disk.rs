@@ -92,11 +92,13 @@ impl Disk {
     }
 
     /// The entries from `from` on are given up.
-    pub(super) fn truncated(&mut self, from: Index) {
+    pub(super) fn truncated(&mut self, from: Index, mutation: Option<Mutation>) {
         let keep = from - 1;
         self.persisted = self.persisted.min(keep);
-        for flight in &mut self.in_flight {
-            flight.last = flight.last.min(keep);
+        if mutation != Some(Mutation::ReplacedWritesCount) {
+            for flight in &mut self.in_flight {
+                flight.last = flight.last.min(keep);
+            }
         }
         if self.handed > keep {
             self.truncate_from = Some(self.truncate_from.map_or(from, |f| f.min(from)));

@@ -7,6 +7,7 @@
 //! Anybody asked answers, learner or not: the membership in force at the candidate may be newer than ours, and the
 //! candidate counts only voters of its own.
 
+use super::config::Mutation;
 use super::disk::Held;
 use super::*;
 
@@ -122,7 +123,10 @@ impl Order {
             self.leader_heard = None;
         }
         if self.may_campaign() {
-            self.pre_campaign();
+            match self.config.mutation {
+                Some(Mutation::NoPreVote) => self.campaign(false),
+                _ => self.pre_campaign(),
+            }
         } else {
             self.role = Role::Follower;
             self.reset_election_timer();
@@ -210,6 +214,7 @@ impl Order {
 
     fn up_to_date(&self, last_index: Index, last_term: Term) -> bool {
         (last_term, last_index) >= (self.log.tail.term, self.log.last())
+            || self.config.mutation == Some(Mutation::VoteForAnyLog)
     }
 
     pub(super) fn on_pre_vote(&mut self, from: MemberId, term: Term, last_index: Index, last_term: Term) {
@@ -251,9 +256,9 @@ impl Order {
         let free = match self.voted_for {
             Some(id) => id == from,
             None => self.leader.is_none(),
-        };
+        } || self.config.mutation == Some(Mutation::TwoVotes);
         if term == self.term && free && self.up_to_date(last_index, last_term) {
-            if self.voted_for.is_none() {
+            if self.voted_for != Some(from) {
                 self.voted_for = Some(from);
                 self.disk.vote_changed();
             }

@@ -1,5 +1,6 @@
 //! Taking what the leader sends.
 
+use super::config::Mutation;
 use super::*;
 
 impl Order {
@@ -78,7 +79,7 @@ impl Order {
     }
 
     fn truncate(&mut self, from: Index) {
-        self.disk.truncated(from);
+        self.disk.truncated(from, self.config.mutation);
         self.log.truncate(from);
     }
 
@@ -116,7 +117,7 @@ impl Order {
         if state.term > self.term || state.history.is_nil() || !sane {
             return;
         }
-        if self.log.exists() {
+        if self.log.exists() && self.config.mutation != Some(Mutation::BaseOverLongerLog) {
             let committed = &self.log.committed;
             let follows = state.history == committed.history
                 && state.term >= committed.term

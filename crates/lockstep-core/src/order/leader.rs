@@ -1,5 +1,6 @@
 //! Leading: giving indices, feeding peers, keeping or leaving office.
 
+use super::config::Mutation;
 use super::*;
 
 /// What only a leader needs.
@@ -85,7 +86,8 @@ impl Order {
     }
 
     pub(super) fn tick_leader(&mut self) {
-        if !self.hears_majority(self.now) {
+        let alone = !self.hears_majority(self.now);
+        if alone && self.config.mutation != Some(Mutation::NoCheckQuorum) {
             self.leave_office();
             return;
         }

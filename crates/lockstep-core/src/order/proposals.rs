@@ -5,6 +5,7 @@
 //! from where its own log shows that the leader's got to, whenever something may have been lost. A proposal leaves the
 //! outbox when the committed session has reached it.
 
+use super::config::Mutation;
 use super::*;
 use crate::message::Proposal;
 use bytes::Bytes;
@@ -246,7 +247,9 @@ impl Order {
         for (at, Proposal { kind, payload }) in proposals.into_iter().enumerate() {
             let Some(number) = first.checked_add(at as u64) else { break };
             let id = ProposalId { member: from, incarnation, number };
-            if !kind.may_be_proposed() || !self.log.tail.is_next(&id) {
+            let next =
+                self.log.tail.is_next(&id) || self.config.mutation == Some(Mutation::DuplicateProposals);
+            if !kind.may_be_proposed() || !next {
                 refused = true;
                 continue;
             }

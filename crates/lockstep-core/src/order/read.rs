@@ -4,6 +4,7 @@
 //! if the leader still was one when it was asked: it speaks to all voters after the question, and a majority must
 //! answer in its term.
 
+use super::config::Mutation;
 use super::*;
 use std::collections::VecDeque;
 
@@ -116,7 +117,11 @@ impl Order {
                 None => 0,
             })
             .collect();
-        let confirmed = ack::reached_by(&mut heard, membership.majority());
+        let majority = match self.config.mutation {
+            Some(Mutation::ReadWithoutMajority) => 1,
+            _ => membership.majority(),
+        };
+        let confirmed = ack::reached_by(&mut heard, majority);
         while self.reads.asked.front().is_some_and(|asked| asked.needs != 0 && asked.needs <= confirmed) {
             let Some(Asked { from, context, index, .. }) = self.reads.asked.pop_front() else { break };
             match from {

@@ -1,0 +1,149 @@
+//! The checkers' own certification, schedule and database: what the rules say, done the dumb way.
+//!
+//! The shipping certifier keeps an index that forgets, begins in the middle of a log, and learns verdicts from trim
+//! marks. The judge has seen the log from its first entry and looks at every use of every key.
+
+use crate::history::{Check, hold};
+use crate::trace::hash_bytes;
+use lockstep_core::certify::{Meeting, meeting};
+use lockstep_core::state::TrimMark;
+use lockstep_core::writeset::{KeyType, WriteSet, flags};
+use lockstep_core::{Entry, EntryKind, Seqno, Uuid};
+use rustc_hash::FxHashMap;
+
+/// Who wrote: two write-sets of one source never conflict. `None`: nobody else is of the same.
+type Source = Option<(Uuid, u16)>;
+
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    seqno: Seqno,
+    kind: KeyType,
+    source: Source,
+}
+
+/// A database of the simulation: of each row, a hash of all that was ever written to it, in its order.
+pub type Rows = FxHashMap<u64, u64>;
+
+/// What a row is after one more write.
+pub fn written(before: Option<u64>, payload_hash: u64) -> u64 {
+    (before.unwrap_or(1) ^ payload_hash).wrapping_mul(0x9fb2_1c65_1e98_df25).rotate_left(29)
+}
+
+/// The rows that a write-set changes.
+pub fn changes(set: &WriteSet) -> impl Iterator<Item = u64> + '_ {
+    set.keys().filter(|key| key.kind >= KeyType::Update).map(|key| key.hash)
+}
+
+/// The hash that stands for what a write-set says.
+pub fn payload_hash(set: &WriteSet) -> u64 {
+    hash_bytes(set.meta.trx, &set.data)
+}
+
+/// Whether it is applied with nothing beside it.
+pub fn is_alone(kind: EntryKind, set: &WriteSet) -> bool {
+    kind == EntryKind::TotalOrder || set.meta.has(flags::ISOLATION | flags::ROLLBACK | flags::PA_UNSAFE)
+}
+
+/// Whether a later one must wait for an earlier one, as the table of `certify` has it.
+pub fn meet(earlier: &WriteSet, later: &WriteSet) -> bool {
+    earlier
+        .keys()
+        .any(|a| later.keys().any(|b| a.hash == b.hash && meeting(a.kind, b.kind) != Meeting::Nothing))
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Judge {
+    trim: Seqno,
+    uses: FxHashMap<u64, Vec<Use>>,
+    rows: Rows,
+    passed: u64,
+    failed: u64,
+}
+
+impl Judge {
+    /// The database after all that was judged.
+    pub fn rows(&self) -> &Rows {
+        &self.rows
+    }
+
+    /// How many passed, and how many failed.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.passed, self.failed)
+    }
+
+    /// Takes the next committed entry. The verdict, where it is one that is certified.
+    pub fn take(&mut self, entry: &Entry) -> Option<bool> {
+        match entry.kind {
+            EntryKind::Trim => {
+                if let Ok(mark) = TrimMark::from_payload(entry.payload.clone()) {
+                    self.trim = self.trim.max(mark.trim);
+                }
+                None
+            }
+            EntryKind::WriteSet | EntryKind::TotalOrder => {
+                let set = WriteSet::parse(&entry.payload).ok();
+                let pass = set.as_ref().is_some_and(|set| self.verdict(entry, set));
+                if let Some(set) = set.filter(|_| pass) {
+                    self.write(entry, &set);
+                }
+                self.passed += u64::from(pass);
+                self.failed += u64::from(!pass);
+                Some(pass)
+            }
+            _ => None,
+        }
+    }
+
+    fn verdict(&self, entry: &Entry, set: &WriteSet) -> bool {
+        let meta = &set.meta;
+        if entry.kind == EntryKind::TotalOrder || meta.has(flags::ISOLATION | flags::ROLLBACK) {
+            return true;
+        }
+        if meta.last_seen >= entry.seqno || meta.last_seen < self.trim {
+            return false;
+        }
+        let source: Source = Some((meta.source, meta.epoch));
+        !set.keys().any(|key| {
+            let uses = self.uses.get(&key.hash).map_or(&[][..], Vec::as_slice);
+            uses.iter().any(|earlier| {
+                earlier.seqno > meta.last_seen
+                    && earlier.source != source
+                    && meeting(earlier.kind, key.kind) == Meeting::Conflict
+            })
+        })
+    }
+
+    fn write(&mut self, entry: &Entry, set: &WriteSet) {
+        let total_order = entry.kind == EntryKind::TotalOrder || set.meta.has(flags::ISOLATION);
+        let source = (!total_order).then_some((set.meta.source, set.meta.epoch));
+        if !set.meta.has(flags::ROLLBACK) {
+            for key in set.keys() {
+                let uses = self.uses.entry(key.hash).or_default();
+                uses.push(Use { seqno: entry.seqno, kind: key.kind, source });
+                // What has seen less than the mark fails anyhow.
+                if uses.len().is_power_of_two() && uses.len() > 32 {
+                    uses.retain(|u| u.seqno > self.trim);
+                }
+            }
+        }
+        let hash = payload_hash(set);
+        for row in changes(set) {
+            let now = written(self.rows.get(&row).copied(), hash);
+            self.rows.insert(row, now);
+        }
+    }
+}
+
+/// A database at the end of all is what the log says.
+pub fn same_rows(who: &dyn std::fmt::Display, rows: &Rows, expected: &Rows) -> Check {
+    hold!(
+        rows == expected,
+        "all databases are equal",
+        "{who} has {} rows, {} of them otherwise; {} were expected",
+        rows.len(),
+        rows.iter().filter(|(row, value)| expected.get(row) != Some(value)).count(),
+        expected.len()
+    );
+    Ok(())
+}

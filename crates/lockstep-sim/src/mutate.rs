@@ -1,0 +1,106 @@
+//! Faults that can be planted, each the breach of one rule, and in how many seeds each must be found.
+//!
+//! A simulator that finds nothing proves nothing until it is known what it would find.
+
+use crate::profile::World;
+use crate::{Settings, simulate};
+use lockstep_core::order::Mutation;
+
+/// Where a planted fault sits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planted {
+    /// In the order core or in certification.
+    Core(Mutation),
+    /// In the log's recovery.
+    Log(lockstep_log::Planted),
+    /// In what a node does around them.
+    Node(NodeFault),
+}
+
+/// A rule of the node that is broken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeFault {
+    /// An fsync that failed counts as one that did not.
+    FailedSyncIgnored,
+    /// Who has lost its log comes back under the id that had promised what was in it.
+    IdKept,
+    /// A member that was away certifies from its database's position on, without what came before.
+    CertifyFromPosition,
+}
+
+/// A planted fault: its name on the command line, and what must find it.
+#[derive(Clone, Copy, Debug)]
+pub struct Plant {
+    /// `--mutate`.
+    pub name: &'static str,
+    /// What it is.
+    pub fault: Planted,
+    /// With all checks one of the seeds 1 to this finds it.
+    pub seeds: u64,
+    /// By what users would see one of the seeds 1 to this finds it; 0: liveness alone suffers, or too rarely.
+    pub by_outcomes: u64,
+    /// The worlds in which it is looked for by outcomes.
+    pub world: World,
+}
+
+const fn plant(name: &'static str, fault: Planted, seeds: u64, by_outcomes: u64) -> Plant {
+    Plant { name, fault, seeds, by_outcomes, world: World::Any }
+}
+
+const fn in_short_reigns(plant: Plant) -> Plant {
+    Plant { world: World::ShortReigns, ..plant }
+}
+
+use Mutation::*;
+use NodeFault::*;
+use Planted::*;
+use lockstep_log::Planted::{AnyEndIsTorn, NoChecksums};
+
+/// All of them.
+pub const PLANTS: &[Plant] = &[
+    plant("vote-not-persisted", Core(VoteNotPersisted), 10, 60),
+    plant("ack-before-fsync", Core(AckBeforeFsync), 10, 60),
+    in_short_reigns(plant("commit-across-terms", Core(CommitAcrossTerms), 10, 60)),
+    plant("membership-too-early", Core(MembershipTooEarly), 10, 60),
+    plant("several-voters-at-once", Core(SeveralVotersAtOnce), 10, 0),
+    plant("ack-of-another-term", Core(AckOfAnotherTerm), 20, 100),
+    plant("ack-of-unmatched", Core(AckOfUnmatched), 10, 60),
+    plant("replaced-writes-count", Core(ReplacedWritesCount), 10, 60),
+    plant("vote-for-any-log", Core(VoteForAnyLog), 10, 60),
+    plant("two-votes", Core(TwoVotes), 10, 60),
+    plant("no-pre-vote", Core(NoPreVote), 10, 0),
+    plant("no-check-quorum", Core(NoCheckQuorum), 10, 0),
+    plant("base-over-longer-log", Core(BaseOverLongerLog), 100, 100),
+    plant("duplicate-proposals", Core(DuplicateProposals), 10, 60),
+    plant("read-without-majority", Core(ReadWithoutMajority), 10, 0),
+    plant("deliver-before-disk", Core(DeliverBeforeDisk), 10, 60),
+    plant("uneven-trim", Core(UnevenTrim), 10, 60),
+    plant("marks-not-learned", Core(MarksNotLearned), 10, 60),
+    plant("trim-mark-ignored", Core(TrimMarkIgnored), 10, 60),
+    plant("no-parents", Core(NoParents), 10, 60),
+    plant("log-without-checksums", Log(NoChecksums), 20, 60),
+    plant("any-end-is-torn", Log(AnyEndIsTorn), 60, 100),
+    plant("failed-sync-ignored", Node(FailedSyncIgnored), 10, 60),
+    plant("id-kept", Node(IdKept), 20, 60),
+    plant("certify-from-position", Node(CertifyFromPosition), 10, 60),
+];
+
+/// The plant of this name.
+pub fn by_name(name: &str) -> Option<&'static Plant> {
+    PLANTS.iter().find(|plant| plant.name == name)
+}
+
+/// Looks for a planted fault: the first seed that finds it, and what it says; `Err`: how many seeds did not.
+pub fn hunt(plant: &Plant, promises: bool) -> Result<(u64, String), u64> {
+    let (seeds, world) = match promises {
+        true => (plant.seeds, World::Any),
+        false => (plant.by_outcomes, plant.world),
+    };
+    for seed in 1..=seeds {
+        let settings = Settings { mutation: Some(plant.fault), world, promises, ..Settings::seed(seed) };
+        if let Some(violation) = simulate(settings).violation {
+            return Ok((seed, violation));
+        }
+    }
+    Err(seeds)
+}
