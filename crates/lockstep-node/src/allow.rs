@@ -10,6 +10,7 @@ use lockstep_net::PeerHello;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 /// Most threads that ask at a time.
 const THREADS_MAX: usize = 4;
@@ -23,6 +24,8 @@ const YES_KEPT: Micros = 10_000_000;
 const NO_KEPT: Micros = 1_000_000;
 /// Most addresses that are remembered.
 const REMEMBERED_MAX: usize = 1024;
+/// A no that took longer is none.
+const NO_AT_MOST: Duration = Duration::from_millis(900);
 /// How often the same is said of one address.
 const SAY_EVERY: Micros = 60_000_000;
 
@@ -103,8 +106,11 @@ impl<C: PartialEq> AllowList<C> {
         let check = check.clone();
         let thread =
             std::thread::Builder::new().name("ls-allow".into()).stack_size(512 * 1024).spawn(move || {
+                let began = Instant::now();
                 let answer = catch_unwind(AssertUnwindSafe(|| check(ip))).ok();
-                answered(ip, answer);
+                // The server says no also where it could not look (it waited for a lock in vain, say); to look takes
+                // it next to no time.
+                answered(ip, answer.filter(|allowed| *allowed || began.elapsed() < NO_AT_MOST));
             });
         if thread.is_err() {
             return Some(self.last_resort(ip));
@@ -258,5 +264,16 @@ mod tests {
         let hanging = others.iter().filter(|a| a.is_none()).count();
         assert_eq!(hanging, THREADS_MAX - 2);
         drop(held);
+    }
+
+    #[test]
+    fn a_no_that_took_long_is_no_answer() {
+        let mut list = AllowList::<usize>::new(Some(Arc::new(|_| {
+            std::thread::sleep(NO_AT_MOST);
+            false
+        })));
+        let (tell, told) = mpsc::channel();
+        assert_eq!(list.ask(1, A, move |ip, answer| tell.send((ip, answer)).unwrap()), None);
+        assert_eq!(told.recv().unwrap(), (A, None), "the table could not be read in time");
     }
 }
