@@ -338,9 +338,10 @@ impl State {
     }
 
     fn has_room(&self, more: usize) -> bool {
+        let Some(capacity) = self.capacity else { return true };
         let used: usize =
             self.names.values().filter_map(|id| self.inodes.get(id)).map(|i| i.seen.len()).sum();
-        self.capacity.is_none_or(|c| (used + more) as u64 <= c)
+        (used + more) as u64 <= capacity
     }
 }
 
@@ -519,8 +520,10 @@ impl Disk for MemDisk {
         }
         match verdict {
             Verdict::Go => {
-                s.durable_names.clone_from(&s.names);
-                s.pending_names.clear();
+                for change in s.pending_names.drain(..).flatten() {
+                    apply_name(&mut s.durable_names, change);
+                }
+                debug_assert_eq!(s.durable_names, s.names);
                 Ok(())
             }
             Verdict::Fail(e) | Verdict::Torn(e) => Err(e),

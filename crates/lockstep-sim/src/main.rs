@@ -88,16 +88,20 @@ impl Sum {
     }
 }
 
-/// The command that shows what a seed does.
-fn replay(args: &Args, seed: u64) -> String {
-    let mut text = format!("lockstep-sim --seed {seed} --trace");
+/// The command that shows what a seed does, from a while before it went wrong on. In the repository's folder.
+fn replay(args: &Args, outcome: &Outcome, world: World) -> String {
+    let from = (outcome.simulated / 1_000_000).saturating_sub(5);
+    let mut text = format!(
+        "cargo run -q --release -p lockstep-sim -- --seed {} --trace --trace-from {from}",
+        outcome.seed
+    );
     if let Some(name) = &args.mutate {
         text += &format!(" --mutate {name}");
     }
     if args.outcomes_only {
         text += " --outcomes-only";
     }
-    if args.short_reigns {
+    if world == World::ShortReigns {
         text += " --short-reigns";
     }
     text
@@ -171,10 +175,11 @@ fn main() -> ExitCode {
                     if over {
                         return;
                     }
-                    let outcome = match kept.get(at as usize) {
-                        Some((seed, world)) => simulate(Settings { world: *world, ..settings(&args, *seed) }),
-                        None => simulate(settings(&args, first + at)),
+                    let settings = match kept.get(at as usize) {
+                        Some((seed, world)) => Settings { world: *world, ..settings(&args, *seed) },
+                        None => settings(&args, first + at),
                     };
+                    let outcome = simulate(settings);
                     let Ok(mut guard) = sum.lock() else { return };
                     let (sum, told) = &mut *guard;
                     sum.add(&outcome);
@@ -183,9 +188,9 @@ fn main() -> ExitCode {
                     }
                     if let Some(text) = &outcome.violation {
                         println!(
-                            "VIOLATION seed {} {text} | replay: {}",
+                            "VIOLATION seed {} {text}\n  replay: {}",
                             outcome.seed,
-                            replay(&args, outcome.seed)
+                            replay(&args, &outcome, settings.world)
                         );
                         if sum.violations >= ENOUGH && count.is_none() {
                             stop.store(true, Ordering::Relaxed);

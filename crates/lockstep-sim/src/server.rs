@@ -229,6 +229,20 @@ impl Cluster {
             what: format!("{} at index {index}: {error}", Name(slot)),
         })?;
         run.next = index + 1;
+        if let Some((outcome, set)) = &certified
+            && self.trace.wanted(self.now)
+        {
+            let seen = set.as_ref().map_or(-1, |set| set.meta.last_seen);
+            let verdict = match outcome.failure {
+                None => format!("passes, after {}", outcome.depends_on),
+                Some(failure) => format!("fails: it {failure} ({:?})", outcome.conflict),
+            };
+            let text = format!(
+                "{:?} seqno {} at {index}, which had seen {seen}: {verdict}",
+                entry.kind, entry.seqno
+            );
+            self.trace.line(self.now, &Name(slot), format_args!("{text}"));
+        }
         if matches!(entry.kind, EntryKind::WriteSet | EntryKind::TotalOrder) {
             let pass = certified.as_ref().is_some_and(|(outcome, _)| outcome.pass);
             self.history.certifies(id, &entry, pass)?;
