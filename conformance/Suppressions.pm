@@ -23,7 +23,9 @@ push @main::global_suppressions, (
     # "Requesting state transfer failed"
     qr(WSREP: the server could not prepare for a state transfer),
     # "Inconsistency detected: Inconsistent by consensus on"
-    qr(WSREP: the write-set at seqno \d+ cannot be applied),
+    qr(WSREP: Inconsistency detected: Inconsistent by consensus on),
+    # "Vote 0 (success) on ... is inconsistent with group. Leaving cluster."
+    qr(WSREP: Vote 0 \(success\) on .* is inconsistent with group),
 );
 
 1;

@@ -16,6 +16,7 @@ pub mod policy;
 pub mod schedule;
 pub mod state;
 pub mod types;
+pub mod vote;
 pub mod writeset;
 
 pub use types::*;

@@ -191,7 +191,8 @@ impl State {
             | EntryKind::WriteSet
             | EntryKind::TotalOrder
             | EntryKind::Piece
-            | EntryKind::Note => {}
+            | EntryKind::Note
+            | EntryKind::Outcome => {}
         }
         if !entry.proposal.member.is_nil() {
             let ProposalId { member, incarnation, number } = entry.proposal;

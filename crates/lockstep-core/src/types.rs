@@ -136,6 +136,8 @@ pub enum EntryKind {
     Piece = 7,
     /// A note of a state transfer, and other remarks for people.
     Note = 8,
+    /// How a vote on a result has ended ([`crate::vote::Outcome`]). Acts at commit.
+    Outcome = 9,
 }
 
 impl EntryKind {
@@ -152,7 +154,7 @@ impl EntryKind {
     /// The kind of this number.
     pub fn from_u8(raw: u8) -> Option<EntryKind> {
         use EntryKind::*;
-        [Noop, WriteSet, TotalOrder, View, Membership, Policy, Trim, Piece, Note]
+        [Noop, WriteSet, TotalOrder, View, Membership, Policy, Trim, Piece, Note, Outcome]
             .into_iter()
             .find(|k| *k as u8 == raw)
     }

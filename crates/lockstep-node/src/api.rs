@@ -148,6 +148,8 @@ pub struct Tuning {
     pub log_keep: Duration,
     /// `apply.lag_limit`, entries.
     pub lag_limit: u64,
+    /// `gcs.vote_policy`: so many members that could apply an entry outvote all others; 0: the most frequent result wins.
+    pub vote_policy: usize,
 }
 
 impl Default for Tuning {
@@ -163,6 +165,7 @@ impl Default for Tuning {
             log_max_bytes: 8 << 30,
             log_keep: Duration::from_secs(600),
             lag_limit: 10_000,
+            vote_policy: 0,
         }
     }
 }
@@ -325,10 +328,41 @@ pub enum Delivery {
     /// This node cannot go on (a text for people, which the log has had already): the front end leaves. Where the
     /// database is the reason, [`Delivery::StateFailed`] has come before.
     Failed(String),
+    /// A vote has shown that this member's data are not the others' (a text for people, which the log has had already):
+    /// the front end stops using them, and leaves.
+    Inconsistent(String),
     /// This member has caught up (`synced_cb`).
     Synced,
     /// No delivery follows.
     Closed,
+}
+
+/// What came of [`crate::Node::vote`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Vote {
+    /// The others could not do it either: this member goes on.
+    Agreed,
+    /// They could: this member's data differ, or it has a fault.
+    Inconsistent,
+    /// There is none yet.
+    Open,
+    /// This member leaves, or has failed: there will be none.
+    NoOutcome,
+}
+
+/// Who waits for the outcome of a vote.
+pub(crate) struct VoteReply(pub(crate) Arc<crate::node::Reply<Vote>>);
+
+impl VoteReply {
+    /// The outcome: this member's own opinion or not. False where nobody waits for it any more.
+    pub(crate) fn answer(&self, same: bool) -> bool {
+        self.0.offer(if same { Vote::Agreed } else { Vote::Inconsistent })
+    }
+
+    /// There will be none.
+    pub(crate) fn none(&self) {
+        self.0.offer(Vote::NoOutcome);
+    }
 }
 
 /// `wsrep_local_state`, as the node keeps it.

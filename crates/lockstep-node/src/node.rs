@@ -28,6 +28,8 @@ pub const DEFAULT_PORT: u16 = 4567;
 pub const MAX_WRITESET: usize = 0x7fff_ffff;
 /// So many submissions may wait for the engine; beyond it they are refused rather than queued without bound.
 const INBOX_LIMIT: usize = 64 * 1024;
+/// Kinds of entries of the own log that the engine knows from the start on.
+const KEPT_AT_START: [u8; 2] = [EntryKind::Trim as u8, EntryKind::Outcome as u8];
 /// The front end's graceful stop waits for no longer.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a caller that waits long looks about.
@@ -38,16 +40,35 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(crate) struct Reply<T> {
     slot: Mutex<Option<T>>,
     wake: Condvar,
+    abandoned: AtomicBool,
 }
 
 impl<T> Reply<T> {
     pub(crate) fn new() -> Arc<Reply<T>> {
-        Arc::new(Reply { slot: Mutex::new(None), wake: Condvar::new() })
+        Arc::new(Reply { slot: Mutex::new(None), wake: Condvar::new(), abandoned: AtomicBool::new(false) })
     }
 
     pub(crate) fn set(&self, value: T) {
         *self.slot.lock().unwrap_or_else(|p| p.into_inner()) = Some(value);
         self.wake.notify_all();
+    }
+
+    /// Whoever waited does not wait any more: what was there, if anything.
+    fn give_up(&self) -> Option<T> {
+        let mut slot = self.slot.lock().unwrap_or_else(|p| p.into_inner());
+        self.abandoned.store(true, Ordering::Release);
+        slot.take()
+    }
+
+    /// Whether somebody waits, and gets it.
+    pub(crate) fn offer(&self, value: T) -> bool {
+        let mut slot = self.slot.lock().unwrap_or_else(|p| p.into_inner());
+        if self.abandoned.load(Ordering::Acquire) {
+            return false;
+        }
+        *slot = Some(value);
+        self.wake.notify_all();
+        true
     }
 
     fn wait(&self, timeout: Duration) -> Option<T> {
@@ -216,7 +237,7 @@ impl Opened {
             Replay::Record(record) => {
                 let (index, term, body) = (record.index, record.term, record.body);
                 let trouble = |e| format!("entry {index} {e}");
-                if body.first() == Some(&(EntryKind::Trim as u8)) {
+                if body.first().is_some_and(|kind| KEPT_AT_START.contains(kind)) {
                     marks.push(Entry::decode_body(index, term, body.clone()).map_err(trouble)?);
                 }
                 builder.record(index, term, body).map_err(trouble)
@@ -306,6 +327,7 @@ impl Node {
         let mut engine = Engine::new(order, me, tuning, finished.clone(), 0);
         for entry in &marks {
             engine.feed.remember(entry);
+            engine.votes.remember(entry);
         }
 
         let mut net = lockstep_net::Config::new("", engine.introduction().to_bytes(), seed);
@@ -523,6 +545,38 @@ impl Node {
             true => None,
             false => reply.wait(Duration::from_secs(2)),
         }
+    }
+
+    /// This member's server could not apply `seqno`, and says this error: asks the others, and waits in its place for what
+    /// they say, at most for `patience` (`None`: as long as it takes). If they answer after that, and have had no such
+    /// error, [`Delivery::Inconsistent`] follows.
+    pub fn vote(&self, seqno: Seqno, error: &[u8], patience: Option<Duration>) -> Vote {
+        let opinion = lockstep_core::vote::opinion(error);
+        let end = error.iter().position(|byte| *byte == 0).unwrap_or(error.len());
+        let text = String::from_utf8_lossy(&error[..end]).into_owned();
+        let slot = Reply::new();
+        self.push(Input::Vote { seqno, opinion, text, reply: VoteReply(slot.clone()) });
+        let until = patience.map(|patience| Instant::now() + patience);
+        loop {
+            let left =
+                until.map_or(Duration::from_secs(1), |at| at.saturating_duration_since(Instant::now()));
+            if let Some(answer) = slot.wait(left.min(Duration::from_secs(1))) {
+                return answer;
+            }
+            if self.shared.stopped.load(Ordering::Acquire) {
+                return Vote::NoOutcome;
+            }
+            if until.is_some_and(|at| Instant::now() >= at) {
+                // In the same moment the answer may have come.
+                return slot.give_up().unwrap_or(Vote::Open);
+            }
+        }
+    }
+
+    /// This member has found its result of `seqno` in an earlier life: it is not judged by it again. Before the seqno has
+    /// finished.
+    pub fn found_before(&self, seqno: Seqno) {
+        self.push(Input::FoundBefore(seqno));
     }
 
     /// What [`Node::next`] returned last that is not a write-set has been handled: others may be taken.

@@ -86,7 +86,9 @@ impl Inner {
                     self.items.push_back(Delivery::View { info, in_log: false });
                 }
             },
-            Delivery::Failed(_) | Delivery::StateFailed(_) => self.urgent.push_back(delivery),
+            Delivery::Failed(_) | Delivery::StateFailed(_) | Delivery::Inconsistent(_) => {
+                self.urgent.push_back(delivery)
+            }
             other => self.items.push_back(other),
         }
     }

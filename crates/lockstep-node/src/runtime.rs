@@ -4,7 +4,7 @@
 use crate::allow::{AllowList, Answer, ip_of};
 use crate::api::{
     ConnectArgs, Delivery, FrontEndStats, Level, LocalState, Logger, MembershipNow, NodeError, ProgressCall,
-    Tuning,
+    Tuning, VoteReply,
 };
 use crate::engine::{Effect, Engine};
 use crate::links::{Arrival, Links, is_final};
@@ -61,6 +61,13 @@ pub(crate) enum Input {
     CausalCancelled(u64),
     Fail(String),
     Membership(Arc<Reply<MembershipNow>>),
+    FoundBefore(Seqno),
+    Vote {
+        seqno: Seqno,
+        opinion: u64,
+        text: String,
+        reply: VoteReply,
+    },
     /// Whether a peer of this address is let in; `None`: nobody could say.
     Allowed(IpAddr, Option<bool>),
     Tuning(Box<Tuning>),
@@ -448,6 +455,8 @@ impl Runtime {
                 self.engine.causal_cancelled(id);
             }
             Input::Fail(text) => self.engine.give_up(&text),
+            Input::FoundBefore(seqno) => self.engine.votes.found_before(seqno),
+            Input::Vote { seqno, opinion, text, reply } => self.engine.vote(seqno, opinion, text, reply),
             Input::Membership(reply) => reply.set(self.engine.membership_now()),
             Input::Allowed(ip, answer) => self.allow.answered(self.engine.now, ip, answer),
             Input::Identity(identity) => self.reactor.set_identity(identity),

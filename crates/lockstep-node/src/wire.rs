@@ -4,6 +4,7 @@ use crate::api::LocalState;
 use bytes::Bytes;
 use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::members::{Member, Role};
+use lockstep_core::vote::Opinion;
 use lockstep_core::{Gtid, Index, MemberId, Seqno, Uuid, ViewUuid};
 
 /// Kind of a frame that holds a [`lockstep_core::message::Message`].
@@ -155,6 +156,10 @@ pub(crate) enum NodeMessage {
     Donate { joiner: MemberId, at_least: Seqno, position: Seqno, request: Bytes },
     /// The donor (or the leader that finds none) to the joiner. `code` 0: sent up to `gtid`.
     Donated { code: i32, gtid: Gtid, text: String },
+    /// To the leader: what I have found of applying this seqno.
+    Opinion { seqno: Seqno, opinion: Opinion, text: String },
+    /// The leader asks for that.
+    AskOpinion { seqno: Seqno },
 }
 
 /// What an operator asks for, on its way from the member that was asked to the one that does it.
@@ -258,6 +263,16 @@ impl NodeMessage {
                 w.i64(gtid.seqno);
                 w.str(text);
             }
+            NodeMessage::Opinion { seqno, opinion, text } => {
+                w.u8(6);
+                w.i64(*seqno);
+                w.u64(*opinion);
+                w.str(text);
+            }
+            NodeMessage::AskOpinion { seqno } => {
+                w.u8(7);
+                w.i64(*seqno);
+            }
         }
         w.into_bytes()
     }
@@ -294,6 +309,8 @@ impl NodeMessage {
                 gtid: Gtid { uuid: Uuid(r.array()?), seqno: r.i64()? },
                 text: r.str()?,
             },
+            6 => NodeMessage::Opinion { seqno: r.i64()?, opinion: r.u64()?, text: r.str()? },
+            7 => NodeMessage::AskOpinion { seqno: r.i64()? },
             _ => return Err(DecodeError::Invalid("kind of a node message")),
         };
         r.end()?;
@@ -331,6 +348,8 @@ mod tests {
                 request: Bytes::from_static(b"rsync"),
             },
             NodeMessage::Donated { code: -110, gtid: Gtid { uuid: id, seqno: 4 }, text: "no donor".into() },
+            NodeMessage::Opinion { seqno: 7, opinion: 9, text: "no such table".into() },
+            NodeMessage::AskOpinion { seqno: 7 },
         ];
         for message in messages {
             let bytes = message.to_bytes();

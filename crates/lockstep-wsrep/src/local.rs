@@ -8,11 +8,13 @@ use crate::trx::{Handle, Place, Release, Remote, Slot, State, Trx, Turn};
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
 use lockstep_node::core::writeset::{self, Meta};
-use lockstep_node::{LocalState, Ordered, Outcome, SubmitError};
+use lockstep_node::{LocalState, Ordered, Outcome, SubmitError, Vote};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// A statement's error waits for no longer to hear what the others say of it.
+const STATEMENT_PATIENCE: Duration = Duration::from_secs(15);
 /// The server's transaction id of a statement in total order.
 pub(crate) const NO_TRX: TrxId = u64::MAX;
 
@@ -409,19 +411,27 @@ impl Provider {
     /// `handle.opaque` is as this provider set it.
     pub(crate) unsafe fn commit_order_leave(&self, handle: &WsHandle, error: &[u8]) -> Status {
         // SAFETY: the caller vouches for it.
-        let (seqno, left, statement) = match unsafe { self.trxs.find(handle) } {
+        let (status, left) = match unsafe { self.trxs.find(handle) } {
             None => {
                 self.log.warn(format!("commit_order_leave: transaction {} is not known", handle.trx_id));
                 return Status::TRX_MISSING;
             }
             Some(Handle::Remote(remote)) => {
                 let inside = remote.place.swap(2, Ordering::Relaxed) == 1;
-                (remote.seqno, inside && self.order.leave(remote.seqno), remote.statement)
+                // What comes after it waits until it is known whether this member is like the others.
+                let status = match inside && remote.judged {
+                    true => self.result(remote.seqno, error, remote.statement),
+                    false => Status::OK,
+                };
+                (status, inside && self.order.leave(remote.seqno))
             }
-            Some(Handle::Local(trx)) => match trx.lock().leave() {
-                Some(seqno) => (seqno, self.order.leave(seqno), false),
-                None => (SEQNO_UNDEFINED, false, false),
-            },
+            Some(Handle::Local(trx)) => {
+                let seqno = trx.lock().leave();
+                match seqno {
+                    Some(seqno) => (self.result(seqno, error, false), self.order.leave(seqno)),
+                    None => (Status::OK, false),
+                }
+            }
         };
         if !left {
             if self.failed.load(Ordering::Acquire) {
@@ -430,24 +440,42 @@ impl Provider {
             self.log.warn(format!("commit_order_leave: it is not the turn of transaction {}", handle.trx_id));
             return Status::NOT_ALLOWED;
         }
-        if statement {
-            self.statement_result(seqno, error)
-        } else if error.is_empty() {
-            Status::OK
-        } else {
-            // It was applied where it comes from. There is no vote yet that could find the many wrong.
-            self.fail(&format!("the write-set at seqno {seqno} cannot be applied: {}", text_of(error)));
-            Status::NODE_FAIL
-        }
+        status
     }
 
-    /// What to do about the error that the server reports of the statement at `seqno`. A statement that is wrong is
-    /// wrong on every member, so that an error alone says nothing.
-    pub(crate) fn statement_result(&self, seqno: Seqno, error: &[u8]) -> Status {
-        if !error.is_empty() {
-            self.log.info(format!("the statement at seqno {seqno} ended with an error: {}", text_of(error)));
+    /// What the server's error at `seqno` means: nothing where there is none or the other members have it, too. Else this
+    /// member stops.
+    ///
+    /// A statement that is wrong is wrong on every member, which is common: if the others take their time to say so, this
+    /// member goes on, and hears of it later. A write-set was applied where it comes from.
+    pub(crate) fn result(&self, seqno: Seqno, error: &[u8], statement: bool) -> Status {
+        if text_of(error).is_empty() {
+            return Status::OK;
         }
-        Status::OK
+        let Some(node) = self.node() else { return Status::NODE_FAIL };
+        let at = lockstep_node::core::Gtid { uuid: self.history.get(), seqno };
+        match node.vote(seqno, error, statement.then_some(STATEMENT_PATIENCE)) {
+            Vote::Agreed => Status::OK,
+            Vote::Open => {
+                self.log.warn(format!("the others have not said yet whether {at} fails there, too: goes on"));
+                Status::OK
+            }
+            Vote::Inconsistent => {
+                self.fail(&format!(
+                    "Inconsistency detected: Inconsistent by consensus on {at}: the others could do what this server \
+                     cannot: {}",
+                    text_of(error)
+                ));
+                Status::NODE_FAIL
+            }
+            Vote::NoOutcome => {
+                self.fail(&format!(
+                    "{at} cannot be applied, and the others cannot be asked whether they could: {}",
+                    text_of(error)
+                ));
+                Status::NODE_FAIL
+            }
+        }
     }
 
     /// `release`.

@@ -292,7 +292,7 @@ impl Provider {
                 }
                 Next::NeedState
             }
-            Delivery::StateFailed(_) | Delivery::Failed(_) => {
+            Delivery::StateFailed(_) | Delivery::Failed(_) | Delivery::Inconsistent(_) => {
                 self.told_of_failure(delivery);
                 self.handled();
                 Next::Again
@@ -306,6 +306,7 @@ impl Provider {
     fn told_of_failure(&self, delivery: Delivery) {
         match delivery {
             Delivery::StateFailed(text) => self.fail(&format!("no state transfer can be had: {text}")),
+            Delivery::Inconsistent(text) => self.fail(&text),
             Delivery::Failed(text) => self.stop_with(&text, false),
             _ => {}
         }
@@ -471,6 +472,7 @@ impl Provider {
         let mut dummy = !ordered.pass || orphan;
         let mut statement = (ordered.kind == EntryKind::TotalOrder && !dummy)
             .then(|| self.former_statement(seqno, &ordered.writeset.data));
+        let was_executed = statement == Some(Former::Executed);
         match statement {
             // With a statement that does nothing in its place, so that the server counts it like the others.
             Some(Former::Executed) => match lockstep_rows::silenced(&ordered.writeset.data) {
@@ -486,8 +488,12 @@ impl Provider {
         }
         let flags = if dummy { dummy_flags(given) } else { given };
         let meta = self.apply_meta(seqno, ordered.depends_on, &ordered.writeset.meta);
+        let judged = !matches!(statement, Some(Former::Executed | Former::Again)) && !was_executed;
+        if !judged && let Some(node) = self.node() {
+            node.found_before(seqno);
+        }
         let handle =
-            Handle::Remote(Remote { seqno, statement: statement.is_some(), place: AtomicU8::new(0) });
+            Handle::Remote(Remote { seqno, statement: statement.is_some(), judged, place: AtomicU8::new(0) });
         Next::Apply(Box::new(Job { ordered, handle, flags, meta, dummy, statement }))
     }
 

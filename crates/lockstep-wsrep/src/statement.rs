@@ -131,7 +131,7 @@ impl Provider {
             self.log.warn(format!("to_execute_end: connection {conn} has no statement in total order"));
             return Status::CONN_FAIL;
         };
-        let status = self.statement_result(slot.seqno, error);
+        let status = self.result(slot.seqno, error, true);
         if !self.order.leave(slot.seqno) {
             return Status::NODE_FAIL;
         }

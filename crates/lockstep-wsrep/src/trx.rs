@@ -404,6 +404,8 @@ pub(crate) struct Remote {
     pub(crate) seqno: Seqno,
     /// A statement in total order.
     pub(crate) statement: bool,
+    /// Whether this server's error says something: not of a statement that it has executed before, in part or as a whole.
+    pub(crate) judged: bool,
     /// 0 before, 1 inside, 2 after its turn.
     pub(crate) place: AtomicU8,
 }

@@ -11,6 +11,7 @@ use lockstep_node::core::codec::Reader;
 use lockstep_node::core::members::{Membership, View};
 use lockstep_node::core::state::{State, TrimMark};
 use lockstep_node::core::types::{Entry, EntryKind, MemberId};
+use lockstep_node::core::vote::{Outcome, SUCCESS};
 use lockstep_node::core::writeset::WriteSet;
 use lockstep_node::log::{LogView, OpenError, RealDisk, Record, Replay};
 use serde::Serialize;
@@ -328,9 +329,26 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
         },
         EntryKind::Note => line.note = String::from_utf8_lossy(&entry.payload).into_owned(),
         EntryKind::Noop => line.note = "a new leader".into(),
+        EntryKind::Outcome => match Outcome::from_payload(entry.payload.clone()) {
+            Ok(outcome) => line.note = describe_outcome(&outcome, names),
+            Err(e) => line.note = format!("damaged: it {e}"),
+        },
         EntryKind::Policy | EntryKind::Trim | EntryKind::Piece => {}
     }
     line
+}
+
+fn describe_outcome(outcome: &Outcome, names: &Names) -> String {
+    let what = |opinion: u64| match opinion {
+        SUCCESS => "success".to_owned(),
+        error => format!("{error:016x}"),
+    };
+    let said: Vec<String> = outcome
+        .opinions
+        .iter()
+        .map(|(id, opinion)| format!("{} {}", names.of(*id).unwrap_or_default(), what(*opinion)))
+        .collect();
+    format!("of seqno {}: {} counts ({})", outcome.seqno, what(outcome.winner), said.join(", "))
 }
 
 fn kind_name(kind: EntryKind) -> &'static str {
@@ -344,6 +362,7 @@ fn kind_name(kind: EntryKind) -> &'static str {
         EntryKind::Trim => "trim",
         EntryKind::Piece => "piece",
         EntryKind::Note => "note",
+        EntryKind::Outcome => "outcome",
     }
 }
 

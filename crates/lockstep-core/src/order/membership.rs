@@ -108,7 +108,12 @@ impl Order {
         }
         if !matches!(
             kind,
-            EntryKind::View | EntryKind::Policy | EntryKind::Trim | EntryKind::Note | EntryKind::Noop
+            EntryKind::View
+                | EntryKind::Policy
+                | EntryKind::Trim
+                | EntryKind::Note
+                | EntryKind::Outcome
+                | EntryKind::Noop
         ) {
             return Err(ControlError::Malformed);
         }

@@ -23,3 +23,4 @@ mod stress;
 mod tls;
 mod tools;
 mod versions;
+mod votes;

@@ -436,7 +436,11 @@ impl Engine {
             }
             EntryKind::Piece if self.me.arbitrator => {}
             EntryKind::Piece => run.piece(&entry),
-            EntryKind::Noop | EntryKind::Membership | EntryKind::Policy | EntryKind::Note => {}
+            EntryKind::Noop
+            | EntryKind::Membership
+            | EntryKind::Policy
+            | EntryKind::Note
+            | EntryKind::Outcome => {}
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ mod phase;
 mod seen;
 mod sync;
 mod transfer;
+mod votes;
 mod watch;
 
 use crate::api::{Delivery, Level, LocalState, NodeError, Outcome, Tuning};
@@ -33,6 +34,7 @@ use lockstep_core::message::Message;
 use lockstep_core::order::{Order, Output, WriteOp};
 use lockstep_core::policy::Policy;
 use lockstep_core::state::TrimMark;
+use lockstep_core::vote::Outcome as VoteOutcome;
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno, ViewUuid};
 use peers::{Gone, Peer};
 use phase::Phase;
@@ -127,6 +129,9 @@ pub(crate) struct Engine {
     /// Not before this it is said again that others do not let this member in.
     told_not_listed: Micros,
     catching_up: Option<lag::CatchUp>,
+    pub(crate) votes: votes::Votes,
+    /// What had finished when the round began, before its inputs were taken.
+    finished_before: Seqno,
     /// Users' and donations' reasons to be Desynced.
     desyncs: u32,
     /// Behind by more than `apply.lag_limit`, and not caught up since.
@@ -184,6 +189,7 @@ impl Engine {
         finished: Arc<AtomicI64>,
         now: Micros,
     ) -> Engine {
+        let votes = votes::Votes::new(order.last_index());
         Engine {
             order,
             me,
@@ -204,6 +210,8 @@ impl Engine {
             not_allowed_since: None,
             told_not_listed: 0,
             catching_up: None,
+            votes,
+            finished_before: lockstep_core::SEQNO_UNDEFINED,
             desyncs: 0,
             lagging: false,
             donations: Vec::new(),
@@ -284,6 +292,7 @@ impl Engine {
     pub(crate) fn at(&mut self, now: Micros, wall: Micros) {
         self.now = now.max(self.now);
         self.wall = wall;
+        self.finished_before = self.finished();
         self.order.set_wall_clock(wall);
     }
 
@@ -387,6 +396,8 @@ impl Engine {
                 self.asked_to_donate(joiner, at_least, position, request);
             }
             NodeMessage::Donated { code, gtid, text } => self.donated(from, code, gtid, text),
+            NodeMessage::Opinion { seqno, opinion, text } => self.told_opinion(from, seqno, opinion, &text),
+            NodeMessage::AskOpinion { seqno } => self.asked_opinion(from, seqno),
         }
     }
 
@@ -431,6 +442,7 @@ impl Engine {
         if room {
             self.feed_step();
         }
+        self.votes_step();
         self.donations_step();
         self.health_step();
         self.leave_step();
@@ -449,6 +461,7 @@ impl Engine {
                 }
                 Output::Write(op) => {
                     self.feed.follow(&op);
+                    self.votes.follow(&op);
                     let may_wait = self.let_sync_wait(&op);
                     self.disk_asked(op.ticket);
                     self.effects.push(Effect::Write { op, may_wait });
@@ -542,6 +555,7 @@ impl Engine {
         }
         self.order.log_trimmed(first);
         self.feed.forget_below(first);
+        self.votes.forget_below(first);
     }
 
     /// Wakes the threads whose submissions have their places: the last thing in a round. They find their turn in commit
@@ -573,6 +587,7 @@ impl Engine {
         }
         self.log(Level::Error, text.to_string());
         self.wake_all(true);
+        self.end_votes();
         if let Phase::Connecting { .. } = self.phase {
             self.effects.push(Effect::Connected(Err(NodeError::Log(text.to_string()))));
         }
@@ -695,6 +710,7 @@ fn readable(entry: &Entry) -> Result<(), DecodeError> {
         EntryKind::View => View::decode(&mut r).map(|_| ())?,
         EntryKind::Policy => Policy::decode(&mut r).map(|_| ())?,
         EntryKind::Trim => return TrimMark::from_payload(entry.payload.clone()).map(|_| ()),
+        EntryKind::Outcome => return VoteOutcome::from_payload(entry.payload.clone()).map(|_| ()),
         _ => return Ok(()),
     }
     r.end()

@@ -242,6 +242,7 @@ impl Engine {
             None => {
                 self.log(Level::Info, format!("goes on from seqno {} by the log", position.seqno));
                 self.phase = Phase::Running { primary: true, synced: false };
+                self.votes.begin(position.seqno, self.order.last_index(), false);
                 if !founded {
                     self.feed.announce_at_start();
                 }
@@ -476,6 +477,7 @@ impl Engine {
         self.leaving = true;
         self.left_at = Some(self.now);
         self.wake_all(false);
+        self.end_votes();
     }
 
     /// This member's server cannot go on, because its data differ, for one: it leaves in good order, so that the others

@@ -303,6 +303,7 @@ impl Engine {
             Ok(()) => {
                 self.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));
                 self.phase = Phase::Running { primary, synced: false };
+                self.votes.begin(gtid.seqno, self.order.last_index(), self.bypass != gtid.seqno);
                 // The server finds the donor's last view in the copy.
                 self.shown = true;
             }

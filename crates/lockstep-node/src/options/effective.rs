@@ -208,6 +208,7 @@ impl Options {
             log_max_bytes,
             log_keep: self.time("log.keep_min"),
             lag_limit: self.int("apply.lag_limit") as u64,
+            vote_policy: self.int("gcs.vote_policy").clamp(0, 255) as usize,
         }
     }
 

@@ -180,7 +180,7 @@ const ROWS: &[Row] = &[
     row("gcs.recv_q_soft_limit", PART, "0.25", NoEffect("the receive queue is the log"), "Galera's receive queue").live(),
     row("gcs.stateless", Kind::Bool, "", NoEffect("an arbitrator is started as one"), "whether Galera runs without a database").unset(),
     row("gcs.sync_donor", Kind::Bool, "no", NoEffect("a donor never holds up the others"), "whether a donor takes part in Galera's flow control"),
-    row("gcs.vote_policy", INT, "", NoEffect("members do not vote on results in this version"), "majority of Galera's votes on inconsistency").unset(),
+    row("gcs.vote_policy", Kind::Int(0, 255), "0", Galera, "so many members that could apply an entry outvote all that could not; 0: the most frequent result counts. The leader's value"),
     row("gmcast.group", NAME, "", NoEffect("wsrep_cluster_name is the cluster's name"), "Galera's group communication").unset(),
     row("gmcast.isolate", Kind::Int(0, 2), "0", Galera, "1 cuts the member off from its peers, 0 lets it back").live().hide()
         .refuse(When::Above(1), "a provider does not end the server's process; stop the server instead"),

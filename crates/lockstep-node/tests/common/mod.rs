@@ -33,12 +33,18 @@ impl Drop for Folder {
     }
 }
 
+pub type Fails = Arc<Mutex<Vec<(Vec<u8>, &'static str)>>>;
+
 /// A server that applies by appending to a list.
 pub struct Server {
     pub node: Node,
     pub applied: Arc<Mutex<Vec<(Seqno, Vec<u8>)>>>,
     pub synced: Arc<AtomicBool>,
     pub views: Arc<Mutex<Vec<ViewInfo>>>,
+    /// Data that this server cannot apply, with the errors.
+    pub fails: Fails,
+    /// Why it has left, being unlike the others.
+    pub unlike: Arc<Mutex<Option<String>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -83,6 +89,16 @@ impl Server {
     }
 
     pub fn start_with(config: NodeConfig, peers: &[u16], position: Gtid, donor: Option<&Server>) -> Server {
+        Server::start_failing(config, peers, position, donor, Fails::default())
+    }
+
+    pub fn start_failing(
+        config: NodeConfig,
+        peers: &[u16],
+        position: Gtid,
+        donor: Option<&Server>,
+        fails: Fails,
+    ) -> Server {
         let node = Node::start(config).unwrap();
         let args = ConnectArgs {
             in_doubt: None,
@@ -99,6 +115,13 @@ impl Server {
         let views = Arc::new(Mutex::new(Vec::new()));
         let copy = donor.map(|d| (d.applied.clone(), d.node.clone()));
         let (n, a, s, v) = (node.clone(), applied.clone(), synced.clone(), views.clone());
+        let unlike = Arc::new(Mutex::new(None));
+        let (f, u) = (fails.clone(), unlike.clone());
+        let u_failed = unlike.clone();
+        let leave = move |node: &Node, text: String| {
+            *u.lock().unwrap() = Some(text.clone());
+            node.fail(&text);
+        };
         let thread = std::thread::spawn(move || {
             loop {
                 match n.next(None, None).unwrap() {
@@ -111,7 +134,17 @@ impl Server {
                         v.lock().unwrap().push(info);
                     }
                     Delivery::Ordered(ordered) => {
-                        if ordered.pass {
+                        let data = ordered.writeset.data.to_vec();
+                        let error = f.lock().unwrap().iter().find(|(d, _)| *d == data).map(|(_, e)| *e);
+                        if let Some(error) = error {
+                            match n.vote(ordered.seqno, error.as_bytes(), None) {
+                                Vote::Agreed => {}
+                                other => {
+                                    leave(&n, format!("{other:?}"));
+                                    continue;
+                                }
+                            }
+                        } else if ordered.pass {
                             a.lock().unwrap().push((ordered.seqno, ordered.writeset.data.to_vec()));
                         }
                         n.finished(ordered.seqno);
@@ -120,14 +153,16 @@ impl Server {
                         let gtid = Gtid { uuid: n.history(), seqno: n.last_committed() };
                         n.donation_done(id, Ok(gtid));
                     }
-                    Delivery::StateFailed(text) | Delivery::Failed(text) => panic!("{text}"),
+                    Delivery::StateFailed(text) => panic!("{text}"),
+                    Delivery::Failed(text) => assert!(u_failed.lock().unwrap().is_some(), "{text}"),
+                    Delivery::Inconsistent(text) => leave(&n, text),
                     Delivery::Synced => s.store(true, Ordering::SeqCst),
                     Delivery::Closed => return,
                 }
                 n.handled();
             }
         });
-        let server = Server { node, applied, synced, views, thread: Some(thread) };
+        let server = Server { node, applied, synced, views, fails, unlike, thread: Some(thread) };
         if let Some((rows, donor)) = copy {
             until("the node asks for state", || server.node.state() == LocalState::Joining);
             std::thread::sleep(Duration::from_millis(300));

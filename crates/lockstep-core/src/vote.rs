@@ -1,0 +1,173 @@
+//! Votes on results: what a member found of applying a seqno, and which of differing opinions counts.
+//!
+//! Members apply the same entries to the same data, so that they come to the same result. One that does not has other
+//! data, or a fault. Which of two it is cannot be known; that the many are right is the best guess.
+
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::types::*;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+/// The result of applying an entry: [`SUCCESS`], or a hash of the error's text.
+pub type Opinion = u64;
+
+/// It was applied.
+pub const SUCCESS: Opinion = 0;
+
+/// The opinion of a member whose server reports this error: two are equal where their servers say the same.
+pub fn opinion(error: &[u8]) -> Opinion {
+    // What follows the first NUL is not the server's text.
+    let text = error.split(|byte| *byte == 0).next().unwrap_or_default();
+    match text.is_empty() {
+        true => SUCCESS,
+        false => xxhash_rust::xxh3::xxh3_64(text).max(1),
+    }
+}
+
+/// How a vote has ended; the payload of an [`EntryKind::Outcome`] entry. Members that found something else of this seqno
+/// are not like the others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// Of applying this seqno.
+    pub seqno: Seqno,
+    /// What counts.
+    pub winner: Opinion,
+    /// Who had said what by then, by member; for people.
+    pub opinions: Vec<(MemberId, Opinion)>,
+}
+
+impl Outcome {
+    /// As an entry's payload.
+    pub fn to_payload(&self) -> Bytes {
+        let Outcome { seqno, winner, opinions } = self;
+        let mut w = Writer::with_capacity(20 + opinions.len() * 24);
+        w.i64(*seqno);
+        w.u64(*winner);
+        w.u32(opinions.len() as u32);
+        for (member, opinion) in opinions {
+            w.raw(&member.0);
+            w.u64(*opinion);
+        }
+        w.into_bytes()
+    }
+
+    /// Reads an entry's payload.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where it is not one.
+    pub fn from_payload(payload: Bytes) -> Result<Outcome, DecodeError> {
+        let mut r = Reader::new(payload);
+        let (seqno, winner) = (r.i64()?, r.u64()?);
+        let n = r.count(24)?;
+        let mut opinions = Vec::with_capacity(n);
+        for _ in 0..n {
+            opinions.push((Uuid(r.array()?), r.u64()?));
+        }
+        r.end()?;
+        Ok(Outcome { seqno, winner, opinions })
+    }
+}
+
+/// What counts where these opinions have been given and `missing` members have not said theirs: the most frequent one;
+/// of equally frequent ones success, else the higher. `None`: what is missing may turn it. With `enough` > 0
+/// (`gcs.vote_policy`), so many members that say success decide, however many say something else.
+pub fn winner(opinions: impl IntoIterator<Item = Opinion>, missing: usize, enough: usize) -> Option<Opinion> {
+    let mut counts: BTreeMap<Opinion, usize> = BTreeMap::new();
+    for opinion in opinions {
+        *counts.entry(opinion).or_default() += 1;
+    }
+    let successes = counts.get(&SUCCESS).copied().unwrap_or(0);
+    if enough > 0 {
+        if successes >= enough {
+            return Some(SUCCESS);
+        }
+        if successes + missing >= enough {
+            return None;
+        }
+    }
+    // The best of those that are as frequent: success first, then the higher.
+    let rank = |opinion: Opinion, count: usize| (count, opinion == SUCCESS, opinion);
+    let (&best, &count) = counts.iter().max_by_key(|(opinion, count)| rank(**opinion, **count))?;
+    // Whoever could still come in front: with all that is missing, also one that nobody has had yet.
+    let others = counts.iter().filter(|(opinion, _)| **opinion != best).map(|(o, c)| (*o, *c));
+    let unheard = [(SUCCESS, successes), (Opinion::MAX, 0)].into_iter().filter(|(o, _)| *o != best);
+    let turned = missing > 0
+        && others.chain(unheard).any(|(opinion, had)| rank(opinion, had + missing) > rank(best, count));
+    (!turned).then_some(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_outcome_is_read_back_and_a_cut_one_is_refused() {
+        let outcome =
+            Outcome { seqno: 7, winner: 3, opinions: vec![(Uuid([1; 16]), 3), (Uuid([2; 16]), SUCCESS)] };
+        let bytes = outcome.to_payload();
+        assert_eq!(Outcome::from_payload(bytes.clone()), Ok(outcome));
+        for cut in 0..bytes.len() {
+            assert!(Outcome::from_payload(bytes.slice(..cut)).is_err());
+        }
+    }
+
+    #[test]
+    fn servers_that_say_the_same_are_of_one_opinion() {
+        assert_eq!(opinion(b""), SUCCESS);
+        assert_eq!(opinion(b"\0"), SUCCESS);
+        assert_eq!(opinion(b"Error_code: 1050\0"), opinion(b"Error_code: 1050"));
+        assert_ne!(opinion(b"Error_code: 1050"), opinion(b"Error_code: 1049"));
+    }
+
+    #[test]
+    fn the_many_win_and_success_wins_ties() {
+        for (opinions, missing, enough, due) in [
+            // One of three fails: two successes decide.
+            (vec![5, 0], 1, 0, None),
+            (vec![5, 0, 0], 0, 0, Some(0)),
+            (vec![0, 0], 1, 0, Some(0)),
+            // Two fail alike: the third is the odd one, and need not be waited for.
+            (vec![5, 5], 1, 0, Some(5)),
+            (vec![5, 5], 2, 0, None),
+            (vec![5, 5, 0], 0, 0, Some(5)),
+            // For different reasons.
+            (vec![5, 6, 0], 0, 0, Some(0)),
+            (vec![5, 6], 0, 0, Some(6)),
+            // Two members.
+            (vec![5], 1, 0, None),
+            (vec![5, 0], 0, 0, Some(0)),
+            (vec![5, 5], 0, 0, Some(5)),
+            (vec![5], 0, 0, Some(5)),
+            (vec![], 3, 0, None),
+            // gcs.vote_policy = 1: one success is enough.
+            (vec![5, 5, 0], 0, 1, Some(0)),
+            (vec![5, 5], 1, 1, None),
+            (vec![5, 5, 5], 0, 1, Some(5)),
+        ] {
+            assert_eq!(winner(opinions.clone(), missing, enough), due, "{opinions:?} {missing} {enough}");
+        }
+    }
+
+    proptest! {
+        /// Whatever the missing ones say, they do not turn what has been decided.
+        #[test]
+        fn a_decision_is_final(
+            given in prop::collection::vec(0u64..4, 0..6),
+            later in prop::collection::vec(0u64..5, 0..4),
+            enough in 0usize..4,
+        ) {
+            if let Some(early) = winner(given.iter().copied(), later.len(), enough) {
+                let all = given.iter().chain(&later).copied();
+                prop_assert_eq!(winner(all, 0, enough), Some(early));
+            }
+        }
+
+        /// When all have spoken there is an outcome, and one that somebody has said.
+        #[test]
+        fn everybody_is_enough(given in prop::collection::vec(0u64..4, 1..8)) {
+            let winner = winner(given.iter().copied(), 0, 0).unwrap();
+            prop_assert!(given.contains(&winner));
+        }
+    }
+}
