@@ -157,6 +157,7 @@ impl Provider {
             donor: Mutex::new(String::new()),
             donation: Mutex::new(None),
             awaits_state: AtomicBool::new(false),
+            awaits_word: AtomicBool::new(false),
             safe_to_bootstrap: AtomicBool::new(saved.safe_to_bootstrap),
             incoming: Mutex::new(String::new()),
             state_file,

@@ -134,6 +134,8 @@ pub(crate) struct Provider {
     pub(crate) donation: Mutex<Option<Donation>>,
     /// The server has been asked for a state-transfer request and has not said yet that the state is there.
     pub(crate) awaits_state: AtomicBool,
+    /// That state is only a donor's word, for a server that goes on by the log.
+    pub(crate) awaits_word: AtomicBool,
     /// As of the last Primary view.
     pub(crate) safe_to_bootstrap: AtomicBool,
     /// Addresses of the last view's members, for clients.

@@ -285,6 +285,7 @@ impl Provider {
                 Next::Connected(self.view_buffer(&info))
             }
             Delivery::StateNeeded { bypass } => {
+                self.awaits_word.store(bypass, Ordering::SeqCst);
                 self.awaits_state.store(true, Ordering::SeqCst);
                 if !bypass {
                     self.note(self.marks.forget());
@@ -305,6 +306,10 @@ impl Provider {
 
     fn told_of_failure(&self, delivery: Delivery) {
         match delivery {
+            // A donor's word is all that was asked for: the data are whole.
+            Delivery::StateFailed(text) if self.awaits_word.load(Ordering::SeqCst) => {
+                self.stop_with(&format!("no donor's word can be had: {text}"), false);
+            }
             Delivery::StateFailed(text) => self.fail(&format!("no state transfer can be had: {text}")),
             Delivery::Inconsistent(text) => self.fail(&text),
             Delivery::Failed(text) => self.stop_with(&text, false),

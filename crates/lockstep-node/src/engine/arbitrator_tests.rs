@@ -56,6 +56,15 @@ fn any_one_of_two_and_an_arbitrator_may_be_lost() {
 }
 
 #[test]
+fn nobody_waits_for_an_arbitrators_state() {
+    let mut lab = lab();
+    assert!(lab.nodes[0].engine.somebody_may_donate(), "n2 may");
+    lab.cut(1, true);
+    lab.run(1_000_000);
+    assert!(!lab.nodes[0].engine.somebody_may_donate(), "n3 is Synced, and has nothing to give");
+}
+
+#[test]
 fn an_arbitrator_that_alone_has_the_end_of_the_log_leads_until_it_has_passed_it_on() {
     let mut lab = lab();
     // n2 is away while n1 writes; then n1 is lost, and n2 comes back.

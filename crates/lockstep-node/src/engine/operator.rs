@@ -206,6 +206,14 @@ impl Engine {
         if !self.order.is_leader() {
             return self.answer(asker, Step::Again);
         }
+        // Whoever has the socket of a member may command; a connection alone makes none.
+        if self.order.membership().get(&asker.member).is_none() {
+            return self.answer(asker, Step::Failed("it does not come from a member".into()));
+        }
+        if self.operator.tasks.len() >= COMMANDS {
+            return self
+                .answer(asker, Step::Failed("too many commands are under way: try again soon".into()));
+        }
         let work = match command {
             Command::Switchover { to } => self.plan_switchover(&to),
             Command::Remove { name, force } => self.plan_removal(&name, force),

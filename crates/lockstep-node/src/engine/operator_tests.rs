@@ -1,6 +1,9 @@
 use super::super::harness::Lab;
+use super::COMMANDS;
 use crate::api::{Outcome, Tuning};
 use crate::operator::Command;
+use crate::wire::OperatorMessage;
+use lockstep_core::Uuid;
 use std::time::Duration;
 
 fn switchover(to: &str) -> Command {
@@ -125,4 +128,19 @@ fn a_removal_does_not_cost_the_majority() {
         "{answer:?}"
     );
     assert_eq!(lab.voters(0).len(), 5);
+}
+
+#[test]
+fn a_connection_alone_commands_nothing_and_members_not_without_bound() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let ask = |lab: &mut Lab, from, name: &str| {
+        let command = serde_json::to_vec(&remove(name, true)).unwrap().into();
+        let leader = &mut lab.nodes[0].engine;
+        leader.operator_message(from, OperatorMessage::Ask { id: 1, command });
+        leader.operator.tasks.len()
+    };
+    assert_eq!(ask(&mut lab, Uuid([9; 16]), "n3"), 0, "nobody in the membership");
+    let member = lab.id(1);
+    let most = (0..100).map(|_| ask(&mut lab, member, "n3")).max();
+    assert_eq!(most, Some(COMMANDS));
 }

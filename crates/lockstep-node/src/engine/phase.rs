@@ -267,8 +267,10 @@ impl Engine {
         }
     }
 
-    fn somebody_may_donate(&self) -> bool {
-        self.peers.values().any(|p| p.health.is_some_and(|h| h.state == LocalState::Synced))
+    pub(super) fn somebody_may_donate(&self) -> bool {
+        self.peers
+            .values()
+            .any(|p| !p.hello.arbitrator && p.health.is_some_and(|h| h.state == LocalState::Synced))
     }
 
     /// For whom a connecting member waits.

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 /// An election timeout is at least so many round trips.
 const ROUND_TRIPS: Micros = 10;
 /// And no measurement makes it longer than this.
-const LONGEST: Micros = 60_000_000;
+const LONGEST: Micros = 6_000_000;
 /// If nobody took over, it is tried again after so long.
 const TRY_AGAIN: Micros = 5_000_000;
 
