@@ -5,6 +5,7 @@
 # make ddl     servers killed in DDL of every kind, over and over: ROUNDS=100
 # make soak    members that come and go under load, through the C ABI: SECONDS_EACH=120
 # make mtr     MariaDB's own Galera tests, beside what Galera's library passes: RIVAL=1 runs that as well; T="galera.fk ..."
+# make chaos   real servers under load and faults: MINUTES=10 SEED=n FAULTS=kill-all,pause PROVIDER=file JSON=file
 # make bench   the provider beside Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
 # make mariadb-11.8  the tests of real servers with Debian 13's MariaDB, in a root of its own: TESTS="daily rejoin"
 # make sim     the simulator: MINUTES=10, SEED=n to replay one history
@@ -104,6 +105,17 @@ servers:
 	$(call say,real servers (some minutes))
 	@$(CARGO) test $(LOCKED) -p lockstep-lab --features servers --test servers -- --test-threads=1
 	@$(CARGO) test $(LOCKED) -p lockstep --features servers --test check_servers
+
+FAULTS ?=
+PROVIDER ?=
+JSON ?=
+
+.PHONY: chaos
+chaos: setup-test
+	$(call say,chaos on real servers)
+	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep -p lockstep
+	@$(TARGET)/release/lockstep chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
+		$(if $(FAULTS),--faults $(FAULTS)) $(if $(PROVIDER),--provider $(PROVIDER)) $(if $(JSON),--json $(JSON))
 
 T ?=
 

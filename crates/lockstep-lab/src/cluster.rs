@@ -39,6 +39,7 @@ for file in "$1"/*.pid; do
     fi
 done
 sleep 0.5
+for dir in "$1"/*/; do mountpoint -q "$dir" && umount -l "$dir"; done
 rm -rf "$1"
 "#;
 
@@ -130,6 +131,15 @@ impl Drop for Bench {
     }
 }
 
+/// A member's own network.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Its address.
+    pub host: String,
+    /// The network namespace in which it runs.
+    pub namespace: String,
+}
+
 /// What a cluster is to be like.
 #[derive(Debug, Clone)]
 pub struct ClusterSpec {
@@ -141,6 +151,9 @@ pub struct ClusterSpec {
     pub host: String,
     /// Address that the members listen on.
     pub listen: String,
+    /// Where each member is, if not all at `host`: hosts, which are their addresses to listen on, too, and network
+    /// namespaces.
+    pub places: Vec<Place>,
     /// How joiners get the database.
     pub sst_method: SstMethod,
     /// `wsrep_slave_threads`.
@@ -161,6 +174,7 @@ impl ClusterSpec {
             members: 3,
             host: "127.0.0.1".into(),
             listen: "127.0.0.1".into(),
+            places: Vec::new(),
             sst_method: SstMethod::Rsync,
             appliers: 4,
             log_bin: false,
@@ -189,18 +203,22 @@ impl Cluster {
         for _ in 0..spec.members {
             ports.push(free_ports(4)?);
         }
-        let peers: Vec<String> = ports.iter().map(|port| host_port(&spec.host, *port)).collect();
+        let host = |at: usize| spec.places.get(at).map_or(&spec.host, |place| &place.host);
+        let listen = |at: usize| spec.places.get(at).map_or(&spec.listen, |place| &place.host);
+        let peers: Vec<String> =
+            ports.iter().enumerate().map(|(at, port)| host_port(host(at), *port)).collect();
         let mut servers = Vec::new();
         for (i, port) in ports.iter().enumerate() {
             let mut config = ServerConfig::new(&format!("n{}", i + 1), &bench.dir, port + 3, i as u32 + 1);
             config.log_bin = spec.log_bin;
             config.extra = spec.extra.clone();
+            config.namespace = spec.places.get(i).map(|place| place.namespace.clone());
             config.wsrep = Some(Wsrep {
                 provider: provider.clone(),
                 cluster_name: "lab".into(),
                 peers: peers.clone(),
-                host: spec.host.clone(),
-                listen: spec.listen.clone(),
+                host: host(i).clone(),
+                listen: listen(i).clone(),
                 peer_port: *port,
                 sst_port: port + 2,
                 sst_method: spec.sst_method,

@@ -73,6 +73,8 @@ pub struct ServerConfig {
     pub server_id: u32,
     /// Whether it writes a binlog (`log_bin`, `log_slave_updates`).
     pub log_bin: bool,
+    /// The network namespace in which it runs; none for the machine's own network.
+    pub namespace: Option<String>,
     /// Replication; none for a plain server.
     pub wsrep: Option<Wsrep>,
     /// Further lines of `[mysqld]`.
@@ -89,6 +91,7 @@ impl ServerConfig {
             bind_address: "127.0.0.1".into(),
             server_id,
             log_bin: false,
+            namespace: None,
             wsrep: None,
             extra: Vec::new(),
         }

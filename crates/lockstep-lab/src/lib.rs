@@ -4,11 +4,13 @@
 //! stopped, killed and paused like any daemon, and asked in SQL through a [`Client`] of our own. Nothing here knows
 //! anything of Lockstep's insides: the provider is a path, so that Galera's own can run the same experiments.
 
+pub mod chaos;
 mod client;
 mod cluster;
 mod config;
 mod error;
 mod install;
+mod netns;
 mod ports;
 mod process;
 mod server;
@@ -16,7 +18,7 @@ mod signals;
 mod sysbench;
 
 pub use client::{Answer, Client};
-pub use cluster::{Bench, Cluster, ClusterSpec, SETTLE_TIMEOUT};
+pub use cluster::{Bench, Cluster, ClusterSpec, Place, SETTLE_TIMEOUT};
 pub use config::{ServerConfig, SstMethod, Wsrep, host_port};
 pub use error::{LabError, Result};
 pub use install::{Account, Installation, is_root};

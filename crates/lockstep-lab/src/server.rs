@@ -94,7 +94,14 @@ impl Server {
 
     /// The command line with `extra` arguments.
     fn command(&self, extra: &[&str]) -> Command {
-        let mut command = Command::new(&self.install.mariadbd);
+        let mut command = match &self.config.namespace {
+            None => Command::new(&self.install.mariadbd),
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", namespace]).arg(&self.install.mariadbd);
+                command
+            }
+        };
         command.arg(format!("--defaults-file={}", self.config.file("cnf").display()));
         if let Some(account) = &self.install.account {
             command.arg(format!("--user={}", account.name));
@@ -231,6 +238,11 @@ impl Server {
     pub fn log_since(&self, mark: usize) -> String {
         let log = self.log();
         log.get(mark..).unwrap_or(&log).to_owned()
+    }
+
+    /// Sends SIGKILL and does not wait: for many at once. [`Server::kill`] is to follow.
+    pub(crate) fn begin_kill(&self) -> Result<()> {
+        self.signal(libc::SIGKILL)
     }
 
     /// Stops the process in its tracks (SIGSTOP).

@@ -3,6 +3,7 @@
 mod arbitrator;
 mod bench;
 mod cert;
+mod chaos;
 mod check;
 mod command;
 mod fetch;
@@ -48,6 +49,9 @@ enum Command {
     /// Measure how fast it is on this machine.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Run three servers under load while they are killed, paused, cut off and filled up, and compare what their clients
+    /// were told with what is there. Exit code 3: something was lost or wrong.
+    Chaos(chaos::ChaosArgs),
     /// A member of `bench provider`: a miniature server, driven by lines on standard input.
     #[command(name = bench::MEMBER, hide = true)]
     BenchMember,
@@ -169,6 +173,7 @@ fn main() -> ExitCode {
             command::run(&args.at.source(), &command, args.at.json)
         }
         Command::Check(args) => check::run(&args),
+        Command::Chaos(args) => chaos::run(&args),
         Command::Log(args) => log::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Bench(command) => bench::run(&command).map(|()| ExitCode::SUCCESS),
         Command::BenchMember => {

@@ -7,6 +7,7 @@
 
 mod allow;
 mod arbitrator;
+mod chaos;
 mod daily;
 mod damage;
 mod ddl;

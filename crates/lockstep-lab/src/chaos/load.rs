@@ -1,0 +1,413 @@
+//! The clients: they reconnect to another member when theirs goes, and remember what they heard.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::history::{Heard, Op, Transaction};
+use crate::client::Client;
+use crate::cluster::Cluster;
+use crate::error::{LabError, Result};
+
+/// How long a client waits for an answer before it tries another member, as an application's would be set that does not
+/// want to hang with a server that hangs.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+const ACCOUNTS: u64 = 12;
+const EACH: u64 = 1000;
+/// Lists that are written to at a time.
+const LISTS: u64 = 6;
+/// After so long the next list takes the place of one, so that lists stay short.
+const LIST_LIFE: Duration = Duration::from_secs(2);
+const ALL_LISTS: u64 = 20_000;
+
+/// Numbers that look random and are the same for the same seed.
+#[derive(Debug, Clone)]
+pub(super) struct Dice(pub(super) u64);
+
+impl Dice {
+    pub(super) fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides.max(1)
+    }
+}
+
+/// What all clients share.
+pub(super) struct Load {
+    stop: AtomicBool,
+    sockets: Vec<PathBuf>,
+    began: Instant,
+    snapshot_isolation: bool,
+    /// The highest row that each inserting client has had acknowledged.
+    acknowledged: Vec<AtomicU64>,
+    complaints: Mutex<Vec<String>>,
+}
+
+/// What an inserting client heard.
+#[derive(Debug, Default)]
+pub(super) struct Inserts {
+    pub(super) client: u64,
+    /// Numbers of acknowledged rows.
+    pub(super) acknowledged: Vec<u64>,
+    /// Of rows of which nobody knows.
+    pub(super) unknown: Vec<u64>,
+    /// When each acknowledgement came, in µs since the load began.
+    pub(super) times: Vec<u64>,
+}
+
+/// What the others heard.
+#[derive(Debug, Default)]
+pub(super) struct Heards {
+    pub(super) inserts: Vec<Inserts>,
+    pub(super) transfers: u64,
+    pub(super) unknown_transfers: u64,
+    pub(super) audits: u64,
+    pub(super) causal_reads: u64,
+    pub(super) history: Vec<Transaction>,
+    /// What was wrong while it ran.
+    pub(super) complaints: Vec<String>,
+}
+
+/// Makes the tables.
+pub(super) fn prepare(cluster: &Cluster) -> Result<()> {
+    let mut client = cluster.servers[0].client()?;
+    client.run(&[
+        "CREATE DATABASE chaos",
+        "USE chaos",
+        "CREATE TABLE chaos.inserts (client INT, n BIGINT, PRIMARY KEY (client, n))",
+        "CREATE TABLE chaos.bank (id INT PRIMARY KEY, balance BIGINT NOT NULL)",
+        "CREATE TABLE chaos.journal (id BIGINT AUTO_INCREMENT PRIMARY KEY, a INT, b INT, amount INT)",
+        "CREATE TABLE chaos.lists (id INT PRIMARY KEY, list MEDIUMTEXT NOT NULL)",
+        &format!("INSERT INTO chaos.bank SELECT seq, {EACH} FROM seq_1_to_{ACCOUNTS}"),
+        &format!("INSERT INTO chaos.lists SELECT seq, '' FROM seq_0_to_{}", ALL_LISTS - 1),
+    ])?;
+    cluster.same_everywhere("SELECT COUNT(*) FROM chaos.lists")?;
+    Ok(())
+}
+
+/// Whether an error says for sure that nothing was, or will be, committed.
+fn is_definite(error: &LabError) -> bool {
+    // Deadlock, lock wait, changed since the snapshot, not a member of a primary component.
+    matches!(error.sql_code(), Some(1213 | 1205 | 1020 | 1047))
+}
+
+/// Whether the session may go on after an error.
+fn is_conflict(error: &LabError) -> bool {
+    matches!(error.sql_code(), Some(1213 | 1205 | 1020))
+}
+
+/// A client that finds itself a member.
+struct Seat<'a> {
+    load: &'a Load,
+    at: usize,
+    session: Option<Client>,
+}
+
+impl<'a> Seat<'a> {
+    fn new(load: &'a Load, at: usize) -> Seat<'a> {
+        Seat { load, at, session: None }
+    }
+
+    /// A session; `None` if the member that was tried has none to give, or the load has ended.
+    fn session(&mut self) -> Option<&mut Client> {
+        if self.session.is_none() {
+            let socket = &self.load.sockets[self.at % self.load.sockets.len()];
+            match self.open(socket) {
+                Ok(client) => self.session = Some(client),
+                Err(_) => {
+                    self.leave();
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+        self.session.as_mut()
+    }
+
+    fn open(&self, socket: &std::path::Path) -> Result<Client> {
+        let mut client = Client::connect(socket, "root", PATIENCE)?;
+        let snapshot = self.load.snapshot_isolation as u8;
+        client.run(&[
+            &format!("SET SESSION wsrep_sync_wait = 0, innodb_snapshot_isolation = {snapshot}, innodb_lock_wait_timeout = 5"),
+            // Refused where there is no primary component.
+            "SELECT COUNT(*) FROM chaos.bank",
+        ])?;
+        Ok(client)
+    }
+
+    /// The next session is with another member.
+    fn leave(&mut self) {
+        self.session = None;
+        self.at += 1;
+    }
+
+    fn after(&mut self, error: &LabError) {
+        if !is_conflict(error) {
+            self.leave();
+        }
+    }
+}
+
+impl Load {
+    pub(super) fn new(cluster: &Cluster, clients: usize, snapshot_isolation: bool) -> Load {
+        Load {
+            stop: AtomicBool::new(false),
+            sockets: cluster.servers.iter().map(|server| server.config.socket()).collect(),
+            began: Instant::now(),
+            snapshot_isolation,
+            acknowledged: (0..clients).map(|_| AtomicU64::new(0)).collect(),
+            complaints: Mutex::new(Vec::new()),
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Time since the load began, in µs.
+    pub(super) fn now(&self) -> u64 {
+        self.began.elapsed().as_micros() as u64
+    }
+
+    fn complain(&self, text: String) {
+        let mut complaints = self.complaints.lock().unwrap_or_else(|p| p.into_inner());
+        // One kind of trouble says the same thing again and again.
+        if complaints.len() < 20 {
+            complaints.push(text);
+        }
+    }
+
+    /// Runs until [`Load::stop`], with `body` beside it.
+    pub(super) fn run<T>(&self, seed: u64, body: impl FnOnce() -> T) -> (T, Heards) {
+        std::thread::scope(|scope| {
+            let inserts: Vec<_> = (0..self.acknowledged.len())
+                .map(|client| scope.spawn(move || self.inserts(client)))
+                .collect();
+            let banks: Vec<_> = (0..3)
+                .map(|n| scope.spawn(move || self.transfers(n, Dice(seed.wrapping_mul(31) + n as u64))))
+                .collect();
+            let lists: Vec<_> =
+                (0..4).map(|n| scope.spawn(move || self.lists(n, Dice(seed.wrapping_mul(37) + n)))).collect();
+            let auditor = scope.spawn(move || self.audits(Dice(seed)));
+            let causal = scope.spawn(move || self.causal_reads(Dice(seed + 1)));
+            let outcome = body();
+            self.stop();
+            // A client thread that panics is a mistake of this program: nothing it found can be believed.
+            let mut heards = Heards {
+                inserts: inserts
+                    .into_iter()
+                    .map(|t| t.join().expect("an inserting client panicked"))
+                    .collect(),
+                ..Heards::default()
+            };
+            for bank in banks {
+                let (done, unknown) = bank.join().expect("a bank client panicked");
+                heards.transfers += done;
+                heards.unknown_transfers += unknown;
+            }
+            for list in lists {
+                heards.history.extend(list.join().expect("a list client panicked"));
+            }
+            heards.audits = auditor.join().expect("the auditor panicked");
+            heards.causal_reads = causal.join().expect("the reader panicked");
+            heards.complaints = self.complaints.lock().unwrap_or_else(|p| p.into_inner()).clone();
+            (outcome, heards)
+        })
+    }
+
+    fn inserts(&self, client: usize) -> Inserts {
+        let mut heard = Inserts { client: client as u64, ..Inserts::default() };
+        let mut seat = Seat::new(self, client);
+        let mut n = 0;
+        while self.goes_on() {
+            let Some(session) = seat.session() else { continue };
+            n += 1;
+            match session.query(&format!("INSERT INTO chaos.inserts VALUES ({client}, {n})")) {
+                Ok(_) => {
+                    heard.acknowledged.push(n);
+                    heard.times.push(self.now());
+                    self.acknowledged[client].store(n, Ordering::Release);
+                }
+                Err(error) => {
+                    if !is_definite(&error) {
+                        heard.unknown.push(n);
+                    }
+                    seat.after(&error);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        heard
+    }
+
+    /// Acknowledged transfers, and those of which nobody knows.
+    fn transfers(&self, member: usize, mut dice: Dice) -> (u64, u64) {
+        let (mut done, mut unknown) = (0, 0);
+        let mut seat = Seat::new(self, member);
+        while self.goes_on() {
+            let Some(session) = seat.session() else { continue };
+            let from = 1 + dice.roll(ACCOUNTS);
+            let to = 1 + (from + dice.roll(ACCOUNTS - 1)) % ACCOUNTS;
+            let amount = 1 + dice.roll(5);
+            let steps = [
+                format!("UPDATE chaos.bank SET balance = balance - {amount} WHERE id = {from}"),
+                format!("UPDATE chaos.bank SET balance = balance + {amount} WHERE id = {to}"),
+                format!("INSERT INTO chaos.journal (a, b, amount) VALUES ({from}, {to}, {amount})"),
+            ];
+            let (heard, error) =
+                transaction(session, |client| steps.iter().try_for_each(|step| client.query(step).map(drop)));
+            match heard {
+                Heard::Committed => done += 1,
+                Heard::Unknown => unknown += 1,
+                Heard::Aborted => {}
+            }
+            if let Some(error) = error {
+                seat.after(&error);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        (done, unknown)
+    }
+
+    /// Every look into the bank finds all the money, on whichever member.
+    fn audits(&self, mut dice: Dice) -> u64 {
+        let mut looks = 0;
+        let mut seat = Seat::new(self, 0);
+        while self.goes_on() {
+            let Some(session) = seat.session() else { continue };
+            match session.number("SELECT SUM(balance) FROM chaos.bank") {
+                Ok(total) if total == (ACCOUNTS * EACH) as i64 => looks += 1,
+                Ok(total) => {
+                    let member = self.sockets[seat.at % self.sockets.len()].display().to_string();
+                    self.complain(format!(
+                        "{total} in the bank instead of {}, as {member} says",
+                        ACCOUNTS * EACH
+                    ));
+                }
+                Err(_) => {}
+            }
+            seat.at = dice.roll(3) as usize;
+            seat.leave();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        looks
+    }
+
+    /// With `wsrep_sync_wait` a read on any member sees what was acknowledged anywhere before it began.
+    fn causal_reads(&self, mut dice: Dice) -> u64 {
+        let mut reads = 0;
+        let mut seat = Seat::new(self, 1);
+        while self.goes_on() {
+            let client = dice.roll(self.acknowledged.len() as u64) as usize;
+            let Some(session) = seat.session() else { continue };
+            if session.query("SET SESSION wsrep_sync_wait = 1").is_ok() {
+                let due = self.acknowledged[client].load(Ordering::Acquire);
+                let read = format!("SELECT COALESCE(MAX(n), 0) FROM chaos.inserts WHERE client = {client}");
+                match session.number(&read) {
+                    Ok(seen) if seen as u64 >= due => reads += 1,
+                    Ok(seen) => {
+                        let member = self.sockets[seat.at % self.sockets.len()].display().to_string();
+                        self.complain(format!(
+                            "a causal read by {member} saw rows up to {seen} of client {client}, after {due} was acknowledged"
+                        ));
+                    }
+                    Err(_) => {}
+                }
+            }
+            seat.at = dice.roll(3) as usize;
+            seat.leave();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        reads
+    }
+
+    fn lists(&self, client: u64, mut dice: Dice) -> Vec<Transaction> {
+        let mut history = Vec::new();
+        let mut seat = Seat::new(self, client as usize);
+        let mut next = client * 1_000_000_000;
+        while self.goes_on() {
+            let first = (self.began.elapsed().as_millis() / LIST_LIFE.as_millis()) as u64;
+            let Some(session) = seat.session() else { continue };
+            let mut ops = Vec::new();
+            let (heard, error) = transaction(session, |session| {
+                for _ in 0..1 + dice.roll(4) {
+                    let key = (first + dice.roll(LISTS)) % ALL_LISTS;
+                    if dice.roll(2) == 0 {
+                        next += 1;
+                        // Noted before it is sent: an error leaves nothing of the transaction either way.
+                        ops.push(Op::Append { key, element: next });
+                        session.query(&format!(
+                            "UPDATE chaos.lists SET list = CONCAT(list, ',{next}') WHERE id = {key}"
+                        ))?;
+                    } else {
+                        let list =
+                            session.value(&format!("SELECT list FROM chaos.lists WHERE id = {key}"))?;
+                        ops.push(Op::Read { key, list: elements(&list)? });
+                    }
+                }
+                Ok(())
+            });
+            history.push(Transaction { ops, heard });
+            if let Some(error) = error {
+                seat.after(&error);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        history
+    }
+}
+
+/// Runs a transaction: what its client heard, and the error if it heard one.
+fn transaction(
+    client: &mut Client,
+    body: impl FnOnce(&mut Client) -> Result<()>,
+) -> (Heard, Option<LabError>) {
+    let begun = client.query("BEGIN").map(drop).and_then(|()| body(client));
+    let (heard, error) = match begun {
+        // Nothing was to be committed yet, so nothing is, whatever became of the server.
+        Err(error) => (Heard::Aborted, error),
+        Ok(()) => match client.query("COMMIT") {
+            Ok(_) => return (Heard::Committed, None),
+            Err(error) if is_definite(&error) => (Heard::Aborted, error),
+            Err(error) => (Heard::Unknown, error),
+        },
+    };
+    if is_conflict(&error) {
+        let _ = client.query("ROLLBACK");
+    }
+    (heard, Some(error))
+}
+
+/// `,1,2` as numbers.
+pub(super) fn elements(list: &str) -> Result<Vec<u64>> {
+    let number = |text: &str| text.parse().map_err(|_| LabError::Value(format!("a list holds `{text}`")));
+    list.split(',').skip(1).map(number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read() {
+        assert_eq!(elements("").unwrap(), []);
+        assert_eq!(elements(",1,23").unwrap(), [1, 23]);
+        assert!(elements(",1,x").is_err());
+    }
+
+    #[test]
+    fn only_some_errors_say_that_nothing_is_committed() {
+        let sql = |code| LabError::Sql {
+            code,
+            state: String::new(),
+            message: String::new(),
+            statement: String::new(),
+        };
+        assert!(is_definite(&sql(1213)) && is_definite(&sql(1047)) && is_conflict(&sql(1020)));
+        assert!(!is_definite(&sql(1180)) && !is_definite(&sql(2013)) && !is_conflict(&sql(1047)));
+        assert!(!is_definite(&LabError::Protocol("broken off".into())));
+    }
+}

@@ -1,0 +1,219 @@
+//! What a run has shown.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::ChaosSpec;
+use super::fault::Fault;
+use super::history::Anomaly;
+use super::load::Heards;
+
+/// What one kind of fault did to writes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FaultReport {
+    /// How often it was injected.
+    pub count: u64,
+    /// The longest time in which no client at all had a write acknowledged, in seconds.
+    pub gap_all: f64,
+    /// The longest time for which one client, which reconnects to another member, had none.
+    pub gap_one: f64,
+    /// The longest time from the fault until all were synced members again, its own length included.
+    pub whole: f64,
+}
+
+/// All of it.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The provider's file.
+    pub provider: String,
+    /// Whether that is Galera's.
+    pub galera: bool,
+    /// The seed.
+    pub seed: u64,
+    /// For how long faults were injected, in seconds.
+    pub seconds: u64,
+    /// `innodb_snapshot_isolation`.
+    pub snapshot_isolation: bool,
+    /// `innodb_flush_log_at_trx_commit`.
+    pub flush: u8,
+    /// By kind.
+    pub faults: BTreeMap<Fault, FaultReport>,
+    /// The same of the times between faults.
+    pub calm: FaultReport,
+    /// Transactions that their clients heard to be committed.
+    pub acknowledged: u64,
+    /// Those of which they heard nothing certain.
+    pub unknown: u64,
+    /// Those of the acknowledged that are gone.
+    pub lost: u64,
+    /// Transactions on lists among the acknowledged, whose history was checked.
+    pub list_transactions: u64,
+    /// How often all the money was found.
+    pub audits: u64,
+    /// Reads with `wsrep_sync_wait` that saw what had been acknowledged.
+    pub causal_reads: u64,
+    /// What the histories of lists showed, allowed or not.
+    pub anomalies: BTreeMap<Anomaly, u64>,
+    /// What must not be.
+    pub violations: Vec<String>,
+    /// What a human had to do.
+    pub human_steps: Vec<String>,
+    /// How often a supervisor started a server again.
+    pub starts: u64,
+    windows: Vec<(Option<Fault>, u64, u64)>,
+}
+
+impl Report {
+    pub(super) fn new(spec: &ChaosSpec, galera: bool) -> Report {
+        Report {
+            provider: spec.provider.display().to_string(),
+            galera,
+            seed: spec.seed,
+            seconds: spec.length.as_secs(),
+            snapshot_isolation: spec.snapshot_isolation,
+            flush: spec.flush,
+            faults: BTreeMap::new(),
+            calm: FaultReport::default(),
+            acknowledged: 0,
+            unknown: 0,
+            lost: 0,
+            list_transactions: 0,
+            audits: 0,
+            causal_reads: 0,
+            anomalies: BTreeMap::new(),
+            violations: Vec::new(),
+            human_steps: Vec::new(),
+            starts: 0,
+            windows: Vec::new(),
+        }
+    }
+
+    /// Whether nothing was found that must not be.
+    pub fn is_clean(&self) -> bool {
+        self.violations.is_empty() && self.lost == 0
+    }
+
+    /// A fault's time, or that between two, in µs since the load began.
+    pub(super) fn window(&mut self, fault: Option<Fault>, from: u64, to: u64) {
+        self.windows.push((fault, from, to));
+    }
+
+    /// The gaps in each window.
+    pub(super) fn measure(&mut self, heards: &Heards) {
+        let clients: Vec<&[u64]> = heards.inserts.iter().map(|i| i.times.as_slice()).collect();
+        let mut all: Vec<u64> = clients.concat();
+        all.sort_unstable();
+        for (fault, from, to) in &self.windows {
+            let of = match fault {
+                Some(fault) => self.faults.entry(*fault).or_default(),
+                None => &mut self.calm,
+            };
+            of.count += 1;
+            of.whole = of.whole.max((to - from) as f64 / 1e6);
+            // What a fault has begun or ended is the fault's, not that of the calm before or after it.
+            let gap = |times: &[u64]| match fault {
+                Some(_) => gap(times, *from, *to),
+                None => gap(within(times, *from, *to), *from, *to),
+            };
+            of.gap_all = of.gap_all.max(gap(&all));
+            let one = clients.iter().map(|times| gap(times)).fold(0.0, f64::max);
+            of.gap_one = of.gap_one.max(one);
+        }
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "{} · {} s, seed {} · innodb_snapshot_isolation {} · innodb_flush_log_at_trx_commit {}",
+            self.provider,
+            self.seconds,
+            self.seed,
+            if self.snapshot_isolation { "ON" } else { "OFF" },
+            self.flush
+        );
+        let _ = writeln!(
+            out,
+            "{:<12} {:>6} {:>18} {:>18} {:>12}",
+            "fault", "times", "no write at all", "one client waits", "until whole"
+        );
+        let calm = (!self.windows.is_empty()).then_some(("(none)", &self.calm));
+        for (name, of) in calm.into_iter().chain(self.faults.iter().map(|(fault, of)| (fault.name(), of))) {
+            let whole = if name == "(none)" { "-".to_owned() } else { format!("{:.1} s", of.whole) };
+            let _ = writeln!(
+                out,
+                "{name:<12} {:>6} {:>16.2} s {:>16.2} s {whole:>12}",
+                of.count, of.gap_all, of.gap_one
+            );
+        }
+        let _ = writeln!(
+            out,
+            "acknowledged {}, lost {}, open {}; {} list transactions, {} audits, {} causal reads; {} starts by the supervisor",
+            self.acknowledged,
+            self.lost,
+            self.unknown,
+            self.list_transactions,
+            self.audits,
+            self.causal_reads,
+            self.starts
+        );
+        let anomalies: Vec<String> =
+            self.anomalies.iter().map(|(a, count)| format!("{count} × {a}")).collect();
+        let _ = writeln!(
+            out,
+            "anomalies of lists: {}",
+            if anomalies.is_empty() { "none".into() } else { anomalies.join(", ") }
+        );
+        let _ = writeln!(out, "human steps: {}", self.human_steps.len());
+        for step in &self.human_steps {
+            let _ = writeln!(out, "  {step}");
+        }
+        let _ = write!(out, "violations: {}", self.violations.len());
+        for violation in self.violations.iter().take(20) {
+            let _ = write!(out, "\n  {violation}");
+        }
+        out
+    }
+}
+
+/// Those of `times` that lie in the window, so that the gaps at its edges are cut off there.
+fn within(times: &[u64], from: u64, to: u64) -> &[u64] {
+    &times[times.partition_point(|t| *t < from)..times.partition_point(|t| *t <= to)]
+}
+
+/// The longest time between two neighbouring ones of `times` (in µs, ascending) that touches the window, in seconds.
+fn gap(times: &[u64], from: u64, to: u64) -> f64 {
+    let first = times.partition_point(|t| *t <= from).saturating_sub(1);
+    let mut longest = 0;
+    let mut before = times.get(first).copied().filter(|t| *t <= from).unwrap_or(from);
+    for time in times.iter().copied().skip_while(|t| *t <= from) {
+        longest = longest.max(time - before);
+        before = time;
+        if time >= to {
+            return longest as f64 / 1e6;
+        }
+    }
+    longest.max(to.saturating_sub(before)) as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_reach_over_the_edges_of_their_window() {
+        let times = [1_000_000, 2_000_000, 5_000_000, 5_500_000, 9_000_000];
+        assert_eq!(gap(&times, 2_500_000, 3_000_000), 3.0);
+        assert_eq!(gap(&times, 1_500_000, 5_600_000), 3.5);
+        assert_eq!(gap(&times, 5_100_000, 5_200_000), 0.5);
+        assert_eq!(gap(&times, 9_500_000, 9_900_000), 0.9, "none came after it");
+        assert_eq!(
+            gap(within(&times, 2_500_000, 6_000_000), 2_500_000, 6_000_000),
+            2.5,
+            "cut off at the edges"
+        );
+        assert_eq!(gap(&[], 1_000_000, 3_000_000), 2.0);
+    }
+}

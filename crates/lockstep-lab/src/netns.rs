@@ -1,0 +1,152 @@
+//! A network for each server: namespaces on a bridge in a namespace of its own, so that members can be cut off from each
+//! other without a trace on the machine's own network. Clients come by Unix sockets, which no namespace separates.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::error::{LabError, Result};
+use crate::install::run_to_end;
+
+const PREFIX: &str = "lockstep-";
+const FOLDER: &str = "/run/netns";
+
+/// Namespaces `0..count`, all of which reach each other. Deleted when dropped.
+#[derive(Debug)]
+pub(crate) struct Network {
+    tag: String,
+    count: usize,
+}
+
+/// Whether this account and machine can make any.
+pub(crate) fn is_possible() -> bool {
+    Network::new(1).is_ok()
+}
+
+fn ip(args: &[&str]) -> Result<()> {
+    run_to_end(Command::new("ip").args(args)).map(drop)
+}
+
+impl Network {
+    pub(crate) fn new(count: usize) -> Result<Network> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        sweep();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let network = Network { tag: format!("{PREFIX}{}-{number}", std::process::id()), count };
+        let hub = network.hub();
+        ip(&["netns", "add", &hub])?;
+        ip(&["-n", &hub, "link", "add", "hub", "type", "bridge"])?;
+        ip(&["-n", &hub, "link", "set", "hub", "up"])?;
+        for at in 0..count {
+            let (space, port) = (network.namespace(at), port(at));
+            ip(&["netns", "add", &space])?;
+            ip(&["-n", &hub, "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &space])?;
+            ip(&["-n", &hub, "link", "set", &port, "master", "hub", "up"])?;
+            ip(&["-n", &space, "addr", "add", &format!("{}/24", network.host(at)), "dev", "eth0"])?;
+            ip(&["-n", &space, "link", "set", "lo", "up"])?;
+            ip(&["-n", &space, "link", "set", "eth0", "up"])?;
+        }
+        Ok(network)
+    }
+
+    fn hub(&self) -> String {
+        format!("{}-hub", self.tag)
+    }
+
+    /// The name of a namespace, for `ip netns exec`.
+    pub(crate) fn namespace(&self, at: usize) -> String {
+        format!("{}-{at}", self.tag)
+    }
+
+    /// The address of who is in it.
+    pub(crate) fn host(&self, at: usize) -> String {
+        format!("10.77.0.{}", at + 1)
+    }
+
+    fn set(&self, at: usize, setting: &[&str]) -> Result<()> {
+        let (hub, port) = (self.hub(), port(at));
+        let mut command = Command::new("bridge");
+        run_to_end(command.args(["-n", &hub, "link", "set", "dev", &port]).args(setting)).map(drop)
+    }
+
+    /// Nothing reaches or leaves this one. Its link stays up: nobody is told.
+    pub(crate) fn isolate(&self, at: usize) -> Result<()> {
+        // The state "disabled" of a bridge's port.
+        self.set(at, &["state", "0"])
+    }
+
+    /// These two do not reach each other; the others reach both.
+    pub(crate) fn part(&self, a: usize, b: usize) -> Result<()> {
+        self.set(a, &["isolated", "on"])?;
+        self.set(b, &["isolated", "on"])
+    }
+
+    /// All reach all.
+    pub(crate) fn heal(&self) -> Result<()> {
+        // "Forwarding".
+        (0..self.count).try_for_each(|at| {
+            self.set(at, &["isolated", "off"]).and_then(|()| self.set(at, &["state", "3"]))
+        })
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for space in (0..self.count).map(|at| self.namespace(at)).chain([self.hub()]) {
+            let _ = ip(&["netns", "del", &space]);
+        }
+    }
+}
+
+fn port(at: usize) -> String {
+    format!("port{at}")
+}
+
+/// Deletes what processes have left that are gone.
+fn sweep() {
+    for entry in std::fs::read_dir(FOLDER).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = ip(&["netns", "del", &name]);
+        }
+    }
+}
+
+/// Why there is none.
+pub(crate) fn missing() -> LabError {
+    LabError::Missing {
+        what: "the members' own network".into(),
+        hint: "faults of the network need root and iproute2".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_cut_off_and_come_back() {
+        let Ok(network) = Network::new(3) else {
+            eprintln!("NOT TESTED: no network namespaces here");
+            return;
+        };
+        let reach = |from: usize, to: usize| {
+            // Without `ping`, which a bare machine lacks: a neighbour that answers is refused at once, another is waited for.
+            let connect = format!("exec 3<>/dev/tcp/{}/9", network.host(to));
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &network.namespace(from), "timeout", "1", "bash", "-c", &connect]);
+            let status = command.stderr(std::process::Stdio::null()).status().unwrap();
+            status.code() == Some(1)
+        };
+        let pairs = [(0, 1), (1, 2), (0, 2)];
+        assert_eq!(pairs.map(|(a, b)| reach(a, b)), [true, true, true]);
+        network.isolate(0).unwrap();
+        assert_eq!(pairs.map(|(a, b)| reach(a, b)), [false, true, false]);
+        network.heal().unwrap();
+        network.part(0, 1).unwrap();
+        assert_eq!(pairs.map(|(a, b)| reach(a, b)), [false, true, true]);
+        network.heal().unwrap();
+        assert_eq!(pairs.map(|(a, b)| reach(a, b)), [true, true, true]);
+    }
+}

@@ -1,0 +1,37 @@
+//! A minute of chaos. `make chaos` is the long form.
+
+use std::time::Duration;
+
+use lockstep_lab::LabError;
+use lockstep_lab::chaos::{ChaosSpec, Fault, Report, run};
+
+use crate::fixture::{Test, alone, provider};
+
+fn chaos(faults: &[Fault], seconds: u64, snapshot_isolation: bool) -> Result<Report, LabError> {
+    let _alone = alone();
+    let spec = ChaosSpec {
+        length: Duration::from_secs(seconds),
+        faults: faults.to_vec(),
+        hold: Duration::from_secs(3),
+        calm: Duration::from_secs(1),
+        snapshot_isolation,
+        ..ChaosSpec::new(provider())
+    };
+    let report = run(&spec, &|line| eprintln!("{line}"))?;
+    eprintln!("{}", report.text());
+    Ok(report)
+}
+
+#[test]
+fn clients_find_what_they_were_told_after_kills_and_cuts() -> Test {
+    let faults = [Fault::KillFirst, Fault::KillAll, Fault::Pause, Fault::Isolate, Fault::Split];
+    let report = chaos(&faults, 40, true)?;
+    assert!(report.is_clean(), "{}", report.text());
+    assert!(report.human_steps.is_empty(), "{}", report.text());
+    assert!(
+        report.acknowledged > 500 && report.list_transactions > 100,
+        "too few to mean anything:\n{}",
+        report.text()
+    );
+    Ok(())
+}
