@@ -252,7 +252,11 @@ impl Message {
                 prev_index: r.u64()?,
                 hint_index: r.u64()?,
                 hint_term: r.u64()?,
-                position: Some(r.i64()?).filter(|p| *p >= 0),
+                position: match r.i64()? {
+                    SEQNO_UNDEFINED => None,
+                    seqno if seqno < 0 => return Err(DecodeError::Invalid("position")),
+                    seqno => Some(seqno),
+                },
                 context: r.u64()?,
             },
             8 => {
@@ -278,6 +282,9 @@ impl Message {
                 let context = r.u64()?;
                 let known = r.bool()?;
                 let index = r.u64()?;
+                if !known && index != 0 {
+                    return Err(DecodeError::Invalid("index of a read"));
+                }
                 Message::ReadIndexReply { term, context, index: known.then_some(index) }
             }
             13 => Message::TimeoutNow { term },

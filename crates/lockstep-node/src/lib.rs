@@ -7,6 +7,8 @@
 mod allow;
 mod api;
 mod engine;
+#[cfg(test)]
+mod fuzz;
 mod links;
 mod metrics;
 mod node;

@@ -1,0 +1,35 @@
+//! Row events as a hostile origin may fill them, mutated.
+
+use lockstep_fuzz::{Target, outcome};
+use lockstep_rows::{silenced, summarize};
+
+fn test(input: &[u8]) -> u64 {
+    let summary = summarize(input);
+    if let Some(silent) = silenced(input) {
+        assert_eq!(silent.len(), input.len());
+        let again = summarize(&silent);
+        assert_eq!(again.damage, None);
+        assert!(again.statements.iter().all(|s| s.sql.starts_with("DO 0")), "{again:?}");
+    }
+    outcome(&(summary.kinds, summary.tables.len(), summary.statements.len(), summary.damage))
+}
+
+#[test]
+fn fuzz_events() {
+    let plain = include_bytes!("data/plain.events").to_vec();
+    let compressed = include_bytes!("data/compressed.events").to_vec();
+    // One event at a time as well, so that each is hit more often.
+    let mut seeds = vec![plain.clone(), compressed.clone()];
+    for whole in [&plain, &compressed] {
+        let mut rest = &whole[..];
+        while rest.len() > 19 {
+            let len = u32::from_le_bytes([rest[9], rest[10], rest[11], rest[12]]) as usize;
+            seeds.push(rest[..len].to_vec());
+            rest = &rest[len..];
+        }
+    }
+    let mut target = Target::new("events", env!("CARGO_MANIFEST_DIR"), seeds, &test);
+    // What is compressed becomes larger.
+    target.memory = (1 << 20, 4096);
+    target.run();
+}
