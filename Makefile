@@ -3,6 +3,7 @@
 # make test    everything: check, build, unit tests, simulator, provider tests, real servers
 # make check   format, clippy, licences and sources of dependencies
 # make ddl     servers killed in DDL of every kind, over and over: ROUNDS=100
+# make fuzz    every decoder of network, disk and configuration, mutated inputs: MINUTES=10, LOCKSTEP_FUZZ_SEED=n to repeat
 # make soak    members that come and go under load, through the C ABI: SECONDS_EACH=120
 # make mtr     MariaDB's own Galera tests, beside what Galera's library passes: RIVAL=1 runs that as well; T="galera.fk ..."
 # make chaos   real servers under load and faults: MINUTES=10 SEED=n FAULTS=kill-all,pause PROVIDER=file JSON=file
@@ -91,6 +92,20 @@ sim-mutations:
 	@$(CARGO) build $(LOCKED) --release -p lockstep-sim
 	@$(TARGET)/release/lockstep-sim --mutations
 	@$(TARGET)/release/lockstep-sim --mutations --outcomes-only
+
+# What every `cargo test` does for a second, for longer: some 24 targets, two at a time, MINUTES in all. An input that
+# fails is left in its crate's fuzz-corpus. KEEP=1 also keeps some that came further than any before.
+FUZZED := core log rows node net wsrep
+
+.PHONY: fuzz
+fuzz:
+	$(call say,decoders of what comes from outside: about $(MINUTES) minutes)
+	@for crate in $(FUZZED); do \
+		LOCKSTEP_FUZZ_SECONDS=$$(( $(MINUTES) * 60 / 12 )) $(if $(KEEP),LOCKSTEP_FUZZ_KEEP=1) \
+			$(CARGO) test $(LOCKED) -p lockstep-$$crate fuzz -- --nocapture --test-threads=2 2>&1 \
+			| grep -E '^fuzz |panicked|input is|takes more|^error|FAILED'; \
+		[ $${PIPESTATUS[0]} -eq 0 ] || exit 1; \
+	done
 
 .PHONY: sim-short
 sim-short:

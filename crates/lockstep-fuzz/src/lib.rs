@@ -38,6 +38,9 @@ const KEPT_BYTES: usize = 4_096;
 /// And so many of one target.
 const KEPT: usize = 16;
 
+/// Changes an input in place, not its length.
+pub type Repair<'a> = dyn Fn(&mut [u8]) + 'a;
+
 /// A decoder under test.
 pub struct Target<'a> {
     /// Its name, which is its folder in the corpus.
@@ -47,7 +50,7 @@ pub struct Target<'a> {
     /// Inputs that are as they should be.
     pub seeds: Vec<Vec<u8>>,
     /// Makes checksums right again after a mutation, so that it gets past them. Used for most of them, not for all.
-    pub repair: Option<&'a dyn Fn(&mut Vec<u8>)>,
+    pub repair: Option<&'a Repair<'a>>,
     /// The longest input.
     pub max_len: usize,
     /// Bytes of memory that an input may make it take: so many, and so many for each of its own.

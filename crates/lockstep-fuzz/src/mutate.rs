@@ -11,7 +11,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,7 +21,7 @@ impl Random {
 
     /// One from 0 to below `n`; 0 for 0.
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() >> 11) as usize % n.max(1)
+        (self.number() >> 11) as usize % n.max(1)
     }
 }
 
@@ -110,7 +110,7 @@ fn once(input: &mut Vec<u8>, from: &[Vec<u8>], text: bool, random: &mut Random) 
 fn byte(text: bool, random: &mut Random) -> u8 {
     match text && random.below(8) != 0 {
         true => WORDS[random.below(WORDS.len())],
-        false => random.next() as u8,
+        false => random.number() as u8,
     }
 }
 

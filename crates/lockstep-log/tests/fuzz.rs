@@ -88,7 +88,7 @@ fn repair_segment(segment: &mut [u8]) {
     }
 }
 
-fn repair(input: &mut Vec<u8>) {
+fn repair(input: &mut [u8]) {
     let Some([_, _, first, _]) = split(input) else { return };
     let middle = 2 * SLOT + 4 + first.len();
     for at in [0, SLOT] {
@@ -110,10 +110,13 @@ fn test(input: &[u8]) -> u64 {
         Err(e) => {
             let text = e.to_string();
             assert!(!text.contains('\n'), "{text}");
-            return outcome(&(text, looked.is_ok()));
+            return outcome(&format_args!("{text} {}", looked.is_ok()));
         }
     };
-    let shape = (found.records.len().min(20), found.bases.len(), found.recovered.cut.is_some());
+    let many = |n: usize| "x".repeat(n.min(20));
+    let (records, bases) = (many(found.records.len()), many(found.bases.len()));
+    let shape =
+        format!("{records} {bases} {}", found.recovered.cut.as_ref().map_or("whole", |cut| &cut.reason));
     // What was shown is there, goes on, and is there again.
     let (last, term) = (log.last_index(), log.last_term());
     assert_eq!(found.records.last().map_or(last, |r| r.index), last);
@@ -123,13 +126,13 @@ fn test(input: &[u8]) -> u64 {
     let mut due = found.records.clone();
     due.extend(more.iter().cloned());
     if log.write(WriteOp { roll, records: more, ..WriteOp::default() }).is_err() || log.sync().is_err() {
-        return outcome(&(shape, "not written"));
+        return outcome(&format_args!("{shape} not written"));
     }
     drop(log);
     disk.kill();
     let (_, again) = collect(&disk, options()).expect("what could be opened and written can be opened again");
     assert_eq!(again.records, due);
-    outcome(&shape)
+    outcome(&format_args!("{shape}"))
 }
 
 #[test]

@@ -30,6 +30,8 @@
 
 pub mod addr;
 mod error;
+#[cfg(test)]
+mod fuzz;
 pub mod proto;
 pub mod reactor;
 pub mod status;

@@ -47,6 +47,13 @@ impl Saved {
     }
 }
 
+/// What is read of a text, and how that is written.
+#[cfg(test)]
+pub(crate) fn read_back(text: &str) -> (Saved, String) {
+    let saved = Saved::parse(text);
+    (saved, saved.text())
+}
+
 struct Inner {
     file: File,
     saved: Saved,

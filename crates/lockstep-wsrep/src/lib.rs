@@ -12,6 +12,8 @@ mod control;
 mod counters;
 mod events;
 mod files;
+#[cfg(test)]
+mod fuzz;
 mod guard;
 mod local;
 mod log;

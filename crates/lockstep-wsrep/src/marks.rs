@@ -219,14 +219,14 @@ fn database(dir: &Path) -> String {
     format!("{}-{}", inode("ibdata1"), inode("mysql"))
 }
 
-fn record(at: Gtid, mark: Mark) -> String {
+pub(crate) fn record(at: Gtid, mark: Mark) -> String {
     match mark {
         Mark::Begun(rule) => format!("begun {at} {rule}"),
         Mark::Done => format!("done {at}"),
     }
 }
 
-fn parse(said: &str) -> Option<(Gtid, Mark)> {
+pub(crate) fn parse(said: &str) -> Option<(Gtid, Mark)> {
     let mut words = said.splitn(3, ' ');
     let (what, at, rest) = (words.next()?, words.next()?, words.next());
     let (uuid, seqno) = at.rsplit_once(':')?;
@@ -242,7 +242,7 @@ fn line(said: &str) -> String {
     format!("{:08x} {said}\n", crc32c::crc32c(said.as_bytes()))
 }
 
-fn unline(raw: &str) -> Option<&str> {
+pub(crate) fn unline(raw: &str) -> Option<&str> {
     let (sum, said) = raw.strip_suffix('\n')?.split_once(' ')?;
     let sum = u32::from_str_radix(sum, 16).ok()?;
     (sum == crc32c::crc32c(said.as_bytes())).then_some(said)

@@ -123,7 +123,7 @@ fn innodb_is_open() -> io::Result<bool> {
 }
 
 /// The position in the lines of a recovery run; the last one counts.
-fn recovered(text: &str) -> Option<Gtid> {
+pub(crate) fn recovered(text: &str) -> Option<Gtid> {
     let line = text.lines().rfind(|line| line.contains("Recovered position:"))?;
     let (_, position) = line.split_once("Recovered position:")?;
     // A domain and server id may follow, separated by commas.

@@ -25,6 +25,8 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 pub(crate) use self::session::{Failure, Session};
 use self::verify::MemberVerifier;
 pub use self::x509::Validity;
+#[cfg(test)]
+pub(crate) use self::x509::validity as validity_of;
 
 /// Where a member's certificate and key are, and the authority that it trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]

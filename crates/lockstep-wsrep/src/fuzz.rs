@@ -1,0 +1,60 @@
+//! Files that scripts, people and crashes leave behind, mutated.
+
+use lockstep_fuzz::{Target, outcome};
+
+const DIR: &str = env!("CARGO_MANIFEST_DIR");
+
+fn text(name: &'static str, seeds: &[&str], test: &dyn Fn(&str) -> u64) {
+    let test = |input: &[u8]| test(&String::from_utf8_lossy(input));
+    let mut target = Target::new(name, DIR, seeds.iter().map(|s| s.as_bytes().to_vec()).collect(), &test);
+    target.text = true;
+    target.run();
+}
+
+#[test]
+fn saved_states() {
+    let seeds = [
+        "# GALERA saved state\nversion: 2.1\nuuid:    67979488-65c4-4b96-8f0c-8a95dde9d56c\nseqno:   42\nsafe_to_bootstrap: 1\n",
+        "uuid: 00000000-0000-0000-0000-000000000000\nseqno: -1\nsafe_to_bootstrap: 0\ncert_index:\n",
+    ];
+    text("grastate", &seeds, &|text| {
+        let (saved, written) = crate::files::read_back(text);
+        // What is written is what is read.
+        assert_eq!(crate::files::read_back(&written).0, saved);
+        outcome(&saved)
+    });
+}
+
+#[test]
+fn recovery_logs() {
+    let seeds = [
+        "2026-11-21  4:37:21 0 [Note] WSREP: Recovered position: 67979488-65c4-4b96-8f0c-8a95dde9d56c:42\n",
+        "WSREP: Recovered position: 67979488-65c4-4b96-8f0c-8a95dde9d56c:42,0-1-7\nRecovered position:\n",
+    ];
+    text("recovery", &seeds, &|text| {
+        let found = crate::recovery::recovered(text);
+        assert!(found.is_none_or(|gtid| gtid.is_defined() && text.contains("Recovered position:")));
+        outcome(&found)
+    });
+}
+
+#[test]
+fn marks() {
+    let at = "67979488-65c4-4b96-8f0c-8a95dde9d56c:42";
+    let lines = [
+        format!("begun {at} again"),
+        format!("begun {at} compare 00000000000000ff"),
+        format!("begun {at} doubt"),
+        format!("done {at}"),
+    ];
+    let seeds: Vec<&str> = lines.iter().map(String::as_str).collect();
+    text("marks", &seeds, &|text| {
+        let parsed = crate::marks::parse(text);
+        if let Some((at, mark)) = parsed {
+            let written = crate::marks::record(at, mark);
+            assert_eq!(crate::marks::parse(&written), Some((at, mark)));
+        }
+        let _ = crate::marks::unline(text);
+        outcome(&parsed)
+    });
+}
