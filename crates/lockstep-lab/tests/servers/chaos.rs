@@ -25,7 +25,7 @@ fn chaos(faults: &[Fault], seconds: u64, snapshot_isolation: bool) -> Result<Rep
 #[test]
 fn clients_find_what_they_were_told_after_kills_and_cuts() -> Test {
     let faults = [Fault::KillFirst, Fault::KillAll, Fault::Pause, Fault::Isolate, Fault::Split];
-    let report = chaos(&faults, 40, true)?;
+    let report = chaos(&faults, 30, true)?;
     assert!(report.is_clean(), "{}", report.text());
     assert!(report.human_steps.is_empty(), "{}", report.text());
     assert!(
