@@ -481,3 +481,27 @@ fn a_connection_leaves_from_the_address_that_is_listened_on() {
     let (_, hello) = until(&mut [&mut all, &mut b], "b hears of the other", |n| n[1].take(up));
     assert_eq!(hello.remote_addr.ip().to_string(), "127.0.0.1");
 }
+
+#[test]
+fn a_flood_of_refused_connections_keeps_no_member_out() {
+    let (mut a, mut b) = (Node::new("c", "alpha"), Node::new("c", "beta"));
+    let at = a.listen();
+    let mut flood = Vec::new();
+    // Each lingers for a second, so that it reads why it was refused.
+    while flood.len() < 100 {
+        let (mut stream, mut conn) = peer_by_hand(at);
+        pump(&mut stream, &mut conn);
+        flood.push((stream, conn));
+        for _ in 0..4 {
+            a.poll();
+        }
+        while let Some((conn, _)) = a.take(up) {
+            a.reactor.reject(conn, Reason::NotAllowed, "not in the list");
+        }
+    }
+    b.reactor.keep(&numeric(at));
+    let begun = Instant::now();
+    let (ca, cb) = make_ready(&mut a, &mut b);
+    assert!(begun.elapsed() < Duration::from_millis(800), "{:?}", begun.elapsed());
+    still_talk(&mut a, ca, &mut b, cb);
+}

@@ -382,6 +382,11 @@ impl Connection {
         self.version != 0
     }
 
+    /// Whether our last words are queued, or have left.
+    pub fn is_closing(&self) -> bool {
+        self.stage == Stage::Closing
+    }
+
     /// Whether both sides have accepted and neither has closed.
     pub fn is_open(&self) -> bool {
         self.stage == Stage::Open

@@ -21,6 +21,8 @@ use crate::tls::Session;
 
 /// Most connections accepted from one listener before the others have their turn.
 const ACCEPT_BUDGET: usize = 64;
+/// Most incoming connections in the handshake of TLS that are looked at in one round.
+const PROOFS: usize = 4;
 /// How long to leave a listener alone whose `accept` failed: usually the process is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The loop looks around this often even when nothing is due: a bound on whatever was forgotten here.
@@ -33,6 +35,7 @@ impl Reactor {
     /// Fails only if epoll itself fails.
     pub fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         let before = events.len();
+        self.proofs = PROOFS;
         self.flush();
         self.turn(events);
         let mut now = Instant::now();
@@ -115,6 +118,15 @@ impl Reactor {
 
     fn peer_turn(&mut self, id: u64, events: &mut Vec<Event>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
+        if peer.dialed.is_none() && peer.is_handshaking() {
+            // To anybody who asks this member proves who it is, which takes the processor up to some milliseconds:
+            // members' frames and heartbeats do not wait for many of that.
+            if self.proofs == 0 {
+                self.again.insert(id);
+                return;
+            }
+            self.proofs -= 1;
+        }
         if peer.read() {
             self.again.insert(id);
         }
@@ -293,12 +305,15 @@ impl Reactor {
         if pending.len() >= self.cfg.pending_max {
             // The oldest that has not even introduced itself: a real member does so within a round trip.
             let stranger = |id: &&u64| self.peers.get(id).is_some_and(|p| !p.conn.is_introduced());
-            let Some(oldest) = pending.iter().find(stranger).copied() else { return };
+            // Else one that has been refused, and lingers only so that it reads why.
+            let refused = |id: &&u64| self.peers.get(id).is_some_and(|p| p.conn.is_closing());
+            let oldest = pending.iter().find(stranger).or_else(|| pending.iter().find(refused));
+            let Some(oldest) = oldest.copied() else { return };
             let whose = self.peers.get(&oldest).map_or(remote, |p| p.remote);
             self.drop_peer(oldest);
             self.noise(
                 whose,
-                "too many connections that say nothing: the oldest was closed".into(),
+                "too many connections that say nothing or were refused: the oldest was closed".into(),
                 events,
                 now,
             );

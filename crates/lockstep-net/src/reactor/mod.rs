@@ -241,6 +241,8 @@ pub struct Reactor {
     proto: Arc<ProtoConfig>,
     poll: Poll,
     mio_events: Events,
+    /// Handshakes of strangers that this round still has time for.
+    proofs: usize,
     waker: Waker,
     next_id: u64,
     listeners: BTreeMap<u64, Listener>,
@@ -280,6 +282,7 @@ impl Reactor {
             cfg,
             poll,
             mio_events: Events::with_capacity(256),
+            proofs: 0,
             waker,
             next_id: 1,
             listeners: BTreeMap::new(),

@@ -64,6 +64,11 @@ impl Peer {
         self.tls.is_some()
     }
 
+    /// Whether encryption is still being agreed on.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
+    }
+
     /// Reads what is there, up to the budget. Whether more is left for another turn.
     pub(crate) fn read(&mut self) -> bool {
         if self.tls.is_some() {

@@ -233,6 +233,10 @@ impl Session {
         self.tls.write_tls(to)
     }
 
+    pub(crate) fn is_handshaking(&self) -> bool {
+        !self.failed && self.tls.is_handshaking()
+    }
+
     /// Whether [`Session::write`] has something for the socket.
     pub(crate) fn wants_write(&self, conn: &Connection) -> bool {
         let more = conn.wants_write() || conn.wants_shutdown() && !self.closed;
