@@ -2,6 +2,7 @@
 
 mod cluster;
 mod provider;
+mod rejoin;
 
 use std::io::Write;
 
@@ -16,6 +17,8 @@ pub(crate) enum BenchCommand {
     Provider(provider::ProviderArgs),
     /// Real servers under sysbench.
     Cluster(cluster::ClusterArgs),
+    /// How soon a member is back that missed many transactions.
+    Rejoin(rejoin::RejoinArgs),
 }
 
 /// Runs the benchmark that `command` names.
@@ -23,6 +26,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), String> {
     match command {
         BenchCommand::Provider(args) => provider::run(args),
         BenchCommand::Cluster(args) => cluster::run(args),
+        BenchCommand::Rejoin(args) => rejoin::run(args),
     }
 }
 
