@@ -280,6 +280,35 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_sync_is_told_once_and_nothing_is_acknowledged_after_it() {
+        for sync in [true, false] {
+            let disk = MemDisk::new();
+            let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
+            let (jobs, work) = mpsc::channel();
+            let (tell, told) = mpsc::channel();
+            let answer = move |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
+            let thread = std::thread::spawn(move || serve(log, work, SHORT, answer));
+            jobs.send(write(1, false)).unwrap();
+            assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(1))));
+            match sync {
+                true => disk.fail_sync(1),
+                false => disk.fail_op(1, lockstep_log::Fault::NoSpace),
+            }
+            jobs.send(write(2, false)).unwrap();
+            match told.recv_timeout(LONG) {
+                Ok(LogDone::Failed(text)) => assert!(sync || text.contains("the disk is full"), "{text}"),
+                other => panic!("{other:?}"),
+            }
+            // The disk does it again; what it dropped it does not say.
+            disk.clear_faults();
+            jobs.send(write(3, false)).unwrap();
+            jobs.send(LogJob::Stop).unwrap();
+            thread.join().unwrap();
+            assert!(told.recv_timeout(LONG).is_err(), "no word after it");
+        }
+    }
+
+    #[test]
     fn the_log_keeps_its_size_and_the_young_up_to_its_greatest_size() {
         // Four segments of 100 bytes, made at 10, 20, 30 and 40.
         let segments: Vec<Segment> = (0..4).map(|n| (1 + n * 50, 10 + n * 10, 100)).collect();

@@ -11,6 +11,7 @@ mod chaos;
 mod daily;
 mod damage;
 mod ddl;
+mod disk;
 mod failover;
 mod fixture;
 mod flush;
