@@ -96,10 +96,8 @@ fn a_member_whose_disk_is_full_stops_and_comes_back_when_there_is_room() -> Test
     let (stop, done, gap) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let outcome = std::thread::scope(|scope| -> Test {
         let (stop, done, gap, sockets) = (&stop, &done, &gap, &sockets);
-        for seed in 0..3 {
-            scope.spawn(move || {
-                done.fetch_add(bank_until(&sockets[seed], stop, seed as u64), Ordering::Relaxed)
-            });
+        for (seed, socket) in sockets.iter().enumerate() {
+            scope.spawn(move || done.fetch_add(bank_until(socket, stop, seed as u64), Ordering::Relaxed));
         }
         scope.spawn(move || gap.store(longest_gap(&sockets[1], stop, "gap"), Ordering::Relaxed));
         let end = || -> Test {
