@@ -500,8 +500,7 @@ fn a_flood_of_refused_connections_keeps_no_member_out() {
         }
     }
     b.reactor.keep(&numeric(at));
-    let begun = Instant::now();
     let (ca, cb) = make_ready(&mut a, &mut b);
-    assert!(begun.elapsed() < Duration::from_millis(800), "{:?}", begun.elapsed());
+    assert_eq!(b.take(dial_failed).map(|(_, why)| why.to_string()), None, "it is let in at once");
     still_talk(&mut a, ca, &mut b, cb);
 }
