@@ -57,7 +57,7 @@ impl Cluster {
         let mut source = machine.id;
         source.0[8..12].copy_from_slice(&(life as u32).to_le_bytes());
         let mut builder = WriteSetBuilder::new();
-        let mut set = flags::TRX_START | flags::TRX_END | flags::NATIVE;
+        let (mut set, mut trx) = (flags::TRX_START | flags::TRX_END | flags::NATIVE, self.payloads);
         if kind == EntryKind::TotalOrder {
             set |= flags::ISOLATION;
             let table = [b't', self.rng.below(3) as u8];
@@ -79,6 +79,27 @@ impl Cluster {
             if self.rng.one_in(100) {
                 set |= flags::ROLLBACK;
             }
+            // Now and then a transaction goes in fragments.
+            let begins = self.rng.one_in(60);
+            let ends = self.rng.one_in(4);
+            if let Some(process) = &mut self.machines[slot].process {
+                match process.stream {
+                    Some(open) => {
+                        trx = open;
+                        set &= !flags::TRX_START;
+                        if ends {
+                            process.stream = None;
+                        } else {
+                            set &= !flags::TRX_END;
+                        }
+                    }
+                    None if begins => {
+                        process.stream = Some(trx);
+                        set &= !flags::TRX_END;
+                    }
+                    None => {}
+                }
+            }
             for _ in 0..self.rng.between(1, 3) {
                 let row = self.rng.below(self.profile.rows);
                 let kinds = [
@@ -99,7 +120,7 @@ impl Cluster {
             _ => seen,
         };
         let _ = builder.append_data(DataKind::Ordered, data);
-        let meta = Meta { flags: set, last_seen, source, epoch: 0, conn: 1, trx: self.payloads };
+        let meta = Meta { flags: set, last_seen, source, epoch: 0, conn: 1, trx };
         builder.finish(&meta)
     }
 

@@ -44,8 +44,12 @@ pub fn is_alone(kind: EntryKind, set: &WriteSet) -> bool {
     kind == EntryKind::TotalOrder || set.meta.has(flags::ISOLATION | flags::ROLLBACK | flags::PA_UNSAFE)
 }
 
-/// Whether a later one must wait for an earlier one, as the table of `certify` has it.
+/// Whether a later one must wait for an earlier one: as the table of `certify` has it, or as fragments of one
+/// transaction do.
 pub fn meet(earlier: &WriteSet, later: &WriteSet) -> bool {
+    if (earlier.meta.source, earlier.meta.trx) == (later.meta.source, later.meta.trx) {
+        return true;
+    }
     earlier
         .keys()
         .any(|a| later.keys().any(|b| a.hash == b.hash && meeting(a.kind, b.kind) != Meeting::Nothing))

@@ -151,6 +151,8 @@ pub(crate) struct Process {
     pub(crate) pre_votes: (Term, u32),
     /// When, by its own clock, it became a leader.
     pub(crate) leads_since: Micros,
+    /// A transaction of a client here that goes in fragments.
+    pub(crate) stream: Option<u64>,
     /// A Base was taken and the database is older: a state transfer is under way.
     pub(crate) transfer_asked: bool,
 }

@@ -163,6 +163,7 @@ impl Cluster {
             membership_index,
             marks,
             run: None,
+            stream: None,
             heard: [local; MACHINES],
             pre_votes: (0, 0),
             leads_since: Micros::MAX,
