@@ -18,7 +18,7 @@ use crate::server::Server;
 
 /// How long a server that has ended stays down.
 const RESTART: Duration = Duration::from_secs(2);
-/// How long the cluster has to become whole by itself before a human is called.
+/// How long a member that was restarted in order has until the next one's turn comes.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// After so many steps he gives up.
 const STEPS: usize = 6;
@@ -107,9 +107,10 @@ impl Drop for Disk {
 }
 
 pub(super) struct Crew {
+    /// Declared first: it is taken away before the cluster's folder, in which it is mounted, is deleted.
+    disk: Option<Disk>,
     cluster: Cluster,
     network: Option<Network>,
-    disk: Option<Disk>,
     galera: bool,
     /// When each that is down may be started.
     due: Vec<Option<Instant>>,
@@ -144,7 +145,7 @@ impl Crew {
         let galera = name.contains("galera");
         let due = vec![None; spec.members];
         cluster.bootstrap()?;
-        Ok(Crew { cluster, network, disk, galera, due, starts: 0 })
+        Ok(Crew { disk, cluster, network, galera, due, starts: 0 })
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
@@ -269,7 +270,7 @@ impl Crew {
 
     /// Waits until all are synced members of one component; does what a human does where that does not come about. What
     /// he did.
-    pub(super) fn until_whole(&mut self, say: &dyn Fn(&str)) -> Result<Vec<String>> {
+    pub(super) fn until_whole(&mut self, patience: Duration, say: &dyn Fn(&str)) -> Result<Vec<String>> {
         let mut steps: Vec<String> = Vec::new();
         let mut began = Instant::now();
         loop {
@@ -279,7 +280,7 @@ impl Crew {
             if states.iter().all(|s| s.is_some_and(|s| s.ready && s.size == count)) {
                 return Ok(steps);
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > patience {
                 if steps.len() >= STEPS {
                     return Err(LabError::Value(format!(
                         "the cluster does not come back, after {}:\n{}",

@@ -34,6 +34,8 @@ pub struct ChaosSpec {
     pub hold: Duration,
     /// How long everything is left alone between two faults.
     pub calm: Duration,
+    /// How long the cluster has to become whole by itself before a human is called.
+    pub patience: Duration,
     /// `innodb_snapshot_isolation` of the clients' sessions.
     pub snapshot_isolation: bool,
     /// `innodb_flush_log_at_trx_commit` of the servers.
@@ -52,6 +54,7 @@ impl ChaosSpec {
             faults: ALL_FAULTS.to_vec(),
             hold: Duration::from_secs(5),
             calm: Duration::from_secs(3),
+            patience: Duration::from_secs(60),
             snapshot_isolation: true,
             flush: 1,
             inserters: 6,
@@ -91,7 +94,7 @@ pub fn run(spec: &ChaosSpec, say: &dyn Fn(&str)) -> Result<Report> {
             let fault = deck.swap_remove(dice.roll(deck.len() as u64) as usize);
             let from = load.now();
             let target = crew.inject(fault, &mut dice, spec.hold)?;
-            let mut steps = crew.until_whole(say)?;
+            let mut steps = crew.until_whole(spec.patience, say)?;
             report.window(Some(fault), from, load.now());
             let took = (load.now() - from) as f64 / 1e6;
             say(&format!("{fault} ({target}): whole again after {took:.1} s"));

@@ -14,6 +14,8 @@ fn chaos(faults: &[Fault], seconds: u64, snapshot_isolation: bool) -> Result<Rep
         faults: faults.to_vec(),
         hold: Duration::from_secs(3),
         calm: Duration::from_secs(1),
+        // A full disk needs a human, for whom a test need not wait.
+        patience: Duration::from_secs(if faults == [Fault::DiskFull] { 15 } else { 60 }),
         snapshot_isolation,
         ..ChaosSpec::new(provider())
     };
@@ -33,5 +35,20 @@ fn clients_find_what_they_were_told_after_kills_and_cuts() -> Test {
         "too few to mean anything:\n{}",
         report.text()
     );
+    Ok(())
+}
+
+#[test]
+fn a_full_disk_takes_one_member_away_and_leaves_no_trace() -> Test {
+    let report = chaos(&[Fault::DiskFull], 3, true)?;
+    assert!(report.is_clean(), "{}", report.text());
+    let own = format!("lockstep-{}-", std::process::id());
+    let left: Vec<_> = std::fs::read_dir("/var/tmp")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&own))
+        .collect();
+    assert!(left.is_empty(), "{left:?} is left of the servers' files");
     Ok(())
 }
