@@ -80,6 +80,8 @@ pub struct NodeConfig {
     pub logger: Logger,
     /// Numbers of the front end that are served with the node's (called on `ls-node`: only reads atomics).
     pub front_end_stats: Option<FrontEndStats>,
+    /// How the front end's commits are made to stand still; `None`: it has none, and is not asked.
+    pub hold: Option<Arc<dyn Hold>>,
     /// Whom the front end lets in; `None`: everybody who knows the cluster's name.
     pub allowed: Option<AllowCheck>,
     /// Who wants to know how far it is from being Synced: told at the begin, once a second, and at the end.
@@ -123,6 +125,16 @@ pub struct TlsOptions {
     pub files: TlsFiles,
     /// `socket.dynamic`: also take connections that are not encrypted, and dial so where TLS is not understood.
     pub dynamic: bool,
+}
+
+/// Lets a front end's commits stand still for a moment. Called on `ls-node`; must not block.
+pub trait Hold: Send + Sync {
+    /// From now on no seqno begins to commit that has not begun. The last one that has.
+    fn close(&self) -> Seqno;
+    /// All up to this one may begin.
+    fn until(&self, seqno: Seqno);
+    /// All may. Whether nothing had gone on by itself meanwhile.
+    fn open(&self) -> bool;
 }
 
 /// Timing and sizes, from the options.

@@ -28,7 +28,7 @@ pub use lockstep_log as log;
 pub use lockstep_net as net;
 pub use metrics::{Metric, MetricKind};
 pub use node::{CausalError, DEFAULT_PORT, MAX_WRITESET, Node};
-pub use operator::{Answer, Command};
+pub use operator::{Answer, Command, Held, HeldMember};
 pub use status::{
     ClusterStatus, DISCONNECTED, LogStatus, MemberStatus, OwnStatus, SILENT, Status, state_comment,
 };

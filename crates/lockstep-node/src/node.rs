@@ -325,6 +325,7 @@ impl Node {
         };
         let finished = Arc::new(AtomicI64::new(SEQNO_UNDEFINED));
         let mut engine = Engine::new(order, me, tuning, finished.clone(), 0);
+        engine.hold = config.hold.clone();
         for entry in &marks {
             engine.feed.remember(entry);
             engine.votes.remember(entry);

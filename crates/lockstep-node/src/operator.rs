@@ -20,6 +20,13 @@ pub enum Command {
         #[serde(default)]
         force: bool,
     },
+    /// All members with a database stand at one seqno, for 2.5 s at most: nothing commits meanwhile.
+    Hold,
+    /// They go on.
+    Release {
+        /// What the answer to [`Command::Hold`] said.
+        hold: u64,
+    },
 }
 
 /// What has become of a [`Command`].
@@ -31,6 +38,33 @@ pub struct Answer {
     pub text: String,
     /// How long it took, in seconds.
     pub seconds: f64,
+    /// To [`Command::Hold`]: where they stand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
+}
+
+/// Where all members stand.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Held {
+    /// For [`Command::Release`].
+    pub id: u64,
+    /// The history.
+    pub history: String,
+    /// The seqno: everything up to it is committed in each database, and nothing above it.
+    pub seqno: i64,
+    /// Who stands.
+    pub members: Vec<HeldMember>,
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HeldMember {
+    /// `wsrep_node_name`.
+    pub name: String,
+    /// Its id in the log.
+    pub id: String,
+    /// Where clients reach it.
+    pub incoming: String,
 }
 
 impl Command {
@@ -40,7 +74,7 @@ impl Command {
     /// What is wrong with it, in one line.
     pub fn parse(body: &[u8]) -> Result<Command, String> {
         serde_json::from_slice(body).map_err(|e| {
-            format!("this is no command that this version knows ({e}); there are switchover and remove")
+            format!("this is no command that this version knows ({e}); there are switchover, remove, hold and release")
         })
     }
 }

@@ -403,7 +403,9 @@ impl Runtime {
                 self.commands.insert(self.commands_given, request.conn);
                 self.engine.command(self.commands_given, command);
             }
-            Err(text) => self.answer_command(request.conn, 400, &Outcome { ok: false, text, seconds: 0.0 }),
+            Err(text) => {
+                self.answer_command(request.conn, 400, &Outcome { ok: false, text, seconds: 0.0, held: None })
+            }
         }
     }
 

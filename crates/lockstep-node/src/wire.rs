@@ -171,6 +171,18 @@ pub(crate) enum OperatorMessage {
     Answer { id: u64, ok: bool, again: bool, text: String },
     /// From the leader: you are no member any more; leave, and do not come back in this life.
     Leave { text: String },
+    /// Begin no further commit.
+    Hold { id: u64 },
+    /// The last that has begun; −1: it cannot be now.
+    Held { id: u64, seqno: Seqno },
+    /// Go on up to here, and stand.
+    HoldAt { id: u64, seqno: Seqno },
+    /// The server has finished that.
+    Standing { id: u64 },
+    /// Go on.
+    Release { id: u64 },
+    /// It had stood until then.
+    Released { id: u64, held: bool },
 }
 
 impl OperatorMessage {
@@ -193,6 +205,33 @@ impl OperatorMessage {
                 w.u8(3);
                 w.str(text);
             }
+            OperatorMessage::Hold { id } => {
+                w.u8(4);
+                w.u64(*id);
+            }
+            OperatorMessage::Held { id, seqno } => {
+                w.u8(5);
+                w.u64(*id);
+                w.i64(*seqno);
+            }
+            OperatorMessage::HoldAt { id, seqno } => {
+                w.u8(6);
+                w.u64(*id);
+                w.i64(*seqno);
+            }
+            OperatorMessage::Standing { id } => {
+                w.u8(7);
+                w.u64(*id);
+            }
+            OperatorMessage::Release { id } => {
+                w.u8(8);
+                w.u64(*id);
+            }
+            OperatorMessage::Released { id, held } => {
+                w.u8(9);
+                w.u64(*id);
+                w.bool(*held);
+            }
         }
         w.into_bytes()
     }
@@ -203,6 +242,12 @@ impl OperatorMessage {
             1 => OperatorMessage::Ask { id: r.u64()?, command: r.bytes()? },
             2 => OperatorMessage::Answer { id: r.u64()?, ok: r.bool()?, again: r.bool()?, text: r.str()? },
             3 => OperatorMessage::Leave { text: r.str()? },
+            4 => OperatorMessage::Hold { id: r.u64()? },
+            5 => OperatorMessage::Held { id: r.u64()?, seqno: r.i64()? },
+            6 => OperatorMessage::HoldAt { id: r.u64()?, seqno: r.i64()? },
+            7 => OperatorMessage::Standing { id: r.u64()? },
+            8 => OperatorMessage::Release { id: r.u64()? },
+            9 => OperatorMessage::Released { id: r.u64()?, held: r.bool()? },
             _ => return Err(DecodeError::Invalid("kind of an operator's message")),
         };
         r.end()?;
@@ -362,6 +407,12 @@ mod tests {
             OperatorMessage::Ask { id: 7, command: Bytes::from_static(b"{}") },
             OperatorMessage::Answer { id: 7, ok: true, again: false, text: "done".into() },
             OperatorMessage::Leave { text: "removed".into() },
+            OperatorMessage::Hold { id: 1 },
+            OperatorMessage::Held { id: 1, seqno: -1 },
+            OperatorMessage::HoldAt { id: 1, seqno: 5 },
+            OperatorMessage::Standing { id: 1 },
+            OperatorMessage::Release { id: 1 },
+            OperatorMessage::Released { id: 1, held: true },
         ];
         for message in messages {
             let bytes = message.to_bytes();

@@ -15,6 +15,7 @@ mod files;
 #[cfg(test)]
 mod fuzz;
 mod guard;
+mod hold;
 mod local;
 mod log;
 mod marks;

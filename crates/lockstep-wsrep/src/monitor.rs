@@ -505,6 +505,11 @@ impl Gate {
         self.ended.above.load(Ordering::SeqCst)
     }
 
+    /// All up to this one may pass.
+    pub(crate) fn until(&self, seqno: i64) {
+        self.set_limit(seqno);
+    }
+
     /// Opens it.
     pub(crate) fn open(&self) {
         self.set_limit(OPEN);

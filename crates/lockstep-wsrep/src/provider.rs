@@ -104,6 +104,7 @@ pub(crate) struct Provider {
     pub(crate) order: CommitOrder,
     pub(crate) finished: Finished,
     pub(crate) gate: Gate,
+    pub(crate) hold: crate::hold::Holding,
     /// The history that seqnos are of; nil before the first view.
     pub(crate) history: AtomicUuid,
     /// Who this member is to the server.
@@ -178,6 +179,7 @@ impl Provider {
         self.order.reset(seqno);
         self.finished.reset(seqno);
         self.gate.reset(seqno);
+        self.hold.gate.reset(seqno);
         self.taken.store(seqno, Ordering::SeqCst);
     }
 

@@ -44,14 +44,15 @@ impl Provider {
 
     /// Until it is the turn of `seqno` in commit order.
     pub(crate) fn wait_turn(&self, seqno: Seqno, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
-        match self.order.enter(seqno, interrupt, Some(SUSPICIOUS)) {
+        let turn = match self.order.enter(seqno, interrupt, Some(SUSPICIOUS)) {
             Err(Stop::TimedOut) => {
                 let next = self.order.left() + 1;
                 self.explain(&format!("seqno {seqno} waits for its turn in commit order"), Some(next));
                 self.order.enter(seqno, interrupt, None)
             }
             other => other,
-        }
+        };
+        turn.and_then(|()| self.hold.pass(seqno, interrupt))
     }
 
     /// Until a submission has its place in the log.

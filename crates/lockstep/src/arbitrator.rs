@@ -327,6 +327,7 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
         wants_vote: plan.options.bool("member.vote"),
         may_begin_anew: true,
         arbitrator: true,
+        hold: None,
         tuning: plan.options.tuning(),
         tls: plan.options.tls(),
         status_address: plan.options.status_address(),

@@ -29,7 +29,7 @@ pub(crate) fn run(source: &Source, command: &Command, json: bool) -> Result<Exit
 }
 
 /// Gives a command to one member.
-fn give(socket: &Path, command: &Command) -> Result<Answer, String> {
+pub(crate) fn give(socket: &Path, command: &Command) -> Result<Answer, String> {
     let body = serde_json::to_vec(command).map_err(|e| format!("cannot write JSON: {e}"))?;
     let (code, text) = fetch::post(socket, "/command", &body, PATIENCE)
         .map_err(|objection| format!("{}: {objection}", socket.display()))?;
@@ -39,7 +39,7 @@ fn give(socket: &Path, command: &Command) -> Result<Answer, String> {
 }
 
 /// The socket of a member that knows the cluster: one in a primary component, the leader if it is here.
-fn choose(source: &Source) -> Result<PathBuf, String> {
+pub(crate) fn choose(source: &Source) -> Result<PathBuf, String> {
     let (mut targets, _) = source.targets();
     targets.extend(source.fallback());
     let sockets: Vec<PathBuf> = targets

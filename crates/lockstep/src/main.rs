@@ -14,6 +14,7 @@ mod status;
 mod survey;
 mod up;
 mod verdicts;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,6 +45,9 @@ enum Command {
     /// Be a voter without a database: it keeps the log, so that two servers and it survive the loss of any one. Takes
     /// garbd's command line, too.
     Arbitrator(arbitrator::ArbitratorArgs),
+    /// Compare the rows of all members at one seqno, without stopping writes. Exit code 0: all are equal; 1: they differ;
+    /// 3: they could not be compared.
+    Verify(verify::VerifyArgs),
     /// Print the log.
     Log(log::LogArgs),
     /// Measure how fast it is on this machine.
@@ -172,6 +176,7 @@ fn main() -> ExitCode {
             let command = lockstep_node::Command::Remove { name: args.name, force: args.force };
             command::run(&args.at.source(), &command, args.at.json)
         }
+        Command::Verify(args) => verify::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Log(args) => log::run(&args).map(|()| ExitCode::SUCCESS),

@@ -24,5 +24,6 @@ mod special;
 mod stress;
 mod tls;
 mod tools;
+mod verify;
 mod versions;
 mod votes;

@@ -2,7 +2,7 @@
 //! that can be made to hang. A member that is cut off is not restarted; it is as if its cables were pulled.
 
 use super::{Admission, Effect, Engine, Micros, ReadFor};
-use crate::api::{ConnectArgs, Delivery, Tuning};
+use crate::api::{ConnectArgs, Delivery, Hold, Tuning};
 use crate::operator::{Answer, Command};
 use crate::submit::Submission;
 use crate::wire::Hello;
@@ -20,9 +20,32 @@ const HOP: Micros = 1_000;
 /// How far the clock goes in a step.
 const STEP: Micros = 500;
 
+/// Commits up to here, and whether any was kept back since.
+pub(super) struct Commits {
+    limit: AtomicI64,
+    finished: Arc<AtomicI64>,
+}
+
+impl Hold for Commits {
+    fn close(&self) -> Seqno {
+        let at = self.finished.load(Ordering::Acquire);
+        self.until(at);
+        at
+    }
+
+    fn until(&self, seqno: Seqno) {
+        self.limit.store(seqno, Ordering::Release);
+    }
+
+    fn open(&self) -> bool {
+        self.limit.swap(Seqno::MAX, Ordering::AcqRel) != Seqno::MAX
+    }
+}
+
 pub(super) struct Node {
     pub(super) engine: Engine,
-    finished: Arc<AtomicI64>,
+    pub(super) finished: Arc<AtomicI64>,
+    commits: Arc<Commits>,
     /// Frames on their way to it: when, from whom, kind, payload.
     inbox: VecDeque<(Micros, usize, u8, Bytes)>,
     /// Its disk takes nothing.
@@ -106,6 +129,10 @@ impl Lab {
         let finished = Arc::new(AtomicI64::new(-1));
         let order = Order::new(config, None, self.now);
         let mut engine = Engine::new(order, me, tuning.clone(), finished.clone(), self.now);
+        let commits = Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: finished.clone() });
+        if !engine.me.arbitrator {
+            engine.hold = Some(commits.clone());
+        }
         engine.at(self.now, 1_000_000_000_000_000 + self.now);
         let args = ConnectArgs {
             cluster: "test".into(),
@@ -120,6 +147,7 @@ impl Lab {
         self.nodes.push(Node {
             engine,
             finished,
+            commits,
             inbox: VecDeque::new(),
             disk_hangs: false,
             written: Vec::new(),
@@ -267,9 +295,14 @@ impl Lab {
             node.engine.written(ticket);
         }
         if !node.database_hangs {
-            for seqno in node.to_finish.drain(..) {
-                node.finished.fetch_max(seqno, Ordering::AcqRel);
-            }
+            let limit = node.commits.limit.load(Ordering::Acquire);
+            node.to_finish.retain(|seqno| {
+                let held = *seqno > limit;
+                if !held {
+                    node.finished.fetch_max(*seqno, Ordering::AcqRel);
+                }
+                held
+            });
         }
         node.engine.round(true);
         let (mut effects, mut deliveries) = (Vec::new(), Vec::new());

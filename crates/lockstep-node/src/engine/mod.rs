@@ -12,6 +12,7 @@ mod duties;
 mod feed;
 #[cfg(test)]
 mod harness;
+mod hold;
 mod lag;
 mod operator;
 mod peers;
@@ -56,6 +57,8 @@ const HEALTH_PERIOD: Micros = 200_000;
 const DUTY_PERIOD: Micros = 25_000;
 /// How often what an operator waits for is looked at.
 const COMMAND_PERIOD: Micros = 5_000;
+/// And while members stand still.
+const HOLD_PERIOD: Micros = 500;
 /// How often it is said that entries had to go early.
 const SAY_EARLY_EVERY: Micros = 600_000_000;
 
@@ -172,6 +175,9 @@ pub(crate) struct Engine {
     late: sync::LateSyncs,
     operator: operator::Operator,
     watch: watch::Watch,
+    holds: hold::Holds,
+    /// The front end's commits.
+    pub(crate) hold: Option<Arc<dyn crate::api::Hold>>,
 }
 
 /// Should the engine go down in the middle of a round: whoever has an answer gets to see it.
@@ -241,6 +247,8 @@ impl Engine {
             late: sync::LateSyncs::default(),
             operator: operator::Operator::default(),
             watch: watch::Watch::default(),
+            holds: hold::Holds::default(),
+            hold: None,
         }
     }
 
@@ -304,6 +312,9 @@ impl Engine {
         }
         if self.is_commanded() {
             at = at.min(self.now + COMMAND_PERIOD);
+        }
+        if self.is_holding() {
+            at = at.min(self.now + HOLD_PERIOD);
         }
         at
     }
@@ -432,6 +443,7 @@ impl Engine {
             self.lead();
         }
         self.operator_step();
+        self.hold_step();
         // What comes out may put something in again (a leader that is its own majority commits at once).
         for _ in 0..4 {
             if !self.drain_order() {

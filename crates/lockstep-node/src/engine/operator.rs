@@ -91,8 +91,13 @@ impl Engine {
             None
         };
         if let Some(text) = refusal {
-            let answer = Answer { ok: false, text: text.into(), seconds: 0.0 };
+            let answer = Answer { ok: false, text: text.into(), seconds: 0.0, held: None };
             return self.effects.push(Effect::Answer { token, answer });
+        }
+        match command {
+            Command::Hold => return self.gather(token),
+            Command::Release { hold } => return self.release(token, hold),
+            Command::Switchover { .. } | Command::Remove { .. } => {}
         }
         self.operator.given.push(Given { token, command, began: self.now, asked: None });
     }
@@ -134,16 +139,17 @@ impl Engine {
                     self.give_up(&text);
                 }
             }
+            about_a_hold => self.hold_message(from, about_a_hold),
         }
     }
 
     fn given_done(&mut self, at: usize, ok: bool, text: String) {
         let Given { token, began, .. } = self.operator.given.remove(at);
         let seconds = self.now.saturating_sub(began) as f64 / 1e6;
-        self.effects.push(Effect::Answer { token, answer: Answer { ok, text, seconds } });
+        self.effects.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
     }
 
-    fn tell_operator(&mut self, to: MemberId, message: OperatorMessage) {
+    pub(super) fn tell_operator(&mut self, to: MemberId, message: OperatorMessage) {
         if to == self.me.id {
             self.operator_message(to, message);
         } else {
@@ -217,6 +223,9 @@ impl Engine {
         let work = match command {
             Command::Switchover { to } => self.plan_switchover(&to),
             Command::Remove { name, force } => self.plan_removal(&name, force),
+            Command::Hold | Command::Release { .. } => {
+                Err(Step::Failed("this is done by the member that is asked".into()))
+            }
         };
         match work {
             Ok(work) => self.operator.tasks.push(Task { asker: Some(asker), began: self.now, work }),

@@ -61,6 +61,7 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
         wants_vote: true,
         may_begin_anew: true,
         arbitrator: false,
+        hold: None,
         tuning: Tuning {
             heartbeat: Duration::from_millis(40),
             election_timeout: Duration::from_millis(300),

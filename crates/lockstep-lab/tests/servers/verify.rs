@@ -1,0 +1,154 @@
+//! `lockstep verify`: members are compared while they are written to, and what was smuggled into one is found.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lockstep_lab::{Cluster, LabError};
+
+use crate::failover::insert_until;
+use crate::fixture::{Kind, Test, built, kind, session, shared};
+
+/// Runs `lockstep verify` by way of one member, which tells it of the others; logs in by their sockets.
+fn verify(cluster: &Cluster, json: bool) -> Result<Output, LabError> {
+    let program = built("lockstep");
+    let mut command = Command::new(&program);
+    command.args(["verify", "--user", "root", "--databases", "test,odd db"]).arg("--socket");
+    command.arg(cluster.servers[1].datadir().join("lockstep.sock"));
+    for server in &cluster.servers {
+        let socket = server.config.socket();
+        command.arg("--server").arg(format!("{}={}", server.name(), Path::new(&socket).display()));
+    }
+    if json {
+        command.arg("--json");
+    }
+    command.output().map_err(|source| LabError::Io { what: format!("run {}", program.display()), source })
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn members_are_compared_at_one_seqno_under_load_and_a_planted_difference_is_named() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let mut cluster = shared()?;
+    let mut a = session(&cluster, 0)?;
+    a.run(&[
+        "CREATE TABLE gap (id BIGINT PRIMARY KEY)",
+        "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20) CHARACTER SET latin1, b BLOB, d DOUBLE, ts TIMESTAMP)",
+        "CREATE TABLE keyless (a INT, b TEXT)",
+        "CREATE TABLE pair (k VARCHAR(9), n INT, v DECIMAL(9,2), PRIMARY KEY (k, n))",
+        "DROP DATABASE IF EXISTS `odd db`",
+        "CREATE DATABASE `odd db`",
+        "CREATE TABLE `odd db`.`a``b-c` (`x y` INT PRIMARY KEY)",
+        "INSERT INTO `odd db`.`a``b-c` VALUES (1), (2)",
+        "INSERT INTO keyless VALUES (1, 'x'), (1, 'x'), (2, NULL)",
+        "INSERT INTO pair VALUES ('a', 1, 1.5), ('b', 2, 2.5)",
+        "INSERT INTO t SELECT seq, CONCAT('v', seq, CHAR(9), 0xe9), REPEAT(CHAR(seq % 256), 50), seq / 7, NOW() FROM seq_1_to_5000",
+    ])?;
+    // Written to all the while: equal snapshots only show what is equal.
+    let (stop, ids, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
+    let mut runs = Vec::new();
+    std::thread::scope(|scope| -> Test {
+        let workers: Vec<_> = sockets
+            .iter()
+            .map(|socket| {
+                let (stop, ids, acknowledged) = (&stop, &ids, &acknowledged);
+                scope.spawn(move || insert_until(socket, stop, ids, acknowledged))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(500));
+        let outcome = (0..3).try_for_each(|_| verify(&cluster, false).map(|output| runs.push(output)));
+        stop.store(true, Ordering::Relaxed);
+        let gaps: Vec<Duration> = workers.into_iter().map(|w| w.join().expect("a worker panicked")).collect();
+        eprintln!("longest gaps of writes while three times verified: {gaps:?}");
+        outcome
+    })?;
+    for output in &runs {
+        eprintln!("{}", text(output).trim());
+        assert!(output.status.success(), "{}", text(output));
+        assert!(text(output).contains("equal: 5 tables, "), "{}", text(output));
+    }
+    assert!(acknowledged.load(Ordering::Relaxed) > 100);
+
+    // What nobody replicates: a changed row, one too many, one too few, and one in a table without a key.
+    cluster.servers[2].client()?.run(&[
+        "SET SESSION wsrep_on = OFF",
+        "UPDATE test.t SET v = 'other' WHERE id = 1234",
+        "DELETE FROM test.t WHERE id = 4000",
+        "INSERT INTO test.pair VALUES ('c', 3, 0)",
+        "UPDATE test.keyless SET b = 'y' LIMIT 1",
+    ])?;
+    let output = verify(&cluster, false)?;
+    let said = text(&output);
+    eprintln!("{}", said.trim());
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for line in [
+        "DIFFERENT: 5 tables, ",
+        "test.t differs in 2 rows, id 1234 to 4000: n3",
+        "1234: differs on n3",
+        "4000: missing on n3",
+        "test.pair differs in 1 row, k,n c,3 to c,3: n3",
+        "c,3: differs on n3; missing on n1, n2",
+        "test.keyless differs in ",
+    ] {
+        assert!(said.contains(line), "no `{line}` in\n{said}");
+    }
+    assert!(!said.contains("test.gap") && !said.contains("odd db"), "{said}");
+    let output = verify(&cluster, true)?;
+    let json = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{json}");
+    assert!(json.contains("\"equal\":false") && json.contains("\"table\":\"test.t\""), "{json}");
+
+    // A table that only one has, and one that is defined otherwise.
+    cluster.servers[2].client()?.run(&[
+        "SET SESSION wsrep_on = OFF",
+        "CREATE TABLE test.extra (id INT PRIMARY KEY)",
+        "ALTER TABLE test.pair ADD COLUMN more INT",
+    ])?;
+    let said = text(&verify(&cluster, false)?);
+    assert!(said.contains("test.extra is not on all members: n3"), "{said}");
+    assert!(said.contains("test.pair is not defined alike: n3"), "{said}");
+
+    // Mended by a copy, as the documents say.
+    cluster.servers[2].stop()?;
+    let state = cluster.servers[2].datadir().join("grastate.dat");
+    std::fs::remove_file(&state)
+        .map_err(|source| LabError::Io { what: format!("remove {}", state.display()), source })?;
+    cluster.servers[2].start(&[])?;
+    cluster.wait_size(3)?;
+    let output = verify(&cluster, false)?;
+    assert!(output.status.success(), "{}", text(&output));
+    a.query("DROP DATABASE `odd db`")?;
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_compared_is_said_with_another_exit_code() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let cluster = shared()?;
+    let output = Command::new(built("lockstep"))
+        .args(["verify", "--user", "root", "--server", "n1=/nowhere.sock", "--socket"])
+        .arg(cluster.servers[0].datadir().join("lockstep.sock"))
+        .output()
+        .map_err(|source| LabError::Io { what: "run lockstep".into(), source })?;
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+    assert!(text(&output).contains("/nowhere.sock"), "{}", text(&output));
+    // Two in one place would be compared with each other.
+    let wrong = cluster.servers[1].config.socket();
+    let output = Command::new(built("lockstep"))
+        .args(["verify", "--user", "root", "--server", &format!("n1={}", wrong.display()), "--socket"])
+        .arg(cluster.servers[0].datadir().join("lockstep.sock"))
+        .output()
+        .map_err(|source| LabError::Io { what: "run lockstep".into(), source })?;
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+    assert!(text(&output).contains("is n2, not n1"), "{}", text(&output));
+    Ok(())
+}

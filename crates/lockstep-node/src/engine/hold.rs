@@ -1,0 +1,327 @@
+//! All members stand at one seqno for a moment, so that somebody can take equal snapshots of their databases:
+//! `lockstep verify`.
+//!
+//! The member that is asked lets all others, and itself, begin no further commit. Each says what has begun; the highest of
+//! these is the seqno, for somebody is there already, so that the log has it and all get there. Each is let on up to
+//! it, says when its server has finished it, and stands until it is released, or until its patience is over: then it
+//! goes on by itself, and says so when it is released, so that nobody takes the snapshots for equal.
+//!
+//! Nothing but the beginning of commits waits, for some milliseconds: what is executed, ordered and applied goes on.
+
+use super::{Engine, Level, Micros};
+use crate::operator::{Answer, Held as HeldAnswer, HeldMember};
+use crate::wire::OperatorMessage;
+use lockstep_core::{MemberId, SEQNO_UNDEFINED, Seqno};
+use std::collections::BTreeMap;
+
+/// A member stands for no longer than this.
+const STAND: Micros = 2_500_000;
+/// All stand within this, or the attempt is given up.
+const GATHER: Micros = 1_500_000;
+/// A member that is behind by more is not waited for.
+const BEHIND: Seqno = 1000;
+
+/// This member stands.
+#[derive(Debug)]
+struct Stand {
+    by: MemberId,
+    id: u64,
+    until: Option<Seqno>,
+    deadline: Micros,
+    told: bool,
+}
+
+/// This member makes all stand.
+#[derive(Debug)]
+struct Gathering {
+    token: u64,
+    id: u64,
+    began: Micros,
+    /// What each has begun to commit, once it has said so, and whether it stands at `seqno`.
+    members: BTreeMap<MemberId, (Option<Seqno>, bool)>,
+    seqno: Option<Seqno>,
+    /// Who has asked for the end, and which of the members have answered: still held?
+    release: Option<u64>,
+    released: BTreeMap<MemberId, bool>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Holds {
+    stand: Option<Stand>,
+    gathering: Option<Gathering>,
+    ids: u64,
+}
+
+impl Engine {
+    pub(super) fn is_holding(&self) -> bool {
+        self.holds.stand.is_some() || self.holds.gathering.is_some()
+    }
+
+    fn answer_hold(&mut self, token: u64, ok: bool, text: &str, began: Micros, held: Option<HeldAnswer>) {
+        let seconds = self.now.saturating_sub(began) as f64 / 1e6;
+        let answer = Answer { ok, text: text.into(), seconds, held };
+        self.effects.push(super::Effect::Answer { token, answer });
+    }
+
+    /// The command `hold`.
+    pub(super) fn gather(&mut self, token: u64) {
+        if self.holds.gathering.is_some() || self.holds.stand.is_some() {
+            return self.answer_hold(
+                token,
+                false,
+                "another `lockstep verify` is at work: try again soon",
+                self.now,
+                None,
+            );
+        }
+        if !self.phase.is_primary() {
+            return self.answer_hold(
+                token,
+                false,
+                "this member is not in a primary component",
+                self.now,
+                None,
+            );
+        }
+        let view = self.order.tail_state().view.clone();
+        let membership = self.order.membership();
+        let committed = self.order.committed_state().seqno;
+        let mut members = BTreeMap::new();
+        for member in &view.members {
+            if membership.get(&member.id).is_some_and(|m| m.arbitrator) {
+                continue;
+            }
+            let finished = match member.id == self.me.id {
+                true => Some(self.finished()),
+                false => self
+                    .peers
+                    .get(&member.id)
+                    .and_then(|p| p.health)
+                    .filter(|h| h.has_state)
+                    .map(|h| h.finished),
+            };
+            match finished {
+                Some(finished) if finished + BEHIND >= committed => {
+                    members.insert(member.id, (None, false));
+                }
+                Some(finished) => {
+                    let text = format!(
+                        "{} is behind by {} transactions: verify when it has caught up",
+                        member.name,
+                        committed - finished
+                    );
+                    return self.answer_hold(token, false, &text, self.now, None);
+                }
+                None => {
+                    let text = format!("{} has not got the state yet: verify when it is Synced", member.name);
+                    return self.answer_hold(token, false, &text, self.now, None);
+                }
+            }
+        }
+        self.holds.ids += 1;
+        let id = self.me.incarnation ^ self.holds.ids;
+        let ids: Vec<MemberId> = members.keys().copied().collect();
+        self.holds.gathering = Some(Gathering {
+            token,
+            id,
+            began: self.now,
+            members,
+            seqno: None,
+            release: None,
+            released: BTreeMap::new(),
+        });
+        for to in ids {
+            self.tell_operator(to, OperatorMessage::Hold { id });
+        }
+    }
+
+    /// The command `release`.
+    pub(super) fn release(&mut self, token: u64, id: u64) {
+        match &mut self.holds.gathering {
+            Some(gathering) if gathering.id == id && gathering.release.is_none() => {
+                gathering.release = Some(token);
+                let members = gathering.members.keys().copied().collect();
+                self.let_go(id, members);
+            }
+            _ => self.answer_hold(
+                token,
+                false,
+                "the members stood for too long and have gone on",
+                self.now,
+                None,
+            ),
+        }
+    }
+
+    fn let_go(&mut self, id: u64, members: Vec<MemberId>) {
+        for to in members {
+            self.tell_operator(to, OperatorMessage::Release { id });
+        }
+    }
+
+    /// What members say to each other about it.
+    pub(super) fn hold_message(&mut self, from: MemberId, message: OperatorMessage) {
+        match message {
+            OperatorMessage::Hold { id } => {
+                let seqno = match (&self.hold, &self.holds.stand) {
+                    (Some(hold), None) if self.phase.is_primary() => {
+                        let deadline = self.now + STAND;
+                        self.holds.stand = Some(Stand { by: from, id, until: None, deadline, told: false });
+                        hold.close()
+                    }
+                    _ => SEQNO_UNDEFINED,
+                };
+                self.tell_operator(from, OperatorMessage::Held { id, seqno });
+            }
+            OperatorMessage::Held { id, seqno } => {
+                if let Some(gathering) = self.holds.gathering.as_mut().filter(|g| g.id == id)
+                    && let Some(member) = gathering.members.get_mut(&from)
+                {
+                    member.0 = Some(seqno);
+                }
+                self.gathering_step();
+            }
+            OperatorMessage::HoldAt { id, seqno } => {
+                if let (Some(hold), Some(stand)) = (&self.hold, self.holds.stand.as_mut())
+                    && (stand.by, stand.id) == (from, id)
+                {
+                    stand.until = Some(seqno);
+                    hold.until(seqno);
+                }
+            }
+            OperatorMessage::Standing { id } => {
+                if let Some(gathering) = self.holds.gathering.as_mut().filter(|g| g.id == id)
+                    && let Some(member) = gathering.members.get_mut(&from)
+                {
+                    member.1 = true;
+                }
+                self.gathering_step();
+            }
+            OperatorMessage::Release { id } => {
+                let mine = self.holds.stand.take_if(|stand| (stand.by, stand.id) == (from, id));
+                let held = match (&self.hold, mine) {
+                    (Some(hold), Some(_)) => hold.open(),
+                    _ => false,
+                };
+                self.tell_operator(from, OperatorMessage::Released { id, held });
+            }
+            OperatorMessage::Released { id, held } => {
+                if let Some(gathering) = self.holds.gathering.as_mut().filter(|g| g.id == id) {
+                    gathering.released.insert(from, held);
+                }
+                self.gathering_step();
+            }
+            _ => {}
+        }
+    }
+
+    /// All that can happen by itself.
+    pub(super) fn hold_step(&mut self) {
+        if let Some(stand) = &self.holds.stand {
+            let (by, id) = (stand.by, stand.id);
+            let here = by == self.me.id || self.peers.contains_key(&by);
+            if self.now >= stand.deadline || !here || !self.phase.is_primary() {
+                self.holds.stand = None;
+                if let Some(hold) = &self.hold {
+                    hold.open();
+                }
+                self.log(Level::Warn, "stood still for `lockstep verify` for too long: goes on".to_string());
+            } else if !stand.told && stand.until.is_some_and(|seqno| self.finished() >= seqno) {
+                if let Some(stand) = &mut self.holds.stand {
+                    stand.told = true;
+                }
+                self.tell_operator(by, OperatorMessage::Standing { id });
+            }
+        }
+        self.gathering_step();
+    }
+
+    fn gathering_step(&mut self) {
+        let Some(gathering) = &mut self.holds.gathering else { return };
+        let (token, id, began) = (gathering.token, gathering.id, gathering.began);
+        let late = self.now.saturating_sub(began) > GATHER;
+        if let Some(release) = gathering.release {
+            let all = gathering.released.len() == gathering.members.len();
+            if all || self.now.saturating_sub(began) > STAND + GATHER {
+                let held = all && gathering.released.values().all(|held| *held);
+                self.holds.gathering = None;
+                let text = match held {
+                    true => "all members stood until now",
+                    false => "not all members stood until now: what was read is not of one seqno; try again",
+                };
+                self.answer_hold(release, held, text, began, None);
+            }
+            return;
+        }
+        // Answered already: the members' own patience ends it.
+        if token == 0 {
+            if self.now.saturating_sub(began) > STAND + GATHER {
+                self.holds.gathering = None;
+            }
+            return;
+        }
+        if let Some((who, _)) = gathering.members.iter().find(|(_, m)| m.0.is_some_and(|seqno| seqno < 0)) {
+            let who = *who;
+            return self
+                .gathering_failed(format!("{} cannot stand still now: try again soon", self.name_of(&who)));
+        }
+        let begun: Option<Vec<Seqno>> = gathering.members.values().map(|m| m.0).collect();
+        if let (Some(begun), None) = (begun, gathering.seqno) {
+            let seqno = begun.into_iter().max().unwrap_or(SEQNO_UNDEFINED);
+            gathering.seqno = Some(seqno);
+            let members: Vec<MemberId> = gathering.members.keys().copied().collect();
+            for to in members {
+                self.tell_operator(to, OperatorMessage::HoldAt { id, seqno });
+            }
+            return;
+        }
+        if let Some(seqno) = gathering.seqno.filter(|_| gathering.members.values().all(|m| m.1)) {
+            gathering.token = 0;
+            let state = self.order.tail_state();
+            let view = state.view.clone();
+            let here =
+                |id: &MemberId| self.holds.gathering.as_ref().is_some_and(|g| g.members.contains_key(id));
+            let members = view
+                .members
+                .iter()
+                .filter(|m| here(&m.id))
+                .map(|m| HeldMember {
+                    name: m.name.clone(),
+                    id: m.id.to_string(),
+                    incoming: m.incoming.clone(),
+                })
+                .collect();
+            let held = HeldAnswer { id, history: state.history.to_string(), seqno, members };
+            return self.answer_hold(
+                token,
+                true,
+                &format!("all members stand at seqno {seqno}"),
+                began,
+                Some(held),
+            );
+        }
+        if late {
+            let waiting = |m: &(Option<Seqno>, bool)| m.0.is_none() || !m.1;
+            let names: Vec<MemberId> =
+                gathering.members.iter().filter(|(_, m)| waiting(m)).map(|(id, _)| *id).collect();
+            let names: Vec<String> = names.iter().map(|id| self.name_of(id)).collect();
+            self.gathering_failed(format!(
+                "{} did not come to a stand in time (a long statement, a lock, a slow member?): try again",
+                names.join(", ")
+            ));
+        }
+    }
+
+    fn gathering_failed(&mut self, text: String) {
+        // Taken first: this member's own answer comes back at once.
+        if let Some(Gathering { id, token, began, members, .. }) = self.holds.gathering.take() {
+            self.let_go(id, members.into_keys().collect());
+            self.answer_hold(token, false, &text, began, None);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "hold_tests.rs"]
+mod tests;

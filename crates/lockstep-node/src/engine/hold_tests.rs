@@ -1,0 +1,77 @@
+use super::super::harness::Lab;
+use crate::api::Tuning;
+use crate::operator::{Answer, Command};
+use std::sync::atomic::Ordering;
+
+/// Writes everywhere, all the time.
+fn write_for(lab: &mut Lab, ms: u64) {
+    for _ in 0..ms / 2 {
+        for at in 0..3 {
+            lab.write(at).abandon();
+        }
+        lab.run(2_000);
+    }
+}
+
+fn finished(lab: &Lab) -> Vec<i64> {
+    lab.nodes[..3].iter().map(|node| node.finished.load(Ordering::Acquire)).collect()
+}
+
+fn ask(lab: &mut Lab, at: usize, command: Command) -> Answer {
+    let token = lab.command(at, command);
+    lab.answer(token)
+}
+
+#[test]
+fn all_stand_at_one_seqno_until_they_are_released() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.add(&Tuning::default(), |hello| hello.arbitrator = true);
+    lab.run(1_000_000);
+    for asked in [0, 2] {
+        write_for(&mut lab, 100);
+        let answer = ask(&mut lab, asked, Command::Hold);
+        let held = answer.held.clone().unwrap_or_else(|| panic!("{answer:?}"));
+        let names: Vec<&str> = held.members.iter().map(|m| m.name.as_str()).collect();
+        assert_eq!(names, ["n1", "n2", "n3"], "an arbitrator has nothing to compare");
+        assert!(answer.seconds < 0.05, "{answer:?}");
+        write_for(&mut lab, 500);
+        assert_eq!(finished(&lab), [held.seqno; 3]);
+        let busy = ask(&mut lab, 1, Command::Hold);
+        assert!(!busy.ok && busy.text.contains("at work"), "{busy:?}");
+        let answer = ask(&mut lab, asked, Command::Release { hold: held.id });
+        assert!(answer.ok, "{answer:?}");
+        write_for(&mut lab, 100);
+        assert!(finished(&lab).iter().all(|seqno| *seqno > held.seqno + 100));
+    }
+}
+
+#[test]
+fn nobody_stands_for_ever_and_who_went_on_says_so() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    write_for(&mut lab, 20);
+    let held = ask(&mut lab, 0, Command::Hold).held.unwrap();
+    write_for(&mut lab, 3_000);
+    assert!(finished(&lab).iter().all(|seqno| *seqno > held.seqno));
+    let answer = ask(&mut lab, 0, Command::Release { hold: held.id });
+    assert!(!answer.ok && answer.text.contains("not all members stood"), "{answer:?}");
+    // Who asked is gone before it releases: the others go on at once.
+    let held = ask(&mut lab, 2, Command::Hold).held.unwrap();
+    lab.cut(2, true);
+    write_for(&mut lab, 300);
+    assert!(finished(&lab)[..2].iter().all(|seqno| *seqno > held.seqno));
+}
+
+#[test]
+fn who_does_not_come_to_a_stand_is_named_and_all_go_on() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.nodes[1].database_hangs = true;
+    write_for(&mut lab, 20);
+    let answer = ask(&mut lab, 0, Command::Hold);
+    assert!(!answer.ok && answer.text.starts_with("n2 did not come to a stand in time"), "{answer:?}");
+    lab.nodes[1].database_hangs = false;
+    write_for(&mut lab, 100);
+    assert!(ask(&mut lab, 0, Command::Hold).ok);
+    lab.run(5_000_000);
+    let answer = ask(&mut lab, 1, Command::Hold);
+    assert!(answer.ok, "the last one was forgotten: {answer:?}");
+}

@@ -1,0 +1,318 @@
+//! `lockstep verify`: are the rows of all members equal?
+//!
+//! All members stand at one seqno for some milliseconds, in which a session with each takes a snapshot (InnoDB's, of an
+//! ordinary transaction). Then everything goes on, and each server computes checksums of what its snapshot shows, table
+//! by table. Where those differ, the rows are looked for.
+
+mod sql;
+mod tables;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use lockstep_node::{Command, Held};
+use serde::Serialize;
+
+use self::sql::{Rows, Session};
+use self::tables::{BUCKETS_READ, COLUMNS, Difference, Name, RowDifference, Table, compare_rows, odd_ones};
+use crate::CommandArgs;
+use crate::command::{choose, give};
+use crate::progress::say;
+use crate::up;
+
+/// The exit code where the members could not be compared.
+const NOT_COMPARED: u8 = 3;
+/// So often snapshots are tried to be taken.
+const ATTEMPTS: usize = 5;
+/// So many rows of a table are named.
+const ROWS_NAMED: usize = 20;
+
+#[derive(Args, Debug)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    at: CommandArgs,
+    /// Where the SQL of a member is: NAME=HOST:PORT, or NAME=/its/socket; once for each [default: what the member says
+    /// of itself, wsrep_node_incoming_address].
+    #[arg(long, value_name = "NAME=WHERE")]
+    server: Vec<String>,
+    /// These databases only [default: all but the server's own].
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    databases: Vec<String>,
+    /// As whom to log in. It needs SELECT on all tables.
+    #[arg(long, short)]
+    user: Option<String>,
+    /// A file for MariaDB's client program with user, password, certificates ([client]).
+    #[arg(long, value_name = "FILE")]
+    defaults_extra_file: Option<PathBuf>,
+    /// Further options for that program, after `--`.
+    #[arg(last = true)]
+    client: Vec<String>,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+struct Report {
+    equal: bool,
+    history: String,
+    seqno: i64,
+    members: Vec<String>,
+    tables: usize,
+    rows: u64,
+    /// For how long commits stood still, in seconds.
+    stood_seconds: f64,
+    differences: Vec<Difference>,
+}
+
+pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode, String> {
+    let report = match verify(args) {
+        Ok(report) => report,
+        Err(text) => {
+            eprintln!("lockstep: {text}");
+            return Ok(ExitCode::from(NOT_COMPARED));
+        }
+    };
+    match args.at.json {
+        true => say(&serde_json::to_string(&report).map_err(|e| format!("cannot write JSON: {e}"))?),
+        false => say(&picture(&report)),
+    }
+    Ok(if report.equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn verify(args: &VerifyArgs) -> Result<Report, String> {
+    let socket = choose(&args.at.source())?;
+    // Who is there, before anybody waits for connections.
+    let held = hold(&socket)?;
+    release(&socket, &held)?;
+    let mut sessions = connect(args, &held)?;
+    let (held, stood) = snapshots(&socket, &mut sessions)?;
+    let members: Vec<String> = sessions.iter().map(|s| s.name.clone()).collect();
+    let mut report = Report {
+        equal: true,
+        history: held.history,
+        seqno: held.seqno,
+        members,
+        tables: 0,
+        rows: 0,
+        stood_seconds: stood,
+        differences: Vec::new(),
+    };
+    let answers = ask_all(&mut sessions, COLUMNS)?;
+    let found: Vec<(String, BTreeMap<Name, Table>)> =
+        answers.into_iter().map(|(name, rows)| (name, Table::read(&rows))).collect();
+    let wanted = |name: &Name| args.databases.is_empty() || args.databases.contains(&name.0);
+    let names: BTreeSet<Name> =
+        found.iter().flat_map(|(_, tables)| tables.keys()).filter(|n| wanted(n)).cloned().collect();
+    for name in &names {
+        let defined: Vec<(String, Option<&Table>)> =
+            found.iter().map(|(member, tables)| (member.clone(), tables.get(name))).collect();
+        let odd = odd_ones(&defined);
+        report.tables += 1;
+        if !odd.is_empty() {
+            let missing = defined.iter().any(|(_, table)| table.is_none());
+            let what = if missing { "is not on all members" } else { "is not defined alike" };
+            report.differences.push(difference(name, &[], odd, what));
+            continue;
+        }
+        if let Some(table) = defined.first().and_then(|d| d.1) {
+            let (rows, different) = compare(&mut sessions, name, table)?;
+            report.rows += rows;
+            report.differences.extend(different);
+        }
+    }
+    report.equal = report.differences.is_empty();
+    Ok(report)
+}
+
+fn hold(socket: &Path) -> Result<Held, String> {
+    let answer = give(socket, &Command::Hold)?;
+    match answer.held {
+        Some(held) if answer.ok => Ok(held),
+        _ => Err(answer.text),
+    }
+}
+
+/// Lets all go on; for how long they had stood, or why that does not count.
+fn release(socket: &Path, held: &Held) -> Result<f64, String> {
+    let answer = give(socket, &Command::Release { hold: held.id })?;
+    if answer.ok { Ok(answer.seconds) } else { Err(answer.text) }
+}
+
+fn connect(args: &VerifyArgs, held: &Held) -> Result<Vec<Session>, String> {
+    let mut places: BTreeMap<String, String> = BTreeMap::new();
+    if args.at.socket.is_none() {
+        // A cluster of `lockstep up`: root may log in over the sockets only.
+        let dir = args.at.dir.as_deref().unwrap_or(Path::new(up::DEFAULT_DIR));
+        for data in up::data_dirs(dir) {
+            let socket = data.with_extension("sock");
+            if let (Some(name), true) = (data.file_name(), socket.exists()) {
+                places.insert(name.to_string_lossy().into_owned(), socket.display().to_string());
+            }
+        }
+    }
+    for text in &args.server {
+        let (name, place) =
+            text.split_once('=').ok_or_else(|| format!("--server {text}: NAME=HOST:PORT is wanted"))?;
+        places.insert(name.to_owned(), place.to_owned());
+    }
+    let mut options: Vec<String> = Vec::new();
+    if let Some(file) = &args.defaults_extra_file {
+        options.push(format!("--defaults-extra-file={}", file.display()));
+    }
+    if let Some(user) = &args.user {
+        options.push(format!("--user={user}"));
+    }
+    options.extend(args.client.iter().cloned());
+    let mut sessions = Vec::new();
+    for member in &held.members {
+        let place = match places.get(&member.name) {
+            Some(place) => place.clone(),
+            None if !member.incoming.is_empty() => member.incoming.clone(),
+            None => {
+                let name = &member.name;
+                return Err(format!(
+                    "it is not known where the SQL of {name} is: say --server {name}=HOST:PORT"
+                ));
+            }
+        };
+        let mut session = Session::open(&member.name, &place, &options)?;
+        // Nothing here may wait for what stands still; everything is shown alike.
+        session.query("SET NAMES utf8mb4")?;
+        session.query(
+            "SET SESSION wsrep_sync_wait = 0, SESSION time_zone = '+00:00', SESSION sql_mode = '', \
+             SESSION max_statement_time = 0, SESSION tx_isolation = 'REPEATABLE-READ', SESSION lock_wait_timeout = 10",
+        )?;
+        sessions.push(session);
+    }
+    Ok(sessions)
+}
+
+/// A snapshot on each, all of one seqno.
+fn snapshots(socket: &Path, sessions: &mut [Session]) -> Result<(Held, f64), String> {
+    let mut last = String::new();
+    for _ in 0..ATTEMPTS {
+        let held = match hold(socket) {
+            Ok(held) => held,
+            Err(text) => {
+                last = text;
+                std::thread::sleep(std::time::Duration::from_millis(300));
+                continue;
+            }
+        };
+        let taken = ask_all(sessions, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY");
+        let released = release(socket, &held);
+        let names: Vec<&str> = held.members.iter().map(|m| m.name.as_str()).collect();
+        let have: Vec<&str> = sessions.iter().map(|s| s.name.as_str()).collect();
+        taken?;
+        if names != have {
+            return Err("members came or went meanwhile: try again".into());
+        }
+        match released {
+            Ok(stood) => return Ok((held, stood)),
+            Err(text) => last = text,
+        }
+        ask_all(sessions, "ROLLBACK")?;
+    }
+    Err(last)
+}
+
+/// The same statement on all at once.
+fn ask_all(sessions: &mut [Session], sql: &str) -> Result<Vec<(String, Rows)>, String> {
+    for session in sessions.iter_mut() {
+        session.ask(sql)?;
+    }
+    sessions.iter_mut().map(|session| Ok((session.name.clone(), session.take()?))).collect()
+}
+
+fn difference(name: &Name, key: &[String], members: Vec<String>, what: &str) -> Difference {
+    let table = format!("{}.{}", name.0, name.1);
+    Difference {
+        text: format!("{table} {what}: {}", members.join(", ")),
+        table,
+        members,
+        key: key.to_vec(),
+        first: None,
+        last: None,
+        rows: Vec::new(),
+    }
+}
+
+/// How many rows the table has, and where the members differ in it.
+fn compare(
+    sessions: &mut [Session],
+    name: &Name,
+    table: &Table,
+) -> Result<(u64, Option<Difference>), String> {
+    let sums = ask_all(sessions, &table.checksum(name))?;
+    let counts = sums.iter().filter_map(|(_, rows)| rows.first()?.first()?.parse::<u64>().ok());
+    let rows = counts.max().unwrap_or(0);
+    let odd = odd_ones(&sums);
+    if odd.is_empty() {
+        return Ok((rows, None));
+    }
+    // By bucket: number, then what is compared.
+    let buckets = ask_all(sessions, &table.buckets(name, rows))?;
+    let maps: Vec<(String, BTreeMap<&str, &[String]>)> = buckets
+        .iter()
+        .map(|(member, rows)| {
+            let map =
+                rows.iter().filter_map(|r| r.split_first()).map(|(b, rest)| (b.as_str(), rest)).collect();
+            (member.clone(), map)
+        })
+        .collect();
+    let all: BTreeSet<&str> = maps.iter().flat_map(|(_, map)| map.keys().copied()).collect();
+    let differing: Vec<&str> = all
+        .into_iter()
+        .filter(|bucket| {
+            let values: Vec<(String, Option<&[String]>)> =
+                maps.iter().map(|(member, map)| (member.clone(), map.get(bucket).copied())).collect();
+            !odd_ones(&values).is_empty()
+        })
+        .collect();
+    let mut found: Vec<RowDifference> = Vec::new();
+    for bucket in differing.iter().take(BUCKETS_READ) {
+        found.extend(compare_rows(&ask_all(sessions, &table.bucket(name, rows, bucket))?));
+    }
+    found.sort_by(|a, b| tables::by_value(&a.key, &b.key));
+    let key = table.key_names();
+    let more = if differing.len() > BUCKETS_READ { "at least " } else { "" };
+    let count = found.len();
+    let mut what = format!("differs in {more}{count} row{}", if count == 1 { "" } else { "s" });
+    let (first, last) = (found.first().map(|r| r.key.clone()), found.last().map(|r| r.key.clone()));
+    if let (Some(first), Some(last), false) = (&first, &last, key.is_empty()) {
+        what.push_str(&format!(", {} {first} to {last}", key.join(",")));
+    }
+    let mut out = difference(name, &key, odd, &what);
+    if !key.is_empty() {
+        (out.first, out.last) = (first, last);
+        found.truncate(ROWS_NAMED);
+        out.rows = found;
+    }
+    Ok((rows, Some(out)))
+}
+
+/// For people.
+fn picture(report: &Report) -> String {
+    let Report { tables, rows, members, history, seqno, stood_seconds, .. } = report;
+    let stood = stood_seconds * 1000.0;
+    let what = format!("{tables} tables, {rows} rows on {} at {history}:{seqno}", members.join(", "));
+    if report.equal {
+        return format!("equal: {what} (commits stood still for {stood:.0} ms)");
+    }
+    let mut out = format!("DIFFERENT: {what}");
+    for one in &report.differences {
+        out.push_str(&format!("\n  {}", one.text));
+        for row in &one.rows {
+            let mut says = Vec::new();
+            if !row.differs_on.is_empty() {
+                says.push(format!("differs on {}", row.differs_on.join(", ")));
+            }
+            if !row.missing_on.is_empty() {
+                says.push(format!("missing on {}", row.missing_on.join(", ")));
+            }
+            out.push_str(&format!("\n    {}: {}", row.key, says.join("; ")));
+        }
+    }
+    out
+}

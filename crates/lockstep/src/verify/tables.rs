@@ -1,0 +1,266 @@
+//! Tables, the statements that make checksums of their rows, and what checksums say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::sql::Rows;
+
+/// Rows in a bucket of a table that is looked at more closely, about.
+const BUCKET_ROWS: u64 = 1000;
+/// At most so many buckets, and so many of those that differ are looked into.
+const BUCKETS_MAX: u64 = 65_536;
+pub(super) const BUCKETS_READ: usize = 20;
+
+/// All columns of all tables: the order of the fields is that of [`Table::read`].
+pub(super) const COLUMNS: &str = "SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.DATA_TYPE, c.COLUMN_TYPE, \
+    IFNULL((SELECT s.SEQ_IN_INDEX FROM information_schema.STATISTICS s WHERE s.TABLE_SCHEMA = c.TABLE_SCHEMA AND \
+    s.TABLE_NAME = c.TABLE_NAME AND s.COLUMN_NAME = c.COLUMN_NAME AND s.INDEX_NAME = 'PRIMARY'), 0), c.EXTRA \
+    FROM information_schema.COLUMNS c JOIN information_schema.TABLES t ON t.TABLE_SCHEMA = c.TABLE_SCHEMA AND \
+    t.TABLE_NAME = c.TABLE_NAME WHERE t.TABLE_TYPE = 'BASE TABLE' AND t.ENGINE = 'InnoDB' AND c.TABLE_SCHEMA NOT IN \
+    ('mysql', 'sys', 'information_schema', 'performance_schema') ORDER BY 1, 2, c.ORDINAL_POSITION";
+
+/// A table as one member has it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Table {
+    /// Name, type, and what was declared of each column whose values are stored.
+    columns: Vec<(String, String, String)>,
+    /// The primary key's columns, in its order.
+    key: BTreeMap<u32, String>,
+}
+
+/// Schema and name.
+pub(super) type Name = (String, String);
+
+impl Table {
+    /// All tables, from the answer to [`COLUMNS`].
+    pub(super) fn read(rows: &Rows) -> BTreeMap<Name, Table> {
+        let mut tables: BTreeMap<Name, Table> = BTreeMap::new();
+        for row in rows {
+            let [schema, table, column, kind, declared, key, extra] = &row[..] else { continue };
+            let entry = tables.entry((schema.clone(), table.clone())).or_default();
+            if let Ok(at @ 1..) = key.parse() {
+                entry.key.insert(at, column.clone());
+            }
+            if !extra.to_ascii_uppercase().contains("VIRTUAL") {
+                entry.columns.push((column.clone(), kind.to_ascii_lowercase(), declared.clone()));
+            }
+        }
+        tables
+    }
+
+    /// One text for each row: equal where the rows are.
+    fn row_hash(&self) -> String {
+        let columns = self.columns.iter().map(|(name, kind, _)| {
+            let column = quoted(name);
+            match kind.as_str() {
+                // As bytes: what is shown of them depends on character sets.
+                "char" | "varchar" | "enum" | "set" | "binary" | "varbinary" | "bit" => {
+                    format!("IFNULL(HEX({column}),'N')")
+                }
+                k if k.ends_with("text") || k.ends_with("blob") => format!("IFNULL(MD5({column}),'N')"),
+                "geometry" | "point" | "linestring" | "polygon" | "multipoint" | "multilinestring"
+                | "multipolygon" | "geometrycollection" => format!("IFNULL(MD5(ST_AsWKB({column})),'N')"),
+                _ => format!("IFNULL({column},'N')"),
+            }
+        });
+        format!("MD5(CONCAT_WS('#',{}))", columns.collect::<Vec<_>>().join(","))
+    }
+
+    /// What a row is recognised by, as text; the row itself where it has no key.
+    fn key_text(&self) -> String {
+        match self.key.is_empty() {
+            true => self.row_hash(),
+            false => {
+                let columns = self.key.values().map(|name| {
+                    let column = quoted(name);
+                    let kind = self.columns.iter().find(|c| c.0 == *name).map_or("", |c| c.1.as_str());
+                    match kind {
+                        "binary" | "varbinary" | "blob" | "bit" => format!("CONCAT('0x',HEX({column}))"),
+                        _ => format!("CONVERT({column} USING utf8mb4)"),
+                    }
+                });
+                format!("CONCAT_WS(',',{})", columns.collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+
+    /// The names of the key's columns.
+    pub(super) fn key_names(&self) -> Vec<String> {
+        self.key.values().cloned().collect()
+    }
+
+    /// One row: how many there are, and two sums of their hashes.
+    pub(super) fn checksum(&self, name: &Name) -> String {
+        format!("SELECT {} FROM {}", self.sums(), full(name))
+    }
+
+    fn sums(&self) -> String {
+        let hash = self.row_hash();
+        let half = |side: &str| format!("IFNULL(SUM(CAST(CONV({side}({hash},16),16,10) AS DECIMAL(20))),0)");
+        format!("COUNT(*),{},{}", half("LEFT"), half("RIGHT"))
+    }
+
+    /// The same for each bucket of rows.
+    pub(super) fn buckets(&self, name: &Name, rows: u64) -> String {
+        let count = (rows / BUCKET_ROWS).clamp(1, BUCKETS_MAX);
+        format!(
+            "SELECT CRC32({}) % {count} AS lockstep_bucket,{} FROM {} GROUP BY lockstep_bucket ORDER BY lockstep_bucket",
+            self.key_text(),
+            self.sums(),
+            full(name)
+        )
+    }
+
+    /// Key and hash of each row of a bucket.
+    pub(super) fn bucket(&self, name: &Name, rows: u64, bucket: &str) -> String {
+        let count = (rows / BUCKET_ROWS).clamp(1, BUCKETS_MAX);
+        let key = self.key_text();
+        format!(
+            "SELECT {key},{} FROM {} WHERE CRC32({key}) % {count} = {bucket}",
+            self.row_hash(),
+            full(name)
+        )
+    }
+}
+
+fn quoted(name: &str) -> String {
+    format!("`{}`", name.replace('`', "``"))
+}
+
+fn full(name: &Name) -> String {
+    format!("{}.{}", quoted(&name.0), quoted(&name.1))
+}
+
+/// Where members differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Difference {
+    /// `schema.table`.
+    pub(super) table: String,
+    /// Who is not like most; all, where there is no most.
+    pub(super) members: Vec<String>,
+    /// One line.
+    pub(super) text: String,
+    /// The columns of the primary key, of which `first`, `last` and `rows` tell the values.
+    pub(super) key: Vec<String>,
+    /// The lowest and the highest key of those that differ, of those looked at.
+    pub(super) first: Option<String>,
+    /// See `first`.
+    pub(super) last: Option<String>,
+    /// Some of the rows.
+    pub(super) rows: Vec<RowDifference>,
+}
+
+/// A row that is not the same everywhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct RowDifference {
+    /// Its key.
+    pub(super) key: String,
+    /// Where it is another than on most.
+    pub(super) differs_on: Vec<String>,
+    /// Where it is not.
+    pub(super) missing_on: Vec<String>,
+}
+
+/// Who is not like most, by what each has; all where no value is that of more than half.
+pub(super) fn odd_ones<T: PartialEq>(values: &[(String, T)]) -> Vec<String> {
+    let most = values
+        .iter()
+        .map(|(_, value)| value)
+        .find(|value| values.iter().filter(|(_, other)| other == *value).count() * 2 > values.len());
+    values.iter().filter(|(_, value)| Some(value) != most).map(|(name, _)| name.clone()).collect()
+}
+
+/// The rows of one bucket that differ, from key and hash on each member.
+pub(super) fn compare_rows(members: &[(String, Rows)]) -> Vec<RowDifference> {
+    let mut by_member: Vec<(String, BTreeMap<&str, Vec<&str>>)> = Vec::new();
+    let mut keys = BTreeSet::new();
+    for (name, rows) in members {
+        let mut map: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for row in rows {
+            if let [key, hash] = &row[..] {
+                map.entry(key).or_default().push(hash);
+                keys.insert(key.as_str());
+            }
+        }
+        map.values_mut().for_each(|hashes| hashes.sort_unstable());
+        by_member.push((name.clone(), map));
+    }
+    let mut out = Vec::new();
+    for key in keys {
+        let values: Vec<(String, Option<&Vec<&str>>)> =
+            by_member.iter().map(|(name, map)| (name.clone(), map.get(key))).collect();
+        let odd = odd_ones(&values);
+        if odd.is_empty() {
+            continue;
+        }
+        let missing = |name: &String| values.iter().any(|(n, value)| n == name && value.is_none());
+        let missing_on: Vec<String> = values.iter().filter(|v| v.1.is_none()).map(|v| v.0.clone()).collect();
+        let differs_on = odd.into_iter().filter(|name| !missing(name)).collect();
+        out.push(RowDifference { key: key.to_owned(), differs_on, missing_on });
+    }
+    out.sort_by(|a, b| by_value(&a.key, &b.key));
+    out
+}
+
+/// Numbers by their value, else texts.
+pub(super) fn by_value(a: &str, b: &str) -> std::cmp::Ordering {
+    match (a.parse::<i128>(), b.parse::<i128>()) {
+        (Ok(a), Ok(b)) => a.cmp(&b),
+        _ => a.cmp(b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(text: &str) -> Rows {
+        text.lines().map(|line| line.split(' ').map(str::to_owned).collect()).collect()
+    }
+
+    #[test]
+    fn statements_name_what_they_must_and_hold_odd_names() {
+        let answer = vec![
+            ["s", "a`b", "id", "int", "int(11)", "1", "auto_increment"].map(str::to_owned).to_vec(),
+            ["s", "a`b", "v", "varchar", "varchar(9)", "0", ""].map(str::to_owned).to_vec(),
+            ["s", "a`b", "g", "int", "int(11)", "0", "VIRTUAL GENERATED"].map(str::to_owned).to_vec(),
+        ];
+        let tables = Table::read(&answer);
+        let name = ("s".to_owned(), "a`b".to_owned());
+        let table = &tables[&name];
+        let sql = table.checksum(&name);
+        assert!(sql.ends_with("FROM `s`.`a``b`") && sql.contains("IFNULL(HEX(`v`),'N')"), "{sql}");
+        assert!(!sql.contains("`g`"), "what is not stored is not compared: {sql}");
+        assert!(table.bucket(&name, 5000, "3").contains("% 5 = 3"));
+        assert_eq!(table.key_names(), ["id"]);
+    }
+
+    #[test]
+    fn the_odd_one_out_is_named_and_of_two_both() {
+        let of = |values: &[(&str, u8)]| {
+            odd_ones(&values.iter().map(|(n, v)| ((*n).to_owned(), *v)).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[("n1", 1), ("n2", 1), ("n3", 2)]), ["n3"]);
+        assert_eq!(of(&[("n1", 1), ("n2", 2)]), ["n1", "n2"]);
+        assert!(of(&[("n1", 1), ("n2", 1)]).is_empty());
+    }
+
+    #[test]
+    fn rows_that_differ_or_are_missing_are_found() {
+        let members = [
+            ("n1".to_owned(), rows("1 a\n2 b\n10 c")),
+            ("n2".to_owned(), rows("1 a\n2 b\n10 c\n9 x")),
+            ("n3".to_owned(), rows("1 a\n2 B")),
+        ];
+        let found = compare_rows(&members);
+        let keys: Vec<&str> = found.iter().map(|r| r.key.as_str()).collect();
+        assert_eq!(keys, ["2", "9", "10"]);
+        assert_eq!((found[0].differs_on.clone(), found[0].missing_on.len()), (vec!["n3".to_owned()], 0));
+        assert_eq!(
+            (found[1].differs_on.clone(), found[1].missing_on.clone()),
+            (vec!["n2".to_owned()], vec!["n1".to_owned(), "n3".to_owned()])
+        );
+        assert_eq!(found[2].missing_on, ["n3"]);
+    }
+}
