@@ -165,7 +165,10 @@ impl Engine {
         match message {
             OperatorMessage::Hold { id } => {
                 let seqno = match (&self.hold, &self.holds.stand) {
-                    (Some(hold), None) if self.phase.is_primary() => {
+                    // A connection alone makes no member, and so makes nobody stand.
+                    (Some(hold), None)
+                        if self.phase.is_primary() && self.order.membership().get(&from).is_some() =>
+                    {
                         let deadline = self.now + STAND;
                         self.holds.stand = Some(Stand { by: from, id, until: None, deadline, told: false });
                         hold.close()
