@@ -152,7 +152,10 @@ fn killed_in_a_stream(origin: usize, victim: usize, kills: u64) -> Test {
             back
         })?;
         cluster.wait_size(3)?;
-        copied += !unmark(&cluster.servers[victim])? as u64;
+        if !unmark(&cluster.servers[victim])? {
+            copied += 1;
+            println!("took a copy:\n{}", cluster.servers[victim].log_tail(150));
+        }
         agree(&cluster)
             .map_err(|e| LabError::Value(format!("{e}\n{}", cluster.servers[victim].log_tail(60))))?;
     }
