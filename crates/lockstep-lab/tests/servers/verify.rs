@@ -135,7 +135,11 @@ fn what_cannot_be_compared_is_said_with_another_exit_code() -> Test {
     }
     let cluster = shared()?;
     let output = Command::new(built("lockstep"))
-        .args(["verify", "--user", "root", "--server", "n1=/nowhere.sock", "--socket"])
+        .args(["verify", "--user", "root", "--server", "n1=/nowhere.sock"])
+        // The others are found, so that there is nothing else to complain of first.
+        .args(["--server", &format!("n2={}", cluster.servers[1].config.socket().display())])
+        .args(["--server", &format!("n3={}", cluster.servers[2].config.socket().display())])
+        .arg("--socket")
         .arg(cluster.servers[0].datadir().join("lockstep.sock"))
         .output()
         .map_err(|source| LabError::Io { what: "run lockstep".into(), source })?;
