@@ -25,11 +25,24 @@ pub fn run(kind: Kind, name: &str, count: usize, scenario: fn(&mut Cluster)) {
             return;
         }
     };
-    let mut cluster = Cluster::prepare(kind, &library, binary(), name, count).unwrap();
-    scenario(&mut cluster);
-    if let Err(why) = cluster.agree() {
-        panic!("at the end of {name}: {why}");
+    let attempt = || {
+        let mut cluster = Cluster::prepare(kind, &library, binary(), name, count).unwrap();
+        scenario(&mut cluster);
+        if let Err(why) = cluster.agree() {
+            panic!("at the end of {name}: {why}");
+        }
+    };
+    // Galera's library is here to show that a scenario can be passed, and has races of its own (two members that leave
+    // in one moment may cost the third its majority): once in three is enough. Ours has one attempt.
+    if kind == Kind::Galera {
+        for n in 1..3 {
+            if std::panic::catch_unwind(attempt).is_ok() {
+                return;
+            }
+            eprintln!("{name} with Galera's library: attempt {n} failed, once more");
+        }
     }
+    attempt();
 }
 
 /// One test a scenario and provider: `galera::<name>`, `lockstep::<name>`.
