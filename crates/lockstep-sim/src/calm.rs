@@ -110,10 +110,13 @@ impl Cluster {
             }
             return Ok(());
         };
+        // Against the last look, not the best: a member that is removed and taken in again, or whose database is
+        // another's older copy, has come less far than it had, and whoever gains on that makes progress.
         let reached = self.reached();
         if reached > self.reached.1 {
-            self.reached = (self.now, reached);
+            self.reached.0 = self.now;
         }
+        self.reached.1 = reached;
         hold!(
             self.now < self.healed_at + HEALING && self.now < self.reached.0 + STANDSTILL,
             "progress returns when faults end",
