@@ -293,6 +293,33 @@ fn pings_keep_an_idle_connection_and_measure_it() {
 }
 
 #[test]
+fn a_round_trip_begun_while_the_peer_starts_is_no_measure() {
+    let mut pair = Pair::new();
+    pair.settle(1000);
+    pair.a.conn.accept(pair.now);
+    pair.b.conn.accept(pair.now);
+    pair.a.write_out();
+    pair.b.write_out();
+    pair.b.receive(&mut pair.a.wire, usize::MAX, pair.now);
+    pair.a.receive(&mut pair.b.wire, usize::MAX, pair.now);
+    assert!(pair.a.conn.is_open() && pair.b.conn.is_open());
+    // The first ping is answered by a peer that was busy starting, the ones that follow at once.
+    pair.a.write_out();
+    pair.now += 2000 * MS;
+    pair.b.receive(&mut pair.a.wire, usize::MAX, pair.now);
+    pair.b.write_out();
+    pair.a.receive(&mut pair.b.wire, usize::MAX, pair.now);
+    assert_eq!((pair.a.conn.rtt(), pair.a.conn.rtt_min()), (None, None));
+    // The second leaves with the first one's answer, not a second later.
+    pair.a.write_out();
+    pair.now += 10 * MS;
+    pair.b.receive(&mut pair.a.wire, usize::MAX, pair.now);
+    pair.b.write_out();
+    pair.a.receive(&mut pair.b.wire, usize::MAX, pair.now);
+    assert_eq!((pair.a.conn.rtt(), pair.a.conn.rtt_min()), (Some(10 * MS), Some(10 * MS)));
+}
+
+#[test]
 fn too_much_is_refused_by_the_sender_and_by_the_receiver() {
     let small = Arc::new(ProtoConfig { max_frame: 1000, ..ProtoConfig::new("bank") });
     let big = Arc::new(ProtoConfig { send_queue_max: 5000, ..ProtoConfig::new("bank") });

@@ -61,7 +61,7 @@ fn members_of_one_authority_talk() {
         }
         (got == [sizes.len(); 2]).then_some(())
     });
-    assert!(a.reactor.stats(ca_).unwrap().rtt.is_some());
+    until(&mut [&mut a, &mut b], "the way is measured", |n| n[0].reactor.stats(ca_)?.rtt);
     // The last words come through.
     b.reactor.close(cb, Reason::Shutdown, "bye");
     let (_, reason) = until(&mut [&mut a, &mut b], "goodbye", |n| n[0].take(down));

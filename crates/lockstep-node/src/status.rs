@@ -331,7 +331,7 @@ impl Engine {
                 applied,
                 lag_trx,
                 lag_seconds,
-                rtt_us: self.order.rtt(&member.id).filter(|_| leads && peer.is_some()),
+                rtt_us: self.way_to(&member.id).filter(|_| leads && peer.is_some()),
             });
         }
         members.sort_by(|a, b| a.name.cmp(&b.name));

@@ -42,6 +42,8 @@ pub const VERSIONS: (u16, u16) = (1, 1);
 
 /// So many round trips are looked back over for the shortest.
 const RTTS: usize = 8;
+/// The number of a connection's first ping.
+const FIRST_PING: u64 = 1;
 
 /// Bytes that may wait undecoded before the handshake is complete.
 const UNDECIDED_MAX: usize = 64 * 1024;
@@ -392,7 +394,7 @@ impl Connection {
         self.stage == Stage::Open
     }
 
-    /// Smoothed round-trip time, once a ping came back.
+    /// Smoothed round-trip time, once two pings came back: the first does not count.
     pub fn rtt(&self) -> Option<Duration> {
         self.rtt
     }
@@ -597,7 +599,12 @@ impl Connection {
             (op::PONG, Stage::Open) => {
                 let number = payload.try_into().map(u64::from_le_bytes).map_err(|_| bad)?;
                 // An answer to an older ping, sent before a long stall, says nothing about the present.
-                if let Some((_, sent)) = self.ping.take_if(|(n, _)| *n == number) {
+                let Some((_, sent)) = self.ping.take_if(|(n, _)| *n == number) else { return Ok(()) };
+                if number == FIRST_PING {
+                    // Begun before both sides were seen to run: it may contain the rest of a member's start. The next
+                    // one is measured at once instead.
+                    self.send_ping(now);
+                } else {
                     let sample = now.saturating_duration_since(sent);
                     self.rtt = Some(self.rtt.map_or(sample, |old| (old * 7 + sample) / 8));
                     self.rtts.truncate(RTTS - 1);

@@ -170,9 +170,9 @@ pub enum Event {
 /// Figures of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnStats {
-    /// Smoothed round-trip time; `None` before the first ping came back.
+    /// Smoothed round-trip time; `None` before the second ping came back (the first does not count).
     pub rtt: Option<Duration>,
-    /// The shortest of the latest eight; `None` before the first ping came back.
+    /// The shortest of the latest eight; `None` before the second ping came back (the first does not count).
     pub rtt_min: Option<Duration>,
     /// Bytes queued in this process for the peer.
     pub queued: usize,

@@ -36,6 +36,12 @@ impl Engine {
         }
     }
 
+    /// The way to a peer, once it is measured. What the order measures is how soon a message is answered: it counts the
+    /// time in which a member was away or started, too.
+    pub(crate) fn way_to(&self, id: &MemberId) -> Option<Micros> {
+        self.peers.get(id)?.rtt
+    }
+
     /// The election timeout follows the way to those on whom an election depends: the leader, and the nearest others
     /// that make a majority. A member far away from all of them makes nobody wait longer.
     pub(super) fn adapt_timing(&mut self) {
