@@ -167,6 +167,7 @@ pub struct Node {
     causal_ids: Arc<AtomicU64>,
     tls_files: Option<Arc<TlsFiles>>,
     logger: Logger,
+    log_end: Seqno,
 }
 
 impl std::fmt::Debug for Node {
@@ -323,6 +324,10 @@ impl Node {
             wants_vote: config.wants_vote,
             arbitrator: config.arbitrator,
         };
+        let log_end = match order.last_index() {
+            0 => SEQNO_UNDEFINED,
+            _ => order.tail_state().seqno,
+        };
         let finished = Arc::new(AtomicI64::new(SEQNO_UNDEFINED));
         let mut engine = Engine::new(order, me, tuning, finished.clone(), 0);
         engine.hold = config.hold.clone();
@@ -455,6 +460,7 @@ impl Node {
             causal_ids: Arc::new(AtomicU64::new(1)),
             tls_files: config.tls.map(|tls| Arc::new(tls.files)),
             logger: config.logger,
+            log_end,
         })
     }
 
@@ -721,6 +727,12 @@ impl Node {
     /// The history of the own log; nil while there is none.
     pub fn history(&self) -> Uuid {
         self.identity().history
+    }
+
+    /// The last seqno that the own log held when this node was started; −1 where it was empty. No earlier process on this
+    /// log was handed anything beyond it.
+    pub fn log_end(&self) -> Seqno {
+        self.log_end
     }
 
     /// The last seqno that was handed to the server, −1 before the first.

@@ -13,11 +13,13 @@
 
 mod event;
 mod inflate;
+mod replace;
 mod row;
 mod silence;
 mod wire;
 
 pub use event::{Event, EventKind, Events, events};
+pub use replace::replacing;
 pub use silence::silenced;
 
 use std::collections::BTreeMap;

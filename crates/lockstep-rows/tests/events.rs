@@ -3,7 +3,7 @@
 //! `data/plain.events` and `data/compressed.events` are binary logs without their first four bytes; what
 //! they hold is what `mariadb-binlog -v` says of them.
 
-use lockstep_rows::{EventKind, TableChange, events, silenced, summarize};
+use lockstep_rows::{EventKind, TableChange, events, replacing, silenced, summarize};
 use proptest::prelude::*;
 
 const PLAIN: &[u8] = include_bytes!("data/plain.events");
@@ -83,6 +83,66 @@ fn a_silenced_statement_does_nothing_and_is_whole() {
     assert_eq!(silenced(PLAIN), None, "rows are not silenced");
     assert_eq!(silenced(b""), None);
     assert_eq!(silenced(&statement("DO", true)), None);
+}
+
+#[test]
+fn a_table_is_created_in_the_place_of_another() {
+    // Rows behind it, which stay as they are.
+    let rows: Vec<u8> = {
+        let map = events(PLAIN).find(|e| e.kind == EventKind::TableMap).unwrap();
+        PLAIN[map.offset..].to_vec()
+    };
+    for checksum in [false, true] {
+        for before in ["CREATE TABLE `t` (a INT)", "CREATE TABLE IF NOT EXISTS `t` (a INT)"] {
+            let data = [statement(before, checksum), rows.clone()].concat();
+            let (made, was) = replacing(&data).unwrap();
+            assert_eq!((was.sql.as_str(), was.schema.as_str()), (before, "test"));
+            let summary = summarize(&made);
+            assert_eq!(summary.damage, None);
+            // Its checksum was found to fit, else it would be part of the text.
+            assert_eq!(summary.statements[0].sql, "CREATE OR REPLACE TABLE `t` (a INT)");
+            assert_eq!(summary.statements[0].schema, "test");
+            assert_eq!(summary.tables, summarize(&data).tables);
+            assert!(made.ends_with(&rows));
+            assert_eq!(replacing(&made), None, "it replaces already");
+        }
+    }
+    for other in ["CREATE OR REPLACE TABLE t (a INT)", "CREATE TEMPORARY TABLE t (a INT)", "BEGIN", ""] {
+        assert_eq!(replacing(&[statement(other, true), rows.clone()].concat()), None, "{other}");
+    }
+    let create = statement("CREATE TABLE t (a INT)", true);
+    assert_eq!(replacing(&[rows, create].concat()), None, "rows come first");
+    assert_eq!(replacing(b""), None);
+}
+
+/// `COMPRESSED` holds such a statement; what is made of it is not compressed.
+#[test]
+fn a_compressed_statement_creates_in_the_place_of_another() {
+    let packed = events(COMPRESSED).find(|e| e.kind == EventKind::QueryCompressed).unwrap();
+    let sql = packed.statement().unwrap().sql.replacen("create table ", "CREATE TABLE ", 1);
+    // The stored form of zlib's format: the server's own text is in small letters.
+    let len = sql.len() as u16;
+    let mut zlib = vec![0x78, 0x01, 1];
+    zlib.extend(len.to_le_bytes());
+    zlib.extend((!len).to_le_bytes());
+    zlib.extend(sql.as_bytes());
+    let (a, b) = sql.bytes().fold((1u32, 0u32), |(a, b), x| {
+        let a = (a + u32::from(x)) % 65521;
+        (a, (a + b) % 65521)
+    });
+    zlib.extend((b << 16 | a).to_be_bytes());
+    let mut data = statement("", false);
+    data[4] = 0xa5;
+    data.extend([0x82, (len >> 8) as u8, len as u8]);
+    data.extend(zlib);
+    let total = data.len() as u32;
+    data[9..13].copy_from_slice(&total.to_le_bytes());
+    assert_eq!(summarize(&data).statements[0].sql, sql);
+    let (made, was) = replacing(&data).unwrap();
+    assert_eq!(was.sql, sql);
+    let first = events(&made).next().unwrap();
+    assert_eq!(first.kind, EventKind::Query);
+    assert_eq!(first.statement().unwrap().sql, sql.replacen("CREATE", "CREATE OR REPLACE", 1));
 }
 
 /// A transaction cache has no checksums: the same events without them read the same.

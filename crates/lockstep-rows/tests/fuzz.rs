@@ -1,7 +1,7 @@
 //! Row events as a hostile origin may fill them, mutated.
 
 use lockstep_fuzz::{Target, outcome};
-use lockstep_rows::{silenced, summarize};
+use lockstep_rows::{EventKind, events, replacing, silenced, summarize};
 
 fn test(input: &[u8]) -> u64 {
     let summary = summarize(input);
@@ -10,6 +10,12 @@ fn test(input: &[u8]) -> u64 {
         let again = summarize(&silent);
         assert_eq!(again.damage, None);
         assert!(again.statements.iter().all(|s| s.sql.starts_with("DO 0")), "{again:?}");
+    }
+    if let Some((made, was)) = replacing(input) {
+        assert!(was.sql.starts_with("CREATE TABLE "));
+        let statement = events(&made).find(|event| event.kind == EventKind::Query);
+        let sql = statement.and_then(|event| event.statement()).map(|s| s.sql);
+        assert!(sql.is_some_and(|sql| sql.starts_with("CREATE OR REPLACE TABLE ")));
     }
     outcome(&(summary.kinds, summary.tables.len(), summary.statements.len(), summary.damage))
 }

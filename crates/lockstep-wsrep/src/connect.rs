@@ -1,5 +1,6 @@
 //! `init`, `connect`, `disconnect`, and the options of a running provider.
 
+use crate::again::Again;
 use crate::counters::Counters;
 use crate::files::{StateFile, gtid_in};
 use crate::log::Log;
@@ -163,6 +164,7 @@ impl Provider {
             incoming: Mutex::new(String::new()),
             state_file,
             marks,
+            again: Again::default(),
             counters: Counters::default(),
             failed: AtomicBool::new(false),
             left_after_failure: AtomicBool::new(false),
@@ -349,6 +351,7 @@ impl Provider {
             timeout,
         };
         let result = self.start_node(bootstrap).and_then(|node| {
+            self.expect_again(position, node.log_end());
             node.connect_and(args, || {
                 if crate::stop::is_wanted() {
                     self.log.info("asked to stop while it waits for a primary component: ends");

@@ -7,6 +7,7 @@
 //! Left out, and answered with `NOT_IMPLEMENTED`: preordered events, group locks, snapshots, read views, non-blocking
 //! statements.
 
+mod again;
 mod connect;
 mod control;
 mod counters;

@@ -1,5 +1,6 @@
 //! The provider: one per process, from `init` to `free`.
 
+use crate::again::Again;
 use crate::connect::Names;
 use crate::counters::Counters;
 use crate::files::StateFile;
@@ -143,6 +144,7 @@ pub(crate) struct Provider {
     pub(crate) incoming: Mutex<String>,
     pub(crate) state_file: StateFile,
     pub(crate) marks: Marks,
+    pub(crate) again: Again,
     pub(crate) counters: Counters,
     pub(crate) failed: AtomicBool,
     /// A thread of the server's has been told to leave after a failure.

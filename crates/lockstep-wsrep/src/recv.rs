@@ -288,6 +288,7 @@ impl Provider {
                 self.awaits_word.store(bypass, Ordering::SeqCst);
                 self.awaits_state.store(true, Ordering::SeqCst);
                 if !bypass {
+                    self.again.forget();
                     self.note(self.marks.forget());
                     self.note(self.state_file.transfer_begins());
                 }
@@ -475,8 +476,13 @@ impl Provider {
         }
         let orphan = self.is_orphan(&ordered);
         let mut dummy = !ordered.pass || orphan;
-        let mut statement = (ordered.kind == EntryKind::TotalOrder && !dummy)
-            .then(|| self.former_statement(seqno, &ordered.writeset.data));
+        let mut statement = match (!dummy).then(|| self.look_back(&mut ordered)).transpose() {
+            Ok(former) => former.flatten(),
+            Err(why) => {
+                self.fail(&why);
+                return Next::Again;
+            }
+        };
         let was_executed = statement == Some(Former::Executed);
         match statement {
             // With a statement that does nothing in its place, so that the server counts it like the others.

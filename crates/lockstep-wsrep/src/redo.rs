@@ -6,7 +6,7 @@
 //! executed again, for what was created is there, and what was dropped is not. A few are neither: what they did
 //! cannot be told.
 
-use lockstep_rows::{EventKind, events};
+use lockstep_rows::{EventKind, Statement, events};
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -78,15 +78,63 @@ pub(crate) fn was_executed(rule: Rule, data: &[u8], dir: &Path) -> bool {
     }
 }
 
-fn kind_of_data(data: &[u8]) -> Kind {
-    let statements: Vec<_> = events(data)
-        .filter(|event| matches!(event.kind, EventKind::Query | EventKind::QueryCompressed))
-        .map(|event| event.statement())
-        .collect();
-    match statements.as_slice() {
-        [Some(statement)] => kind(&statement.sql, &statement.schema),
-        _ => Kind::Doubt,
+/// What a statement has to do with some tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bearing {
+    /// It names none of them.
+    None,
+    /// It changes one of them, and nothing else.
+    Alone,
+    /// Anything else, or that cannot be told.
+    Unclear,
+}
+
+/// What the statement in this data has to do with `tables`, each a schema and a name.
+pub(crate) fn bearing(data: &[u8], tables: &[(String, String)]) -> Bearing {
+    if tables.is_empty() {
+        return Bearing::None;
     }
+    the_statement(data).map_or(Bearing::Unclear, |s| bearing_of(&s.sql, &s.schema, tables))
+}
+
+fn bearing_of(sql: &str, schema: &str, tables: &[(String, String)]) -> Bearing {
+    let same = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
+    let tokens = tokens(sql);
+    let says =
+        |name: &str| tokens.iter().any(|t| matches!(t, Token::Word(w) | Token::Name(w) if same(w, name)));
+    let of_schemas = says("DATABASE") || says("SCHEMA");
+    if !tables.iter().any(|(schema, table)| says(table) || (of_schemas && says(schema))) {
+        return Bearing::None;
+    }
+    match kind(sql, schema) {
+        Kind::Changes(changed)
+            if !["RENAME", "EXCHANGE", "CONVERT"].iter().any(|word| says(word))
+                && changed.iter().all(|c| tables.iter().any(|t| same(&c.0, &t.0) && same(&c.1, &t.1))) =>
+        {
+            Bearing::Alone
+        }
+        _ => Bearing::Unclear,
+    }
+}
+
+/// The table that a `CREATE TABLE` as the server writes it creates: schema and name.
+pub(crate) fn created(statement: &Statement) -> Option<(String, String)> {
+    let tokens = tokens(&statement.sql);
+    let mut at = At { rest: &tokens, schema: &statement.schema };
+    at.skip(&["CREATE", "TABLE", "IF", "NOT", "EXISTS"]);
+    at.table()
+}
+
+/// The one statement in this data.
+fn the_statement(data: &[u8]) -> Option<Statement> {
+    let mut queries =
+        events(data).filter(|event| matches!(event.kind, EventKind::Query | EventKind::QueryCompressed));
+    let one = queries.next()?;
+    if queries.next().is_some() { None } else { one.statement() }
+}
+
+fn kind_of_data(data: &[u8]) -> Kind {
+    the_statement(data).map_or(Kind::Doubt, |statement| kind(&statement.sql, &statement.schema))
 }
 
 /// The definitions of these tables, present or absent, as one number. `None` where a name does not tell its file's, or
@@ -366,6 +414,34 @@ mod tests {
             };
             assert_eq!(kind(sql, "test"), due, "{sql}");
         }
+    }
+
+    #[test]
+    fn what_a_statement_has_to_do_with_a_table_that_was_made_anew() {
+        let tables = [("test".to_owned(), "T".to_owned())];
+        for (sql, due) in [
+            ("ALTER TABLE t ADD INDEX (a)", Bearing::Alone),
+            ("CREATE INDEX i ON test.t (a)", Bearing::Alone),
+            ("ALTER TABLE t RENAME TO u", Bearing::Unclear),
+            ("RENAME TABLE t TO u", Bearing::Unclear),
+            ("ALTER TABLE p EXCHANGE PARTITION q WITH TABLE t", Bearing::Unclear),
+            ("ALTER TABLE p CONVERT TABLE t TO PARTITION q VALUES LESS THAN (5)", Bearing::Unclear),
+            ("ALTER TABLE u ADD t INT", Bearing::Unclear),
+            ("ALTER TABLE other.t ADD a INT", Bearing::Unclear),
+            ("DROP TABLE u, `t`", Bearing::Unclear),
+            ("DROP DATABASE test", Bearing::Unclear),
+            ("ALTER TABLE test.u ADD a INT", Bearing::None),
+            ("CREATE USER u@h IDENTIFIED BY 't'", Bearing::None),
+        ] {
+            assert_eq!(bearing_of(sql, "test", &tables), due, "{sql}");
+        }
+        assert_eq!(bearing(b"no event", &tables), Bearing::Unclear);
+        assert_eq!(bearing(b"no event", &[]), Bearing::None);
+        let sql = |sql: &str| Statement { schema: "test".into(), sql: sql.into(), annotation: false };
+        let named = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
+        assert_eq!(created(&sql("CREATE TABLE `a``b` (\n `x` int)")), named("test", "a`b"));
+        assert_eq!(created(&sql("CREATE TABLE IF NOT EXISTS `d`.`t` (`x` int)")), named("d", "t"));
+        assert_eq!(created(&sql("CREATE TABLE")), None);
     }
 
     #[test]

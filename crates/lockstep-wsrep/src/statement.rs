@@ -5,7 +5,7 @@ use crate::local::{NO_TRX, Sent, keys_of};
 use crate::marks::Mark;
 use crate::monitor::lock;
 use crate::provider::Provider;
-use crate::redo::{self, Rule};
+use crate::redo::{self, Bearing, Rule};
 use crate::trx::{Place, Slot, Trx};
 use lockstep_abi::*;
 use lockstep_node::core::writeset;
@@ -159,22 +159,57 @@ impl Provider {
         self.note(self.state_file.mark_safe());
     }
 
+    /// Before a write-set is applied: what became of its statement, if it is one in total order, before this server was
+    /// killed; what it creates takes the place of what was left of it then, if it is none.
+    ///
+    /// # Errors
+    /// As [`Provider::former_statement`].
+    pub(crate) fn look_back(&self, ordered: &mut lockstep_node::Ordered) -> Result<Option<Former>, String> {
+        if ordered.kind == EntryKind::TotalOrder {
+            return self.former_statement(ordered.seqno, &ordered.writeset.data).map(Some);
+        }
+        self.create_again(ordered);
+        Ok(None)
+    }
+
     /// What became of a statement before this server was killed, if it was begun then.
-    pub(crate) fn former_statement(&self, seqno: Seqno, data: &[u8]) -> Former {
-        match self.marks.of(self.at(seqno)) {
-            None => Former::NotBegun,
-            Some(Mark::Done) => {
+    ///
+    /// # Errors
+    /// That cannot be told any more, for it was begun on a table that has been created again since
+    /// ([`crate::again`]).
+    pub(crate) fn former_statement(&self, seqno: Seqno, data: &[u8]) -> Result<Former, String> {
+        let Some(mark) = self.marks.of(self.at(seqno)) else { return Ok(Former::NotBegun) };
+        match (self.again.bearing(data), mark) {
+            (Bearing::None, mark) => Ok(self.former(seqno, data, mark)),
+            // Whatever it had done, it had done to the table that was there.
+            (_, Mark::Begun(Rule::Again)) | (Bearing::Alone, Mark::Begun(Rule::Compare { .. })) => {
+                self.log.info(format!(
+                    "this server died in the statement at seqno {seqno}: it is executed again, for the table that it \
+                     changes has been created again"
+                ));
+                Ok(Former::Again)
+            }
+            _ => Err(format!(
+                "this server died when the statement at seqno {seqno} had begun, and a table that it names has been \
+                 created again since: whether it was done cannot be told"
+            )),
+        }
+    }
+
+    fn former(&self, seqno: Seqno, data: &[u8], mark: Mark) -> Former {
+        match mark {
+            Mark::Done => {
                 self.log.info(format!("the statement at seqno {seqno} was done before this server died"));
                 Former::Executed
             }
-            Some(Mark::Begun(rule)) if redo::was_executed(rule, data, &self.data_dir) => {
+            Mark::Begun(rule) if redo::was_executed(rule, data, &self.data_dir) => {
                 self.log.info(format!(
                     "this server died in the statement at seqno {seqno}: what it changes shows that it is done"
                 ));
                 self.note(self.marks.done(self.at(seqno)));
                 Former::Executed
             }
-            Some(Mark::Begun(rule)) => {
+            Mark::Begun(rule) => {
                 let why = match rule {
                     Rule::Again => "it does no harm twice",
                     Rule::Compare { .. } => "what it changes is as it was before",
