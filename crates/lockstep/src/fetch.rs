@@ -55,9 +55,14 @@ impl Source {
     }
 }
 
+/// The status socket of the server with this data directory.
+pub(crate) fn socket_in(datadir: &Path) -> Target {
+    Target::Socket(datadir.join(SOCKET))
+}
+
 /// The status sockets of the cluster of `lockstep up` in `dir`.
 pub(crate) fn sockets(dir: &Path) -> Vec<Target> {
-    up::data_dirs(dir).into_iter().map(|dir| Target::Socket(dir.join(SOCKET))).collect()
+    up::data_dirs(dir).iter().map(|dir| socket_in(dir)).collect()
 }
 
 /// `GET path` from one target; the body.

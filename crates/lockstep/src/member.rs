@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use lockstep_lab::{LabError, Server};
 
+use crate::fetch;
 use crate::progress::Step;
+use crate::survey;
 
 /// How long a server may take to be synced, with a transfer of the database.
 const READY: Duration = Duration::from_secs(120);
@@ -13,6 +15,8 @@ const READY: Duration = Duration::from_secs(120);
 const UNCONNECTED: Duration = Duration::from_secs(10);
 /// From when on it is said what is waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// The state of a member that cannot go on.
+const INCONSISTENT: &str = "Inconsistent";
 
 /// What a server is.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,6 +27,8 @@ pub(crate) enum Health {
     Waiting(String),
     /// It answers, and has left the cluster.
     Unconnected(String),
+    /// It answers, and never comes back in this process.
+    Failed(String),
     /// It does not answer.
     Silent(String),
 }
@@ -31,7 +37,10 @@ impl Health {
     fn text(&self) -> &str {
         match self {
             Health::Ready => "synced",
-            Health::Waiting(text) | Health::Unconnected(text) | Health::Silent(text) => text,
+            Health::Waiting(text)
+            | Health::Unconnected(text)
+            | Health::Failed(text)
+            | Health::Silent(text) => text,
         }
     }
 }
@@ -52,7 +61,30 @@ fn judge(status: &BTreeMap<String, String>) -> Health {
         return Health::Ready;
     }
     let text = format!("{state}, {component}");
+    if state == INCONSISTENT {
+        return Health::Failed(text);
+    }
     if get("wsrep_connected") == "OFF" { Health::Unconnected(text) } else { Health::Waiting(text) }
+}
+
+/// How to stop a server that refuses clients' statements: the SHUTDOWN of `mariadb-admin` is one.
+fn stop(server: &Server) -> String {
+    server.pid().map_or_else(|| "kill PID".into(), |pid| format!("kill {pid}"))
+}
+
+/// Why a member cannot go on, in its own words, and what to do.
+fn failed(server: &Server, state: &str) -> String {
+    let (name, log) = (server.name(), server.config.file("err"));
+    let said =
+        fetch::get(&fetch::socket_in(&server.datadir()), "/status").and_then(|body| survey::parse(&body));
+    let why =
+        said.ok().and_then(|status| status.own.failure).unwrap_or_else(|| format!("its state is {state}"));
+    format!(
+        "{name} cannot go on: {why}\nIts server runs, but is outside of the cluster until it is started again; its log is \
+         {}. Stop it: `{}`",
+        log.display(),
+        stop(server)
+    )
 }
 
 /// Waits until a server is ready. `ran`: it was running before, so that nobody starts or connects it now.
@@ -68,6 +100,9 @@ pub(crate) fn wait(server: &mut Server, step: &Step, ran: bool) -> Result<(), St
         if let Some(status) = server.ended() {
             return Err(LabError::Exited { server: name, status, log: server.complaints(25) }.to_string());
         }
+        if let Health::Failed(state) = &health {
+            return Err(failed(server, state));
+        }
         let waited = began.elapsed();
         if waited > PATIENCE && !matches!(health, Health::Silent(_)) && said != health.text() {
             said = health.text().to_owned();
@@ -76,9 +111,9 @@ pub(crate) fn wait(server: &mut Server, step: &Step, ran: bool) -> Result<(), St
         if ran && waited > UNCONNECTED && matches!(health, Health::Unconnected(_)) {
             return Err(format!(
                 "{name} runs, but is not connected to the cluster ({said}), and does not come back by itself. Why, its \
-                 log says: {}. Stop it: `mariadb-admin --socket={} shutdown`",
+                 log says: {}. Stop it: `{}`",
                 server.config.file("err").display(),
-                server.config.socket().display()
+                stop(server)
             ));
         }
         if waited > READY {
@@ -116,6 +151,10 @@ mod tests {
         assert_eq!(
             state("OFF", "Disconnected", "0", "Initialized", "OFF"),
             Health::Unconnected("Initialized, Disconnected".into())
+        );
+        assert_eq!(
+            state("OFF", "Disconnected", "5", "Inconsistent", "OFF"),
+            Health::Failed("Inconsistent, Disconnected".into())
         );
         assert!(matches!(state("ON", "Primary", "2", "Donor/Desynced", "ON"), Health::Waiting(_)));
     }

@@ -24,6 +24,7 @@ mod special;
 mod stress;
 mod tls;
 mod tools;
+mod up;
 mod verify;
 mod versions;
 mod votes;
