@@ -13,6 +13,7 @@ fn render() -> String {
         ISO 8601 (`PT1.5S`, `P1D`); a number alone is seconds. Switches take yes, on, true, 1 or no, off, false, 0.\n\
         A backslash takes the character after it as it is (`\\;`). An unknown name, a value out of range or a refused\n\
         one is an error: the node does not start, or the `SET GLOBAL` fails and changes nothing.\n\
+        The client is told only `Incorrect arguments to SET`: the server's error log has the reason.\n\
         *Live* options can change while the server runs.\n",
     );
     let section = |out: &mut String, title: &str, text: &str, class: fn(&Class) -> bool| {
