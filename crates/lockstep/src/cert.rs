@@ -34,7 +34,7 @@ pub(crate) struct CertArgs {
     names: Vec<String>,
     /// A host name or address to write into the certificates, for programs that look at it (state transfers by
     /// mariabackup or stunnel; members do not). Several times for several.
-    #[arg(long = "san", value_name = "HOST")]
+    #[arg(long = "san", value_name = "HOST", value_parser = host)]
     hosts: Vec<String>,
     /// For how long the certificates are valid.
     #[arg(long, value_name = "DAYS", default_value_t = 1825, value_parser = clap::value_parser!(u32).range(1..=7300))]
@@ -54,6 +54,20 @@ fn name(text: &str) -> Result<String, String> {
     {
         true => Ok(text.to_owned()),
         false => Err("up to 64 letters, digits, `-`, `_` and `.` are wanted, and not `ca`".into()),
+    }
+}
+
+/// A host name (also `*.` and a domain) or an IP address, as a certificate can hold it.
+fn host(text: &str) -> Result<String, String> {
+    let label = |l: &str| {
+        let inner = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        !l.is_empty() && l.len() <= 63 && l.chars().all(inner) && !l.starts_with('-') && !l.ends_with('-')
+    };
+    let domain = text.strip_prefix("*.").unwrap_or(text);
+    let is_name = text.len() <= 253 && domain.split('.').all(label);
+    match is_name || text.parse::<std::net::IpAddr>().is_ok() {
+        true => Ok(text.to_owned()),
+        false => Err("a host name such as db1.example.org or an IP address is wanted, without port".into()),
     }
 }
 
@@ -189,4 +203,20 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), String> {
         fs::rename(&new, path)
     };
     written().map_err(|e| format!("cannot write {}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host;
+
+    #[test]
+    fn what_is_no_host_is_not_certified() {
+        for good in ["db1", "db1.example.org", "*.example.org", "10.0.0.1", "fd00::1", "my_host"] {
+            assert_eq!(host(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "bad host", "db1:4567", "-db1", "db1..org", "*", "a.*.org", "[fd00::1]", "d\u{fc}ne"]
+        {
+            assert!(host(bad).is_err(), "{bad}");
+        }
+    }
 }

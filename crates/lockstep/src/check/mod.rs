@@ -38,7 +38,7 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     json: bool,
     /// The server's version, for groups such as [mariadb-10.11] [default: what `mariadbd --version` says].
-    #[arg(long, value_name = "MAJOR.MINOR")]
+    #[arg(long, value_name = "MAJOR.MINOR", value_parser = version)]
     server_version: Option<String>,
 }
 
@@ -141,6 +141,14 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, String> {
 }
 
 /// The version of the server that is installed: `10.11`.
+fn version(text: &str) -> Result<String, String> {
+    let number = |part: &str| !part.is_empty() && part.len() <= 3 && part.bytes().all(|b| b.is_ascii_digit());
+    match text.split_once('.') {
+        Some((major, minor)) if number(major) && number(minor) => Ok(text.to_owned()),
+        _ => Err("two numbers are wanted, such as 10.11".into()),
+    }
+}
+
 fn installed_version() -> Option<String> {
     let ask = |program: &str| Command::new(program).args(["--no-defaults", "--version"]).output().ok();
     let output = ask("mariadbd").or_else(|| ask("/usr/sbin/mariadbd"))?;
@@ -265,6 +273,14 @@ mod tests {
     fn the_readme_s_configuration_is_clean() {
         let machine = Fake::default();
         expect(&findings("clean.cnf", &machine), &[]);
+    }
+
+    #[test]
+    fn a_version_is_two_numbers() {
+        assert_eq!(super::version("10.11").as_deref(), Ok("10.11"));
+        for bad in ["foo", "10", "10.", ".11", "10.11.6", "10.11-MariaDB", ""] {
+            assert!(super::version(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]
