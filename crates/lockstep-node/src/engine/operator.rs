@@ -14,6 +14,8 @@ use lockstep_core::{Index, MemberId, ViewUuid};
 
 /// A command is done by then, or is not done.
 const PATIENCE: Micros = 10_000_000;
+/// Connections that are renewed take less than this.
+const RECONNECT: Micros = 300_000;
 /// How long whoever was asked may go on before another leader is asked.
 const ASK_ANOTHER: Micros = 2_000_000;
 /// An heir that lacks more than this must catch up before anything is kept waiting for it.
@@ -180,9 +182,13 @@ impl Engine {
         let mut at = 0;
         while at < self.operator.given.len() {
             let Given { token, began, asked, ref command } = self.operator.given[at];
-            if self.now.saturating_sub(began) > PATIENCE {
+            let waited = self.now.saturating_sub(began);
+            // Without a majority nobody will lead soon; but a connection may just be renewed.
+            if waited > PATIENCE || leader.is_none() && self.cut_off() && waited > RECONNECT {
                 let text = match leader {
-                    None => "no member leads: a majority of the voters is needed",
+                    None => {
+                        "no member leads: a majority of the voters is needed (`lockstep status` says who is missing)"
+                    }
                     Some(_) => {
                         "the leader has not done it in time, and may yet do it: look at `lockstep status`"
                     }

@@ -316,7 +316,7 @@ impl Engine {
     }
 
     /// Whether too few voters are connected to elect anybody.
-    fn cut_off(&self) -> bool {
+    pub(super) fn cut_off(&self) -> bool {
         let membership = self.order.membership();
         let connected =
             membership.voters().filter(|id| *id == self.me.id || self.peers.contains_key(id)).count();
