@@ -113,8 +113,12 @@ impl Provider {
         for note in options.notes() {
             log.line(if note.warn { Level::Warn } else { Level::Info }, &note.text);
         }
+        // What a former provider of this process has not written yet.
+        crate::files::process_ends();
         let (state_file, warning) = StateFile::open(&data_dir)
             .map_err(|error| format!("cannot open grastate.dat in {}: {error}", data_dir.display()))?;
+        let state_file = Arc::new(state_file);
+        crate::files::end_with(&state_file);
         if let Some(warning) = warning {
             log.warn(warning);
         }

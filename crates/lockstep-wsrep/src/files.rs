@@ -10,7 +10,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 const MAX_SIZE: usize = 256;
 
@@ -63,6 +64,8 @@ struct Inner {
     transfer: bool,
     /// The database differs from the cluster's: nothing certain can be said until a state transfer.
     corrupt: bool,
+    /// The seqno comes into the file when the process ends.
+    at_end: bool,
     /// What is in the file.
     written: Saved,
     written_len: usize,
@@ -72,6 +75,33 @@ struct Inner {
 pub(crate) struct StateFile {
     path: PathBuf,
     inner: Mutex<Inner>,
+    /// It is written once more when the process ends.
+    hears_the_end: AtomicBool,
+}
+
+/// The file that is written when the process ends. Not before: a server has left long before it closes InnoDB, and where
+/// InnoDB does not flush at each commit, a machine that dies between the two has less than a seqno would claim.
+static LAST: Mutex<Option<Arc<StateFile>>> = Mutex::new(None);
+
+/// Called by `exit`: after InnoDB's end, and not where the process is killed or aborts.
+pub(crate) extern "C" fn process_ends() {
+    let _ = crate::guard::guarded(|| {
+        // Nobody is waited for: threads that hold locks may be gone.
+        if let Ok(mut last) = LAST.try_lock()
+            && let Some(file) = last.take()
+        {
+            let _ = file.end();
+        }
+    });
+}
+
+/// From now on `file` is the one that is written when the process ends.
+pub(crate) fn end_with(file: &Arc<StateFile>) {
+    static HEARS: OnceLock<bool> = OnceLock::new();
+    // SAFETY: the function is `extern "C"`, unwinds into nobody, and is never unmapped (`-z nodelete`).
+    let hears = *HEARS.get_or_init(|| unsafe { libc::atexit(process_ends) } == 0);
+    file.hears_the_end.store(hears, Ordering::Release);
+    *lock(&LAST) = Some(file.clone());
 }
 
 impl StateFile {
@@ -108,10 +138,12 @@ impl StateFile {
             unsafe_marks: 0,
             transfer: false,
             corrupt: false,
+            at_end: false,
             written: saved,
             written_len: text.len(),
         };
-        Ok((StateFile { path, inner: Mutex::new(inner) }, warning))
+        let hears_the_end = AtomicBool::new(false);
+        Ok((StateFile { path, inner: Mutex::new(inner), hears_the_end }, warning))
     }
 
     /// What it says, or will say once it is safe to.
@@ -126,8 +158,34 @@ impl StateFile {
             return Ok(());
         }
         inner.saved = Saved { position, safe_to_bootstrap };
+        inner.at_end = false;
         match inner.unsafe_marks {
             0 => self.write(&mut inner),
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`StateFile::set`], but the seqno comes into the file when the process ends in good order.
+    pub(crate) fn set_at_end(&self, position: Gtid, safe_to_bootstrap: bool) -> io::Result<()> {
+        if !self.hears_the_end.load(Ordering::Acquire) {
+            return self.set(position, safe_to_bootstrap);
+        }
+        let mut inner = lock(&self.inner);
+        if inner.corrupt {
+            return Ok(());
+        }
+        inner.saved = Saved { position, safe_to_bootstrap };
+        inner.at_end = true;
+        self.write(&mut inner)
+    }
+
+    /// The process ends.
+    fn end(&self) -> io::Result<()> {
+        match self.inner.try_lock() {
+            Ok(mut inner) if inner.at_end => {
+                inner.at_end = false;
+                self.write(&mut inner)
+            }
             _ => Ok(()),
         }
     }
@@ -178,6 +236,9 @@ impl StateFile {
         let mut now = inner.saved;
         if inner.unsafe_marks > 0 || inner.transfer || inner.corrupt {
             now.position = Gtid::UNDEFINED;
+        }
+        if inner.at_end {
+            now.position.seqno = SEQNO_UNDEFINED;
         }
         if now == inner.written && inner.written_len <= MAX_SIZE && inner.written_len > 0 {
             return Ok(());
@@ -328,6 +389,35 @@ mod tests {
         assert_eq!(dir.read().position, Gtid::UNDEFINED, "one is still under way");
         file.mark_safe().unwrap();
         assert_eq!(dir.read(), Saved { position: at(6), safe_to_bootstrap: true });
+    }
+
+    #[test]
+    fn the_seqno_of_a_member_that_left_is_written_at_the_end() {
+        let dir = Dir::new("end");
+        let file = Arc::new(StateFile::open(&dir.0).unwrap().0);
+        let running = Saved { position: at(SEQNO_UNDEFINED), safe_to_bootstrap: true };
+        file.set_at_end(at(4), true).unwrap();
+        assert_eq!(dir.read().position, at(4), "nobody would say that the process ends");
+        end_with(&file);
+        file.set_at_end(at(5), true).unwrap();
+        assert_eq!((dir.read(), file.get().position), (running, at(5)));
+        // It connects again: what it said when it left is of the past.
+        file.set(at(SEQNO_UNDEFINED), true).unwrap();
+        file.end().unwrap();
+        assert_eq!(dir.read(), running);
+        file.set_at_end(at(6), true).unwrap();
+        {
+            let _held = lock(&file.inner);
+            process_ends();
+        }
+        assert_eq!(dir.read(), running, "a lock that is held is not waited for");
+        end_with(&file);
+        process_ends();
+        assert_eq!(dir.read(), Saved { position: at(6), safe_to_bootstrap: true });
+        file.set_at_end(at(7), true).unwrap();
+        file.mark_corrupt().unwrap();
+        file.end().unwrap();
+        assert_eq!(dir.read().position, Gtid::UNDEFINED);
     }
 
     #[test]

@@ -142,7 +142,7 @@ pub(crate) struct Provider {
     pub(crate) safe_to_bootstrap: AtomicBool,
     /// Addresses of the last view's members, for clients.
     pub(crate) incoming: Mutex<String>,
-    pub(crate) state_file: StateFile,
+    pub(crate) state_file: Arc<StateFile>,
     pub(crate) marks: Marks,
     pub(crate) again: Again,
     pub(crate) counters: Counters,

@@ -768,7 +768,7 @@ impl Provider {
                 self.save_running();
             } else {
                 let safe = self.safe_to_bootstrap.load(Ordering::SeqCst);
-                self.note(self.state_file.set(position, safe));
+                self.note(self.state_file.set_at_end(position, safe));
                 self.log.info(format!("left the cluster at {position}"));
                 self.note(crate::files::remove_view(&self.data_dir));
             }

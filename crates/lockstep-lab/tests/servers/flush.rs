@@ -81,3 +81,37 @@ fn an_outage_of_all_who_flush_lazily_loses_nothing() -> Test {
     outcome?;
     audit(&cluster, done, 6)
 }
+
+/// It has left the cluster in good order, and InnoDB's last second is not on the disk: what it says of itself must not
+/// be more than what is there.
+#[test]
+fn a_member_that_left_and_was_killed_before_its_end_lacks_nothing() -> Test {
+    let mut cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(()); // its file has the seqno then
+    }
+    session(&cluster, 0)?.query("CREATE TABLE t (id INT PRIMARY KEY)")?;
+    let path = cluster.servers[2].datadir().join("grastate.dat");
+    let seqno = || {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        text.lines().find_map(|l| l.strip_prefix("seqno:")).and_then(|v| v.trim().parse::<i64>().ok())
+    };
+    cluster.servers[2].query(&format!("SET GLOBAL {LAZY}"))?;
+    let mut client = session(&cluster, 2)?;
+    for id in 0..200 {
+        client.query(&format!("INSERT INTO t VALUES ({id})"))?;
+    }
+    cluster.servers[2].query("SET GLOBAL wsrep_cluster_address = ''")?;
+    assert!(cluster.servers[2].log().contains("left the cluster at"), "it has not left");
+    assert_eq!(seqno(), Some(-1), "InnoDB is not closed yet");
+    cluster.servers[2].kill();
+    cluster.servers[2].start(&[])?;
+    cluster.wait_size(3)?;
+    assert_eq!(cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, 200);
+    // And after an orderly end it is there.
+    cluster.servers[2].stop()?;
+    assert!(seqno().is_some_and(|seqno| seqno > 200), "{:?}", seqno());
+    cluster.servers[2].start(&[])?;
+    cluster.wait_size(3)?;
+    Ok(())
+}
