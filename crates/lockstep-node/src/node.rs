@@ -4,6 +4,7 @@ use crate::allow::AllowList;
 use crate::api::*;
 use crate::engine::Engine;
 use crate::links::Links;
+use crate::pace::Company;
 use crate::queue::Deliveries;
 use crate::runtime::{Input, Runtime, state_of};
 use crate::status::Status;
@@ -419,6 +420,7 @@ impl Node {
             named: BTreeSet::new(),
             encrypts: config.tls.is_some(),
             nudge_at: None,
+            company: Company::default(),
         };
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()

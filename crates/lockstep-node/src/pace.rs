@@ -2,6 +2,7 @@
 //! one that is awake has taken several small write-sets by then. So how long a delivery keeps a thread is measured, and
 //! as many are woken as would not catch up by themselves before another came to help.
 
+use lockstep_core::Micros;
 use std::time::Duration;
 
 /// What one who is awake may be behind with before another is called.
@@ -36,9 +37,50 @@ impl Pace {
     }
 }
 
+/// From so many transactions under way on, more of them come together.
+const COMPANY: usize = 3;
+/// And for so long they are expected after that.
+const EXPECTED: Micros = 5_000;
+
+/// Whether it is worthwhile to let others run before what waits is taken, so that a round, a frame or a sync carries
+/// more. Among many clients it is; where one waits for each step of one transaction, it hands the processor to whoever
+/// computes beside it, and nobody brings anything.
+#[derive(Debug, Default)]
+pub(crate) struct Company {
+    until: Micros,
+}
+
+impl Company {
+    /// So many transactions are under way now.
+    pub(crate) fn counted(&mut self, now: Micros, under_way: usize) {
+        if under_way >= COMPANY {
+            self.until = now + EXPECTED;
+        }
+    }
+
+    /// Whether more is on its way.
+    pub(crate) fn is_expected(&self, now: Micros) -> bool {
+        now < self.until
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn company_is_expected_for_a_moment_after_it_was_there() {
+        let mut company = Company::default();
+        for under_way in [0, 1, 2] {
+            company.counted(100, under_way);
+            assert!(!company.is_expected(100), "{under_way}");
+        }
+        company.counted(100, COMPANY);
+        // Between two rounds there may be nothing for an instant.
+        company.counted(101, 0);
+        assert!(company.is_expected(101) && company.is_expected(99 + EXPECTED));
+        assert!(!company.is_expected(100 + EXPECTED));
+    }
 
     #[test]
     fn long_ones_are_worth_a_thread_each_and_short_ones_share_one() {

@@ -10,6 +10,7 @@ use crate::engine::{Effect, Engine};
 use crate::links::{Arrival, Links, is_final};
 use crate::node::{DEFAULT_PORT, Reply, Shared};
 use crate::operator::{Answer as Outcome, Command};
+use crate::pace::Company;
 use crate::status::{Status, Surroundings};
 use crate::submit::Filler;
 use crate::wire::Hello;
@@ -117,6 +118,7 @@ pub(crate) struct Runtime {
     pub(crate) encrypts: bool,
     /// When to see whether those threads that are awake do for what has been delivered.
     pub(crate) nudge_at: Option<Micros>,
+    pub(crate) company: Company,
 }
 
 impl Runtime {
@@ -141,6 +143,8 @@ impl Runtime {
                     Duration::from_micros(next.saturating_sub(now)).min(NAP)
                 }
             };
+            self.company.counted(now, self.engine.under_way());
+            self.reactor.set_gathers(self.company.is_expected(now));
             if let Err(error) = self.reactor.poll(Some(nap), &mut events) {
                 self.engine.fail(&format!("the network cannot be waited for: {error}"));
                 std::thread::sleep(NAP);
@@ -530,7 +534,8 @@ impl Runtime {
                 if op.reset.is_some() {
                     self.refresh_hello();
                 }
-                self.log_later.push(LogJob::Write { op: Box::new(op), may_wait });
+                let gather = self.company.is_expected(self.engine.now);
+                self.log_later.push(LogJob::Write { op: Box::new(op), may_wait, gather });
             }
             Effect::Read { whom, from, max_bytes } => {
                 self.log_later.push(LogJob::Read { whom, from, max_bytes });

@@ -17,6 +17,8 @@ pub(crate) enum LogJob {
         op: Box<WriteOp>,
         /// Nobody waits for its sync: it may share one with what comes within [`SYNC_WAIT`].
         may_wait: bool,
+        /// More is on its way, from threads that may be waiting for the processor.
+        gather: bool,
     },
     /// Somebody waits after all.
     Hurry,
@@ -101,13 +103,14 @@ fn serve<D: Disk>(
         let mut reads = Vec::new();
         let mut ticket = None;
         let mut stop = false;
-        let mut may_yield = true;
+        let (mut may_yield, mut company) = (true, false);
         // Until when the sync may wait.
         let mut patience = Some(Instant::now() + sync_wait);
         let mut next = Some(first);
         while let Some(job) = next {
             match job {
-                LogJob::Write { op, may_wait } if !failed => {
+                LogJob::Write { op, may_wait, gather } if !failed => {
+                    company |= gather;
                     patience = patience.filter(|_| may_wait);
                     let number = op.ticket;
                     match log.write(to_log(*op, hint)) {
@@ -135,7 +138,7 @@ fn serve<D: Disk>(
                 None => jobs.try_recv().ok().or_else(|| {
                     // Where the processors are busy, those who run next bring more for this sync; where they are not,
                     // this returns at once.
-                    std::mem::take(&mut may_yield).then(std::thread::yield_now)?;
+                    (company && std::mem::take(&mut may_yield)).then(std::thread::yield_now)?;
                     jobs.try_recv().ok()
                 }),
                 Some(until) => jobs.recv_timeout(until.saturating_duration_since(Instant::now())).ok(),
@@ -246,7 +249,7 @@ mod tests {
             entries: vec![entry],
             vote: None,
         };
-        LogJob::Write { op: Box::new(op), may_wait }
+        LogJob::Write { op: Box::new(op), may_wait, gather: false }
     }
 
     const LONG: Duration = Duration::from_secs(20);

@@ -57,7 +57,9 @@ impl Reactor {
         }
         // Where the processors are busy, those who run next bring more for this round, which costs nearly the same
         // whatever it carries; where they are not, this returns at once.
-        std::thread::yield_now();
+        if self.gathers {
+            std::thread::yield_now();
+        }
         now = Instant::now();
         for event in &mio_events {
             if event.token() != WAKER {

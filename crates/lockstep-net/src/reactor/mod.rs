@@ -261,6 +261,8 @@ pub struct Reactor {
     paused: BTreeMap<u64, Instant>,
     noise: NoiseLimit,
     isolated: bool,
+    /// See [`Reactor::set_gathers`].
+    gathers: bool,
     /// The earliest time a timer may be due; `None`: to be computed.
     next_timer: Option<Instant>,
 }
@@ -296,6 +298,7 @@ impl Reactor {
             paused: BTreeMap::new(),
             noise: NoiseLimit { tokens: NOISE_BURST, refilled: now, suppressed: 0 },
             isolated: false,
+            gathers: false,
             next_timer: None,
         })
     }
@@ -303,6 +306,12 @@ impl Reactor {
     /// For other threads, to end a `poll`.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
+    }
+
+    /// Whether [`Reactor::poll`], once it has waited, lets others run before it looks at what has come. For a caller who
+    /// knows that more is on its way: where nothing is, that only makes everyone wait for him.
+    pub fn set_gathers(&mut self, gathers: bool) {
+        self.gathers = gathers;
     }
 
     // ---- listening

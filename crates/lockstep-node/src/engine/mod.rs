@@ -548,6 +548,12 @@ impl Engine {
         self.slots.len()
     }
 
+    /// How many transactions are on their way to their places, as far as this member knows.
+    pub(crate) fn under_way(&self) -> usize {
+        let uncommitted = self.order.last_index().saturating_sub(self.order.commit()) as usize;
+        self.slots.len().max(uncommitted)
+    }
+
     pub(crate) fn failure(&self) -> Option<String> {
         match &self.phase {
             Phase::Failed(text) => Some(text.clone()),
