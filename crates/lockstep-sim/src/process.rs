@@ -374,10 +374,13 @@ impl Cluster {
         if self.machines[slot].server.position.is_some_and(|at| at >= base) {
             return self.round(slot);
         }
-        let donors: Vec<usize> = (0..MACHINES)
-            .filter(|slot| self.machines[*slot].process.is_some())
+        let mut donors: Vec<usize> = (0..MACHINES)
             .filter(|slot| self.machines[*slot].server.position.is_some_and(|at| at >= base))
             .collect();
+        // Where all who are left have lost theirs, an operator copies that of one who was removed or does not run.
+        if donors.iter().any(|slot| self.machines[*slot].process.is_some()) {
+            donors.retain(|slot| self.machines[*slot].process.is_some());
+        }
         if donors.is_empty() {
             let at = self.now + 500_000;
             if let Some(process) = self.living(slot, life) {
