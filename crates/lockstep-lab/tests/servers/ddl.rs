@@ -242,6 +242,18 @@ fn all_members_killed_inside_a_statement_that_leaves_no_trace_agree_again() -> T
     others_see(&cluster, &[])
 }
 
+/// A killed and marked server is started: it comes back without a copy of the database, and creates its table again.
+/// What its log says of that.
+fn creates_again(cluster: &mut Cluster, n: usize) -> Result<String, LabError> {
+    let before = cluster.servers[n].log().len();
+    cluster.servers[n].start(&[])?;
+    cluster.wait_size(3)?;
+    let log = cluster.servers[n].log_since(before);
+    assert!(unmark(&cluster.servers[n])?, "the whole database was copied:\n{log}");
+    assert!(log.contains("may have been created before this server died"), "it did not come again:\n{log}");
+    Ok(log)
+}
+
 /// `CREATE TABLE ... SELECT` is the last that its origin does before it is killed: InnoDB there does not know that it has
 /// it.
 #[test]
@@ -263,12 +275,7 @@ fn a_table_created_with_its_rows_last_before_a_kill_is_there_once() -> Test {
         std::thread::sleep(Duration::from_secs(1));
         cluster.servers[2].kill();
         others_see(&cluster, &[2])?;
-        let before = cluster.servers[2].log().len();
-        cluster.servers[2].start(&[])?;
-        cluster.wait_size(3)?;
-        let log = cluster.servers[2].log_since(before);
-        assert!(unmark(&cluster.servers[2])?, "the whole database was copied:\n{log}");
-        assert!(log.contains("may have been created before this server died"), "it did not come again:\n{log}");
+        creates_again(&mut cluster, 2)?;
         same("rows", cluster.same_everywhere(&format!("SELECT COUNT(*) FROM test.c{round}"))?.number()?, 10);
         agree(&cluster)?;
     }
@@ -293,12 +300,7 @@ fn a_statement_on_a_table_that_is_created_again_is_executed() -> Test {
         Ok(std::fs::read_to_string(&state).is_ok_and(|s| s.contains("uuid:    00000000")))
     })?;
     cluster.servers[2].kill();
-    let before = cluster.servers[2].log().len();
-    cluster.servers[2].start(&[])?;
-    cluster.wait_size(3)?;
-    let log = cluster.servers[2].log_since(before);
-    assert!(unmark(&cluster.servers[2])?, "the whole database was copied:\n{log}");
-    assert!(log.contains("may have been created before this server died"), "it did not come again:\n{log}");
+    let log = creates_again(&mut cluster, 2)?;
     assert!(log.contains("it is executed again"), "the statement was not begun:\n{log}");
     same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.c")?.number()?, 200_000);
     agree(&cluster)
@@ -318,12 +320,7 @@ fn a_member_killed_between_a_table_and_its_rows_has_both() -> Test {
     let table = cluster.servers[1].datadir().join("test").join("c.frm");
     crate::fixture::eventually("the table is there", || Ok(table.exists()))?;
     cluster.servers[1].kill();
-    let before = cluster.servers[1].log().len();
-    cluster.servers[1].start(&[])?;
-    cluster.wait_size(3)?;
-    let log = cluster.servers[1].log_since(before);
-    assert!(unmark(&cluster.servers[1])?, "the whole database was copied:\n{log}");
-    assert!(log.contains("may have been created before this server died"), "it did not come again:\n{log}");
+    creates_again(&mut cluster, 1)?;
     same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.c")?.number()?, 300_000);
     agree(&cluster)
 }

@@ -140,7 +140,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, String> {
     })
 }
 
-/// The version of the server that is installed: `10.11`.
+/// What `--server-version` takes.
 fn version(text: &str) -> Result<String, String> {
     let number = |part: &str| !part.is_empty() && part.len() <= 3 && part.bytes().all(|b| b.is_ascii_digit());
     match text.split_once('.') {
@@ -149,6 +149,7 @@ fn version(text: &str) -> Result<String, String> {
     }
 }
 
+/// The version of the server that is installed: `10.11`.
 fn installed_version() -> Option<String> {
     let ask = |program: &str| Command::new(program).args(["--no-defaults", "--version"]).output().ok();
     let output = ask("mariadbd").or_else(|| ask("/usr/sbin/mariadbd"))?;
