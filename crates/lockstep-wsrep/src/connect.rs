@@ -254,12 +254,13 @@ impl Provider {
     }
 
     /// What `grastate.dat` says. While a statement in total order is under way it names no history, for tools and other
-    /// libraries cannot tell what the database is then; the statement's mark can.
+    /// libraries cannot tell what the database is then; the marks of statements can. Where it names none for another
+    /// reason, be it that somebody removed it so that this member takes a state transfer, they are not asked.
     fn saved_position(&self) -> Gtid {
-        let saved = self.state_file.get().position;
-        match self.marks.open_one() {
-            Some((at, _)) if saved.uuid.is_nil() => Gtid { uuid: at.uuid, seqno: SEQNO_UNDEFINED },
-            _ => saved,
+        let saved = self.state_file.get();
+        match self.marks.history() {
+            Some(uuid) if saved.in_statement => Gtid { uuid, seqno: SEQNO_UNDEFINED },
+            _ => saved.position,
         }
     }
 

@@ -22,12 +22,23 @@ pub(crate) struct Saved {
     pub(crate) position: Gtid,
     /// Whether this member was the last to leave.
     pub(crate) safe_to_bootstrap: bool,
+    /// It names no history only because a statement in total order is, or was, under way.
+    pub(crate) in_statement: bool,
 }
 
+/// The comment that says so; Galera's library and the tools pass over it.
+const IN_STATEMENT: &str = "# within a statement in total order: see lockstep.ddl.log";
+
 impl Saved {
+    /// In good order.
+    fn at(position: Gtid, safe_to_bootstrap: bool) -> Saved {
+        Saved { position, safe_to_bootstrap, in_statement: false }
+    }
+
     fn parse(text: &str) -> Saved {
-        let mut saved = Saved { position: Gtid::UNDEFINED, safe_to_bootstrap: true };
+        let mut saved = Saved::at(Gtid::UNDEFINED, true);
         for line in text.lines() {
+            saved.in_statement |= line.trim_end() == IN_STATEMENT;
             let Some((key, value)) = line.split_once(':') else { continue };
             let value = value.trim();
             match key.trim() {
@@ -42,8 +53,12 @@ impl Saved {
 
     fn text(&self) -> String {
         format!(
-            "# GALERA saved state\nversion: 2.1\nuuid:    {}\nseqno:   {}\nsafe_to_bootstrap: {}\n",
-            self.position.uuid, self.position.seqno, self.safe_to_bootstrap as u8
+            "# GALERA saved state\nversion: 2.1\nuuid:    {}\nseqno:   {}\nsafe_to_bootstrap: {}\n{}{}",
+            self.position.uuid,
+            self.position.seqno,
+            self.safe_to_bootstrap as u8,
+            if self.in_statement { IN_STATEMENT } else { "" },
+            if self.in_statement { "\n" } else { "" }
         )
     }
 }
@@ -157,7 +172,7 @@ impl StateFile {
         if inner.corrupt {
             return Ok(());
         }
-        inner.saved = Saved { position, safe_to_bootstrap };
+        inner.saved = Saved::at(position, safe_to_bootstrap);
         inner.at_end = false;
         match inner.unsafe_marks {
             0 => self.write(&mut inner),
@@ -174,7 +189,7 @@ impl StateFile {
         if inner.corrupt {
             return Ok(());
         }
-        inner.saved = Saved { position, safe_to_bootstrap };
+        inner.saved = Saved::at(position, safe_to_bootstrap);
         inner.at_end = true;
         self.write(&mut inner)
     }
@@ -222,6 +237,7 @@ impl StateFile {
         let mut inner = lock(&self.inner);
         inner.corrupt = true;
         inner.saved.position = Gtid::UNDEFINED;
+        inner.saved.in_statement = false;
         self.write(&mut inner)
     }
 
@@ -237,6 +253,7 @@ impl StateFile {
         if inner.unsafe_marks > 0 || inner.transfer || inner.corrupt {
             now.position = Gtid::UNDEFINED;
         }
+        now.in_statement = (now.in_statement || inner.unsafe_marks > 0) && !inner.transfer && !inner.corrupt;
         if inner.at_end {
             now.position.seqno = SEQNO_UNDEFINED;
         }
@@ -348,7 +365,7 @@ mod tests {
         let dir = Dir::new("missing");
         let (file, warning) = StateFile::open(&dir.0).unwrap();
         assert_eq!(warning, None);
-        assert_eq!(file.get(), Saved { position: Gtid::UNDEFINED, safe_to_bootstrap: true });
+        assert_eq!(file.get(), Saved::at(Gtid::UNDEFINED, true));
     }
 
     #[test]
@@ -369,7 +386,7 @@ mod tests {
         let (file, _) = StateFile::open(&dir.0).unwrap();
         for seqno in [9_000_000_000, -1, 7] {
             file.set(at(seqno), seqno == 7).unwrap();
-            assert_eq!(dir.read(), Saved { position: at(seqno), safe_to_bootstrap: seqno == 7 });
+            assert_eq!(dir.read(), Saved::at(at(seqno), seqno == 7));
             assert!(std::fs::metadata(dir.0.join("grastate.dat")).unwrap().len() <= MAX_SIZE as u64);
         }
         drop(file);
@@ -384,18 +401,21 @@ mod tests {
         file.mark_unsafe().unwrap();
         file.mark_unsafe().unwrap();
         assert_eq!(dir.read().position, Gtid::UNDEFINED);
+        assert!(
+            dir.read().in_statement && std::fs::metadata(dir.0.join("grastate.dat")).unwrap().len() <= 256
+        );
         file.set(at(6), true).unwrap();
         file.mark_safe().unwrap();
         assert_eq!(dir.read().position, Gtid::UNDEFINED, "one is still under way");
         file.mark_safe().unwrap();
-        assert_eq!(dir.read(), Saved { position: at(6), safe_to_bootstrap: true });
+        assert_eq!(dir.read(), Saved::at(at(6), true));
     }
 
     #[test]
     fn the_seqno_of_a_member_that_left_is_written_at_the_end() {
         let dir = Dir::new("end");
         let file = Arc::new(StateFile::open(&dir.0).unwrap().0);
-        let running = Saved { position: at(SEQNO_UNDEFINED), safe_to_bootstrap: true };
+        let running = Saved::at(at(SEQNO_UNDEFINED), true);
         file.set_at_end(at(4), true).unwrap();
         assert_eq!(dir.read().position, at(4), "nobody would say that the process ends");
         end_with(&file);
@@ -413,7 +433,7 @@ mod tests {
         assert_eq!(dir.read(), running, "a lock that is held is not waited for");
         end_with(&file);
         process_ends();
-        assert_eq!(dir.read(), Saved { position: at(6), safe_to_bootstrap: true });
+        assert_eq!(dir.read(), Saved::at(at(6), true));
         file.set_at_end(at(7), true).unwrap();
         file.mark_corrupt().unwrap();
         file.end().unwrap();
@@ -431,6 +451,7 @@ mod tests {
         file.set(at(6), false).unwrap();
         assert_eq!(dir.read().position, Gtid::UNDEFINED);
         file.mark_unsafe().unwrap();
+        assert!(!dir.read().in_statement, "the marks do not say what a transfer leaves");
         file.mark_restored();
         file.set(at(7), false).unwrap();
         assert_eq!(dir.read().position, Gtid::UNDEFINED, "a statement is still under way");
@@ -446,6 +467,7 @@ mod tests {
         file.mark_corrupt().unwrap();
         file.set(at(6), false).unwrap();
         file.mark_unsafe().unwrap();
+        assert!(!dir.read().in_statement);
         file.mark_safe().unwrap();
         assert_eq!(dir.read().position, Gtid::UNDEFINED);
         file.mark_restored();

@@ -16,6 +16,7 @@ fn saved_states() {
     let seeds = [
         "# GALERA saved state\nversion: 2.1\nuuid:    67979488-65c4-4b96-8f0c-8a95dde9d56c\nseqno:   42\nsafe_to_bootstrap: 1\n",
         "uuid: 00000000-0000-0000-0000-000000000000\nseqno: -1\nsafe_to_bootstrap: 0\ncert_index:\n",
+        "uuid: 00000000-0000-0000-0000-000000000000\nseqno: -1\n# within a statement in total order: see lockstep.ddl.log\n",
     ];
     text("grastate", &seeds, &|text| {
         let (saved, written) = crate::files::read_back(text);

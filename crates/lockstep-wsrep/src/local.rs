@@ -423,6 +423,9 @@ impl Provider {
                     true => self.result(remote.seqno, error, remote.statement),
                     false => Status::OK,
                 };
+                if inside && remote.begun {
+                    self.statement_is_done(remote.seqno);
+                }
                 (status, inside && self.order.leave(remote.seqno))
             }
             Some(Handle::Local(trx)) => {

@@ -90,6 +90,12 @@ impl Marks {
         (inner.history == at.uuid).then(|| inner.marks.get(&at.seqno).copied()).flatten()
     }
 
+    /// The history that all marks are of, if there is one.
+    pub(crate) fn history(&self) -> Option<Uuid> {
+        let inner = lock(&self.inner);
+        (!inner.marks.is_empty()).then_some(inner.history)
+    }
+
     /// The statement that was being executed when the server died, if one was.
     pub(crate) fn open_one(&self) -> Option<(Gtid, Rule)> {
         let inner = lock(&self.inner);
@@ -289,12 +295,14 @@ mod tests {
         let dir = Dir::new("back");
         let (marks, warning) = dir.open();
         assert_eq!((warning, marks.open_one(), marks.of(at(1))), (None, None, None));
+        assert_eq!(marks.history(), None);
         marks.begun(at(5), Rule::Again).unwrap();
         marks.done(at(5)).unwrap();
         marks.begun(at(9), COMPARE).unwrap();
         drop(marks);
         for _ in 0..2 {
             let (marks, warning) = dir.open();
+            assert_eq!(marks.history(), Some(at(0).uuid));
             assert_eq!(warning, None);
             assert_eq!(marks.of(at(5)), Some(Mark::Done));
             assert_eq!(marks.of(at(9)), Some(Mark::Begun(COMPARE)));

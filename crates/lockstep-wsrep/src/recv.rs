@@ -490,7 +490,7 @@ impl Provider {
                 Some(silent) => ordered.writeset.data = silent.into(),
                 None => (dummy, statement) = (true, None),
             },
-            Some(_) => self.statement_begins(seqno, &ordered.writeset.data),
+            Some(Former::NotBegun | Former::Again) => self.statement_begins(seqno, &ordered.writeset.data),
             None => {}
         }
         if orphan {
@@ -503,8 +503,13 @@ impl Provider {
         if !judged && let Some(node) = self.node() {
             node.found_before(seqno);
         }
-        let handle =
-            Handle::Remote(Remote { seqno, statement: statement.is_some(), judged, place: AtomicU8::new(0) });
+        let handle = Handle::Remote(Remote {
+            seqno,
+            statement: statement.is_some(),
+            begun: statement.is_some_and(Former::is_executed_now),
+            judged,
+            place: AtomicU8::new(0),
+        });
         Next::Apply(Box::new(Job { ordered, handle, flags, meta, dummy, statement }))
     }
 
@@ -535,6 +540,7 @@ impl Provider {
             self.fail(&format!("the write-set at seqno {seqno} cannot be applied"));
             return;
         }
+        let executed = job.statement.is_some_and(Former::is_executed_now);
         if let Handle::Remote(remote) = &job.handle {
             // Not every way through the server takes a seqno's turn.
             let place = remote.place.load(Ordering::Relaxed);
@@ -542,11 +548,14 @@ impl Provider {
                 return;
             }
             if place < 2 {
+                if executed {
+                    self.statement_is_done(seqno);
+                }
                 self.order.leave(seqno);
             }
         }
-        if matches!(job.statement, Some(Former::NotBegun | Former::Again)) {
-            self.statement_is_done(seqno);
+        if executed {
+            self.statement_is_over();
         }
         self.finish(seqno);
     }

@@ -23,6 +23,13 @@ pub(crate) enum Former {
     Again,
 }
 
+impl Former {
+    /// It is: it has marks, and an end.
+    pub(crate) fn is_executed_now(self) -> bool {
+        self != Former::Executed
+    }
+}
+
 impl Provider {
     /// `to_execute_start`. With a GTID in `meta`, whatever is returned, `to_execute_end` follows.
     ///
@@ -132,11 +139,14 @@ impl Provider {
             return Status::CONN_FAIL;
         };
         let status = self.result(slot.seqno, error, true);
+        if slot.pass {
+            self.statement_is_done(slot.seqno);
+        }
         if !self.order.leave(slot.seqno) {
             return Status::NODE_FAIL;
         }
         if slot.pass {
-            self.statement_is_done(slot.seqno);
+            self.statement_is_over();
         }
         self.finish(slot.seqno);
         status
@@ -153,9 +163,14 @@ impl Provider {
         self.note(self.state_file.mark_unsafe());
     }
 
-    /// The server has executed it, and nothing that comes after it.
+    /// The server has executed it, and nothing that comes after it: called before it leaves commit order, for a statement
+    /// that counts as under way is executed again after a crash, and must not be where what followed it is done.
     pub(crate) fn statement_is_done(&self, seqno: Seqno) {
         self.note(self.marks.done(self.at(seqno)));
+    }
+
+    /// After [`Provider::statement_is_done`], and after it has left commit order: nobody waits for `grastate.dat`.
+    pub(crate) fn statement_is_over(&self) {
         self.note(self.state_file.mark_safe());
     }
 

@@ -404,6 +404,8 @@ pub(crate) struct Remote {
     pub(crate) seqno: Seqno,
     /// A statement in total order.
     pub(crate) statement: bool,
+    /// One that has a mark that it has begun, and is to have one that it is done.
+    pub(crate) begun: bool,
     /// Whether this server's error says something: not of a statement that it has executed before, in part or as a whole.
     pub(crate) judged: bool,
     /// 0 before, 1 inside, 2 after its turn.

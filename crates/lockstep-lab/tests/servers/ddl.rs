@@ -177,6 +177,35 @@ fn a_member_killed_while_its_clients_run_statements_executes_each_once() -> Test
     killed_in_a_stream(2, 2, rounds(6))
 }
 
+/// Killed when its mark says that a statement is done, and `grastate.dat` does not say yet which history the database is
+/// of: it comes back by the log. Where somebody removed that file, it takes a state transfer as he wished.
+#[test]
+fn a_member_killed_just_after_a_statement_comes_back_by_the_log() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(()); // it has no marks
+    }
+    let mut cluster = shared()?;
+    session(&cluster, 0)?.query("CREATE TABLE w (id INT PRIMARY KEY)")?;
+    cluster.same_everywhere("SELECT COUNT(*) FROM test.w")?;
+    let state = cluster.servers[1].datadir().join("grastate.dat");
+    for removed in [false, true] {
+        mark(&cluster.servers[1])?;
+        cluster.servers[1].kill();
+        if removed {
+            std::fs::remove_file(&state).expect("grastate.dat is there");
+        } else {
+            let text = "# GALERA saved state\nversion: 2.1\nuuid:    00000000-0000-0000-0000-000000000000\n\
+                        seqno:   -1\nsafe_to_bootstrap: 0\n\
+                        # within a statement in total order: see lockstep.ddl.log\n";
+            std::fs::write(&state, text).expect("grastate.dat can be written");
+        }
+        cluster.servers[1].start(&[])?;
+        cluster.wait_size(3)?;
+        same("its database is its own", unmark(&cluster.servers[1])?, !removed);
+    }
+    agree(&cluster)
+}
+
 /// All members die inside `slow`, and start again by themselves.
 fn all_killed_in(slow: &str, prepare: &[&str]) -> Result<crate::fixture::Shared, LabError> {
     let mut cluster = shared()?;
