@@ -11,15 +11,14 @@
 //! what the own log held when this process opened it, for nothing is delivered that is not in there.
 //!
 //! Statements in total order that came after it, and were begun or done before the server died, were so for the table
-//! that was there: see [`Provider::former_statement`].
+//! that was there: see [`Provider::former_statement`]. So it is written beside their marks, before the server gets it;
+//! and so is how far what comes may have come before, for the server may end again, in whatever way, on the way there.
 
-use crate::monitor::lock;
 use crate::provider::{AtomicUuid, Provider};
-use crate::redo::{self, Bearing};
+use crate::redo;
 use lockstep_abi::{FLAG_TRX_END, FLAG_TRX_START};
 use lockstep_node::Ordered;
 use lockstep_node::core::{EntryKind, Gtid, SEQNO_UNDEFINED, Seqno};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// What is known of them.
@@ -27,14 +26,11 @@ pub(crate) struct Again {
     /// Up to here what comes may have come before; −1 where the server was not killed.
     upto: AtomicI64,
     history: AtomicUuid,
-    /// What was created so: schema and name.
-    tables: Mutex<Vec<(String, String)>>,
 }
 
 impl Default for Again {
     fn default() -> Again {
-        let (history, tables) = (AtomicUuid::default(), Mutex::default());
-        Again { upto: AtomicI64::new(SEQNO_UNDEFINED), history, tables }
+        Again { upto: AtomicI64::new(SEQNO_UNDEFINED), history: AtomicUuid::default() }
     }
 }
 
@@ -48,16 +44,10 @@ impl Again {
     /// Another database takes the place of that one.
     pub(crate) fn forget(&self) {
         self.upto.store(SEQNO_UNDEFINED, Ordering::SeqCst);
-        lock(&self.tables).clear();
     }
 
     fn may_have_come(&self, at: Gtid) -> bool {
         at.seqno <= self.upto.load(Ordering::Acquire) && at.uuid == self.history.get()
-    }
-
-    /// What the statement in this data has to do with tables that were made anew.
-    pub(crate) fn bearing(&self, data: &[u8]) -> Bearing {
-        redo::bearing(data, &lock(&self.tables))
     }
 }
 
@@ -68,9 +58,21 @@ impl Provider {
         if self.been_connected.load(Ordering::SeqCst) {
             return;
         }
+        if !position.is_defined() {
+            return;
+        }
+        let before = self.marks.expected().filter(|upto| upto.uuid == position.uuid).map(|upto| upto.seqno);
         let stopped_in_order = self.state_file.get().position == position;
-        if position.is_defined() && !stopped_in_order {
-            self.again.expect(Gtid { uuid: position.uuid, seqno: log_end });
+        let upto = match stopped_in_order {
+            true => before,
+            false => before.max(Some(log_end)),
+        };
+        if let Some(seqno) = upto.filter(|seqno| *seqno > position.seqno) {
+            let upto = Gtid { uuid: position.uuid, seqno };
+            self.again.expect(upto);
+            if before != Some(seqno) {
+                self.note(self.marks.expect(upto));
+            }
         }
     }
 
@@ -91,7 +93,7 @@ impl Provider {
             "the table {}.{} of seqno {} may have been created before this server died: what is there of it is replaced",
             table.0, table.1, ordered.seqno
         ));
-        lock(&self.again.tables).push(table);
+        self.note(self.marks.anew(at, table));
         ordered.writeset.data = data.into();
     }
 }

@@ -47,13 +47,15 @@ fn marks() {
         format!("begun {at} compare 00000000000000ff"),
         format!("begun {at} doubt"),
         format!("done {at}"),
+        format!("upto {at}"),
+        format!("anew {at} 74657374 c3a9"),
     ];
     let seeds: Vec<&str> = lines.iter().map(String::as_str).collect();
     text("marks", &seeds, &|text| {
         let parsed = crate::marks::parse(text);
-        if let Some((at, mark)) = parsed {
-            let written = crate::marks::record(at, mark);
-            assert_eq!(crate::marks::parse(&written), Some((at, mark)));
+        if let Some((at, said)) = &parsed {
+            let written = crate::marks::record(*at, said);
+            assert_eq!(crate::marks::parse(&written), parsed);
         }
         let _ = crate::marks::unline(text);
         outcome(&parsed)

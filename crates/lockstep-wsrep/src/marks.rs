@@ -6,6 +6,9 @@
 //! executed again, whatever the position says; for what has begun only, the mark itself says how to find out
 //! ([`crate::redo`]).
 //!
+//! A mark speaks of the tables that were there when it was made. One that is created again after a crash
+//! ([`crate::again`]) is written down in the same place, so that it is seen which marks are from before.
+//!
 //! The file is text, a line for each mark, with a checksum in front; docs/format-disk.md describes it. It speaks of the
 //! database in this directory and of no other: it names the inodes of what every database has, so that what was
 //! restored under it is not taken for what it knew.
@@ -37,12 +40,40 @@ pub(crate) enum Mark {
     Done,
 }
 
+/// A table: schema and name.
+pub(crate) type Table = (String, String);
+
+/// A line of the file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Line {
+    /// Of the statement at this place.
+    Mark(Mark),
+    /// The write-set at this place is about to create this table once more.
+    Anew(Table),
+    /// What comes up to this place may have come to this database before.
+    Upto,
+}
+
+/// A table that was created again.
+struct Anew {
+    seqno: Seqno,
+    table: Table,
+    /// How many lines there were before.
+    age: u64,
+}
+
+#[derive(Default)]
 struct Inner {
     /// `None` until there is something to write.
     file: Option<File>,
     bytes: u64,
     history: Uuid,
-    marks: BTreeMap<Seqno, Mark>,
+    /// How many lines there have been, also of those that are left out now.
+    lines: u64,
+    /// Each with how many lines there were before it.
+    marks: BTreeMap<Seqno, (Mark, u64)>,
+    anew: Vec<Anew>,
+    upto: Option<(Seqno, u64)>,
 }
 
 /// See the module.
@@ -60,15 +91,15 @@ impl Marks {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error),
         };
-        let mut inner = Inner { file: None, bytes: 0, history: Uuid::NIL, marks: BTreeMap::new() };
+        let mut inner = Inner::default();
         let warning = inner.take(&text, &database(dir)).err();
-        if warning.is_none() && !inner.marks.is_empty() {
+        if warning.is_none() && inner.lines > 0 {
             let file = OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(&path)?;
             // A torn last line was never relied on: the next one takes its place.
             file.set_len(inner.bytes)?;
             inner.file = Some(file);
         } else {
-            inner.marks.clear();
+            inner = Inner::default();
         }
         let warning = warning.map(|why| format!("{} does not count: {why}", path.display()));
         Ok((Marks { dir: dir.to_owned(), inner: Mutex::new(inner) }, warning))
@@ -76,18 +107,44 @@ impl Marks {
 
     /// The server is about to execute a statement.
     pub(crate) fn begun(&self, at: Gtid, rule: Rule) -> io::Result<()> {
-        self.write(at, Mark::Begun(rule))
+        self.write(at, Line::Mark(Mark::Begun(rule)))
     }
 
     /// The server has executed it.
     pub(crate) fn done(&self, at: Gtid) -> io::Result<()> {
-        self.write(at, Mark::Done)
+        self.write(at, Line::Mark(Mark::Done))
+    }
+
+    /// The write-set at this place is about to create this table once more, in the place of what is there.
+    pub(crate) fn anew(&self, at: Gtid, table: Table) -> io::Result<()> {
+        self.write(at, Line::Anew(table))
+    }
+
+    /// The tables that have been created again since the statement at this place had its mark, by what comes before it.
+    pub(crate) fn created_since(&self, at: Gtid) -> Vec<Table> {
+        let inner = lock(&self.inner);
+        let Some(&(_, age)) = inner.marks.get(&at.seqno).filter(|_| inner.history == at.uuid) else {
+            return Vec::new();
+        };
+        let since = inner.anew.iter().filter(|anew| anew.age > age && anew.seqno < at.seqno);
+        since.map(|anew| anew.table.clone()).collect()
+    }
+
+    /// What comes up to here may have come to this database before.
+    pub(crate) fn expect(&self, upto: Gtid) -> io::Result<()> {
+        self.write(upto, Line::Upto)
+    }
+
+    /// As the last [`Marks::expect`] said, also in an earlier process.
+    pub(crate) fn expected(&self) -> Option<Gtid> {
+        let inner = lock(&self.inner);
+        inner.upto.map(|(seqno, _)| Gtid { uuid: inner.history, seqno })
     }
 
     /// What is known of the statement at this place.
     pub(crate) fn of(&self, at: Gtid) -> Option<Mark> {
         let inner = lock(&self.inner);
-        (inner.history == at.uuid).then(|| inner.marks.get(&at.seqno).copied()).flatten()
+        (inner.history == at.uuid).then(|| inner.marks.get(&at.seqno).map(|mark| mark.0)).flatten()
     }
 
     /// The history that all marks are of, if there is one.
@@ -100,7 +157,7 @@ impl Marks {
     pub(crate) fn open_one(&self) -> Option<(Gtid, Rule)> {
         let inner = lock(&self.inner);
         match inner.marks.last_key_value() {
-            Some((&seqno, &Mark::Begun(rule))) => Some((Gtid { uuid: inner.history, seqno }, rule)),
+            Some((&seqno, &(Mark::Begun(rule), _))) => Some((Gtid { uuid: inner.history, seqno }, rule)),
             _ => None,
         }
     }
@@ -108,9 +165,7 @@ impl Marks {
     /// The database is about to be replaced, or differs from the cluster's: nothing is known of it any more.
     pub(crate) fn forget(&self) -> io::Result<()> {
         let mut inner = lock(&self.inner);
-        inner.marks.clear();
-        inner.file = None;
-        inner.bytes = 0;
+        *inner = Inner::default();
         match std::fs::remove_file(self.dir.join(FILE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(self.named(error)),
@@ -118,17 +173,16 @@ impl Marks {
         }
     }
 
-    fn write(&self, at: Gtid, mark: Mark) -> io::Result<()> {
+    fn write(&self, at: Gtid, said: Line) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         if inner.history != at.uuid {
-            inner.marks.clear();
-            inner.file = None;
-            inner.history = at.uuid;
+            *inner = Inner { history: at.uuid, ..Inner::default() };
         }
-        inner.marks.insert(at.seqno, mark);
+        let text = line(&record(at, &said));
+        inner.note(at.seqno, said);
         let result = match inner.file.is_none() || inner.bytes > MAX_BYTES {
             true => self.write_anew(&mut inner),
-            false => inner.append(&line(&record(at, mark))),
+            false => inner.append(&text),
         };
         if result.is_err() {
             // What is in it now nobody knows: the next mark begins it anew.
@@ -143,8 +197,8 @@ impl Marks {
             inner.marks.pop_first();
         }
         let mut text = line(&format!("{TITLE} {}", database(&self.dir)));
-        for (&seqno, &mark) in &inner.marks {
-            text.push_str(&line(&record(Gtid { uuid: inner.history, seqno }, mark)));
+        for (seqno, said) in inner.remembered() {
+            text.push_str(&line(&record(Gtid { uuid: inner.history, seqno }, &said)));
         }
         let (path, draft) = (self.dir.join(FILE), self.dir.join("lockstep.ddl.new.log"));
         let mut file = OpenOptions::new()
@@ -173,6 +227,32 @@ impl Marks {
 }
 
 impl Inner {
+    /// Takes a line in.
+    fn note(&mut self, seqno: Seqno, said: Line) {
+        let age = self.lines;
+        self.lines += 1;
+        match said {
+            Line::Mark(mark) => {
+                self.marks.insert(seqno, (mark, age));
+            }
+            Line::Anew(table) => self.anew.push(Anew { seqno, table, age }),
+            Line::Upto => self.upto = Some((seqno, age)),
+        }
+    }
+
+    /// All that still says something, in the order in which it was said. A table that was created again says something
+    /// for marks that are older and speak of what comes after it.
+    fn remembered(&mut self) -> Vec<(Seqno, Line)> {
+        let marks = &self.marks;
+        self.anew.retain(|anew| marks.range(anew.seqno..).any(|(_, mark)| mark.1 < anew.age));
+        let marks = marks.iter().map(|(&seqno, &(mark, age))| (age, seqno, Line::Mark(mark)));
+        let anew = self.anew.iter().map(|anew| (anew.age, anew.seqno, Line::Anew(anew.table.clone())));
+        let upto = self.upto.iter().map(|&(seqno, age)| (age, seqno, Line::Upto));
+        let mut all: Vec<_> = marks.chain(anew).chain(upto).collect();
+        all.sort_by_key(|(age, ..)| *age);
+        all.into_iter().map(|(_, seqno, said)| (seqno, said)).collect()
+    }
+
     fn append(&mut self, line: &str) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
         let Some(file) = &self.file else { return Ok(()) };
@@ -208,12 +288,11 @@ impl Inner {
                 }
                 continue;
             }
-            let (at, mark) = parse(said).ok_or("a line of it is not understood")?;
+            let (at, said) = parse(said).ok_or("a line of it is not understood")?;
             if at.uuid != self.history {
-                self.marks.clear();
-                self.history = at.uuid;
+                *self = Inner { history: at.uuid, bytes: self.bytes, ..Inner::default() };
             }
-            self.marks.insert(at.seqno, mark);
+            self.note(at.seqno, said);
         }
         Ok(())
     }
@@ -225,21 +304,39 @@ fn database(dir: &Path) -> String {
     format!("{}-{}", inode("ibdata1"), inode("mysql"))
 }
 
-pub(crate) fn record(at: Gtid, mark: Mark) -> String {
-    match mark {
-        Mark::Begun(rule) => format!("begun {at} {rule}"),
-        Mark::Done => format!("done {at}"),
+pub(crate) fn record(at: Gtid, said: &Line) -> String {
+    match said {
+        Line::Mark(Mark::Begun(rule)) => format!("begun {at} {rule}"),
+        Line::Mark(Mark::Done) => format!("done {at}"),
+        Line::Anew((schema, name)) => format!("anew {at} {} {}", hex(schema), hex(name)),
+        Line::Upto => format!("upto {at}"),
     }
 }
 
-pub(crate) fn parse(said: &str) -> Option<(Gtid, Mark)> {
+/// A name may have any character in it.
+fn hex(name: &str) -> String {
+    name.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<String> {
+    let digits = text.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).ok());
+    let bytes: Option<Vec<u8>> = digits.map(|two| u8::from_str_radix(two?, 16).ok()).collect();
+    String::from_utf8(bytes?).ok()
+}
+
+pub(crate) fn parse(said: &str) -> Option<(Gtid, Line)> {
     let mut words = said.splitn(3, ' ');
     let (what, at, rest) = (words.next()?, words.next()?, words.next());
     let (uuid, seqno) = at.rsplit_once(':')?;
     let at = Gtid { uuid: Uuid::parse(uuid)?, seqno: seqno.parse().ok()? };
     match (what, rest) {
-        ("done", None) => Some((at, Mark::Done)),
-        ("begun", Some(rule)) => Some((at, Mark::Begun(Rule::parse(rule)?))),
+        ("done", None) => Some((at, Line::Mark(Mark::Done))),
+        ("begun", Some(rule)) => Some((at, Line::Mark(Mark::Begun(Rule::parse(rule)?)))),
+        ("upto", None) => Some((at, Line::Upto)),
+        ("anew", Some(names)) => {
+            let (schema, name) = names.split_once(' ')?;
+            Some((at, Line::Anew((unhex(schema)?, unhex(name)?))))
+        }
         _ => None,
     }
 }
@@ -358,6 +455,40 @@ mod tests {
     }
 
     #[test]
+    fn a_table_that_was_created_again_is_of_the_marks_before_it() {
+        let dir = Dir::new("anew");
+        let (marks, _) = dir.open();
+        let table = |name: &str| ("a schema".to_string(), format!("{name}\n\u{e9}"));
+        marks.done(at(3)).unwrap();
+        marks.begun(at(7), COMPARE).unwrap();
+        marks.done(at(8)).unwrap();
+        marks.expect(at(9)).unwrap();
+        marks.anew(at(5), table("t")).unwrap();
+        // Executed again: this mark is of the new table.
+        marks.begun(at(7), Rule::Again).unwrap();
+        let check = |marks: &Marks| {
+            assert_eq!(marks.created_since(at(3)), [], "it came before the table");
+            assert_eq!(marks.created_since(at(7)), []);
+            assert_eq!(marks.created_since(at(8)), [table("t")]);
+            assert_eq!(marks.created_since(at(6)), [], "without a mark");
+            assert_eq!(marks.expected(), Some(at(9)));
+        };
+        check(&marks);
+        let (marks, warning) = dir.open();
+        assert_eq!(warning, None);
+        check(&marks);
+        // Written anew, in the same order.
+        lock(&marks.inner).file = None;
+        marks.done(at(2)).unwrap();
+        check(&marks);
+        check(&dir.open().0);
+        marks.done(at(8)).unwrap();
+        assert_eq!(lock(&marks.inner).remembered().len(), 5, "no mark is older than the table");
+        marks.forget().unwrap();
+        assert_eq!((marks.created_since(at(8)), dir.open().0.expected()), (vec![], None));
+    }
+
+    #[test]
     fn what_is_forgotten_is_gone_and_the_file_stays_small() {
         let dir = Dir::new("forget");
         let (marks, _) = dir.open();
@@ -368,7 +499,7 @@ mod tests {
         for seqno in 0..10_000 {
             let mut inner = lock(&marks.inner);
             inner.history = at(0).uuid;
-            inner.marks.insert(seqno, Mark::Done);
+            inner.note(seqno, Line::Mark(Mark::Done));
         }
         marks.begun(at(10_000), Rule::Again).unwrap();
         let marks = dir.open().0;

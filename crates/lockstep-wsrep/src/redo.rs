@@ -99,9 +99,11 @@ pub(crate) fn bearing(data: &[u8], tables: &[(String, String)]) -> Bearing {
 
 fn bearing_of(sql: &str, schema: &str, tables: &[(String, String)]) -> Bearing {
     let same = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
+    // Names that are not ASCII are in the client's character set there, and in another's here: any of them may be it.
+    let may_be = |a: &str, b: &str| same(a, b) || (!a.is_ascii() && !b.is_ascii());
     let tokens = tokens(sql);
     let says =
-        |name: &str| tokens.iter().any(|t| matches!(t, Token::Word(w) | Token::Name(w) if same(w, name)));
+        |name: &str| tokens.iter().any(|t| matches!(t, Token::Word(w) | Token::Name(w) if may_be(w, name)));
     let of_schemas = says("DATABASE") || says("SCHEMA");
     if !tables.iter().any(|(schema, table)| says(table) || (of_schemas && says(schema))) {
         return Bearing::None;
@@ -436,6 +438,15 @@ mod tests {
             assert_eq!(bearing_of(sql, "test", &tables), due, "{sql}");
         }
         assert_eq!(bearing(b"no event", &tables), Bearing::Unclear);
+        // In another character set the same name looks another way.
+        let tables = [("test".to_owned(), "t\u{e9}".to_owned())];
+        for (sql, due) in [
+            ("ALTER TABLE `t\u{fffd}` ADD a INT", Bearing::Unclear),
+            ("ALTER TABLE `t\u{e9}` ADD a INT", Bearing::Alone),
+            ("ALTER TABLE t ADD a INT", Bearing::None),
+        ] {
+            assert_eq!(bearing_of(sql, "test", &tables), due, "{sql}");
+        }
         assert_eq!(bearing(b"no event", &[]), Bearing::None);
         let sql = |sql: &str| Statement { schema: "test".into(), sql: sql.into(), annotation: false };
         let named = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));

@@ -194,18 +194,19 @@ impl Provider {
     /// ([`crate::again`]).
     pub(crate) fn former_statement(&self, seqno: Seqno, data: &[u8]) -> Result<Former, String> {
         let Some(mark) = self.marks.of(self.at(seqno)) else { return Ok(Former::NotBegun) };
-        match (self.again.bearing(data), mark) {
+        match (redo::bearing(data, &self.marks.created_since(self.at(seqno))), mark) {
             (Bearing::None, mark) => Ok(self.former(seqno, data, mark)),
             // Whatever it had done, it had done to the table that was there.
-            (_, Mark::Begun(Rule::Again)) | (Bearing::Alone, Mark::Begun(Rule::Compare { .. })) => {
+            (_, Mark::Begun(Rule::Again))
+            | (Bearing::Alone, Mark::Begun(Rule::Compare { .. }) | Mark::Done) => {
                 self.log.info(format!(
-                    "this server died in the statement at seqno {seqno}: it is executed again, for the table that it \
-                     changes has been created again"
+                    "this server had begun the statement at seqno {seqno} when it died: it is executed again, for the \
+                     table that it changes has been created again"
                 ));
                 Ok(Former::Again)
             }
             _ => Err(format!(
-                "this server died when the statement at seqno {seqno} had begun, and a table that it names has been \
+                "this server had begun the statement at seqno {seqno} when it died, and a table that it names has been \
                  created again since: whether it was done cannot be told"
             )),
         }
