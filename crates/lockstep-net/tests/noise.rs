@@ -94,25 +94,22 @@ fn a_flood_of_silent_connections_keeps_no_member_out() {
 }
 
 #[test]
-fn reports_are_limited_and_count_what_they_leave_out() {
+fn one_who_comes_again_and_again_is_reported_once() {
     let mut a = node("alpha");
     let at = a.listen();
     for _ in 0..40 {
         TcpStream::connect(at).unwrap().write_all(b"junk junk junk junk").unwrap();
         a.poll();
     }
-    let end = Instant::now() + Duration::from_millis(1300);
+    let end = Instant::now() + Duration::from_millis(2300);
     while Instant::now() < end {
         a.poll();
     }
     TcpStream::connect(at).unwrap().write_all(b"junk junk junk junk").unwrap();
-    let total = until(&mut [&mut a], "all are accounted for", |n| {
-        let reported = |e: &Event| match e {
-            Event::Noise { suppressed, .. } => 1 + *suppressed,
-            _ => 0,
-        };
-        Some(n[0].events.iter().map(reported).sum::<u64>()).filter(|sum| *sum >= 41)
-    });
-    assert_eq!(total, 41);
-    assert!(a.events.len() <= 8, "{} lines", a.events.len());
+    let end = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < end {
+        a.poll();
+    }
+    let reports = a.events.iter().filter(|e| matches!(e, Event::Noise { .. })).count();
+    assert_eq!(reports, 1);
 }

@@ -12,7 +12,7 @@ use super::dial::State;
 use super::http::{Http, Stream};
 use super::listen;
 use super::peer::Peer;
-use super::{ConnId, Connecting, Event, Listener, NOISE_BURST, NOISE_EVERY, PeerHello, Reactor, WAKER};
+use super::{ConnId, Connecting, Event, Listener, PeerHello, Reactor, WAKER};
 use crate::addr::Scheme;
 use crate::error::{DialError, DownReason};
 use crate::proto::{ConnEvent, Connection, Role};
@@ -245,20 +245,9 @@ impl Reactor {
     }
 
     fn noise(&mut self, addr: SocketAddr, what: String, events: &mut Vec<Event>, now: Instant) {
-        let limit = &mut self.noise;
-        while limit.tokens < NOISE_BURST && now.saturating_duration_since(limit.refilled) >= NOISE_EVERY {
-            limit.tokens += 1;
-            limit.refilled += NOISE_EVERY;
+        if let Some(suppressed) = self.noise.heard(addr.ip(), &what, now) {
+            events.push(Event::Noise { addr, what, suppressed });
         }
-        if limit.tokens == 0 {
-            limit.suppressed += 1;
-            return;
-        }
-        if limit.tokens == NOISE_BURST {
-            limit.refilled = now;
-        }
-        limit.tokens -= 1;
-        events.push(Event::Noise { addr, what, suppressed: std::mem::take(&mut limit.suppressed) });
     }
 
     // ---- incoming

@@ -9,6 +9,7 @@ mod dial;
 mod drive;
 mod http;
 mod listen;
+mod noise;
 mod peer;
 mod resolve;
 mod waker;
@@ -27,6 +28,7 @@ use mio::{Events, Interest, Poll, Token};
 use self::dial::{State, Targets};
 use self::http::Http;
 use self::listen::UnixSocket;
+use self::noise::Noise;
 use self::peer::Peer;
 use self::resolve::Resolver;
 pub use self::waker::Waker;
@@ -154,7 +156,7 @@ pub enum Event {
         error: DialError,
     },
     /// Something that is no member of this cluster came to a port of ours and was dropped. One line for the log;
-    /// rate-limited.
+    /// rate-limited, above all where the same address comes again and again for the same reason.
     Noise {
         /// Where it came from.
         addr: SocketAddr,
@@ -221,17 +223,6 @@ impl Listener {
     }
 }
 
-/// Limits what is said about noise: some at once, then one line a second.
-#[derive(Debug)]
-struct NoiseLimit {
-    tokens: u32,
-    refilled: Instant,
-    suppressed: u64,
-}
-
-const NOISE_BURST: u32 = 5;
-const NOISE_EVERY: Duration = Duration::from_secs(1);
-
 const WAKER: Token = Token(usize::MAX);
 
 /// See the module's text.
@@ -259,7 +250,7 @@ pub struct Reactor {
     again: BTreeSet<u64>,
     /// Listeners whose `accept` failed, and when to try again.
     paused: BTreeMap<u64, Instant>,
-    noise: NoiseLimit,
+    noise: Noise,
     isolated: bool,
     /// See [`Reactor::set_gathers`].
     gathers: bool,
@@ -296,7 +287,7 @@ impl Reactor {
             dirty: BTreeSet::new(),
             again: BTreeSet::new(),
             paused: BTreeMap::new(),
-            noise: NoiseLimit { tokens: NOISE_BURST, refilled: now, suppressed: 0 },
+            noise: Noise::new(now),
             isolated: false,
             gathers: false,
             next_timer: None,

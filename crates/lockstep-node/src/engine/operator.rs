@@ -16,6 +16,8 @@ use lockstep_core::{Index, MemberId, ViewUuid};
 const PATIENCE: Micros = 10_000_000;
 /// Connections that are renewed take less than this.
 const RECONNECT: Micros = 300_000;
+/// Links that break and come back are back after so long.
+const LINKS_BREAK: Micros = 1_500_000;
 /// How long whoever was asked may go on before another leader is asked.
 const ASK_ANOTHER: Micros = 2_000_000;
 /// An heir that lacks more than this must catch up before anything is kept waiting for it.
@@ -71,6 +73,8 @@ pub(super) struct Operator {
     tasks: Vec<Task>,
     /// Lives of members that were removed while they were connected: this leader does not let them back.
     barred: Vec<(MemberId, ViewUuid)>,
+    /// Since when too few voters are connected, as far as a command that is under way has looked.
+    cut_off_since: Option<Micros>,
 }
 
 /// How a step of a task ends.
@@ -173,18 +177,20 @@ impl Engine {
     /// Everything that is under way goes on.
     pub(super) fn operator_step(&mut self) {
         if !self.is_commanded() {
+            self.operator.cut_off_since = None;
             return;
         }
         for task in std::mem::take(&mut self.operator.tasks) {
             self.task_step(task);
         }
         let leader = self.order.leader().filter(|id| *id == self.me.id || self.peers.contains_key(id));
+        // Without a majority nobody will lead soon; but connections may just be renewed.
+        let hopeless = self.long_cut_off() && leader.is_none();
         let mut at = 0;
         while at < self.operator.given.len() {
             let Given { token, began, asked, ref command } = self.operator.given[at];
             let waited = self.now.saturating_sub(began);
-            // Without a majority nobody will lead soon; but a connection may just be renewed.
-            if waited > PATIENCE || leader.is_none() && self.cut_off() && waited > RECONNECT {
+            if waited > PATIENCE || hopeless && waited > RECONNECT {
                 let text = match leader {
                     None => {
                         "no member leads: a majority of the voters is needed (`lockstep status` says who is missing)"
@@ -211,6 +217,17 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Whether too few voters have been connected for longer than links take that break and come back.
+    fn long_cut_off(&mut self) -> bool {
+        if !self.cut_off() {
+            self.operator.cut_off_since = None;
+            return false;
+        }
+        let since = *self.operator.cut_off_since.get_or_insert(self.now);
+        let since = self.no_quorum_since.map_or(since, |no_quorum| no_quorum.min(since));
+        self.now.saturating_sub(since) > LINKS_BREAK
     }
 
     /// The leader's part.

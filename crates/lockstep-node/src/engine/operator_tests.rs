@@ -79,7 +79,22 @@ fn without_a_leader_a_command_ends_all_the_same() {
     let answer = lab.answer(token);
     assert!(!answer.ok && answer.text.contains("a majority of the voters is needed"), "{answer:?}");
     assert!(answer.seconds < 1.0, "it is known at once: {answer:?}");
+    // Links that break for a moment break no command.
+    lab.cut(0, false);
+    lab.cut(1, false);
+    lab.run(5_000_000);
+    lab.cut(0, true);
+    lab.cut(1, true);
+    let token = lab.command(2, switchover("n3"));
+    lab.run(1_000_000);
+    lab.cut(0, false);
+    lab.cut(1, false);
+    let answer = lab.answer(token);
+    assert!(answer.ok, "{answer:?}");
     // Who is connected to a majority waits for its election.
+    lab.cut(0, true);
+    lab.cut(1, true);
+    lab.run(3_000_000);
     lab.cut(0, false);
     lab.cut(1, false);
     lab.nodes[1].frozen = true;

@@ -1,0 +1,146 @@
+//! What is said of those who come to a port and are no members: enough to find them, and never so much that the log
+//! fills. Somebody who comes again and again for the same reason, as a member with another authority's certificate
+//! does each second, is spoken of at once, then after ten seconds, a minute, and so on.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// So many different lines at once, then one a second.
+const BURST: u32 = 5;
+const EVERY: Duration = Duration::from_secs(1);
+/// The same of the same address is said again after this, then six times as long, up to [`RARELY`].
+const SOON: Duration = Duration::from_secs(10);
+const RARELY: Duration = Duration::from_secs(3600);
+/// So many addresses with their reasons are remembered.
+const REMEMBERED: usize = 64;
+
+/// Something that was said.
+#[derive(Debug)]
+struct Said {
+    ip: IpAddr,
+    what: String,
+    /// When it is said again, and how long it has been silent for then.
+    again: Instant,
+    pause: Duration,
+    /// How often it happened since it was last said, and when it did last.
+    since: u64,
+    heard: Instant,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Noise {
+    tokens: u32,
+    refilled: Instant,
+    suppressed: u64,
+    said: Vec<Said>,
+}
+
+impl Noise {
+    pub(super) fn new(now: Instant) -> Noise {
+        Noise { tokens: BURST, refilled: now, suppressed: 0, said: Vec::new() }
+    }
+
+    /// Somebody at `ip` was dropped for this reason. How many that were not spoken of are to be spoken of with it;
+    /// `None` if it is not spoken of now.
+    pub(super) fn heard(&mut self, ip: IpAddr, what: &str, now: Instant) -> Option<u64> {
+        self.said.retain(|said| now.saturating_duration_since(said.heard) < RARELY);
+        if let Some(said) = self.said.iter_mut().find(|said| said.ip == ip && said.what == what) {
+            said.heard = now;
+            if now < said.again {
+                said.since += 1;
+                return None;
+            }
+        }
+        if !self.may_speak(now) {
+            self.suppressed += 1;
+            return None;
+        }
+        let mut left_out = std::mem::take(&mut self.suppressed);
+        match self.said.iter_mut().find(|said| said.ip == ip && said.what == what) {
+            Some(said) => {
+                left_out += std::mem::take(&mut said.since);
+                said.pause = (said.pause * 6).min(RARELY);
+                said.again = now + said.pause;
+            }
+            None => {
+                if self.said.len() >= REMEMBERED {
+                    let oldest = (0..self.said.len()).min_by_key(|at| self.said[*at].heard);
+                    // What it had to say is counted with this.
+                    left_out += oldest.map_or(0, |at| self.said.swap_remove(at).since);
+                }
+                let (what, again) = (what.to_owned(), now + SOON);
+                self.said.push(Said { ip, what, again, pause: SOON, since: 0, heard: now });
+            }
+        }
+        Some(left_out)
+    }
+
+    fn may_speak(&mut self, now: Instant) -> bool {
+        while self.tokens < BURST && now.saturating_duration_since(self.refilled) >= EVERY {
+            self.tokens += 1;
+            self.refilled += EVERY;
+        }
+        if self.tokens == 0 {
+            return false;
+        }
+        if self.tokens == BURST {
+            self.refilled = now;
+        }
+        self.tokens -= 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(n: u8) -> IpAddr {
+        IpAddr::from([127, 0, 0, n])
+    }
+
+    #[test]
+    fn who_comes_each_second_for_a_day_is_spoken_of_some_times() {
+        let start = Instant::now();
+        let mut noise = Noise::new(start);
+        let mut at = Vec::new();
+        let mut counted = 0;
+        for second in 0..86_400u64 {
+            let now = start + Duration::from_secs(second);
+            // Two members, for a reason each.
+            for n in [1, 2] {
+                if let Some(more) = noise.heard(ip(n), "refused", now) {
+                    counted += more + 1;
+                    if n == 1 {
+                        at.push(second);
+                    }
+                }
+            }
+        }
+        assert_eq!(at[..4], [0, 10, 70, 430]);
+        assert!(at.len() < 32, "{at:?}");
+        assert!(counted > 2 * 82_000 && counted <= 2 * 86_400, "{counted}");
+        // Another reason is said at once, and an old one, once it is news again.
+        let end = start + Duration::from_secs(86_400);
+        assert_eq!(noise.heard(ip(1), "silent", end), Some(0));
+        assert_eq!(noise.heard(ip(1), "refused", end + 2 * RARELY), Some(0));
+    }
+
+    #[test]
+    fn a_flood_from_everywhere_is_limited_and_counted() {
+        let start = Instant::now();
+        let mut noise = Noise::new(start);
+        let mut lines = 0;
+        let mut counted = 0;
+        for n in 0..100_000u64 {
+            let now = start + Duration::from_micros(n * 100);
+            if let Some(more) = noise.heard(ip(1), &format!("reason {n}"), now) {
+                (lines, counted) = (lines + 1, counted + more + 1);
+            }
+        }
+        assert!((10..=16).contains(&lines), "{lines}");
+        assert!(counted > 80_000 && counted <= 100_000, "{counted}");
+        assert!(noise.said.len() <= REMEMBERED);
+    }
+}
