@@ -76,6 +76,10 @@ pub enum Failure {
     Impossible,
     /// It cannot be read.
     Malformed,
+    /// Under a weak policy, of another than the leader.
+    NotLeader,
+    /// Its origin had seen seqnos that a new leader left out, for its predecessor may have given them out.
+    LostSight,
     /// The trim marks say so; the log does not reach back to the reason.
     Told,
 }
@@ -87,6 +91,10 @@ impl fmt::Display for Failure {
             Failure::BelowTrim => "took so long that its certification window is gone",
             Failure::Impossible => "claims to have seen a seqno above its own",
             Failure::Malformed => "cannot be read",
+            Failure::NotLeader => {
+                "is not of the leader, and under this commit.policy only the leader may write"
+            }
+            Failure::LostSight => "comes from a database that has what the cluster has lost",
             Failure::Told => "failed before this member's log begins to tell why",
         })
     }
@@ -184,6 +192,8 @@ pub struct Certifier {
     index: Index,
     /// The last barrier.
     barrier: Seqno,
+    /// What views have left out above `trim`: the seqnos between, both not included.
+    gaps: Vec<(Seqno, Seqno)>,
     /// The last write-set that passed: as the root goes, it shared it.
     passed: Seqno,
     /// The last fragment of each open streaming transaction above `trim`.
@@ -207,6 +217,7 @@ impl Certifier {
             told: VecDeque::new(),
             index: Index::default(),
             barrier: base.seqno,
+            gaps: Vec::new(),
             passed: base.seqno,
             streams: FxHashMap::default(),
             optimistic: true,
@@ -291,6 +302,8 @@ impl Certifier {
             Some(Failure::Impossible)
         } else if meta.last_seen < self.trim && self.mutation != Some(Mutation::TrimMarkIgnored) {
             Some(Failure::BelowTrim)
+        } else if self.gaps.iter().any(|(from, to)| *from < meta.last_seen && meta.last_seen < *to) {
+            Some(Failure::LostSight)
         } else if conflict.is_some() {
             Some(Failure::Conflict)
         } else {
@@ -328,8 +341,16 @@ impl Certifier {
     /// # Errors
     /// [`CertifyError`], as for [`Certifier::certify`].
     pub fn void(&mut self, seqno: Seqno) -> Result<Outcome, CertifyError> {
+        self.refuse(seqno, Failure::Malformed)
+    }
+
+    /// The next entry is a write-set or total-order statement that fails for a reason that lies outside of it.
+    ///
+    /// # Errors
+    /// [`CertifyError`], as for [`Certifier::certify`].
+    pub fn refuse(&mut self, seqno: Seqno, why: Failure) -> Result<Outcome, CertifyError> {
         let told = self.next(seqno)?;
-        let failure = self.settle(seqno, told, Some(Failure::Malformed), true, seqno)?;
+        let failure = self.settle(seqno, told, Some(why), true, seqno)?;
         let depends_on = self.trim.max(self.base).max(self.barrier).min(seqno - 1);
         Ok(Outcome { pass: failure.is_none(), depends_on, conflict: None, failure })
     }
@@ -342,6 +363,9 @@ impl Certifier {
     pub fn barrier(&mut self, seqno: Seqno) -> Result<Outcome, CertifyError> {
         if seqno <= self.last {
             return Err(CertifyError::Order { seqno, last: self.last });
+        }
+        if seqno > self.last + 1 {
+            self.gaps.push((self.last, seqno));
         }
         self.last = seqno;
         while self.told.front().is_some_and(|told| *told <= seqno) {
@@ -391,6 +415,7 @@ impl Certifier {
                 Some(Mutation::UnevenTrim) => self.index.trim(self.last),
                 _ => self.index.trim(mark.trim),
             }
+            self.gaps.retain(|(_, to)| *to > mark.trim);
             self.streams.retain(|_, fragment| *fragment > mark.trim);
         }
         Ok(())

@@ -90,6 +90,36 @@ pub enum Message {
     ReadIndexReply { term: Term, context: u64, index: Option<Index> },
     /// Campaign at once: I hand over to you.
     TimeoutNow { term: Term },
+    /// From the leader: up to `settled` every entry's policy is met. `fallen`: semisync has fallen back to async.
+    Settled { term: Term, settled: Index, fallen: bool },
+    /// I would campaign in `term`: enter it, and say how your log ends.
+    Survey { term: Term },
+    /// So does my log end; I am in `term`, on my disk, and take nothing more from older leaders.
+    Tail { term: Term, last_index: Index, last_term: Term },
+    /// Give me your log from this index on.
+    TailAsk { term: Term, from: Index },
+    /// The entries after (`prev_index`, `prev_term`) of a log that ends at `last`.
+    TailGive { term: Term, prev_index: Index, prev_term: Term, last: Index, entries: Vec<Entry> },
+}
+
+fn encode_entries(w: &mut Writer, entries: &[Entry]) {
+    w.u32(entries.len() as u32);
+    for entry in entries {
+        w.u64(entry.term);
+        w.u32((ENTRY_BODY_HEADER + entry.payload.len()) as u32);
+        entry.encode_body(w);
+    }
+}
+
+fn decode_entries(r: &mut Reader, prev_index: Index) -> Result<Vec<Entry>, DecodeError> {
+    let n = r.count(12 + ENTRY_BODY_HEADER)?;
+    let mut entries = Vec::with_capacity(n);
+    for at in 0..n as u64 {
+        let term = r.u64()?;
+        let index = prev_index.checked_add(1 + at).ok_or(DecodeError::Invalid("index"))?;
+        entries.push(Entry::decode_body(index, term, r.bytes()?)?);
+    }
+    Ok(entries)
 }
 
 impl Message {
@@ -108,6 +138,11 @@ impl Message {
             | Message::ProposeReply { term, .. }
             | Message::ReadIndex { term, .. }
             | Message::ReadIndexReply { term, .. }
+            | Message::Settled { term, .. }
+            | Message::Survey { term, .. }
+            | Message::Tail { term, .. }
+            | Message::TailAsk { term, .. }
+            | Message::TailGive { term, .. }
             | Message::TimeoutNow { term } => *term,
         }
     }
@@ -146,12 +181,7 @@ impl Message {
                 w.u64(*commit);
                 w.u64(*persisted);
                 w.u64(*context);
-                w.u32(entries.len() as u32);
-                for entry in entries {
-                    w.u64(entry.term);
-                    w.u32((ENTRY_BODY_HEADER + entry.payload.len()) as u32);
-                    entry.encode_body(w);
-                }
+                encode_entries(w, entries);
             }
             Message::Ack { term, persisted, received, finished, context } => {
                 w.u8(6);
@@ -209,6 +239,35 @@ impl Message {
                 w.u8(13);
                 w.u64(*term);
             }
+            Message::Settled { term, settled, fallen } => {
+                w.u8(14);
+                w.u64(*term);
+                w.u64(*settled);
+                w.bool(*fallen);
+            }
+            Message::Survey { term } => {
+                w.u8(15);
+                w.u64(*term);
+            }
+            Message::Tail { term, last_index, last_term } => {
+                w.u8(16);
+                w.u64(*term);
+                w.u64(*last_index);
+                w.u64(*last_term);
+            }
+            Message::TailAsk { term, from } => {
+                w.u8(17);
+                w.u64(*term);
+                w.u64(*from);
+            }
+            Message::TailGive { term, prev_index, prev_term, last, entries } => {
+                w.u8(18);
+                w.u64(*term);
+                w.u64(*prev_index);
+                w.u64(*prev_term);
+                w.u64(*last);
+                encode_entries(w, entries);
+            }
         }
     }
 
@@ -231,13 +290,7 @@ impl Message {
                 let commit = r.u64()?;
                 let persisted = r.u64()?;
                 let context = r.u64()?;
-                let n = r.count(12 + ENTRY_BODY_HEADER)?;
-                let mut entries = Vec::with_capacity(n);
-                for at in 0..n as u64 {
-                    let entry_term = r.u64()?;
-                    let index = prev_index.checked_add(1 + at).ok_or(DecodeError::Invalid("index"))?;
-                    entries.push(Entry::decode_body(index, entry_term, r.bytes()?)?);
-                }
+                let entries = decode_entries(&mut r, prev_index)?;
                 Message::Append { term, prev_index, prev_term, commit, persisted, context, entries }
             }
             6 => Message::Ack {
@@ -288,6 +341,15 @@ impl Message {
                 Message::ReadIndexReply { term, context, index: known.then_some(index) }
             }
             13 => Message::TimeoutNow { term },
+            14 => Message::Settled { term, settled: r.u64()?, fallen: r.bool()? },
+            15 => Message::Survey { term },
+            16 => Message::Tail { term, last_index: r.u64()?, last_term: r.u64()? },
+            17 => Message::TailAsk { term, from: r.u64()? },
+            18 => {
+                let (prev_index, prev_term, last) = (r.u64()?, r.u64()?, r.u64()?);
+                let entries = decode_entries(&mut r, prev_index)?;
+                Message::TailGive { term, prev_index, prev_term, last, entries }
+            }
             _ => return Err(DecodeError::Invalid("kind of a message")),
         };
         r.end()?;

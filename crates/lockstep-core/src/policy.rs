@@ -1,27 +1,121 @@
-//! Whom a commit waits for.
+//! Whom a commit waits for, and who may write meanwhile.
 
 use crate::codec::{DecodeError, Reader, Writer};
+use crate::members::View;
+use crate::state::State;
+use crate::types::*;
+use bytes::Bytes;
 
-/// `commit.policy`. Only [`Policy::Quorum`] can be chosen so far; the entry format has room for the others.
+/// `commit.policy`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
-pub enum Policy {
+pub enum PolicyKind {
+    /// The leader's own log has it.
+    Async = 0,
+    /// And so many other members have.
+    Semisync = 1,
     /// A majority of the voters of that time has persisted it.
     #[default]
     Quorum = 2,
+    /// Every member of the view of that time has.
+    All = 3,
 }
 
-impl Policy {
+impl PolicyKind {
+    const ALL: [PolicyKind; 4] =
+        [PolicyKind::Async, PolicyKind::Semisync, PolicyKind::Quorum, PolicyKind::All];
+
     /// Its name in options and status.
     pub fn name(self) -> &'static str {
         match self {
-            Policy::Quorum => "quorum",
+            PolicyKind::Async => "async",
+            PolicyKind::Semisync => "semisync",
+            PolicyKind::Quorum => "quorum",
+            PolicyKind::All => "all",
         }
+    }
+
+    /// The policy of this name.
+    pub fn of_name(name: &str) -> Option<PolicyKind> {
+        PolicyKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// The contents of an [`EntryKind::Policy`] entry: all that must be the same on every member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// Whom a commit waits for.
+    pub kind: PolicyKind,
+    /// `commit.acks`: so many other members, under semisync.
+    pub acks: u8,
+    /// `commit.zone_acks`: so many other zones, in addition (but not under async).
+    pub zone_acks: u8,
+    /// `commit.ack_on = receive`: under semisync, what a member has in memory counts.
+    pub on_receive: bool,
+    /// `commit.timeout`, µs: how long semisync waits before it falls back to async; 0: for ever.
+    pub timeout: Micros,
+    /// `async.max_at_risk`: so many seqnos may be given out beyond what is committed.
+    pub max_at_risk: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            kind: PolicyKind::Quorum,
+            acks: 1,
+            zone_acks: 0,
+            on_receive: false,
+            timeout: 0,
+            max_at_risk: 10_000,
+        }
+    }
+}
+
+/// On the first byte: the settings follow. Without them it is as versions wrote it that knew quorum alone.
+const WITH_SETTINGS: u8 = 0x80;
+/// More may not be at risk: a new leader leaves out so many seqnos.
+const MOST_AT_RISK: u64 = 1 << 32;
+
+impl Policy {
+    /// This policy with everything else as it is by default.
+    pub fn of(kind: PolicyKind) -> Policy {
+        Policy { kind, ..Policy::default() }
+    }
+
+    /// Its name in options and status.
+    pub fn name(self) -> &'static str {
+        self.kind.name()
+    }
+
+    /// Whether the client may hear "ok" before the entry is committed: only the leader may write then.
+    pub fn is_weak(self) -> bool {
+        matches!(self.kind, PolicyKind::Async | PolicyKind::Semisync)
+    }
+
+    /// Whether being committed is all that it asks for.
+    pub fn is_plain(self) -> bool {
+        self.kind == PolicyKind::Quorum && self.zone_acks == 0
     }
 
     /// Writes it.
     pub fn encode(self, w: &mut Writer) {
-        w.u8(self as u8);
+        let Policy { kind, acks, zone_acks, on_receive, timeout, max_at_risk } = self;
+        if self == Policy::default() {
+            return w.u8(kind as u8);
+        }
+        w.u8(kind as u8 | WITH_SETTINGS);
+        w.u8(acks);
+        w.u8(zone_acks);
+        w.bool(on_receive);
+        w.u64(timeout);
+        w.u64(max_at_risk);
+    }
+
+    /// As an entry's payload.
+    pub fn to_payload(self) -> Bytes {
+        let mut w = Writer::with_capacity(20);
+        self.encode(&mut w);
+        w.into_bytes()
     }
 
     /// Reads it.
@@ -29,9 +123,142 @@ impl Policy {
     /// # Errors
     /// [`DecodeError::Invalid`] for a policy that this version does not know.
     pub fn decode(r: &mut Reader) -> Result<Policy, DecodeError> {
-        match r.u8()? {
-            2 => Ok(Policy::Quorum),
-            _ => Err(DecodeError::Invalid("policy")),
+        let first = r.u8()?;
+        let mut kinds = PolicyKind::ALL.into_iter();
+        let kind =
+            kinds.find(|kind| *kind as u8 == first & !WITH_SETTINGS).ok_or(DecodeError::Invalid("policy"))?;
+        if first & WITH_SETTINGS == 0 {
+            return Ok(Policy::of(kind));
         }
+        let policy = Policy {
+            kind,
+            acks: r.u8()?,
+            zone_acks: r.u8()?,
+            on_receive: r.bool()?,
+            timeout: r.u64()?,
+            max_at_risk: r.u64()?,
+        };
+        if policy.max_at_risk > MOST_AT_RISK {
+            return Err(DecodeError::Invalid("async.max_at_risk"));
+        }
+        Ok(policy)
+    }
+}
+
+/// Who led in the term that begins with this entry, if it is the first of its term: a no-op names its leader, a view
+/// lists it first. `None` where it cannot be told (a log of a version that did not say).
+fn leader_of_term(entry: &Entry) -> Option<MemberId> {
+    match entry.kind {
+        EntryKind::Noop => entry.payload[..].try_into().ok().map(Uuid),
+        EntryKind::View => {
+            View::decode(&mut Reader::new(entry.payload.clone())).ok()?.members.first().map(|m| m.id)
+        }
+        _ => None,
+    }
+}
+
+/// Whose write-sets count: the rule by which, under a weak policy, all but the leader's own fail on every member.
+///
+/// It is a fold of the log and of nothing else, so that all members judge alike.
+#[derive(Clone, Debug)]
+pub struct Writers {
+    policy: Policy,
+    term: Term,
+    leader: MemberId,
+}
+
+impl Writers {
+    /// After this state.
+    pub fn after(state: &State) -> Writers {
+        Writers { policy: state.policy, term: state.term, leader: state.leader }
+    }
+
+    /// The policy in force for the next entry.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// Goes on to this entry: to be called for every one, in order, before [`Writers::may_write`].
+    pub fn follow(&mut self, entry: &Entry) {
+        if entry.term != self.term {
+            self.term = entry.term;
+            self.leader = leader_of_term(entry).unwrap_or(Uuid::NIL);
+        }
+        if entry.kind == EntryKind::Policy
+            && let Ok(policy) = Policy::decode(&mut Reader::new(entry.payload.clone()))
+        {
+            self.policy = policy;
+        }
+    }
+
+    /// Whether a write-set or statement of this origin may pass.
+    pub fn may_write(&self, origin: &MemberId) -> bool {
+        !self.policy.is_weak() || *origin == self.leader
+    }
+
+    /// Who leads in the term of the last entry; nil where it is not known.
+    pub fn leader(&self) -> MemberId {
+        self.leader
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: Bytes) -> Result<Policy, DecodeError> {
+        let mut r = Reader::new(bytes);
+        let policy = Policy::decode(&mut r)?;
+        r.end()?;
+        Ok(policy)
+    }
+
+    #[test]
+    fn a_policy_is_read_back_and_quorum_is_the_byte_that_it_always_was() {
+        assert_eq!(Policy::default().to_payload()[..], [2]);
+        for kind in PolicyKind::ALL {
+            assert_eq!(PolicyKind::of_name(kind.name()), Some(kind));
+            let policy =
+                Policy { kind, acks: 2, zone_acks: 1, on_receive: true, timeout: 7_000_000, max_at_risk: 5 };
+            assert_eq!(read(policy.to_payload()), Ok(policy));
+            assert_eq!(read(Policy::of(kind).to_payload()), Ok(Policy::of(kind)));
+        }
+        assert!(read(Bytes::from_static(&[4])).is_err());
+        assert!(read(Bytes::from_static(&[0x81, 1])).is_err());
+        let many = Policy { max_at_risk: u64::MAX, ..Policy::default() };
+        assert!(read(many.to_payload()).is_err());
+    }
+
+    #[test]
+    fn under_a_weak_policy_the_leader_of_the_term_writes_and_nobody_else() {
+        let (a, b) = (Uuid([1; 16]), Uuid([2; 16]));
+        let entry = |term, kind, payload| Entry {
+            index: 1,
+            term,
+            kind,
+            seqno: 0,
+            proposal: ProposalId::default(),
+            time: 0,
+            payload,
+        };
+        let noop = |term, id: MemberId| entry(term, EntryKind::Noop, Bytes::copy_from_slice(&id.0));
+        let state = State::genesis(Uuid([9; 16]), 0, Default::default());
+        let mut writers = Writers::after(&state);
+        writers.follow(&noop(1, a));
+        assert!(writers.may_write(&a) && writers.may_write(&b), "anybody under quorum");
+        writers.follow(&entry(1, EntryKind::Policy, Policy::of(PolicyKind::Async).to_payload()));
+        assert!(writers.may_write(&a) && !writers.may_write(&b));
+        writers.follow(&noop(2, b));
+        assert!(!writers.may_write(&a) && writers.may_write(&b));
+        let mut w = Writer::new();
+        let member =
+            |id| crate::members::ViewMember { id, view_uuid: id, name: "n".into(), incoming: String::new() };
+        View { number: 3, members: vec![member(a), member(b)] }.encode(&mut w);
+        writers.follow(&entry(3, EntryKind::View, w.into_bytes()));
+        assert!(writers.may_write(&a) && !writers.may_write(&b), "a view lists its leader first");
+        writers.follow(&entry(4, EntryKind::Noop, Bytes::new()));
+        assert!(!writers.may_write(&a) && !writers.may_write(&b), "nobody knows: nobody writes");
+        writers.follow(&entry(4, EntryKind::Policy, Policy::default().to_payload()));
+        assert!(writers.may_write(&a) && writers.may_write(&b));
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::members::{Membership, View};
-use crate::policy::Policy;
+use crate::policy::{Policy, Writers};
 use crate::types::*;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -57,8 +57,8 @@ impl TrimMark {
     }
 }
 
-/// Of the blob: 2 since there is [`State::log_id`].
-const VERSION: u16 = 2;
+/// Of the blob: 2 since there is [`State::log_id`], 3 since there is [`State::leader`].
+const VERSION: u16 = 3;
 
 /// Sessions beyond this many are forgotten where their member is no longer one.
 const SESSIONS_KEPT: usize = 1024;
@@ -105,6 +105,8 @@ pub struct State {
     pub verdicts_to: Seqno,
     /// What deduplicates proposals.
     pub sessions: BTreeMap<MemberId, Session>,
+    /// Who led in the term of the last entry; nil where the log does not say.
+    pub leader: MemberId,
 }
 
 impl State {
@@ -126,6 +128,7 @@ impl State {
             trim_previous: base,
             verdicts_to: base,
             sessions: BTreeMap::new(),
+            leader: Uuid::NIL,
         }
     }
 
@@ -198,6 +201,11 @@ impl State {
             let ProposalId { member, incarnation, number } = entry.proposal;
             self.sessions.insert(member, Session { incarnation, number });
         }
+        if entry.term != self.term {
+            let mut writers = Writers::after(self);
+            writers.follow(entry);
+            self.leader = writers.leader();
+        }
         self.index = entry.index;
         self.term = entry.term;
         self.seqno = entry.seqno;
@@ -221,6 +229,7 @@ impl State {
             trim_previous,
             verdicts_to,
             sessions,
+            leader,
         } = self;
         let mut w = Writer::with_capacity(512);
         w.u16(VERSION);
@@ -243,6 +252,7 @@ impl State {
             w.u64(*number);
         }
         w.raw(&log_id.0);
+        w.raw(&leader.0);
         w.into_bytes()
     }
 
@@ -271,6 +281,7 @@ impl State {
             trim_previous: r.i64()?,
             verdicts_to: r.i64()?,
             sessions: BTreeMap::new(),
+            leader: Uuid::NIL,
         };
         for _ in 0..r.count(32)? {
             let member = Uuid(r.array()?);
@@ -278,6 +289,9 @@ impl State {
         }
         if version >= 2 {
             state.log_id = Uuid(r.array()?);
+        }
+        if version >= 3 {
+            state.leader = Uuid(r.array()?);
         }
         r.end()?;
         Ok(state)
@@ -289,18 +303,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_read_back_and_so_is_one_of_version_1() {
+    fn a_state_is_read_back_and_so_are_those_of_older_versions() {
         let mut state = State::genesis(Uuid([7; 16]), 40, Membership::default());
         state.log_id = Uuid([8; 16]);
+        state.leader = Uuid([9; 16]);
         state.sessions.insert(Uuid([1; 16]), Session { incarnation: 2, number: 3 });
         let blob = state.to_bytes();
         assert_eq!(State::from_bytes(blob.clone()), Ok(state.clone()));
 
         let mut old = blob[..blob.len() - 16].to_vec();
+        old[0] = 2;
+        state.leader = Uuid::NIL;
+        assert_eq!(State::from_bytes(old.clone().into()), Ok(state.clone()));
+        let mut old = blob[..blob.len() - 32].to_vec();
         old[0] = 1;
         state.log_id = Uuid::NIL;
         assert_eq!(State::from_bytes(old.clone().into()), Ok(state));
-        old[0] = 3;
+        old[0] = 4;
         assert!(State::from_bytes(old.into()).is_err());
         assert!(State::from_bytes(blob.slice(..blob.len() - 1)).is_err());
     }

@@ -26,6 +26,7 @@ mod mem;
 mod open;
 mod reader;
 mod real;
+mod rescue;
 mod scan;
 mod view;
 
@@ -37,6 +38,7 @@ pub use mem::{Fault, MemDisk, MemFile, MemLock};
 pub use open::{Cut, Recovered, Replay, set_aside, wipe};
 pub use reader::{LogReader, SegmentInfo};
 pub use real::{RealDisk, RealFile};
+pub use rescue::{read_rescue, rescue_number};
 pub use view::LogView;
 
 use bytes::Bytes;

@@ -278,7 +278,15 @@ impl<D: Disk> Log<D> {
         self.note(result)
     }
 
-    fn check_open(&self) -> Result<(), WriteError> {
+    pub(crate) fn disk(&self) -> &D {
+        &self.disk
+    }
+
+    pub(crate) fn poison(&mut self, error: &WriteError) {
+        self.poisoned.get_or_insert_with(|| error.to_string());
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), WriteError> {
         match &self.poisoned {
             Some(cause) => Err(WriteError::Poisoned(cause.clone())),
             None => Ok(()),
@@ -287,7 +295,7 @@ impl<D: Disk> Log<D> {
 
     fn note(&mut self, result: Result<(), WriteError>) -> Result<(), WriteError> {
         if let Err(e) = &result {
-            self.poisoned.get_or_insert_with(|| e.to_string());
+            self.poison(e);
         }
         result
     }

@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use lockstep_core::members::ViewMember;
+use lockstep_core::policy::Policy;
 use lockstep_core::writeset::WriteSet;
 use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid, ViewUuid};
 use lockstep_net::TlsFiles;
@@ -162,6 +163,8 @@ pub struct Tuning {
     pub lag_limit: u64,
     /// `gcs.vote_policy`: so many members that could apply an entry outvote all others; 0: the most frequent result wins.
     pub vote_policy: usize,
+    /// `commit.*` and `async.*`: what a founder's cluster begins with.
+    pub policy: Policy,
 }
 
 impl Default for Tuning {
@@ -178,6 +181,7 @@ impl Default for Tuning {
             log_keep: Duration::from_secs(600),
             lag_limit: 10_000,
             vote_policy: 0,
+            policy: Policy::default(),
         }
     }
 }
@@ -250,6 +254,8 @@ pub enum ViewStatus {
 pub struct ViewInfo {
     /// Its place in the history. A non-Primary view has the seqno of what was delivered last.
     pub gtid: Gtid,
+    /// The seqno before it: one less, or a view that is in the log leaves some out.
+    pub before: Seqno,
     /// `wsrep_cluster_conf_id`; −1 where not Primary.
     pub number: i64,
     /// Whether it can work.

@@ -4,6 +4,7 @@ use crate::allow::AllowList;
 use crate::api::*;
 use crate::engine::Engine;
 use crate::links::Links;
+use crate::options::PolicyChange;
 use crate::pace::Company;
 use crate::queue::Deliveries;
 use crate::runtime::{Input, Runtime, state_of};
@@ -13,7 +14,8 @@ use crate::wire::Hello;
 use crate::writer::{self, LogDone};
 use bytes::Bytes;
 use lockstep_core::order::{Config, Order, RestoreBuilder};
-use lockstep_core::{Entry, EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
+use lockstep_core::policy::Policy;
+use lockstep_core::{Entry, EntryKind, Gtid, Index, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
 use lockstep_log::{Log, OpenError, Options, RealDisk, Recovered, Replay};
 use lockstep_net::{Address, Reactor, TlsConfig, TlsFiles, TlsIdentity, Waker};
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,6 +109,8 @@ pub(crate) struct Shared {
     pub(crate) delivered: AtomicI64,
     pub(crate) state: AtomicU8,
     pub(crate) primary: AtomicBool,
+    pub(crate) may_originate: AtomicBool,
+    policy: Mutex<Policy>,
     pub(crate) cert_keys: AtomicU64,
     pub(crate) cert_window: AtomicU64,
     pub(crate) isolated: AtomicBool,
@@ -139,6 +143,10 @@ impl Shared {
 
     pub(crate) fn set_history(&self, history: Uuid) {
         lock(&self.identity).history = history;
+    }
+
+    pub(crate) fn set_policy(&self, policy: Policy) {
+        *lock(&self.policy) = policy;
     }
 
     pub(crate) fn set_status(&self, status: Status) {
@@ -222,6 +230,8 @@ struct Opened {
     builder: RestoreBuilder,
     /// Its trim marks.
     marks: Vec<Entry>,
+    /// Its views: index, the seqno before, their own.
+    gaps: Vec<(Index, Seqno, Seqno)>,
 }
 
 impl Opened {
@@ -229,6 +239,8 @@ impl Opened {
         let hint = lockstep_log::peek_vote(disk)?;
         let mut builder = RestoreBuilder::new(hint.map_or(0, |vote| vote.commit_hint));
         let mut marks = Vec::new();
+        let mut gaps = Vec::new();
+        let mut last_seqno: Option<Seqno> = None;
         let mut visit = |replay: Replay| match replay {
             Replay::Base { base, .. } => {
                 if base.is_empty() {
@@ -239,6 +251,14 @@ impl Opened {
             Replay::Record(record) => {
                 let (index, term, body) = (record.index, record.term, record.body);
                 let trouble = |e| format!("entry {index} {e}");
+                // Kind, then seqno: what a body begins with.
+                let seqno = body.get(1..9).and_then(|raw| raw.try_into().ok()).map(Seqno::from_le_bytes);
+                if let (Some(&kind), Some(last), Some(seqno)) = (body.first(), last_seqno, seqno)
+                    && kind == EntryKind::View as u8
+                {
+                    gaps.push((index, last, seqno));
+                }
+                last_seqno = seqno;
                 if body.first().is_some_and(|kind| KEPT_AT_START.contains(kind)) {
                     marks.push(Entry::decode_body(index, term, body.clone()).map_err(trouble)?);
                 }
@@ -246,7 +266,7 @@ impl Opened {
             }
         };
         let (log, recovered) = Log::open(disk.clone(), options, &mut visit)?;
-        Ok(Opened { log, recovered, builder, marks })
+        Ok(Opened { log, recovered, builder, marks, gaps })
     }
 }
 
@@ -276,7 +296,8 @@ impl Node {
             }
             opened => opened,
         };
-        let Opened { log, recovered, builder, marks } = opened.map_err(|e| NodeError::Log(e.to_string()))?;
+        let Opened { log, recovered, builder, marks, gaps } =
+            opened.map_err(|e| NodeError::Log(e.to_string()))?;
         if let Some(cut) = &recovered.cut {
             let text = format!(
                 "the log ends in a torn write, which nobody relied on: {} is cut at {} ({})",
@@ -336,6 +357,9 @@ impl Node {
             engine.feed.remember(entry);
             engine.votes.remember(entry);
         }
+        for (index, before, seqno) in gaps {
+            engine.feed.note_gap(index, before, seqno);
+        }
 
         let mut net = lockstep_net::Config::new("", engine.introduction().to_bytes(), seed);
         // The largest entry must fit into a frame, and a few of them into a queue.
@@ -382,6 +406,8 @@ impl Node {
             finished,
             delivered: AtomicI64::new(SEQNO_UNDEFINED),
             state: AtomicU8::new(0),
+            may_originate: AtomicBool::new(true),
+            policy: Mutex::new(config.tuning.policy),
             primary: AtomicBool::new(false),
             cert_keys: AtomicU64::new(0),
             cert_window: AtomicU64::new(0),
@@ -421,6 +447,7 @@ impl Node {
             encrypts: config.tls.is_some(),
             nudge_at: None,
             company: Company::default(),
+            wishing: Vec::new(),
         };
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
@@ -687,6 +714,27 @@ impl Node {
     /// Undoes one [`Node::hurry`].
     pub fn hurried(&self) {
         self.shared.hurry.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Asks for another policy, and waits until it is in force.
+    ///
+    /// # Errors
+    /// Why it is not: a line for people. It may come into force yet.
+    pub fn change_policy(&self, change: PolicyChange) -> Result<(), String> {
+        let reply = Reply::new();
+        self.push(Input::Policy { change, reply: reply.clone() });
+        let patience = Duration::from_secs(12);
+        reply.wait(patience).unwrap_or_else(|| Err("the node does not answer; see its log lines".into()))
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> Policy {
+        *lock(&self.shared.policy)
+    }
+
+    /// Whether this member's server may write: under `async` and `semisync` the leader's alone.
+    pub fn may_originate(&self) -> bool {
+        self.shared.may_originate.load(Ordering::Acquire)
     }
 
     /// The server is inconsistent: out of the cluster, refuse everything.

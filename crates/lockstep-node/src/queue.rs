@@ -334,7 +334,8 @@ mod tests {
 
     fn view(status: ViewStatus, seqno: Seqno, in_log: bool) -> Delivery {
         let gtid = Gtid { uuid: Uuid([1; 16]), seqno };
-        let info = ViewInfo { gtid, number: 1, status, members: Vec::new(), my_index: None };
+        let info =
+            ViewInfo { gtid, before: gtid.seqno, number: 1, status, members: Vec::new(), my_index: None };
         Delivery::View { info, in_log }
     }
 

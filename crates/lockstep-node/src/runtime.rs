@@ -10,6 +10,7 @@ use crate::engine::{Effect, Engine};
 use crate::links::{Arrival, Links, is_final};
 use crate::node::{DEFAULT_PORT, Reply, Shared};
 use crate::operator::{Answer as Outcome, Command};
+use crate::options::PolicyChange;
 use crate::pace::Company;
 use crate::status::{Status, Surroundings};
 use crate::submit::Filler;
@@ -73,6 +74,10 @@ pub(crate) enum Input {
     Allowed(IpAddr, Option<bool>),
     Tuning(Box<Tuning>),
     Identity(Arc<TlsIdentity>),
+    Policy {
+        change: PolicyChange,
+        reply: Arc<Reply<Result<(), String>>>,
+    },
     Log(Vec<LogDone>),
     Stop,
 }
@@ -104,6 +109,8 @@ pub(crate) struct Runtime {
     /// Who waits for the answers to commands, by their numbers.
     pub(crate) commands: BTreeMap<u64, ConnId>,
     pub(crate) commands_given: u64,
+    /// Who waits for a policy to be in force.
+    pub(crate) wishing: Vec<Arc<Reply<Result<(), String>>>>,
     pub(crate) front_end_stats: Option<FrontEndStats>,
     pub(crate) commit_hinted: u64,
     /// Since when the member is in its state.
@@ -213,6 +220,8 @@ impl Runtime {
         let state = self.engine.local_state();
         shared.primary.store(self.engine.phase.is_primary(), Ordering::Release);
         shared.delivered.store(self.engine.feed.delivered(), Ordering::Release);
+        shared.may_originate.store(self.engine.may_originate(), Ordering::Release);
+        shared.set_policy(self.engine.order.committed_state().policy);
         let changed = shared.state.swap(state as u8, Ordering::AcqRel) != state as u8;
         if changed {
             self.state_since = self.engine.now;
@@ -467,6 +476,10 @@ impl Runtime {
             Input::Allowed(ip, answer) => self.allow.answered(self.engine.now, ip, answer),
             Input::Identity(identity) => self.reactor.set_identity(identity),
             Input::Tuning(tuning) => self.engine.set_tuning(*tuning),
+            Input::Policy { change, reply } => {
+                self.wishing.push(reply);
+                self.engine.wish_for_policy(change);
+            }
             Input::Log(done) => {
                 for answer in done {
                     self.log_answered(answer);
@@ -515,6 +528,7 @@ impl Runtime {
             LogDone::Read { whom, from, entries } => self.engine.read(whom, from, entries),
             LogDone::Trimmed { first, early } => self.engine.log_trimmed(first, early),
             LogDone::Size(bytes) => self.log_bytes = bytes,
+            LogDone::Rescued(text) => self.engine.rescued(&text),
             LogDone::Failed(text) => {
                 self.engine
                     .fail(&format!("the log cannot be written, this member stops acknowledging: {text}"));
@@ -579,6 +593,11 @@ impl Runtime {
             Effect::Answer { token, answer } => {
                 if let Some(conn) = self.commands.remove(&token) {
                     self.answer_command(conn, if answer.ok { 200 } else { 409 }, &answer);
+                }
+            }
+            Effect::PolicyChanged(result) => {
+                for reply in self.wishing.drain(..) {
+                    reply.set(result.clone());
                 }
             }
             Effect::Causal { id, seqno } => {

@@ -41,6 +41,8 @@ pub struct ClusterStatus {
     pub uuid: String,
     /// `commit.policy`.
     pub policy: String,
+    /// Whether semisync has fallen back to async.
+    pub fallen_back: bool,
     /// The term.
     pub term: u64,
     /// The leader's name; empty where there is none.
@@ -71,6 +73,18 @@ pub struct OwnStatus {
     pub state_seconds: f64,
     /// For how long the provider has been running, in seconds.
     pub uptime_seconds: f64,
+    /// Own transactions that their clients take for committed, and the cluster has not agreed on yet.
+    pub at_risk: u64,
+    /// Under semisync: own transactions whose acknowledgements came.
+    pub acknowledged: u64,
+    /// Those that returned without, after commit.timeout.
+    pub not_acknowledged: u64,
+    /// How often semisync fell back to async.
+    pub fallbacks: u64,
+    /// Mean time from a transaction's place in the log to its acknowledgements, in µs.
+    pub ack_wait_us: u64,
+    /// Tails of the log that were kept in rescue files.
+    pub rescued: u64,
     /// Submissions that wait for their place.
     pub waiting: usize,
     /// Deliveries that wait for an applier.
@@ -198,6 +212,7 @@ impl Engine {
                 name: self.cluster.clone(),
                 uuid: committed.history.to_string(),
                 policy: committed.policy.name().into(),
+                fallen_back: self.order.has_fallen_back(),
                 term: self.order.term(),
                 leader: leader.map(name_of).unwrap_or_default(),
                 primary: self.phase.is_primary(),
@@ -212,6 +227,12 @@ impl Engine {
                 state_number: self.local_state() as u8,
                 state_seconds: seconds(self.now.saturating_sub(around.state_since)),
                 uptime_seconds: seconds(self.now),
+                at_risk: self.at_risk(),
+                acknowledged: self.commits.yes,
+                not_acknowledged: self.commits.no,
+                fallbacks: self.commits.fallbacks,
+                ack_wait_us: self.commits.waited / self.commits.yes.max(1),
+                rescued: self.commits.rescued,
                 waiting: self.waiting(),
                 queued: around.queued,
                 queued_bytes: around.queued_bytes,

@@ -4,6 +4,7 @@ use crate::api::LocalState;
 use bytes::Bytes;
 use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::members::{Member, Role};
+use lockstep_core::policy::Policy;
 use lockstep_core::vote::Opinion;
 use lockstep_core::{Gtid, Index, MemberId, Seqno, Uuid, ViewUuid};
 
@@ -160,6 +161,8 @@ pub(crate) enum NodeMessage {
     Opinion { seqno: Seqno, opinion: Opinion, text: String },
     /// The leader asks for that.
     AskOpinion { seqno: Seqno },
+    /// To the leader: this should be the policy.
+    Policy(Policy),
 }
 
 /// What an operator asks for, on its way from the member that was asked to the one that does it.
@@ -318,6 +321,10 @@ impl NodeMessage {
                 w.u8(7);
                 w.i64(*seqno);
             }
+            NodeMessage::Policy(policy) => {
+                w.u8(8);
+                policy.encode(&mut w);
+            }
         }
         w.into_bytes()
     }
@@ -356,6 +363,7 @@ impl NodeMessage {
             },
             6 => NodeMessage::Opinion { seqno: r.i64()?, opinion: r.u64()?, text: r.str()? },
             7 => NodeMessage::AskOpinion { seqno: r.i64()? },
+            8 => NodeMessage::Policy(Policy::decode(&mut r)?),
             _ => return Err(DecodeError::Invalid("kind of a node message")),
         };
         r.end()?;
@@ -395,6 +403,7 @@ mod tests {
             NodeMessage::Donated { code: -110, gtid: Gtid { uuid: id, seqno: 4 }, text: "no donor".into() },
             NodeMessage::Opinion { seqno: 7, opinion: 9, text: "no such table".into() },
             NodeMessage::AskOpinion { seqno: 7 },
+            NodeMessage::Policy(Policy { acks: 2, ..Policy::default() }),
         ];
         for message in messages {
             let bytes = message.to_bytes();

@@ -2,7 +2,7 @@
 //! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk.
 
 use crate::engine::ReadFor;
-use lockstep_core::order::WriteOp;
+use lockstep_core::order::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Reset, Vote};
 use std::sync::mpsc::Receiver;
@@ -62,21 +62,20 @@ pub(crate) enum LogDone {
         early: bool,
     },
     Size(u64),
+    /// Entries that the log loses are in a rescue file: a line about it.
+    Rescued(String),
     /// The log is lost to this process: it must not acknowledge anything any more.
     Failed(String),
 }
 
 /// As the log wants it.
 pub(crate) fn to_log(op: WriteOp, commit_hint: Index) -> lockstep_log::WriteOp {
-    let WriteOp { ticket: _, reset, truncate_from, roll, entries, vote } = op;
+    let WriteOp { ticket: _, rescue: _, reset, truncate_from, roll, entries, vote } = op;
     lockstep_log::WriteOp {
         reset: reset.map(|state| Reset { base: state.to_bytes(), index: state.index, term: state.term }),
         truncate_from,
         roll: roll.map(|state| state.to_bytes()),
-        records: entries
-            .iter()
-            .map(|entry| Record { index: entry.index, term: entry.term, body: entry.body() })
-            .collect(),
+        records: records(&entries),
         vote: vote.map(|vote| Vote {
             term: vote.term,
             voted_for: vote.voted_for.map(|id| id.0),
@@ -113,6 +112,20 @@ fn serve<D: Disk>(
                     company |= gather;
                     patience = patience.filter(|_| may_wait);
                     let number = op.ticket;
+                    // Before the log loses what is rescued.
+                    for rescue in &op.rescue {
+                        match keep(&mut log, rescue) {
+                            Ok(text) => done.push(LogDone::Rescued(text)),
+                            Err(error) => {
+                                failed = true;
+                                done.push(LogDone::Failed(error));
+                            }
+                        }
+                    }
+                    if failed {
+                        next = jobs.try_recv().ok();
+                        continue;
+                    }
                     match log.write(to_log(*op, hint)) {
                         Ok(()) => ticket = Some(number),
                         Err(error) => {
@@ -168,6 +181,24 @@ fn serve<D: Disk>(
             break;
         }
     }
+}
+
+/// Writes a rescue file: a line that says what is in it.
+fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<String, String> {
+    let Rescue { base, entries } = rescue;
+    let reset = Reset { base: base.to_bytes(), index: base.index, term: base.term };
+    let name = log.rescue(reset, &records(entries)).map_err(|e| e.to_string())?;
+    let write_sets = entries.iter().filter(|e| e.kind.takes_seqno()).count();
+    let seqno = entries.last().map_or(base.seqno, |e| e.seqno);
+    Ok(format!(
+        "{write_sets} transactions (seqnos {} to {seqno}) that the cluster does not have were perhaps acknowledged to \
+         their clients under a weak commit.policy: they are kept in {name}; look at them with lockstep log --rescue",
+        base.seqno + 1
+    ))
+}
+
+fn records(entries: &[Entry]) -> Vec<Record> {
+    entries.iter().map(|e| Record { index: e.index, term: e.term, body: e.body() }).collect()
 }
 
 fn read<D: Disk>(log: &Log<D>, from: Index, max_bytes: usize) -> Vec<Entry> {
@@ -243,6 +274,7 @@ mod tests {
         };
         let op = WriteOp {
             ticket,
+            rescue: Vec::new(),
             reset: None,
             truncate_from: None,
             roll: None,

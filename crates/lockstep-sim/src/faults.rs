@@ -382,11 +382,7 @@ impl Cluster {
                 view.encode(&mut w);
                 (EntryKind::View, w.into_bytes())
             }
-            1 => {
-                let mut w = codec::Writer::new();
-                policy::Policy::Quorum.encode(&mut w);
-                (EntryKind::Policy, w.into_bytes())
-            }
+            1 => (EntryKind::Policy, policy::Policy::default().to_payload()),
             _ => {
                 // What every running server has finished; or what every database has for certain, those of members
                 // that are away too.

@@ -126,6 +126,7 @@ fn state_hash(state: &State) -> u64 {
         trim_previous,
         verdicts_to,
         sessions,
+        leader,
     } = state;
     let mut w = codec::Writer::with_capacity(64);
     policy.encode(&mut w);
@@ -136,7 +137,7 @@ fn state_hash(state: &State) -> u64 {
         let word = |half: &[u8]| half.iter().fold(0u64, |all, byte| all << 8 | u64::from(*byte));
         word(high) ^ word(low).rotate_left(32)
     };
-    for word in [*index, *term, *membership_index, view.number, id(history), id(log_id)] {
+    for word in [*index, *term, *membership_index, view.number, id(history), id(log_id), id(leader)] {
         mix(word);
     }
     for seqno in [*seqno, *view_seqno, *trim, *trim_previous, *verdicts_to] {

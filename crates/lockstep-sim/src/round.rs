@@ -145,6 +145,9 @@ impl Cluster {
                     let asked = process.is_some_and(|p| p.reads.remove(&context).is_some());
                     hold!(asked, "answers have questions", "{} read {context} failed", Name(slot));
                 }
+                Output::Diverged { from } => {
+                    hold!(false, "nobody delivers what is not committed", "{} from {from} on", Name(slot));
+                }
                 Output::Membership(membership) => {
                     self.say(slot, format_args!("members are now {}", members(&membership)));
                 }

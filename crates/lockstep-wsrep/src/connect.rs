@@ -173,6 +173,7 @@ impl Provider {
             failed: AtomicBool::new(false),
             left_after_failure: AtomicBool::new(false),
             key_noted: AtomicBool::new(false),
+            refused_writes: Mutex::new(None),
         }))
     }
 
@@ -418,7 +419,8 @@ impl Provider {
 
     /// `options_set`.
     pub(crate) fn set_options(&self, text: &str) -> Status {
-        let (changes, tuning, notes) = match self.settings.set(text) {
+        let policy = self.node().map(|node| node.policy());
+        let (changes, tuning, notes) = match self.settings.set(text, policy) {
             Ok(changed) => changed,
             Err(error @ OptionError::Unknown { .. }) => {
                 self.log.warn(format!("wsrep_provider_options stay as they are: {error}"));
@@ -436,6 +438,13 @@ impl Provider {
         let Some(node) = self.node() else { return Status::OK };
         node.set_tuning(tuning);
         let mut status = Status::OK;
+        if let Some(change) = self.settings.with(|options| options.policy_change(&changes))
+            && *lock(&self.connection) != Connection::Closed
+            && let Err(text) = node.change_policy(change)
+        {
+            self.log.error(format!("the policy is not changed: {text}"));
+            status = Status::NODE_FAIL;
+        }
         for change in changes {
             match change.name {
                 "gmcast.isolate" => node.isolate(change.value != "0"),

@@ -2,7 +2,7 @@
 //! sends and counts.
 
 use crate::files::{gtid_out, uuid_out};
-use crate::monitor::{Interrupt, Stop};
+use crate::monitor::{Interrupt, Stop, lock};
 use crate::provider::Provider;
 use crate::trx::{Handle, Place, Release, Remote, Slot, State, Trx, Turn};
 use lockstep_abi::*;
@@ -20,6 +20,9 @@ pub(crate) const NO_TRX: TrxId = u64::MAX;
 
 /// How long a full inbox of the node is waited for before the transaction fails.
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often it is said that only the leader may write.
+const SAY_REFUSED: Duration = Duration::from_secs(10);
 
 /// What became of a write-set that was handed to the log.
 pub(crate) enum Sent {
@@ -59,6 +62,26 @@ impl Provider {
             LocalState::Initialized | LocalState::Joining => Err(Status::CONN_FAIL),
             LocalState::Error => Err(Status::NODE_FAIL),
         }
+    }
+
+    /// Under a weak policy only the leader's server writes. Whatever slips through fails certification on every member.
+    pub(crate) fn may_originate(&self) -> Result<(), Status> {
+        let Some(node) = self.node().filter(|node| !node.may_originate()) else { return Ok(()) };
+        let now = Instant::now();
+        let mut said = lock(&self.refused_writes);
+        if said.is_none_or(|at| now.duration_since(at) > SAY_REFUSED) {
+            *said = Some(now);
+            drop(said);
+            let status = node.status();
+            self.log.warn(format!(
+                "writes are refused here: under commit.policy = {} only the leader, {}, may write; connect there, or set \
+                 commit.policy = quorum",
+                node.policy().name(),
+                status.cluster.leader
+            ));
+        }
+        // Not a code after which the server runs the statement again, or calls it a deadlock.
+        Err(Status::NOT_ALLOWED)
     }
 
     /// `append_key`.
@@ -243,7 +266,7 @@ impl Provider {
             return Status::NOT_ALLOWED;
         };
         self.undefined(meta, conn, trx.id);
-        if let Err(status) = self.may_write() {
+        if let Err(status) = self.may_write().and_then(|()| self.may_originate()) {
             return trx.lock().not_ordered(status);
         }
         let payload = {

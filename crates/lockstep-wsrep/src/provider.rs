@@ -19,6 +19,7 @@ use std::ffi::c_void;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::Instant;
 
 /// What this provider can do, as every view says.
 pub(crate) const CAPABILITIES: Capabilities = CAP_MULTI_MASTER
@@ -150,6 +151,8 @@ pub(crate) struct Provider {
     /// A thread of the server's has been told to leave after a failure.
     pub(crate) left_after_failure: AtomicBool,
     pub(crate) key_noted: AtomicBool,
+    /// When it was last said that only the leader may write.
+    pub(crate) refused_writes: Mutex<Option<Instant>>,
 }
 
 impl Provider {

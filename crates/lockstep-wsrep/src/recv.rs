@@ -588,7 +588,7 @@ impl Provider {
     fn view_ready(&self, info: &NodeView, in_log: bool) -> Result<(), Break> {
         let seqno = info.gtid.seqno;
         // Below its own seqno: the server moves its checkpoint to the view only if the view is ahead.
-        let before = if in_log { seqno - 1 } else { seqno };
+        let before = if in_log { info.before } else { seqno };
         match info.status {
             // Nothing can be written any more, whatever has finished.
             NodeViewStatus::NonPrimary => return Ok(()),
@@ -615,6 +615,10 @@ impl Provider {
         } else if !self.awaits_state.load(Ordering::SeqCst) {
             // Own transactions below the view may still be on their way through the server's threads.
             self.drain(before)?;
+            if in_log && before < seqno - 1 {
+                // Seqnos are left out: nobody's turn comes between.
+                self.set_position(seqno - 1);
+            }
         }
         if in_log {
             self.patiently(true, |look| self.gate.pass(seqno, None, Some(look)))?;

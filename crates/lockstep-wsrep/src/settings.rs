@@ -2,6 +2,7 @@
 
 use crate::monitor::lock;
 use lockstep_node::Tuning;
+use lockstep_node::core::policy::Policy;
 use lockstep_node::options::{Change, OptionError, Options};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -41,12 +42,21 @@ impl Settings {
         look(&lock(&self.options))
     }
 
-    /// Changes options, all or none: what has changed, the new tuning, and lines for the log.
+    /// The policy that is in force, for those who look at the options.
+    pub(crate) fn adopt_policy(&self, policy: &Policy) {
+        lock(&self.options).adopt_policy(policy);
+    }
+
+    /// Changes options, all or none, `policy` being the one in force: what has changed, the new tuning, and lines for the log.
     pub(crate) fn set(
         &self,
         text: &str,
+        policy: Option<Policy>,
     ) -> Result<(Vec<Change>, Tuning, Vec<lockstep_node::options::Note>), OptionError> {
         let mut options = lock(&self.options);
+        if let Some(policy) = policy {
+            options.adopt_policy(&policy);
+        }
         let changes = options.set(text, true)?;
         self.refresh(&options);
         let notes = options.notes_on(&changes);

@@ -86,6 +86,13 @@ impl Provider {
             ("incoming_addresses", Text(lock(&self.incoming).clone())),
             ("cluster_weight", Text(votes.to_string())),
             ("desync_count", Text(c.desyncs.load(Relaxed).to_string())),
+            ("semi_sync_status", Text(self.semi_sync(&status).into())),
+            ("semi_sync_clients", Int(self.semi_sync_clients(&status))),
+            ("semi_sync_yes_tx", Int(status.own.acknowledged as i64)),
+            ("semi_sync_no_tx", Int(status.own.not_acknowledged as i64)),
+            ("semi_sync_no_times", Int(status.own.fallbacks as i64)),
+            ("semi_sync_avg_wait_us", Int(status.own.ack_wait_us as i64)),
+            ("semi_sync_at_risk", Int(status.own.at_risk as i64)),
             ("evs_delayed", Text(String::new())),
             ("evs_evict_list", Text(String::new())),
             ("evs_repl_latency", Text(c.latency.text())),
@@ -104,6 +111,17 @@ impl Provider {
     }
 
     /// `FLUSH STATUS`.
+    /// ON while commits wait for acknowledgements of semisync, as MariaDB's `Rpl_semi_sync_master_status`.
+    fn semi_sync(&self, status: &Status) -> &'static str {
+        if status.cluster.policy == "semisync" && !status.cluster.fallen_back { "ON" } else { "OFF" }
+    }
+
+    /// Members whose acknowledgements semisync may wait for.
+    fn semi_sync_clients(&self, status: &Status) -> i64 {
+        let others = status.members.iter().filter(|m| m.id != status.own.id && m.is_connected());
+        if status.cluster.policy == "semisync" { others.count() as i64 } else { 0 }
+    }
+
     pub(crate) fn stats_reset(&self) {
         let queued = self.node().map_or(0, |node| node.queued()) as i64;
         self.counters.reset(queued);

@@ -114,6 +114,9 @@ unsafe extern "C-unwind" fn options_get(wsrep: *mut Wsrep) -> *mut c_char {
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "options_get", ptr::null_mut(), |p| {
+            if let Some(node) = p.node() {
+                p.settings.adopt_policy(&node.policy());
+            }
             let text = CString::new(p.settings.with(Options::get_all).replace('\0', "")).unwrap_or_default();
             // The server frees it with `free`.
             libc::strdup(text.as_ptr())

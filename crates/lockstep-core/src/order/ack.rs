@@ -16,6 +16,8 @@ pub(super) struct Owed {
     pub(super) context: u64,
     /// What we last acknowledged in this term.
     acknowledged: Index,
+    /// And what we said that we have in memory.
+    received: Index,
 }
 
 impl Owed {
@@ -129,11 +131,18 @@ impl Order {
         let Some(leader) = self.leader else { return };
         let acknowledged = self.acknowledged();
         let news = acknowledged > self.owed.acknowledged;
-        if news || self.owed.answer || self.owed.context != 0 {
+        let received = self.acks_received() && self.matched > self.owed.received;
+        if news || received || self.owed.answer || self.owed.context != 0 {
             let message = self.ack(self.owed.context);
             self.send(leader, message);
         }
-        if news && self.log.tail.membership.is_voter(&self.config.id) {
+        if news && self.acks_for_all() {
+            let others = self.other_members(leader);
+            for id in others {
+                let message = self.ack(0);
+                self.send(id, message);
+            }
+        } else if news && self.log.tail.membership.is_voter(&self.config.id) {
             for (origin, _) in self.waiting_origins(self.owed.acknowledged) {
                 if origin != leader {
                     let message = self.ack(0);
@@ -141,8 +150,17 @@ impl Order {
                 }
             }
         }
-        self.owed =
-            Owed { answer: false, context: 0, acknowledged: acknowledged.max(self.owed.acknowledged) };
+        self.owed = Owed {
+            answer: false,
+            context: 0,
+            acknowledged: acknowledged.max(self.owed.acknowledged),
+            received: self.matched,
+        };
+    }
+
+    fn other_members(&self, leader: MemberId) -> Vec<MemberId> {
+        let members = self.log.tail.membership.members.iter().map(|m| m.id);
+        members.filter(|id| *id != self.config.id && *id != leader).collect()
     }
 
     /// The other members whose proposals above `above` are not known to be committed.

@@ -30,6 +30,11 @@ impl Order {
             votes: BTreeMap::new(),
             disk: Disk::new(log.last()),
             matched: commit,
+            gate: gate::Gate::default(),
+            survey: None,
+            tail_asked: None,
+            up: BTreeSet::new(),
+            own_view_member: None,
             acks: BTreeMap::new(),
             owed: ack::Owed::default(),
             peers: BTreeMap::new(),
@@ -72,6 +77,7 @@ impl Order {
     /// The log begins anew after `state`.
     pub(super) fn begin_log(&mut self, state: State) {
         let (base, committed) = (state.index, self.log.commit());
+        self.give_up_from(committed + 1);
         self.disk.reset(base, committed);
         self.log = LogView::starting_at(state);
         self.matched = base;
@@ -107,7 +113,8 @@ impl Order {
     /// When [`Order::tick`] has something to do.
     pub fn deadline(&self) -> Micros {
         let own = match self.role {
-            Role::Leader => self.lead.deadline(),
+            Role::Leader => self.lead.deadline().min(self.gate_deadline()),
+            Role::Candidate => self.election_deadline.min(self.survey_deadline()),
             _ => self.election_deadline,
         };
         own.min(self.outbox.deadline(&self.log, &self.config)).min(self.reads.deadline(&self.config))
@@ -164,12 +171,20 @@ impl Order {
                 self.on_read_index_reply(from, term, context, index)
             }
             Message::TimeoutNow { term } => self.on_timeout_now(from, term),
+            Message::Settled { term, settled, fallen } => self.on_settled(from, term, settled, fallen),
+            Message::Survey { term } => self.on_survey(from, term),
+            Message::Tail { term, last_index, last_term } => self.on_tail(from, term, last_index, last_term),
+            Message::TailAsk { term, from: first } => self.on_tail_ask(from, term, first),
+            Message::TailGive { term, prev_index, prev_term, last, entries } => {
+                self.on_tail_give(from, term, (prev_index, prev_term), last, entries)
+            }
         }
     }
 
     /// The transport has a connection to it.
     pub fn peer_up(&mut self, now: Micros, id: MemberId) {
         self.advance(now);
+        self.up.insert(id);
         if self.leader == Some(id) && self.role != Role::Leader {
             // What was on the way to it is gone.
             self.outbox.go_back(&self.log, &self.config, self.now);
@@ -185,6 +200,8 @@ impl Order {
     /// The transport has lost its connection to it.
     pub fn peer_down(&mut self, now: Micros, id: MemberId) {
         self.advance(now);
+        self.up.remove(&id);
+        self.survey_peer_down(id);
         match self.role {
             Role::Leader => self.leader_peer_down(id),
             _ if self.leader == Some(id) => self.leader_lost(),
@@ -208,6 +225,7 @@ impl Order {
             self.append_own_proposals();
         }
         self.count_acks();
+        self.update_gate();
         self.write_out();
         if self.role == Role::Leader {
             self.lead_on();
@@ -250,6 +268,11 @@ impl Order {
             (self.told.commit, self.told.deliverable) = (commit, deliverable);
             self.outputs.push(Output::Commit { index: commit });
         }
+    }
+
+    /// How views list this member: what a new leader under a weak policy begins with is a view.
+    pub fn set_view_member(&mut self, member: ViewMember) {
+        self.own_view_member = Some(member);
     }
 
     pub(super) fn advance(&mut self, now: Micros) {

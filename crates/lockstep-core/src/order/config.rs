@@ -70,6 +70,16 @@ pub enum Mutation {
     TrimMarkIgnored,
     /// Keys do not make parents.
     NoParents,
+    /// Who is asked how its log ends says so without having promised to take no more from the old leader.
+    TailWithoutPromise,
+    /// Entries that may have been acknowledged are overwritten and kept nowhere.
+    OverwriteWithoutRescue,
+    /// A leader delivers what is not committed before an entry of its own term is, and whoever's it is.
+    EarlyBeforeOwnTerm,
+    /// A new leader goes on with the seqnos that its predecessor may have given out.
+    SeqnosGivenTwice,
+    /// A commit under `all` waits for a majority only.
+    AllIsMajority,
 }
 
 /// Random numbers for election timeouts (SplitMix64): seeded, so that a run can be repeated.

@@ -5,9 +5,9 @@
 //! nothing about the new ones at the same places (the ABA race). So a truncation lowers what all writes on their way
 //! may claim.
 
-use super::WriteOp;
 use super::config::Mutation;
 use super::log_view::LogView;
+use super::{Rescue, WriteOp};
 use crate::message::Message;
 use crate::state::State;
 use crate::types::*;
@@ -47,6 +47,8 @@ pub(super) struct Disk {
     handed: Index,
     /// Up to here the entries in memory are on the disk.
     pub(super) persisted: Index,
+    /// The next write begins by keeping these elsewhere.
+    rescue: Vec<Rescue>,
     /// The next write begins by giving up what the disk has from here on.
     truncate_from: Option<Index>,
     /// The next write begins the log anew, at its base.
@@ -71,6 +73,7 @@ impl Disk {
             in_flight: VecDeque::new(),
             handed: last,
             persisted: last,
+            rescue: Vec::new(),
             truncate_from: None,
             reset: false,
             roll: None,
@@ -89,6 +92,11 @@ impl Disk {
     /// Keeps this until the vote as it is now is on the disk.
     pub(super) fn after_vote(&mut self, what: Held) {
         self.waiting.push(what);
+    }
+
+    /// These are to be kept before they are given up.
+    pub(super) fn rescue(&mut self, rescue: Rescue) {
+        self.rescue.push(rescue);
     }
 
     /// The entries from `from` on are given up.
@@ -132,7 +140,7 @@ impl Disk {
         let new = log.last() > self.handed;
         let vote_due = self.vote_dirty && mutation != Some(Mutation::VoteNotPersisted);
         self.vote_dirty = false;
-        if !new && !vote_due && !self.reset && self.truncate_from.is_none() {
+        if !new && !vote_due && !self.reset && self.truncate_from.is_none() && self.rescue.is_empty() {
             self.hold();
             return None;
         }
@@ -149,6 +157,7 @@ impl Disk {
         }
         let op = WriteOp {
             ticket,
+            rescue: std::mem::take(&mut self.rescue),
             reset: reset.then(|| Box::new(log.base_state())),
             truncate_from: self.truncate_from.take(),
             roll,

@@ -21,6 +21,7 @@ impl Order {
         self.enter_term(term);
         self.role = Role::Follower;
         self.votes.clear();
+        self.survey = None;
         self.leader = leader;
         if leader.is_some() {
             self.hear_leader();
@@ -37,6 +38,9 @@ impl Order {
             // Of a new leader's log we know only that it holds what is committed.
             self.matched = self.commit();
             self.owed.forget();
+            self.gate.forget();
+            self.survey = None;
+            self.tail_asked = None;
         }
     }
 
@@ -115,6 +119,7 @@ impl Order {
     }
 
     pub(super) fn tick_election(&mut self) {
+        self.tick_survey();
         if self.now < self.election_deadline {
             return;
         }
@@ -135,6 +140,7 @@ impl Order {
 
     fn pre_campaign(&mut self) {
         self.role = Role::PreCandidate;
+        self.survey = None;
         // Where the question comes early, because a connection broke, the next one comes when it would have.
         let since = self.leader_heard.unwrap_or(self.now);
         self.election_deadline = since + self.patience();
@@ -161,12 +167,15 @@ impl Order {
         self.votes.clear();
         self.lead.campaign_is_transfer = transfer;
         self.disk.after_vote(Held::OwnVote(self.term));
+        if self.needs_survey() {
+            return self.begin_survey();
+        }
         for to in self.other_voters() {
             self.disk.after_vote(Held::Send(to, self.vote()));
         }
     }
 
-    fn vote(&self) -> Message {
+    pub(super) fn vote(&self) -> Message {
         Message::Vote {
             term: self.term,
             last_index: self.log.last(),
@@ -181,7 +190,8 @@ impl Order {
             Held::Send(to, message) => {
                 // Of an older term it is no longer of use to anybody.
                 let of_use = message.term() == self.term
-                    && (self.role == Role::Candidate || matches!(message, Message::VoteReply { .. }));
+                    && (self.role == Role::Candidate
+                        || matches!(message, Message::VoteReply { .. } | Message::Tail { .. }));
                 if of_use {
                     self.send(to, message);
                 }
@@ -189,7 +199,10 @@ impl Order {
             Held::OwnVote(term) => {
                 if self.role == Role::Candidate && self.term == term {
                     self.votes.insert(self.config.id, true);
-                    self.count_votes();
+                    match self.survey {
+                        Some(_) => self.go_on_with_survey(),
+                        None => self.count_votes(),
+                    }
                 }
             }
         }
@@ -197,6 +210,13 @@ impl Order {
 
     /// A connection has come up while we campaign.
     pub(super) fn ask_again(&mut self, id: MemberId) {
+        if self.survey.is_some() {
+            let asked = self.role == Role::Candidate && self.votes.contains_key(&self.config.id);
+            if asked && self.log.tail.membership.get(&id).is_some() {
+                self.send(id, self.survey_message());
+            }
+            return;
+        }
         if !self.log.tail.membership.is_voter(&id) || self.votes.contains_key(&id) {
             return;
         }
@@ -281,7 +301,10 @@ impl Order {
         }
     }
 
-    fn count_votes(&mut self) {
+    pub(super) fn count_votes(&mut self) {
+        if self.survey.is_some() {
+            return;
+        }
         let membership = &self.log.tail.membership;
         let majority = membership.majority();
         let of = |what: bool| membership.voters().filter(|id| self.votes.get(id) == Some(&what)).count();

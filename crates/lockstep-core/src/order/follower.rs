@@ -78,9 +78,38 @@ impl Order {
         self.outbox.log_changed(&self.log, &self.config, self.now);
     }
 
-    fn truncate(&mut self, from: Index) {
+    /// Gives up the entries from `from` on; those that a weak policy may have acknowledged go to a rescue file first.
+    pub(super) fn truncate(&mut self, from: Index) {
+        self.give_up_from(from);
         self.disk.truncated(from, self.config.mutation);
         self.log.truncate(from);
+    }
+
+    /// What lies from `from` on is about to be lost to this log.
+    pub(super) fn give_up_from(&mut self, from: Index) {
+        self.rescue_from(from);
+        if self.gate.truncated(from) {
+            // The database has what the log has not. What we have proposed may be part of it: it must not come back as
+            // if it were new.
+            self.outbox.halt();
+            self.outputs.push(Output::Diverged { from });
+        }
+    }
+
+    fn rescue_from(&mut self, from: Index) {
+        if self.config.mutation == Some(Mutation::OverwriteWithoutRescue) {
+            return;
+        }
+        let of_weight =
+            |e: &Entry| matches!(e.kind, EntryKind::WriteSet | EntryKind::TotalOrder | EntryKind::Piece);
+        let (mut entries, _) = self.log.slice(from, Index::MAX, usize::MAX);
+        let weak = |e: &Entry| self.log.policy_at(e.index).is_weak();
+        let Some(first) = entries.iter().position(weak) else { return };
+        entries.drain(..first);
+        if entries.iter().any(of_weight) {
+            let base = Box::new(self.log.fold_before(entries[0].index));
+            self.disk.rescue(Rescue { base, entries });
+        }
     }
 
     /// The answer to an append after `prev`: `from` down, our log may agree with a leader's whose term there is `term`.

@@ -54,8 +54,14 @@ impl Order {
         self.peers.clear();
         self.sync_peers();
         // It commits what our predecessors left.
-        let noop = self.place(EntryKind::Noop, ProposalId::default(), bytes::Bytes::new());
-        debug_assert!(noop.is_ok());
+        let first = match self.first_view() {
+            Some((view, seqno)) => self.place_at(EntryKind::View, ProposalId::default(), view, seqno),
+            None => {
+                let id = bytes::Bytes::copy_from_slice(&self.config.id.0);
+                self.place(EntryKind::Noop, ProposalId::default(), id)
+            }
+        };
+        debug_assert!(first.is_ok());
         self.invite_proposals();
         self.speak();
     }
@@ -68,6 +74,7 @@ impl Order {
         self.leader = None;
         self.leader_heard = None;
         self.role = Role::Follower;
+        self.gate.forget();
         self.reset_election_timer();
         self.fail_reads();
     }
@@ -123,12 +130,22 @@ impl Order {
         proposal: ProposalId,
         payload: bytes::Bytes,
     ) -> Result<Index, crate::codec::DecodeError> {
-        let tail = &self.log.tail;
+        let seqno = self.log.tail.seqno.saturating_add(kind.takes_seqno() as i64);
+        self.place_at(kind, proposal, payload, seqno)
+    }
+
+    fn place_at(
+        &mut self,
+        kind: EntryKind,
+        proposal: ProposalId,
+        payload: bytes::Bytes,
+        seqno: Seqno,
+    ) -> Result<Index, crate::codec::DecodeError> {
         let entry = Entry {
-            index: tail.index + 1,
+            index: self.log.tail.index + 1,
             term: self.term,
             kind,
-            seqno: tail.seqno.saturating_add(kind.takes_seqno() as i64),
+            seqno,
             proposal,
             time: self.wall,
             payload,
@@ -161,6 +178,7 @@ impl Order {
         };
         peers.retain(|_, peer| !self.has_left(peer));
         self.peers = peers;
+        self.say_settled(speak);
         self.confirm_reads();
         self.hand_over();
         self.leave_if_removed();
@@ -306,6 +324,9 @@ impl Order {
     /// The answer to [`Output::Fetch`]: the entries from `from` on, dense; none where they are gone.
     pub fn fetched(&mut self, now: Micros, to: MemberId, from: Index, entries: Vec<Entry>) {
         self.advance(now);
+        if self.fetched_tail(to, from, &entries) {
+            return;
+        }
         let mut peers = std::mem::take(&mut self.peers);
         if let Some(peer) = peers.get_mut(&to)
             && peer.state == ProgressState::Fetching(from)

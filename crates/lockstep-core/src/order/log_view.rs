@@ -1,7 +1,9 @@
 //! The log as the core sees it: two folds of it, the runs of its terms, and its recent entries.
 
+use super::gate::Stretch;
 use crate::codec::{DecodeError, Reader};
 use crate::members::Membership;
+use crate::policy::{Policy, PolicyKind};
 use crate::state::State;
 use crate::types::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -32,6 +34,13 @@ pub(super) struct LogView {
     cached_bytes: usize,
     /// The last entry above the commit index of each origin: who waits for acks.
     pub(super) origins: BTreeMap<MemberId, Index>,
+    /// The policies of what is not committed, and of what somebody may still wait for. **Invariant:** never empty,
+    /// ascending; the first covers the entry after the commit index or one before it.
+    pub(super) stretches: VecDeque<Stretch>,
+}
+
+fn stretch_after(state: &State) -> VecDeque<Stretch> {
+    VecDeque::from([Stretch { after: state.index, policy: state.policy, view: state.view.clone() }])
 }
 
 impl LogView {
@@ -41,11 +50,12 @@ impl LogView {
         LogView {
             bases: VecDeque::new(),
             committed: nothing.clone(),
-            tail: nothing,
+            tail: nothing.clone(),
             terms: VecDeque::from([(0, 0)]),
             cache: VecDeque::new(),
             cached_bytes: 0,
             origins: BTreeMap::new(),
+            stretches: stretch_after(&nothing),
         }
     }
 
@@ -53,6 +63,7 @@ impl LogView {
     pub(super) fn starting_at(state: State) -> LogView {
         LogView {
             terms: VecDeque::from([(state.index, state.term)]),
+            stretches: stretch_after(&state),
             bases: VecDeque::from([Base { state: state.clone(), bytes: 0 }]),
             committed: state.clone(),
             tail: state,
@@ -70,6 +81,7 @@ impl LogView {
         bases: Vec<(State, u64)>,
     ) -> Result<LogView, DecodeError> {
         let mut log = LogView {
+            stretches: stretch_after(&committed),
             bases: bases.into_iter().map(|(state, bytes)| Base { state, bytes }).collect(),
             tail: committed.clone(),
             committed,
@@ -196,6 +208,7 @@ impl LogView {
         if !entry.proposal.member.is_nil() {
             self.origins.insert(entry.proposal.member, entry.index);
         }
+        self.note_policy(&entry);
         let size = entry.size();
         if let Some(segment) = self.bases.back_mut() {
             segment.bytes += size as u64;
@@ -203,6 +216,39 @@ impl LogView {
         self.cached_bytes += size;
         self.cache.push_back(entry);
         Ok(())
+    }
+
+    /// Another policy, or another view where one waits for views, begins another stretch.
+    fn note_policy(&mut self, entry: &Entry) {
+        let begins = match entry.kind {
+            EntryKind::Policy => true,
+            EntryKind::View => self.tail.policy.kind == PolicyKind::All,
+            _ => false,
+        };
+        if begins {
+            let State { policy, view, .. } = &self.tail;
+            self.stretches.push_back(Stretch { after: entry.index, policy: *policy, view: view.clone() });
+        }
+    }
+
+    /// Nobody waits for anything up to here any more.
+    pub(super) fn forget_stretches(&mut self, upto: Index) {
+        while self.stretches.get(1).is_some_and(|next| next.after <= upto) {
+            self.stretches.pop_front();
+        }
+    }
+
+    /// The policy of the entry at this index above the commit index.
+    pub(super) fn policy_at(&self, index: Index) -> Policy {
+        let last = self.stretches.iter().rev().find(|s| s.after < index).or(self.stretches.front());
+        last.map_or(Policy::default(), |s| s.policy)
+    }
+
+    /// Whether anything that is not known to be committed may have been placed under a weak policy; if so, how many
+    /// seqnos may have been given out beyond what is committed.
+    pub(super) fn at_risk(&self) -> Option<u64> {
+        let open = self.stretches.iter().map(|s| s.policy).chain([self.committed.policy]);
+        open.filter(|policy| policy.is_weak()).map(|policy| policy.max_at_risk).max()
     }
 
     /// Forgets the entries from `from` on. Only what is not committed can be forgotten.
@@ -220,6 +266,9 @@ impl LogView {
         while self.bases.len() > 1 && self.bases.back().is_some_and(|base| base.state.index >= from) {
             self.bases.pop_back();
         }
+        while self.stretches.len() > 1 && self.stretches.back().is_some_and(|s| s.after >= from) {
+            self.stretches.pop_back();
+        }
         self.refold();
     }
 
@@ -236,6 +285,17 @@ impl LogView {
                 self.origins.insert(entry.proposal.member, entry.index);
             }
         }
+    }
+
+    /// The state before the entry at this index above the commit index.
+    pub(super) fn fold_before(&self, index: Index) -> State {
+        let mut state = self.committed.clone();
+        let skip = (self.committed.index + 1 - self.cached_from()) as usize;
+        for entry in self.cache.range(skip..).take_while(|entry| entry.index < index) {
+            let again = state.apply(entry);
+            debug_assert!(again.is_ok(), "what could be folded once can be folded again");
+        }
+        state
     }
 
     /// Moves the commit index.

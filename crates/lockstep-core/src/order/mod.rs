@@ -23,6 +23,7 @@ mod disk;
 mod election;
 mod facts;
 mod follower;
+mod gate;
 mod leader;
 mod log_view;
 mod membership;
@@ -30,13 +31,14 @@ mod progress;
 mod proposals;
 mod read;
 mod restore;
+mod survey;
 
 pub use config::{Config, Mutation};
 pub use disk::Vote;
 pub use progress::{PeerProgress, ProgressState};
 pub use restore::{RestoreBuilder, Restored};
 
-use crate::members::Membership;
+use crate::members::{Membership, ViewMember};
 use crate::message::Message;
 use crate::state::State;
 use crate::types::*;
@@ -44,7 +46,7 @@ use config::Rng;
 use disk::Disk;
 use log_view::LogView;
 use progress::Progress;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -108,6 +110,12 @@ pub enum Output {
         /// What [`Order::read_index`] returned.
         context: u64,
     },
+    /// The log gives up entries from here on of which this member has delivered some before they were committed: its
+    /// database has what the cluster has not. It must not go on with it.
+    Diverged {
+        /// The first entry that is given up.
+        from: Index,
+    },
     /// Another membership is in force.
     Membership(Arc<Membership>),
 }
@@ -118,6 +126,9 @@ pub enum Output {
 pub struct WriteOp {
     /// Its number. Ascending; a ticket's arrival means that of all before it.
     pub ticket: u64,
+    /// Write these to a rescue file, and have it on the disk, before anything else: they may have been acknowledged,
+    /// and the log is about to lose them.
+    pub rescue: Vec<Rescue>,
     /// Forget the log; it begins anew after this state.
     pub reset: Option<Box<State>>,
     /// Forget the entries from here on.
@@ -128,6 +139,15 @@ pub struct WriteOp {
     pub entries: Vec<Entry>,
     /// Keep this vote. The commit hint beside it, if any, must not be above [`Order::deliverable`].
     pub vote: Option<Vote>,
+}
+
+/// The end of a log that is given up, though a weak policy may have acknowledged it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rescue {
+    /// The fold of the log before it.
+    pub base: Box<State>,
+    /// The entries, dense.
+    pub entries: Vec<Entry>,
 }
 
 /// Only a leader can do that.
@@ -182,6 +202,16 @@ pub struct Order {
     disk: Disk,
     /// Up to here the log is the same as that of `term`'s leader.
     matched: Index,
+    /// When commits may return.
+    gate: gate::Gate,
+    /// The search for the most up-to-date tail, before a campaign.
+    survey: Option<survey::Survey>,
+    /// A candidate waits for entries that must come from the disk.
+    tail_asked: Option<(MemberId, Index)>,
+    /// With whom the transport has a connection.
+    up: BTreeSet<MemberId>,
+    /// How a view lists us.
+    own_view_member: Option<ViewMember>,
     /// What members said they hold: in which term, and up to where.
     acks: BTreeMap<MemberId, (Term, Index)>,
 

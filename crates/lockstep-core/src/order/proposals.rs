@@ -37,6 +37,11 @@ pub(super) struct Outbox {
     logged_at: Micros,
     /// The last number that a leader sent us back to, and when: its answers to all that followed a gap say the same.
     went_back: (u64, Micros),
+    /// Nothing is sent or appended any more in this life.
+    halted: bool,
+    /// Up to here our server has taken them for committed. A leader that does not have them has lost them: they are not
+    /// sent again, as if they were new.
+    given: u64,
     /// `ends_at` of the item before the first.
     begins_at: u64,
 }
@@ -59,6 +64,16 @@ impl Outbox {
         let ends_at = self.items.back().map_or(self.begins_at, |item| item.ends_at) + size;
         self.items.push_back(Item { kind, payload, ends_at });
         self.last()
+    }
+
+    /// Nothing more of this life gets into the log, as far as it depends on us.
+    pub(super) fn halt(&mut self) {
+        self.halted = true;
+    }
+
+    /// Our server has delivered this one before it was committed.
+    pub(super) fn given(&mut self, number: u64) {
+        self.given = self.given.max(number);
     }
 
     /// The log has grown, shrunk, or is committed further.
@@ -176,7 +191,7 @@ impl Order {
 
     /// A leader appends its own.
     pub(super) fn append_own_proposals(&mut self) {
-        if self.lead.transfer.is_some() {
+        if self.lead.transfer.is_some() || self.outbox.halted {
             return;
         }
         let mut number = session_number(&self.log.tail, &self.config) + 1;
@@ -194,7 +209,7 @@ impl Order {
 
     /// Another member sends what its leader has not seen.
     pub(super) fn send_proposals(&mut self) {
-        let Some(leader) = self.leader else { return };
+        let Some(leader) = self.leader.filter(|_| !self.outbox.halted) else { return };
         let outbox = &mut self.outbox;
         if outbox.reign != (self.term, leader) {
             outbox.reign = (self.term, leader);
@@ -202,7 +217,7 @@ impl Order {
             outbox.logged_at = self.now;
         }
         outbox.sent = outbox.sent.max(outbox.committed);
-        if outbox.sent >= outbox.last() {
+        if outbox.sent >= outbox.last() || outbox.sent < outbox.given {
             return;
         }
         if !outbox.waits(&self.log, &self.config) {

@@ -7,6 +7,7 @@ mod hostile;
 mod membership;
 mod net;
 mod oracle;
+mod policy;
 mod proposals;
 mod reads;
 mod repair;

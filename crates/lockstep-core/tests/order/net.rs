@@ -122,6 +122,8 @@ pub(crate) struct Node {
     pub(crate) slow_disk: bool,
     pub(crate) incarnation: u64,
     pub(crate) outputs: Vec<Output>,
+    /// What was written to rescue files.
+    pub(crate) rescued: Vec<Rescue>,
     /// Checked up to here.
     pub(crate) seen_commit: Index,
     pub(crate) config: fn(&mut Config),
@@ -197,6 +199,7 @@ impl Net {
                 writes: VecDeque::new(),
                 slow_disk: false,
                 incarnation: 1,
+                rescued: Vec::new(),
                 outputs: Vec::new(),
                 seen_commit: 0,
                 config: adjust,
@@ -235,7 +238,10 @@ impl Net {
                         _ => self.wire.push_back(item),
                     }
                 }
-                Output::Write(op) => node.writes.push_back(op),
+                Output::Write(op) => {
+                    node.rescued.extend(op.rescue.iter().cloned());
+                    node.writes.push_back(op)
+                }
                 Output::Fetch { to, from, max_bytes } => fetches.push((to, from, max_bytes)),
                 Output::Soft { role: Role::Leader, term, .. } => {
                     let first = *self.leaders.entry(term).or_insert(n);

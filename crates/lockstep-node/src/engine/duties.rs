@@ -7,6 +7,7 @@ use crate::api::{Level, LocalState};
 use lockstep_core::EntryKind;
 use lockstep_core::codec::Writer;
 use lockstep_core::members::{Membership, Role, View, ViewMember};
+use lockstep_core::policy::PolicyKind;
 use lockstep_core::{Index, MemberId};
 
 /// A learner that is behind by no more than this may vote.
@@ -32,6 +33,7 @@ impl Engine {
         if self.pass_on() {
             return;
         }
+        self.watch_disks(NEAR_ENOUGH);
         self.make_view();
         self.make_trim_mark();
         self.watch_myself();
@@ -208,10 +210,13 @@ impl Engine {
             })
             .chain([self.own_view_member()])
             .collect();
+        if self.order.policy().kind == PolicyKind::All {
+            members.retain(|member| !self.stalls(&member.id));
+        }
         for gone in &current.members {
-            let grace =
-                self.gone.get(&gone.id).is_some_and(|g| self.now.saturating_sub(g.since) < VIEW_GRACE)
-                    && membership.get(&gone.id).is_some();
+            let grace = !self.stalls(&gone.id)
+                && self.gone.get(&gone.id).is_some_and(|g| self.now.saturating_sub(g.since) < VIEW_GRACE)
+                && membership.get(&gone.id).is_some();
             if grace && !members.iter().any(|m| m.id == gone.id) {
                 members.push(gone.clone());
             }

@@ -9,10 +9,11 @@ use super::lag::LagMeter;
 use super::{Effect, Engine, ReadFor};
 use crate::api::{Delivery, Level, Ordered, ViewInfo, ViewStatus};
 use bytes::Bytes;
-use lockstep_core::certify::{Certifier, TrimLimits, reaches};
+use lockstep_core::certify::{Certifier, Failure, TrimLimits, reaches};
 use lockstep_core::codec::Reader;
 use lockstep_core::members::View;
 use lockstep_core::order::WriteOp;
+use lockstep_core::policy::Writers;
 use lockstep_core::state::{Session, State, TrimMark};
 use lockstep_core::writeset::{Meta, WriteSet, assemble, flags};
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, ViewUuid};
@@ -59,6 +60,8 @@ struct Run {
     /// The seqno of the last entry taken.
     seqno: Seqno,
     pieces: BTreeMap<MemberId, Pieces>,
+    /// Whose write-sets count.
+    writers: Writers,
     /// Old entries from the log.
     fetched: VecDeque<Entry>,
     /// Whether a read is under way.
@@ -79,6 +82,10 @@ pub(crate) struct Feed {
     view: Arc<View>,
     /// The trim marks of the own log, by index: certification learns them before it begins.
     marks: VecDeque<(Index, TrimMark)>,
+    /// Views of the own log that leave seqnos out: their index, the seqno before and their own.
+    gaps: Vec<(Index, Seqno, Seqno)>,
+    /// The next entry is one's own and committed, but its policy is not met yet.
+    held: bool,
     /// The log begins after what the database has.
     cut_off: bool,
     /// Write-sets that failed certification, in all.
@@ -98,21 +105,46 @@ impl Feed {
     }
 
     /// Follows what happens to the log.
-    pub(super) fn follow(&mut self, op: &WriteOp) {
+    pub(super) fn follow(&mut self, op: &WriteOp, before: impl Fn(Index) -> Option<Seqno>) {
         if op.reset.is_some() {
             self.marks.clear();
+            self.gaps.clear();
             self.cut_off = self.run.is_some();
         }
         if let Some(from) = op.truncate_from {
             self.marks.retain(|(index, _)| *index < from);
+            self.gaps.retain(|(index, ..)| *index < from);
         }
-        for entry in &op.entries {
+        for (at, entry) in op.entries.iter().enumerate() {
             self.remember(entry);
+            if entry.kind == EntryKind::View {
+                let last = match at.checked_sub(1) {
+                    Some(at) => Some(op.entries[at].seqno),
+                    None => before(entry.index),
+                };
+                if let Some(last) = last {
+                    self.note_gap(entry.index, last, entry.seqno);
+                }
+            }
         }
+    }
+
+    /// A view of the own log, and the seqno before it.
+    pub(crate) fn note_gap(&mut self, index: Index, before: Seqno, seqno: Seqno) {
+        if seqno > before + 1 {
+            self.gaps.push((index, before, seqno));
+        }
+    }
+
+    /// What was left out where a database stands that is at this seqno: nothing of this history is there.
+    pub(super) fn gap_around(&self, seqno: Seqno) -> Option<(Seqno, Seqno)> {
+        let around = self.gaps.iter().find(|(_, before, after)| *before < seqno && seqno < *after);
+        around.map(|(_, before, after)| (*before, *after))
     }
 
     pub(super) fn forget_below(&mut self, first: Index) {
         self.marks.retain(|(index, _)| *index >= first);
+        self.gaps.retain(|(index, ..)| *index >= first);
     }
 
     /// Begins after `position`. `bases` are the states at which the log's segments begin.
@@ -146,6 +178,7 @@ impl Feed {
             next: base.index + 1,
             seqno: base.seqno,
             pieces: BTreeMap::new(),
+            writers: Writers::after(base),
             fetched: VecDeque::new(),
             reading: false,
         });
@@ -185,7 +218,7 @@ impl Feed {
 
     /// Whether there is more to deliver at once.
     pub(crate) fn is_behind(&self, deliverable: Index) -> bool {
-        self.run.as_ref().is_some_and(|run| run.next <= deliverable && !run.reading)
+        !self.held && self.run.as_ref().is_some_and(|run| run.next <= deliverable && !run.reading)
     }
 
     /// Whether everything up to the position has been certified, so that what follows is delivered.
@@ -297,6 +330,8 @@ impl Engine {
         if !self.phase.is_primary() {
             return;
         }
+        self.feed.held = false;
+        let (limit, answerable) = (self.deliverable(), self.order.answerable());
         let mut bytes = 0;
         for _ in 0..ENTRIES_PER_ROUND {
             if bytes > BYTES_PER_ROUND {
@@ -310,9 +345,14 @@ impl Engine {
             }
             let Some(run) = &mut self.feed.run else { return };
             let next = run.next;
-            if next > self.order.deliverable() {
+            if next > limit {
                 break;
             }
+            if next > answerable && self.is_waited_for(next) {
+                self.feed.held = true;
+                break;
+            }
+            let Some(run) = &mut self.feed.run else { return };
             let entry = match self.order.entry(next) {
                 Some(entry) => {
                     run.fetched.clear();
@@ -342,6 +382,7 @@ impl Engine {
     fn take_entry(&mut self, entry: Entry) -> Result<(), String> {
         let Some(run) = &mut self.feed.run else { return Ok(()) };
         run.next = entry.index + 1;
+        run.writers.follow(&entry);
         let seqno = entry.seqno;
         let trouble = |error: &dyn std::fmt::Display| {
             format!("entry {} (seqno {seqno}) cannot be certified: {error}", entry.index)
@@ -350,7 +391,11 @@ impl Engine {
             EntryKind::WriteSet | EntryKind::TotalOrder => {
                 // The keys are all here: the verdict does not depend on pieces.
                 let parsed = WriteSet::parse(&entry.payload).ok();
+                // A rollback only takes back what the log has of it: anybody's counts.
+                let may = run.writers.may_write(&entry.proposal.member)
+                    || parsed.as_ref().is_some_and(|set| set.meta.has(flags::ROLLBACK));
                 let outcome = match &parsed {
+                    Some(_) if !may => run.certifier.refuse(seqno, Failure::NotLeader),
                     Some(set) => run.certifier.certify(seqno, entry.kind, set),
                     None => run.certifier.void(seqno),
                 }
@@ -408,7 +453,14 @@ impl Engine {
                     return Ok(());
                 }
                 run.certifier.barrier(seqno).map_err(|e| trouble(&e))?;
-                run.seqno = seqno;
+                let before = std::mem::replace(&mut run.seqno, seqno);
+                if before < self.feed.delivered && self.feed.delivered < seqno {
+                    return Err(format!(
+                        "this member's database is at seqno {}, which the cluster does not have: it went on from \
+                         {before} to {seqno} when another member took over",
+                        self.feed.delivered
+                    ));
+                }
                 self.feed.view = Arc::new(view);
                 if seqno <= self.feed.delivered {
                     return Ok(());
@@ -419,6 +471,7 @@ impl Engine {
                 let my_index = view.members.iter().position(|m| m.view_uuid == self.me.view_uuid);
                 let info = ViewInfo {
                     gtid: Gtid { uuid: self.order.tail_state().history, seqno },
+                    before,
                     number: view.number as i64,
                     status: ViewStatus::Primary,
                     members: view.members.clone(),
@@ -456,6 +509,36 @@ impl Engine {
         self.feed.announce = true;
     }
 
+    /// Up to here entries may be handed to this member's server. While it donates, and when it leaves, only what is
+    /// committed: its state must not be ahead of the cluster's.
+    pub(super) fn deliverable(&self) -> Index {
+        match self.donations.is_empty() && !self.leaving {
+            true => self.order.early(),
+            false => self.order.deliverable(),
+        }
+    }
+
+    /// Whether a thread of this member waits for the entry here.
+    fn is_waited_for(&self, index: Index) -> bool {
+        let own = self.order.entry(index).map(|entry| entry.proposal);
+        own.is_some_and(|id| {
+            id.member == self.me.id
+                && id.incarnation == self.me.incarnation
+                && self.slots.iter().any(|slot| slot.number == id.number)
+        })
+    }
+
+    /// The log is cut below what was taken from it early, of which the server has seen nothing: certification takes its
+    /// way once more.
+    pub(super) fn feed_was_cut(&mut self) {
+        let bases: Vec<State> = self.order.segment_bases().cloned().collect();
+        let (delivered, view) = (self.feed.delivered, self.feed.view.clone());
+        match self.feed.start(&bases, self.order.committed_state(), delivered) {
+            Ok(()) => self.feed.view = view,
+            Err(text) => self.needs_state(&text),
+        }
+    }
+
     /// The pieces of the write-set at this seqno lie before the run's beginning: begins at the log's beginning.
     fn begin_earlier(&mut self, seqno: Seqno) -> Result<(), String> {
         let bases: Vec<State> = self.order.segment_bases().take(1).cloned().collect();
@@ -476,6 +559,7 @@ impl Engine {
             None => ordered,
             Some(submission) => match submission.order(ordered) {
                 Ok(thread) => {
+                    self.count_answer(entry.time);
                     self.woken.extend(thread);
                     return;
                 }

@@ -359,6 +359,7 @@ impl Lab {
             Effect::Log(_, line) => self.lines.push((at, line)),
             Effect::Answer { token, answer } => self.answers.push((at, token, answer)),
             Effect::TrimLog(_)
+            | Effect::PolicyChanged(_)
             | Effect::Dial(_)
             | Effect::Connected(_)
             | Effect::Causal { .. }

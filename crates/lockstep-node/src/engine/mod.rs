@@ -17,6 +17,7 @@ mod lag;
 mod operator;
 mod peers;
 mod phase;
+mod policy;
 mod seen;
 mod sync;
 mod transfer;
@@ -98,6 +99,8 @@ pub(crate) enum Effect {
     Log(Level, String),
     /// So many seqnos of so many are done before this member is Synced.
     Progress { total: Seqno, done: Seqno },
+    /// The policy that was wished for is in force, or why it is not.
+    PolicyChanged(Result<(), String>),
     /// A causal read may go on when this seqno has finished (`None`: no majority).
     Causal { id: u64, seqno: Option<Seqno> },
     /// To the operator who gave the command of this number.
@@ -139,6 +142,12 @@ pub(crate) struct Engine {
     desyncs: u32,
     /// Behind by more than `apply.lag_limit`, and not caught up since.
     lagging: bool,
+    /// A change of policy that somebody here waits for.
+    wish: Option<policy::Wish>,
+    /// What policies have meant so far.
+    pub(crate) commits: policy::Commits,
+    /// Whose disks move, under `all`.
+    moved: BTreeMap<MemberId, policy::Moved>,
     donations: Vec<transfer::Donation>,
     donation_ids: u64,
     choices: Vec<transfer::Choice>,
@@ -220,6 +229,9 @@ impl Engine {
             finished_before: lockstep_core::SEQNO_UNDEFINED,
             desyncs: 0,
             lagging: false,
+            wish: None,
+            commits: policy::Commits::default(),
+            moved: BTreeMap::new(),
             donations: Vec::new(),
             donation_ids: 0,
             choices: Vec::new(),
@@ -321,7 +333,7 @@ impl Engine {
 
     /// Whether another round would deliver more even if nothing came in.
     pub(crate) fn has_more(&self) -> bool {
-        self.phase.is_primary() && self.feed.is_behind(self.order.deliverable())
+        self.phase.is_primary() && self.feed.is_behind(self.deliverable())
     }
 
     /// A frame from a connected peer.
@@ -409,6 +421,7 @@ impl Engine {
             NodeMessage::Donated { code, gtid, text } => self.donated(from, code, gtid, text),
             NodeMessage::Opinion { seqno, opinion, text } => self.told_opinion(from, seqno, opinion, &text),
             NodeMessage::AskOpinion { seqno } => self.asked_opinion(from, seqno),
+            NodeMessage::Policy(policy) => self.asked_for_policy(from, policy),
         }
     }
 
@@ -455,6 +468,7 @@ impl Engine {
             self.feed_step();
         }
         self.votes_step();
+        self.policy_step();
         self.donations_step();
         self.health_step();
         self.leave_step();
@@ -464,6 +478,7 @@ impl Engine {
     fn drain_order(&mut self) -> bool {
         let outputs = self.order.drain(self.now);
         let some = !outputs.is_empty();
+        let mut diverged = false;
         for output in outputs {
             match output {
                 Output::Send { to, message } => {
@@ -472,8 +487,16 @@ impl Engine {
                     self.effects.push(Effect::Send { to, kind: FRAME_ORDER, payload: w.into_bytes() });
                 }
                 Output::Write(op) => {
-                    self.feed.follow(&op);
                     self.votes.follow(&op);
+                    let order = &self.order;
+                    let committed = order.committed_state();
+                    self.feed.follow(&op, |index| match order.entry(index - 1) {
+                        Some(entry) => Some(entry.seqno),
+                        None => (committed.index == index - 1).then_some(committed.seqno),
+                    });
+                    if op.truncate_from.is_some_and(|from| from < self.feed.next_index()) && !diverged {
+                        self.feed_was_cut();
+                    }
                     let may_wait = self.let_sync_wait(&op);
                     self.disk_asked(op.ticket);
                     self.effects.push(Effect::Write { op, may_wait });
@@ -482,6 +505,7 @@ impl Engine {
                     self.effects.push(Effect::Read { whom: ReadFor::Peer(to), from, max_bytes });
                 }
                 Output::Commit { .. } => {}
+                Output::Diverged { .. } => diverged = true,
                 Output::Soft { leader, term, .. } => self.leader_changed(leader, term),
                 Output::ReadReady { context, index } => self.read_ready(context, Some(index)),
                 Output::ReadFailed { context } => self.read_ready(context, None),
@@ -493,6 +517,9 @@ impl Engine {
                     }
                 }
             }
+        }
+        if diverged {
+            self.has_diverged();
         }
         some
     }

@@ -99,6 +99,8 @@ impl Engine {
         }
         self.cluster = args.cluster.clone();
         self.me.view_uuid = view_uuid;
+        let own = self.own_view_member();
+        self.order.set_view_member(own);
         self.me.incarnation += 1;
         self.order.renew(self.me.incarnation);
         self.seen.reset();
@@ -115,7 +117,8 @@ impl Engine {
             };
             let me: Member = self.me.as_member(Role::Voter);
             let membership = Membership { members: vec![me] };
-            let genesis = State { log_id: fresh, ..State::genesis(history, base, membership) };
+            let policy = self.tuning.policy;
+            let genesis = State { log_id: fresh, policy, ..State::genesis(history, base, membership) };
             self.order.bootstrap(self.now, genesis);
             self.log(Level::Info, format!("a new cluster begins: history {history}, seqno {base}"));
         }
@@ -189,6 +192,7 @@ impl Engine {
         let committed = state.seqno;
         let view = ViewInfo {
             gtid: Gtid { uuid: history, seqno: state.view_seqno },
+            before: state.view_seqno,
             number: state.view.number as i64,
             status: ViewStatus::Primary,
             members: state.view.members.clone(),
@@ -223,6 +227,13 @@ impl Engine {
             Some(format!("the database is of history {}, the cluster of {history}", position.uuid))
         } else if position.seqno > committed {
             Some(format!("the database is at {}, ahead of the log ({committed})", position.seqno))
+        } else if let Some((from, to)) = self.feed.gap_around(position.seqno) {
+            Some(format!(
+                "the database is at seqno {}, which this cluster does not have: it went on from {from} to {to} when \
+                 another member took over, and what this member had committed ahead of it is kept in \
+                 lockstep.rescue.*.log",
+                position.seqno
+            ))
         } else {
             self.feed.start(&bases, self.order.committed_state(), position.seqno).err()
         };
@@ -370,6 +381,7 @@ impl Engine {
         members.extend(last.members.iter().filter(|m| self.responds(&m.id)).cloned());
         ViewInfo {
             gtid: Gtid { uuid: self.order.tail_state().history, seqno: self.feed.delivered() },
+            before: self.feed.delivered(),
             number: -1,
             status: ViewStatus::NonPrimary,
             members,
@@ -429,6 +441,7 @@ impl Engine {
         };
         let info = ViewInfo {
             gtid: Gtid { uuid: self.order.tail_state().history, seqno: self.feed.delivered() },
+            before: self.feed.delivered(),
             number: view.number as i64,
             status: ViewStatus::Primary,
             members,

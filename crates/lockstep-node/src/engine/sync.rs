@@ -71,7 +71,7 @@ impl Engine {
         let Some(leader) = self.order.leader().filter(|_| plain && self.phase.is_primary()) else {
             return false;
         };
-        if op.entries.is_empty() {
+        if op.entries.is_empty() || !self.order.policy().is_plain() {
             return false;
         }
         let voters: Vec<MemberId> = self.order.membership().voters().collect();

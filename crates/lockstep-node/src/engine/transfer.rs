@@ -79,7 +79,7 @@ impl Engine {
             self.tell(leader, &message);
         }
         let delivered = self.feed.delivered();
-        if self.feed.is_running() {
+        if self.feed.is_running() && delivered <= self.order.committed_state().seqno {
             let ready: Vec<usize> = (0..self.donations.len())
                 .filter(|&at| !self.donations[at].handed_over && self.donations[at].at_least <= delivered)
                 .collect();

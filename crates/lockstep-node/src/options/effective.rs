@@ -209,6 +209,7 @@ impl Options {
             log_keep: self.time("log.keep_min"),
             lag_limit: self.int("apply.lag_limit") as u64,
             vote_policy: self.int("gcs.vote_policy").clamp(0, 255) as usize,
+            policy: self.policy(),
         }
     }
 
@@ -262,6 +263,11 @@ impl Options {
             ca: path("socket.ssl_ca"),
         };
         Some(TlsOptions { files, dynamic: self.bool("socket.dynamic") })
+    }
+
+    /// Takes a value that is none of the user's.
+    pub(super) fn hold(&mut self, name: &str, value: &str) {
+        self.given[place(row(name))] = Some(value.to_owned());
     }
 
     fn value(&self, name: &str) -> Option<Value> {

@@ -6,12 +6,14 @@
 mod edit;
 mod effective;
 mod error;
+mod policy;
 mod table;
 mod value;
 
 pub use edit::{Change, nearest_of};
 pub use effective::{Note, Options};
 pub use error::OptionError;
+pub use policy::PolicyChange;
 pub use table::{Class, Refusal, Row, When, rows};
 pub use value::{Kind, Value};
 

@@ -80,7 +80,9 @@ fn a_galera_line() {
     {
         assert!(shown.contains(part), "{part} in {shown}");
     }
-    assert!(shown.starts_with("apply.lag_limit = 10000; base_dir = .; base_port = 16001; "));
+    assert!(shown.starts_with(
+        "apply.lag_limit = 10000; async.max_at_risk = 10000; base_dir = .; base_port = 16001; "
+    ));
     assert!(shown.ends_with("; status.address = ; "));
     let notes = o.notes();
     let has = |warn, text: &str| notes.contains(&Note { warn, text: text.to_owned() });
@@ -146,8 +148,8 @@ fn one_line_each() {
             "provider option pc.weight = '2' is refused: a member has one vote or none; use an arbitrator to tip the scales",
         ),
         (
-            "commit.policy=async",
-            "provider option commit.policy = 'async' is refused: this version knows only quorum; async, semisync and all come with a later one",
+            "commit.policy=some",
+            "provider option commit.policy = 'some': must be one of quorum, async, semisync, all",
         ),
         ("apply.delay=1h", "provider option apply.delay = '1h' is refused: comes with a later version"),
         (

@@ -1,0 +1,317 @@
+//! When a commit may return.
+//!
+//! What is committed cannot be lost, and that is all that `quorum` asks for: then nothing here costs anything. The
+//! other policies ask for more, or for less and sooner:
+//!
+//! - [`Order::answerable`]: up to here every entry's own policy is met. Who waits for an entry above waits on.
+//! - [`Order::early`]: up to here this member may deliver. Mostly that is what is committed and on its disk; a leader
+//!   under a weak policy goes beyond it, with its own write-sets of its own term, where no more than
+//!   `async.max_at_risk` seqnos are at risk. Whatever else stands in the log holds back what follows it.
+//!
+//! The policy of an entry is the last policy entry before it in the log. Where a later one is committed, meeting that
+//! one does as well: so a change of policy lets those go who wait under the old one.
+//!
+//! Every member works it out from the acks that it hears; the leader, who hears them all, says what it has found
+//! ([`Message::Settled`]), for acks between others may be lost.
+
+use super::config::Mutation;
+use super::*;
+use crate::members::View;
+use crate::policy::{Policy, PolicyKind};
+
+/// A stretch of the log under one policy: the entries above `after`, up to where the next stretch begins.
+#[derive(Clone, Debug)]
+pub(super) struct Stretch {
+    pub(super) after: Index,
+    pub(super) policy: Policy,
+    /// The view of that time.
+    pub(super) view: Arc<View>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    /// Up to here the policies are known to be met, for good.
+    floor: Index,
+    /// The same as of now; [`Index::MAX`]: being committed is enough.
+    answerable: Index,
+    /// A leader has delivered up to here, or may, before it was committed.
+    early: Index,
+    /// The most that was ever delivered early, and is in the log still.
+    given: Index,
+    /// The first entry that waits for acks, and since when (as far as we have looked).
+    waiting: Option<(Index, Micros)>,
+    /// Semisync has fallen back to async. With it, an entry and when it was the last one: once that one is
+    /// acknowledged, the time that it took tells whether the replicas have caught up.
+    fallen: Option<(Index, Micros)>,
+    /// The leader says that it has.
+    leader_has_fallen: bool,
+    /// What the acks that came in since allow has to be worked out again.
+    told: Index,
+}
+
+impl Gate {
+    /// The log is cut. Whether something was delivered that it loses.
+    pub(super) fn truncated(&mut self, from: Index) -> bool {
+        let lost = self.given >= from;
+        self.given = self.given.min(from.saturating_sub(1));
+        self.floor = self.floor.min(from.saturating_sub(1));
+        self.told = self.told.min(self.floor);
+        self.waiting = None;
+        lost
+    }
+
+    /// Another term, or another office in it.
+    pub(super) fn forget(&mut self) {
+        self.early = 0;
+        self.waiting = None;
+        self.fallen = None;
+        self.leader_has_fallen = false;
+    }
+
+    fn deadline(&self, timeout: Micros) -> Micros {
+        match self.waiting {
+            Some((_, since)) if timeout > 0 && self.fallen.is_none() => since.saturating_add(timeout),
+            _ => Micros::MAX,
+        }
+    }
+}
+
+impl Order {
+    /// Up to here every entry's policy is met, so that whoever waits for it may be told; [`Index::MAX`] where being
+    /// committed is all that is asked for.
+    pub fn answerable(&self) -> Index {
+        self.gate.answerable.max(self.gate.floor)
+    }
+
+    /// Up to here entries may be handed to the server of this member: [`Order::deliverable`], and for a leader under a
+    /// weak policy more.
+    pub fn early(&self) -> Index {
+        self.deliverable().max(self.gate.early.min(self.disk.persisted))
+    }
+
+    /// Whether semisync has fallen back to async, here or at the leader.
+    pub fn has_fallen_back(&self) -> bool {
+        self.gate.fallen.is_some() || self.gate.leader_has_fallen
+    }
+
+    /// The policy in force for the next entry.
+    pub fn policy(&self) -> Policy {
+        self.log.tail.policy
+    }
+
+    /// Whether some entry that may matter still asks for more than to be committed, or for less.
+    fn is_plain(&self) -> bool {
+        self.log.stretches.len() == 1 && self.log.stretches[0].policy.is_plain()
+    }
+
+    /// What this member is known to hold, the same as we do.
+    fn held_by(&self, id: &MemberId) -> Index {
+        if *id == self.config.id {
+            return self.acknowledged();
+        }
+        match self.acks.get(id) {
+            Some((term, index)) if *term == self.term => (*index).min(self.matched),
+            _ => 0,
+        }
+    }
+
+    /// Up to here this policy is met. [`Index::MAX`] where it asks for no more than to be committed.
+    fn met(&self, at: usize) -> Index {
+        let Stretch { policy, view, .. } = &self.log.stretches[at];
+        let zones = if policy.zone_acks > 0 { self.in_zones(policy.zone_acks) } else { Index::MAX };
+        match policy.kind {
+            PolicyKind::Quorum => zones,
+            PolicyKind::All if self.config.mutation == Some(Mutation::AllIsMajority) => Index::MAX,
+            PolicyKind::All => {
+                // Who has been taken out of the view since is not waited for.
+                let later = || self.log.stretches.iter().skip(at + 1);
+                let later =
+                    || later().filter(|s| s.after <= self.commit() && s.policy.kind == PolicyKind::All);
+                let members = view.members.iter().map(|m| m.id);
+                let wanted = members.filter(|id| later().all(|s| s.view.position(id).is_some()));
+                wanted.map(|id| self.held_by(&id)).min().unwrap_or(Index::MAX).min(zones)
+            }
+            // Only the leader writes: the others take its word.
+            _ if self.role != Role::Leader => 0,
+            PolicyKind::Async => self.acknowledged(),
+            PolicyKind::Semisync if self.gate.fallen.is_some() => self.acknowledged(),
+            PolicyKind::Semisync => self.acknowledged().min(self.acked(policy)).min(zones),
+        }
+    }
+
+    /// Up to here `commit.acks` other members have it.
+    fn acked(&self, policy: &Policy) -> Index {
+        if policy.acks == 0 {
+            return Index::MAX;
+        }
+        let members = self.log.tail.membership.members.iter().filter(|m| m.id != self.config.id);
+        let held = members.map(|m| match self.peers.get(&m.id) {
+            Some(peer) if policy.on_receive => peer.received.min(self.matched),
+            _ => self.held_by(&m.id),
+        });
+        let mut held: Vec<Index> = held.collect();
+        ack::reached_by(&mut held, usize::from(policy.acks))
+    }
+
+    /// Up to here members of so many zones beside one's own have it.
+    fn in_zones(&self, zones: u8) -> Index {
+        let mut held: BTreeMap<u8, Index> = BTreeMap::new();
+        for member in &self.log.tail.membership.members {
+            let index = self.held_by(&member.id);
+            let zone = held.entry(member.zone).or_default();
+            *zone = (*zone).max(index);
+        }
+        let mut held: Vec<Index> = held.into_values().collect();
+        ack::reached_by(&mut held, usize::from(zones) + 1)
+    }
+
+    /// Works out what the acks allow. Once a round, after they have been counted.
+    pub(super) fn update_gate(&mut self) {
+        if self.is_plain() {
+            if self.gate.answerable != Index::MAX {
+                self.gate = Gate { answerable: Index::MAX, given: self.gate.given, ..Gate::default() };
+            }
+            return;
+        }
+        self.watch_fallback();
+        let stretches = &self.log.stretches;
+        let commit = self.commit();
+        let mut answerable = Index::MAX;
+        for at in 0..stretches.len() {
+            let later = (at + 1..stretches.len()).filter(|later| stretches[*later].after <= commit);
+            let met = later.map(|later| self.met(later)).fold(self.met(at), Index::max);
+            if stretches.get(at + 1).is_none_or(|next| met < next.after) {
+                answerable = met;
+                break;
+            }
+        }
+        self.gate.answerable = answerable;
+        if answerable != Index::MAX {
+            self.gate.floor = self.gate.floor.max(answerable.min(self.log.last()));
+        }
+        self.update_early();
+        let done = self.answerable().min(commit);
+        self.log.forget_stretches(done);
+    }
+
+    /// A leader under a weak policy delivers its own write-sets before they are committed.
+    fn update_early(&mut self) {
+        let commit = self.commit();
+        let mutation = self.config.mutation;
+        let earnest =
+            self.leads_in_earnest() || (self.is_leader() && mutation == Some(Mutation::EarlyBeforeOwnTerm));
+        if !earnest || !self.log.committed.policy.is_weak() {
+            self.gate.early = 0;
+            return;
+        }
+        let limit = self.acknowledged().min(self.answerable());
+        let bound = i64::try_from(self.log.committed.policy.max_at_risk).unwrap_or(i64::MAX);
+        let last_seqno = self.log.committed.seqno.saturating_add(bound);
+        let mut at = self.gate.early.max(commit);
+        while at < limit {
+            let Some(entry) = self.log.entry(at + 1) else { break };
+            let own = entry.proposal.member == self.config.id && entry.term == self.term;
+            let may = match entry.kind {
+                EntryKind::WriteSet => own || mutation == Some(Mutation::EarlyBeforeOwnTerm),
+                EntryKind::Piece | EntryKind::Note => true,
+                // Forgets only what all have finished, and is learned again where the log is cut.
+                EntryKind::Trim => true,
+                EntryKind::Noop
+                | EntryKind::TotalOrder
+                | EntryKind::View
+                | EntryKind::Membership
+                | EntryKind::Policy
+                | EntryKind::Outcome => false,
+            };
+            if !may || entry.seqno > last_seqno {
+                break;
+            }
+            at += 1;
+            if entry.kind == EntryKind::WriteSet {
+                self.gate.given = self.gate.given.max(at);
+                if entry.proposal.incarnation == self.config.incarnation {
+                    self.outbox.given(entry.proposal.number);
+                }
+            }
+        }
+        self.gate.early = at;
+    }
+
+    /// Semisync that waits for too long goes on as async, and comes back once the replicas have caught up.
+    fn watch_fallback(&mut self) {
+        let policy = self.log.tail.policy;
+        let semisync = policy.kind == PolicyKind::Semisync && policy.timeout > 0;
+        if self.role != Role::Leader || !semisync {
+            self.gate.waiting = None;
+            self.gate.fallen = None;
+            return;
+        }
+        if let Some((mark, since)) = self.gate.fallen {
+            let zones = if policy.zone_acks > 0 { self.in_zones(policy.zone_acks) } else { Index::MAX };
+            if self.acked(&policy).min(zones) < mark {
+                return;
+            }
+            // The way of that entry took less time than one waits: they have caught up.
+            let caught_up = self.now.saturating_sub(since) < policy.timeout;
+            self.gate.fallen = (!caught_up).then_some((self.log.last(), self.now));
+            self.gate.waiting = None;
+            return;
+        }
+        let answerable = self.answerable();
+        self.gate.waiting = match self.gate.waiting {
+            _ if answerable >= self.acknowledged() => None,
+            Some((index, since)) if index > answerable => Some((index, since)),
+            _ => Some((answerable.saturating_add(1), self.now)),
+        };
+        if self.gate.deadline(policy.timeout) <= self.now {
+            self.gate.fallen = Some((self.log.last(), self.now));
+            self.gate.waiting = None;
+        }
+    }
+
+    pub(super) fn gate_deadline(&self) -> Micros {
+        if self.role == Role::Leader { self.gate.deadline(self.log.tail.policy.timeout) } else { Micros::MAX }
+    }
+
+    /// Whether acks matter to others than those who make a majority: then everybody hears them.
+    pub(super) fn acks_for_all(&self) -> bool {
+        !self.is_plain()
+            && self.log.stretches.iter().any(|s| s.policy.kind == PolicyKind::All || s.policy.zone_acks > 0)
+    }
+
+    /// Whether what is received is to be acknowledged before it is on the disk.
+    pub(super) fn acks_received(&self) -> bool {
+        let policy = self.log.tail.policy;
+        policy.on_receive && policy.kind == PolicyKind::Semisync
+    }
+
+    /// The leader says what it has found, with each heartbeat, and at once to who waits for it.
+    pub(super) fn say_settled(&mut self, speak: bool) {
+        if self.is_plain() {
+            return;
+        }
+        let settled = self.answerable().min(self.log.last());
+        let told = self.gate.told;
+        let mut to = Vec::new();
+        for (id, peer) in &self.peers {
+            if speak || (settled > told && peer.proposed > told) {
+                to.push(*id);
+            }
+        }
+        let fallen = self.gate.fallen.is_some();
+        for id in to {
+            self.send(id, Message::Settled { term: self.term, settled, fallen });
+        }
+        self.gate.told = settled;
+    }
+
+    /// The leader has said up to where policies are met.
+    pub(super) fn on_settled(&mut self, from: MemberId, term: Term, settled: Index, fallen: bool) {
+        if self.leader != Some(from) || term != self.term || self.role != Role::Follower {
+            return;
+        }
+        self.gate.floor = self.gate.floor.max(settled.min(self.matched));
+        self.gate.leader_has_fallen = fallen;
+    }
+}

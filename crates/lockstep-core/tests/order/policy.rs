@@ -1,0 +1,200 @@
+//! Commit policies: when a commit may return, and what a weak one may lose.
+
+use crate::net::*;
+use lockstep_core::EntryKind;
+use lockstep_core::members::Role as MemberRole;
+use lockstep_core::order::*;
+use lockstep_core::policy::{Policy, PolicyKind};
+
+/// Three voters, led by 1, under this policy.
+fn under(policy: Policy) -> Net {
+    let mut net = Net::new(3);
+    net.elect(1);
+    change(&mut net, 1, policy);
+    net
+}
+
+fn change(net: &mut Net, leader: usize, policy: Policy) {
+    let now = net.now;
+    net.order(leader).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
+    net.settle();
+    assert_eq!(net.order(leader).committed_state().policy, policy);
+}
+
+fn weak(kind: PolicyKind) -> Policy {
+    Policy { acks: 1, max_at_risk: 2, ..Policy::of(kind) }
+}
+
+#[test]
+fn under_quorum_nothing_is_asked_for_but_to_be_committed() {
+    let mut net = under(Policy::default());
+    net.propose(2, "a");
+    net.settle();
+    for n in 1..=3 {
+        assert_eq!(net.order(n).answerable(), u64::MAX);
+        assert_eq!(net.order(n).early(), net.order(n).deliverable());
+    }
+}
+
+#[test]
+fn an_asynchronous_leader_goes_ahead_of_the_others_as_far_as_may_be_at_risk() {
+    let mut net = under(weak(PolicyKind::Async));
+    let commit = net.order(1).commit();
+    net.isolate(1);
+    for text in ["a", "b", "c"] {
+        net.propose(1, text);
+    }
+    net.drain(1);
+    net.sync(1);
+    net.drain(1);
+    assert_eq!(net.order(1).deliverable(), commit);
+    assert_eq!(net.order(1).early(), commit + 2, "no more than two at risk");
+    for n in 2..=3 {
+        assert_eq!(net.order(n).early(), net.order(n).deliverable(), "nobody else goes ahead");
+    }
+}
+
+#[test]
+fn what_is_not_a_write_set_of_its_own_holds_an_asynchronous_leader_back() {
+    let mut net = under(Policy { max_at_risk: 100, ..weak(PolicyKind::Async) });
+    let commit = net.order(1).commit();
+    net.isolate(1);
+    let now = net.now;
+    net.propose(1, "a");
+    net.drain(1);
+    net.order(1).append_control(now, EntryKind::Policy, Policy::default().to_payload()).unwrap();
+    net.propose(1, "b");
+    net.drain(1);
+    net.sync(1);
+    net.drain(1);
+    assert_eq!(net.order(1).early(), commit + 1, "the policy waits for its commit, and what follows for it");
+}
+
+#[test]
+fn semisync_waits_for_the_acks_that_it_asks_for() {
+    let mut net = under(Policy { acks: 2, ..weak(PolicyKind::Semisync) });
+    net.propose(1, "both have it");
+    net.settle();
+    let last = net.order(1).last_index();
+    assert!(net.order(1).answerable() >= last);
+
+    net.isolate(3);
+    net.propose(1, "only 2 has it");
+    net.settle();
+    assert_eq!(net.order(1).commit(), last + 1, "a majority has it");
+    assert_eq!(net.order(1).answerable(), last, "but not two others");
+
+    // A change of policy lets those go who waited under the old one.
+    change(&mut net, 1, Policy::default());
+    assert!(net.order(1).answerable() > last);
+}
+
+#[test]
+fn semisync_falls_back_in_time_and_returns_when_the_replicas_are_there_again() {
+    let mut net = under(Policy { acks: 2, timeout: ELECTION / 2, ..weak(PolicyKind::Semisync) });
+    net.isolate(3);
+    net.propose(1, "a");
+    net.settle();
+    let last = net.order(1).last_index();
+    assert!(net.order(1).answerable() < last && !net.order(1).has_fallen_back());
+    net.run(ELECTION);
+    assert!(net.order(1).has_fallen_back());
+    assert!(net.order(2).has_fallen_back(), "the others hear of it");
+    assert!(net.order(1).answerable() >= last);
+    net.heal();
+    net.run(3 * ELECTION);
+    assert!(!net.order(1).has_fallen_back() && !net.order(2).has_fallen_back());
+}
+
+#[test]
+fn all_waits_for_every_member_of_the_view_learners_too() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    let view = |members: &[usize]| {
+        let shown = members.iter().map(|n| lockstep_core::members::ViewMember {
+            id: id(*n),
+            view_uuid: id(*n),
+            name: format!("n{n}"),
+            incoming: String::new(),
+        });
+        let mut w = lockstep_core::codec::Writer::new();
+        lockstep_core::members::View { number: 1, members: shown.collect() }.encode(&mut w);
+        w.into_bytes()
+    };
+    let now = net.now;
+    net.order(1).append_control(now, EntryKind::View, view(&[1, 2, 3])).unwrap();
+    change(&mut net, 1, Policy::of(PolicyKind::All));
+    net.propose(2, "a");
+    net.settle();
+    let first = net.order(1).last_index();
+    assert!(net.order(2).answerable() >= first);
+    net.isolate(3);
+    net.propose(2, "b");
+    net.settle();
+    assert_eq!(net.order(2).commit(), first + 1);
+    assert_eq!(net.order(2).answerable(), first, "3 does not have it");
+    // It is taken out of the view: nobody waits for it any more.
+    let now = net.now;
+    net.order(1).append_control(now, EntryKind::View, view(&[1, 2])).unwrap();
+    net.settle();
+    assert!(net.order(2).answerable() > first);
+}
+
+#[test]
+fn the_heir_takes_what_only_a_learner_has() {
+    let mut net = Net::new(3);
+    net.add(4, DiskImage::default(), |_| {});
+    net.elect(1);
+    let now = net.now;
+    let with = voters([1, 2, 3]).with(member(4, MemberRole::Learner));
+    net.order(1).change_membership(now, with).unwrap();
+    net.settle();
+    change(&mut net, 1, weak(PolicyKind::Semisync));
+    let commit = net.order(1).commit();
+    // The leader reaches the learner only.
+    net.isolate(2);
+    net.isolate(3);
+    net.propose(1, "acknowledged");
+    net.settle();
+    assert_eq!(net.order(1).commit(), commit);
+    assert_eq!(net.order(1).early(), commit + 1, "one other member has it");
+
+    net.crash(1);
+    net.heal();
+    net.run(6 * ELECTION);
+    let heir = net.leader().expect("somebody takes over");
+    assert_ne!(heir, 1);
+    net.settle();
+    assert!(net.texts().contains(&"acknowledged".to_string()), "{:?}", net.texts());
+}
+
+#[test]
+fn what_is_lost_is_rescued_its_seqno_is_left_out_and_it_does_not_come_back() {
+    let mut net = under(weak(PolicyKind::Async));
+    net.isolate(1);
+    net.propose(1, "lost");
+    net.drain(1);
+    net.sync(1);
+    net.drain(1);
+    let given = net.order(1).tail_state().seqno;
+    assert_eq!(net.order(1).early(), net.order(1).last_index());
+    net.run(6 * ELECTION);
+    let heir = (2..=3).find(|n| net.order(*n).role() == Role::Leader).expect("somebody takes over");
+    assert!(net.order(heir).tail_state().seqno > given, "no seqno means two things");
+    assert_eq!(
+        net.order(heir).tail_state().leader,
+        id(heir),
+        "the view that leaves them out names its leader"
+    );
+    net.heal();
+    net.run(4 * ELECTION);
+    net.settle();
+    let rescued = &net.node(1).rescued;
+    assert_eq!(rescued.len(), 1, "{rescued:?}");
+    let texts: Vec<_> = rescued[0].entries.iter().map(|e| e.payload.clone()).collect();
+    assert!(texts.contains(&bytes::Bytes::from_static(b"lost")), "{texts:?}");
+    let diverged = net.node(1).outputs.iter().any(|o| matches!(o, Output::Diverged { .. }));
+    assert!(diverged, "its server has it");
+    net.run(4 * ELECTION);
+    assert!(!net.texts().contains(&"lost".to_string()), "nothing is merged silently");
+}

@@ -1,0 +1,231 @@
+//! Commit policies, as far as they are the node's: changes are asked of the leader, what happens is said and counted.
+
+use super::{Effect, Engine, Level, Micros, NodeMessage};
+use lockstep_core::EntryKind;
+use lockstep_core::MemberId;
+use lockstep_core::policy::{Policy, PolicyKind};
+
+/// Who asked the leader for a policy asks again after this, for the leader may be another one by then.
+const ASK_AGAIN: Micros = 500_000;
+/// Nobody waits longer for a policy to be in force.
+const PATIENCE: Micros = 10_000_000;
+/// Under `all` a member whose disk has not moved for so many election timeouts is taken out of the view.
+const STALLED: Micros = 5;
+
+/// A change of policy that has been asked for here.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    policy: Policy,
+    ask_at: Micros,
+    until: Micros,
+}
+
+/// What a member that moves no more had on its disk, and since when.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moved {
+    persisted: u64,
+    at: Micros,
+    stalled: bool,
+}
+
+/// What policies have meant so far on this member.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Commits {
+    /// Semisync: transactions whose acks came.
+    pub(crate) yes: u64,
+    /// Transactions that returned without them, after the fallback.
+    pub(crate) no: u64,
+    /// How often it has fallen back.
+    pub(crate) fallbacks: u64,
+    /// Sum of the times from their place in the log to their return, µs, over `yes`.
+    pub(crate) waited: u64,
+    /// Tails that were kept in rescue files.
+    pub(crate) rescued: u64,
+    said: Option<Policy>,
+    fallen: bool,
+}
+
+impl Engine {
+    /// Every round: what is new about policies.
+    pub(super) fn policy_step(&mut self) {
+        if !self.order.has_log() {
+            return;
+        }
+        self.say_policy();
+        self.say_fallback();
+        let Some(wish) = &mut self.wish else { return };
+        let committed = self.order.committed_state().policy;
+        if committed == wish.policy {
+            self.wish = None;
+            return self.effects.push(Effect::PolicyChanged(Ok(())));
+        }
+        if self.now >= wish.until {
+            self.wish = None;
+            let text = "the change of policy was not agreed on within 10 s: is there a leader, and a majority? It may yet \
+                        come about";
+            return self.effects.push(Effect::PolicyChanged(Err(text.into())));
+        }
+        if self.now >= wish.ask_at
+            && let Some(leader) = self.order.leader()
+        {
+            wish.ask_at = self.now + ASK_AGAIN;
+            let message = NodeMessage::Policy(wish.policy);
+            self.tell(leader, &message);
+        }
+    }
+
+    fn say_policy(&mut self) {
+        let policy = self.order.committed_state().policy;
+        let before = self.commits.said.replace(policy);
+        match before {
+            Some(before) if before == policy => {}
+            Some(_) => {
+                let text =
+                    format!("commit.policy is {} from now on{}", policy.name(), self.only_writer(policy));
+                self.log(Level::Info, text);
+            }
+            None if policy != self.tuning.policy => {
+                let text = format!(
+                    "the cluster's commit.policy is {}{}: what this member's configuration says of commit.* and \
+                     async.* counts only where a cluster is founded",
+                    policy.name(),
+                    self.only_writer(policy)
+                );
+                self.log(Level::Info, text);
+            }
+            None => {}
+        }
+    }
+
+    /// Who may write, for a line about the policy.
+    fn only_writer(&self, policy: Policy) -> String {
+        match (policy.is_weak(), self.order.leader()) {
+            (false, _) => String::new(),
+            (true, Some(id)) => format!(": only its leader, {}, may write", self.name_of(&id)),
+            (true, None) => ": only its leader may write".into(),
+        }
+    }
+
+    fn say_fallback(&mut self) {
+        let fallen = self.order.has_fallen_back();
+        if fallen == std::mem::replace(&mut self.commits.fallen, fallen) {
+            return;
+        }
+        if fallen {
+            self.commits.fallbacks += 1;
+            let text = "semisync has fallen back to async: the acknowledgements did not come within commit.timeout. What \
+                        is committed now is lost if the leader is; look at the replicas";
+            self.log(Level::Warn, text);
+        } else {
+            self.log(Level::Info, "semisync: no longer fallen back, commits wait for acknowledgements");
+        }
+    }
+
+    /// The front end wants another policy.
+    pub(crate) fn wish_for_policy(&mut self, change: impl FnOnce(&mut Policy)) {
+        let mut policy = self.order.policy();
+        change(&mut policy);
+        if !self.phase.is_primary() {
+            let text = "there is no primary component: a policy is agreed on by a majority";
+            return self.effects.push(Effect::PolicyChanged(Err(text.into())));
+        }
+        self.wish = Some(Wish { policy, ask_at: self.now, until: self.now + PATIENCE });
+        self.warn_of_policy(policy);
+    }
+
+    /// What asks for more members or zones than there are waits for them.
+    fn warn_of_policy(&mut self, policy: Policy) {
+        let membership = self.order.membership();
+        let others = membership.members.len().saturating_sub(1);
+        if policy.kind == PolicyKind::Semisync && usize::from(policy.acks) > others {
+            let text = format!(
+                "commit.acks = {}, but there are {others} other members: commits wait until there are more",
+                policy.acks
+            );
+            self.log(Level::Warn, text);
+        }
+        let mut zones: Vec<u8> = membership.members.iter().map(|m| m.zone).collect();
+        zones.sort_unstable();
+        zones.dedup();
+        if policy.kind != PolicyKind::Async && usize::from(policy.zone_acks) >= zones.len().max(1) {
+            let text = format!(
+                "commit.zone_acks = {}, but the members are in {} zones (member.zone): commits wait until there are more",
+                policy.zone_acks,
+                zones.len()
+            );
+            self.log(Level::Warn, text);
+        }
+    }
+
+    /// A member asks for another policy.
+    pub(super) fn asked_for_policy(&mut self, from: MemberId, policy: Policy) {
+        let member = self.order.membership().get(&from).is_some();
+        if member && self.order.leads_in_earnest() && self.order.policy() != policy {
+            let _ = self.order.append_control(self.now, EntryKind::Policy, policy.to_payload());
+        }
+    }
+
+    /// Whether this member's server may write: under a weak policy the leader's alone.
+    pub(crate) fn may_originate(&self) -> bool {
+        !self.order.has_log() || !self.order.policy().is_weak() || self.order.is_leader()
+    }
+
+    /// How many transactions have been acknowledged and would be lost with this member.
+    pub(crate) fn at_risk(&self) -> u64 {
+        let beyond = self.feed.delivered() - self.order.committed_state().seqno;
+        if self.order.policy().is_weak() { beyond.max(0) as u64 } else { 0 }
+    }
+
+    /// A thread of this member's server hears that its transaction, placed at `placed`, may return.
+    pub(super) fn count_answer(&mut self, placed: Micros) {
+        if self.order.policy().kind != PolicyKind::Semisync {
+            return;
+        }
+        if self.order.has_fallen_back() {
+            self.commits.no += 1;
+        } else {
+            self.commits.yes += 1;
+            self.commits.waited += self.wall().saturating_sub(placed);
+        }
+    }
+
+    /// The log has lost what this member's server has.
+    pub(super) fn has_diverged(&mut self) {
+        self.needs_state(
+            "another member has taken over and does not have all that this one had committed ahead of it \
+             (commit.policy was weak): what the cluster does not have is kept in lockstep.rescue.*.log",
+        );
+    }
+
+    /// A rescue file has been written.
+    pub(crate) fn rescued(&mut self, text: &str) {
+        self.commits.rescued += 1;
+        self.log(Level::Warn, text);
+    }
+
+    /// Under `all`: whose disks move? Everybody waits in vain for one that does not. It is back once it has nearly caught
+    /// up.
+    pub(super) fn watch_disks(&mut self, near: u64) {
+        if self.order.policy().kind != PolicyKind::All {
+            return self.moved.clear();
+        }
+        let (now, last) = (self.now, self.order.last_index());
+        let patience = STALLED * self.tuning.election_timeout.as_micros() as Micros;
+        for id in self.peers.keys() {
+            let persisted = self.order.matched(id);
+            let moved = self.moved.entry(*id).or_insert(Moved { persisted, at: now, stalled: false });
+            if persisted > moved.persisted || persisted >= last {
+                (moved.persisted, moved.at) = (persisted, now);
+            }
+            moved.stalled = match moved.stalled {
+                true => persisted + near < last,
+                false => now.saturating_sub(moved.at) > patience,
+            };
+        }
+    }
+
+    /// Whether this member is out of the view because its disk does not move.
+    pub(super) fn stalls(&self, id: &MemberId) -> bool {
+        self.moved.get(id).is_some_and(|moved| moved.stalled)
+    }
+}
