@@ -42,8 +42,9 @@
 mod index;
 
 use crate::order::Mutation;
+use crate::policy::Writers;
 use crate::state::{State, TrimMark};
-use crate::types::{EntryKind, Seqno, ViewUuid};
+use crate::types::{Entry, EntryKind, Seqno, ViewUuid};
 use crate::writeset::{ROOT, WriteSet, flags};
 use index::{Index, Source};
 use rustc_hash::FxHashMap;
@@ -248,6 +249,25 @@ impl Certifier {
     /// `cert.optimistic_pa`: whether `depends_on` may be below `last_seen`. Verdicts are the same either way.
     pub fn set_optimistic(&mut self, on: bool) {
         self.optimistic = on;
+    }
+
+    /// The verdict on this write-set or statement in total order, by all rules. `set` is what its payload says, `None`
+    /// where it cannot be read; `writers` has gone on to the entry.
+    ///
+    /// # Errors
+    /// [`CertifyError`]: this member cannot go on with this log.
+    pub fn judge(
+        &mut self,
+        writers: &Writers,
+        entry: &Entry,
+        set: Option<&WriteSet>,
+    ) -> Result<Outcome, CertifyError> {
+        let Some(set) = set else { return self.void(entry.seqno) };
+        // A rollback only takes back what the log has of it: anybody's counts.
+        if !writers.may_write(&entry.proposal.member) && !set.meta.has(flags::ROLLBACK) {
+            return self.refuse(entry.seqno, Failure::NotLeader);
+        }
+        self.certify(entry.seqno, entry.kind, set)
     }
 
     /// The verdict on the next write-set or total-order statement. `kind` is that of its entry.

@@ -71,7 +71,8 @@ impl Default for Policy {
     }
 }
 
-/// On the first byte: the settings follow. Without them it is as versions wrote it that knew quorum alone.
+/// On the first byte: the settings follow. Without them they are the defaults (and quorum is written as by versions that
+/// knew nothing else).
 const WITH_SETTINGS: u8 = 0x80;
 /// More may not be at risk: a new leader leaves out so many seqnos.
 const MOST_AT_RISK: u64 = 1 << 32;
@@ -100,7 +101,7 @@ impl Policy {
     /// Writes it.
     pub fn encode(self, w: &mut Writer) {
         let Policy { kind, acks, zone_acks, on_receive, timeout, max_at_risk } = self;
-        if self == Policy::default() {
+        if self == Policy::of(kind) {
             return w.u8(kind as u8);
         }
         w.u8(kind as u8 | WITH_SETTINGS);
@@ -140,6 +141,10 @@ impl Policy {
         };
         if policy.max_at_risk > MOST_AT_RISK {
             return Err(DecodeError::Invalid("async.max_at_risk"));
+        }
+        if policy == Policy::of(kind) {
+            // One policy, one way to write it.
+            return Err(DecodeError::Invalid("policy with the default settings"));
         }
         Ok(policy)
     }
@@ -225,6 +230,10 @@ mod tests {
         }
         assert!(read(Bytes::from_static(&[4])).is_err());
         assert!(read(Bytes::from_static(&[0x81, 1])).is_err());
+        let long = [&[0x82, 1, 0, 0][..], &[0; 8], &10_000u64.to_le_bytes()].concat();
+        assert!(read(long.clone().into()).is_err(), "the defaults, written the long way");
+        let other = [&[0x82, 2][..], &long[2..]].concat();
+        assert_eq!(read(other.into()), Ok(Policy { acks: 2, ..Policy::default() }));
         let many = Policy { max_at_risk: u64::MAX, ..Policy::default() };
         assert!(read(many.to_payload()).is_err());
     }

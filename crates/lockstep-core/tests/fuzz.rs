@@ -8,7 +8,7 @@ use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::members::{Member, Membership, Role, View, ViewMember};
 use lockstep_core::message::{Message, Proposal};
 use lockstep_core::order::{RestoreBuilder, Vote};
-use lockstep_core::policy::Policy;
+use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::state::{Session, State, TrimMark};
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSet, WriteSetBuilder, last_seen, split};
 use lockstep_core::{Entry, EntryKind, ProposalId, Uuid};
@@ -57,6 +57,8 @@ fn state() -> State {
     let mut state = State::genesis(Uuid([9; 16]), 40, membership());
     state.view = Arc::new(view());
     state.log_id = Uuid([8; 16]);
+    state.leader = Uuid([2; 16]);
+    state.policy = policy();
     state.sessions.insert(Uuid([1; 16]), Session { incarnation: 2, number: 3 });
     state
 }
@@ -81,6 +83,11 @@ fn write_set(rows: u8) -> Bytes {
     builder.finish(&meta)
 }
 
+fn policy() -> Policy {
+    let acks = 2;
+    Policy { acks, zone_acks: 1, on_receive: true, timeout: 3_000_000, ..Policy::of(PolicyKind::Semisync) }
+}
+
 /// A log as a restart reads it: entries of all kinds.
 fn entries() -> Vec<Entry> {
     let mark = TrimMark { trim: 41, verdicts_to: 42, failed: vec![42] };
@@ -89,7 +96,7 @@ fn entries() -> Vec<Entry> {
         entry(2, EntryKind::Membership, 40, 0, written(|w| membership().encode(w))),
         entry(3, EntryKind::View, 41, 0, written(|w| view().encode(w))),
         entry(4, EntryKind::WriteSet, 42, 1, write_set(3)),
-        entry(5, EntryKind::Policy, 42, 0, written(|w| Policy::Quorum.encode(w))),
+        entry(5, EntryKind::Policy, 42, 0, policy().to_payload()),
         entry(6, EntryKind::Piece, 42, 2, Bytes::from_static(b"a piece")),
         entry(7, EntryKind::TotalOrder, 43, 3, write_set(1)),
         entry(8, EntryKind::Trim, 43, 0, mark.to_payload()),
@@ -127,6 +134,11 @@ fn messages() -> Vec<Message> {
         Message::ReadIndexReply { term, context, index: Some(9) },
         Message::ReadIndexReply { term, context, index: None },
         Message::TimeoutNow { term },
+        Message::Settled { term, settled: 9, fallen: true },
+        Message::Survey { term },
+        Message::Tail { term, last_index: 9, last_term: 2 },
+        Message::TailAsk { term, from: 5 },
+        Message::TailGive { term, prev_index: 3, prev_term: 3, last: 12, entries: entries()[3..].to_vec() },
     ]
 }
 
@@ -154,10 +166,13 @@ fn fuzz_states() {
         }
         outcome(&decoded)
     };
-    let mut old = state().to_bytes().to_vec();
-    old.truncate(old.len() - 16);
-    old[0] = 1;
-    Target::new("state", DIR, vec![state().to_bytes().to_vec(), old], &test).run();
+    let old = |version: u8, missing: usize| {
+        let mut old = state().to_bytes().to_vec();
+        old.truncate(old.len() - missing);
+        old[0] = version;
+        old
+    };
+    Target::new("state", DIR, vec![state().to_bytes().to_vec(), old(2, 16), old(1, 32)], &test).run();
 }
 
 #[test]
@@ -167,7 +182,7 @@ fn fuzz_members_views_and_marks() {
         let Some((which, rest)) = input.split_first() else { return 0 };
         let bytes = Bytes::copy_from_slice(rest);
         let mut r = Reader::new(bytes.clone());
-        match which % 3 {
+        match which % 4 {
             0 => {
                 let decoded = Membership::decode(&mut r).and_then(|m| r.end().map(|()| m));
                 same(rest, decoded, |m| written(|w| m.encode(w)))
@@ -176,7 +191,11 @@ fn fuzz_members_views_and_marks() {
                 let decoded = View::decode(&mut r).and_then(|v| r.end().map(|()| v));
                 same(rest, decoded, |v| written(|w| v.encode(w)))
             }
-            _ => same(rest, TrimMark::from_payload(bytes), TrimMark::to_payload),
+            2 => same(rest, TrimMark::from_payload(bytes), TrimMark::to_payload),
+            _ => {
+                let decoded = Policy::decode(&mut r).and_then(|p| r.end().map(|()| p));
+                same(rest, decoded, |p| p.to_payload())
+            }
         }
     };
     let seed = |which: u8, bytes: Bytes| [&[which], &bytes[..]].concat();
@@ -185,6 +204,8 @@ fn fuzz_members_views_and_marks() {
         seed(0, written(|w| membership().encode(w))),
         seed(1, written(|w| view().encode(w))),
         seed(2, mark.to_payload()),
+        seed(3, policy().to_payload()),
+        seed(3, Policy::default().to_payload()),
     ];
     Target::new("members", DIR, seeds, &read).run();
 }

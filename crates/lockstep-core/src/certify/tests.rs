@@ -3,12 +3,13 @@
 
 use super::*;
 use crate::members::{Membership, View};
-use crate::types::{Entry, ProposalId, Uuid};
+use crate::policy::{Policy, PolicyKind};
+use crate::types::{MemberId, ProposalId, Term, Uuid};
 use crate::writeset::{DataKind, Key, KeyType, Meta, WriteSetBuilder};
 use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const START: Seqno = 100;
 
@@ -16,12 +17,18 @@ fn source(n: u8) -> ViewUuid {
     Uuid([n + 1; 16])
 }
 
+/// The member that this source is of.
+fn member(n: u8) -> MemberId {
+    Uuid([n; 16])
+}
+
 /// A log with what its leader's certifier has made of it so far.
 struct Group {
     entries: Vec<Entry>,
     /// `states[i]`: after the first `i` entries.
     states: Vec<State>,
-    leader: Certifier,
+    leader: (Certifier, Writers),
+    term: Term,
     /// How many entries the leader has certified.
     done: usize,
     outcomes: Vec<Option<Outcome>>,
@@ -33,7 +40,8 @@ impl Group {
         let genesis = State::genesis(Uuid([9; 16]), START, Membership::default());
         Group {
             entries: vec![],
-            leader: Certifier::new(&genesis),
+            leader: (Certifier::new(&genesis), Writers::after(&genesis)),
+            term: 0,
             states: vec![genesis],
             done: 0,
             outcomes: vec![],
@@ -46,13 +54,17 @@ impl Group {
     }
 
     fn append(&mut self, kind: EntryKind, seqnos: i64, payload: Bytes) {
+        self.append_of(MemberId::NIL, kind, seqnos, payload);
+    }
+
+    fn append_of(&mut self, member: MemberId, kind: EntryKind, seqnos: i64, payload: Bytes) {
         let tail = self.tail();
         let entry = Entry {
             index: tail.index + 1,
-            term: 1,
+            term: self.term,
             kind,
             seqno: tail.seqno + seqnos,
-            proposal: ProposalId::default(),
+            proposal: ProposalId { member, ..ProposalId::default() },
             time: 0,
             payload,
         };
@@ -71,19 +83,24 @@ impl Group {
     }
 
     fn trim(&mut self, lag: i64) {
-        if let Some(mark) = self.leader.next_trim(self.leader.position() - lag, &self.limits, self.tail()) {
+        if let Some(mark) = self.leader.0.next_trim(self.leader.0.position() - lag, &self.limits, self.tail())
+        {
             self.append(EntryKind::Trim, 0, mark.to_payload());
         }
     }
 }
 
 /// One entry goes through, as in a node.
-fn feed(certifier: &mut Certifier, entry: &Entry) -> Result<Option<Outcome>, CertifyError> {
+fn feed(
+    (certifier, writers): &mut (Certifier, Writers),
+    entry: &Entry,
+) -> Result<Option<Outcome>, CertifyError> {
+    writers.follow(entry);
     match entry.kind {
-        EntryKind::WriteSet | EntryKind::TotalOrder => match WriteSet::parse(&entry.payload) {
-            Ok(set) => certifier.certify(entry.seqno, entry.kind, &set).map(Some),
-            Err(_) => certifier.void(entry.seqno).map(Some),
-        },
+        EntryKind::WriteSet | EntryKind::TotalOrder => {
+            let set = WriteSet::parse(&entry.payload).ok();
+            certifier.judge(writers, entry, set.as_ref()).map(Some)
+        }
         EntryKind::View => certifier.barrier(entry.seqno).map(Some),
         EntryKind::Trim => {
             certifier.trim(&TrimMark::from_payload(entry.payload.clone()).unwrap()).map(|()| None)
@@ -97,16 +114,38 @@ struct Model {
     passed: Vec<(Seqno, Option<ViewUuid>, BTreeMap<u64, KeyType>)>,
     trim: Seqno,
     barrier: Seqno,
+    /// The seqno of the entry before.
+    last: Seqno,
+    /// Seqnos that views have left out.
+    left_out: BTreeSet<Seqno>,
     streams: BTreeMap<(ViewUuid, u64), Seqno>,
+    /// The policy is a weak one.
+    weak: bool,
+    term: Term,
+    leader: MemberId,
 }
 
 impl Model {
     fn new() -> Model {
-        Model { passed: vec![], trim: START, barrier: START, streams: BTreeMap::new() }
+        Model {
+            passed: vec![],
+            trim: START,
+            barrier: START,
+            last: START,
+            left_out: BTreeSet::new(),
+            streams: BTreeMap::new(),
+            weak: false,
+            term: 0,
+            leader: Uuid::NIL,
+        }
     }
 
     fn feed(&mut self, entry: &Entry) -> Option<Outcome> {
         let seqno = entry.seqno;
+        let before = std::mem::replace(&mut self.last, seqno);
+        if entry.term != self.term {
+            (self.term, self.leader) = (entry.term, member(entry.payload[0]));
+        }
         let fail =
             |failure, depends_on| Outcome { pass: false, depends_on, conflict: None, failure: Some(failure) };
         let alone = Outcome { pass: true, depends_on: seqno - 1, conflict: None, failure: None };
@@ -114,11 +153,17 @@ impl Model {
         match entry.kind {
             EntryKind::WriteSet | EntryKind::TotalOrder => {}
             EntryKind::View => {
+                self.left_out.extend(before + 1..seqno);
                 self.barrier = seqno;
                 return Some(alone);
             }
             EntryKind::Trim => {
                 self.trim = TrimMark::from_payload(entry.payload.clone()).unwrap().trim;
+                return None;
+            }
+            EntryKind::Policy => {
+                // The first byte of a policy that is otherwise as by default: 0 async, 2 quorum.
+                self.weak = entry.payload[0] == 0;
                 return None;
             }
             _ => return None,
@@ -127,6 +172,9 @@ impl Model {
             return Some(fail(Failure::Malformed, floor));
         };
         let meta = set.meta;
+        if self.weak && entry.proposal.member != self.leader && !meta.has(flags::ROLLBACK) {
+            return Some(fail(Failure::NotLeader, floor));
+        }
         let mut keys: BTreeMap<u64, KeyType> = set.keys().map(|Key { hash, kind }| (hash, kind)).collect();
         keys.entry(ROOT).or_insert(KeyType::Shared);
         let stream = (meta.source, meta.trx);
@@ -157,6 +205,9 @@ impl Model {
             }
             if meta.last_seen < self.trim {
                 return Some(fail(Failure::BelowTrim, floor));
+            }
+            if self.left_out.contains(&meta.last_seen) {
+                return Some(fail(Failure::LostSight, floor));
             }
             if conflict.is_some() {
                 return Some(Outcome { conflict, ..fail(Failure::Conflict, floor) });
@@ -197,6 +248,8 @@ enum Op {
     Write { by: u8, unseen: i64, keys: Vec<(u8, KeyType)>, flags: u32, trx: u64 },
     TotalOrder { by: u8, unseen: i64, keys: Vec<(u8, KeyType)> },
     View { left_out: i64 },
+    Policy { weak: bool },
+    Leader { who: u8 },
     Noise,
     Deliver { count: usize },
     Trim { lag: i64 },
@@ -234,7 +287,9 @@ fn op() -> impl Strategy<Value = Op> {
         30 => (0u8..3, -1i64..14, keys(), flags, 0u64..3)
             .prop_map(|(by, unseen, keys, flags, trx)| Op::Write { by, unseen, keys, flags, trx }),
         1 => (0u8..3, -1i64..14, keys()).prop_map(|(by, unseen, keys)| Op::TotalOrder { by, unseen, keys }),
-        1 => (1i64..4).prop_map(|left_out| Op::View { left_out }),
+        1 => (1i64..6).prop_map(|left_out| Op::View { left_out }),
+        1 => any::<bool>().prop_map(|weak| Op::Policy { weak }),
+        1 => (0u8..3).prop_map(|who| Op::Leader { who }),
         1 => Just(Op::Noise),
         6 => (1usize..12).prop_map(|count| Op::Deliver { count }),
         5 => (0i64..12).prop_map(|lag| Op::Trim { lag }),
@@ -256,12 +311,20 @@ fn run(ops: &[Op]) -> Group {
                 };
                 let meta =
                     Meta { flags, last_seen: at - unseen, source: source(*by), epoch: 0, conn: 1, trx };
-                group.append(kind, 1, b.finish(&meta));
+                group.append_of(member(by + 1), kind, 1, b.finish(&meta));
             }
             Op::View { left_out } => {
                 let mut w = crate::codec::Writer::new();
                 View::default().encode(&mut w);
                 group.append(EntryKind::View, *left_out, w.into_bytes());
+            }
+            Op::Policy { weak } => {
+                let kind = if *weak { PolicyKind::Async } else { PolicyKind::Quorum };
+                group.append(EntryKind::Policy, 0, Policy::of(kind).to_payload());
+            }
+            Op::Leader { who } => {
+                group.term += 1;
+                group.append(EntryKind::Noop, 0, Bytes::copy_from_slice(&member(*who + 1).0));
             }
             Op::Noise => group.append(EntryKind::WriteSet, 1, Bytes::from_static(b"noise")),
             Op::Deliver { count } => group.deliver(*count),
@@ -281,8 +344,8 @@ fn marks(entries: &[Entry]) -> impl Iterator<Item = TrimMark> + '_ {
 
 /// Replays from the state after `from` entries, having learned the marks of the first `known`.
 fn replay(group: &Group, from: usize, known: usize) -> Result<(), (usize, CertifyError)> {
-    let mut certifier = Certifier::new(&group.states[from]);
-    marks(&group.entries[from..known]).for_each(|mark| certifier.learn(&mark));
+    let mut certifier = (Certifier::new(&group.states[from]), Writers::after(&group.states[from]));
+    marks(&group.entries[from..known]).for_each(|mark| certifier.0.learn(&mark));
     for (at, entry) in group.entries.iter().enumerate().skip(from) {
         let outcome = feed(&mut certifier, entry).map_err(|e| (at, e))?;
         let expected = group.outcomes[at];
@@ -312,7 +375,7 @@ proptest! {
             prop_assert_eq!(*outcome, model.feed(entry), "seqno {}", entry.seqno);
         }
         // What is trimmed away is gone: everything, if everything is trimmed.
-        let mut leader = group.leader;
+        let (mut leader, _) = group.leader;
         leader.trim(&TrimMark {
             trim: leader.position(),
             verdicts_to: leader.position(),

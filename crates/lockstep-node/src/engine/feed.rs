@@ -9,7 +9,7 @@ use super::lag::LagMeter;
 use super::{Effect, Engine, ReadFor};
 use crate::api::{Delivery, Level, Ordered, ViewInfo, ViewStatus};
 use bytes::Bytes;
-use lockstep_core::certify::{Certifier, Failure, TrimLimits, reaches};
+use lockstep_core::certify::{Certifier, TrimLimits, reaches};
 use lockstep_core::codec::Reader;
 use lockstep_core::members::View;
 use lockstep_core::order::WriteOp;
@@ -391,15 +391,8 @@ impl Engine {
             EntryKind::WriteSet | EntryKind::TotalOrder => {
                 // The keys are all here: the verdict does not depend on pieces.
                 let parsed = WriteSet::parse(&entry.payload).ok();
-                // A rollback only takes back what the log has of it: anybody's counts.
-                let may = run.writers.may_write(&entry.proposal.member)
-                    || parsed.as_ref().is_some_and(|set| set.meta.has(flags::ROLLBACK));
-                let outcome = match &parsed {
-                    Some(_) if !may => run.certifier.refuse(seqno, Failure::NotLeader),
-                    Some(set) => run.certifier.certify(seqno, entry.kind, set),
-                    None => run.certifier.void(seqno),
-                }
-                .map_err(|e| trouble(&e))?;
+                let outcome =
+                    run.certifier.judge(&run.writers, &entry, parsed.as_ref()).map_err(|e| trouble(&e))?;
                 run.seqno = seqno;
                 if self.me.arbitrator {
                     self.feed.failed += !outcome.pass as u64;

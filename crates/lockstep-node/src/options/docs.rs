@@ -38,6 +38,7 @@ fn render() -> String {
                     When::Above(n) => format!("more than {n}"),
                     When::Not("") => "anything".to_owned(),
                     When::Not(word) => format!("anything but {word}"),
+                    When::Words(words) => words.join(" and "),
                 };
                 let _ = write!(help, ". Refused: {when} ({})", refusal.reason);
             }

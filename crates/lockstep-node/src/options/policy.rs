@@ -68,14 +68,13 @@ mod tests {
 
     #[test]
     fn the_options_say_the_policy_and_show_the_clusters() {
-        let mut options =
-            Options::parse("commit.policy=SemiSync; commit.acks=2; commit.timeout=1500ms").unwrap();
+        let mut options = Options::parse("commit.policy=All; commit.acks=2; commit.timeout=1500ms").unwrap();
         let policy = options.policy();
-        assert_eq!((policy.kind, policy.acks, policy.timeout), (PolicyKind::Semisync, 2, 1_500_000));
+        assert_eq!((policy.kind, policy.acks, policy.timeout), (PolicyKind::All, 2, 1_500_000));
         assert_eq!(Options::default().policy(), Policy::default(), "the defaults are the core's");
 
         let other = Policy {
-            kind: PolicyKind::All,
+            kind: PolicyKind::Semisync,
             acks: 3,
             zone_acks: 1,
             on_receive: true,
@@ -84,13 +83,13 @@ mod tests {
         };
         options.adopt_policy(&other);
         assert_eq!(options.policy(), other);
-        assert!(options.get_all().contains("commit.policy = all; commit.timeout = PT0.250000S; "));
+        assert!(options.get_all().contains("commit.policy = semisync; commit.timeout = PT0.250000S; "));
 
         // One option is changed, the others stay the cluster's.
-        let changes = options.set("commit.policy=async", true).unwrap();
+        let changes = options.set("commit.policy=all", true).unwrap();
         let mut now = Policy { acks: 9, ..other };
         options.policy_change(&changes).unwrap()(&mut now);
-        assert_eq!(now, Policy { kind: PolicyKind::Async, acks: 9, ..other });
+        assert_eq!(now, Policy { kind: PolicyKind::All, acks: 9, ..other });
         let changes = options.set("debug=yes", true).unwrap();
         assert!(options.policy_change(&changes).is_none());
     }
