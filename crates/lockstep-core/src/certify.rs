@@ -9,6 +9,9 @@
 //! Two write-sets of one source never conflict: that server's own locks have seen to it; so neither do the fragments
 //! of one transaction. Statements in total order and rollbacks always pass. What fails leaves no keys behind.
 //!
+//! Beyond that ([`Certifier::judge`]), under a weak policy everything but rollbacks fails that is not of the leader, and
+//! what has seen a seqno fails that a view has left out.
+//!
 //! | earlier ↓ later → | shared | reference | update | exclusive |
 //! |-------------------|--------|-----------|--------|-----------|
 //! | shared            | –      | –         | parent | parent    |

@@ -92,6 +92,9 @@ impl Cluster {
                 }
             }
         }
+        if up {
+            self.mind_policy(true)?;
+        }
         let missing = if up && self.healed_with > 0 { self.what_is_missing() } else { Some("starts".into()) };
         let Some(missing) = missing else {
             let took = self.now - self.healed_at;
@@ -99,6 +102,9 @@ impl Cluster {
             self.counters.heals += 1;
             self.counters.longest_heal = self.counters.longest_heal.max(took);
             self.all_alike()?;
+            self.settle_accounts()?;
+            self.counters.early = self.book.early;
+            self.counters.lost = self.book.lost;
             if self.now < self.profile.length {
                 if self.profile.trims {
                     self.control_entry(true)?;
@@ -185,7 +191,7 @@ impl Cluster {
             if !well {
                 return Some(format!(
                     "{} leads up to {last}; {} follows {:?} in term {}, its log ends at {}, committed {}, on disk \
-                     {}, database {:?}, own proposals {:?}, reads {:?}, sees a quorum: {}",
+                     {}, database {:?}, own proposals {:?}, reads {:?}, sees a quorum: {}, answerable {}, {:?}",
                     Name(leader),
                     Name(slot),
                     order.leader().map(|l| slot_of(&l)),
@@ -196,7 +202,9 @@ impl Cluster {
                     machine.server.position,
                     order.outstanding(),
                     p.reads,
-                    self.hears_quorum(slot)
+                    self.hears_quorum(slot),
+                    order.answerable(),
+                    order.policy()
                 ));
             }
         }

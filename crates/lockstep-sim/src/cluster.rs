@@ -7,6 +7,7 @@ use crate::mirror::Mirror;
 use crate::mutate::{NodeFault, Planted};
 use crate::network::{Network, Quality};
 use crate::operator::Operator;
+use crate::policy::Book;
 use crate::profile::{FAULTS, MS, Profile, SECOND, World};
 use crate::queue::Queue;
 use crate::rng::Rng;
@@ -102,6 +103,10 @@ pub struct Counters {
     pub identities: u64,
     /// Starts that failed on the way and were tried again.
     pub failed_starts: u64,
+    /// Acknowledged before they were committed; and those of them that were lost.
+    pub early: u64,
+    /// See `early`.
+    pub lost: u64,
     /// Of `faults`, each of [`crate::profile::FAULTS`].
     pub by_kind: [u64; FAULTS.len()],
 }
@@ -127,8 +132,12 @@ impl Counters {
             damaged_logs,
             identities,
             failed_starts,
+            early,
+            lost,
             by_kind,
         } = other;
+        self.early += early;
+        self.lost += lost;
         self.faults += faults;
         self.events += events;
         self.messages += messages;
@@ -200,6 +209,8 @@ pub(crate) struct Cluster {
     pub(crate) counters: Counters,
     pub(crate) settings: Settings,
     pub(crate) operator: Operator,
+    /// What policies promised.
+    pub(crate) book: Book,
     /// Counts the times of trouble: what belongs to an earlier one no longer counts.
     pub(crate) round: u64,
     /// Faults happen and clients propose.
@@ -230,7 +241,7 @@ pub(crate) fn member(id: MemberId, role: Role) -> Member {
         id,
         name: format!("n{slot}"),
         address: format!("sim{slot}:4567"),
-        zone: 0,
+        zone: slot as u8 % 2,
         role,
         wants_vote: true,
         arbitrator: false,
@@ -263,6 +274,8 @@ impl Cluster {
                 durable_vote: (0, None),
                 in_flight: Default::default(),
                 server: Server::default(),
+                early: Default::default(),
+                early_life: 0,
                 fate: Fate::Spare,
                 lives: 0,
                 starting: false,
@@ -289,6 +302,7 @@ impl Cluster {
             trace: Trace::new(settings.trace, settings.trace_from),
             counters: Counters::default(),
             operator,
+            book: Book::default(),
             round: 0,
             trouble: true,
             short_reigns: 0,
@@ -467,6 +481,12 @@ impl Cluster {
         let strangers = from_life < self.machines[from].known_from || to_life < self.machines[to].known_from;
         if strangers || stale && !self.rng.one_in(16) || self.machines[to].process.is_none() {
             return Ok(());
+        }
+        match &message {
+            Message::VoteReply { term, granted: true } | Message::Tail { term, .. } => {
+                self.book.hears(to, *term, from);
+            }
+            _ => {}
         }
         let from = self.machines[from].id;
         if self.trace.wanted(self.now) {

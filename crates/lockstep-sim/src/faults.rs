@@ -4,9 +4,11 @@ use crate::cluster::{Cluster, Event, MACHINES};
 use crate::history::Check;
 use crate::machine::{Fate, Input};
 use crate::network::Quality;
+use crate::policy::any_policy;
 use crate::profile::{DiskSpeed, FAULTS, Fault, MS, SECOND};
 use lockstep_core::members::{View, ViewMember};
-use lockstep_core::{EntryKind, Micros, codec, policy};
+use lockstep_core::policy::Policy;
+use lockstep_core::{EntryKind, Micros, codec};
 use lockstep_log::Fault as DiskFault;
 
 /// The end of a fault.
@@ -362,6 +364,7 @@ impl Cluster {
     pub(crate) fn control_entry(&mut self, trim: bool) -> Check {
         let Some(slot) = self.leader() else { return Ok(()) };
         let (kind, payload) = match if trim { 2 } else { self.rng.below(8) } {
+            n if self.profile.policies && n > 3 => self.policy_entry(slot),
             0 => {
                 let Some(process) = &self.machines[slot].process else { return Ok(()) };
                 let view = View {
@@ -382,7 +385,7 @@ impl Cluster {
                 view.encode(&mut w);
                 (EntryKind::View, w.into_bytes())
             }
-            1 => (EntryKind::Policy, policy::Policy::default().to_payload()),
+            1 => self.policy_entry(slot),
             _ => {
                 // What every running server has finished; or what every database has for certain, those of members
                 // that are away too.
@@ -419,6 +422,16 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+
+    fn policy_entry(&mut self, slot: usize) -> (EntryKind, bytes::Bytes) {
+        let members = self.machines[slot].process.as_ref().map_or(1, |p| p.membership.members.len());
+        let policy = match self.profile.policies {
+            true => any_policy(&mut self.rng, members.saturating_sub(1) as u64),
+            false => Policy::default(),
+        };
+        self.say(slot, format_args!("wants {policy:?}"));
+        (EntryKind::Policy, policy.to_payload())
     }
 
     /// Lets go of the segments that neither the own database nor certification needs.

@@ -214,6 +214,37 @@ impl History {
         self.fixed.get(usize::try_from(index.checked_sub(1)?).ok()?)
     }
 
+    /// What is committed at this index, if anything is.
+    pub fn mark_at(&self, index: Index) -> Option<Mark> {
+        self.fixed_at(index).map(|f| f.mark)
+    }
+
+    /// Where this proposal is committed.
+    pub fn index_of(&self, pid: &ProposalId) -> Option<Index> {
+        self.proposals.get(pid).and_then(|p| p.index)
+    }
+
+    /// Whether the log has this seqno: views leave some out.
+    pub fn has_seqno(&self, seqno: Seqno) -> bool {
+        let at = self.fixed.partition_point(|f| f.seqno < seqno);
+        self.fixed.get(at).is_some_and(|f| f.seqno == seqno)
+    }
+
+    /// The client hears that its proposal is there, before it is committed.
+    pub fn acknowledges_early(&mut self, pid: ProposalId) -> Check {
+        let known = self.proposals.get_mut(&pid);
+        hold!(
+            known.as_ref().is_some_and(|p| p.index.is_none() && !p.acknowledged),
+            "acknowledged is in the log exactly once",
+            "{pid:?} early: {known:?}"
+        );
+        if let Some(known) = known {
+            known.acknowledged = true;
+            self.acknowledged += 1;
+        }
+        Ok(())
+    }
+
     /// A member leads: nobody else ever did in this term, and it holds all that was committed before.
     pub fn leads(&mut self, id: MemberId, life: u64, term: Term, log: &Mirror) -> Check {
         let first = *self.leaders.entry(term).or_insert((id, life));

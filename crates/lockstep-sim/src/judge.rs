@@ -6,9 +6,12 @@
 use crate::history::{Check, hold};
 use crate::trace::hash_bytes;
 use lockstep_core::certify::{Meeting, meeting};
+use lockstep_core::codec::Reader;
+use lockstep_core::members::View;
+use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::state::TrimMark;
 use lockstep_core::writeset::{KeyType, WriteSet, flags};
-use lockstep_core::{Entry, EntryKind, Seqno, Uuid};
+use lockstep_core::{Entry, EntryKind, MemberId, Seqno, Term, Uuid};
 use rustc_hash::FxHashMap;
 
 /// Who wrote: two write-sets of one source never conflict. `None`: nobody else is of the same.
@@ -59,6 +62,14 @@ pub fn meet(earlier: &WriteSet, later: &WriteSet) -> bool {
 #[derive(Debug, Default)]
 pub struct Judge {
     trim: Seqno,
+    /// The seqno of the last entry.
+    last: Seqno,
+    /// Where views have left seqnos out: the seqno before, and the view's.
+    gaps: Vec<(Seqno, Seqno)>,
+    /// The policy is one under which only the leader writes.
+    weak: bool,
+    term: Term,
+    leader: MemberId,
     uses: FxHashMap<u64, Vec<Use>>,
     rows: Rows,
     passed: u64,
@@ -78,7 +89,27 @@ impl Judge {
 
     /// Takes the next committed entry. The verdict, where it is one that is certified.
     pub fn take(&mut self, entry: &Entry) -> Option<bool> {
+        if entry.term != self.term {
+            self.term = entry.term;
+            let mut r = Reader::new(entry.payload.clone());
+            let leader = match entry.kind {
+                EntryKind::Noop => r.array().ok().map(Uuid),
+                EntryKind::View => View::decode(&mut r).ok().and_then(|v| v.members.first().map(|m| m.id)),
+                _ => None,
+            };
+            self.leader = leader.unwrap_or(Uuid::NIL);
+        }
+        let before = std::mem::replace(&mut self.last, entry.seqno);
         match entry.kind {
+            EntryKind::View if entry.seqno > before + 1 => {
+                self.gaps.push((before, entry.seqno));
+                None
+            }
+            EntryKind::Policy => {
+                let policy = Policy::decode(&mut Reader::new(entry.payload.clone()));
+                self.weak = policy.is_ok_and(|p| matches!(p.kind, PolicyKind::Async | PolicyKind::Semisync));
+                None
+            }
             EntryKind::Trim => {
                 if let Ok(mark) = TrimMark::from_payload(entry.payload.clone()) {
                     self.trim = self.trim.max(mark.trim);
@@ -101,8 +132,14 @@ impl Judge {
 
     fn verdict(&self, entry: &Entry, set: &WriteSet) -> bool {
         let meta = &set.meta;
+        if self.weak && entry.proposal.member != self.leader && !meta.has(flags::ROLLBACK) {
+            return false;
+        }
         if entry.kind == EntryKind::TotalOrder || meta.has(flags::ISOLATION | flags::ROLLBACK) {
             return true;
+        }
+        if self.gaps.iter().any(|(from, to)| *from < meta.last_seen && meta.last_seen < *to) {
+            return false;
         }
         if meta.last_seen >= entry.seqno || meta.last_seen < self.trim {
             return false;

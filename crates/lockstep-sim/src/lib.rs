@@ -20,6 +20,7 @@ pub mod mirror;
 pub mod mutate;
 pub mod network;
 mod operator;
+mod policy;
 mod process;
 pub mod profile;
 pub mod queue;

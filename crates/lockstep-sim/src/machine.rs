@@ -6,14 +6,15 @@
 //! [`Input`], everything that goes out is an effect of one round.
 
 use crate::cluster::MACHINES;
-use crate::mirror::{Change, Mirror};
+use crate::mirror::{Change, Mark, Mirror};
+use crate::policy::Controls;
 use crate::profile::DiskSpeed;
 use crate::server::{Run, Server};
 use lockstep_core::members::Membership;
 use lockstep_core::message::Message;
 use lockstep_core::order::{Order, WriteOp};
 use lockstep_core::state::TrimMark;
-use lockstep_core::{Entry, Index, MemberId, Micros, Term, Uuid};
+use lockstep_core::{Entry, Index, MemberId, Micros, Seqno, Term, Uuid};
 use lockstep_log::{Log, MemDisk};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -137,6 +138,12 @@ pub(crate) struct Process {
     pub(crate) vote: (Term, Option<MemberId>),
     /// Whether it has ever been a member.
     pub(crate) was_member: bool,
+    /// Its core said that its database has what the log has lost.
+    pub(crate) diverged: bool,
+    /// Where its log ended when semisync was last fallen back.
+    pub(crate) fell_back_to: Index,
+    /// The policies of its log.
+    pub(crate) controls: Controls,
     /// The membership in force at the end of the last round.
     pub(crate) membership: Arc<Membership>,
     /// Where its entry is.
@@ -147,6 +154,9 @@ pub(crate) struct Process {
     pub(crate) run: Option<Run>,
     /// When, by its own clock, anything was last heard from the member at each place.
     pub(crate) heard: [Micros; MACHINES],
+    /// The term for which it has last asked how the others' logs end, and the members as it knew them then: a tail may
+    /// bring others.
+    pub(crate) surveyed: (Term, Arc<Membership>),
     /// Who has granted its pre-vote in which term, a bit for each place.
     pub(crate) pre_votes: (Term, u32),
     /// When, by its own clock, it became a leader.
@@ -191,6 +201,11 @@ pub(crate) struct Machine {
     pub(crate) durable_vote: (Term, Option<MemberId>),
     pub(crate) in_flight: VecDeque<Flight>,
     pub(crate) server: Server,
+    /// What its database took before it was committed, and is not known to be: index, contents, and seqno where it is one of its
+    /// transactions.
+    pub(crate) early: VecDeque<(Index, Mark, Option<Seqno>)>,
+    /// The life in which that was.
+    pub(crate) early_life: u64,
     pub(crate) fate: Fate,
     pub(crate) lives: u64,
     /// A start is under way.

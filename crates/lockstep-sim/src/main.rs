@@ -53,6 +53,9 @@ struct Args {
     /// Run the seeds that are kept because they once failed.
     #[arg(long, conflicts_with_all = ["seed", "seeds"])]
     kept: bool,
+    /// Only worlds in which commit policies change all the time.
+    #[arg(long, conflicts_with = "short_reigns")]
+    policies: bool,
     /// Say for every seed what was counted.
     #[arg(long)]
     verbose: bool,
@@ -104,12 +107,19 @@ fn replay(args: &Args, outcome: &Outcome, world: World) -> String {
     if world == World::ShortReigns {
         text += " --short-reigns";
     }
+    if args.policies {
+        text += " --policies";
+    }
     text
 }
 
 fn settings(args: &Args, seed: u64) -> Settings {
     Settings {
-        world: if args.short_reigns { World::ShortReigns } else { World::Any },
+        world: match (args.short_reigns, args.policies) {
+            (true, _) => World::ShortReigns,
+            (_, true) => World::Policies,
+            _ => World::Any,
+        },
         mutation: args.mutate.as_deref().and_then(mutate::by_name).map(|plant| plant.fault),
         trace: args.trace,
         trace_from: (args.trace_from * 1e6) as u64,
@@ -220,7 +230,7 @@ fn main() -> ExitCode {
     let c = &sum.counters;
     println!(
         "elections={} acknowledged={} passed={} failed={} reads={} proposals={} starts={} changes={} bases={} fetches={} transfers={} \
-         damaged_logs={} identities={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
+         early={} lost={} damaged_logs={} identities={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
         sum.elections,
         sum.acknowledged,
         sum.certified.0,
@@ -232,6 +242,8 @@ fn main() -> ExitCode {
         c.bases,
         c.fetches,
         c.transfers,
+        c.early,
+        c.lost,
         c.damaged_logs,
         c.identities,
         c.failed_starts,

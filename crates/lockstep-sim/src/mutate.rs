@@ -47,6 +47,10 @@ const fn plant(name: &'static str, fault: Planted, seeds: u64, by_outcomes: u64)
     Plant { name, fault, seeds, by_outcomes, world: World::Any }
 }
 
+const fn in_policies(plant: Plant) -> Plant {
+    Plant { world: World::Policies, ..plant }
+}
+
 const fn in_short_reigns(plant: Plant) -> Plant {
     Plant { world: World::ShortReigns, ..plant }
 }
@@ -78,6 +82,11 @@ pub const PLANTS: &[Plant] = &[
     plant("marks-not-learned", Core(MarksNotLearned), 10, 60),
     plant("trim-mark-ignored", Core(TrimMarkIgnored), 20, 60),
     plant("no-parents", Core(NoParents), 10, 60),
+    in_policies(plant("tail-without-promise", Core(TailWithoutPromise), 90, 0)),
+    in_policies(plant("overwrite-without-rescue", Core(OverwriteWithoutRescue), 20, 0)),
+    in_policies(plant("early-before-own-term", Core(EarlyBeforeOwnTerm), 20, 0)),
+    in_policies(plant("seqnos-given-twice", Core(SeqnosGivenTwice), 20, 0)),
+    in_policies(plant("all-is-majority", Core(AllIsMajority), 20, 0)),
     plant("log-without-checksums", Log(NoChecksums), 20, 60),
     plant("any-end-is-torn", Log(AnyEndIsTorn), 150, 150),
     plant("failed-sync-ignored", Node(FailedSyncIgnored), 10, 60),
@@ -93,6 +102,7 @@ pub fn by_name(name: &str) -> Option<&'static Plant> {
 /// Looks for a planted fault: the first seed that finds it, and what it says; `Err`: how many seeds did not.
 pub fn hunt(plant: &Plant, promises: bool) -> Result<(u64, String), u64> {
     let (seeds, world) = match promises {
+        true if plant.world == World::Policies => (plant.seeds, World::Policies),
         true => (plant.seeds, World::Any),
         false => (plant.by_outcomes, plant.world),
     };

@@ -60,6 +60,7 @@ impl Cluster {
         let again =
             if impatient { self.rng.between(MS, 40 * MS) } else { self.rng.between(50 * MS, 200 * MS) };
         self.queue.push(self.now + again, Event::Operate);
+        self.mind_policy(false)?;
         // While it is not known what a machine has lost, nobody else is taken out.
         if !self.trouble || self.machines.iter().any(|m| m.damaged) {
             return Ok(());

@@ -5,6 +5,7 @@ use crate::history::{Check, Violation, hold};
 use crate::machine::{Fate, Input, Name, Process};
 use crate::mirror::{Mark, Mirror};
 use crate::mutate::NodeFault;
+use crate::policy::Controls;
 use crate::round::members;
 use crate::server::Server;
 use bytes::Bytes;
@@ -14,13 +15,17 @@ use lockstep_core::{Entry, EntryKind, Index, MemberId, Micros, Uuid};
 use lockstep_log::{Fault, Log, Options, Record, Replay, Reset, Vote, WriteOp};
 use std::collections::{BTreeMap, VecDeque};
 
+fn records(entries: &[Entry]) -> Vec<Record> {
+    entries.iter().map(|e| Record { index: e.index, term: e.term, body: e.body() }).collect()
+}
+
 /// The log's own words for what the core wants written.
 fn log_op(op: lockstep_core::order::WriteOp, hint: Index) -> WriteOp {
     WriteOp {
         reset: op.reset.map(|state| Reset { base: state.to_bytes(), index: state.index, term: state.term }),
         truncate_from: op.truncate_from,
         roll: op.roll.map(|state| state.to_bytes()),
-        records: op.entries.iter().map(|e| Record { index: e.index, term: e.term, body: e.body() }).collect(),
+        records: records(&op.entries),
         vote: op.vote.map(|v| Vote {
             term: v.term,
             voted_for: v.voted_for.map(|id| id.0),
@@ -102,6 +107,13 @@ impl Cluster {
         let vote = (recovered.vote.term, recovered.vote.voted_for.map(Uuid));
         let found = found.unwrap_or_default();
         check_recovered(slot, machine, &found, vote)?;
+        if self.profile.policies {
+            for index in found.base + 1..=found.last() {
+                if let Some(mark) = found.get(index) {
+                    self.book.on_disk(slot, index, mark);
+                }
+            }
+        }
         machine.durable = found.clone();
         machine.durable_vote = vote;
         machine.in_flight.clear();
@@ -139,6 +151,8 @@ impl Cluster {
             server.position.and_then(|at| if at == 0 { Some(0) } else { self.history.seqno_at(at) });
         order.set_position(position);
         let commit = order.commit();
+        let mut controls = Controls::after(order.committed_state());
+        (commit + 1..=order.last_index()).filter_map(|at| order.entry(at)).for_each(|e| controls.push(e));
         let membership = order.tail_state().membership.clone();
         let membership_index = order.tail_state().membership_index;
         let process = Process {
@@ -159,12 +173,16 @@ impl Cluster {
             proposed: 0,
             vote,
             was_member: false,
+            diverged: false,
+            fell_back_to: 0,
+            controls,
             membership: membership.clone(),
             membership_index,
             marks,
             run: None,
             stream: None,
             heard: [local; MACHINES],
+            surveyed: (0, membership.clone()),
             pre_votes: (0, 0),
             leads_since: Micros::MAX,
             transfer_asked: false,
@@ -279,6 +297,15 @@ impl Cluster {
             if let Some(vote) = &op.vote {
                 process.vote = (vote.term, vote.voted_for);
             }
+            let rescued = op.rescue.iter().try_for_each(|rescue| {
+                let base = &rescue.base;
+                let reset = Reset { base: base.to_bytes(), index: base.index, term: base.term };
+                process.log.rescue(reset, &records(&rescue.entries)).map(|_| ())
+            });
+            if let Err(error) = rescued {
+                failed = Some(error);
+                break;
+            }
             let mut op = log_op(op, hint);
             if op.vote.is_none() && hint_now && process.to_write.is_empty() {
                 let (term, voted_for) = process.vote;
@@ -313,6 +340,8 @@ impl Cluster {
             return self.log_failed(slot, &error);
         }
         process.syncing = None;
+        let policies = self.profile.policies;
+        let Some(process) = self.living(slot, life) else { return Ok(()) };
         let end = process.log.end();
         if process.synced_to[1] != end {
             process.synced_to = [process.synced_to[1], end];
@@ -321,6 +350,12 @@ impl Cluster {
         while machine.in_flight.front().is_some_and(|flight| flight.ticket <= ticket) {
             if let Some(flight) = machine.in_flight.pop_front() {
                 machine.durable.apply(&flight.change);
+                let last = machine.durable.last();
+                for (back, mark) in flight.change.marks.iter().rev().enumerate() {
+                    if policies {
+                        self.book.on_disk(slot, last - back as u64, *mark);
+                    }
+                }
                 if let Some(vote) = flight.vote {
                     machine.durable_vote = vote;
                 }
@@ -375,11 +410,36 @@ impl Cluster {
             return self.round(slot);
         }
         let mut donors: Vec<usize> = (0..MACHINES)
-            .filter(|slot| self.machines[*slot].server.position.is_some_and(|at| at >= base))
+            // Nobody donates what is not committed.
+            .filter(|slot| {
+                let m = &self.machines[*slot];
+                m.server.position.is_some_and(|at| {
+                    at >= base && m.process.as_ref().map_or(m.early.is_empty(), |p| at <= p.commit)
+                })
+            })
             .collect();
         // Where all who are left have lost theirs, an operator copies that of one who was removed or does not run.
         if donors.iter().any(|slot| self.machines[*slot].process.is_some()) {
             donors.retain(|slot| self.machines[*slot].process.is_some());
+        }
+        // What weak policies lose may leave nobody with a database: then there is a backup somewhere.
+        let committed = self.history.committed();
+        let backup = donors.is_empty()
+            && self.profile.policies
+            && !self.trouble
+            && (base..=self.machines[slot].durable.last()).contains(&committed);
+        if backup {
+            let rows = self.history.judge().rows().clone();
+            self.machines[slot].server =
+                Server { position: Some(committed), safe: committed, rows, ..Server::default() };
+            self.machines[slot].early.clear();
+            self.say(slot, format_args!("takes a backup that stands at {committed}"));
+            let seqno = self.history.seqno_at(committed);
+            if let Some(process) = self.living(slot, life) {
+                process.run = None;
+                process.order.set_position(seqno);
+            }
+            return self.round(slot);
         }
         if donors.is_empty() {
             let at = self.now + 500_000;
@@ -393,6 +453,7 @@ impl Cluster {
         let copy = self.machines[donor].server.copy();
         let at = copy.position.unwrap_or(0);
         self.machines[slot].server = copy;
+        self.machines[slot].early.clear();
         self.counters.transfers += 1;
         self.say(slot, format_args!("takes {}'s database, which stands at {at}", Name(donor)));
         let seqno = if at == 0 { Some(0) } else { self.history.seqno_at(at) };

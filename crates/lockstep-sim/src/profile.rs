@@ -100,6 +100,9 @@ pub enum World {
     /// Five voters whose leaders never last, and messages that carry little: logs that differ in many terms are the
     /// rule. What needs a row of unlucky elections is found here.
     ShortReigns,
+    /// Commit policies change all the time, most members do not vote, and leaders are lost: what weak policies lose is
+    /// lost here.
+    Policies,
 }
 
 /// How long a disk takes.
@@ -170,6 +173,8 @@ pub struct Profile {
     pub drift: u64,
     /// Whether logs are trimmed each time that all has healed: they stay short, and restarts are quick.
     pub trims: bool,
+    /// Whether commit policies change all the time.
+    pub policies: bool,
     /// One in how many messages is taken through the wire's codec.
     pub codec_one_in: u64,
 }
@@ -180,6 +185,27 @@ impl Profile {
         let any = Profile::any(rng);
         match world {
             World::Any if !rng.one_in(20) => any,
+            World::Policies => {
+                let mut weights = any.weights;
+                let more = [
+                    Fault::Trim,
+                    Fault::Isolate,
+                    Fault::Split,
+                    Fault::CrashLeader,
+                    Fault::Pause,
+                    Fault::OneWay,
+                ];
+                more.into_iter().for_each(|fault| weights[fault as usize] += 6);
+                Profile {
+                    voters: *rng.pick(&[2, 3, 3, 5]),
+                    learners: *rng.pick(&[0, 1, 2]),
+                    length: any.length.min(240 * SECOND),
+                    fault_every: rng.between(300, 2_000) * MS,
+                    weights,
+                    policies: true,
+                    ..any
+                }
+            }
             World::Any | World::ShortReigns => {
                 let mut weights = [0; FAULTS.len()];
                 weights[Fault::CrashElected as usize] = 4;
@@ -267,6 +293,7 @@ impl Profile {
             restart: (rng.between(1, 50) * MS, rng.between(100, 8_000) * MS),
             drift: *rng.pick(&[0, 100, 5_000]),
             trims: !rng.one_in(4),
+            policies: false,
             codec_one_in: 64,
         }
     }

@@ -67,7 +67,10 @@ impl Cluster {
                     order.step(local, from, message);
                 }
                 Input::PeerUp(id) => order.peer_up(local, id),
-                Input::PeerDown(id) => order.peer_down(local, id),
+                Input::PeerDown(id) => {
+                    self.book.loses(slot, order.term(), slot_of(&id));
+                    order.peer_down(local, id)
+                }
                 Input::Written(ticket) => order.written(local, ticket),
                 Input::Fetched { to, from, entries } => order.fetched(local, to, from, entries),
                 Input::Nothing => {}
@@ -104,6 +107,12 @@ impl Cluster {
                     if let Message::VoteReply { term, granted: true } = message {
                         self.history.votes(self.machines[slot].id, term, to)?;
                     }
+                    if let Message::Survey { term } = message
+                        && let Some(process) = &mut self.machines[slot].process
+                        && process.surveyed.0 < term
+                    {
+                        process.surveyed = (term, process.order.tail_state().membership.clone());
+                    }
                     if let Message::Vote { term, transfer, .. } = message {
                         let id = self.machines[slot].id;
                         self.history.votes(id, term, id)?;
@@ -126,7 +135,9 @@ impl Cluster {
                     if role == Role::Leader {
                         let machine = &self.machines[slot];
                         if let Some(process) = &machine.process {
-                            self.history.leads(machine.id, process.life, term, &process.memory)?;
+                            let memory = process.memory.clone();
+                            self.history.leads(machine.id, process.life, term, &memory)?;
+                            self.heir(slot, term, &memory)?;
                         }
                         self.elected(slot);
                     }
@@ -146,7 +157,10 @@ impl Cluster {
                     hold!(asked, "answers have questions", "{} read {context} failed", Name(slot));
                 }
                 Output::Diverged { from } => {
-                    hold!(false, "nobody delivers what is not committed", "{} from {from} on", Name(slot));
+                    self.say(slot, format_args!("has delivered what is cut from {from} on"));
+                    if let Some(process) = &mut self.machines[slot].process {
+                        process.diverged = true;
+                    }
                 }
                 Output::Membership(membership) => {
                     self.say(slot, format_args!("members are now {}", members(&membership)));
@@ -200,6 +214,7 @@ impl Cluster {
         if let Some(from) = op.truncate_from {
             process.marks.retain(|(index, _)| *index < from);
         }
+        process.controls.write(op);
         if let Some(from) = op.truncate_from.or(op.reset.as_ref().map(|state| state.index + 1)) {
             self.counters.bases += u64::from(op.reset.is_some());
             *membership_index = (*membership_index).min(from - 1);
@@ -229,6 +244,9 @@ impl Cluster {
                 && let Ok(mark) = TrimMark::from_payload(entry.payload.clone())
             {
                 process.marks.push_back((entry.index, mark));
+            }
+            if self.profile.policies {
+                self.book.in_memory(slot, entry.index, mark);
             }
             if entry.kind == EntryKind::Membership {
                 let mut r = lockstep_core::codec::Reader::new(entry.payload.clone());
@@ -275,7 +293,10 @@ impl Cluster {
         let granted = |id: &lockstep_core::MemberId| {
             *id == machine.id || process.pre_votes.0 == term && process.pre_votes.1 >> slot_of(id) & 1 == 1
         };
-        let membership = &process.order.tail_state().membership;
+        let membership = match process.surveyed.0 == term {
+            true => &process.surveyed.1,
+            false => &process.order.tail_state().membership,
+        };
         let count = membership.voters().filter(granted).count();
         // One that is taken out by an entry that may not hold campaigns, too; its own vote does not count then.
         hold!(
@@ -401,6 +422,10 @@ impl Cluster {
 
     /// Delivers, acknowledges, sets the timer, and stops a process that is no longer a member.
     pub(crate) fn after_round(&mut self, slot: usize) -> Check {
+        if self.database_is_lost(slot)? {
+            self.give_up_database(slot);
+            return Ok(());
+        }
         self.deliver(slot)?;
         let now = self.now;
         let machine = &mut self.machines[slot];

@@ -11,6 +11,7 @@ use crate::machine::{Name, Process};
 use crate::mirror::Mark;
 use crate::mutate::NodeFault;
 use lockstep_core::certify::{Certifier, CertifyError, Outcome, reaches};
+use lockstep_core::policy::Writers;
 use lockstep_core::schedule::Scheduler;
 use lockstep_core::state::{State, TrimMark};
 use lockstep_core::writeset::WriteSet;
@@ -27,7 +28,7 @@ pub(crate) struct Server {
     /// Committed.
     pub(crate) rows: Rows,
     /// How to take back what is above `safe`: index, row, what was there.
-    journal: VecDeque<(Index, u64, Option<u64>)>,
+    pub(crate) journal: VecDeque<(Index, u64, Option<u64>)>,
 }
 
 impl Server {
@@ -82,6 +83,8 @@ struct Pending {
 #[derive(Debug)]
 pub(crate) struct Run {
     certifier: Certifier,
+    /// Whose write-sets count.
+    writers: Writers,
     scheduler: Scheduler,
     /// The last index handed to the server, or its position at the start.
     pub(crate) delivered: Index,
@@ -112,6 +115,7 @@ impl Run {
         }
         Some(Run {
             certifier,
+            writers: Writers::after(base),
             scheduler: Scheduler::new(seqno),
             delivered: position,
             next: base.index + 1,
@@ -119,6 +123,21 @@ impl Run {
             applying: Vec::new(),
             awaited: false,
         })
+    }
+
+    /// Everything that was delivered is committed in the database.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// The log is cut after `keep`, of what was taken beyond it the server has seen nothing: certification takes its way
+    /// once more, up to there. `None`: it cannot.
+    pub(crate) fn cut(&mut self, process: &Process, keep: Index, settings: &Settings) -> Option<()> {
+        let seqno = self.pending.back().map_or(self.scheduler.low_water(), |last| last.seqno);
+        let fresh = Run::start(process, keep, seqno, settings)?;
+        (self.certifier, self.writers) = (fresh.certifier, fresh.writers);
+        (self.next, self.delivered) = (fresh.next, keep);
+        Some(())
     }
 
     /// Up to here all is committed in the database.
@@ -139,13 +158,11 @@ impl Run {
 
     /// The verdict on the next entry; `None` where it has none.
     fn certify(&mut self, entry: &Entry) -> Result<Option<(Outcome, Option<WriteSet>)>, CertifyError> {
+        self.writers.follow(entry);
         Ok(match entry.kind {
             EntryKind::WriteSet | EntryKind::TotalOrder => {
                 let set = WriteSet::parse(&entry.payload).ok();
-                let outcome = match &set {
-                    Some(set) => self.certifier.certify(entry.seqno, entry.kind, set)?,
-                    None => self.certifier.void(entry.seqno)?,
-                };
+                let outcome = self.certifier.judge(&self.writers, entry, set.as_ref())?;
                 Some((outcome, set))
             }
             EntryKind::View => Some((self.certifier.barrier(entry.seqno)?, None)),
@@ -161,7 +178,7 @@ impl Run {
 }
 
 impl Cluster {
-    /// Hands to the server what is committed and on the own disk.
+    /// Hands to the server what is committed and on the own disk; under a weak policy a leader hands on its own before.
     pub(crate) fn deliver(&mut self, slot: usize) -> Check {
         let machine = &mut self.machines[slot];
         let Some(process) = &mut machine.process else { return Ok(()) };
@@ -180,7 +197,13 @@ impl Cluster {
             let seqno = if position == 0 { Some(0) } else { self.history.seqno_at(position) };
             process.run = seqno.and_then(|seqno| Run::start(process, position, seqno, &self.settings));
         }
-        let to = process.order.deliverable();
+        let deliverable = process.order.deliverable();
+        let to = process.order.early().max(deliverable);
+        let answerable = process.order.answerable();
+        if process.order.has_fallen_back() {
+            process.fell_back_to = process.order.last_index();
+        }
+        let (incarnation, id) = (process.incarnation, machine.id);
         let Some(mut next) = process.run.as_ref().map(|run| run.next) else { return Ok(()) };
         if next > to {
             return Ok(());
@@ -198,15 +221,20 @@ impl Cluster {
                     if read.is_empty() {
                         match read_some(process, next) {
                             Ok(entries) => read = entries,
-                            Err(_) if self.machines[slot].disk_fails => return Ok(()),
+                            Err(_) if self.machines[slot].disk_fails => break,
                             Err(violation) => return Err(violation),
                         }
                     }
-                    let Some(entry) = read.pop_front() else { return Ok(()) };
+                    let Some(entry) = read.pop_front() else { break };
                     entry
                 }
             };
-            self.take(slot, entry)?;
+            // Its client waits until its policy is met.
+            let own = entry.proposal.member == id && entry.proposal.incarnation == incarnation;
+            if own && next > answerable {
+                break;
+            }
+            self.take(slot, entry, next <= deliverable)?;
             next += 1;
         }
         let Some(process) = &self.machines[slot].process else { return Ok(()) };
@@ -218,7 +246,7 @@ impl Cluster {
     }
 
     /// The next entry, certified; delivered if the database does not have it.
-    fn take(&mut self, slot: usize, entry: Entry) -> Check {
+    fn take(&mut self, slot: usize, entry: Entry, committed: bool) -> Check {
         let machine = &mut self.machines[slot];
         let id = machine.id;
         let Some(process) = &mut machine.process else { return Ok(()) };
@@ -243,7 +271,7 @@ impl Cluster {
             );
             self.trace.line(self.now, &Name(slot), format_args!("{text}"));
         }
-        if matches!(entry.kind, EntryKind::WriteSet | EntryKind::TotalOrder) {
+        if committed && matches!(entry.kind, EntryKind::WriteSet | EntryKind::TotalOrder) {
             let pass = certified.as_ref().is_some_and(|(outcome, _)| outcome.pass);
             self.history.certifies(id, &entry, pass)?;
         }
@@ -258,19 +286,36 @@ impl Cluster {
             run.delivered
         );
         run.delivered = index;
-        self.history.delivers(id, &entry)?;
+        let own = entry.proposal.member == id && entry.proposal.incarnation == process.incarnation;
+        if committed {
+            self.history.delivers(id, &entry)?;
+        } else {
+            machine.early_life = process.life;
+            self.delivers_early(slot, &entry)?;
+        }
+        let mark = Mark::of(&entry);
         if self.history.promises() {
+            let durable = &self.machines[slot].durable;
             hold!(
-                machine.durable.get(index) == Some(Mark::of(&entry)),
+                durable.get(index) == Some(mark),
                 "delivered is on the own disk",
                 "{} delivers index {index}, on disk is {:?}",
                 Name(slot),
-                machine.durable.get(index)
+                durable.get(index)
             );
         }
-        if entry.proposal.member == id && entry.proposal.incarnation == process.incarnation {
-            self.history.acknowledges(entry.proposal, index)?;
+        // For a note nobody waits.
+        if own && (committed || entry.kind == EntryKind::WriteSet) {
+            self.promise(slot, &entry, index)?;
+            if self.history.mark_at(index) == Some(mark) {
+                self.history.acknowledges(entry.proposal, index)?;
+            } else {
+                self.history.acknowledges_early(entry.proposal)?;
+            }
         }
+        let Some(run) = self.machines[slot].process.as_mut().and_then(|p| p.run.as_mut()) else {
+            return Ok(());
+        };
         if let Some((outcome, set)) = certified {
             let seqno = entry.seqno;
             hold!(

@@ -1,6 +1,6 @@
 //! The simulator itself: it repeats itself exactly, finds planted faults, and finds none where there is none.
 
-use lockstep_sim::profile::FAULTS;
+use lockstep_sim::profile::{FAULTS, World};
 use lockstep_sim::{Counters, Outcome, PLANTS, Settings, kept, mutate, simulate};
 
 fn clean(seed: u64) -> Outcome {
@@ -78,4 +78,17 @@ fn what_users_would_see_is_enough() {
         let plant = mutate::by_name(name).expect("is in the list");
         assert!(mutate::hunt(plant, false).is_ok(), "{name}");
     }
+}
+
+/// What weak policies lose is kept, told and counted, and nothing else is lost.
+#[test]
+fn policies_keep_their_promises() {
+    let mut sum = Counters::default();
+    for seed in 1..=12 {
+        let settings = Settings { world: World::Policies, ..Settings::seed(seed) };
+        let outcome = simulate(settings);
+        assert_eq!(outcome.violation, None, "replay: lockstep-sim --seed {seed} --policies --trace");
+        sum.add(&outcome.counters);
+    }
+    assert!(sum.early > 100 && sum.lost > 0, "{sum:?}");
 }

@@ -11,6 +11,9 @@ use crate::message::Proposal;
 use bytes::Bytes;
 use std::collections::VecDeque;
 
+/// Bytes of proposals that go to a new leader before it is known that any have arrived.
+const FIRST_WINDOW: u64 = 8 << 10;
+
 #[derive(Debug)]
 struct Item {
     kind: EntryKind,
@@ -42,6 +45,9 @@ pub(super) struct Outbox {
     /// Up to here our server has taken them for committed. A leader that does not have them has lost them: they are not
     /// sent again, as if they were new.
     given: u64,
+    /// Bytes that may be on their way to this leader, and up to where its log was known to hold our proposals when that
+    /// was last widened.
+    window: (u64, u64),
     /// `ends_at` of the item before the first.
     begins_at: u64,
 }
@@ -215,6 +221,7 @@ impl Order {
             outbox.reign = (self.term, leader);
             outbox.sent = session_number(&self.log.tail, &self.config);
             outbox.logged_at = self.now;
+            outbox.window = (FIRST_WINDOW, outbox.ends_at(outbox.sent));
         }
         outbox.sent = outbox.sent.max(outbox.committed);
         if outbox.sent >= outbox.last() || outbox.sent < outbox.given {
@@ -224,7 +231,12 @@ impl Order {
             outbox.logged_at = self.now;
         }
         let logged = outbox.ends_at(session_number(&self.log.tail, &self.config));
-        let window = self.config.max_inflight_bytes as u64;
+        // A backlog that is sent to a new leader at once keeps our acks and answers behind it on a slow link, until this
+        // leader, too, is given up. So little is sent at first, and as much more as has arrived.
+        let (window, widened_at) = &mut self.outbox.window;
+        *window = window.saturating_add(2 * logged.saturating_sub(*widened_at));
+        *widened_at = logged.max(*widened_at);
+        let window = (*window).min(self.config.max_inflight_bytes as u64);
         while self.outbox.sent < self.outbox.last()
             && self.outbox.ends_at(self.outbox.sent).saturating_sub(logged) < window
         {
@@ -233,7 +245,8 @@ impl Order {
             let mut bytes = 0;
             while let Some(item) = self.outbox.item(first + proposals.len() as u64) {
                 let size = 64 + item.payload.len();
-                if !proposals.is_empty() && bytes + size > self.config.max_append_bytes {
+                let most = self.config.max_append_bytes.min(usize::try_from(window).unwrap_or(usize::MAX));
+                if !proposals.is_empty() && bytes + size > most {
                     break;
                 }
                 bytes += size;

@@ -147,6 +147,36 @@ fn a_window_bounds_what_is_on_the_way_to_the_leader() {
     assert_eq!(net.texts(), expected);
 }
 
+/// A backlog that went to each new leader at once would keep what it waits for behind it, on a slow link.
+#[test]
+fn a_backlog_comes_to_a_new_leader_little_by_little() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.cut.insert((2, 1));
+    let text = |n: u32| format!("{n:03}{}", "x".repeat(1000));
+    for n in 0..100 {
+        net.propose(2, &text(n));
+    }
+    net.drain(2);
+    let sent = |net: &Net| -> Vec<usize> {
+        let of = |m: &Message| match m {
+            Message::Propose { proposals, .. } => Some(proposals.iter().map(|p| p.payload.len()).sum()),
+            _ => None,
+        };
+        net.wire.iter().filter_map(|(_, _, m)| of(m)).collect()
+    };
+    net.wire.clear();
+    net.heal();
+    let now = net.now;
+    net.order(2).peer_up(now, id(1));
+    net.drain(2);
+    let first: usize = sent(&net).iter().sum();
+    assert!((1..16 << 10).contains(&first), "{first}");
+    net.run(ELECTION);
+    assert_eq!(net.texts(), (0..100).map(text).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_new_life_of_an_origin_begins_anew() {
     let mut net = Net::new(3);
