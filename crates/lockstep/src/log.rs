@@ -13,7 +13,7 @@ use lockstep_node::core::state::{State, TrimMark};
 use lockstep_node::core::types::{Entry, EntryKind, MemberId};
 use lockstep_node::core::vote::{Outcome, SUCCESS};
 use lockstep_node::core::writeset::WriteSet;
-use lockstep_node::log::{LogView, OpenError, RealDisk, Record, Replay};
+use lockstep_node::log::{LogView, OpenError, RealDisk, Record, Replay, read_rescue, rescue_number};
 use serde::Serialize;
 
 use crate::fetch::USUAL_DATADIR;
@@ -34,6 +34,10 @@ pub(crate) struct LogArgs {
     /// Print all of it.
     #[arg(long)]
     all: bool,
+    /// Print a rescue file instead: what a member had answered ahead of the cluster, and lost. Its path, or its name in
+    /// the folder of the log.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["all", "count"])]
+    rescue: Option<PathBuf>,
     /// One JSON object per line.
     #[arg(long)]
     json: bool,
@@ -117,13 +121,16 @@ impl Names {
 
 /// Prints the log.
 pub(crate) fn run(args: &LogArgs) -> Result<(), String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    if let Some(file) = &args.rescue {
+        return print(&read_file(file, args.dir.as_deref(), now)?, args.json);
+    }
     let dir = match &args.dir {
         Some(dir) => dir.clone(),
         None => usual_dir(),
     };
     look_at(&dir)?;
     let view = LogView::open(&dir).map_err(|e| explain(&e))?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let keep = if args.all { usize::MAX } else { args.count };
     let lines = read(&view, keep, now)?;
     print(&lines, args.json)
@@ -170,6 +177,34 @@ fn read(view: &LogView<RealDisk>, keep: usize, now: Duration) -> Result<VecDeque
         Ok(())
     };
     view.visit(&mut visit).map_err(|e| explain(&e))?;
+    Ok(lines)
+}
+
+/// All of a rescue file. Nothing in it is certified: it never had its place in the log.
+fn read_file(file: &Path, dir: Option<&Path>, now: Duration) -> Result<VecDeque<Line>, String> {
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let dir = parent.or(dir).map_or_else(usual_dir, Path::to_owned);
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    if rescue_number(&name).is_none() {
+        return Err(format!(
+            "{} is not a rescue file: they are named lockstep.rescue.1.log and so on",
+            file.display()
+        ));
+    }
+    let disk = RealDisk::new(&dir).map_err(|e| explain(&e))?;
+    let mut names = Names::default();
+    let mut lines = VecDeque::new();
+    let mut visit = |replay| {
+        match replay {
+            Replay::Base { base, .. } => {
+                let state = State::from_bytes(base).map_err(|e| format!("the state before it {e}"))?;
+                names.learn(&state.membership);
+            }
+            Replay::Record(record) => lines.push_back(describe(&decode(&record)?, &mut names, now)),
+        }
+        Ok(())
+    };
+    read_rescue(&disk, &name, &mut visit).map_err(|e| explain(&e))?;
     Ok(lines)
 }
 

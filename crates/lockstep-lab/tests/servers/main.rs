@@ -17,6 +17,7 @@ mod fixture;
 mod flush;
 mod galera;
 mod joining;
+mod policy;
 mod refusals;
 mod rejoin;
 mod restart;
