@@ -38,6 +38,9 @@ impl Cluster {
             machine.clock.set(self.now, 0, 1_000_000);
             self.make_room(slot);
             let machine = &mut self.machines[slot];
+            if let Some(process) = &mut machine.process {
+                process.slow_sync = process.syncing;
+            }
             if let Some(process) = &mut machine.process
                 && process.paused_until > self.now
             {
@@ -63,11 +66,14 @@ impl Cluster {
     pub(crate) fn calm(&mut self) -> Check {
         self.revive_members();
         let up = self.machines.iter().all(|m| !m.starting);
-        if up && self.all_run_since == Micros::MAX {
+        // What began on a slow disk takes its time, though the disk be fast again.
+        let slow = |p: &crate::machine::Process| p.slow_sync.is_some() && p.slow_sync == p.syncing;
+        let slow = self.machines.iter().filter_map(|m| m.process.as_ref()).any(slow);
+        if up && !slow && self.all_run_since == Micros::MAX {
             self.all_run_since = self.now;
         }
         if !self.led && up {
-            let since = self.now - self.all_run_since;
+            let since = self.now.saturating_sub(self.all_run_since);
             self.led = self.leader().is_some_and(|slot| self.hears_quorum(slot));
             if self.led {
                 self.counters.longest_election = self.counters.longest_election.max(since);

@@ -157,8 +157,11 @@ pub(crate) struct Process {
     /// The term for which it has last asked how the others' logs end, and the members as it knew them then: a tail may
     /// bring others.
     pub(crate) surveyed: (Term, Arc<Membership>),
-    /// Who has granted its pre-vote in which term, a bit for each place.
-    pub(crate) pre_votes: (Term, u32),
+    /// Who has granted its pre-vote in which term, a bit for each place. What was granted to an earlier life may come
+    /// late, and be of a later term.
+    pub(crate) pre_votes: BTreeMap<Term, u32>,
+    /// The fsync that was under way when everything healed.
+    pub(crate) slow_sync: Option<u64>,
     /// When, by its own clock, it became a leader.
     pub(crate) leads_since: Micros,
     /// A transaction of a client here that goes in fragments.

@@ -183,7 +183,8 @@ impl Cluster {
             stream: None,
             heard: [local; MACHINES],
             surveyed: (0, membership.clone()),
-            pre_votes: (0, 0),
+            pre_votes: Default::default(),
+            slow_sync: None,
             leads_since: Micros::MAX,
             transfer_asked: false,
         };

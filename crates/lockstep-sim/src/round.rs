@@ -59,10 +59,9 @@ impl Cluster {
                 Input::Message { from, message } => {
                     process.heard[slot_of(&from)] = local;
                     if let Message::PreVoteReply { term, granted: true } = message {
-                        if process.pre_votes.0 < term {
-                            process.pre_votes = (term, 0);
-                        }
-                        process.pre_votes.1 |= u32::from(process.pre_votes.0 == term) << slot_of(&from);
+                        *process.pre_votes.entry(term).or_default() |= 1 << slot_of(&from);
+                        let own = order.term();
+                        process.pre_votes.retain(|granted, _| *granted >= own);
                     }
                     order.step(local, from, message);
                 }
@@ -291,7 +290,7 @@ impl Cluster {
             return Ok(());
         };
         let granted = |id: &lockstep_core::MemberId| {
-            *id == machine.id || process.pre_votes.0 == term && process.pre_votes.1 >> slot_of(id) & 1 == 1
+            *id == machine.id || process.pre_votes.get(&term).is_some_and(|who| who >> slot_of(id) & 1 == 1)
         };
         let membership = match process.surveyed.0 == term {
             true => &process.surveyed.1,

@@ -134,7 +134,7 @@ fn under_all_a_commit_waits_for_every_member_until_it_is_taken_out_of_the_view()
     cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?;
     cluster.servers[2].pause()?;
     let quorum = timed_insert(&cluster, 0, 1)?;
-    assert!(quorum <= Duration::from_millis(500), "two of three are a majority: {quorum:?}");
+    assert!(quorum <= Duration::from_millis(1500), "two of three are a majority: {quorum:?}");
     cluster.servers[2].resume()?;
     cluster.wait_size(3)?;
 
@@ -149,7 +149,7 @@ fn under_all_a_commit_waits_for_every_member_until_it_is_taken_out_of_the_view()
         cluster.servers[2].resume()?;
         eprintln!("one member stopped: under quorum {quorum:?}, under all {all:?}, without it {after:?}");
         assert!(all >= Duration::from_millis(500), "nobody waited for the one that stood: {all:?}");
-        assert!(all <= Duration::from_secs(20) && after <= Duration::from_secs(1), "{all:?}, {after:?}");
+        assert!(all <= Duration::from_secs(20) && after <= Duration::from_secs(2), "{all:?}, {after:?}");
         cluster.wait_size(3)?;
     }
     same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?, 5);
