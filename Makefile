@@ -2,6 +2,7 @@
 # make down    stop them
 # make test    everything: check, build, unit tests, simulator, provider tests, real servers
 # make check   format, clippy, licences and sources of dependencies
+# make servers-long   the tests on real servers, also those that take a minute and have a shorter one beside them: ROUNDS=20
 # make ddl     servers killed in DDL of every kind, over and over: ROUNDS=100
 # make fuzz    every decoder of network, disk and configuration, mutated inputs: MINUTES=10, LOCKSTEP_FUZZ_SEED=n to repeat
 # make soak    members that come and go under load, through the C ABI: SECONDS_EACH=120
@@ -120,6 +121,14 @@ servers:
 	$(call say,real servers (some minutes))
 	@$(CARGO) test $(LOCKED) -p lockstep-lab --features servers --test servers -- --test-threads=1
 	@$(CARGO) test $(LOCKED) -p lockstep --features servers --test check_servers
+
+# With the tests that take a minute each and have a shorter one beside them.
+.PHONY: servers-long
+servers-long: setup-test
+	$(call say,real servers: all tests)
+	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep -p lockstep
+	@LOCKSTEP_DDL_ROUNDS=$(or $(ROUNDS),20) $(CARGO) test $(LOCKED) -p lockstep-lab --features servers --test servers -- \
+		--test-threads=1 --include-ignored
 
 FAULTS ?=
 PROVIDER ?=

@@ -169,12 +169,12 @@ fn killed_in_a_stream(origin: usize, victim: usize, kills: u64) -> Test {
 
 #[test]
 fn a_member_killed_while_it_applies_statements_executes_each_once() -> Test {
-    killed_in_a_stream(0, 1, rounds(6))
+    killed_in_a_stream(0, 1, rounds(3))
 }
 
 #[test]
 fn a_member_killed_while_its_clients_run_statements_executes_each_once() -> Test {
-    killed_in_a_stream(2, 2, rounds(6))
+    killed_in_a_stream(2, 2, rounds(3))
 }
 
 /// Killed when its mark says that a statement is done, and `grastate.dat` does not say yet which history the database is
