@@ -16,6 +16,7 @@ mod process;
 mod server;
 mod signals;
 mod sysbench;
+pub mod wan;
 
 pub use client::{Answer, Client};
 pub use cluster::{Bench, Cluster, ClusterSpec, Place, SETTLE_TIMEOUT};

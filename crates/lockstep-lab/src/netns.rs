@@ -1,6 +1,9 @@
 //! A network for each server: namespaces on a bridge in a namespace of its own, so that members can be cut off from each
 //! other without a trace on the machine's own network. Clients come by Unix sockets, which no namespace separates.
 
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,10 +14,22 @@ use crate::install::run_to_end;
 const PREFIX: &str = "lockstep-";
 const FOLDER: &str = "/run/netns";
 
+/// Whether this namespace passes on what is not for itself.
+const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+
+/// The first half of every address.
+pub(crate) const NETWORK: [u8; 2] = [10, 77];
+/// Zones in one network of networks.
+pub(crate) const ZONES_MAX: usize = 256;
+/// Members in one of them; the last address but one is the gateway's.
+pub(crate) const MEMBERS_MAX: usize = 253;
+const GATEWAY: u8 = 254;
+
 /// Namespaces `0..count`, all of which reach each other. Deleted when dropped.
 #[derive(Debug)]
 pub(crate) struct Network {
     tag: String,
+    zone: usize,
     count: usize,
 }
 
@@ -23,16 +38,39 @@ pub(crate) fn is_possible() -> bool {
     Network::new(1).is_ok()
 }
 
-fn ip(args: &[&str]) -> Result<()> {
+/// Runs `ip` with these arguments.
+pub(crate) fn ip(args: &[&str]) -> Result<()> {
     run_to_end(Command::new("ip").args(args)).map(drop)
+}
+
+/// Does something in a network namespace, on a thread of its own: what is opened there stays there, also when it is used
+/// elsewhere afterwards.
+pub(crate) fn within<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> Result<T> {
+    let path = Path::new(FOLDER).join(namespace);
+    let file = File::open(&path).map_err(LabError::path("open", &path))?;
+    let entered = move || {
+        // SAFETY: setns changes the network of this new thread only, and the descriptor is open.
+        match unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) } {
+            0 => Ok(work()),
+            _ => Err(LabError::path("enter the network namespace", &path)(io::Error::last_os_error())),
+        }
+    };
+    let ended = std::thread::scope(|scope| scope.spawn(entered).join());
+    // A panic is the caller's.
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 impl Network {
     pub(crate) fn new(count: usize) -> Result<Network> {
+        Network::of_zone(0, count)
+    }
+
+    /// One of several whose addresses differ, so that they can be joined.
+    pub(crate) fn of_zone(zone: usize, count: usize) -> Result<Network> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         sweep();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let network = Network { tag: format!("{PREFIX}{}-{number}", std::process::id()), count };
+        let network = Network { tag: format!("{PREFIX}{}-{number}", std::process::id()), zone, count };
         let hub = network.hub();
         ip(&["netns", "add", &hub])?;
         ip(&["-n", &hub, "link", "add", "hub", "type", "bridge"])?;
@@ -49,8 +87,29 @@ impl Network {
         Ok(network)
     }
 
-    fn hub(&self) -> String {
+    /// The namespace of the bridge.
+    pub(crate) fn hub(&self) -> String {
         format!("{}-hub", self.tag)
+    }
+
+    fn address(&self, last: impl std::fmt::Display) -> String {
+        format!("{}.{}.{}.{last}", NETWORK[0], NETWORK[1], self.zone)
+    }
+
+    /// Lets members send through the bridge's namespace what is for other networks.
+    pub(crate) fn add_gateway(&self) -> Result<()> {
+        let (hub, gateway) = (self.hub(), self.address(GATEWAY));
+        ip(&["-n", &hub, "addr", "add", &format!("{gateway}/24"), "dev", "hub"])?;
+        within(&hub, || std::fs::write(FORWARD, "1"))?
+            .map_err(LabError::path("write", Path::new(FORWARD)))?;
+        (0..self.count)
+            .try_for_each(|at| ip(&["-n", &self.namespace(at), "route", "add", "default", "via", &gateway]))
+    }
+
+    /// Sends what is for the other networks into a device of the bridge's namespace.
+    pub(crate) fn route_others_through(&self, device: &str) -> Result<()> {
+        let all = format!("{}.{}.0.0/16", NETWORK[0], NETWORK[1]);
+        ip(&["-n", &self.hub(), "route", "add", &all, "dev", device])
     }
 
     /// The name of a namespace, for `ip netns exec`.
@@ -60,7 +119,7 @@ impl Network {
 
     /// The address of who is in it.
     pub(crate) fn host(&self, at: usize) -> String {
-        format!("10.77.0.{}", at + 1)
+        self.address(at + 1)
     }
 
     fn set(&self, at: usize, setting: &[&str]) -> Result<()> {

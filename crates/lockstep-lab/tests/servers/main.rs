@@ -29,3 +29,4 @@ mod up;
 mod verify;
 mod versions;
 mod votes;
+mod wan;

@@ -1,0 +1,172 @@
+//! A wide area network on one machine, where the kernel has no netem: zones of network namespaces, with lines of our own
+//! between them that delay, lose and limit.
+//!
+//! The members of a zone share a bridge and reach each other as any namespaces do. What is for another zone goes by the
+//! bridge's namespace into a TUN device there, through a [`Line`](line::Line) in this process, and out of the other
+//! zone's TUN device:
+//!
+//! ```text
+//! member - bridge - wan (TUN) - Line, in one thread - wan (TUN) - bridge - member
+//! ```
+//!
+//! Nothing of it is to be seen on the machine's own network, and it all goes when the value is dropped.
+
+mod line;
+mod relay;
+mod tun;
+
+use std::time::Duration;
+
+pub use line::{Counters, HELD_MAX, Settings};
+
+use crate::error::{LabError, Result};
+use crate::netns::{self, Network, ZONES_MAX};
+use relay::Relay;
+
+/// A line between two zones, by their numbers.
+#[derive(Debug, Clone)]
+pub struct Link {
+    /// One end.
+    pub from: usize,
+    /// The other.
+    pub to: usize,
+    /// The direction from the one to the other.
+    pub there: Settings,
+    /// The way back.
+    pub back: Settings,
+}
+
+impl Link {
+    /// A line of which a packet and its answer take `round_trip`, half of it each.
+    pub fn of_round_trip(from: usize, to: usize, round_trip: Duration) -> Link {
+        let there = Settings::of_delay(round_trip / 2);
+        let back = Settings::of_delay(round_trip - round_trip / 2);
+        Link { from, to, there, back }
+    }
+}
+
+/// Zones with lines between them; all of it goes when this is dropped.
+#[derive(Debug)]
+pub struct Wan {
+    // Before the namespaces: the thread ends first.
+    relay: Relay,
+    zones: Vec<Network>,
+}
+
+impl Wan {
+    /// Makes one zone of each number of members, and these lines; between zones without a line nothing passes. Needs root,
+    /// `ip`, and the kernel's tun driver.
+    pub fn new(members: &[usize], links: &[Link]) -> Result<Wan> {
+        if let Some(wrong) = objection(members, links) {
+            return Err(LabError::Value(wrong));
+        }
+        if !crate::install::is_root()? {
+            return Err(LabError::Missing {
+                what: "the right to make network namespaces".into(),
+                hint: "run as root".into(),
+            });
+        }
+        let mut zones = Vec::new();
+        let mut devices = Vec::new();
+        for (at, count) in members.iter().enumerate() {
+            let zone = Network::of_zone(at, *count)?;
+            zone.add_gateway()?;
+            devices.push(tun::open(&zone.hub())?);
+            zone.route_others_through(tun::NAME)?;
+            zones.push(zone);
+        }
+        let directions = links.iter().flat_map(|link| {
+            [(link.from, link.to, link.there.clone()), (link.to, link.from, link.back.clone())]
+        });
+        Ok(Wan { relay: Relay::start(devices, directions)?, zones })
+    }
+
+    /// The namespace of a member of a zone, for `ip netns exec` and a server's configuration.
+    pub fn namespace(&self, zone: usize, member: usize) -> String {
+        self.zones[zone].namespace(member)
+    }
+
+    /// The address of that member.
+    pub fn host(&self, zone: usize, member: usize) -> String {
+        self.zones[zone].host(member)
+    }
+
+    /// Does something in that member's namespace: what it connects or binds stays there.
+    pub fn within<T: Send>(&self, zone: usize, member: usize, work: impl FnOnce() -> T + Send) -> Result<T> {
+        netns::within(&self.namespace(zone, member), work)
+    }
+
+    /// What has become of the packets from one zone to another so far; an error if the line has none, or stands still
+    /// because a device of it failed.
+    pub fn counters(&mut self, from: usize, to: usize) -> Result<Counters> {
+        self.relay.check()?;
+        self.relay.counters(from, to).ok_or_else(|| no_line(from, to))
+    }
+
+    /// Packets to an address that no line leads to, and packets that the kernel did not take back.
+    pub fn strays(&self) -> (u64, u64) {
+        self.relay.strays()
+    }
+
+    /// Makes one direction of a line another. What is under way arrives when it was due before.
+    pub fn set(&self, from: usize, to: usize, settings: Settings) -> Result<()> {
+        if let Some(wrong) = settings.objection() {
+            return Err(LabError::Value(wrong));
+        }
+        if self.relay.set(from, to, settings) { Ok(()) } else { Err(no_line(from, to)) }
+    }
+}
+
+fn no_line(from: usize, to: usize) -> LabError {
+    LabError::Value(format!("there is no line from zone {from} to zone {to}"))
+}
+
+fn objection(members: &[usize], links: &[Link]) -> Option<String> {
+    if members.len() > ZONES_MAX || members.iter().any(|count| *count > netns::MEMBERS_MAX) {
+        return Some(format!("at most {ZONES_MAX} zones of {} members can be made", netns::MEMBERS_MAX));
+    }
+    links.iter().find_map(|link| {
+        if link.from == link.to || link.from.max(link.to) >= members.len() {
+            return Some(format!("a line cannot lead from zone {} to zone {}", link.from, link.to));
+        }
+        link.there.objection().or_else(|| link.back.objection())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_cannot_be_are_refused_before_anything_is_made() {
+        let link = |from, to| Link::of_round_trip(from, to, Duration::from_micros(85_501));
+        assert_eq!(link(0, 1).there.delay + link(0, 1).back.delay, Duration::from_micros(85_501));
+        assert_eq!(objection(&[1, 1], &[link(0, 1)]), None);
+        for wrong in [link(0, 0), link(0, 2), link(2, 0)] {
+            assert!(objection(&[1, 1], &[wrong]).is_some());
+        }
+        let mut lossy = link(0, 1);
+        lossy.back.loss = 2.0;
+        assert!(objection(&[1, 1], &[lossy]).is_some());
+        assert!(objection(&[1, netns::MEMBERS_MAX + 1], &[]).is_some());
+    }
+
+    #[test]
+    fn a_device_that_is_gone_is_told_and_ends_nothing_else() {
+        if !netns::is_possible() {
+            eprintln!("NOT TESTED: no network namespaces here");
+            return;
+        }
+        let mut wan = Wan::new(&[1, 1], &[Link::of_round_trip(0, 1, Duration::from_millis(1))]).unwrap();
+        assert_eq!(wan.counters(0, 1).unwrap(), Counters::default());
+        netns::ip(&["-n", &wan.zones[0].hub(), "link", "del", tun::NAME]).unwrap();
+        let end = std::time::Instant::now() + Duration::from_secs(20);
+        while wan.counters(0, 1).is_ok() {
+            assert!(std::time::Instant::now() < end, "nobody noticed");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Each time, not only once.
+        let said = wan.counters(0, 1).unwrap_err().to_string();
+        assert!(said.contains("stands still"), "{said}");
+    }
+}

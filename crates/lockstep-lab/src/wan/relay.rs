@@ -1,0 +1,282 @@
+//! The thread between the zones' TUN devices: reads packets, puts each on the line to the zone of its destination, and
+//! writes it there when it is due.
+
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::line::{Counters, Line, Settings};
+use super::tun::MTU;
+use crate::error::{LabError, Result};
+use crate::netns::NETWORK;
+
+/// Packets read from one device before what is due elsewhere gets its turn.
+const BATCH: usize = 64;
+
+type Packet = Box<[u8; MTU]>;
+
+/// The lines between `zones` zones, both directions of each pair; none where nothing passes.
+#[derive(Debug)]
+struct Lines {
+    zones: usize,
+    lines: Vec<Option<Line<Packet>>>,
+    /// Packets of IPv4 for which there is no line.
+    strays: u64,
+    /// Packets that a device did not take.
+    refused: u64,
+}
+
+impl Lines {
+    fn line(&mut self, from: usize, to: usize) -> Option<&mut Line<Packet>> {
+        if from.max(to) >= self.zones {
+            return None;
+        }
+        self.lines[from * self.zones + to].as_mut()
+    }
+}
+
+/// The running relay; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Relay {
+    lines: Arc<Mutex<Lines>>,
+    /// Closed to end the thread.
+    stop: Option<PipeWriter>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+    /// Why the thread ended by itself.
+    failure: Option<String>,
+}
+
+impl Relay {
+    /// Starts it between these devices, one of each zone, with one line for each `(from, to, settings)`.
+    pub(super) fn start(
+        devices: Vec<File>,
+        directions: impl IntoIterator<Item = (usize, usize, Settings)>,
+    ) -> Result<Relay> {
+        let zones = devices.len();
+        let mut lines: Vec<_> = (0..zones * zones).map(|_| None).collect();
+        for (from, to, settings) in directions {
+            lines[from * zones + to] = Some(Line::new(settings));
+        }
+        let lines = Arc::new(Mutex::new(Lines { zones, lines, strays: 0, refused: 0 }));
+        let (stopped, stop) = io::pipe().map_err(LabError::io("make a pipe"))?;
+        let shared = Arc::clone(&lines);
+        let thread = std::thread::Builder::new()
+            .name("wan".into())
+            .spawn(move || {
+                be_punctual();
+                Work { devices, lines: shared, stopped, start: Instant::now(), spare: Vec::new() }.run()
+            })
+            .map_err(LabError::io("start the thread of the delay line"))?;
+        Ok(Relay { lines, stop: Some(stop), thread: Some(thread), failure: None })
+    }
+
+    /// What has become of the packets of one direction; none if there is no line.
+    pub(super) fn counters(&self, from: usize, to: usize) -> Option<Counters> {
+        lock(&self.lines).line(from, to).map(|line| line.counters())
+    }
+
+    /// Packets that had no line to where they wanted, and packets that a device did not take.
+    pub(super) fn strays(&self) -> (u64, u64) {
+        let lines = lock(&self.lines);
+        (lines.strays, lines.refused)
+    }
+
+    /// Gives one direction other settings; whether there is a line.
+    pub(super) fn set(&self, from: usize, to: usize, settings: Settings) -> bool {
+        lock(&self.lines).line(from, to).map(|line| line.set(settings)).is_some()
+    }
+
+    /// Why the relay ended by itself, if it has.
+    pub(super) fn check(&mut self) -> Result<()> {
+        if let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) {
+            self.failure = Some(match thread.join() {
+                Ok(Err(e)) => e.to_string(),
+                Ok(Ok(())) | Err(_) => "its thread ended".into(),
+            });
+        }
+        match &self.failure {
+            None => Ok(()),
+            Some(why) => Err(LabError::Value(format!("the delay line stands still ({why}): make a new one"))),
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A line is always whole: no panic of another thread leaves one half changed.
+fn lock(lines: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Timers to the nanosecond rather than to 50 µs, and the processor before all who only compute. Where the second is not
+/// allowed, the line works but may be late on a busy machine, which its counters say.
+fn be_punctual() {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: both change how this very thread is scheduled; the only pointer is to a live sched_param.
+    unsafe {
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0);
+        libc::sched_setscheduler(0, libc::SCHED_RR, &priority);
+    }
+}
+
+struct Work {
+    devices: Vec<File>,
+    lines: Arc<Mutex<Lines>>,
+    stopped: PipeReader,
+    start: Instant,
+    /// Buffers to use again: in the long run none is made.
+    spare: Vec<Packet>,
+}
+
+impl Work {
+    fn run(mut self) -> io::Result<()> {
+        let watch = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut watched: Vec<_> = self.devices.iter().map(|device| watch(device.as_raw_fd())).collect();
+        watched.push(watch(self.stopped.as_raw_fd()));
+        loop {
+            let next = self.deliver();
+            let wait = next.map(|due| Duration::from_nanos(due.saturating_sub(self.now())));
+            poll(&mut watched, wait)?;
+            if watched.last().is_some_and(|stopped| stopped.revents != 0) {
+                return Ok(());
+            }
+            for (from, state) in watched[..self.devices.len()].iter().enumerate() {
+                if state.revents != 0 {
+                    self.receive(from)?;
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> u64 {
+        super::line::nanos(self.start.elapsed())
+    }
+
+    /// Takes what a device has, a batch at most.
+    fn receive(&mut self, from: usize) -> io::Result<()> {
+        for _ in 0..BATCH {
+            let mut packet = self.spare.pop().unwrap_or_else(|| Box::new([0; MTU]));
+            let len = match (&self.devices[from]).read(&mut packet[..]) {
+                Ok(len) => len,
+                Err(e) => {
+                    self.spare.push(packet);
+                    return match e.kind() {
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+                        _ => Err(e),
+                    };
+                }
+            };
+            let now = self.now();
+            if let Some(back) = accept(&mut lock(&self.lines), from, now, len, packet) {
+                self.spare.push(back);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all that is due; when the next will be.
+    fn deliver(&mut self) -> Option<u64> {
+        let mut lines = lock(&self.lines);
+        let lines = &mut *lines;
+        let mut next: Option<u64> = None;
+        for (at, line) in lines.lines.iter_mut().enumerate() {
+            let Some(line) = line else { continue };
+            let device = &self.devices[at % lines.zones];
+            let now = super::line::nanos(self.start.elapsed());
+            while let Some((len, packet)) = line.pop(now) {
+                let mut device = device;
+                lines.refused += u64::from(device.write(&packet[..len]).is_err());
+                self.spare.push(packet);
+            }
+            next = [next, line.next_due()].into_iter().flatten().min();
+        }
+        next
+    }
+}
+
+/// Puts a packet on its line, or gives it back.
+fn accept(lines: &mut Lines, from: usize, now: u64, len: usize, packet: Packet) -> Option<Packet> {
+    match zone_of(&packet[..len]) {
+        Destination::Zone(to) => match lines.line(from, to) {
+            Some(line) => line.push(now, len, packet).err(),
+            None => {
+                lines.strays += 1;
+                Some(packet)
+            }
+        },
+        Destination::Elsewhere => {
+            lines.strays += 1;
+            Some(packet)
+        }
+        Destination::NotIpv4 => Some(packet),
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Destination {
+    Zone(usize),
+    Elsewhere,
+    /// The kernel talks IPv6 on any link by itself; nobody misses that.
+    NotIpv4,
+}
+
+/// Where an IP packet wants to go: zone `z` has the addresses `NETWORK.z.0/24`.
+fn zone_of(packet: &[u8]) -> Destination {
+    match packet {
+        [first, ..] if packet.len() >= 20 && first >> 4 == 4 => match packet[16..20] {
+            [a, b, zone, _] if [a, b] == NETWORK => Destination::Zone(usize::from(zone)),
+            _ => Destination::Elsewhere,
+        },
+        _ => Destination::NotIpv4,
+    }
+}
+
+/// Waits until a descriptor is ready or the time is over; a signal ends the wait early.
+fn poll(watched: &mut [libc::pollfd], wait: Option<Duration>) -> io::Result<()> {
+    let time = wait.map(|wait| libc::timespec {
+        tv_sec: libc::time_t::try_from(wait.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(wait.subsec_nanos() as i32),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the slice is ours, with its true length; the time is null or a live value; no signal mask is given.
+    let ready =
+        unsafe { libc::ppoll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, time, std::ptr::null()) };
+    if ready >= 0 {
+        return Ok(());
+    }
+    // What was ready before the call is not now.
+    watched.iter_mut().for_each(|state| state.revents = 0);
+    match io::Error::last_os_error() {
+        e if e.kind() == io::ErrorKind::Interrupted => Ok(()),
+        e => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_zone_is_read_from_the_destination() {
+        let mut packet = [0u8; 40];
+        packet[0] = 0x45;
+        packet[16..20].copy_from_slice(&[NETWORK[0], NETWORK[1], 3, 9]);
+        assert_eq!(zone_of(&packet), Destination::Zone(3));
+        packet[17] += 1;
+        assert_eq!(zone_of(&packet), Destination::Elsewhere);
+        assert_eq!(zone_of(&packet[..19]), Destination::NotIpv4);
+        assert_eq!(zone_of(&[]), Destination::NotIpv4);
+        packet[0] = 0x60;
+        assert_eq!(zone_of(&packet), Destination::NotIpv4);
+    }
+}

@@ -1,0 +1,192 @@
+//! The delay line does what it says: real sockets, in namespaces, through TUN devices.
+//!
+//! A busy machine can make any packet late, never early. So delays are checked by their minimum, which one undisturbed
+//! packet sets, and throughput by a bound far below what the line carries.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use lockstep_lab::LabError;
+use lockstep_lab::wan::{Link, Settings, Wan};
+
+use crate::fixture::Test;
+
+fn failed(what: &'static str) -> impl Fn(std::io::Error) -> LabError {
+    move |source| LabError::Io { what: what.into(), source }
+}
+
+/// A UDP socket of a member, which waits 5 s at most.
+fn socket(wan: &Wan, zone: usize, member: usize) -> Result<UdpSocket, LabError> {
+    let socket = wan.within(zone, member, || UdpSocket::bind("0.0.0.0:7"))?.map_err(failed("bind"))?;
+    socket.set_read_timeout(Some(Duration::from_secs(5))).map_err(failed("set a timeout"))?;
+    Ok(socket)
+}
+
+fn address(wan: &Wan, zone: usize, member: usize) -> SocketAddr {
+    format!("{}:7", wan.host(zone, member)).parse().expect("an address")
+}
+
+/// The shortest of several round trips between two members, in milliseconds.
+fn round_trip(wan: &Wan, from: (usize, usize), to: (usize, usize), count: u32) -> Result<f64, LabError> {
+    let (asks, answers) = (socket(wan, from.0, from.1)?, socket(wan, to.0, to.1)?);
+    let target = address(wan, to.0, to.1);
+    let lost = failed("hear from the other member");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 64];
+            // The first is for the neighbour tables.
+            for _ in 0..=count {
+                let Ok((len, from)) = answers.recv_from(&mut buffer) else { return };
+                let _ = answers.send_to(&buffer[..len], from);
+            }
+        });
+        let mut best = f64::INFINITY;
+        for n in 0..=count {
+            let began = Instant::now();
+            asks.send_to(&n.to_le_bytes(), target).map_err(failed("send"))?;
+            let mut answer = [0; 64];
+            let len = asks.recv(&mut answer).map_err(&lost)?;
+            assert_eq!(&answer[..len], n.to_le_bytes());
+            if n > 0 {
+                best = best.min(began.elapsed().as_secs_f64() * 1e3);
+            }
+        }
+        Ok(best)
+    })
+}
+
+/// Processor time that the delay line's thread, which is the only one of its name while these tests run, has used.
+fn line_time() -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let wan = tasks
+        .map(|task| task.path())
+        .filter(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "wan"));
+    let nanos = wan.map(|task| {
+        let stat = std::fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+        stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0)
+    });
+    Duration::from_nanos(nanos.sum())
+}
+
+/// What one TCP stream brings from zone 0 to zone 1 in so long, from its first packet on, in Mbit/s.
+fn stream(wan: &Wan, time: Duration) -> Result<f64, LabError> {
+    let listener = wan.within(1, 0, || TcpListener::bind("0.0.0.0:7"))?.map_err(failed("listen"))?;
+    let target = address(wan, 1, 0);
+    let mut sends = wan.within(0, 0, || TcpStream::connect(target))?.map_err(failed("connect"))?;
+    let (mut receives, _) = listener.accept().map_err(failed("accept"))?;
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let block = vec![7; 1 << 16];
+            while began.elapsed() < time && sends.write_all(&block).is_ok() {}
+        });
+        let mut block = vec![0; 1 << 18];
+        let mut bytes = 0;
+        while began.elapsed() < time {
+            match receives.read(&mut block).map_err(failed("receive"))? {
+                0 => break,
+                len => bytes += len,
+            }
+        }
+        // So that the other end, which may be blocked, hears of it.
+        drop(receives);
+        Ok(bytes as f64 * 8e-6 / began.elapsed().as_secs_f64())
+    })
+}
+
+#[test]
+fn a_round_trip_takes_what_was_said_and_neighbours_are_near() -> Test {
+    // Two near ones and a far one, and a zone beside that costs nothing.
+    let links =
+        [Link::of_round_trip(0, 1, Duration::from_micros(85_500)), Link::of_round_trip(0, 2, Duration::ZERO)];
+    let mut wan = Wan::new(&[2, 1, 1], &links)?;
+    let far = round_trip(&wan, (0, 1), (1, 0), 8)?;
+    let back = round_trip(&wan, (1, 0), (0, 0), 8)?;
+    let beside = round_trip(&wan, (0, 0), (2, 0), 50)?;
+    let near = round_trip(&wan, (0, 0), (0, 1), 50)?;
+    eprintln!("round trips in ms: far {far:.3} and {back:.3}, beside {beside:.3}, near {near:.3}");
+    for far in [far, back] {
+        assert!((85.5..86.5).contains(&far), "{far} ms instead of 85.5");
+    }
+    assert!(beside < 0.5, "{beside} ms over a line without delay");
+    assert!(near < 0.5, "{near} ms within a zone");
+
+    // No line between 1 and 2, and none for what is inside a zone.
+    assert!(round_trip_is_impossible(&wan, (1, 0), (2, 0))?, "there is no line from zone 1 to zone 2");
+    assert!(wan.counters(1, 2).is_err());
+    let there = wan.counters(0, 1)?;
+    eprintln!("from zone 0 to zone 1: {there:?}");
+    assert_eq!((there.taken, there.delivered, there.lost, there.dropped), (18, 18, 0, 0));
+    assert_eq!(wan.strays(), (1, 0));
+
+    // The distance changes while it is in use.
+    for (from, to) in [(0, 1), (1, 0)] {
+        wan.set(from, to, Settings::of_delay(Duration::from_millis(10)))?;
+    }
+    let moved = round_trip(&wan, (0, 1), (1, 0), 8)?;
+    assert!((20.0..21.0).contains(&moved), "{moved} ms instead of 20");
+    Ok(())
+}
+
+fn round_trip_is_impossible(wan: &Wan, from: (usize, usize), to: (usize, usize)) -> Result<bool, LabError> {
+    let (asks, answers) = (socket(wan, from.0, from.1)?, socket(wan, to.0, to.1)?);
+    answers.set_read_timeout(Some(Duration::from_millis(200))).map_err(failed("set a timeout"))?;
+    asks.send_to(b"?", address(wan, to.0, to.1)).map_err(failed("send"))?;
+    Ok(answers.recv(&mut [0; 8]).is_err())
+}
+
+#[test]
+fn a_stream_gets_through_and_not_faster_than_the_rate() -> Test {
+    let mut wan = Wan::new(&[1, 1], &[Link::of_round_trip(0, 1, Duration::from_millis(20))])?;
+    let free = stream(&wan, Duration::from_secs(1))?;
+    let used = line_time();
+    let megabits = wan.counters(0, 1)?.delivered_bytes as f64 * 8e-6;
+    wan.set(0, 1, Settings { rate: Some(20_000_000), ..Settings::of_delay(Duration::from_millis(10)) })?;
+    let limited = stream(&wan, Duration::from_secs(1))?;
+    eprintln!("one TCP stream over 20 ms: {free:.0} Mbit/s; {limited:.1} through a line of 20 Mbit/s");
+    // The line's own bound, whatever else the machine does: what a core carries if it does nothing but this.
+    let core = megabits / used.as_secs_f64().max(1e-9);
+    eprintln!("the line's thread used {used:?} for {megabits:.0} Mbit: {core:.0} Mbit/s on one core");
+    assert!(free > 50.0, "{free} Mbit/s");
+    assert!(used > Duration::ZERO && core > 100.0, "{core} Mbit/s on one core");
+    assert!((1.0..20.0).contains(&limited), "{limited} Mbit/s through a line of 20");
+    Ok(())
+}
+
+#[test]
+fn a_line_loses_its_part_of_the_packets() -> Test {
+    const SENT: u64 = 3000;
+    let mut link = Link::of_round_trip(0, 1, Duration::from_millis(2));
+    link.there.loss = 0.05;
+    link.there.seed = 42;
+    let mut wan = Wan::new(&[1, 1], &[link])?;
+    let (sends, receives) = (socket(&wan, 0, 0)?, socket(&wan, 1, 0)?);
+    let target = address(&wan, 1, 0);
+    receives.set_read_timeout(Some(Duration::from_millis(500))).map_err(failed("set a timeout"))?;
+    let got = std::thread::scope(|scope| {
+        let counts = scope.spawn(|| {
+            let (mut got, mut last) = (0, None);
+            let mut number = [0; 8];
+            while receives.recv(&mut number).is_ok() {
+                let this = u64::from_le_bytes(number);
+                assert!(last.is_none_or(|last| last < this), "{this} came after {last:?}");
+                (got, last) = (got + 1, Some(this));
+            }
+            got
+        });
+        for n in 0..SENT {
+            sends.send_to(&n.to_le_bytes(), target).map_err(failed("send"))?;
+            if n % 50 == 49 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        counts.join().map_err(|_| LabError::Value("the receiver panicked".into()))
+    })?;
+    let there = wan.counters(0, 1)?;
+    eprintln!("{got} of {SENT} came; the line says {there:?}");
+    assert_eq!((there.taken, there.taken - there.lost, there.delivered), (SENT, got, got));
+    // 150 of 3000, with a standard deviation of 12.
+    assert!((102..198).contains(&there.lost), "{} of {SENT} were lost", there.lost);
+    Ok(())
+}
