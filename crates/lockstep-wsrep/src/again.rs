@@ -78,23 +78,33 @@ impl Provider {
 
     /// A write-set is about to be applied: a table that it creates takes the place of what the server may have left of
     /// it when it died.
-    pub(crate) fn create_again(&self, ordered: &mut Ordered) {
+    ///
+    /// # Errors
+    /// That cannot be written down: the statements after it would be taken for what they were on the table that was
+    /// there. This member leaves, and the database is as it was.
+    pub(crate) fn create_again(&self, ordered: &mut Ordered) -> Result<(), String> {
         let at = Gtid { uuid: self.history.get(), seqno: ordered.seqno };
         let whole = FLAG_TRX_START | FLAG_TRX_END;
         if ordered.kind != EntryKind::WriteSet
             || !self.again.may_have_come(at)
             || ordered.writeset.meta.flags & whole != whole
         {
-            return;
+            return Ok(());
         }
-        let Some((data, statement)) = lockstep_rows::replacing(&ordered.writeset.data) else { return };
-        let Some(table) = redo::created(&statement) else { return };
+        let Some((data, statement)) = lockstep_rows::replacing(&ordered.writeset.data) else { return Ok(()) };
+        let Some(table) = redo::created(&statement) else { return Ok(()) };
+        if let Err(error) = self.marks.anew(at, table.clone()) {
+            let why =
+                format!("that {}.{} is created again cannot be written down: {error}", table.0, table.1);
+            self.stop_with(&why, false);
+            return Err(why);
+        }
         self.log.info(format!(
             "the table {}.{} of seqno {} may have been created before this server died: what is there of it is replaced",
             table.0, table.1, ordered.seqno
         ));
-        self.note(self.marks.anew(at, table));
         ordered.writeset.data = data.into();
+        Ok(())
     }
 }
 

@@ -75,6 +75,8 @@ struct Inner {
     saved: Saved,
     /// How many statements in total order are under way, which leave the database in no certain state.
     unsafe_marks: usize,
+    /// One of them, since there were any, has no mark that says what to do after a crash.
+    unmarked: bool,
     /// A state transfer has begun and has not ended well: however often it begins, one end is enough.
     transfer: bool,
     /// The database differs from the cluster's: nothing certain can be said until a state transfer.
@@ -151,6 +153,7 @@ impl StateFile {
             file,
             saved,
             unsafe_marks: 0,
+            unmarked: false,
             transfer: false,
             corrupt: false,
             at_end: false,
@@ -206,12 +209,14 @@ impl StateFile {
     }
 
     /// The database is in no certain state from now on, until [`StateFile::mark_safe`] has been called as often.
-    pub(crate) fn mark_unsafe(&self) -> io::Result<()> {
+    /// `marked`: what to do after a crash is written down elsewhere.
+    pub(crate) fn mark_unsafe(&self, marked: bool) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         inner.unsafe_marks += 1;
-        match inner.unsafe_marks {
-            1 => self.write(&mut inner),
-            _ => Ok(()),
+        inner.unmarked |= !marked;
+        match marked && inner.unsafe_marks > 1 {
+            true => Ok(()),
+            false => self.write(&mut inner),
         }
     }
 
@@ -220,7 +225,10 @@ impl StateFile {
         let mut inner = lock(&self.inner);
         inner.unsafe_marks = inner.unsafe_marks.saturating_sub(1);
         match inner.unsafe_marks {
-            0 => self.write(&mut inner),
+            0 => {
+                inner.unmarked = false;
+                self.write(&mut inner)
+            }
             _ => Ok(()),
         }
     }
@@ -253,7 +261,8 @@ impl StateFile {
         if inner.unsafe_marks > 0 || inner.transfer || inner.corrupt {
             now.position = Gtid::UNDEFINED;
         }
-        now.in_statement = (now.in_statement || inner.unsafe_marks > 0) && !inner.transfer && !inner.corrupt;
+        now.in_statement = (now.in_statement || inner.unsafe_marks > 0)
+            && !(inner.unmarked || inner.transfer || inner.corrupt);
         if inner.at_end {
             now.position.seqno = SEQNO_UNDEFINED;
         }
@@ -398,8 +407,8 @@ mod tests {
         let dir = Dir::new("unsafe");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         file.set(at(5), false).unwrap();
-        file.mark_unsafe().unwrap();
-        file.mark_unsafe().unwrap();
+        file.mark_unsafe(true).unwrap();
+        file.mark_unsafe(true).unwrap();
         assert_eq!(dir.read().position, Gtid::UNDEFINED);
         assert!(
             dir.read().in_statement && std::fs::metadata(dir.0.join("grastate.dat")).unwrap().len() <= 256
@@ -409,6 +418,15 @@ mod tests {
         assert_eq!(dir.read().position, Gtid::UNDEFINED, "one is still under way");
         file.mark_safe().unwrap();
         assert_eq!(dir.read(), Saved::at(at(6), true));
+        // One of which nobody can say what to do after a crash.
+        file.mark_unsafe(true).unwrap();
+        file.mark_unsafe(false).unwrap();
+        assert_eq!(dir.read(), Saved::at(Gtid::UNDEFINED, true));
+        file.mark_safe().unwrap();
+        assert!(!dir.read().in_statement);
+        file.mark_safe().unwrap();
+        file.mark_unsafe(true).unwrap();
+        assert!(dir.read().in_statement, "that one is over");
     }
 
     #[test]
@@ -450,7 +468,7 @@ mod tests {
         file.transfer_begins().unwrap();
         file.set(at(6), false).unwrap();
         assert_eq!(dir.read().position, Gtid::UNDEFINED);
-        file.mark_unsafe().unwrap();
+        file.mark_unsafe(true).unwrap();
         assert!(!dir.read().in_statement, "the marks do not say what a transfer leaves");
         file.mark_restored();
         file.set(at(7), false).unwrap();
@@ -466,7 +484,7 @@ mod tests {
         file.set(at(5), false).unwrap();
         file.mark_corrupt().unwrap();
         file.set(at(6), false).unwrap();
-        file.mark_unsafe().unwrap();
+        file.mark_unsafe(true).unwrap();
         assert!(!dir.read().in_statement);
         file.mark_safe().unwrap();
         assert_eq!(dir.read().position, Gtid::UNDEFINED);

@@ -207,8 +207,9 @@ impl Provider {
             self.log.error(format!(
                 "{reason}: this member leaves the cluster and must be started again, to take a state transfer"
             ));
-            self.note(self.marks.forget());
+            // In this order: without marks, a file that names a history would have statements executed again.
             self.note(self.state_file.mark_corrupt());
+            self.note(self.marks.forget());
         } else {
             self.log.error(format!(
                 "{reason}: this member leaves the cluster; mend the cause and start it again"

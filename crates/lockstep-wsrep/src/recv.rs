@@ -289,8 +289,8 @@ impl Provider {
                 self.awaits_state.store(true, Ordering::SeqCst);
                 if !bypass {
                     self.again.forget();
-                    self.note(self.marks.forget());
                     self.note(self.state_file.transfer_begins());
+                    self.note(self.marks.forget());
                 }
                 Next::NeedState
             }

@@ -159,8 +159,10 @@ impl Provider {
     /// The server executes the statement with this data next. Until it has, a crash leaves a database of which only the
     /// mark says how to find out whether the statement is in it.
     pub(crate) fn statement_begins(&self, seqno: Seqno, data: &[u8]) {
-        self.note(self.marks.begun(self.at(seqno), redo::rule(data, &self.data_dir)));
-        self.note(self.state_file.mark_unsafe());
+        let marked = self.marks.begun(self.at(seqno), redo::rule(data, &self.data_dir));
+        let is_marked = marked.is_ok();
+        self.note(marked);
+        self.note(self.state_file.mark_unsafe(is_marked));
     }
 
     /// The server has executed it, and nothing that comes after it: called before it leaves commit order, for a statement
@@ -178,13 +180,12 @@ impl Provider {
     /// killed; what it creates takes the place of what was left of it then, if it is none.
     ///
     /// # Errors
-    /// As [`Provider::former_statement`].
+    /// As [`Provider::former_statement`], and that what is created again cannot be written down.
     pub(crate) fn look_back(&self, ordered: &mut lockstep_node::Ordered) -> Result<Option<Former>, String> {
         if ordered.kind == EntryKind::TotalOrder {
             return self.former_statement(ordered.seqno, &ordered.writeset.data).map(Some);
         }
-        self.create_again(ordered);
-        Ok(None)
+        self.create_again(ordered).map(|()| None)
     }
 
     /// What became of a statement before this server was killed, if it was begun then.
@@ -196,14 +197,15 @@ impl Provider {
         let Some(mark) = self.marks.of(self.at(seqno)) else { return Ok(Former::NotBegun) };
         match (redo::bearing(data, &self.marks.created_since(self.at(seqno))), mark) {
             (Bearing::None, mark) => Ok(self.former(seqno, data, mark)),
-            // Whatever it had done, it had done to the table that was there.
-            (_, Mark::Begun(Rule::Again))
-            | (Bearing::Alone, Mark::Begun(Rule::Compare { .. }) | Mark::Done) => {
+            (_, Mark::Begun(Rule::Again)) => Ok(self.former(seqno, data, mark)),
+            // Whatever it had done, it had done to the table that was there: on this one it is executed first now, and
+            // an error is one.
+            (Bearing::Alone, Mark::Begun(Rule::Compare { .. }) | Mark::Done) => {
                 self.log.info(format!(
                     "this server had begun the statement at seqno {seqno} when it died: it is executed again, for the \
                      table that it changes has been created again"
                 ));
-                Ok(Former::Again)
+                Ok(Former::NotBegun)
             }
             _ => Err(format!(
                 "this server had begun the statement at seqno {seqno} when it died, and a table that it names has been \
