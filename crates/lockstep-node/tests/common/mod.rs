@@ -108,7 +108,7 @@ impl Server {
             bootstrap: peers.is_empty(),
             position,
             by_donor: false,
-            timeout: Duration::from_secs(10),
+            timeout: Duration::from_secs(60),
         };
         node.connect(args).unwrap();
         let applied = Arc::new(Mutex::new(Vec::new()));
@@ -221,14 +221,21 @@ impl Drop for Server {
 }
 
 pub fn until(what: &str, mut true_yet: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(15);
+    let end = Instant::now() + Duration::from_secs(60);
     while !true_yet() {
         assert!(Instant::now() < end, "waited too long until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
+/// Below those that the system gives to outgoing connections, one of which might take it before the test does.
 pub fn free_ports<const N: usize>() -> [u16; N] {
-    let listeners: Vec<_> = (0..N).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    std::array::from_fn(|at| listeners[at].local_addr().unwrap().port())
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(97);
+    std::array::from_fn(|_| {
+        (0..4000)
+            .map(|_| 8_000 + (start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 4_000) as u16)
+            .find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
+            .expect("a free port")
+    })
 }
