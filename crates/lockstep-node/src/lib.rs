@@ -6,6 +6,7 @@
 
 mod allow;
 mod api;
+mod desk;
 mod engine;
 #[cfg(test)]
 mod fuzz;
@@ -19,6 +20,7 @@ mod queue;
 mod runtime;
 mod status;
 mod submit;
+mod threads;
 mod wire;
 mod writer;
 

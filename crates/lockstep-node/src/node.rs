@@ -2,16 +2,18 @@
 
 use crate::allow::AllowList;
 use crate::api::*;
+use crate::desk::Desk;
 use crate::engine::Engine;
 use crate::links::Links;
 use crate::options::PolicyChange;
-use crate::pace::Company;
+use crate::pace::{Company, Quickness};
 use crate::queue::Deliveries;
 use crate::runtime::{Input, Runtime, state_of};
 use crate::status::Status;
 use crate::submit::{Submission, SubmitError};
+use crate::threads::{Part, work};
 use crate::wire::Hello;
-use crate::writer::{self, LogDone};
+use crate::writer::{Jobs, Writer};
 use bytes::Bytes;
 use lockstep_core::order::{Config, Order, RestoreBuilder};
 use lockstep_core::policy::Policy;
@@ -19,7 +21,6 @@ use lockstep_core::{Entry, EntryKind, Gtid, Index, Micros, SEQNO_UNDEFINED, Seqn
 use lockstep_log::{Log, OpenError, Options, RealDisk, Recovered, Replay};
 use lockstep_net::{Address, Reactor, TlsConfig, TlsFiles, TlsIdentity, Waker};
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
@@ -115,7 +116,7 @@ pub(crate) struct Shared {
     pub(crate) cert_window: AtomicU64,
     pub(crate) isolated: AtomicBool,
     pub(crate) hurry: AtomicUsize,
-    stopped: AtomicBool,
+    pub(crate) stopped: AtomicBool,
     identity: Mutex<Identity>,
     status: Mutex<Arc<Status>>,
 }
@@ -419,7 +420,8 @@ impl Node {
         });
         let (log_jobs, jobs) = mpsc::channel();
         let log_bytes = log.bytes();
-        let runtime = Runtime {
+        let desk = Arc::new(Desk::new(Writer::new(log)));
+        let runtime = Box::new(Runtime {
             engine,
             reactor,
             shared: shared.clone(),
@@ -448,41 +450,24 @@ impl Node {
             nudge_at: None,
             company: Company::default(),
             wishing: Vec::new(),
-        };
+            direct: desk.clone(),
+            quickness: Quickness::default(),
+            asked: 0,
+            done: 0,
+            own_done: Vec::new(),
+        });
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
                 .name(name.into())
                 .spawn(body)
                 .map_err(|e| NodeError::Setup(format!("thread {name} cannot be started: {e}")))
         };
-        let answers = shared.clone();
-        let logger = config.logger.clone();
-        let log_thread = spawn(
-            "ls-log",
-            Box::new(move || {
-                let answer = |done: Vec<LogDone>| answers.push(Input::Log(done));
-                if catch_unwind(AssertUnwindSafe(|| writer::run(log, jobs, answer))).is_err() {
-                    logger(Level::Error, "the log's thread has failed: this member stops acknowledging");
-                    answers.push(Input::Log(vec![LogDone::Failed("its thread has failed".into())]));
-                }
-            }),
-        )?;
-        let after = shared.clone();
-        let logger = config.logger.clone();
-        let node_thread = spawn(
-            "ls-node",
-            Box::new(move || {
-                if catch_unwind(AssertUnwindSafe(|| runtime.run())).is_err() {
-                    logger(Level::Error, "the node's thread has failed: this member is out of the cluster");
-                }
-                after.stopped.store(true, Ordering::Release);
-                after.primary.store(false, Ordering::Release);
-                after.state.store(LocalState::Error as u8, Ordering::Release);
-                after.deliveries.close();
-                // Whoever pushed meanwhile is not waited for: dropping a submission's filler wakes its thread.
-                after.take_inputs(&mut Vec::new());
-            }),
-        )?;
+        let begin = |part: Part| {
+            let (desk, shared, logger) = (desk.clone(), shared.clone(), config.logger.clone());
+            Box::new(move || work(part, &desk, &shared, &logger)) as Box<dyn FnOnce() + Send>
+        };
+        let log_thread = spawn("ls-log", begin(Part::Log(Jobs::new(jobs))))?;
+        let node_thread = spawn("ls-node", begin(Part::Node(runtime)))?;
         Ok(Node {
             shared,
             threads: Arc::new(Mutex::new(Threads { node: Some(node_thread), log: Some(log_thread) })),

@@ -64,9 +64,64 @@ impl Company {
     }
 }
 
+/// `ls-node` writes the log itself while that takes no longer than this.
+const QUICK: Micros = 2_000;
+/// Of what a disk that is quick takes, the one that was not is this part.
+const QUICK_WEIGHT: Micros = 8;
+/// And for so long it does not, before it tries again.
+const SLOW: Micros = 1_000_000;
+
+/// Whether the disk is so quick that waiting for it costs less than handing over to another thread and back. Who waits
+/// does nothing else meanwhile, which others feel where a sync lasts for milliseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Quickness {
+    mean: Micros,
+    slow_until: Micros,
+}
+
+impl Quickness {
+    pub(crate) fn is_quick(&self, now: Micros) -> bool {
+        now >= self.slow_until
+    }
+
+    /// A write took so long.
+    pub(crate) fn took(&mut self, now: Micros, time: Micros) {
+        self.mean = (self.mean * (QUICK_WEIGHT - 1) + time) / QUICK_WEIGHT;
+        if self.mean > QUICK {
+            self.hung(now);
+        }
+    }
+
+    /// It is not waited for any more.
+    pub(crate) fn hung(&mut self, now: Micros) {
+        self.slow_until = now + SLOW;
+        // One that is slow again says enough; one that is not does not have to make up for those before it.
+        self.mean = QUICK - QUICK / QUICK_WEIGHT;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slow_disk_is_tried_once_in_a_while_and_a_slow_write_of_a_quick_one_does_not_count() {
+        let mut quick = Quickness::default();
+        for _ in 0..10 {
+            quick.took(10, 300);
+        }
+        quick.took(10, 5 * QUICK);
+        assert!(quick.is_quick(10));
+        for _ in 0..9 {
+            quick.took(10, 4 * QUICK);
+        }
+        assert!(!quick.is_quick(10) && !quick.is_quick(9 + SLOW));
+        assert!(quick.is_quick(10 + SLOW));
+        quick.took(10 + SLOW, 4 * QUICK);
+        assert!(!quick.is_quick(10 + SLOW), "the first try tells");
+        quick.took(10 + 2 * SLOW, 300);
+        assert!(quick.is_quick(10 + 2 * SLOW));
+    }
 
     #[test]
     fn company_is_expected_for_a_moment_after_it_was_there() {

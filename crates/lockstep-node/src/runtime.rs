@@ -11,12 +11,13 @@ use crate::links::{Arrival, Links, is_final};
 use crate::node::{DEFAULT_PORT, Reply, Shared};
 use crate::operator::{Answer as Outcome, Command};
 use crate::options::PolicyChange;
-use crate::pace::Company;
+use crate::pace::{Company, Quickness};
 use crate::status::{Status, Surroundings};
 use crate::submit::Filler;
 use crate::wire::Hello;
-use crate::writer::{LogDone, LogJob};
+use crate::writer::{Direct, Jobs, LogDone, LogJob, Wrote};
 use bytes::Bytes;
+use lockstep_core::order::WriteOp;
 use lockstep_core::{EntryKind, Gtid, Micros, Seqno, Uuid};
 use lockstep_net::{
     Address, ConnId, DialError, DownReason, Event, Method, PeerHello, Reactor, Reason, StatusRequest,
@@ -88,6 +89,8 @@ const NAP: Duration = Duration::from_millis(100);
 const NUDGE: Micros = 1_000;
 /// How often the published snapshot is made anew.
 const PUBLISH: Micros = 200_000;
+/// Larger writes are not this thread's: it would answer nobody meanwhile.
+const DIRECT_BYTES: usize = 64 << 10;
 
 pub(crate) struct Runtime {
     pub(crate) engine: Engine,
@@ -126,6 +129,14 @@ pub(crate) struct Runtime {
     /// When to see whether those threads that are awake do for what has been delivered.
     pub(crate) nudge_at: Option<Micros>,
     pub(crate) company: Company,
+    /// For writes that this thread does itself.
+    pub(crate) direct: Arc<dyn Direct<Box<Runtime>>>,
+    pub(crate) quickness: Quickness,
+    /// The last write that was asked for, and the last one that is done: their tickets.
+    pub(crate) asked: u64,
+    pub(crate) done: u64,
+    /// Answers of the log to this thread's own writes.
+    pub(crate) own_done: Vec<LogDone>,
 }
 
 impl Runtime {
@@ -133,16 +144,22 @@ impl Runtime {
         (self.logger)(level, text);
     }
 
-    /// Runs until stopped.
-    pub(crate) fn run(mut self) {
+    /// Another thread goes on, because a write of the first one's own lasts.
+    pub(crate) fn relieve(&mut self) {
+        self.quickness.hung(self.origin.elapsed().as_micros() as Micros);
+    }
+
+    /// Runs until stopped; or until it has been [relieved](crate::desk): returns what this thread has to do instead.
+    pub(crate) fn run(mut self: Box<Self>) -> Option<Jobs> {
         let mut events = Vec::new();
         let mut inputs = Vec::new();
         let mut effects = Vec::new();
         let mut deliveries = Vec::new();
         loop {
             let now = self.origin.elapsed().as_micros() as Micros;
-            // A round that ended with entries left over is followed by the next one at once.
-            let nap = match self.engine.has_more() && !self.shared.deliveries.full() {
+            // A round that ended with entries left over, or with a write, is followed by the next one at once.
+            let more = self.engine.has_more() && !self.shared.deliveries.full();
+            let nap = match more || !self.own_done.is_empty() {
                 true => Duration::ZERO,
                 false => {
                     let next =
@@ -167,6 +184,9 @@ impl Runtime {
             for input in inputs.drain(..) {
                 stop |= self.input(input);
             }
+            for done in std::mem::take(&mut self.own_done) {
+                self.log_answered(done);
+            }
             self.decide_waiting(now);
             let isolated = self.shared.isolated.load(Ordering::Acquire);
             if isolated != self.isolated {
@@ -184,9 +204,7 @@ impl Runtime {
             }
             // Whoever is woken takes the processor: first those on whom the other members wait.
             self.reactor.flush();
-            for job in self.log_later.drain(..) {
-                let _ = self.log_jobs.send(job);
-            }
+            let own = self.hand_over(stop);
             self.engine.wake();
             self.deliver(&mut deliveries);
             if self.nudge_at.take_if(|at| *at <= now).is_some() && self.shared.deliveries.nudge() {
@@ -196,10 +214,55 @@ impl Runtime {
             if stop {
                 break;
             }
+            let Some(op) = own else { continue };
+            let (direct, shared, began) = (self.direct.clone(), self.shared.clone(), Instant::now());
+            match direct.write(self, op) {
+                Wrote::Done(node, done) => {
+                    self = node;
+                    self.quickness.took(now, began.elapsed().as_micros() as Micros);
+                    self.own_done.push(done);
+                }
+                Wrote::Busy(node, op) => {
+                    self = node;
+                    let _ = self.log_jobs.send(LogJob::Write { op, may_wait: false, gather: false });
+                }
+                Wrote::Relieved(done, jobs) => {
+                    shared.push(Input::Log(vec![done]));
+                    return jobs;
+                }
+            }
         }
         self.reactor.shutdown("the server stops", Duration::from_millis(200));
         let _ = self.log_jobs.send(LogJob::Stop);
         self.shared.deliveries.close();
+        None
+    }
+
+    /// Gives `ls-log` its jobs, but for a write that this thread does itself: one that somebody waits for, that has no
+    /// company, and that `ls-log` has nothing before.
+    fn hand_over(&mut self, stop: bool) -> Option<Box<WriteOp>> {
+        let idle = self.asked <= self.done;
+        for job in &self.log_later {
+            if let LogJob::Write { op, .. } = job {
+                self.asked = op.ticket;
+            }
+        }
+        if idle
+            && !stop
+            && self.quickness.is_quick(self.engine.now)
+            && let [LogJob::Write { op, may_wait: false, gather: false }] = &self.log_later[..]
+            && is_small(op)
+            && let Some(LogJob::Write { op, .. }) = self.log_later.pop()
+        {
+            if self.direct.announce() {
+                let _ = self.log_jobs.send(LogJob::Watch);
+            }
+            return Some(op);
+        }
+        for job in self.log_later.drain(..) {
+            let _ = self.log_jobs.send(job);
+        }
+        None
     }
 
     fn deliver(&mut self, deliveries: &mut Vec<Delivery>) {
@@ -524,7 +587,10 @@ impl Runtime {
 
     fn log_answered(&mut self, done: LogDone) {
         match done {
-            LogDone::Written(ticket) => self.engine.written(ticket),
+            LogDone::Written(ticket) => {
+                self.done = ticket;
+                self.engine.written(ticket);
+            }
             LogDone::Read { whom, from, entries } => self.engine.read(whom, from, entries),
             LogDone::Trimmed { first, early } => self.engine.log_trimmed(first, early),
             LogDone::Size(bytes) => self.log_bytes = bytes,
@@ -607,6 +673,17 @@ impl Runtime {
             }
         }
     }
+}
+
+/// Entries, a few, and nothing else.
+fn is_small(op: &WriteOp) -> bool {
+    let WriteOp { ticket: _, rescue, reset, truncate_from, roll, entries, vote: _ } = op;
+    rescue.is_empty()
+        && reset.is_none()
+        && truncate_from.is_none()
+        && roll.is_none()
+        && !entries.is_empty()
+        && entries.iter().map(|entry| entry.payload.len()).sum::<usize>() <= DIRECT_BYTES
 }
 
 /// The state as its number says.

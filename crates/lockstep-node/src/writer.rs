@@ -1,11 +1,14 @@
 //! The thread `ls-log`: everything that touches the disk. It takes all jobs that wait as one batch: the writes leave in
-//! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk.
+//! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk. A write that has no
+//! company `ls-node` does itself: see [`crate::desk`].
 
+use crate::desk::{Desk, PATIENCE, Part};
 use crate::engine::ReadFor;
 use lockstep_core::order::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Reset, Vote};
-use std::sync::mpsc::Receiver;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How long a sync that nobody waits for may wait for more to come.
@@ -31,6 +34,8 @@ pub(crate) enum LogJob {
     Trim(TrimLimits),
     /// Remember this commit index with the next write of the vote file.
     Hint(Index),
+    /// `ls-node` begins to write itself: look whether it hangs.
+    Watch,
     Stop,
 }
 
@@ -84,20 +89,154 @@ pub(crate) fn to_log(op: WriteOp, commit_hint: Index) -> lockstep_log::WriteOp {
     }
 }
 
-/// Runs until `Stop`, or until nobody asks any more.
-pub(crate) fn run<D: Disk>(log: Log<D>, jobs: Receiver<LogJob>, answer: impl Fn(Vec<LogDone>)) {
-    serve(log, jobs, SYNC_WAIT, answer);
+/// The open log, and what is remembered between two batches.
+pub(crate) struct Writer<D: Disk> {
+    log: Log<D>,
+    hint: Index,
+    failed: bool,
 }
 
-fn serve<D: Disk>(
-    mut log: Log<D>,
-    jobs: Receiver<LogJob>,
+/// The jobs of `ls-log`, and where it stands with them.
+pub(crate) struct Jobs {
+    receiver: Receiver<LogJob>,
+    /// Taken, and not begun.
+    first: Option<LogJob>,
+    /// `ls-node` writes itself, at times: how often it had left by when.
+    watching: Option<(u64, Instant)>,
+}
+
+/// For so long `ls-log` looks after `ls-node` once that has stopped to write itself.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// What became of a write of `ls-node`'s own.
+pub(crate) enum Wrote<N> {
+    Done(N, LogDone),
+    /// Nothing: `ls-log` has the log.
+    Busy(N, Box<WriteOp>),
+    /// It took long, and somebody else goes on as `ls-node`. What is to be done instead; there is always something.
+    Relieved(LogDone, Option<Jobs>),
+}
+
+/// Writes without `ls-log`.
+pub(crate) trait Direct<N>: Send + Sync {
+    /// As [`Desk::announce`].
+    fn announce(&self) -> bool;
+    /// Writes and syncs it at once.
+    fn write(&self, node: N, op: Box<WriteOp>) -> Wrote<N>;
+}
+
+impl<D: Disk, N: Send> Direct<N> for Desk<Writer<D>, N, Jobs> {
+    fn announce(&self) -> bool {
+        Desk::announce(self)
+    }
+
+    fn write(&self, node: N, op: Box<WriteOp>) -> Wrote<N> {
+        let mut writer = match self.leave(node) {
+            Ok(writer) => writer,
+            Err(node) => return Wrote::Busy(node, op),
+        };
+        // The node is not on this thread's stack: if this panics it goes on, with a log that has failed.
+        let done = catch_unwind(AssertUnwindSafe(|| writer.write(*op))).unwrap_or_else(|_| {
+            writer.failed = true;
+            LogDone::Failed("its code has failed".into())
+        });
+        match self.back(writer) {
+            Ok(node) => Wrote::Done(node, done),
+            Err(jobs) => Wrote::Relieved(done, jobs),
+        }
+    }
+}
+
+impl Jobs {
+    pub(crate) fn new(receiver: Receiver<LogJob>) -> Jobs {
+        Jobs { receiver, first: None, watching: None }
+    }
+}
+
+/// Runs until `Stop`, or until nobody asks any more; or until `ls-node` hangs: returns its part.
+pub(crate) fn run<D: Disk, N>(
+    desk: &Desk<Writer<D>, N, Jobs>,
+    jobs: Jobs,
+    answer: impl Fn(Vec<LogDone>),
+) -> Option<N> {
+    serve(desk, jobs, SYNC_WAIT, answer)
+}
+
+fn serve<D: Disk, N>(
+    desk: &Desk<Writer<D>, N, Jobs>,
+    mut jobs: Jobs,
     sync_wait: Duration,
     answer: impl Fn(Vec<LogDone>),
-) {
-    let mut hint = 0;
-    let mut failed = false;
-    while let Ok(first) = jobs.recv() {
+) -> Option<N> {
+    loop {
+        if jobs.first.is_none() {
+            let next = match jobs.watching {
+                None => jobs.receiver.recv().map_err(RecvTimeoutError::from),
+                Some(_) => jobs.receiver.recv_timeout(PATIENCE / 2),
+            };
+            jobs.first = match next {
+                Ok(job) => Some(job),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {
+                    jobs = match desk.watch(jobs) {
+                        Ok(jobs) => jobs,
+                        Err(node) => return Some(node),
+                    };
+                    jobs.watch_on(desk.left(), |left| desk.unwatch(left));
+                    continue;
+                }
+            };
+        }
+        let mut writer = match desk.take(jobs) {
+            Part::Node(node) => return Some(node),
+            Part::Log(writer, kept) => {
+                jobs = kept;
+                writer
+            }
+        };
+        let stop = writer.batch(&mut jobs, sync_wait, &answer);
+        desk.put(writer);
+        if stop {
+            return None;
+        }
+    }
+}
+
+impl Jobs {
+    /// Looks whether `ls-node` still writes itself, and else goes back to sleep without a timer.
+    fn watch_on(&mut self, left: u64, unwatch: impl FnOnce(u64) -> bool) {
+        match self.watching {
+            Some((before, since)) if before == left => {
+                if since.elapsed() >= WATCH && unwatch(left) {
+                    self.watching = None;
+                }
+            }
+            _ => self.watching = Some((left, Instant::now())),
+        }
+    }
+}
+
+impl<D: Disk> Writer<D> {
+    pub(crate) fn new(log: Log<D>) -> Writer<D> {
+        Writer { log, hint: 0, failed: false }
+    }
+
+    fn write(&mut self, op: WriteOp) -> LogDone {
+        let ticket = op.ticket;
+        if self.failed {
+            return LogDone::Failed("it has failed before".into());
+        }
+        match self.log.write(to_log(op, self.hint)).and_then(|()| self.log.sync()) {
+            Ok(()) => LogDone::Written(ticket),
+            Err(error) => {
+                self.failed = true;
+                LogDone::Failed(error.to_string())
+            }
+        }
+    }
+
+    /// The first job and all that have come meanwhile. Whether it is the last batch.
+    fn batch(&mut self, jobs: &mut Jobs, sync_wait: Duration, answer: &impl Fn(Vec<LogDone>)) -> bool {
         let mut done = Vec::new();
         let mut reads = Vec::new();
         let mut ticket = None;
@@ -105,31 +244,31 @@ fn serve<D: Disk>(
         let (mut may_yield, mut company) = (true, false);
         // Until when the sync may wait.
         let mut patience = Some(Instant::now() + sync_wait);
-        let mut next = Some(first);
+        let mut next = jobs.first.take();
         while let Some(job) = next {
             match job {
-                LogJob::Write { op, may_wait, gather } if !failed => {
+                LogJob::Write { op, may_wait, gather } if !self.failed => {
                     company |= gather;
                     patience = patience.filter(|_| may_wait);
                     let number = op.ticket;
                     // Before the log loses what is rescued.
                     for rescue in &op.rescue {
-                        match keep(&mut log, rescue) {
+                        match keep(&mut self.log, rescue) {
                             Ok(text) => done.push(LogDone::Rescued(text)),
                             Err(error) => {
-                                failed = true;
+                                self.failed = true;
                                 done.push(LogDone::Failed(error));
                             }
                         }
                     }
-                    if failed {
-                        next = jobs.try_recv().ok();
+                    if self.failed {
+                        next = jobs.receiver.try_recv().ok();
                         continue;
                     }
-                    match log.write(to_log(*op, hint)) {
+                    match self.log.write(to_log(*op, self.hint)) {
                         Ok(()) => ticket = Some(number),
                         Err(error) => {
-                            failed = true;
+                            self.failed = true;
                             done.push(LogDone::Failed(error.to_string()));
                         }
                     }
@@ -140,28 +279,31 @@ fn serve<D: Disk>(
                     patience = None;
                     reads.push((whom, from, max_bytes));
                 }
-                LogJob::Trim(limits) => trim(&mut log, limits, &mut done),
-                LogJob::Hint(index) => hint = index,
+                LogJob::Trim(limits) => trim(&mut self.log, limits, &mut done),
+                LogJob::Hint(index) => self.hint = index,
+                LogJob::Watch => jobs.watching = jobs.watching.or(Some((0, Instant::now()))),
                 LogJob::Stop => {
                     patience = None;
                     stop = true;
                 }
             }
-            next = match patience.filter(|_| ticket.is_some() && !failed) {
-                None => jobs.try_recv().ok().or_else(|| {
+            next = match patience.filter(|_| ticket.is_some() && !self.failed) {
+                None => jobs.receiver.try_recv().ok().or_else(|| {
                     // Where the processors are busy, those who run next bring more for this sync; where they are not,
                     // this returns at once.
                     (company && std::mem::take(&mut may_yield)).then(std::thread::yield_now)?;
-                    jobs.try_recv().ok()
+                    jobs.receiver.try_recv().ok()
                 }),
-                Some(until) => jobs.recv_timeout(until.saturating_duration_since(Instant::now())).ok(),
+                Some(until) => {
+                    jobs.receiver.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+                }
             };
         }
-        if let Some(number) = ticket.filter(|_| !failed) {
-            match log.sync() {
+        if let Some(number) = ticket.filter(|_| !self.failed) {
+            match self.log.sync() {
                 Ok(()) => done.push(LogDone::Written(number)),
                 Err(error) => {
-                    failed = true;
+                    self.failed = true;
                     done.push(LogDone::Failed(error.to_string()));
                 }
             }
@@ -171,15 +313,13 @@ fn serve<D: Disk>(
             answer(std::mem::take(&mut done));
         }
         for (whom, from, max_bytes) in reads {
-            let entries = read(&log, from, max_bytes);
+            let entries = read(&self.log, from, max_bytes);
             done.push(LogDone::Read { whom, from, entries });
         }
         if !done.is_empty() {
             answer(done);
         }
-        if stop {
-            break;
-        }
+        stop
     }
 }
 
@@ -244,8 +384,10 @@ fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
 mod tests {
     use super::*;
     use lockstep_core::{EntryKind, ProposalId};
-    use lockstep_log::{MemDisk, Options};
+    use lockstep_log::{DiskFile, MemDisk, Options};
+    use std::io;
     use std::sync::mpsc::{self, Sender};
+    use std::sync::{Arc, Mutex};
 
     fn start(sync_wait: Duration) -> (Sender<LogJob>, Receiver<u64>) {
         let (log, _) = Log::open(MemDisk::new(), Options::default(), &mut |_| Ok(())).unwrap();
@@ -258,7 +400,8 @@ mod tests {
                 }
             }
         };
-        std::thread::spawn(move || serve(log, work, sync_wait, answer));
+        let desk = Desk::<_, (), _>::new(Writer::new(log));
+        std::thread::spawn(move || serve(&desk, Jobs::new(work), sync_wait, answer));
         (jobs, told)
     }
 
@@ -322,7 +465,8 @@ mod tests {
             let (jobs, work) = mpsc::channel();
             let (tell, told) = mpsc::channel();
             let answer = move |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
-            let thread = std::thread::spawn(move || serve(log, work, SHORT, answer));
+            let desk = Desk::<_, (), _>::new(Writer::new(log));
+            let thread = std::thread::spawn(move || serve(&desk, Jobs::new(work), SHORT, answer));
             jobs.send(write(1, false)).unwrap();
             assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(1))));
             match sync {
@@ -340,6 +484,152 @@ mod tests {
             jobs.send(LogJob::Stop).unwrap();
             thread.join().unwrap();
             assert!(told.recv_timeout(LONG).is_err(), "no word after it");
+        }
+    }
+
+    /// A disk whose syncs hang while somebody holds the lock.
+    #[derive(Clone)]
+    struct Hangs(MemDisk, Arc<Mutex<()>>);
+
+    struct HangsFile(<MemDisk as Disk>::File, Arc<Mutex<()>>);
+
+    impl Disk for Hangs {
+        type File = HangsFile;
+        type Lock = <MemDisk as Disk>::Lock;
+
+        fn describe(&self) -> String {
+            self.0.describe()
+        }
+        fn now_us(&self) -> u64 {
+            self.0.now_us()
+        }
+        fn lock(&self) -> io::Result<Option<Self::Lock>> {
+            self.0.lock()
+        }
+        fn list(&self) -> io::Result<Vec<String>> {
+            self.0.list()
+        }
+        fn create(&self, name: &str) -> io::Result<HangsFile> {
+            Ok(HangsFile(self.0.create(name)?, self.1.clone()))
+        }
+        fn open(&self, name: &str, write: bool) -> io::Result<HangsFile> {
+            Ok(HangsFile(self.0.open(name, write)?, self.1.clone()))
+        }
+        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            self.0.rename(from, to)
+        }
+        fn remove(&self, name: &str) -> io::Result<()> {
+            self.0.remove(name)
+        }
+        fn sync_dir(&self) -> io::Result<()> {
+            self.0.sync_dir()
+        }
+    }
+
+    impl DiskFile for HangsFile {
+        fn size(&self) -> io::Result<u64> {
+            self.0.size()
+        }
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+            self.0.read_at(buf, offset)
+        }
+        fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+            self.0.write_at(data, offset)
+        }
+        fn allocate(&self, size: u64) -> io::Result<()> {
+            self.0.allocate(size)
+        }
+        fn sync_data(&self) -> io::Result<()> {
+            let _free = self.1.lock().unwrap();
+            self.0.sync_data()
+        }
+    }
+
+    fn op(job: LogJob) -> Box<WriteOp> {
+        match job {
+            LogJob::Write { op, .. } => op,
+            _ => unreachable!(),
+        }
+    }
+
+    #[test]
+    fn a_write_that_hangs_changes_the_parts_and_loses_nothing() {
+        let disk = Hangs(MemDisk::new(), Arc::default());
+        let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
+        let desk = Desk::new(Writer::new(log));
+        let (give, work) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
+        let answer = |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
+        let direct: &dyn Direct<u32> = &desk;
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| serve(&desk, Jobs::new(work), SHORT, answer));
+            give.send(write(1, false)).unwrap();
+            assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(1))));
+            // The answer comes before the log is laid back.
+            let mut second = op(write(2, false));
+            let done = loop {
+                match direct.write(7, second) {
+                    Wrote::Busy(7, op) => second = op,
+                    Wrote::Done(7, done) => break done,
+                    _ => unreachable!(),
+                }
+            };
+            assert!(matches!(done, LogDone::Written(2)), "by this thread itself");
+            let hang = disk.1.lock().unwrap();
+            assert!(direct.announce());
+            give.send(LogJob::Watch).unwrap();
+            let hangs = scope.spawn(|| {
+                loop {
+                    match direct.write(7, op(write(3, false))) {
+                        Wrote::Busy(..) => {}
+                        wrote => break wrote,
+                    }
+                }
+            });
+            assert_eq!(other.join().unwrap(), Some(7), "the one that can goes on with the node");
+            give.send(write(4, false)).unwrap();
+            assert!(matches!(direct.write(8, op(write(5, false))), Wrote::Busy(8, _)));
+            assert!(!hangs.is_finished());
+            drop(hang);
+            let Wrote::Relieved(LogDone::Written(3), Some(jobs)) = hangs.join().unwrap() else {
+                panic!("it has to do the other one's work")
+            };
+            give.send(LogJob::Stop).unwrap();
+            assert_eq!(serve(&desk, jobs, SHORT, answer), None);
+            assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(4))));
+        });
+        let mut indexes = Vec::new();
+        drop(desk);
+        let (log, _) = Log::open(disk, Options::default(), &mut |_| Ok(())).unwrap();
+        indexes.extend(log.read(1, 1 << 20).unwrap().iter().map(|record| record.index));
+        assert_eq!(indexes, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_failure_of_an_own_write_is_one_for_all_that_come_after_it() {
+        let disk = MemDisk::new();
+        let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
+        let desk = Desk::<_, u32, Jobs>::new(Writer::new(log));
+        disk.fail_sync(1);
+        assert!(matches!(desk.write(7, op(write(1, false))), Wrote::Done(7, LogDone::Failed(_))));
+        disk.clear_faults();
+        assert!(matches!(desk.write(7, op(write(2, false))), Wrote::Done(7, LogDone::Failed(_))));
+        let (give, work) = mpsc::channel();
+        give.send(write(3, false)).unwrap();
+        give.send(LogJob::Stop).unwrap();
+        let answer = |done: Vec<LogDone>| assert!(done.is_empty(), "{done:?}");
+        assert_eq!(serve(&desk, Jobs::new(work), SHORT, answer), None);
+    }
+
+    #[test]
+    fn it_is_looked_after_while_it_writes_itself_and_a_moment_longer() {
+        let (_give, work) = mpsc::channel();
+        let mut jobs = Jobs { watching: Some((0, Instant::now())), ..Jobs::new(work) };
+        let long_ago = Instant::now().checked_sub(2 * WATCH).unwrap();
+        for (before, idle, goes_on) in [(4, true, true), (5, false, true), (5, true, false)] {
+            jobs.watching = Some((before, long_ago));
+            jobs.watch_on(5, |_| idle);
+            assert_eq!(jobs.watching.is_some(), goes_on, "{before} {idle}");
         }
     }
 

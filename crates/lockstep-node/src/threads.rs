@@ -1,0 +1,63 @@
+//! The two threads of a node, and what each of them does when it ends.
+
+use crate::api::{Level, LocalState, Logger};
+use crate::desk::Desk;
+use crate::node::Shared;
+use crate::runtime::{Input, Runtime};
+use crate::writer::{self, Jobs, LogDone, Writer};
+use lockstep_log::Disk;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What one of the two threads does.
+pub(crate) enum Part {
+    Node(Box<Runtime>),
+    Log(Jobs),
+}
+
+/// The life of one of the two threads. They may change parts: see [`crate::desk`].
+pub(crate) fn work<D: Disk>(
+    mut part: Part,
+    desk: &Desk<Writer<D>, Box<Runtime>, Jobs>,
+    shared: &Arc<Shared>,
+    logger: &Logger,
+) {
+    loop {
+        part = match part {
+            Part::Node(runtime) => match catch_unwind(AssertUnwindSafe(|| runtime.run())) {
+                Ok(Some(jobs)) => Part::Log(jobs),
+                ended => {
+                    if ended.is_err() {
+                        logger(
+                            Level::Error,
+                            "the node's thread has failed: this member is out of the cluster",
+                        );
+                    }
+                    shared.stopped.store(true, Ordering::Release);
+                    shared.primary.store(false, Ordering::Release);
+                    shared.state.store(LocalState::Error as u8, Ordering::Release);
+                    shared.deliveries.close();
+                    // Whoever pushed meanwhile is not waited for: dropping a submission's filler wakes its thread.
+                    shared.take_inputs(&mut Vec::new());
+                    return;
+                }
+            },
+            Part::Log(jobs) => {
+                let answer = |done: Vec<LogDone>| shared.push(Input::Log(done));
+                match catch_unwind(AssertUnwindSafe(|| writer::run(desk, jobs, answer))) {
+                    Ok(Some(mut runtime)) => {
+                        runtime.relieve();
+                        Part::Node(runtime)
+                    }
+                    Ok(None) => return,
+                    Err(_) => {
+                        logger(Level::Error, "the log's thread has failed: this member stops acknowledging");
+                        shared.push(Input::Log(vec![LogDone::Failed("its thread has failed".into())]));
+                        return;
+                    }
+                }
+            }
+        };
+    }
+}
