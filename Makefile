@@ -8,6 +8,8 @@
 # make soak    members that come and go under load, through the C ABI: SECONDS_EACH=120
 # make mtr     MariaDB's own Galera tests, beside what Galera's library passes: RIVAL=1 runs that as well; T="galera.fk ..."
 # make chaos   real servers under load and faults: MINUTES=10 SEED=n FAULTS=kill-all,pause PROVIDER=file JSON=file
+#              EVERY=10 (seconds) ROUNDS=3 ARBITRATOR=1 UPGRADE_TO=file RIVAL=file
+# make gaps    how long nobody writes when members are killed or leadership moves, beside Galera's library
 # make bench   the provider beside Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
 # make mariadb-11.8  the tests of real servers with Debian 13's MariaDB, in a root of its own: TESTS="daily rejoin"
 # make sim     the simulator: MINUTES=10, SEED=n to replay one history
@@ -133,13 +135,25 @@ servers-long: setup-test
 FAULTS ?=
 PROVIDER ?=
 JSON ?=
+EVERY ?=
+ROUNDS ?=
+ARBITRATOR ?=
+UPGRADE_TO ?=
 
-.PHONY: chaos
+.PHONY: chaos gaps
+# RIVAL has a default for the benchmarks: here only one that is given counts.
 chaos: setup-test
 	$(call say,chaos on real servers)
 	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep -p lockstep
-	@$(TARGET)/release/lockstep chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
-		$(if $(FAULTS),--faults $(FAULTS)) $(if $(PROVIDER),--provider $(PROVIDER)) $(if $(JSON),--json $(JSON))
+	@$(TARGET)/release/lockstep chaos $(if $(ROUNDS),--rounds $(ROUNDS),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(FAULTS),--faults $(FAULTS)) $(if $(PROVIDER),--provider $(PROVIDER)) $(if $(JSON),--json $(JSON)) \
+		$(if $(EVERY),--every $(EVERY)) $(if $(ARBITRATOR),--arbitrator) \
+		$(if $(filter-out file,$(origin RIVAL)),--rival $(RIVAL)) \
+		$(if $(UPGRADE_TO),--upgrade-to $(UPGRADE_TO))
+
+gaps:
+	@$(MAKE) --no-print-directory chaos FAULTS=kill-first,kill-other,switchover,kill-all ROUNDS=$(or $(ROUNDS),3) \
+		RIVAL=$(RIVAL)
 
 T ?=
 

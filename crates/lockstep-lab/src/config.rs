@@ -75,6 +75,8 @@ pub struct ServerConfig {
     pub log_bin: bool,
     /// The network namespace in which it runs; none for the machine's own network.
     pub namespace: Option<String>,
+    /// What it has in its environment beside what this process has.
+    pub environment: Vec<(String, String)>,
     /// Replication; none for a plain server.
     pub wsrep: Option<Wsrep>,
     /// Further lines of `[mysqld]`.
@@ -92,6 +94,7 @@ impl ServerConfig {
             server_id,
             log_bin: false,
             namespace: None,
+            environment: Vec::new(),
             wsrep: None,
             extra: Vec::new(),
         }

@@ -107,7 +107,8 @@ impl Server {
             command.arg(format!("--user={}", account.name));
         }
         // Where the server's account may stand: its working directory would be the caller's otherwise.
-        command.args(extra).current_dir("/");
+        let environment = self.config.environment.iter().map(|(name, value)| (name, value));
+        command.args(extra).envs(environment).current_dir("/");
         command
     }
 
@@ -240,11 +241,6 @@ impl Server {
         log.get(mark..).unwrap_or(&log).to_owned()
     }
 
-    /// Sends SIGKILL and does not wait: for many at once. [`Server::kill`] is to follow.
-    pub(crate) fn begin_kill(&self) -> Result<()> {
-        self.signal(libc::SIGKILL)
-    }
-
     /// Stops the process in its tracks (SIGSTOP).
     pub fn pause(&self) -> Result<()> {
         self.signal(libc::SIGSTOP)
@@ -255,7 +251,8 @@ impl Server {
         self.signal(libc::SIGCONT)
     }
 
-    fn signal(&self, signal: i32) -> Result<()> {
+    /// Sends a signal and does not wait. After SIGKILL [`Server::kill`] is to follow.
+    pub(crate) fn signal(&self, signal: i32) -> Result<()> {
         match &self.session {
             Some(session) => session.signal(signal),
             None => Err(LabError::Value(format!("server {} does not run", self.name()))),

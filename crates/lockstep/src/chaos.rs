@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lockstep_lab::chaos::{ALL_FAULTS, ChaosSpec, Fault, FaultReport, Report, run as run_chaos};
+use lockstep_lab::chaos::{ChaosSpec, Fault, FaultReport, Report, run as run_chaos, side_by_side};
 use serde_json::{Map, Value, json};
 
 use crate::progress::say;
@@ -23,13 +23,30 @@ pub(crate) struct ChaosArgs {
     /// For how long.
     #[arg(long, default_value_t = 10.0, value_parser = minutes)]
     minutes: f64,
+    /// Each fault so often, however long that takes, in place of --minutes.
+    #[arg(long, conflicts_with = "minutes", value_parser = clap::value_parser!(u32).range(1..100_000))]
+    rounds: Option<u32>,
+    /// A fault begins every so many seconds, whether the cluster is whole again or not [default: when it is].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..86_400))]
+    every: Option<u64>,
     /// Decides which faults come when, and upon whom.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The kinds of faults, separated by commas [default: all that this machine allows].
+    /// The kinds of faults, separated by commas [default: all that this machine allows]: kill, kill-first, kill-other,
+    /// kill-all, pause, isolate, split, bridge, disk-full, slow-disk, hung-disk, restart, switchover, upgrade.
     #[arg(long, value_delimiter = ',', value_name = "FAULT")]
     faults: Vec<Fault>,
-    /// For how many seconds a member stays paused, cut off or full.
+    /// Two servers and an arbitrator (lockstep's; for Galera's library garbd) in place of three servers.
+    #[arg(long)]
+    arbitrator: bool,
+    /// What `upgrade` upgrades to: another build of the provider; a program lockstep beside it is the arbitrator from
+    /// then on. Galera's library needs none: it begins with its protocol before the last.
+    #[arg(long, value_name = "FILE")]
+    upgrade_to: Option<PathBuf>,
+    /// Afterwards the same with this provider, and both side by side.
+    #[arg(long, value_name = "FILE")]
+    rival: Option<PathBuf>,
+    /// For how many seconds a member stays paused, cut off, full or slow.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..600))]
     hold: u64,
     /// innodb_snapshot_isolation=OFF in the clients' sessions, MariaDB's default: read skew is no violation then.
@@ -53,27 +70,49 @@ fn minutes(text: &str) -> Result<f64, String> {
 /// Runs the command.
 pub(crate) fn run(args: &ChaosArgs) -> Result<ExitCode, String> {
     let provider = args.provider.clone().map_or_else(up::beside_this_program, Ok)?;
-    let spec = ChaosSpec {
+    let mut spec = ChaosSpec {
         length: Duration::from_secs_f64(args.minutes * 60.0),
         seed: args.seed,
-        faults: if args.faults.is_empty() { ALL_FAULTS.to_vec() } else { args.faults.clone() },
         hold: Duration::from_secs(args.hold),
         snapshot_isolation: !args.no_snapshot_isolation,
         flush: args.flush,
+        every: args.every.map(Duration::from_secs),
+        rounds: args.rounds,
+        arbitrator: args.arbitrator,
+        upgrade_to: args.upgrade_to.clone(),
+        command: std::env::current_exe().ok(),
         ..ChaosSpec::new(provider)
     };
-    say("starting three servers, which takes some seconds");
+    if !args.faults.is_empty() {
+        spec.faults = args.faults.clone();
+    }
+    let report = run_one(&spec)?;
+    let clean = report.is_clean();
+    let mut json = value(&report);
+    if let Some(rival) = &args.rival {
+        let rival = run_one(&ChaosSpec { provider: rival.clone(), upgrade_to: None, ..spec })?;
+        say("");
+        say(&side_by_side(&report, &rival));
+        json = json!({ "provider": json, "rival": value(&rival) });
+    }
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&json).map_err(|e| format!("cannot write JSON: {e}"))?;
+        std::fs::write(path, text + "\n").map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
+    // A rival's losses are no failure of the command.
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
+}
+
+/// One provider's run, and its report.
+fn run_one(spec: &ChaosSpec) -> Result<Report, String> {
+    let servers = if spec.arbitrator { "two servers and an arbitrator" } else { "three servers" };
+    say(&format!("starting {servers}, which takes some seconds"));
     let began = Instant::now();
-    let report = run_chaos(&spec, &|line| say(&format!("{:>5} s  {line}", began.elapsed().as_secs())))
+    let report = run_chaos(spec, &|line| say(&format!("{:>5} s  {line}", began.elapsed().as_secs())))
         .map_err(|error| error.to_string())?;
     say("");
     say(&report.text());
-    if let Some(path) = &args.json {
-        let text =
-            serde_json::to_string_pretty(&value(&report)).map_err(|e| format!("cannot write JSON: {e}"))?;
-        std::fs::write(path, text + "\n").map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-    }
-    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
+    Ok(report)
 }
 
 fn value(report: &Report) -> Value {
@@ -87,7 +126,8 @@ fn value(report: &Report) -> Value {
         report.anomalies.iter().map(|(anomaly, count)| (anomaly.to_string(), (*count).into())).collect();
     json!({
         "provider": report.provider,
-        "seconds": report.seconds,
+        "seconds": report.rounds.is_none().then_some(report.seconds),
+        "rounds": report.rounds,
         "seed": report.seed,
         "innodb_snapshot_isolation": report.snapshot_isolation,
         "innodb_flush_log_at_trx_commit": report.flush,
@@ -100,6 +140,11 @@ fn value(report: &Report) -> Value {
         "audits": report.audits,
         "causal_reads": report.causal_reads,
         "anomalies": anomalies,
+        "arbitrator": report.arbitrator,
+        "upgrade": report.upgrade.as_ref().map(|upgrade| {
+            json!({ "protocol_before": upgrade.before, "protocol_meanwhile": upgrade.meanwhile,
+                "protocol_after": upgrade.after })
+        }),
         "supervisor_starts": report.starts,
         "human_steps": report.human_steps,
         "violations": report.violations,
@@ -109,6 +154,7 @@ fn value(report: &Report) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_lab::chaos::ALL_FAULTS;
 
     #[test]
     fn faults_have_names_of_their_own() {

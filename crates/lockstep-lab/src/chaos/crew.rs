@@ -2,17 +2,21 @@
 //! enough, a human, whose steps are counted.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use super::ChaosSpec;
+use super::arbitrator::Arbitrator;
+use super::disk::Disk;
 use super::fault::Fault;
 use super::load::Dice;
+use super::slow::SlowDisks;
+use super::upgrade::{Next, Upgrade};
 use crate::client::Client;
 use crate::cluster::{Cluster, ClusterSpec, Place};
 use crate::error::{LabError, Result};
-use crate::install::run_to_end;
+use crate::install::{last_lines, run_to_end};
 use crate::netns::{self, Network};
 use crate::server::Server;
 
@@ -20,23 +24,26 @@ use crate::server::Server;
 const RESTART: Duration = Duration::from_secs(2);
 /// How long a member that was restarted in order has until the next one's turn comes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// After so many steps he gives up.
-const STEPS: usize = 6;
 /// How long a healthy server may take to answer.
 const ANSWER: Duration = Duration::from_secs(2);
-/// The size of the disk that is filled up.
-const DISK: &str = "700m";
-const LOOK: Duration = Duration::from_millis(50);
+/// How much longer a flush of a slow disk takes.
+const SLOW: [Duration; 3] =
+    [Duration::from_millis(20), Duration::from_millis(150), Duration::from_millis(1000)];
+/// By how much a flush of a hung disk outlasts the fault.
+const HUNG: Duration = Duration::from_secs(3600);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// What a server says of itself.
 #[derive(Debug, Clone, Copy)]
-struct State {
+pub(super) struct State {
     /// A synced member of a primary component.
-    ready: bool,
+    pub(super) ready: bool,
     /// `wsrep_cluster_size`.
-    size: usize,
+    pub(super) size: usize,
     /// `wsrep_local_index`.
-    index: usize,
+    pub(super) index: usize,
+    /// `wsrep_protocol_version`.
+    pub(super) protocol: u64,
 }
 
 fn state(server: &Server) -> Option<State> {
@@ -55,105 +62,230 @@ fn state(server: &Server) -> Option<State> {
             && is("wsrep_local_state", "4"),
         size: number("wsrep_cluster_size").unwrap_or(0),
         index: number("wsrep_local_index").unwrap_or(usize::MAX),
+        protocol: number("wsrep_protocol_version").unwrap_or(0) as u64,
     })
-}
-
-/// A small disk under one server's data.
-struct Disk {
-    path: PathBuf,
-}
-
-impl Disk {
-    /// Puts the data directory onto it.
-    fn under(server: &Server, cluster: &Cluster) -> Result<Disk> {
-        let path = server.datadir();
-        let aside = path.with_extension("aside");
-        std::fs::rename(&path, &aside).map_err(LabError::path("move aside", &path))?;
-        cluster.bench().installation().make_dir(&path, 0o755)?;
-        run_to_end(
-            Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={DISK}"), "tmpfs"]).arg(&path),
-        )?;
-        let disk = Disk { path };
-        cluster.bench().installation().give(&disk.path)?;
-        run_to_end(Command::new("cp").arg("-a").arg(aside.join(".")).arg(&disk.path))?;
-        std::fs::remove_dir_all(&aside).map_err(LabError::path("remove", &aside))?;
-        Ok(disk)
-    }
-
-    fn filler(&self) -> PathBuf {
-        self.path.join("filler")
-    }
-
-    /// Fills it to the last byte.
-    fn fill(&self) -> Result<()> {
-        let filler = self.filler();
-        let mut file = std::fs::File::create(&filler).map_err(LabError::path("create", &filler))?;
-        let block = vec![0u8; 1 << 20];
-        // Until the disk is full, which is the aim.
-        while file.write_all(&block).is_ok() {}
-        while file.write_all(&block[..4096]).is_ok() {}
-        Ok(())
-    }
-
-    fn empty(&self) {
-        let _ = std::fs::remove_file(self.filler());
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = run_to_end(Command::new("umount").arg("-l").arg(&self.path));
-    }
 }
 
 pub(super) struct Crew {
     /// Declared first: it is taken away before the cluster's folder, in which it is mounted, is deleted.
     disk: Option<Disk>,
-    cluster: Cluster,
+    /// Dies before that folder goes, too.
+    pub(super) arbitrator: Option<Arbitrator>,
+    pub(super) cluster: Cluster,
     network: Option<Network>,
-    galera: bool,
+    slow: Option<SlowDisks>,
+    pub(super) galera: bool,
+    /// What comes after the library in use.
+    pub(super) next: Option<Next>,
+    pub(super) upgrade: Option<Upgrade>,
+    /// Moves leadership.
+    command: Option<PathBuf>,
     /// When each that is down may be started.
     due: Vec<Option<Instant>>,
     starts: u64,
+    /// Since when not all are members, or since a human did something about it.
+    pub(super) broken: Option<Instant>,
 }
 
 impl Drop for Crew {
     fn drop(&mut self) {
         // Before the disk and the network go from under them.
-        for server in &mut self.cluster.servers {
-            server.kill();
+        for at in 0..self.voters() {
+            self.kill(at);
         }
     }
 }
 
+/// How the servers are to be.
+fn cluster_spec(spec: &ChaosSpec) -> ClusterSpec {
+    let mut cluster = ClusterSpec::new(&spec.provider);
+    cluster.members = if spec.arbitrator { 2 } else { 3 };
+    cluster.extra = vec![
+        format!("innodb_flush_log_at_trx_commit={}", spec.flush),
+        "innodb_buffer_pool_size=64M".into(),
+        "max_connections=200".into(),
+    ];
+    cluster
+}
+
 impl Crew {
-    pub(super) fn start(mut spec: ClusterSpec, faults: &[Fault]) -> Result<Crew> {
+    pub(super) fn start(chaos: &ChaosSpec, faults: &[Fault], galera: bool) -> Result<Crew> {
+        let mut spec = cluster_spec(chaos);
+        let voters = spec.members + usize::from(chaos.arbitrator);
         let network = match faults.iter().any(|fault| fault.needs_network()) {
-            true => Some(Network::new(spec.members)?),
+            true => Some(Network::new(voters)?),
             false => None,
         };
-        if let Some(network) = &network {
-            let place = |at| Place { host: network.host(at), namespace: network.namespace(at) };
-            spec.places = (0..spec.members).map(place).collect();
-        }
-        let name = spec.provider.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let place = |at: usize| {
+            let network = network.as_ref()?;
+            Some(Place { host: network.host(at), namespace: network.namespace(at) })
+        };
+        spec.places = (0..spec.members).filter_map(place).collect();
+        let next = match faults.contains(&Fault::Upgrade) {
+            true => Some(Next::of(chaos, &mut spec)),
+            false => None,
+        };
         let mut cluster = Cluster::prepare(&spec)?;
         let disk = match (faults.iter().any(|fault| fault.needs_disk()), cluster.servers.last()) {
             (true, Some(server)) => Some(Disk::under(server, &cluster)?),
             _ => None,
         };
-        let galera = name.contains("galera");
-        let due = vec![None; spec.members];
+        let mut arbitrator = match chaos.arbitrator {
+            true => Some(Arbitrator::new(&cluster, place(spec.members), galera, chaos.command.as_deref())?),
+            false => None,
+        };
+        let slow = match faults.iter().any(|fault| fault.needs_slow_disks()) {
+            true => Some(SlowDisks::new(cluster.bench().dir())?),
+            false => None,
+        };
+        if let Some(slow) = &slow {
+            for server in &mut cluster.servers {
+                server.config.environment = slow.environment(server.name());
+            }
+            if let Some(arbitrator) = &mut arbitrator {
+                arbitrator.set_environment(slow.environment(Arbitrator::NAME));
+            }
+        }
         cluster.bootstrap()?;
-        Ok(Crew { disk, cluster, network, galera, due, starts: 0 })
+        let mut crew = Crew {
+            disk,
+            arbitrator,
+            cluster,
+            network,
+            slow,
+            galera,
+            next,
+            upgrade: None,
+            command: chaos.command.clone(),
+            due: vec![None; voters],
+            starts: 0,
+            broken: None,
+        };
+        if let Some(arbitrator) = &mut crew.arbitrator {
+            arbitrator.start()?;
+            crew.until_joined()?;
+        }
+        Ok(crew)
+    }
+
+    /// Waits until the arbitrator is there, too.
+    fn until_joined(&mut self) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while !self.are_whole(&self.states()) {
+            if Instant::now() > until {
+                let logs = self.log_tails(20);
+                return Err(LabError::Value(format!("the arbitrator does not become a member:\n{logs}")));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// How many vote: the servers, and the arbitrator, which comes after them.
+    pub(super) fn voters(&self) -> usize {
+        self.cluster.servers.len() + usize::from(self.arbitrator.is_some())
+    }
+
+    pub(super) fn name(&self, at: usize) -> &str {
+        self.cluster.servers.get(at).map_or(Arbitrator::NAME, Server::name)
+    }
+
+    /// Where it keeps its data.
+    pub(super) fn datadir(&self, at: usize) -> PathBuf {
+        match (self.cluster.servers.get(at), &self.arbitrator) {
+            (Some(server), _) => server.datadir(),
+            (None, Some(arbitrator)) => arbitrator.dir().to_owned(),
+            (None, None) => PathBuf::new(),
+        }
+    }
+
+    fn is_running(&mut self, at: usize) -> bool {
+        match self.cluster.servers.get_mut(at) {
+            Some(server) => server.is_running(),
+            None => self.arbitrator.as_mut().is_some_and(Arbitrator::is_running),
+        }
+    }
+
+    pub(super) fn kill(&mut self, at: usize) {
+        match (self.cluster.servers.get_mut(at), &mut self.arbitrator) {
+            (Some(server), _) => server.kill(),
+            (None, Some(arbitrator)) => arbitrator.kill(),
+            (None, None) => {}
+        }
+    }
+
+    fn signal(&self, at: usize, signal: i32) -> Result<()> {
+        match (self.cluster.servers.get(at), &self.arbitrator) {
+            (Some(server), _) => server.signal(signal),
+            (None, Some(arbitrator)) => arbitrator.signal(signal),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Stops it in order, whatever that takes.
+    pub(super) fn stop(&mut self, at: usize) -> Result<()> {
+        match (self.cluster.servers.get_mut(at), &mut self.arbitrator) {
+            (Some(server), _) => {
+                if server.stop().is_err() {
+                    server.kill();
+                }
+                Ok(())
+            }
+            (None, Some(arbitrator)) => arbitrator.stop(),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Starts it and waits until it is a member again; whether it is, or takes too long.
+    pub(super) fn bring_back(&mut self, at: usize) -> Result<bool> {
+        match (self.cluster.servers.get_mut(at), &mut self.arbitrator) {
+            (Some(server), _) => start(server, self.galera, &[])?,
+            (None, Some(arbitrator)) => arbitrator.start()?,
+            (None, None) => {}
+        }
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            let states = self.states();
+            let back = match states.get(at) {
+                Some(state) => state.is_some_and(|s| s.ready),
+                None => self.are_whole(&states),
+            };
+            if back {
+                return Ok(true);
+            }
+            self.rest(LOOK)?;
+        }
+        Ok(false)
+    }
+
+    /// Whether all are synced members of one component.
+    pub(super) fn are_whole(&self, states: &[Option<State>]) -> bool {
+        let voters = self.voters();
+        states.iter().all(|state| state.is_some_and(|s| s.ready && s.size == voters))
+    }
+
+    /// Whether not all were members when that was last asked.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// What all have logged, shortened.
+    pub(super) fn log_tails(&self, lines: usize) -> String {
+        let mut text = self.cluster.log_tails(lines);
+        if let Some(arbitrator) = &self.arbitrator {
+            let log = last_lines(&arbitrator.log(), lines);
+            text.push_str(&format!("--- {} ---\n{log}\n", Arbitrator::NAME));
+        }
+        text
+    }
+
+    /// What the upgrade in turn has shown.
+    pub(super) fn take_upgrade(&mut self) -> Option<Upgrade> {
+        self.upgrade.take()
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
         &self.cluster
-    }
-
-    pub(super) fn is_galera(&self) -> bool {
-        self.galera
     }
 
     /// How often a server was started again.
@@ -163,7 +295,7 @@ impl Crew {
 
     /// Starts what has been down for long enough, plainly, as the distribution's service does: for Galera's library that
     /// is with the position that `galera_recovery` finds.
-    fn tend(&mut self) -> Result<()> {
+    pub(super) fn tend(&mut self) -> Result<()> {
         let now = Instant::now();
         let mut ready = Vec::new();
         for (server, due) in self.cluster.servers.iter_mut().zip(&mut self.due) {
@@ -175,6 +307,15 @@ impl Crew {
             }
         }
         self.starts += ready.len() as u64;
+        if let (Some(arbitrator), Some(due)) = (&mut self.arbitrator, self.due.last_mut()) {
+            if arbitrator.is_running() {
+                *due = None;
+            } else if *due.get_or_insert(now + RESTART) <= now {
+                *due = None;
+                self.starts += 1;
+                arbitrator.start()?;
+            }
+        }
         let galera = self.galera;
         std::thread::scope(|scope| {
             let threads: Vec<_> =
@@ -193,7 +334,7 @@ impl Crew {
         Ok(())
     }
 
-    fn states(&self) -> Vec<Option<State>> {
+    pub(super) fn states(&self) -> Vec<Option<State>> {
         std::thread::scope(|scope| {
             let threads: Vec<_> = self.cluster.servers.iter().map(|s| scope.spawn(|| state(s))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap_or(None)).collect()
@@ -202,27 +343,34 @@ impl Crew {
 
     /// Does it, and undoes it after `hold`; on whom it was done.
     pub(super) fn inject(&mut self, fault: Fault, dice: &mut Dice, hold: Duration) -> Result<String> {
-        let count = self.cluster.servers.len();
+        let count = self.voters();
         let any = dice.roll(count as u64) as usize;
-        let first = self.states().iter().position(|s| s.is_some_and(|s| s.index == 0)).unwrap_or(0);
+        // Where no server is it, it is the arbitrator, if there is one.
+        let first = self.states().iter().position(|s| s.is_some_and(|s| s.index == 0));
+        let first = first.unwrap_or(if self.arbitrator.is_some() { count - 1 } else { 0 });
         let other = (first + 1 + dice.roll(count as u64 - 1) as usize) % count;
         let target = match fault {
+            // Of those that run, if any.
+            Fault::Kill => {
+                (0..count).map(|n| (any + n) % count).find(|at| self.is_running(*at)).unwrap_or(any)
+            }
             Fault::KillFirst => first,
             Fault::KillOther => other,
-            Fault::DiskFull => count - 1,
+            Fault::DiskFull => self.cluster.servers.len() - 1,
             _ => any,
         };
+        let name = self.name(target).to_owned();
         match fault {
-            Fault::KillFirst | Fault::KillOther => self.cluster.servers[target].kill(),
+            Fault::Kill | Fault::KillFirst | Fault::KillOther => self.kill(target),
             Fault::KillAll => {
                 // One at a time would give the others a moment to notice.
-                self.cluster.servers.iter().for_each(|server| drop(server.begin_kill()));
-                self.cluster.servers.iter_mut().for_each(Server::kill);
+                (0..count).for_each(|at| drop(self.signal(at, libc::SIGKILL)));
+                (0..count).for_each(|at| self.kill(at));
             }
             Fault::Pause => {
-                self.cluster.servers[target].pause()?;
+                self.signal(target, libc::SIGSTOP)?;
                 self.rest(hold)?;
-                self.cluster.servers[target].resume()?;
+                self.signal(target, libc::SIGCONT)?;
             }
             Fault::Isolate | Fault::Split | Fault::Bridge => {
                 let network = self.network.as_ref().ok_or_else(netns::missing)?;
@@ -243,107 +391,56 @@ impl Crew {
                     disk.empty();
                 }
             }
+            Fault::SlowDisk | Fault::HungDisk => {
+                let delay = match fault {
+                    Fault::SlowDisk => SLOW[dice.roll(SLOW.len() as u64) as usize],
+                    _ => hold + HUNG,
+                };
+                let slow =
+                    self.slow.clone().ok_or_else(|| LabError::Value("no disk can be slowed".into()))?;
+                slow.slow(&name, delay)?;
+                self.rest(hold)?;
+                slow.fast(&name);
+                if fault == Fault::SlowDisk {
+                    return Ok(format!("{name}, {} ms a flush", delay.as_millis()));
+                }
+            }
             Fault::Restart => {
                 for at in 0..count {
-                    if self.cluster.servers[at].stop().is_err() {
-                        self.cluster.servers[at].kill();
-                    }
-                    let galera = self.galera;
-                    start(&mut self.cluster.servers[at], galera, &[])?;
-                    let until = Instant::now() + PATIENCE;
-                    while Instant::now() < until && !state(&self.cluster.servers[at]).is_some_and(|s| s.ready)
-                    {
-                        self.rest(LOOK)?;
+                    self.stop(at)?;
+                    // Whoever does this by hand does not go on then, either.
+                    if !self.bring_back(at)? {
+                        return Ok(format!(
+                            "all, ended with {}, which did not come back soon",
+                            self.name(at)
+                        ));
                     }
                 }
             }
+            Fault::Switchover => return self.switch_over(first, dice),
+            Fault::Upgrade => return self.upgrade_in_turn(first),
         }
         Ok(match fault {
             Fault::KillAll | Fault::Split | Fault::Restart => "all".into(),
-            Fault::Bridge => {
-                let other = (target + 1) % count;
-                format!("{} and {}", self.cluster.servers[target].name(), self.cluster.servers[other].name())
-            }
-            _ => self.cluster.servers[target].name().to_owned(),
+            Fault::Bridge => format!("{name} and {}", self.name((target + 1) % count)),
+            _ => name,
         })
     }
 
-    /// Waits until all are synced members of one component; does what a human does where that does not come about. What
-    /// he did.
-    pub(super) fn until_whole(&mut self, patience: Duration, say: &dyn Fn(&str)) -> Result<Vec<String>> {
-        let mut steps: Vec<String> = Vec::new();
-        let mut began = Instant::now();
-        loop {
-            self.tend()?;
-            let states = self.states();
-            let count = states.len();
-            if states.iter().all(|s| s.is_some_and(|s| s.ready && s.size == count)) {
-                return Ok(steps);
-            }
-            if began.elapsed() > patience {
-                if steps.len() >= STEPS {
-                    return Err(LabError::Value(format!(
-                        "the cluster does not come back, after {}:\n{}",
-                        steps.join("; "),
-                        self.cluster.log_tails(40)
-                    )));
-                }
-                let step = match states.iter().any(|s| s.is_some_and(|s| s.ready)) {
-                    true => self.restart_those_outside(&states, &steps)?,
-                    false => self.found_anew()?,
-                };
-                say(&format!("a human {step}"));
-                steps.push(step);
-                began = Instant::now();
-            }
-            std::thread::sleep(LOOK);
+    /// Gives leadership to a server that is not the first of the view.
+    fn switch_over(&self, first: usize, dice: &mut Dice) -> Result<String> {
+        let servers = &self.cluster.servers;
+        let others: Vec<&Server> =
+            servers.iter().enumerate().filter(|(at, _)| *at != first).map(|(_, server)| server).collect();
+        let to = others[dice.roll(others.len() as u64) as usize];
+        let command = self.command.as_ref().ok_or_else(|| LabError::Value("no command lockstep".into()))?;
+        let mut command = Command::new(command);
+        command.args(["switchover", "--to", to.name(), "--socket"]).arg(to.datadir().join("lockstep.sock"));
+        // One that is refused is no reason to end the run: clients say what came of it.
+        match run_to_end(&mut command) {
+            Ok(_) => Ok(to.name().to_owned()),
+            Err(error) => Ok(format!("{}: {}", to.name(), error.to_string().replace('\n', " "))),
         }
-    }
-
-    /// A member that runs, and does not come back by itself, is restarted; if that was done before, emptied.
-    fn restart_those_outside(&mut self, states: &[Option<State>], steps: &[String]) -> Result<String> {
-        let mut done = Vec::new();
-        for (at, state) in states.iter().enumerate() {
-            if state.is_some_and(|s| s.ready) {
-                continue;
-            }
-            let server = &mut self.cluster.servers[at];
-            let name = server.name().to_owned();
-            server.kill();
-            let before = steps.iter().any(|step| step.contains(&format!("restarted {name}")));
-            if before {
-                empty(&server.datadir())?;
-                done.push(format!("emptied {name}"));
-            } else {
-                done.push(format!("restarted {name}"));
-            }
-        }
-        Ok(done.join(", "))
-    }
-
-    /// Nobody is a member of anything: the most advanced one founds the cluster anew.
-    fn found_anew(&mut self) -> Result<String> {
-        let mut best: Option<(i64, usize, String)> = None;
-        for (at, server) in self.cluster.servers.iter_mut().enumerate() {
-            server.kill();
-            let Ok(position) = server.recover_position() else { continue };
-            let seqno =
-                position.split(',').next().and_then(|p| p.rsplit(':').next()).and_then(|s| s.parse().ok());
-            if let Some(seqno) = seqno
-                && best.as_ref().is_none_or(|(highest, ..)| seqno > *highest)
-            {
-                best = Some((seqno, at, position));
-            }
-        }
-        let (_, at, position) =
-            best.ok_or_else(|| LabError::Value("no member has a position to go on from".into()))?;
-        let server = &mut self.cluster.servers[at];
-        let file = server.datadir().join("grastate.dat");
-        let text = std::fs::read_to_string(&file).map_err(LabError::path("read", &file))?;
-        std::fs::write(&file, text.replace("safe_to_bootstrap: 0", "safe_to_bootstrap: 1"))
-            .map_err(LabError::path("write", &file))?;
-        server.spawn(&["--wsrep-new-cluster", &format!("--wsrep_start_position={position}")])?;
-        Ok(format!("founded the cluster anew from {}", server.name()))
     }
 }
 
@@ -354,14 +451,4 @@ fn start(server: &mut Server, galera: bool, extra: &[&str]) -> Result<()> {
     }
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     server.spawn(&args)
-}
-
-/// Removes what is in a folder, which may be where a disk is mounted.
-fn empty(folder: &Path) -> Result<()> {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let gone = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
-        gone.map_err(LabError::path("remove", &path))?;
-    }
-    Ok(())
 }

@@ -3,12 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::{ChaosSpec, slow};
 use crate::error::{LabError, Result};
 use crate::install::is_root;
 
 /// One kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
+    /// `kill -9` of any one.
+    Kill,
     /// `kill -9` of the first member of the view, which leads.
     KillFirst,
     /// `kill -9` of another one.
@@ -25,12 +28,21 @@ pub enum Fault {
     Bridge,
     /// The disk of one is filled up, and emptied later.
     DiskFull,
+    /// Each flush of one's disk takes long.
+    SlowDisk,
+    /// No flush of one's disk comes back, until the end.
+    HungDisk,
     /// All are restarted in order, one after the other.
     Restart,
+    /// Leadership is given to another one.
+    Switchover,
+    /// All are restarted in order with another library, one after the other.
+    Upgrade,
 }
 
 /// All kinds.
-pub const ALL_FAULTS: [Fault; 9] = [
+pub const ALL_FAULTS: [Fault; 14] = [
+    Fault::Kill,
     Fault::KillFirst,
     Fault::KillOther,
     Fault::KillAll,
@@ -39,13 +51,18 @@ pub const ALL_FAULTS: [Fault; 9] = [
     Fault::Split,
     Fault::Bridge,
     Fault::DiskFull,
+    Fault::SlowDisk,
+    Fault::HungDisk,
     Fault::Restart,
+    Fault::Switchover,
+    Fault::Upgrade,
 ];
 
 impl Fault {
     /// Its name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
+            Fault::Kill => "kill",
             Fault::KillFirst => "kill-first",
             Fault::KillOther => "kill-other",
             Fault::KillAll => "kill-all",
@@ -54,8 +71,23 @@ impl Fault {
             Fault::Split => "split",
             Fault::Bridge => "bridge",
             Fault::DiskFull => "disk-full",
+            Fault::SlowDisk => "slow-disk",
+            Fault::HungDisk => "hung-disk",
             Fault::Restart => "restart",
+            Fault::Switchover => "switchover",
+            Fault::Upgrade => "upgrade",
         }
+    }
+
+    /// Whether it is among those of a run that names none.
+    pub fn is_usual(self) -> bool {
+        // It is what `kill-first` and `kill-other` are together.
+        self != Fault::Kill
+    }
+
+    /// Whether it comes once in a run at most: there is no way back.
+    pub(super) fn comes_once(self) -> bool {
+        self == Fault::Upgrade
     }
 
     /// Whether the members must have networks of their own.
@@ -66,6 +98,11 @@ impl Fault {
     /// Whether one must have a disk of its own.
     pub(super) fn needs_disk(self) -> bool {
         self == Fault::DiskFull
+    }
+
+    /// Whether disks must be ones that can be slow.
+    pub(super) fn needs_slow_disks(self) -> bool {
+        matches!(self, Fault::SlowDisk | Fault::HungDisk)
     }
 }
 
@@ -86,19 +123,29 @@ impl FromStr for Fault {
     }
 }
 
-/// Those of these kinds that this machine and account allow; says which are left out.
-pub(super) fn possible(wanted: &[Fault], say: &dyn Fn(&str)) -> Result<Vec<Fault>> {
+/// Those of the wanted kinds that this machine and account allow, and the run's other settings; says which are left out.
+pub(super) fn possible(spec: &ChaosSpec, galera: bool, say: &dyn Fn(&str)) -> Result<Vec<Fault>> {
     let root = is_root()?;
     let network = root && crate::netns::is_possible();
     let mut faults = Vec::new();
-    for fault in wanted {
+    for fault in &spec.faults {
         let missing = match fault {
-            fault if fault.needs_network() && !network => Some("network namespaces (root, iproute2)"),
-            fault if fault.needs_disk() && !root => Some("a mounted disk (root)"),
+            fault if fault.needs_network() && !network => {
+                Some("it needs network namespaces (root, iproute2)")
+            }
+            fault if fault.needs_disk() && !root => Some("it needs a mounted disk (root)"),
+            fault if fault.needs_slow_disks() && slow::compiler().is_none() => {
+                Some("it needs a C compiler (cc)")
+            }
+            Fault::Switchover if galera => Some("Galera's library has no leader"),
+            Fault::Switchover if spec.command.is_none() => Some("it needs the command lockstep"),
+            Fault::Upgrade if !galera && spec.upgrade_to.is_none() => {
+                Some("it needs another build of the provider, which --upgrade-to names")
+            }
             _ => None,
         };
         match missing {
-            Some(what) => say(&format!("NOT TESTED: {fault}: this machine does not allow {what}")),
+            Some(why) => say(&format!("NOT TESTED: {fault}: {why}")),
             None => faults.push(*fault),
         }
     }

@@ -46,6 +46,8 @@ pub struct Transaction {
     pub ops: Vec<Op>,
     /// How it ended.
     pub heard: Heard,
+    /// The error by which it ended, if it did, for a finding's text.
+    pub error: Option<String>,
 }
 
 /// What can be wrong.
@@ -160,10 +162,10 @@ pub fn check(history: &[Transaction], last: &BTreeMap<u64, Vec<u64>>) -> Vec<Fin
             match writer.get(element) {
                 None => find(Anomaly::Invented, format!("{element} in list {key} was written by nobody")),
                 Some(id) if history[*id].heard == Heard::Aborted => {
-                    find(
-                        Anomaly::AbortedRead,
-                        format!("{element} in list {key} is of a transaction that aborted"),
-                    );
+                    find(Anomaly::AbortedRead, {
+                        let error = history[*id].error.as_deref().unwrap_or("none");
+                        format!("{element} in list {key} is of a transaction that aborted: {error}")
+                    });
                 }
                 Some(_) => {}
             }
@@ -395,11 +397,11 @@ mod tests {
     }
 
     fn done(ops: &[Op]) -> Transaction {
-        Transaction { ops: ops.to_vec(), heard: Heard::Committed }
+        Transaction { ops: ops.to_vec(), heard: Heard::Committed, error: None }
     }
 
     fn ended(heard: Heard, ops: &[Op]) -> Transaction {
-        Transaction { ops: ops.to_vec(), heard }
+        Transaction { ops: ops.to_vec(), heard, error: None }
     }
 
     /// What is found, without the words.

@@ -350,7 +350,7 @@ impl Load {
                 }
                 Ok(())
             });
-            history.push(Transaction { ops, heard });
+            history.push(Transaction { ops, heard, error: error.as_ref().map(LabError::to_string) });
             if let Some(error) = error {
                 seat.after(&error);
             }

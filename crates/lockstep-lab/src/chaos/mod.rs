@@ -1,23 +1,28 @@
-//! Chaos: a cluster under load, whose servers are killed, paused, cut off and filled up, and whose clients compare what
+//! Chaos: a cluster under load, whose servers are killed, paused, cut off, filled up and slowed down, and whose clients compare what
 //! they were told with what is there in the end. docs/chaos.md says what is checked and what is promised.
 
+mod arbitrator;
 mod audit;
 mod crew;
+mod disk;
 mod fault;
 pub mod history;
+mod human;
 mod load;
 mod report;
+mod slow;
+mod upgrade;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use self::crew::Crew;
 use self::load::{Dice, Load};
-use crate::cluster::ClusterSpec;
 use crate::error::Result;
 
 pub use self::fault::{ALL_FAULTS, Fault};
-pub use self::report::{FaultReport, Report};
+pub use self::report::{FaultReport, Report, side_by_side};
+pub use self::upgrade::Upgrade;
 
 /// How a run is to be.
 #[derive(Debug, Clone)]
@@ -42,6 +47,17 @@ pub struct ChaosSpec {
     pub flush: u8,
     /// How many clients insert rows.
     pub inserters: usize,
+    /// From the beginning of a fault to that of the next one, whether the cluster is whole by then or not; `None`: as soon as
+    /// it is, and after `calm`.
+    pub every: Option<Duration>,
+    /// Each fault comes so often, however long that takes; `None`: for `length`.
+    pub rounds: Option<u32>,
+    /// Two servers and an arbitrator in place of three servers.
+    pub arbitrator: bool,
+    /// What members are upgraded to. A program `lockstep` beside it is the arbitrator from then on.
+    pub upgrade_to: Option<PathBuf>,
+    /// This project's command: the arbitrator, and what moves leadership.
+    pub command: Option<PathBuf>,
 }
 
 impl ChaosSpec {
@@ -51,13 +67,18 @@ impl ChaosSpec {
             provider,
             length: Duration::from_secs(600),
             seed: 1,
-            faults: ALL_FAULTS.to_vec(),
+            faults: ALL_FAULTS.into_iter().filter(|fault| fault.is_usual()).collect(),
             hold: Duration::from_secs(5),
             calm: Duration::from_secs(3),
             patience: Duration::from_secs(60),
             snapshot_isolation: true,
             flush: 1,
             inserters: 6,
+            every: None,
+            rounds: None,
+            arbitrator: false,
+            upgrade_to: None,
+            command: None,
         }
     }
 }
@@ -68,42 +89,70 @@ impl ChaosSpec {
 /// The machine does not allow what is asked for, the cluster cannot be started, or no human step that is known brings it
 /// back. What is wrong with the provider is in the report.
 pub fn run(spec: &ChaosSpec, say: &dyn Fn(&str)) -> Result<Report> {
-    let faults = fault::possible(&spec.faults, say)?;
-    let mut cluster_spec = ClusterSpec::new(&spec.provider);
-    cluster_spec.extra = vec![
-        format!("innodb_flush_log_at_trx_commit={}", spec.flush),
-        "innodb_buffer_pool_size=64M".into(),
-        "max_connections=200".into(),
-    ];
-    let mut crew = Crew::start(cluster_spec, &faults)?;
+    let name = spec.provider.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let galera = name.contains("galera");
+    let faults = fault::possible(spec, galera, say)?;
+    let mut crew = Crew::start(spec, &faults, galera)?;
     load::prepare(crew.cluster())?;
     let load = Load::new(crew.cluster(), spec.inserters, spec.snapshot_isolation);
-    let mut report = Report::new(spec, crew.is_galera());
+    let mut report = Report::new(spec, galera);
     let mut dice = Dice(spec.seed);
-    let (outcome, heards) = load.run(spec.seed, || -> Result<()> {
-        let end = Instant::now() + spec.length;
-        let mut deck: Vec<Fault> = Vec::new();
-        while Instant::now() < end {
-            let from = load.now();
-            crew.rest(spec.calm)?;
-            report.window(None, from, load.now());
-            // Every kind comes once before any comes twice.
-            if deck.is_empty() {
-                deck = faults.clone();
-            }
-            let fault = deck.swap_remove(dice.roll(deck.len() as u64) as usize);
-            let from = load.now();
-            let target = crew.inject(fault, &mut dice, spec.hold)?;
-            let mut steps = crew.until_whole(spec.patience, say)?;
-            report.window(Some(fault), from, load.now());
-            let took = (load.now() - from) as f64 / 1e6;
-            say(&format!("{fault} ({target}): whole again after {took:.1} s"));
-            report.human_steps.append(&mut steps);
-        }
-        crew.rest(spec.calm)
-    });
+    let (outcome, heards) =
+        load.run(spec.seed, || inject_all(spec, &faults, &mut crew, &load, &mut dice, &mut report, say));
     outcome?;
     report.starts = crew.starts();
+    report.upgrade = crew.take_upgrade();
+    let wrong = report.upgrade.as_ref().map(Upgrade::violations).unwrap_or_default();
+    report.violations.extend(wrong);
     audit::audit(crew.cluster(), &heards, spec, &mut report)?;
     Ok(report)
+}
+
+/// One fault after the other, until the time is up or each has come as often as it is to.
+fn inject_all(
+    spec: &ChaosSpec,
+    faults: &[Fault],
+    crew: &mut Crew,
+    load: &Load,
+    dice: &mut Dice,
+    report: &mut Report,
+    say: &dyn Fn(&str),
+) -> Result<()> {
+    let end = Instant::now() + spec.length;
+    let mut rounds = 0;
+    let mut deck: Vec<Fault> = Vec::new();
+    let mut next = Instant::now() + spec.calm;
+    loop {
+        // Every kind comes once before any comes twice.
+        if deck.is_empty() {
+            let again = faults.iter().copied().filter(|fault| rounds == 0 || !fault.comes_once());
+            deck = again.collect();
+            rounds += 1;
+        }
+        let over = match spec.rounds {
+            Some(wanted) => rounds > wanted,
+            None => Instant::now() >= end,
+        };
+        if over || deck.is_empty() {
+            break;
+        }
+        let from = load.now();
+        crew.rest(next.saturating_duration_since(Instant::now()))?;
+        report.window(None, from, load.now());
+        let fault = deck.swap_remove(dice.roll(deck.len() as u64) as usize);
+        let from = load.now();
+        let began = Instant::now();
+        let target = crew.inject(fault, dice, spec.hold)?;
+        let until = spec.every.map(|every| began + every);
+        let mut steps = crew.until_whole(spec.patience, until, say)?;
+        report.window(Some(fault), from, load.now());
+        let took = (load.now() - from) as f64 / 1e6;
+        let whole = if crew.is_broken() { "not whole yet" } else { "whole again" };
+        say(&format!("{fault} ({target}): {whole} after {took:.1} s"));
+        report.human_steps.append(&mut steps);
+        next = until.unwrap_or_else(|| Instant::now() + spec.calm);
+    }
+    let mut steps = crew.until_whole(spec.patience, None, say)?;
+    report.human_steps.append(&mut steps);
+    crew.rest(spec.calm)
 }

@@ -7,6 +7,7 @@ use super::ChaosSpec;
 use super::fault::Fault;
 use super::history::Anomaly;
 use super::load::Heards;
+use super::upgrade::Upgrade;
 
 /// What one kind of fault did to writes.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -30,8 +31,10 @@ pub struct Report {
     pub galera: bool,
     /// The seed.
     pub seed: u64,
-    /// For how long faults were injected, in seconds.
+    /// For how long faults were to be injected, in seconds, unless `rounds` were wanted.
     pub seconds: u64,
+    /// How often each fault was to come.
+    pub rounds: Option<u32>,
     /// `innodb_snapshot_isolation`.
     pub snapshot_isolation: bool,
     /// `innodb_flush_log_at_trx_commit`.
@@ -60,6 +63,10 @@ pub struct Report {
     pub human_steps: Vec<String>,
     /// How often a supervisor started a server again.
     pub starts: u64,
+    /// What the upgrade in turn has shown, if there was one.
+    pub upgrade: Option<Upgrade>,
+    /// Whether there were two servers and an arbitrator.
+    pub arbitrator: bool,
     windows: Vec<(Option<Fault>, u64, u64)>,
 }
 
@@ -70,6 +77,7 @@ impl Report {
             galera,
             seed: spec.seed,
             seconds: spec.length.as_secs(),
+            rounds: spec.rounds,
             snapshot_isolation: spec.snapshot_isolation,
             flush: spec.flush,
             faults: BTreeMap::new(),
@@ -84,6 +92,8 @@ impl Report {
             violations: Vec::new(),
             human_steps: Vec::new(),
             starts: 0,
+            upgrade: None,
+            arbitrator: spec.arbitrator,
             windows: Vec::new(),
         }
     }
@@ -127,9 +137,13 @@ impl Report {
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
-            "{} · {} s, seed {} · innodb_snapshot_isolation {} · innodb_flush_log_at_trx_commit {}",
+            "{} · {}{}, seed {} · innodb_snapshot_isolation {} · innodb_flush_log_at_trx_commit {}",
             self.provider,
-            self.seconds,
+            if self.arbitrator { "two servers and an arbitrator · " } else { "" },
+            match self.rounds {
+                Some(rounds) => format!("each fault {rounds} times"),
+                None => format!("{} s", self.seconds),
+            },
             self.seed,
             if self.snapshot_isolation { "ON" } else { "OFF" },
             self.flush
@@ -166,6 +180,9 @@ impl Report {
             "anomalies of lists: {}",
             if anomalies.is_empty() { "none".into() } else { anomalies.join(", ") }
         );
+        if let Some(upgrade) = &self.upgrade {
+            let _ = writeln!(out, "{}", upgrade.text());
+        }
         let _ = writeln!(out, "human steps: {}", self.human_steps.len());
         for step in &self.human_steps {
             let _ = writeln!(out, "  {step}");
@@ -176,6 +193,33 @@ impl Report {
         }
         out
     }
+}
+
+/// Two runs side by side, for people.
+pub fn side_by_side(one: &Report, other: &Report) -> String {
+    let name = |report: &Report| if report.galera { "Galera" } else { "Lockstep" }.to_owned();
+    let mut rows = vec![["".to_owned(), name(one), name(other)]];
+    let both = |what: &str, of: &dyn Fn(&Report) -> String| [what.to_owned(), of(one), of(other)];
+    rows.push(both("transactions acknowledged", &|r| r.acknowledged.to_string()));
+    rows.push(both("of these lost", &|r| r.lost.to_string()));
+    rows.push(both("violations", &|r| r.violations.len().to_string()));
+    rows.push(both("human steps", &|r| r.human_steps.len().to_string()));
+    let kinds: std::collections::BTreeSet<Fault> =
+        one.faults.keys().chain(other.faults.keys()).copied().collect();
+    for fault in kinds {
+        let gap = |report: &Report| match report.faults.get(&fault) {
+            Some(of) => format!("{:.2} s ({} times)", of.gap_all, of.count),
+            None => "-".into(),
+        };
+        rows.push(both(&format!("{fault}: no write at all"), &gap));
+        let whole = |report: &Report| match report.faults.get(&fault) {
+            Some(of) => format!("{:.1} s", of.whole),
+            None => "-".into(),
+        };
+        rows.push(both(&format!("{fault}: until whole"), &whole));
+    }
+    let lines: Vec<String> = rows.iter().map(|[what, a, b]| format!("{what:<34} {a:>20} {b:>20}")).collect();
+    lines.join("\n")
 }
 
 /// Those of `times` that lie in the window, so that the gaps at its edges are cut off there.

@@ -1,0 +1,161 @@
+//! The voter without a database, beside two servers: `lockstep arbitrator`, or, for Galera's library, its garbd. Both
+//! take the same command line.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::cluster::{Cluster, Place};
+use crate::config::host_port;
+use crate::error::{LabError, Result};
+use crate::install::find_program;
+use crate::ports::free_ports;
+use crate::process::Session;
+
+/// How long an orderly end may take.
+const STOP: Duration = Duration::from_secs(20);
+
+/// Its program and its process.
+#[derive(Debug)]
+pub(super) struct Arbitrator {
+    /// The program, and the arguments that come before those of garbd.
+    program: (PathBuf, Vec<&'static str>),
+    args: Vec<String>,
+    namespace: Option<String>,
+    environment: Vec<(String, String)>,
+    dir: PathBuf,
+    session: Option<Session>,
+}
+
+impl Arbitrator {
+    /// Its name in the cluster.
+    pub(super) const NAME: &'static str = "arb";
+
+    /// That of these servers, not started. `lockstep` is this project's command, for its own provider.
+    pub(super) fn new(
+        cluster: &Cluster,
+        place: Option<Place>,
+        galera: bool,
+        lockstep: Option<&Path>,
+    ) -> Result<Arbitrator> {
+        let program = match galera {
+            true => (garbd()?, Vec::new()),
+            false => (own(lockstep)?, vec!["arbitrator"]),
+        };
+        let bench = cluster.bench().dir();
+        let dir = bench.join(Self::NAME);
+        cluster.bench().installation().make_dir(&dir, 0o755)?;
+        let peers: Vec<String> = cluster
+            .servers
+            .iter()
+            .filter_map(|server| server.config.wsrep.as_ref())
+            .map(|wsrep| wsrep.peer_address())
+            .collect();
+        let host = place.as_ref().map_or("127.0.0.1", |place| &place.host);
+        let listen = host_port(host, free_ports(1)?);
+        let log = bench.join(format!("{}.err", Self::NAME));
+        let args = [
+            ("-a", format!("gcomm://{}", peers.join(","))),
+            ("-g", "lab".into()),
+            ("-n", Self::NAME.into()),
+            ("-o", format!("gmcast.listen_addr=tcp://{listen}")),
+            ("-w", dir.display().to_string()),
+            ("-l", log.display().to_string()),
+        ];
+        let args = args.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect();
+        let namespace = place.map(|place| place.namespace);
+        Ok(Arbitrator { program, args, namespace, environment: Vec::new(), dir, session: None })
+    }
+
+    /// What the process is to have in its environment from its next start on.
+    pub(super) fn set_environment(&mut self, environment: Vec<(String, String)>) {
+        self.environment = environment;
+    }
+
+    /// From its next start on it is this program, of this project.
+    pub(super) fn set_program(&mut self, program: PathBuf) {
+        self.program.0 = program;
+    }
+
+    pub(super) fn start(&mut self) -> Result<()> {
+        let mut command = match &self.namespace {
+            None => Command::new(&self.program.0),
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", namespace]).arg(&self.program.0);
+                command
+            }
+        };
+        let environment = self.environment.iter().map(|(name, value)| (name, value));
+        command.args(&self.program.1).args(&self.args).envs(environment).current_dir("/");
+        let session = Session::spawn(&mut command, &self.dir.with_extension("out"))?;
+        // By this file it is found and killed should this process die.
+        let path = self.dir.with_extension("pid");
+        std::fs::write(&path, session.pid().to_string()).map_err(LabError::path("write", &path))?;
+        self.session = Some(session);
+        Ok(())
+    }
+
+    pub(super) fn is_running(&mut self) -> bool {
+        self.session.as_mut().is_some_and(|session| session.ended().is_none())
+    }
+
+    /// `kill -9`.
+    pub(super) fn kill(&mut self) {
+        if let Some(mut session) = self.session.take() {
+            session.kill();
+        }
+    }
+
+    /// SIGTERM, and whatever is needed to end it.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        if let Some(session) = &mut self.session
+            && session.ended().is_none()
+        {
+            session.signal(libc::SIGTERM)?;
+            session.wait(STOP);
+        }
+        self.kill();
+        Ok(())
+    }
+
+    /// Sends a signal.
+    pub(super) fn signal(&self, signal: i32) -> Result<()> {
+        match &self.session {
+            Some(session) => session.signal(signal),
+            None => Err(LabError::Value("the arbitrator does not run".into())),
+        }
+    }
+
+    /// Where it keeps what it must not forget.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What it has printed and logged.
+    pub(super) fn log(&self) -> String {
+        let read = |extension| std::fs::read(self.dir.with_extension(extension)).unwrap_or_default();
+        String::from_utf8_lossy(&[read("out"), read("err")].concat()).into_owned()
+    }
+}
+
+impl Drop for Arbitrator {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn garbd() -> Result<PathBuf> {
+    find_program("garbd").ok_or_else(|| LabError::Missing {
+        what: "Galera's arbitrator, garbd".into(),
+        hint: "install it (Debian: apt-get install galera-arbitrator-4), or leave the arbitrator out".into(),
+    })
+}
+
+fn own(lockstep: Option<&Path>) -> Result<PathBuf> {
+    let program = lockstep.map(Path::to_owned).or_else(|| find_program("lockstep"));
+    program.ok_or_else(|| LabError::Missing {
+        what: "the program lockstep, which is the arbitrator".into(),
+        hint: "build it with `cargo build --release -p lockstep`".into(),
+    })
+}
