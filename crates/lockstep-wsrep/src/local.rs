@@ -360,7 +360,7 @@ impl Provider {
     fn not_here(&self, trx: &Trx) -> Status {
         // Before its locks go, as for one that was given up.
         self.epoch.fetch_add(1, Ordering::AcqRel);
-        trx.lock().slot = None;
+        trx.lock().not_here();
         Status::NODE_FAIL
     }
 
@@ -628,9 +628,13 @@ impl Provider {
             self.wait_finished(seqno - 1, None, || format!("the replay of the transaction at seqno {seqno}"))
         });
         if ready.is_err() {
-            // The server ends its process at any other code. Where this member only leaves, the log has it.
+            // This member leaves. The cluster has committed it, and so will this server when it is back.
             self.not_here(trx);
-            return Err(Status::TRX_FAIL);
+            self.log.info(format!(
+                "transaction {} is committed, at seqno {seqno}: here, when this member is back",
+                trx.id
+            ));
+            return trx.lock().begin_replay();
         }
         Ok(slot)
     }

@@ -92,6 +92,8 @@ pub(crate) struct Inner {
     /// to certify half of a transaction.
     pub(crate) incomplete: bool,
     pub(crate) slot: Option<Slot>,
+    /// The cluster has committed it, and this member leaves before it has.
+    elsewhere: bool,
     /// Aborted in its turn: `release` has to say so.
     deferred_abort: bool,
 }
@@ -137,6 +139,7 @@ impl Inner {
             builder: WriteSetBuilder::new(),
             incomplete: false,
             slot: None,
+            elsewhere: false,
             deferred_abort: false,
         }
     }
@@ -356,9 +359,17 @@ impl Inner {
         }
     }
 
-    /// `replay_trx` begins: what to replay, or what to return.
+    /// It is not committed here before this member leaves: what the log has of it is applied when it is back.
+    pub(crate) fn not_here(&mut self) {
+        self.elsewhere |= self.slot.take().is_some_and(|slot| slot.pass && slot.ends());
+    }
+
+    /// `replay_trx` begins: what to replay, or what to return. The server takes only two answers without one: it is
+    /// committed, or the client is told of a deadlock, after which it may well do it again.
     pub(crate) fn begin_replay(&mut self) -> Result<Slot, Status> {
-        let Some(slot) = &self.slot else { return Err(Status::TRX_FAIL) };
+        let Some(slot) = &self.slot else {
+            return Err(if self.elsewhere { Status::OK } else { Status::TRX_FAIL });
+        };
         match self.state {
             // Aborted between two calls: this is how it learns.
             State::MustReplay | State::MustAbort | State::Certified if slot.pass && slot.ends() => {

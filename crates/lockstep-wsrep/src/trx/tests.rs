@@ -105,6 +105,23 @@ fn an_abort_while_it_is_under_way_means_failure_if_it_fails() {
 }
 
 #[test]
+fn what_the_cluster_has_committed_is_no_deadlock_where_the_member_leaves() {
+    // Aborted, and to be replayed.
+    let mut trx = certified(WHOLE);
+    trx.abort(4);
+    assert!(trx.begin_replay().is_ok());
+    trx.not_here();
+    assert_eq!(trx.begin_replay().unwrap_err(), Status::OK);
+    assert!(trx.release().finish.is_none(), "it is not done here");
+    // It had failed anyway.
+    let mut trx = in_certify();
+    trx.abort(4);
+    assert_eq!(trx.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
+    trx.not_here();
+    assert_eq!(trx.begin_replay().unwrap_err(), Status::TRX_FAIL);
+}
+
+#[test]
 fn an_aborted_fragment_is_not_replayed() {
     let mut trx = Inner::new();
     trx.begin_certify(0).unwrap();
