@@ -110,6 +110,14 @@ impl Outbox {
         self.logged_at = now;
     }
 
+    /// There is another leader, which holds our proposals up to `number`, and to which little is sent at first.
+    fn begin_reign(&mut self, reign: (Term, MemberId), number: u64, now: Micros) {
+        self.reign = reign;
+        self.sent = number;
+        self.logged_at = now;
+        self.window = (FIRST_WINDOW, self.ends_at(number));
+    }
+
     /// The leader's log holds our proposals up to `number`.
     pub(super) fn told(
         &mut self,
@@ -124,9 +132,7 @@ impl Outbox {
             return;
         }
         if self.reign != (term, leader) {
-            self.reign = (term, leader);
-            self.sent = number;
-            self.logged_at = now;
+            self.begin_reign((term, leader), number, now);
         } else if number < self.sent {
             let again = self.went_back.0 == number && now < self.went_back.1 + config.heartbeat;
             if !again {
@@ -218,10 +224,8 @@ impl Order {
         let Some(leader) = self.leader.filter(|_| !self.outbox.halted) else { return };
         let outbox = &mut self.outbox;
         if outbox.reign != (self.term, leader) {
-            outbox.reign = (self.term, leader);
-            outbox.sent = session_number(&self.log.tail, &self.config);
-            outbox.logged_at = self.now;
-            outbox.window = (FIRST_WINDOW, outbox.ends_at(outbox.sent));
+            let logged = session_number(&self.log.tail, &self.config);
+            outbox.begin_reign((self.term, leader), logged, self.now);
         }
         outbox.sent = outbox.sent.max(outbox.committed);
         if outbox.sent >= outbox.last() || outbox.sent < outbox.given {

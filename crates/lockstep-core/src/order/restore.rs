@@ -72,7 +72,8 @@ impl RestoreBuilder {
     /// # Errors
     /// [`DecodeError`] where it is not a state, or not that after the records before it.
     pub fn base(&mut self, blob: Bytes) -> Result<(), DecodeError> {
-        let state = State::from_bytes(blob)?;
+        let mut state = State::from_bytes(blob)?;
+        self.agree_on_leader(&mut state);
         match self.last() {
             None => {
                 self.terms.push((state.index, state.term));
@@ -83,6 +84,24 @@ impl RestoreBuilder {
         }
         self.bases.push((state, 0));
         Ok(())
+    }
+
+    /// Bases by older versions do not say who led in their term. Where the entry that began the term has been read, or
+    /// a later base of the same term says it, it is known all the same, and then it is the same for all of them.
+    fn agree_on_leader(&mut self, state: &mut State) {
+        let Some(known) = self.last().filter(|last| last.term == state.term).map(|last| last.leader) else {
+            return;
+        };
+        if state.leader.is_nil() {
+            state.leader = known;
+        } else if known.is_nil() {
+            let bases = self.bases.iter_mut().map(|(base, _)| base);
+            for before in bases.chain(&mut self.committed).chain(&mut self.tail) {
+                if before.term == state.term && before.leader.is_nil() {
+                    before.leader = state.leader;
+                }
+            }
+        }
     }
 
     /// The next record.
@@ -118,5 +137,84 @@ impl RestoreBuilder {
         }
         let RestoreBuilder { committed, entries, terms, bases, .. } = self;
         Some(Restored { vote, committed, tail: entries, terms, bases })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::members::Membership;
+
+    const LEADER: MemberId = Uuid([9; 16]);
+
+    fn noop(index: Index, term: Term, payload: &[u8]) -> Entry {
+        let payload = Bytes::copy_from_slice(payload);
+        let proposal = ProposalId::default();
+        Entry { index, term, kind: EntryKind::Noop, seqno: 0, proposal, time: 0, payload }
+    }
+
+    /// As the version before there was a leader wrote it.
+    fn without_leader(state: &State) -> Bytes {
+        let blob = state.to_bytes();
+        let mut old = blob[..blob.len() - 16].to_vec();
+        old[0] = 2;
+        old.into()
+    }
+
+    /// The states after none, one and two entries of a term.
+    fn states() -> (State, [(Entry, State); 2]) {
+        let genesis = State::genesis(Uuid([7; 16]), 0, Membership::default());
+        let mut after = genesis.clone();
+        let entries = [noop(1, 3, &LEADER.0), noop(2, 3, b"")];
+        let entries = entries.map(|entry| {
+            after.apply(&entry).unwrap();
+            assert_eq!(after.leader, LEADER);
+            (entry, after.clone())
+        });
+        (genesis, entries)
+    }
+
+    fn record(builder: &mut RestoreBuilder, entry: &Entry) {
+        builder.record(entry.index, entry.term, entry.body()).unwrap();
+    }
+
+    #[test]
+    fn a_segment_that_an_older_version_began_in_a_term_whose_leader_is_known() {
+        let (genesis, [(first, after_first), (second, after_second)]) = states();
+        for commit_hint in [0, 1, 2] {
+            let mut builder = RestoreBuilder::new(commit_hint);
+            builder.base(genesis.to_bytes()).unwrap();
+            record(&mut builder, &first);
+            builder.base(without_leader(&after_first)).unwrap();
+            record(&mut builder, &second);
+            builder.base(after_second.to_bytes()).unwrap();
+            let restored = builder.finish(Vote::default()).unwrap();
+            assert_eq!(restored.bases[1].0, after_first, "its base knows the leader, too");
+        }
+    }
+
+    #[test]
+    fn a_leader_that_only_a_later_segment_knows() {
+        let (_, [(_, after_first), (second, after_second)]) = states();
+        for commit_hint in [0, 2] {
+            let mut builder = RestoreBuilder::new(commit_hint);
+            // What came before has been trimmed.
+            builder.base(without_leader(&after_first)).unwrap();
+            record(&mut builder, &second);
+            builder.base(after_second.to_bytes()).unwrap();
+            let restored = builder.finish(Vote::default()).unwrap();
+            assert_eq!(restored.bases[0].0, after_first);
+            assert_eq!(restored.committed.unwrap().leader, LEADER);
+        }
+    }
+
+    #[test]
+    fn a_segment_whose_base_names_another_leader_is_refused() {
+        let (genesis, [(first, mut after_first), _]) = states();
+        let mut builder = RestoreBuilder::new(0);
+        builder.base(genesis.to_bytes()).unwrap();
+        record(&mut builder, &first);
+        after_first.leader = Uuid([8; 16]);
+        assert!(builder.base(after_first.to_bytes()).is_err());
     }
 }

@@ -177,6 +177,39 @@ fn a_backlog_comes_to_a_new_leader_little_by_little() {
     assert_eq!(net.texts(), (0..100).map(text).collect::<Vec<_>>());
 }
 
+/// The first that one hears of a leader may be where its log has got to.
+#[test]
+fn to_a_leader_that_shows_itself_by_an_answer_little_is_sent_at_first() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    let text = "x".repeat(1000);
+    for _ in 0..100 {
+        net.propose(2, &text);
+    }
+    net.run(ELECTION);
+    assert_eq!(net.texts().len(), 100, "so the window is wide");
+    net.cut.insert((2, 1));
+    for _ in 0..100 {
+        net.propose(2, &text);
+    }
+    net.drain(2);
+    net.wire.clear();
+    let (term, incarnation) = (net.order(1).term() + 1, net.nodes[&2].incarnation);
+    net.deliver(3, 2, Message::ProposeReply { term, incarnation, number: 100 });
+    net.drain(2);
+    assert_eq!(net.order(2).leader(), Some(id(3)));
+    let sent: usize = net
+        .wire
+        .iter()
+        .map(|(_, to, m)| match m {
+            Message::Propose { proposals, .. } if *to == 3 => proposals.iter().map(|p| p.payload.len()).sum(),
+            _ => 0,
+        })
+        .sum();
+    assert!((1..16 << 10).contains(&sent), "{sent}");
+}
+
 #[test]
 fn a_new_life_of_an_origin_begins_anew() {
     let mut net = Net::new(3);
