@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Node, connect, dial_failed, down, frame, make_ready, numeric, ready, still_talk, until, up};
-use lockstep_net::proto::{ConnEvent, Connection, ProtoConfig, Role};
+use lockstep_net::proto::{ConnEvent, Connection, ProtoConfig, Role, VERSIONS};
 use lockstep_net::{Address, Bytes, Config, DialError, DownReason, ListenError, Reason, SendError};
 
 #[test]
@@ -55,7 +55,7 @@ fn the_hello_says_who_dialed_whom() {
     );
     assert_eq!(at_a.1.remote_addr, at);
     assert_eq!((&at_b.1.blob[..], at_b.1.outgoing, at_b.1.dialed), (&b"alpha"[..], false, None));
-    assert_eq!((at_a.1.version, at_a.1.cluster.as_str()), (1, "c"));
+    assert_eq!((at_a.1.version, at_a.1.cluster.as_str()), (VERSIONS.1, "c"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockstep_net::proto::{ConnEvent, Connection, ProtoConfig, Role};
+use lockstep_net::proto::{ConnEvent, Connection, ProtoConfig, Role, VERSIONS};
 use lockstep_net::{Bytes, DialError, DownReason, ProtoError, Reason, SendError};
 use proptest::prelude::*;
 
@@ -129,7 +129,8 @@ const MS: Duration = Duration::from_millis(1);
 #[test]
 fn handshake_tells_each_who_the_other_is() {
     let mut pair = Pair::open(7);
-    let hello = |blob: &'static [u8]| ConnEvent::Hello { version: 1, blob: Bytes::from_static(blob) };
+    let hello =
+        |blob: &'static [u8]| ConnEvent::Hello { version: VERSIONS.1, blob: Bytes::from_static(blob) };
     assert_eq!(pair.a.events, [hello(b"beta"), ConnEvent::Ready]);
     assert_eq!(pair.b.events, [hello(b"alpha"), ConnEvent::Ready]);
     pair.a.conn.send(200, &[Bytes::from_static(b"to"), Bytes::from_static(b"gether")]).unwrap();

@@ -37,8 +37,8 @@ pub(crate) use self::recognise::recognise;
 use crate::error::{DialError, DownReason, ProtoError, Reason, SendError};
 use crate::tls::Failure;
 
-/// The protocol versions that this build speaks: lowest and highest.
-pub const VERSIONS: (u16, u16) = (1, 1);
+/// The protocol versions that this build speaks: lowest and highest. `docs/format-wire.md` says what they are.
+pub const VERSIONS: (u16, u16) = (2, 2);
 
 /// So many round trips are looked back over for the shortest.
 const RTTS: usize = 8;
