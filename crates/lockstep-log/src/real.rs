@@ -108,6 +108,8 @@ impl Disk for RealDisk {
 
 /// How far in front of what is written the zeros of reserved space are written.
 const AHEAD: u64 = 512 << 10;
+/// The unit of that.
+const BLOCK: u64 = 4096;
 
 /// A file of the real file system.
 ///
@@ -126,20 +128,26 @@ impl RealFile {
         RealFile { file, ready: AtomicU64::new(0) }
     }
 
-    /// Something ends at `end`: makes the reserved space behind it written space. Changes no contents, whatever they
-    /// are, so that a crash cannot tell: what is not zeros already stays. Best effort, for nothing depends on it.
+    /// Something ends at `end`: makes the reserved space behind it written space. Changes no contents, so that a crash
+    /// cannot tell: only what the file system itself says to be without data is written, with the zeros that it reads as.
+    /// Best effort, for nothing depends on it.
     fn prepare(&self, end: u64) -> io::Result<()> {
         let to = (end + AHEAD).min(self.size()?);
         self.ready.store(to.max(end), Ordering::Relaxed);
-        let mut space = vec![0; to.saturating_sub(end) as usize];
-        let space = match self.read_at(&mut space, end)? {
-            0 => return Ok(()),
-            n => &space[..n],
+        let from = end.next_multiple_of(BLOCK);
+        let data = match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(from)) {
+            Ok(at) => at,
+            // No data up to the file's end.
+            Err(rustix::io::Errno::NXIO) => to,
+            Err(e) => return Err(e.into()),
         };
-        match space.iter().all(|byte| *byte == 0) {
-            true => self.file.write_all_at(space, end),
-            false => Ok(()),
+        // Block by block: what is written in one piece the kernel may keep in one piece, and then counts each record
+        // that is written into it as that much.
+        for at in (from..to.min(data)).step_by(BLOCK as usize) {
+            let space = (to.min(data) - at).min(BLOCK) as usize;
+            self.file.write_all_at(&[0; BLOCK as usize][..space], at)?;
         }
+        Ok(())
     }
 }
 
@@ -225,6 +233,11 @@ mod tests {
             file.write_at(text, *at).unwrap();
             let end = at + text.len() as u64;
             assert_eq!(file.ready.load(Ordering::Relaxed), (end + AHEAD).min(size).max(end));
+        }
+        // Where the file system could reserve space at all.
+        if size == 4 * AHEAD {
+            let data = rustix::fs::seek(&file.file, rustix::fs::SeekFrom::Data(BLOCK));
+            assert_eq!(data, Ok(BLOCK), "written, not only reserved");
         }
         let mut all = vec![0; file.size().unwrap() as usize];
         assert_eq!(file.read_at(&mut all, 0).unwrap(), all.len());
