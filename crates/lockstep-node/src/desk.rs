@@ -8,7 +8,6 @@
 //!
 //! Also here: the log, which whoever writes takes from the desk and lays back.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -20,10 +19,6 @@ pub(crate) struct Desk<L, N, J> {
     inner: Mutex<Inner<L, N, J>>,
     /// The log has been laid back.
     log_back: Condvar,
-    /// Somebody looks whether the node has been left for too long.
-    watched: AtomicBool,
-    /// How often it has been left.
-    left: AtomicU64,
 }
 
 struct Inner<L, N, J> {
@@ -31,6 +26,10 @@ struct Inner<L, N, J> {
     /// `ls-log` waits for it.
     awaited: bool,
     seat: Seat<N, J>,
+    /// Somebody looks whether the node has been left for too long.
+    watched: bool,
+    /// How often it was announced that it would be.
+    left: u64,
 }
 
 enum Seat<N, J> {
@@ -68,10 +67,14 @@ pub(crate) enum Part<L, N, J> {
 impl<L, N, J> Desk<L, N, J> {
     pub(crate) fn new(log: L) -> Desk<L, N, J> {
         Desk {
-            inner: Mutex::new(Inner { log: Some(log), awaited: false, seat: Seat::Empty }),
+            inner: Mutex::new(Inner {
+                log: Some(log),
+                awaited: false,
+                seat: Seat::Empty,
+                watched: false,
+                left: 0,
+            }),
             log_back: Condvar::new(),
-            watched: AtomicBool::new(false),
-            left: AtomicU64::new(0),
         }
     }
 
@@ -82,13 +85,19 @@ impl<L, N, J> Desk<L, N, J> {
 
     /// `ls-node` is about to leave the node: whether `ls-log` has to be told to [`Desk::watch`].
     pub(crate) fn announce(&self) -> bool {
-        self.left.fetch_add(1, Ordering::SeqCst);
-        !self.watched.swap(true, Ordering::SeqCst)
+        let mut inner = self.lock();
+        inner.left += 1;
+        !std::mem::replace(&mut inner.watched, true)
     }
 
-    /// `ls-node` leaves the node, in order to write, and gets the log. Gets the node back where the log is in use.
+    /// `ls-node` leaves the node, in order to write, and gets the log. Gets the node back where the log is in use, or
+    /// `ls-log` waits for it, who would else find it gone again each time; and where nobody looks any more, for it took
+    /// long to come here.
     pub(crate) fn leave(&self, node: N) -> Result<L, N> {
         let mut inner = self.lock();
+        if inner.awaited || !inner.watched {
+            return Err(node);
+        }
         let Some(log) = inner.log.take() else { return Err(node) };
         inner.seat = Seat::Node(node, Instant::now());
         Ok(log)
@@ -120,7 +129,11 @@ impl<L, N, J> Desk<L, N, J> {
                 Err(node) => return Part::Node(node),
             };
             inner.awaited = true;
-            inner = match self.log_back.wait_timeout(inner, PATIENCE) {
+            let left = match &inner.seat {
+                Seat::Node(_, since) => PATIENCE.saturating_sub(since.elapsed()),
+                _ => PATIENCE,
+            };
+            inner = match self.log_back.wait_timeout(inner, left) {
                 Ok((inner, _)) => inner,
                 Err(poisoned) => poisoned.into_inner().0,
             };
@@ -148,17 +161,15 @@ impl<L, N, J> Desk<L, N, J> {
 
     /// How often it was announced that the node is left.
     pub(crate) fn left(&self) -> u64 {
-        self.left.load(Ordering::SeqCst)
+        self.lock().left
     }
 
     /// `ls-log` stops looking, if the node has not been left more often than this.
     pub(crate) fn unwatch(&self, left: u64) -> bool {
-        self.watched.store(false, Ordering::SeqCst);
-        // Who announces it after this look tells `ls-log` to watch, for he sees that nobody does.
-        let idle = self.left() == left;
-        if !idle {
-            self.watched.store(true, Ordering::SeqCst);
-        }
+        let mut inner = self.lock();
+        let idle = inner.left == left && !matches!(inner.seat, Seat::Node(..));
+        // Who announces it from now on tells `ls-log` to watch, for he sees that nobody does.
+        inner.watched &= !idle;
         idle
     }
 }
@@ -172,6 +183,8 @@ mod tests {
     #[test]
     fn who_writes_briefly_gets_its_part_back_and_the_other_one_waits_for_the_log() {
         let desk = Test::new("log");
+        assert_eq!(desk.leave(7).unwrap_err(), 7, "nobody looks");
+        assert!(desk.announce());
         let log = desk.leave(7).unwrap();
         assert_eq!(desk.leave(8).unwrap_err(), 8, "the log is in use");
         assert_eq!(desk.watch("jobs"), Ok("jobs"), "not long enough");
@@ -189,6 +202,7 @@ mod tests {
     fn who_hangs_finds_the_others_jobs() {
         for waits_for_log in [false, true] {
             let desk = Test::new("log");
+            desk.announce();
             let log = desk.leave(7).unwrap();
             match waits_for_log {
                 true => assert!(matches!(desk.take("jobs"), Part::Node(7))),
@@ -204,13 +218,31 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_for_the_log_comes_before_who_writes_again_and_again() {
+        let desk = Test::new("log");
+        desk.announce();
+        let log = desk.leave(7).unwrap();
+        // As in `take`.
+        desk.lock().awaited = true;
+        assert_eq!(desk.back(log), Ok(7));
+        assert_eq!(desk.leave(7).unwrap_err(), 7, "whether the other one has the processor by now or not");
+        assert!(matches!(desk.take("jobs"), Part::Log("log", "jobs")));
+        desk.put("log");
+        desk.leave(7).unwrap();
+    }
+
+    #[test]
     fn nobody_stops_looking_unseen() {
         let desk = Test::new("log");
         assert!(desk.announce(), "nobody looks yet");
         assert!(!desk.announce());
         assert!(!desk.unwatch(1), "once more meanwhile");
         assert!(!desk.announce());
+        desk.leave(7).unwrap();
+        assert!(!desk.unwatch(3), "it is writing");
+        assert_eq!(desk.back("log"), Ok(7));
         assert!(desk.unwatch(3));
+        assert_eq!(desk.leave(7).unwrap_err(), 7, "announced long ago");
         assert!(desk.announce());
     }
 }

@@ -65,18 +65,26 @@ impl Company {
 }
 
 /// `ls-node` writes the log itself while that takes no longer than this.
-const QUICK: Micros = 2_000;
+const QUICK: Micros = 1_000;
 /// Of what a disk that is quick takes, the one that was not is this part.
 const QUICK_WEIGHT: Micros = 8;
-/// And for so long it does not, before it tries again.
+/// And for so long it does not, before it tries again; twice as long each time that it is slow again, up to [`SLOWEST`].
 const SLOW: Micros = 1_000_000;
+const SLOWEST: Micros = 60_000_000;
 
 /// Whether the disk is so quick that waiting for it costs less than handing over to another thread and back. Who waits
 /// does nothing else meanwhile, which others feel where a sync lasts for milliseconds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Quickness {
     mean: Micros,
     slow_until: Micros,
+    pause: Micros,
+}
+
+impl Default for Quickness {
+    fn default() -> Quickness {
+        Quickness { mean: QUICK - QUICK / QUICK_WEIGHT, slow_until: 0, pause: SLOW }
+    }
 }
 
 impl Quickness {
@@ -87,14 +95,16 @@ impl Quickness {
     /// A write took so long.
     pub(crate) fn took(&mut self, now: Micros, time: Micros) {
         self.mean = (self.mean * (QUICK_WEIGHT - 1) + time) / QUICK_WEIGHT;
-        if self.mean > QUICK {
-            self.hung(now);
+        match self.mean > QUICK {
+            true => self.hung(now),
+            false => self.pause = SLOW,
         }
     }
 
     /// It is not waited for any more.
     pub(crate) fn hung(&mut self, now: Micros) {
-        self.slow_until = now + SLOW;
+        self.slow_until = now + self.pause;
+        self.pause = (self.pause * 2).min(SLOWEST);
         // One that is slow again says enough; one that is not does not have to make up for those before it.
         self.mean = QUICK - QUICK / QUICK_WEIGHT;
     }
@@ -107,20 +117,24 @@ mod tests {
     #[test]
     fn a_slow_disk_is_tried_once_in_a_while_and_a_slow_write_of_a_quick_one_does_not_count() {
         let mut quick = Quickness::default();
-        for _ in 0..10 {
+        for _ in 0..40 {
             quick.took(10, 300);
         }
         quick.took(10, 5 * QUICK);
         assert!(quick.is_quick(10));
-        for _ in 0..9 {
-            quick.took(10, 4 * QUICK);
-        }
-        assert!(!quick.is_quick(10) && !quick.is_quick(9 + SLOW));
+        let slow =
+            (0..9).take_while(|_| quick.is_quick(10).then(|| quick.took(10, 4 * QUICK)).is_some()).count();
+        assert!(slow < 9 && !quick.is_quick(9 + SLOW));
         assert!(quick.is_quick(10 + SLOW));
         quick.took(10 + SLOW, 4 * QUICK);
         assert!(!quick.is_quick(10 + SLOW), "the first try tells");
-        quick.took(10 + 2 * SLOW, 300);
-        assert!(quick.is_quick(10 + 2 * SLOW));
+        assert!(!quick.is_quick(9 + 3 * SLOW), "and the next one is later");
+        quick.took(10 + 3 * SLOW, 300);
+        assert!(quick.is_quick(10 + 3 * SLOW));
+        for _ in 0..100 {
+            quick.hung(0);
+        }
+        assert!(!quick.is_quick(SLOWEST - 1) && quick.is_quick(SLOWEST));
     }
 
     #[test]

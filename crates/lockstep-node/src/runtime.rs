@@ -249,6 +249,7 @@ impl Runtime {
         }
         if idle
             && !stop
+            && self.engine.is_alone()
             && self.quickness.is_quick(self.engine.now)
             && let [LogJob::Write { op, may_wait: false, gather: false }] = &self.log_later[..]
             && is_small(op)
@@ -677,11 +678,12 @@ impl Runtime {
 
 /// Entries, a few, and nothing else.
 fn is_small(op: &WriteOp) -> bool {
-    let WriteOp { ticket: _, rescue, reset, truncate_from, roll, entries, vote: _ } = op;
+    let WriteOp { ticket: _, rescue, reset, truncate_from, roll, entries, vote } = op;
     rescue.is_empty()
         && reset.is_none()
         && truncate_from.is_none()
         && roll.is_none()
+        && vote.is_none()
         && !entries.is_empty()
         && entries.iter().map(|entry| entry.payload.len()).sum::<usize>() <= DIRECT_BYTES
 }

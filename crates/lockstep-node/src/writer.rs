@@ -567,6 +567,8 @@ mod tests {
             assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(1))));
             // The answer comes before the log is laid back.
             let mut second = op(write(2, false));
+            assert!(direct.announce());
+            give.send(LogJob::Watch).unwrap();
             let done = loop {
                 match direct.write(7, second) {
                     Wrote::Busy(7, op) => second = op,
@@ -576,8 +578,9 @@ mod tests {
             };
             assert!(matches!(done, LogDone::Written(2)), "by this thread itself");
             let hang = disk.1.lock().unwrap();
-            assert!(direct.announce());
-            give.send(LogJob::Watch).unwrap();
+            if direct.announce() {
+                give.send(LogJob::Watch).unwrap();
+            }
             let hangs = scope.spawn(|| {
                 loop {
                     match direct.write(7, op(write(3, false))) {
@@ -611,6 +614,7 @@ mod tests {
         let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
         let desk = Desk::<_, u32, Jobs>::new(Writer::new(log));
         disk.fail_sync(1);
+        assert!(desk.announce());
         assert!(matches!(desk.write(7, op(write(1, false))), Wrote::Done(7, LogDone::Failed(_))));
         disk.clear_faults();
         assert!(matches!(desk.write(7, op(write(2, false))), Wrote::Done(7, LogDone::Failed(_))));

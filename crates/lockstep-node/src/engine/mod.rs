@@ -575,6 +575,11 @@ impl Engine {
         self.slots.len()
     }
 
+    /// One transaction at most, and no read that is to see what is committed, waits for this thread.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.under_way() <= 1 && self.causal.is_empty()
+    }
+
     /// How many transactions are on their way to their places, as far as this member knows.
     pub(crate) fn under_way(&self) -> usize {
         let uncommitted = self.order.last_index().saturating_sub(self.order.commit()) as usize;
