@@ -16,7 +16,7 @@
 
 use super::config::Mutation;
 use super::*;
-use crate::members::View;
+use crate::members::{Member, View};
 use crate::policy::{Policy, PolicyKind};
 
 /// A stretch of the log under one policy: the entries above `after`, up to where the next stretch begins.
@@ -88,6 +88,17 @@ impl Order {
     /// weak policy more.
     pub fn early(&self) -> Index {
         self.deliverable().max(self.gate.early.min(self.disk.persisted))
+    }
+
+    /// The first entry that is committed and whose policy still waits for acks, if there is one.
+    pub fn unanswered(&self) -> Option<Index> {
+        let next = self.answerable().saturating_add(1);
+        (next <= self.commit()).then_some(next)
+    }
+
+    /// The members that are not known here to have this entry.
+    pub fn lacking(&self, index: Index) -> impl Iterator<Item = &Member> {
+        self.log.tail.membership.members.iter().filter(move |member| self.held_by(&member.id) < index)
     }
 
     /// Whether semisync has fallen back to async, here or at the leader.

@@ -211,7 +211,14 @@ impl Engine {
             .chain([self.own_view_member()])
             .collect();
         if self.order.policy().kind == PolicyKind::All {
-            members.retain(|member| !self.stalls(&member.id));
+            // Every commit waits for who is in the view: who comes (back) is there once it has nearly caught up.
+            let last = self.order.last_index();
+            let stays = |m: &ViewMember| {
+                m.id == self.me.id
+                    || current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid)
+            };
+            let near = |m: &ViewMember| self.order.matched(&m.id) + NEAR_ENOUGH >= last;
+            members.retain(|m| !self.stalls(&m.id) && (stays(m) || near(m)));
         }
         for gone in &current.members {
             let grace = !self.stalls(&gone.id)

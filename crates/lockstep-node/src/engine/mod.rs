@@ -147,7 +147,7 @@ pub(crate) struct Engine {
     /// What policies have meant so far.
     pub(crate) commits: policy::Commits,
     /// Whose disks move, under `all`.
-    moved: BTreeMap<MemberId, policy::Moved>,
+    disks: policy::Disks,
     donations: Vec<transfer::Donation>,
     donation_ids: u64,
     choices: Vec<transfer::Choice>,
@@ -231,7 +231,7 @@ impl Engine {
             lagging: false,
             wish: None,
             commits: policy::Commits::default(),
-            moved: BTreeMap::new(),
+            disks: policy::Disks::default(),
             donations: Vec::new(),
             donation_ids: 0,
             choices: Vec::new(),

@@ -2,8 +2,9 @@
 
 use super::{Effect, Engine, Level, Micros, NodeMessage};
 use lockstep_core::EntryKind;
-use lockstep_core::MemberId;
 use lockstep_core::policy::{Policy, PolicyKind};
+use lockstep_core::{Index, MemberId, Term};
+use std::collections::BTreeMap;
 
 /// Who asked the leader for a policy asks again after this, for the leader may be another one by then.
 const ASK_AGAIN: Micros = 500_000;
@@ -20,12 +21,24 @@ pub(crate) struct Wish {
     until: Micros,
 }
 
-/// What a member that moves no more had on its disk, and since when.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Moved {
-    persisted: u64,
+/// Commits that wait for acks are spoken of after this, and again.
+const SAY_EVERY: Micros = 10_000_000;
+
+/// What a member has on its disk, and since when that has not moved.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    persisted: Index,
     at: Micros,
-    stalled: bool,
+    /// Since when it is not waited for.
+    stalled: Option<Micros>,
+}
+
+/// Under `all`, the disks of the members that are connected with the leader, in its term: what is known of them begins
+/// anew with each.
+#[derive(Debug, Default)]
+pub(super) struct Disks {
+    term: Term,
+    moved: BTreeMap<MemberId, Moved>,
 }
 
 /// What policies have meant so far on this member.
@@ -42,6 +55,8 @@ pub(crate) struct Commits {
     /// Tails that were kept in rescue files.
     pub(crate) rescued: u64,
     said: Option<Policy>,
+    /// The first entry that waits for acks, and when to say so.
+    waits: Option<(Index, Micros)>,
     fallen: bool,
 }
 
@@ -53,6 +68,7 @@ impl Engine {
         }
         self.say_policy();
         self.say_fallback();
+        self.say_waiting();
         let Some(wish) = &mut self.wish else { return };
         let committed = self.order.committed_state().policy;
         if committed == wish.policy {
@@ -63,6 +79,8 @@ impl Engine {
             self.wish = None;
             let text = "the change of policy was not agreed on within 10 s: is there a leader, and a majority? It may yet \
                         come about";
+            // Who has asked for it has been told to look here.
+            self.log(Level::Warn, text);
             return self.effects.push(Effect::PolicyChanged(Err(text.into())));
         }
         if self.now >= wish.ask_at
@@ -119,6 +137,37 @@ impl Engine {
         } else {
             self.log(Level::Info, "semisync: no longer fallen back, commits wait for acknowledgements");
         }
+    }
+
+    /// Nothing ends the wait for acks that do not come, but for `commit.timeout` under semisync: so it is said whose.
+    fn say_waiting(&mut self) {
+        let Some(index) = self.order.unanswered().filter(|_| self.phase.is_primary()) else {
+            self.commits.waits = None;
+            return;
+        };
+        match &mut self.commits.waits {
+            Some((first, due)) if *first == index => {
+                if self.now < *due {
+                    return;
+                }
+                *due = self.now + SAY_EVERY;
+            }
+            waits => {
+                *waits = Some((index, self.now + SAY_EVERY));
+                return;
+            }
+        }
+        let lacking =
+            self.order.lacking(index).map(|member| format!("{} (zone {})", member.name, member.zone));
+        let lacking = lacking.collect::<Vec<_>>().join(", ");
+        let Policy { acks, zone_acks, .. } = self.order.policy();
+        let text = format!(
+            "commits wait for acknowledgements that have not come for 10 s (commit.policy = {}, commit.acks = {acks}, \
+             commit.zone_acks = {zone_acks}). Not from: {lacking}. Start who is missing, or ask for less: SET GLOBAL \
+             wsrep_provider_options = 'commit...'",
+            self.order.policy().name()
+        );
+        self.log(Level::Warn, text);
     }
 
     /// The front end wants another policy.
@@ -203,29 +252,40 @@ impl Engine {
         self.log(Level::Warn, text);
     }
 
-    /// Under `all`: whose disks move? Everybody waits in vain for one that does not. It is back once it has nearly caught
-    /// up.
-    pub(super) fn watch_disks(&mut self, near: u64) {
+    /// Under `all`: whose disks move? Everybody waits in vain for one that does not. It is back once it moves again and
+    /// has nearly caught up.
+    pub(super) fn watch_disks(&mut self, near: Index) {
+        let term = self.order.term();
+        if self.order.policy().kind != PolicyKind::All || self.disks.term != term {
+            self.disks = Disks { term, ..Disks::default() };
+        }
         if self.order.policy().kind != PolicyKind::All {
-            return self.moved.clear();
+            return;
         }
         let (now, last) = (self.now, self.order.last_index());
         let patience = STALLED * self.tuning.election_timeout.as_micros() as Micros;
-        for id in self.peers.keys() {
+        let peers = &self.peers;
+        self.disks.moved.retain(|id, _| peers.contains_key(id));
+        for id in peers.keys() {
             let persisted = self.order.matched(id);
-            let moved = self.moved.entry(*id).or_insert(Moved { persisted, at: now, stalled: false });
+            let moved = self.disks.moved.entry(*id).or_insert(Moved { persisted, at: now, stalled: None });
             if persisted > moved.persisted || persisted >= last {
                 (moved.persisted, moved.at) = (persisted, now);
             }
             moved.stalled = match moved.stalled {
-                true => persisted + near < last,
-                false => now.saturating_sub(moved.at) > patience,
+                Some(since) if moved.at > since && persisted + near >= last => None,
+                Some(since) => Some(since),
+                None => (now.saturating_sub(moved.at) > patience).then_some(now),
             };
         }
     }
 
     /// Whether this member is out of the view because its disk does not move.
     pub(super) fn stalls(&self, id: &MemberId) -> bool {
-        self.moved.get(id).is_some_and(|moved| moved.stalled)
+        self.disks.moved.get(id).is_some_and(|moved| moved.stalled.is_some())
     }
 }
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

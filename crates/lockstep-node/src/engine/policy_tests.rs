@@ -1,0 +1,111 @@
+use super::super::harness::Lab;
+use crate::api::{Outcome, Tuning};
+use lockstep_core::policy::{Policy, PolicyKind};
+use std::time::Duration;
+
+fn set(lab: &mut Lab, change: impl FnOnce(&mut Policy)) {
+    let mut policy = lab.nodes[0].engine.order.policy();
+    change(&mut policy);
+    lab.nodes[0].engine.wish_for_policy(|wanted| *wanted = policy);
+    lab.until("the policy is in force", 5_000_000, |lab| {
+        lab.nodes.iter().all(|node| node.engine.order.committed_state().policy == policy)
+    });
+}
+
+fn under_all() -> Lab {
+    let mut lab = Lab::new(3, &Tuning::default());
+    set(&mut lab, |policy| policy.kind = PolicyKind::All);
+    lab
+}
+
+fn writes(lab: &mut Lab, at: usize) -> bool {
+    let write = lab.write(at);
+    lab.run(100_000);
+    matches!(write.wait_for(Duration::ZERO), Some(Outcome::Ordered(_)))
+}
+
+/// How many are in the latest view of this member.
+fn shown(lab: &Lab, at: usize) -> usize {
+    lab.nodes[at].views.last().map_or(0, Vec::len)
+}
+
+#[test]
+fn under_all_who_comes_back_is_not_waited_for_before_it_has_nearly_caught_up() {
+    let mut lab = under_all();
+    lab.cut(2, true);
+    lab.until("it is out of the view", 5_000_000, |lab| shown(lab, 0) == 2);
+    for _ in 0..1500 {
+        lab.write(0);
+    }
+    lab.run(500_000);
+    assert!(writes(&mut lab, 0));
+    // It is connected again, and takes its time with what it has missed.
+    lab.nodes[2].disk_hangs = true;
+    lab.cut(2, false);
+    lab.run(500_000);
+    assert!(writes(&mut lab, 0) && writes(&mut lab, 1), "nobody waits for it");
+    assert_eq!(shown(&lab, 0), 2);
+    lab.nodes[2].disk_hangs = false;
+    lab.until("it is back in the view", 5_000_000, |lab| (0..3).all(|at| shown(lab, at) == 3));
+    assert!(writes(&mut lab, 0));
+}
+
+#[test]
+fn under_all_a_member_whose_disk_hangs_is_taken_out_once_and_comes_back() {
+    let mut lab = under_all();
+    lab.nodes[2].disk_hangs = true;
+    let write = lab.write(0);
+    lab.until("it is out of the view", 10_000_000, |lab| shown(lab, 0) == 2);
+    lab.run(100_000);
+    assert!(matches!(write.wait_for(Duration::ZERO), Some(Outcome::Ordered(_))));
+    let views = lab.nodes[0].views.len();
+    lab.run(20_000_000);
+    assert!(writes(&mut lab, 1));
+    assert_eq!(lab.nodes[0].views.len(), views, "it is near the end of the log, and does not move");
+    lab.nodes[2].disk_hangs = false;
+    lab.until("it is back in the view", 5_000_000, |lab| shown(lab, 0) == 3);
+}
+
+#[test]
+fn under_all_who_leads_a_second_time_knows_nothing_of_disks_from_the_first() {
+    let mut lab = under_all();
+    for (from, to) in [(0, 1), (1, 0)] {
+        lab.run(10_000_000);
+        assert!(writes(&mut lab, 1));
+        // The third has not acknowledged anything to the new leader when that looks at the disks first.
+        lab.nodes[2].disk_hangs = to == 0;
+        let (now, id) = (lab.now, lab.id(to));
+        lab.nodes[from].engine.order.transfer_leadership(now, id).unwrap();
+        lab.until("it leads", 2_000_000, |lab| lab.nodes[to].engine.order.leads_in_earnest());
+    }
+    let views = lab.nodes[1].views.len();
+    lab.run(500_000);
+    lab.nodes[2].disk_hangs = false;
+    lab.run(10_000_000);
+    assert!(writes(&mut lab, 2));
+    assert_eq!(lab.nodes[1].views.len(), views, "{:?}", lab.nodes[1].views);
+}
+
+#[test]
+fn commits_that_wait_for_a_zone_say_so() {
+    let tuning = Tuning::default();
+    let mut lab = Lab::new(2, &tuning);
+    lab.add(&tuning, |hello| hello.zone = 1);
+    lab.until("it votes", 20_000_000, |lab| lab.voters(0).len() == 3);
+    set(&mut lab, |policy| policy.zone_acks = 1);
+    lab.cut(2, true);
+    let write = lab.write(0);
+    let lines = |lab: &Lab| {
+        lab.lines.iter().filter(|(at, line)| *at == 0 && line.contains("Not from: n3 (zone 1).")).count()
+    };
+    lab.run(9_000_000);
+    assert_eq!(lines(&lab), 0);
+    lab.run(13_000_000);
+    assert_eq!(lines(&lab), 2, "every 10 s: {:#?}", lab.lines);
+    assert!(write.wait_for(Duration::ZERO).is_none(), "the promise is kept");
+    lab.cut(2, false);
+    lab.run(1_000_000);
+    assert!(matches!(write.wait_for(Duration::ZERO), Some(Outcome::Ordered(_))));
+    lab.run(30_000_000);
+    assert_eq!(lines(&lab), 2);
+}
