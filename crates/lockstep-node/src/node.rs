@@ -38,6 +38,8 @@ const KEPT_AT_START: [u8; 2] = [EntryKind::Trim as u8, EntryKind::Outcome as u8]
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a caller that waits long looks about.
 const LOOK: Duration = Duration::from_millis(200);
+/// Nobody waits longer for another policy.
+const POLICY_WAIT: Duration = Duration::from_secs(1);
 
 /// An answer that another thread waits for.
 #[derive(Debug)]
@@ -701,15 +703,18 @@ impl Node {
         self.shared.hurry.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Asks for another policy, and waits until it is in force.
+    /// Asks for another policy, and waits for a moment until it is in force: whoever asks holds a lock that everybody in
+    /// the server needs. Whether it is in force; if not, it is still asked for, and a line in the log tells the outcome.
     ///
     /// # Errors
-    /// Why it is not: a line for people. It may come into force yet.
-    pub fn change_policy(&self, change: PolicyChange) -> Result<(), String> {
+    /// Why it cannot be had: a line for people.
+    pub fn change_policy(&self, change: PolicyChange) -> Result<bool, String> {
         let reply = Reply::new();
         self.push(Input::Policy { change, reply: reply.clone() });
-        let patience = Duration::from_secs(12);
-        reply.wait(patience).unwrap_or_else(|| Err("the node does not answer; see its log lines".into()))
+        match reply.wait(POLICY_WAIT) {
+            Some(result) => result.map(|()| true),
+            None => Ok(false),
+        }
     }
 
     /// The policy in force.

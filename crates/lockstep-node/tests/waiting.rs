@@ -4,9 +4,10 @@ mod common;
 
 use common::*;
 use lockstep_node::core::Gtid;
+use lockstep_node::core::policy::PolicyKind;
 use lockstep_node::*;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_member_that_waits_says_for_whom_and_what_its_log_has() {
@@ -52,4 +53,23 @@ fn a_member_that_waits_says_for_whom_and_what_its_log_has() {
     assert!(gone >= 0.3 && gone <= status.own.uptime_seconds, "gone for {gone} s");
     node.stop();
     drop(connecting);
+}
+
+/// Who sets a variable of the server holds a lock meanwhile that everybody needs.
+#[test]
+fn nobody_waits_long_for_a_policy_that_is_not_agreed_on() {
+    let [p1, p2] = free_ports();
+    let folders = [Folder::new("policy-1"), Folder::new("policy-2")];
+    let one = Server::start(&folders[0], "n1", p1, &[], Gtid::UNDEFINED, None);
+    until("n1 is synced", || one.synced.load(Ordering::SeqCst));
+    let two = Server::start(&folders[1], "n2", p2, &[p1], Gtid::UNDEFINED, Some(&one));
+    until("n2 votes", || two.node.status().cluster.voters == 2);
+    assert_eq!(one.node.change_policy(Box::new(|policy| policy.acks = 2)), Ok(true));
+    two.node.isolate(true);
+    let began = Instant::now();
+    let answer = one.node.change_policy(Box::new(|policy| policy.kind = PolicyKind::All));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(answer, Ok(false), "it is asked for");
+    two.node.isolate(false);
+    until("it is in force", || one.node.policy().kind == PolicyKind::All);
 }

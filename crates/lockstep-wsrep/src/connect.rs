@@ -440,10 +440,18 @@ impl Provider {
         let mut status = Status::OK;
         if let Some(change) = self.settings.with(|options| options.policy_change(&changes))
             && *lock(&self.connection) != Connection::Closed
-            && let Err(text) = node.change_policy(change)
         {
-            self.log.error(format!("the policy is not changed: {text}"));
-            status = Status::NODE_FAIL;
+            match node.change_policy(change) {
+                Ok(true) => {}
+                Ok(false) => self.log.warn(
+                    "the change of commit.* is asked for, and not in force yet: a line here, and `lockstep status`, say \
+                     when it is",
+                ),
+                Err(text) => {
+                    self.log.error(format!("the policy is not changed: {text}"));
+                    status = Status::NODE_FAIL;
+                }
+            }
         }
         for change in changes {
             match change.name {
