@@ -124,7 +124,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 let result = unsafe { (calls.connected)(calls.app.0, view.as_ptr()) };
                 provider.step("connected", || {
                     if result != CbStatus::SUCCESS {
-                        provider.fail("the server refused the connection");
+                        provider.stop_with("the server refused the connection", false);
                     }
                     provider.handled();
                 });
@@ -133,10 +133,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 // SAFETY: as above.
                 let result = unsafe { (calls.view)(calls.app.0, ctx, view.as_ptr(), std::ptr::null(), 0) };
                 provider.step("view", || {
-                    if result != CbStatus::SUCCESS {
-                        provider.fail("the server could not process a view");
-                    }
-                    provider.viewed(&info, in_log);
+                    provider.shown(result, &info, in_log);
                     provider.handled();
                 });
             }
@@ -144,10 +141,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 // SAFETY: as above.
                 let result = unsafe { (calls.view)(calls.app.0, ctx, view.as_ptr(), std::ptr::null(), 0) };
                 provider.step("view", || {
-                    if result != CbStatus::SUCCESS {
-                        provider.fail("the server could not process a view");
-                    }
-                    provider.viewed(&info, false);
+                    provider.shown(result, &info, false);
                     if !rest.alone {
                         provider.handled();
                     }
@@ -184,7 +178,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 let result = unsafe { (calls.synced)(calls.app.0) };
                 provider.step("synced", || {
                     if result != CbStatus::SUCCESS {
-                        provider.fail("the server could not process that it is synced");
+                        provider.stop_with("the server could not process that it is synced", false);
                     }
                     provider.handled();
                 });
@@ -324,6 +318,14 @@ impl Provider {
 
     /// A delivery that is to be handled after all that was taken before it has finished.
     fn alone(&self, delivery: Delivery) -> Next {
+        // A server that has failed, or gives its start up, would wait in a view of members for a state that never comes.
+        // It gets the last one, which has none.
+        let has_members =
+            |delivery: &Delivery| matches!(delivery, Delivery::View { info, .. } if !info.members.is_empty());
+        if self.failed.load(Ordering::Acquire) && has_members(&delivery) {
+            self.handled();
+            return Next::Again;
+        }
         let ready = match &delivery {
             Delivery::View { info, in_log } => self.view_ready(info, *in_log),
             Delivery::Donate { at_least, .. } => {
@@ -641,6 +643,17 @@ impl Provider {
             // Alone, that is, not: gone from a view of one other.
             let alone = info.members.len() == 1 && info.my_index.is_some();
             self.safe_to_bootstrap.store(alone, Ordering::SeqCst);
+        }
+    }
+
+    /// The server has been shown a view, with this result. After one that it could not process nothing is begun: what
+    /// waits has been told so.
+    fn shown(&self, result: CbStatus, info: &NodeView, in_log: bool) {
+        if result != CbStatus::SUCCESS {
+            self.stop_with("the server could not process a view", false);
+        }
+        if result == CbStatus::SUCCESS || info.status != NodeViewStatus::Primary {
+            self.viewed(info, in_log);
         }
     }
 

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use lockstep_lab::{Cluster, LabError, Server, SstMethod, free_ports, host_port};
 
-use crate::fixture::{Kind, Test, eventually, kind, shared};
+use crate::fixture::{Kind, Test, eventually, kind, session, shared};
+use crate::rejoin::{mark, unmark};
 
 /// What "promptly" means on a busy machine.
 const PROMPT: Duration = Duration::from_secs(10);
@@ -97,4 +98,35 @@ fn a_member_that_waits_for_the_others_ends_when_it_is_asked_to() -> Test {
     })();
     server.kill();
     outcome
+}
+
+/// The server gives its start up while it is shown the members. It ends, and its database is as good as it was.
+#[test]
+fn a_member_whose_start_fails_for_another_reason_ends_and_comes_back_by_the_log() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(()); // it takes a state transfer
+    }
+    let mut cluster = shared()?;
+    mark(&cluster.servers[2])?;
+    cluster.servers[2].stop()?;
+    let mut client = session(&cluster, 0)?;
+    client.run(&["CREATE TABLE typo (id INT PRIMARY KEY)", "INSERT INTO typo VALUES (1)"])?;
+    // By the log alone, and with a donor's word.
+    for gtids in ["--wsrep_gtid_mode=OFF", "--wsrep_gtid_mode=ON"] {
+        cluster.servers[2].spawn(&["--max_conections=200", gtids])?;
+        let ended = cluster.servers[2].wait_ended(2 * PROMPT);
+        if ended.is_err() {
+            cluster.servers[2].kill();
+        }
+        ended?;
+        said(&cluster.servers[2], "unknown variable 'max_conections=200'")?;
+    }
+    cluster.servers[2].start(&[])?;
+    cluster.wait_size(3)?;
+    assert!(
+        unmark(&cluster.servers[2])?,
+        "the whole database was copied:\n{}",
+        cluster.servers[2].log_tail(60)
+    );
+    cluster.same_everywhere("SELECT COUNT(*) FROM test.typo").map(drop)
 }
