@@ -53,6 +53,11 @@ pub struct Wan {
     zones: Vec<Network>,
 }
 
+/// Whether this machine and account can make network namespaces: a machine can, a chroot on it may not.
+pub fn is_possible() -> bool {
+    crate::netns::is_possible()
+}
+
 impl Wan {
     /// Makes one zone of each number of members, and these lines; between zones without a line nothing passes. Needs root,
     /// `ip`, and the kernel's tun driver.

@@ -95,8 +95,20 @@ fn stream(wan: &Wan, time: Duration) -> Result<f64, LabError> {
     })
 }
 
+/// In a chroot, say, no namespace can be made; chaos goes without cuts there.
+fn can_be_run() -> bool {
+    let possible = lockstep_lab::wan::is_possible();
+    if !possible {
+        eprintln!("NOT TESTED: no network namespaces can be made here");
+    }
+    possible
+}
+
 #[test]
 fn a_round_trip_takes_what_was_said_and_neighbours_are_near() -> Test {
+    if !can_be_run() {
+        return Ok(());
+    }
     // Two near ones and a far one, and a zone beside that costs nothing.
     let links =
         [Link::of_round_trip(0, 1, Duration::from_micros(85_500)), Link::of_round_trip(0, 2, Duration::ZERO)];
@@ -138,6 +150,9 @@ fn round_trip_is_impossible(wan: &Wan, from: (usize, usize), to: (usize, usize))
 
 #[test]
 fn a_stream_gets_through_and_not_faster_than_the_rate() -> Test {
+    if !can_be_run() {
+        return Ok(());
+    }
     let mut wan = Wan::new(&[1, 1], &[Link::of_round_trip(0, 1, Duration::from_millis(20))])?;
     let free = stream(&wan, Duration::from_secs(1))?;
     let used = line_time();
@@ -156,6 +171,9 @@ fn a_stream_gets_through_and_not_faster_than_the_rate() -> Test {
 
 #[test]
 fn a_line_loses_its_part_of_the_packets() -> Test {
+    if !can_be_run() {
+        return Ok(());
+    }
     const SENT: u64 = 3000;
     let mut link = Link::of_round_trip(0, 1, Duration::from_millis(2));
     link.there.loss = 0.05;
