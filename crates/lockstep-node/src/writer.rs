@@ -1,4 +1,4 @@
-//! The thread `ls-log`: everything that touches the disk. It takes all jobs that wait as one batch: the writes leave in
+//! The thread `ls-log`: what touches the disk. It takes all jobs that wait as one batch: the writes leave in
 //! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk. A write that has no
 //! company `ls-node` does itself: see [`crate::desk`].
 

@@ -52,14 +52,14 @@ impl Saved {
     }
 
     fn text(&self) -> String {
-        format!(
-            "# GALERA saved state\nversion: 2.1\nuuid:    {}\nseqno:   {}\nsafe_to_bootstrap: {}\n{}{}",
-            self.position.uuid,
-            self.position.seqno,
-            self.safe_to_bootstrap as u8,
-            if self.in_statement { IN_STATEMENT } else { "" },
-            if self.in_statement { "\n" } else { "" }
-        )
+        let mut text = format!(
+            "# GALERA saved state\nversion: 2.1\nuuid:    {}\nseqno:   {}\nsafe_to_bootstrap: {}\n",
+            self.position.uuid, self.position.seqno, self.safe_to_bootstrap as u8
+        );
+        if self.in_statement {
+            text = text + IN_STATEMENT + "\n";
+        }
+        text
     }
 }
 

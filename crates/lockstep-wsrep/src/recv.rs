@@ -320,9 +320,8 @@ impl Provider {
     fn alone(&self, delivery: Delivery) -> Next {
         // A server that has failed, or gives its start up, would wait in a view of members for a state that never comes.
         // It gets the last one, which has none.
-        let has_members =
-            |delivery: &Delivery| matches!(delivery, Delivery::View { info, .. } if !info.members.is_empty());
-        if self.failed.load(Ordering::Acquire) && has_members(&delivery) {
+        let has_members = matches!(&delivery, Delivery::View { info, .. } if !info.members.is_empty());
+        if has_members && self.failed.load(Ordering::Acquire) {
             self.handled();
             return Next::Again;
         }
