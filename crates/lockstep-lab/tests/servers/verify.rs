@@ -84,6 +84,7 @@ fn members_are_compared_at_one_seqno_under_load_and_a_planted_difference_is_name
         "INSERT INTO test.pair VALUES ('c', 3, 0)",
         "UPDATE test.keyless SET b = 'y' LIMIT 1",
     ])?;
+    let marks: Vec<usize> = cluster.servers.iter().map(|s| s.log().len()).collect();
     let output = verify(&cluster, false)?;
     let said = text(&output);
     eprintln!("{}", said.trim());
@@ -105,15 +106,24 @@ fn members_are_compared_at_one_seqno_under_load_and_a_planted_difference_is_name
     assert_eq!(output.status.code(), Some(1), "{json}");
     assert!(json.contains("\"equal\":false") && json.contains("\"table\":\"test.t\""), "{json}");
 
-    // A table that only one has, and one that is defined otherwise.
+    // Its clients took their leave.
+    for (server, mark) in cluster.servers.iter().zip(marks) {
+        let log = server.log_since(mark);
+        assert!(!log.contains("Aborted connection"), "{}: {log}", server.name());
+    }
+
+    // A table that only one has, and two that are defined otherwise.
     cluster.servers[2].client()?.run(&[
         "SET SESSION wsrep_on = OFF",
         "CREATE TABLE test.extra (id INT PRIMARY KEY)",
         "ALTER TABLE test.pair ADD COLUMN more INT",
+        "ALTER TABLE `odd db`.`a``b-c` ADD UNIQUE KEY twice (`x y`)",
     ])?;
     let said = text(&verify(&cluster, false)?);
     assert!(said.contains("test.extra is not on all members: n3"), "{said}");
     assert!(said.contains("test.pair is not defined alike: n3"), "{said}");
+    let key = "odd db.a`b-c is not defined alike (n3 has UNIQUE KEY `twice` (`x y`)): n3";
+    assert!(said.contains(key), "no `{key}` in\n{said}");
 
     // Mended by a copy, as the documents say.
     cluster.servers[2].stop()?;

@@ -1,4 +1,4 @@
-//! `lockstep verify`: are the rows of all members equal?
+//! `lockstep verify`: are the tables of all members equal, their rows and how they are defined?
 //!
 //! All members stand at one seqno for some milliseconds, in which a session with each takes a snapshot (InnoDB's, of an
 //! ordinary transaction). Then everything goes on, and each server computes checksums of what its snapshot shows, table
@@ -115,6 +115,8 @@ fn verify(args: &VerifyArgs) -> Result<Report, String> {
             report.differences.push(difference(name, &[], odd, what));
             continue;
         }
+        // The columns are alike, so that the rows can be compared; the rest of the definition may yet differ.
+        report.differences.extend(compare_definitions(&mut sessions, name)?);
         if let Some(table) = defined.first().and_then(|d| d.1) {
             let (rows, different) = compare(&mut sessions, name, table)?;
             report.rows += rows;
@@ -236,6 +238,24 @@ fn difference(name: &Name, key: &[String], members: Vec<String>, what: &str) -> 
         last: None,
         rows: Vec::new(),
     }
+}
+
+/// Indexes, defaults, constraints, the table's options.
+fn compare_definitions(sessions: &mut [Session], name: &Name) -> Result<Option<Difference>, String> {
+    let answers = ask_all(sessions, &tables::show_definition(name))?;
+    let found: Vec<(String, Vec<String>)> =
+        answers.iter().map(|(member, rows)| (member.clone(), tables::definition(rows))).collect();
+    let odd = odd_ones(&found);
+    let (Some(first), Some(most)) = (
+        found.iter().find(|(member, _)| odd.contains(member)),
+        // Of two members both are odd: the one is compared with the other.
+        found.iter().find(|(member, _)| !odd.contains(member)).or(found.get(1)),
+    ) else {
+        return Ok(None);
+    };
+    let what = tables::definition_difference(&first.1, &most.1);
+    let what = format!("is not defined alike ({} {what})", first.0);
+    Ok(Some(difference(name, &[], odd, &what)))
 }
 
 /// How many rows the table has, and where the members differ in it.

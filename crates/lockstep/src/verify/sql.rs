@@ -3,6 +3,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A client that has nothing to do ends within this.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A running `mariadb`.
 #[derive(Debug)]
@@ -10,7 +14,8 @@ pub(super) struct Session {
     /// The member.
     pub(super) name: String,
     child: Child,
-    stdin: ChildStdin,
+    /// `None` once it is closed.
+    stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     asked: u64,
 }
@@ -47,8 +52,13 @@ impl Session {
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("cannot talk with the program mariadb".into());
         };
-        let mut session =
-            Session { name: name.to_owned(), child, stdin, stdout: BufReader::new(stdout), asked: 0 };
+        let mut session = Session {
+            name: name.to_owned(),
+            child,
+            stdin: Some(stdin),
+            stdout: BufReader::new(stdout),
+            asked: 0,
+        };
         let who = session.query("SELECT @@GLOBAL.wsrep_node_name").map_err(|e| format!("{place}: {e}"))?;
         let who = who.first().and_then(|row| row.first()).cloned().unwrap_or_default();
         if who != name {
@@ -61,9 +71,10 @@ impl Session {
     pub(super) fn ask(&mut self, sql: &str) -> Result<(), String> {
         self.asked += 1;
         let text = format!("{sql};\nSELECT '{}';\n", self.marker());
-        let sent = self.stdin.write_all(text.as_bytes()).and_then(|()| self.stdin.flush());
+        let sent =
+            self.stdin.as_mut().map(|stdin| stdin.write_all(text.as_bytes()).and_then(|()| stdin.flush()));
         // Whoever has ended says why.
-        if sent.is_err() { Err(self.complaint()) } else { Ok(()) }
+        if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(self.complaint()) }
     }
 
     /// The answer to the last statement.
@@ -107,7 +118,14 @@ impl Session {
 }
 
 impl Drop for Session {
+    /// The client takes its leave of the server when there is nothing more to read: killed, it would leave a warning in
+    /// the server's log. One that still waits for an answer is not waited for.
     fn drop(&mut self) {
+        drop(self.stdin.take());
+        let until = Instant::now() + FAREWELL;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

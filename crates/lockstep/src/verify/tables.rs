@@ -162,6 +162,33 @@ pub(super) struct RowDifference {
     pub(super) missing_on: Vec<String>,
 }
 
+/// The statement that shows how a table is defined.
+pub(super) fn show_definition(name: &Name) -> String {
+    format!("SHOW CREATE TABLE {}", full(name))
+}
+
+/// The lines of a definition, from the answer to [`show_definition`], without the next number of a counter, which members
+/// need not agree on.
+pub(super) fn definition(rows: &Rows) -> Vec<String> {
+    let text = rows.first().and_then(|row| row.get(1)).map(String::as_str).unwrap_or_default();
+    let without_counter = |line: &str| match (line.starts_with(')'), line.split_once(" AUTO_INCREMENT=")) {
+        (true, Some((before, rest))) => {
+            format!("{before}{}", rest.trim_start_matches(|c: char| c.is_ascii_digit()))
+        }
+        _ => line.trim().trim_end_matches(',').to_owned(),
+    };
+    text.lines().map(without_counter).collect()
+}
+
+/// What one definition has and another has not, as a person would say it.
+pub(super) fn definition_difference(odd: &[String], most: &[String]) -> String {
+    let lines = |what: &str, of: &[String], without: &[String]| -> Vec<String> {
+        of.iter().filter(|line| !without.contains(line)).map(|line| format!("{what} {line}")).collect()
+    };
+    let all = [lines("has", odd, most), lines("lacks", most, odd)].concat();
+    if all.is_empty() { "in another order".into() } else { all.join(", ") }
+}
+
 /// Who is not like most, by what each has; all where no value is that of more than half.
 pub(super) fn odd_ones<T: PartialEq>(values: &[(String, T)]) -> Vec<String> {
     let most = values
@@ -234,6 +261,23 @@ mod tests {
         assert!(!sql.contains("`g`"), "what is not stored is not compared: {sql}");
         assert!(table.bucket(&name, 5000, "3").contains("% 5 = 3"));
         assert_eq!(table.key_names(), ["id"]);
+    }
+
+    #[test]
+    fn definitions_are_compared_without_counters() {
+        let answer = |text: &str| vec![vec!["t".to_owned(), text.to_owned()]];
+        let one = definition(&answer(
+            "CREATE TABLE `t` (\n  `id` int(11),\n  KEY `a` (`id`)\n) ENGINE=InnoDB AUTO_INCREMENT=17 DEFAULT CHARSET=utf8mb4",
+        ));
+        let counted = definition(&answer(
+            "CREATE TABLE `t` (\n  `id` int(11),\n  KEY `a` (`id`)\n) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4",
+        ));
+        assert_eq!(one, counted);
+        let other = definition(&answer(
+            "CREATE TABLE `t` (\n  `id` int(11)\n) ENGINE=InnoDB AUTO_INCREMENT=17 DEFAULT CHARSET=utf8mb4",
+        ));
+        assert_eq!(definition_difference(&other, &one), "lacks KEY `a` (`id`)");
+        assert_eq!(definition_difference(&one, &other), "has KEY `a` (`id`)");
     }
 
     #[test]
