@@ -154,10 +154,11 @@ fn what_is_said_to_be_refused_is_refused_and_nothing_else() {
         (&["wsrep_node_name=a-name-that-is-longer-than-thirty-one-bytes"], Fate::Ended),
         (&["wsrep_replicate_myisam=ON"], Fate::Ended),
         (&["memlock=1"], Fate::Ended),
+        (&["max_conections=100"], Fate::Ended),
         (&["wsrep_gtid_mode=ON", "log_bin=binlog"], Fate::Ended),
         // Unwise, or without effect.
         (&["loose_wsrep_replicate_myisam=ON", "wsrep_slave_thread=2"], Fate::Runs),
-        (&["innodb_autoinc_lock_mode=1"], Fate::Runs),
+        (&["innodb_autoinc_lock_mode=1", "innodb_file_format=Barracuda", "max_connect=100"], Fate::Runs),
         (&["wsrep_on"], Fate::Runs),
         (&["wsrep_cluster_address=gcomm://"], Fate::Runs),
         (&["query_cache_size=16M", "event_scheduler=ON", "log_bin=binlog"], Fate::Runs),

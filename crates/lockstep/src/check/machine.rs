@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -55,7 +55,20 @@ pub(super) enum Keys {
     NotSeen(String),
 }
 
+/// What the installed server says of an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Known {
+    Yes,
+    /// It takes it for old files' sake, and does nothing with it.
+    Removed,
+    No,
+}
+
 pub(super) trait Machine {
+    /// The options of the installed server, with underscores; none where there is no server, or one of another version.
+    fn server_options(&self) -> Vec<String>;
+    /// What that server says of an option as it was written.
+    fn server_knows(&self, written: &str, value: Option<&str>) -> Known;
     /// Certificate, key and authority.
     fn keys(&self, files: &TlsFiles, account: &str) -> Keys;
     fn has_program(&self, name: &str) -> bool;
@@ -77,7 +90,48 @@ pub(super) trait Machine {
 }
 
 /// This one.
-pub(super) struct ThisMachine;
+pub(super) struct ThisMachine {
+    /// Whether the files are for the server that is installed here, so that it may be asked.
+    pub(super) has_server: bool,
+}
+
+/// The installed server's answer to these arguments. It prints its options and ends.
+fn ask_server(arguments: &[String]) -> Option<Output> {
+    let ask = |program: &str| {
+        let mut command = Command::new(program);
+        command
+            .arg("--no-defaults")
+            .args(arguments)
+            .args(["--verbose", "--help"])
+            .stdin(Stdio::null())
+            .output()
+            .ok()
+    };
+    ask("mariadbd").or_else(|| ask("/usr/sbin/mariadbd"))
+}
+
+/// The names of the options in what a server prints of itself.
+fn option_names(help: &str) -> Vec<String> {
+    let name = |line: &str| {
+        // `  --name=#  text`, `  -a, --name  text`
+        let line = line.strip_prefix("  ")?;
+        let rest =
+            line.strip_prefix("--").or_else(|| line.strip_prefix('-')?.get(1..)?.strip_prefix(", --"))?;
+        let end =
+            rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_').unwrap_or(rest.len());
+        (end > 0).then(|| rest[..end].replace('-', "_"))
+    };
+    help.lines().filter_map(name).collect()
+}
+
+/// What a server's complaints say of the only option that it was given.
+fn known(complaints: &str) -> Known {
+    match complaints {
+        text if text.contains(": unknown variable '") || text.contains(": unknown option '") => Known::No,
+        text if text.contains("' was removed. It does nothing") => Known::Removed,
+        _ => Known::Yes,
+    }
+}
 
 /// A name that is not resolved by then is worth a word.
 const RESOLVE: Duration = Duration::from_secs(5);
@@ -88,6 +142,20 @@ const LIBRARY_MAX: u64 = 512 << 20;
 const EXPIRES_SOON: Duration = Duration::from_secs(30 * 86_400);
 
 impl Machine for ThisMachine {
+    fn server_options(&self) -> Vec<String> {
+        let output = self.has_server.then(|| ask_server(&[])).flatten();
+        output.map(|o| option_names(&String::from_utf8_lossy(&o.stdout))).unwrap_or_default()
+    }
+
+    fn server_knows(&self, written: &str, value: Option<&str>) -> Known {
+        let argument = match value {
+            Some(value) => format!("--{written}={value}"),
+            None => format!("--{written}"),
+        };
+        // Where it cannot be asked, nothing is wrong with it.
+        ask_server(&[argument]).map_or(Known::Yes, |o| known(&String::from_utf8_lossy(&o.stderr)))
+    }
+
     fn keys(&self, files: &TlsFiles, account: &str) -> Keys {
         let numbers = getent(account);
         let paths = [("socket.ssl_cert", &files.cert), ("socket.ssl_key", &files.key)];
@@ -240,6 +308,8 @@ pub(super) mod tests {
         pub(in crate::check) runs: bool,
         pub(in crate::check) readable: bool,
         pub(in crate::check) keys: Keys,
+        /// The options of its server; none, and nobody is asked.
+        pub(in crate::check) options: Vec<&'static str>,
     }
 
     impl Default for Fake {
@@ -254,11 +324,23 @@ pub(super) mod tests {
                 runs: false,
                 readable: false,
                 keys: Keys::Usable { warning: None, exposed: false },
+                options: Vec::new(),
             }
         }
     }
 
     impl Machine for Fake {
+        fn server_options(&self) -> Vec<String> {
+            self.options.iter().map(|&name| name.to_owned()).collect()
+        }
+        fn server_knows(&self, written: &str, _: Option<&str>) -> Known {
+            match written {
+                "innodb_file_format" => Known::Removed,
+                // Not among those it lists.
+                "sync_frm" => Known::Yes,
+                _ => Known::No,
+            }
+        }
         fn keys(&self, _: &TlsFiles, _: &str) -> Keys {
             self.keys.clone()
         }
@@ -303,7 +385,7 @@ pub(super) mod tests {
 
     #[test]
     fn this_machine_answers() {
-        let here = ThisMachine;
+        let here = ThisMachine { has_server: true };
         assert!(here.has_program("sh") && !here.has_program("no-such-program"));
         assert_eq!(here.library(Path::new("/bin/sh")), Library::Other);
         assert_eq!(here.library(Path::new("/etc/passwd")), Library::Nothing);
@@ -318,5 +400,21 @@ pub(super) mod tests {
         assert!(
             here.is_executable(Path::new("/bin/sh")) && here.is_readable_for_all(Path::new("/etc/passwd"))
         );
+    }
+
+    #[test]
+    fn a_server_s_options_are_read_from_its_help() {
+        let help = "Usage: mariadbd [OPTIONS]\n--no-defaults             Don't\n\n  --alter-algorithm[=name] \n\
+                    \u{20}                     Specify --not-this one\n  -a, --ansi          Use ANSI SQL\n  --port=#  Port\n\
+                    \u{20} --wsrep-drupal-\u{20}\nVariables (--variable-name=value)\nalter-algorithm    DEFAULT\n";
+        assert_eq!(option_names(help), ["alter_algorithm", "ansi", "port", "wsrep_drupal_"]);
+        let said = |text: &str| known(&format!("2026-11-21 19:47:56 0 {text}\n"));
+        assert_eq!(said("[ERROR] mariadbd: unknown variable 'foo=1'"), Known::No);
+        assert_eq!(said("[ERROR] mariadbd: unknown option '--foo'"), Known::No);
+        assert_eq!(
+            said("[Warning] 'innodb-large-prefix' was removed. It does nothing now and exists only for …"),
+            Known::Removed
+        );
+        assert_eq!(said("[Warning] Could not increase number of max_open_files"), Known::Yes);
     }
 }

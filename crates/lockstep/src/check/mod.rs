@@ -107,9 +107,11 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, String> {
             return Err(format!("there is neither {} nor {}: name the files to check", USUAL[0], USUAL[1]));
         }
     }
-    let version = args.server_version.clone().or_else(installed_version).unwrap_or_else(|| VERSION.into());
+    let installed = installed_version();
+    let version = args.server_version.clone().or_else(|| installed.clone()).unwrap_or_else(|| VERSION.into());
+    let machine = ThisMachine { has_server: installed.as_ref() == Some(&version) };
     let cnf = Cnf::read(&files, &version)?;
-    let findings = check(&cnf, &ThisMachine);
+    let findings = check(&cnf, &machine);
     let count = |level| findings.iter().filter(|f| f.level == level).count();
     let report = Report {
         files: &cnf.files,
@@ -217,6 +219,7 @@ fn check(cnf: &Cnf, machine: &dyn Machine) -> Vec<Finding> {
     let mut check = Check { cnf, machine, options: Options::default(), findings: cnf.findings.clone() };
     server::misplaced(&mut check);
     server::unknown(&mut check);
+    server::unknown_elsewhere(&mut check);
     if provider::library(&mut check) {
         provider::options(&mut check);
         provider::log(&mut check);
@@ -287,6 +290,36 @@ mod tests {
     #[test]
     fn a_plain_server_is_said_to_be_one() {
         expect(&findings("plain.cnf", &Fake::default()), &[(Unwise, "wsrep_provider", None, "runs alone")]);
+    }
+
+    #[test]
+    fn what_the_installed_server_does_not_know() {
+        let text = "[mysqld]\nport=3306\nmax_conections=5\nmax-connect=5\ninnodb_file_format=Barracuda\nsync_frm=1\n\
+                    loose_nothing=1\nserver_audit_logging=ON\nskip_slave_start\nskip-log-bin\n[client]\nmax_conections=5\n";
+        let dir = std::env::temp_dir().join(format!("lockstep-check-unknown-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("my.cnf");
+        let found = |text: &str, options: &[&'static str]| {
+            std::fs::write(&file, text).unwrap();
+            let machine = Fake { options: options.to_vec(), ..Fake::default() };
+            let mut found = check(&Cnf::read(std::slice::from_ref(&file), "10.11").unwrap(), &machine);
+            found.retain(|f| f.text.contains("no such option") || f.level == Ignored);
+            found
+        };
+        let options =
+            ["port", "max_connections", "max_connect", "skip_slave_start", "log_bin", "plugin_load_add"];
+        expect(
+            &found(text, &options),
+            &[
+                (Refused, "max_conections", Some(3), "did you mean max_connections?"),
+                (Unwise, "server_audit_logging", Some(8), "unless a plugin"),
+                (Ignored, "innodb_file_format", Some(5), "old files' sake"),
+            ],
+        );
+        let loads = format!("{text}[mysqld]\nplugin_load_add=server_audit\n");
+        assert!(found(&loads, &options).iter().all(|f| f.level != Refused), "a plugin may have any option");
+        expect(&found(text, &[]), &[]);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

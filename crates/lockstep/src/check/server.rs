@@ -2,6 +2,7 @@
 
 use lockstep_node::options::nearest_of;
 
+use super::machine::Known;
 use super::{Check, Level};
 
 /// The server's replication options, as 10.11 and 11.8 list them: an unknown one keeps it from starting.
@@ -103,6 +104,44 @@ pub(super) fn unknown(check: &mut Check<'_>) {
         };
         let hint = hint.unwrap_or_else(|| "; its options for replication begin with wsrep_".into());
         check.at(level, setting, format!("{what}{hint}"));
+    }
+}
+
+/// Options other than replication's that the installed server does not have. One that it does not list may be known all
+/// the same (abbreviated, hidden), so it is asked.
+pub(super) fn unknown_elsewhere(check: &mut Check<'_>) {
+    let options = check.machine.server_options();
+    if options.is_empty() {
+        return;
+    }
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let cnf = check.cnf;
+    let loads_plugins =
+        cnf.settings.iter().any(|s| s.name.starts_with("plugin_load") && cnf.is_servers(&s.group));
+    for setting in cnf.settings.iter().filter(|s| cnf.is_servers(&s.group) && !s.loose) {
+        let whole = setting.written.replace('-', "_");
+        let listed = [setting.name.as_str(), whole.as_str()].iter().any(|name| options.contains(name));
+        if listed || setting.name.starts_with("wsrep_") {
+            continue;
+        }
+        let removed = "this server takes it for old files' sake, and does nothing with it";
+        // As it stands in the file: what was made of `skip_name` is an option without a value.
+        let value = setting.value.as_deref().filter(|_| setting.name == whole);
+        match check.machine.server_knows(&setting.written, value) {
+            Known::Yes => {}
+            Known::Removed => check.at(Level::Ignored, setting, removed),
+            Known::No => match nearest_of(&setting.name, &options) {
+                Some(near) if !loads_plugins => {
+                    let text =
+                        format!("the server has no such option, and does not start: did you mean {near}?");
+                    check.at(Level::Refused, setting, text);
+                }
+                _ => {
+                    let text = "the server has no such option of its own: unless a plugin brings it, it does not start";
+                    check.at(Level::Unwise, setting, text);
+                }
+            },
+        }
     }
 }
 
