@@ -81,6 +81,8 @@ pub struct ServerConfig {
     pub wsrep: Option<Wsrep>,
     /// Further lines of `[mysqld]`.
     pub extra: Vec<String>,
+    /// Its `<name>.cnf` is somebody's own: it is started with that as it is, and what is said here is not written.
+    pub own_file: bool,
 }
 
 impl ServerConfig {
@@ -97,6 +99,7 @@ impl ServerConfig {
             environment: Vec::new(),
             wsrep: None,
             extra: Vec::new(),
+            own_file: false,
         }
     }
 

@@ -112,9 +112,12 @@ impl Server {
         command
     }
 
-    /// Writes `my.cnf`.
+    /// Writes `my.cnf`, unless that is somebody's own.
     pub fn write_config(&self) -> Result<()> {
         let path = self.config.file("cnf");
+        if self.config.own_file && path.exists() {
+            return Ok(());
+        }
         std::fs::write(&path, self.config.render()).map_err(LabError::path("write", &path))
     }
 
@@ -213,10 +216,15 @@ impl Server {
 
     /// Stops the server in order (SIGTERM) and waits for its end.
     pub fn stop(&mut self) -> Result<()> {
+        self.stop_within(STOP_TIMEOUT)
+    }
+
+    /// The same, with a time of one's own.
+    pub fn stop_within(&mut self, timeout: Duration) -> Result<()> {
         let Some(session) = &mut self.session else { return Ok(()) };
         if session.ended().is_none() {
             session.signal(libc::SIGTERM)?;
-            self.wait_ended(STOP_TIMEOUT)?;
+            self.wait_ended(timeout)?;
         }
         self.forget();
         Ok(())

@@ -85,6 +85,9 @@ struct DownArgs {
     /// Where the servers' files are.
     #[arg(long, default_value = up::DEFAULT_DIR)]
     dir: PathBuf,
+    /// How long each server may take, in seconds; one that still runs then is killed, and the others are stopped.
+    #[arg(long, value_name = "SECONDS", default_value = "40", value_parser = seconds)]
+    timeout: std::time::Duration,
 }
 
 #[derive(Args, Debug)]
@@ -165,7 +168,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse_from(arbitrator::as_garbd(std::env::args_os())).command {
         Command::Arbitrator(args) => arbitrator::run(args),
         Command::Up(args) => up::up(&args.dir, args.provider, args.port).map(|()| ExitCode::SUCCESS),
-        Command::Down(args) => up::down(&args.dir).map(|()| ExitCode::SUCCESS),
+        Command::Down(args) => up::down(&args.dir, args.timeout).map(|()| ExitCode::SUCCESS),
         Command::Status(args) => status::run(&args.source, args.json, args.watch),
         Command::Cert(args) => cert::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Switchover(args) => {

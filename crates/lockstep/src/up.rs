@@ -121,9 +121,10 @@ fn by_hand(server: &Server) -> &'static str {
     if server.was_started_by_hand() { " (started by hand)" } else { "" }
 }
 
-/// Stops what runs, the last member first, so that the first is the one that knows the most.
-pub(crate) fn down(dir: &Path) -> Result<(), String> {
-    let mut stopped = 0;
+/// Stops what runs, the last member first, so that the first is the one that knows the most. One that does not end in time
+/// is killed, and does not keep the others from being stopped.
+pub(crate) fn down(dir: &Path, timeout: Duration) -> Result<(), String> {
+    let (mut stopped, mut killed, mut left) = (0, 0, Vec::new());
     let install = Installation::find().map_err(text)?;
     let mut servers = servers(dir, &install, &Ports::of(dir, None));
     for server in servers.iter_mut().rev() {
@@ -132,16 +133,52 @@ pub(crate) fn down(dir: &Path) -> Result<(), String> {
         }
         need_root("down")?;
         let step = Step::start(&format!("{}: stopping{}", server.name(), by_hand(server)));
-        server.stop().map_err(text)?;
-        step.done("stopped");
-        stopped += 1;
+        let pid = server.pid();
+        if server.stop_within(timeout).is_ok() {
+            step.done("stopped");
+            stopped += 1;
+            continue;
+        }
+        server.kill();
+        match pid.filter(|pid| is_alive(*pid)) {
+            None => {
+                step.done(&format!("did not end within {} s: killed", timeout.as_secs_f64()));
+                killed += 1;
+            }
+            Some(pid) => {
+                step.done("does not end, and cannot be killed");
+                left.push(format!("{} (process {pid})", server.name()));
+            }
+        }
     }
-    if stopped == 0 {
-        say(&format!("No server of {} is running.", dir.display()));
-    } else {
+    if !left.is_empty() {
+        return Err(format!(
+            "still running: {}. The kernel waits for something on its behalf",
+            left.join(", ")
+        ));
+    }
+    if killed > 0 {
+        let text = if killed == 1 { "A server that was killed" } else { "Servers that were killed" };
+        say(&format!(
+            "{text} lost nothing that was acknowledged: its log and InnoDB's recovery bring it back."
+        ));
+    }
+    if stopped + killed > 0 {
         say(&format!("The data stay in {}: `up` goes on with them.", dir.display()));
+    } else if servers.iter().any(|server| server.datadir().exists()) {
+        say(&format!("No server of {} is running.", dir.display()));
+    } else if dir == Path::new(DEFAULT_DIR) {
+        say(&format!("There is no cluster in {}: nothing to stop.", dir.display()));
+    } else {
+        return Err(format!("there is no cluster of `up` in {}: nothing was stopped", dir.display()));
     }
     Ok(())
+}
+
+/// Whether there is such a process that has not ended.
+fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 fn need_root(command: &str) -> Result<(), String> {
@@ -168,12 +205,45 @@ impl Ports {
     /// From this one on, or as the cluster in `dir` has had them, or the usual ones.
     fn of(dir: &Path, first: Option<u16>) -> Ports {
         let cnf = std::fs::read_to_string(dir.join(NAMES[0]).with_extension("cnf")).unwrap_or_default();
-        let used = cnf.lines().find_map(|line| line.strip_prefix("port=")?.trim().parse().ok());
+        let used = port_in(&cnf);
         match first.or(used.filter(|port| *port != SQL_PORTS[0])) {
             Some(first) => Ports([0, 1, 2].map(|i| (first + i, first + 10 * (i + 1)))),
             None => Ports([0, 1, 2].map(|i| (SQL_PORTS[i], PEER_PORTS[i]))),
         }
     }
+}
+
+/// The SQL port that a `my.cnf` names, the last one of several.
+fn port_in(cnf: &str) -> Option<u16> {
+    let port = |line: &str| {
+        let (name, value) = line.split_once('=')?;
+        if name.trim() == "port" { value.trim().parse().ok() } else { None }
+    };
+    cnf.lines().filter_map(port).next_back()
+}
+
+/// A server's file that somebody has changed is kept. With other ports than its own it cannot be: it is put aside. What
+/// there is to say of it.
+fn keep_own_file(config: &mut ServerConfig) -> Result<Option<String>, String> {
+    let path = config.file("cnf");
+    let Ok(there) = std::fs::read_to_string(&path) else { return Ok(None) };
+    if there == config.render() {
+        return Ok(None);
+    }
+    let (name, file) = (&config.name, path.display());
+    if port_in(&there).is_none_or(|port| port == config.sql_port) {
+        let text = format!(
+            "{name}: {file} is not as `up` writes it, and is kept (remove it to have it written again)"
+        );
+        config.own_file = true;
+        return Ok(Some(text));
+    }
+    let aside = config.file("cnf.old");
+    std::fs::rename(&path, &aside).map_err(|e| format!("cannot rename {file}: {e}"))?;
+    Ok(Some(format!(
+        "{name}: {file} is written again, for other ports; what was there is now {}",
+        aside.display()
+    )))
 }
 
 fn servers(dir: &Path, install: &Installation, ports: &Ports) -> Vec<Server> {
@@ -232,6 +302,11 @@ fn prepare(
                     server.name()
                 ));
             }
+        }
+    }
+    for server in servers.iter_mut().filter(|s| s.pid().is_none()) {
+        if let Some(text) = keep_own_file(&mut server.config)? {
+            say(&text);
         }
     }
     // Members of one cluster run one library: a new one waits until none of them runs.
@@ -383,6 +458,43 @@ mod tests {
         std::fs::write(dir.join("n1.cnf"), "port=33061\n").unwrap();
         assert_eq!(Ports::of(&dir, None), usual);
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_somebody_has_changed_is_kept() {
+        let dir = std::env::temp_dir().join(format!("lockstep-up-files-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let config = || configs(&dir, &Ports::of(&dir, None)).remove(1);
+        let (file, usual) = (dir.join("n2.cnf"), config().render());
+        let said = |config: &mut ServerConfig| keep_own_file(config).unwrap().unwrap_or_default();
+
+        assert_eq!(said(&mut config()), "", "no file yet");
+        std::fs::write(&file, &usual).unwrap();
+        let mut as_written = config();
+        assert_eq!(said(&mut as_written), "");
+        assert!(!as_written.own_file);
+
+        let edited = format!("{usual}innodb_buffer_pool_size=1G\n");
+        std::fs::write(&file, &edited).unwrap();
+        let mut own = config();
+        assert!(said(&mut own).contains("n2.cnf is not as `up` writes it, and is kept"));
+        assert!(own.own_file && std::fs::read_to_string(&file).unwrap() == edited);
+
+        // Asked for other ports.
+        let mut other = configs(&dir, &Ports::of(&dir, Some(23_000))).remove(1);
+        assert!(said(&mut other).contains("n2.cnf.old"));
+        assert!(!other.own_file && !file.exists());
+        assert_eq!(std::fs::read_to_string(dir.join("n2.cnf.old")).unwrap(), edited);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn where_nothing_was_ever_started_nothing_is_stopped() {
+        if Installation::find().is_err() {
+            return;
+        }
+        let error = down(Path::new("/nonexistent"), Duration::from_secs(1)).unwrap_err();
+        assert!(error.contains("no cluster of `up` in /nonexistent"), "{error}");
     }
 
     #[test]

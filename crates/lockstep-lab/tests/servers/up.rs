@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lockstep_lab::{Client, Installation, LabError, free_ports};
 
-use crate::fixture::{Kind, Test, alone, built, eventually, kind};
+use crate::fixture::{Kind, Test, alone, built, eventually, kind, same};
 
 /// A cluster of `lockstep up`; stopped and removed with the test.
 struct Up {
@@ -16,12 +16,19 @@ struct Up {
 
 impl Up {
     fn run(&self, command: &str) -> Result<Output, LabError> {
+        self.run_with(command, &[])
+    }
+
+    fn run_with(&self, command: &str, more: &[&str]) -> Result<Output, LabError> {
         let mut program = Command::new(built("lockstep"));
         program.arg(command).arg("--dir").arg(&self.dir);
         if command == "up" {
             program.arg("--port").arg(self.port.to_string());
         }
-        program.output().map_err(|source| LabError::Io { what: format!("run lockstep {command}"), source })
+        program
+            .args(more)
+            .output()
+            .map_err(|source| LabError::Io { what: format!("run lockstep {command}"), source })
     }
 
     fn client(&self, name: &str) -> Result<Client, LabError> {
@@ -82,7 +89,27 @@ fn up_says_at_once_which_member_cannot_go_on() -> Test {
     eventually("n3 is stopped", || {
         Ok(Command::new("sh").args(["-c", &look]).stderr(Stdio::null()).status().is_ok_and(|s| !s.success()))
     })?;
+    // What somebody has put into a file stays there, and counts.
+    let file = up.dir.join("n3.cnf");
+    let edited = std::fs::read_to_string(&file).unwrap_or_default() + "max_connections=77\n";
+    std::fs::write(&file, &edited).expect("n3.cnf can be written");
     let last = up.run("up")?;
     assert!(last.status.success(), "{}", text(&last));
+    assert!(text(&last).contains("n3.cnf is not as `up` writes it, and is kept"), "{}", text(&last));
+    same("n3.cnf", std::fs::read_to_string(&file).unwrap_or_default(), edited);
+    same("what counts", up.client("n3")?.value("SELECT @@max_connections")?, "77".into());
+
+    // One that hangs does not keep the others from being stopped.
+    let pid = std::fs::read_to_string(up.dir.join("n2.pid")).unwrap_or_default();
+    let stopped = Command::new("kill").args(["-STOP", pid.trim()]).status();
+    assert!(stopped.is_ok_and(|status| status.success()), "n2 cannot be paused");
+    let down = up.run_with("down", &["--timeout", "5"])?;
+    assert!(down.status.success(), "{}", text(&down));
+    for due in ["n2: stopping", "did not end within 5 s: killed", "n1: stopping"] {
+        assert!(text(&down).contains(due), "[{due}] is not in: {}", text(&down));
+    }
+    for name in ["n1", "n2", "n3"] {
+        assert!(up.client(name).is_err(), "{name} still answers");
+    }
     Ok(())
 }
