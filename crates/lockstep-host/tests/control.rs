@@ -145,6 +145,13 @@ fn options_are_read_and_changed(cluster: &mut Cluster) {
     assert_eq!(get("repl.causal_read_timeout"), Some("PT7S".into()));
     // Nothing of that has disturbed the cluster.
     a.put("s", "t/1", "x").unwrap();
+    // Of a member in a primary component nothing is left to be done.
+    assert_eq!(set("pc.bootstrap=1"), "OK");
+    a.put("s", "t/2", "y").unwrap();
+    if cluster.kind == Kind::Lockstep {
+        let log = a.log_tail(20);
+        assert!(log.contains("pc.bootstrap: this member is in the primary component already"), "{log}");
+    }
 }
 
 /// The configuration service, without which MariaDB 11.8 does not start.

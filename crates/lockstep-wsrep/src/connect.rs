@@ -115,16 +115,17 @@ impl Provider {
         }
         // What a former provider of this process has not written yet.
         crate::files::process_ends();
-        let (state_file, warning) = StateFile::open(&data_dir)
-            .map_err(|error| format!("cannot open grastate.dat in {}: {error}", data_dir.display()))?;
+        let (state_file, warning) = StateFile::open(&data_dir).map_err(|error| {
+            let path = data_dir.join("grastate.dat");
+            let remedy = crate::files::remedy(&error, &path);
+            format!("cannot open {}: {error}{remedy}", path.display())
+        })?;
         let state_file = Arc::new(state_file);
         crate::files::end_with(&state_file);
         if let Some(warning) = warning {
             log.warn(warning);
         }
-        let (marks, warning) = Marks::open(&data_dir).map_err(|error| {
-            format!("cannot read the marks of statements in {}: {error}", data_dir.display())
-        })?;
+        let (marks, warning) = Marks::open(&data_dir)?;
         if let Some(warning) = warning {
             log.warn(warning);
         }
@@ -469,6 +470,11 @@ impl Provider {
                         "pc.bootstrap: making a minority primary is not in this version: start the missing members",
                     );
                     status = Status::NODE_FAIL;
+                }
+                "pc.bootstrap" if self.settings.with(|options| options.bool(change.name)) => {
+                    self.log.info(
+                        "pc.bootstrap: this member is in the primary component already; nothing is done",
+                    );
                 }
                 _ => {}
             }

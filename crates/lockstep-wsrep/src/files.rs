@@ -121,6 +121,17 @@ pub(crate) fn end_with(file: &Arc<StateFile>) {
     *lock(&LAST) = Some(file.clone());
 }
 
+/// What to do about a file that cannot be opened, to follow the error; nothing where that says all.
+pub(crate) fn remedy(error: &io::Error, path: &Path) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => format!(
+            ": a server that ran as another account may have made it; give it back to this server's (chown mysql: {})",
+            path.display()
+        ),
+        _ => String::new(),
+    }
+}
+
 impl StateFile {
     /// Opens or makes it. The text in the result is a warning: somebody else has it locked.
     pub(crate) fn open(dir: &Path) -> io::Result<(StateFile, Option<String>)> {
@@ -367,6 +378,13 @@ mod tests {
 
     fn at(seqno: i64) -> Gtid {
         Gtid { uuid: Uuid([0xab; 16]), seqno }
+    }
+
+    #[test]
+    fn whose_file_it_must_be_is_said_with_the_command() {
+        let of = |kind| remedy(&io::Error::from(kind), Path::new("/data/lockstep.ddl.log"));
+        assert!(of(io::ErrorKind::PermissionDenied).contains("chown mysql: /data/lockstep.ddl.log"));
+        assert_eq!(of(io::ErrorKind::IsADirectory), "");
     }
 
     #[test]

@@ -84,7 +84,18 @@ pub(crate) struct Marks {
 
 impl Marks {
     /// Reads what there is. The text in the result is a warning: what was there does not count, and why.
-    pub(crate) fn open(dir: &Path) -> io::Result<(Marks, Option<String>)> {
+    ///
+    /// # Errors
+    /// The file is there, and cannot be read or written: which, why, and what to do.
+    pub(crate) fn open(dir: &Path) -> Result<(Marks, Option<String>), String> {
+        Marks::open_in(dir).map_err(|error| {
+            let path = dir.join(FILE);
+            let remedy = crate::files::remedy(&error, &path);
+            format!("cannot open {}, which says what DDL the database has: {error}{remedy}", path.display())
+        })
+    }
+
+    fn open_in(dir: &Path) -> io::Result<(Marks, Option<String>)> {
         let path = dir.join(FILE);
         let text = match std::fs::read(&path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -386,6 +397,14 @@ mod tests {
     }
 
     const COMPARE: Rule = Rule::Compare { print: 0xfeed };
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_named() {
+        let dir = Dir::new("unreadable");
+        std::fs::create_dir(dir.file()).unwrap();
+        let error = Marks::open(&dir.0).err().unwrap();
+        assert!(error.starts_with(&format!("cannot open {}, ", dir.file().display())), "{error}");
+    }
 
     #[test]
     fn marks_are_read_back() {

@@ -110,7 +110,6 @@ impl Provider {
         }
     }
 
-    /// `FLUSH STATUS`.
     /// ON while commits wait for acknowledgements of semisync, as MariaDB's `Rpl_semi_sync_master_status`.
     fn semi_sync(&self, status: &Status) -> &'static str {
         if status.cluster.policy == "semisync" && !status.cluster.fallen_back { "ON" } else { "OFF" }
@@ -122,6 +121,7 @@ impl Provider {
         if status.cluster.policy == "semisync" { others.count() as i64 } else { 0 }
     }
 
+    /// `FLUSH STATUS`.
     pub(crate) fn stats_reset(&self) {
         let queued = self.node().map_or(0, |node| node.queued()) as i64;
         self.counters.reset(queued);

@@ -60,6 +60,36 @@ pub(crate) struct Commits {
     fallen: bool,
 }
 
+/// The settings beside the policy that differ, and which of them it does not mind.
+fn settings_that_changed(before: &Policy, now: &Policy) -> String {
+    let is = |kinds: &[PolicyKind]| kinds.contains(&now.kind);
+    let semisync = is(&[PolicyKind::Semisync]);
+    let settings = [
+        (before.acks != now.acks, format!("commit.acks = {}", now.acks), semisync),
+        (
+            before.zone_acks != now.zone_acks,
+            format!("commit.zone_acks = {}", now.zone_acks),
+            !is(&[PolicyKind::Async]),
+        ),
+        (
+            before.on_receive != now.on_receive,
+            format!("commit.ack_on = {}", if now.on_receive { "receive" } else { "persist" }),
+            semisync,
+        ),
+        (before.timeout != now.timeout, format!("commit.timeout = {} s", now.timeout as f64 / 1e6), semisync),
+        (
+            before.max_at_risk != now.max_at_risk,
+            format!("async.max_at_risk = {}", now.max_at_risk),
+            now.is_weak(),
+        ),
+    ];
+    let said = settings.into_iter().filter(|(changed, ..)| *changed).map(|(_, text, counts)| match counts {
+        true => text,
+        false => format!("{text} (which {} does not mind)", now.name()),
+    });
+    said.collect::<Vec<_>>().join(", ")
+}
+
 impl Engine {
     /// Every round: what is new about policies.
     pub(super) fn policy_step(&mut self) {
@@ -97,6 +127,14 @@ impl Engine {
         let before = self.commits.said.replace(policy);
         match before {
             Some(before) if before == policy => {}
+            Some(before) if before.kind == policy.kind => {
+                let text = format!(
+                    "commit.policy is {}, as before; from now on {}",
+                    policy.name(),
+                    settings_that_changed(&before, &policy)
+                );
+                self.log(Level::Info, text);
+            }
             Some(_) => {
                 let text =
                     format!("commit.policy is {} from now on{}", policy.name(), self.only_writer(policy));

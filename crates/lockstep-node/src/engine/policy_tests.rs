@@ -109,3 +109,19 @@ fn commits_that_wait_for_a_zone_say_so() {
     lab.run(30_000_000);
     assert_eq!(lines(&lab), 2);
 }
+
+#[test]
+fn a_setting_that_changes_under_a_policy_is_not_said_to_change_the_policy() {
+    let mut lab = under_all();
+    assert!(lab.said("commit.policy is all from now on"));
+    set(&mut lab, |policy| policy.timeout = 1_500_000);
+    assert!(lab.said(
+        "commit.policy is all, as before; from now on commit.timeout = 1.5 s (which all does not mind)"
+    ));
+    set(&mut lab, |policy| (policy.zone_acks, policy.acks) = (0, 2));
+    assert!(
+        lab.said("commit.policy is all, as before; from now on commit.acks = 2 (which all does not mind)")
+    );
+    set(&mut lab, |policy| policy.kind = PolicyKind::Quorum);
+    assert!(lab.said("commit.policy is quorum from now on"));
+}
