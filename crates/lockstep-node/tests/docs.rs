@@ -1,6 +1,7 @@
 //! The documents keep to what there is: their links lead somewhere, and the lines of an error log that they tell people to
 //! look for are lines that the programs write.
 
+use lockstep_node::{MemberStatus, Status};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -136,4 +137,42 @@ fn the_lines_to_look_for_are_lines_that_the_programs_write() {
         }
     }
     assert!(unknown.is_empty(), "{unknown:#?}");
+}
+
+/// Every field that `lockstep status --json` prints, and every status variable that Galera has not.
+#[test]
+fn what_status_says_is_documented() {
+    let page = read(&workspace().join("docs/status.md"));
+    // `part.field`, or `.field` in a row that begins with another of the same part.
+    let documented = |part: &str, field: &str| {
+        let rows = page.lines().filter(|line| line.starts_with(&format!("| `{part}.")));
+        rows.map(|row| row.split(" | ").next().unwrap_or_default())
+            .any(|cell| cell.contains(&format!(".{field}`")))
+    };
+    let status = Status { members: vec![MemberStatus::default()], ..Status::default() };
+    let json = serde_json::to_value(&status).unwrap();
+    let mut missing = Vec::new();
+    let mut fields = 0;
+    for (part, value) in json.as_object().unwrap() {
+        let (part, value) = match value.as_array() {
+            Some(list) => (format!("{part}[]"), list[0].clone()),
+            None => (part.clone(), value.clone()),
+        };
+        match value.as_object() {
+            Some(object) => {
+                fields += object.len();
+                missing.extend(
+                    object.keys().filter(|field| !documented(&part, field)).map(|f| format!("{part}.{f}")),
+                );
+            }
+            None if !page.contains(&format!("| `{part}` |")) => missing.push(part),
+            None => {}
+        }
+    }
+    let stats = read(&workspace().join("crates/lockstep-wsrep/src/stats.rs"));
+    let own: Vec<&str> =
+        stats.split("(\"semi_sync_").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(fields > 40 && own.len() == 7, "{fields} fields, {own:?}");
+    missing.extend(own.into_iter().map(|v| format!("wsrep_semi_sync_{v}")).filter(|v| !page.contains(v)));
+    assert!(missing.is_empty(), "docs/status.md lacks {missing:?}");
 }
