@@ -32,6 +32,7 @@ pub mod addr;
 mod error;
 #[cfg(test)]
 mod fuzz;
+mod gather;
 pub mod proto;
 pub mod reactor;
 pub mod status;
@@ -40,6 +41,7 @@ pub mod tls;
 pub use addr::{Address, ClusterAddress, Host};
 pub use bytes::Bytes;
 pub use error::{DialError, DownReason, ListenError, ProtoError, Reason, SendError};
+pub use gather::Gather;
 pub use reactor::{Config, ConnId, ConnStats, Event, PeerHello, Reactor, Waker};
 pub use status::{Method, StatusRequest};
 pub use tls::{TlsConfig, TlsError, TlsFiles, TlsIdentity};

@@ -7,6 +7,7 @@ use crate::engine::ReadFor;
 use lockstep_core::order::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Reset, Vote};
+use lockstep_net::Gather;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -94,6 +95,7 @@ pub(crate) struct Writer<D: Disk> {
     log: Log<D>,
     hint: Index,
     failed: bool,
+    gather: Gather,
 }
 
 /// The jobs of `ls-log`, and where it stands with them.
@@ -218,7 +220,7 @@ impl Jobs {
 
 impl<D: Disk> Writer<D> {
     pub(crate) fn new(log: Log<D>) -> Writer<D> {
-        Writer { log, hint: 0, failed: false }
+        Writer { log, hint: 0, failed: false, gather: Gather::default() }
     }
 
     fn write(&mut self, op: WriteOp) -> LogDone {
@@ -291,7 +293,7 @@ impl<D: Disk> Writer<D> {
                 None => jobs.receiver.try_recv().ok().or_else(|| {
                     // Where the processors are busy, those who run next bring more for this sync; where they are not,
                     // this returns at once.
-                    (company && std::mem::take(&mut may_yield)).then(std::thread::yield_now)?;
+                    (company && std::mem::take(&mut may_yield) && self.gather.gather()).then_some(())?;
                     jobs.receiver.try_recv().ok()
                 }),
                 Some(until) => {

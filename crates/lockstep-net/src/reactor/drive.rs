@@ -58,7 +58,7 @@ impl Reactor {
         // Where the processors are busy, those who run next bring more for this round, which costs nearly the same
         // whatever it carries; where they are not, this returns at once.
         if self.gathers {
-            std::thread::yield_now();
+            self.gather.gather();
         }
         now = Instant::now();
         for event in &mio_events {

@@ -254,6 +254,7 @@ pub struct Reactor {
     isolated: bool,
     /// See [`Reactor::set_gathers`].
     gathers: bool,
+    gather: crate::Gather,
     /// The earliest time a timer may be due; `None`: to be computed.
     next_timer: Option<Instant>,
 }
@@ -290,6 +291,7 @@ impl Reactor {
             noise: Noise::new(now),
             isolated: false,
             gathers: false,
+            gather: crate::Gather::default(),
             next_timer: None,
         })
     }
