@@ -43,6 +43,11 @@ pub fn last_seen(payload: &[u8]) -> Option<Seqno> {
     Some(Seqno::from_le_bytes(*payload.get(8..16)?.first_chunk()?))
 }
 
+/// Whether a payload has any of these [`flags`], without taking it apart.
+pub fn has_flags(payload: &[u8], bits: u32) -> bool {
+    payload.get(4..8).and_then(<[u8]>::first_chunk).is_some_and(|raw| u32::from_le_bytes(*raw) & bits != 0)
+}
+
 /// The bits of a write-set's flags, as the wsrep API has them.
 pub mod flags {
     /// The transaction's last fragment: commit.

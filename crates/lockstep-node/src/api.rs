@@ -8,7 +8,7 @@ use bytes::Bytes;
 use lockstep_core::members::ViewMember;
 use lockstep_core::policy::Policy;
 use lockstep_core::writeset::WriteSet;
-use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid, ViewUuid};
+use lockstep_core::{EntryKind, Gtid, MemberId, Micros, Seqno, Uuid, ViewUuid};
 use lockstep_net::TlsFiles;
 use std::fmt;
 use std::net::IpAddr;
@@ -138,6 +138,47 @@ pub trait Hold: Send + Sync {
     fn open(&self) -> bool;
 }
 
+/// What a member's server may apply in parallel (`apply.order`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ApplyOrder {
+    /// Write-sets that have no row in common.
+    #[default]
+    Writeset,
+    /// Write-sets that have no database in common.
+    Schema,
+    /// Nothing.
+    Serial,
+}
+
+/// Where a member's server is to stop (`apply.until`); what it names is still applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Until {
+    /// This seqno of whatever history.
+    Seqno(Seqno),
+    /// This one of this history.
+    Gtid(Gtid),
+    /// What was placed in the log up to then, µs since 1970.
+    Time(Micros),
+}
+
+/// What is kept from a member's server for a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ApplyHold {
+    /// Everything (`apply.paused`).
+    pub paused: bool,
+    /// What is younger than this (`apply.delay`); zero: nothing.
+    pub delay: Duration,
+    /// What lies behind this (`apply.until`).
+    pub until: Option<Until>,
+}
+
+impl ApplyHold {
+    /// Whether anything is, or will be.
+    pub fn is_set(&self) -> bool {
+        *self != ApplyHold::default()
+    }
+}
+
 /// Timing and sizes, from the options.
 #[derive(Clone, Debug)]
 pub struct Tuning {
@@ -161,6 +202,10 @@ pub struct Tuning {
     pub log_keep: Duration,
     /// `apply.lag_limit`, entries.
     pub lag_limit: u64,
+    /// `apply.order`.
+    pub apply_order: ApplyOrder,
+    /// `apply.paused`, `apply.delay`, `apply.until`.
+    pub apply_hold: ApplyHold,
     /// `gcs.vote_policy`: so many members that could apply an entry outvote all others; 0: the most frequent result wins.
     pub vote_policy: usize,
     /// `commit.*` and `async.*`: what a founder's cluster begins with.
@@ -180,6 +225,8 @@ impl Default for Tuning {
             log_max_bytes: 8 << 30,
             log_keep: Duration::from_secs(600),
             lag_limit: 10_000,
+            apply_order: ApplyOrder::default(),
+            apply_hold: ApplyHold::default(),
             vote_policy: 0,
             policy: Policy::default(),
         }

@@ -113,6 +113,7 @@ pub(crate) struct Shared {
     pub(crate) state: AtomicU8,
     pub(crate) primary: AtomicBool,
     pub(crate) may_originate: AtomicBool,
+    pub(crate) held_back: AtomicBool,
     policy: Mutex<Policy>,
     pub(crate) cert_keys: AtomicU64,
     pub(crate) cert_window: AtomicU64,
@@ -410,6 +411,7 @@ impl Node {
             delivered: AtomicI64::new(SEQNO_UNDEFINED),
             state: AtomicU8::new(0),
             may_originate: AtomicBool::new(true),
+            held_back: AtomicBool::new(false),
             policy: Mutex::new(config.tuning.policy),
             primary: AtomicBool::new(false),
             cert_keys: AtomicU64::new(0),
@@ -725,6 +727,12 @@ impl Node {
     /// Whether this member's server may write: under `async` and `semisync` the leader's alone.
     pub fn may_originate(&self) -> bool {
         self.shared.may_originate.load(Ordering::Acquire)
+    }
+
+    /// Whether entries are kept from this member's server (`apply.paused`, `apply.delay`, `apply.until`), so that it may
+    /// not write.
+    pub fn is_held_back(&self) -> bool {
+        self.shared.held_back.load(Ordering::Acquire)
     }
 
     /// The server is inconsistent: out of the cluster, refuse everything.

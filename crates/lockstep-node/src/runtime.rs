@@ -285,6 +285,7 @@ impl Runtime {
         shared.primary.store(self.engine.phase.is_primary(), Ordering::Release);
         shared.delivered.store(self.engine.feed.delivered(), Ordering::Release);
         shared.may_originate.store(self.engine.may_originate(), Ordering::Release);
+        shared.held_back.store(self.engine.is_held_back(), Ordering::Release);
         shared.set_policy(self.engine.order.committed_state().policy);
         let changed = shared.state.swap(state as u8, Ordering::AcqRel) != state as u8;
         if changed {

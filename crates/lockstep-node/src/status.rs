@@ -328,7 +328,9 @@ impl Engine {
             let lag_trx = applied.map(|applied| (agreed - applied).max(0));
             let lag_seconds = match lag_trx {
                 Some(0) => Some(0.0),
-                Some(_) if me => self.feed.age_above(self.finished(), self.wall()),
+                Some(_) if me => {
+                    self.feed.age_above(self.finished(), self.wall()).or_else(|| self.age_at_gate())
+                }
                 _ => None,
             };
             // What a leader knows of the others' disks and ways is true only while it leads.

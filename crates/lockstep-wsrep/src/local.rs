@@ -8,7 +8,7 @@ use crate::trx::{Handle, Place, Release, Remote, Slot, State, Trx, Turn};
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
 use lockstep_node::core::writeset::{self, Meta};
-use lockstep_node::{LocalState, Ordered, Outcome, SubmitError, Vote};
+use lockstep_node::{LocalState, Node, Ordered, Outcome, SubmitError, Vote};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -64,21 +64,29 @@ impl Provider {
         }
     }
 
-    /// Under a weak policy only the leader's server writes. Whatever slips through fails certification on every member.
+    /// Under a weak policy only the leader's server writes; whatever slips through fails certification on every member.
+    /// And one that entries are kept from does not: its commits would wait behind them.
     pub(crate) fn may_originate(&self) -> Result<(), Status> {
-        let Some(node) = self.node().filter(|node| !node.may_originate()) else { return Ok(()) };
+        let may = |node: &Node| node.may_originate() && !node.is_held_back();
+        let Some(node) = self.node().filter(|node| !may(node)) else { return Ok(()) };
         let now = Instant::now();
         let mut said = lock(&self.refused_writes);
         if said.is_none_or(|at| now.duration_since(at) > SAY_REFUSED) {
             *said = Some(now);
             drop(said);
-            let status = node.status();
-            self.log.warn(format!(
-                "writes are refused here: under commit.policy = {} only the leader, {}, may write; connect there, or set \
-                 commit.policy = quorum",
-                node.policy().name(),
-                status.cluster.leader
-            ));
+            self.log.warn(if node.is_held_back() {
+                "writes are refused here: entries are kept from this server (apply.paused, apply.delay, apply.until), and a \
+                 commit would wait behind them; write on another member, or SET GLOBAL wsrep_provider_options = \
+                 'apply.paused=no; apply.delay=0; apply.until=none'"
+                    .to_owned()
+            } else {
+                format!(
+                    "writes are refused here: under commit.policy = {} only the leader, {}, may write; connect there, or \
+                     set commit.policy = quorum",
+                    node.policy().name(),
+                    node.status().cluster.leader
+                )
+            });
         }
         // Not a code after which the server runs the statement again, or calls it a deadlock.
         Err(Status::NOT_ALLOWED)

@@ -56,6 +56,7 @@ fn list(provider: &Provider) -> Vec<Shown> {
                 Some(Value::Real(x)) => (PARAM_TYPE_DOUBLE, ShownValue::Double(x)),
                 // As Galera: a number of seconds, which `options_set` takes as well.
                 Some(Value::Time(time)) => (PARAM_TYPE_DOUBLE, ShownValue::Double(time.as_secs_f64())),
+                Some(Value::Until(_)) => (0, ShownValue::Text(CString::new(options.text(row.name)).ok()?)),
                 Some(Value::Text(text)) => (0, ShownValue::Text(CString::new(text).ok()?)),
                 // There is no way to say that a number is not set.
                 None if !matches!(row.kind, Kind::Text | Kind::Enum(_)) => return None,

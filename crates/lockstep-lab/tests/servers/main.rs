@@ -6,6 +6,7 @@
 //! next one start afresh. Names sort so that sharing is by neighbours: run with `--test-threads=1`.
 
 mod allow;
+mod applying;
 mod arbitrator;
 mod chaos;
 mod daily;

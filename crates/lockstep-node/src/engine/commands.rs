@@ -50,6 +50,11 @@ impl Engine {
             submission.fill(Outcome::NotSent);
             return;
         }
+        // Nobody waits for a rollback, and others keep what it ends.
+        if !self.takes_own() && !writeset::has_flags(&payload, writeset::flags::ROLLBACK) {
+            submission.fill(Outcome::NotSent);
+            return;
+        }
         let seen = writeset::last_seen(&payload).unwrap_or(SEQNO_UNDEFINED);
         if payload.len() <= PIECE_BYTES {
             let number = self.propose(kind, payload);
@@ -182,6 +187,7 @@ impl Engine {
 
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
         self.tuning = tuning;
+        self.set_applying();
         self.adapt_timing();
     }
 }

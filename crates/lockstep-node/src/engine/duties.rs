@@ -40,9 +40,11 @@ impl Engine {
     }
 
     /// An arbitrator leads only where nobody else has what it has, and no longer than until somebody with a database has
-    /// that, too.
+    /// that, too. A member whose server stands at a gate makes no trim marks, without which all others' certification
+    /// remembers ever more: it leads no longer than until there is one whose does not.
     fn pass_on(&mut self) -> bool {
-        if !self.me.arbitrator {
+        let stands = self.applying.is_shut();
+        if !self.me.arbitrator && !stands {
             return false;
         }
         let membership = self.order.membership();
@@ -50,8 +52,13 @@ impl Engine {
             .voters()
             .filter(|id| *id != self.me.id && self.unfit_to_lead(id).is_none())
             .filter(|id| self.order.matched(id) + NEAR_ENOUGH >= self.order.last_index())
+            .filter(|id| !stands || self.is_synced(id))
             .max_by_key(|id| self.order.matched(id));
         heir.is_some_and(|heir| self.order.transfer_leadership(self.now, heir).is_ok())
+    }
+
+    fn is_synced(&self, id: &MemberId) -> bool {
+        self.peers.get(id).and_then(|peer| peer.health).is_some_and(|h| h.state == LocalState::Synced)
     }
 
     /// The next change of the membership that is due, with its line for the log.

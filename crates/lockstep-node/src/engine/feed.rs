@@ -84,7 +84,8 @@ pub(crate) struct Feed {
     marks: VecDeque<(Index, TrimMark)>,
     /// Views of the own log that leave seqnos out: their index, the seqno before and their own.
     gaps: Vec<(Index, Seqno, Seqno)>,
-    /// The next entry is one's own and committed, but its policy is not met yet.
+    /// The next entry is one's own and committed, but its policy is not met yet; or it is kept from the server
+    /// ([`super::applying`]).
     held: bool,
     /// The log begins after what the database has.
     cut_off: bool,
@@ -331,6 +332,7 @@ impl Engine {
             return;
         }
         self.feed.held = false;
+        self.open_gate();
         let (limit, answerable) = (self.deliverable(), self.order.answerable());
         let mut bytes = 0;
         for _ in 0..ENTRIES_PER_ROUND {
@@ -371,11 +373,19 @@ impl Engine {
                     }
                 },
             };
+            if self.stands_before(&entry) {
+                self.feed.held = true;
+                if let Some(run) = self.feed.run.as_mut().filter(|_| self.order.entry(next).is_none()) {
+                    run.fetched.push_front(entry);
+                }
+                break;
+            }
             bytes += entry.size();
             if let Err(text) = self.take_entry(entry) {
                 return self.needs_state(&text);
             }
         }
+        self.tell_of_gate();
         self.causal_step();
     }
 
@@ -426,13 +436,15 @@ impl Engine {
                         format!("the write-set at seqno {seqno} cannot be read: it fails on every member");
                     self.log(Level::Error, text);
                 }
+                let (pass, writeset) =
+                    (outcome.pass && whole.is_some(), whole.unwrap_or_else(WriteSet::void));
                 let ordered = Ordered {
                     seqno,
                     kind: entry.kind,
-                    pass: outcome.pass && whole.is_some(),
-                    depends_on: outcome.depends_on,
+                    pass,
+                    depends_on: self.parent(seqno, &writeset, outcome.depends_on),
                     origin: entry.proposal.member,
-                    writeset: whole.unwrap_or_else(WriteSet::void),
+                    writeset,
                 };
                 self.hand_over(&entry, ordered);
             }

@@ -4,6 +4,7 @@
 //! Inputs are method calls; effects are collected and taken with [`Engine::take`]. One round is: all inputs that are
 //! there, then [`Engine::round`]. Whatever waits when a round begins is one batch of it.
 
+mod applying;
 #[cfg(test)]
 mod arbitrator_tests;
 mod commands;
@@ -142,6 +143,7 @@ pub(crate) struct Engine {
     desyncs: u32,
     /// Behind by more than `apply.lag_limit`, and not caught up since.
     lagging: bool,
+    applying: applying::Applying,
     /// A change of policy that somebody here waits for.
     wish: Option<policy::Wish>,
     /// What policies have meant so far.
@@ -205,6 +207,7 @@ impl Engine {
         now: Micros,
     ) -> Engine {
         let votes = votes::Votes::new(order.last_index());
+        let applying = applying::Applying::new(tuning.apply_order);
         Engine {
             order,
             me,
@@ -229,6 +232,7 @@ impl Engine {
             finished_before: lockstep_core::SEQNO_UNDEFINED,
             desyncs: 0,
             lagging: false,
+            applying,
             wish: None,
             commits: policy::Commits::default(),
             disks: policy::Disks::default(),
@@ -327,6 +331,9 @@ impl Engine {
         }
         if self.is_holding() {
             at = at.min(self.now + HOLD_PERIOD);
+        }
+        if let Some(due) = self.gate_due() {
+            at = at.min(due);
         }
         at
     }

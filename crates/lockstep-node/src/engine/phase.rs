@@ -458,8 +458,17 @@ impl Engine {
     fn watch_sync(&mut self) {
         let Phase::Running { primary: true, synced } = self.phase else { return };
         let lag = self.order.committed_state().seqno - self.finished();
+        if synced && self.applying.is_shut() {
+            // It has what it is to have; `lagging` says for all to see that this is not everything.
+            self.lagging |= lag > 0;
+            return;
+        }
         if synced {
-            if lag > self.tuning.lag_limit as i64 {
+            // It has stood at a gate that is open now: it catches up like anybody.
+            let stood = self.lagging;
+            if stood {
+                self.phase = Phase::Running { primary: true, synced: false };
+            } else if lag > self.tuning.lag_limit as i64 {
                 self.lagging = true;
                 self.phase = Phase::Running { primary: true, synced: false };
                 self.log(
@@ -469,11 +478,14 @@ impl Engine {
             }
             return;
         }
-        let caught_up = self.feed.is_running()
-            && self.feed.next_index() + SYNCED_WITHIN as u64 > self.order.commit()
-            && self.feed.delivered() >= self.connected_seqno
-            && self.feed.view().position(&self.me.id).is_some()
-            && self.finished() + SYNCED_WITHIN >= self.feed.delivered();
+        let has_its_part =
+            self.applying.is_shut() && self.feed.is_running() && self.finished() >= self.feed.delivered();
+        let caught_up = has_its_part
+            || self.feed.is_running()
+                && self.feed.next_index() + SYNCED_WITHIN as u64 > self.order.commit()
+                && self.feed.delivered() >= self.connected_seqno
+                && self.feed.view().position(&self.me.id).is_some()
+                && self.finished() + SYNCED_WITHIN >= self.feed.delivered();
         if caught_up && self.desyncs == 0 && self.donations.is_empty() {
             self.lagging = false;
             self.tell_progress(true);

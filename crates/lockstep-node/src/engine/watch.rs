@@ -78,7 +78,10 @@ impl Engine {
     pub(super) fn watch_database(&mut self) {
         let finished = self.finished();
         // Desynced by the user, for a backup for one: it is meant to stand still. Donors stand still, too.
-        let may_stand = self.desyncs > 0 || !self.donations.is_empty() || !self.feed.is_running();
+        let may_stand = self.desyncs > 0
+            || !self.donations.is_empty()
+            || !self.feed.is_running()
+            || self.applying.is_shut();
         if finished != self.watch.finished || finished >= self.feed.delivered() || may_stand {
             self.watch.finished = finished;
             self.watch.moved_at = self.now;

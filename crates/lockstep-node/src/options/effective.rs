@@ -4,7 +4,7 @@ use super::edit::{Change, escape, find, pairs};
 use super::error::OptionError;
 use super::table::{Class, Row, When, rows};
 use super::value::{Kind, Value, show_size};
-use crate::api::{TlsOptions, Tuning};
+use crate::api::{ApplyHold, ApplyOrder, TlsOptions, Tuning};
 use lockstep_net::TlsFiles;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -208,6 +208,19 @@ impl Options {
             log_max_bytes,
             log_keep: self.time("log.keep_min"),
             lag_limit: self.int("apply.lag_limit") as u64,
+            apply_order: match self.text("apply.order").to_ascii_lowercase().as_str() {
+                "serial" => ApplyOrder::Serial,
+                "schema" => ApplyOrder::Schema,
+                _ => ApplyOrder::Writeset,
+            },
+            apply_hold: ApplyHold {
+                paused: self.bool("apply.paused"),
+                delay: self.time("apply.delay"),
+                until: match self.value("apply.until") {
+                    Some(Value::Until(until)) => until,
+                    _ => None,
+                },
+            },
             vote_policy: self.int("gcs.vote_policy").clamp(0, 255) as usize,
             policy: self.policy(),
         }

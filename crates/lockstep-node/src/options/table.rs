@@ -120,11 +120,11 @@ use Class::{Galera, NoEffect, Own, Sets};
 
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
-    later("apply.delay", "apply entries only when they are this old"),
+    row("apply.delay", Kind::Time(Duration::ZERO, ms(7 * 86_400_000)), "0s", Own, "the member's server gets entries when they are this old; it takes no writes meanwhile, and reports itself desynced").live(),
     row("apply.lag_limit", Kind::Int(1, i64::MAX), "10000", Own, "entries behind the cluster from which on the member reports itself desynced").live(),
-    later("apply.order", "in which order entries are applied: writeset, schema or serial"),
-    later("apply.paused", "receive, but apply nothing"),
-    later("apply.until", "stop applying at this GTID or time"),
+    row("apply.order", Kind::Enum(&["writeset", "schema", "serial"]), "writeset", Own, "what is applied in parallel: write-sets without a row in common (writeset), without a database in common (schema), or nothing (serial)").live(),
+    row("apply.paused", Kind::Bool, "no", Own, "the member goes on receiving, acknowledging and keeping entries, but its server gets none; it takes no writes meanwhile").live(),
+    row("apply.until", Kind::Until, "none", Own, "the member's server gets what is up to here, and no more; it takes no writes meanwhile").live(),
     row("async.max_at_risk", Kind::Int(1, 1_000_000_000), "10000", Own, "transactions that may be committed ahead of the cluster under async and semisync; a new leader leaves out so many seqnos").live(),
     row("base_dir", NAME, ".", NoEffect("the server's data directory is used"), "where Galera keeps its state files"),
     row("base_host", NAME, "", Galera, "the host that peers are told to connect to (from wsrep_node_address)").unset(),

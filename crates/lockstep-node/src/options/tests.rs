@@ -82,7 +82,8 @@ fn a_galera_line() {
         assert!(shown.contains(part), "{part} in {shown}");
     }
     assert!(shown.starts_with(
-        "apply.lag_limit = 10000; async.max_at_risk = 10000; base_dir = .; base_port = 16001; "
+        "apply.delay = 0s; apply.lag_limit = 10000; apply.order = writeset; apply.paused = no; apply.until = none; \
+         async.max_at_risk = 10000; base_dir = .; base_port = 16001; "
     ));
     assert!(shown.ends_with("; status.address = ; "));
     let notes = o.notes();
@@ -160,7 +161,12 @@ fn one_line_each() {
             "commit.policy=semisync",
             "provider option commit.policy = 'semisync' is refused: not yet proved on real servers; use quorum, or all to wait for every member",
         ),
-        ("apply.delay=1h", "provider option apply.delay = '1h' is refused: comes with a later version"),
+        ("net.compress=yes", "provider option net.compress = 'yes' is refused: comes with a later version"),
+        (
+            "apply.until=yesterday",
+            "provider option apply.until = 'yesterday': must be none, a seqno, a GTID (UUID:seqno), or a time in UTC such \
+             as 2030-01-31 23:59:59",
+        ),
         (
             "log.keep_min=1h",
             "provider option log.keep_min = '1h': must be a duration such as 10s or PT10S, 0s to 45min",
@@ -274,4 +280,24 @@ fn encryption_is_asked_for_as_in_galera() {
     );
     let dynamic = Options::parse("socket.dynamic=yes").unwrap();
     assert!(dynamic.notes()[0].text.contains("not encrypted"));
+}
+
+#[test]
+fn until_is_a_place_or_a_time() {
+    use crate::api::Until;
+    use lockstep_core::Gtid;
+    let of = |text: &str| Options::parse(&format!("apply.until = {text}")).unwrap().tuning().apply_hold.until;
+    assert_eq!(of("none"), None);
+    assert_eq!(of("1234"), Some(Until::Seqno(1234)));
+    let uuid = "6e6f7420-6120-7265-616c-207575696421";
+    let gtid = Gtid { uuid: lockstep_core::Uuid::parse(uuid).unwrap(), seqno: 77 };
+    assert_eq!(of(&format!("{uuid}:77")), Some(Until::Gtid(gtid)));
+    let time = Some(Until::Time(1_900_000_000_000_000));
+    for text in ["2030-03-17 17:46:40", "2030-03-17T17:46:40Z", "2030-03-17 18:46:40+01:00"] {
+        assert_eq!(of(text), time, "{text}");
+    }
+    assert_eq!(of("2030-03-17 17:46:40.5"), Some(Until::Time(1_900_000_000_500_000)));
+    for text in ["-1", "2030-03-17", "2030-13-17 00:00:00", "1:2:3", "x:5"] {
+        assert!(Options::parse(&format!("apply.until = {text}")).is_err(), "{text}");
+    }
 }

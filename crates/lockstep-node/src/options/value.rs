@@ -1,7 +1,11 @@
 //! The types of options, and how their values are written.
 
+use crate::api::Until;
+use lockstep_core::{Gtid, Micros, Seqno, Uuid};
 use std::fmt;
 use std::time::Duration;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// What an option holds, with its range (both ends included).
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -18,6 +22,8 @@ pub enum Kind {
     Time(Duration, Duration),
     /// One of these words, in any case.
     Enum(&'static [&'static str]),
+    /// `none`, a seqno, a GTID (`UUID:seqno`), or a time in UTC (`2030-01-31 23:59:59`).
+    Until,
     /// Anything.
     Text,
 }
@@ -32,6 +38,7 @@ pub enum Value {
     Real(f64),
     Time(Duration),
     Text(String),
+    Until(Option<Until>),
 }
 
 impl Kind {
@@ -63,6 +70,7 @@ impl Kind {
                 Some(word) => Ok(Value::Text((*word).to_owned())),
                 None => Err(wrong()),
             },
+            Kind::Until => parse_until(text).map(Value::Until).ok_or_else(wrong),
             Kind::Text => Ok(Value::Text(text.to_owned())),
         }
     }
@@ -87,6 +95,9 @@ impl fmt::Display for Kind {
                 write!(f, "a duration such as 10s or PT10S, {} to {}", show_time(least), show_time(most))
             }
             Kind::Enum(words) => write!(f, "one of {}", words.join(", ")),
+            Kind::Until => f.write_str(
+                "none, a seqno, a GTID (UUID:seqno), or a time in UTC such as 2030-01-31 23:59:59",
+            ),
             Kind::Text => f.write_str("text"),
         }
     }
@@ -99,6 +110,29 @@ fn parse_bool(text: &str) -> Option<bool> {
         () if is(&["no", "off", "false", "0", "n"]) => Some(false),
         () => None,
     }
+}
+
+fn parse_until(text: &str) -> Option<Option<Until>> {
+    let text = text.trim();
+    if text.eq_ignore_ascii_case("none") {
+        return Some(None);
+    }
+    if let Ok(seqno) = text.parse::<Seqno>() {
+        return (seqno >= 0).then_some(Some(Until::Seqno(seqno)));
+    }
+    if let Some((uuid, seqno)) = text.rsplit_once(':')
+        && let (Some(uuid), Ok(seqno)) = (Uuid::parse(uuid), seqno.parse::<Seqno>())
+    {
+        return (seqno >= 0).then_some(Some(Until::Gtid(Gtid { uuid, seqno })));
+    }
+    // As people write it: a blank for the T, and no zone.
+    let mut stamp = text.replacen(' ', "T", 1);
+    if !stamp.ends_with(['z', 'Z']) && !stamp.get(10..).is_some_and(|time| time.contains(['+', '-'])) {
+        stamp.push('Z');
+    }
+    let time = OffsetDateTime::parse(&stamp, &Rfc3339).ok()?;
+    let micros = Micros::try_from(time.unix_timestamp_nanos() / 1000).ok()?;
+    Some(Some(Until::Time(micros)))
 }
 
 fn parse_int(text: &str) -> Option<i128> {

@@ -1,0 +1,146 @@
+//! Members whose servers are to stay behind: paused, delayed, stopped at a point, or applying one after the other.
+
+use std::time::{Duration, Instant};
+
+use lockstep_lab::{Cluster, LabError, Server};
+
+use crate::failover::{done, lockstep};
+use crate::fixture::{Kind, Test, eventually, fails, kind, same, session, shared};
+
+fn set(cluster: &Cluster, n: usize, options: &str) -> Test {
+    cluster.servers[n].query(&format!("SET GLOBAL wsrep_provider_options='{options}'")).map(|_| ())
+}
+
+fn rows(cluster: &Cluster, n: usize) -> Result<i64, LabError> {
+    cluster.servers[n].client()?.number("SELECT COUNT(*) FROM test.a")
+}
+
+/// Three members, and a table with one row.
+fn table(cluster: &Cluster) -> Test {
+    session(cluster, 0)?.run(&["CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1)"])?;
+    same("the row", cluster.same_everywhere("SELECT COUNT(*) FROM test.a")?.number()?, 1);
+    Ok(())
+}
+
+#[test]
+fn a_paused_member_keeps_all_and_applies_nothing_also_after_a_restart() -> Test {
+    let mut cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    table(&cluster)?;
+    set(&cluster, 2, "apply.paused=yes")?;
+    cluster.servers[0].query("INSERT INTO test.a VALUES (2)")?;
+    eventually("it reports itself desynced", || {
+        Ok(cluster.servers[2].wsrep_status()?["wsrep_local_state_comment"] == "Donor/Desynced")
+    })?;
+    same("rows there", rows(&cluster, 2)?, 1);
+    // Its server refuses what could only wait.
+    let mut there = cluster.servers[2].client()?;
+    fails(&mut there, "INSERT INTO test.a VALUES (3)", 1180)?;
+    assert!(cluster.servers[2].log().contains("writes are refused here: entries are kept from this server"));
+
+    // It is started so, after it has missed something, and serves its readers what it had.
+    let n3 = &mut cluster.servers[2];
+    let before = n3.wsrep_mut()?.provider_options.clone();
+    n3.wsrep_mut()?.provider_options.push(("apply.paused".into(), "yes".into()));
+    n3.stop()?;
+    cluster.servers[0].query("INSERT INTO test.a VALUES (4)")?;
+    let n3 = &mut cluster.servers[2];
+    n3.write_config()?;
+    n3.spawn(&[])?;
+    n3.wsrep_mut()?.provider_options = before;
+    let ready = |server: &Server| Some(server.wsrep_status().ok()?.get("wsrep_ready")? == "ON");
+    eventually("it is ready", || Ok(ready(&cluster.servers[2]).unwrap_or_default()))?;
+    same("rows there", rows(&cluster, 2)?, 1);
+    // For the others it is a voter like any: without it there would be no majority now.
+    cluster.servers[1].stop()?;
+    cluster.servers[0].query("INSERT INTO test.a VALUES (5)")?;
+    same("rows there", rows(&cluster, 2)?, 1);
+    set(&cluster, 2, "apply.paused=no")?;
+    eventually("it has caught up", || Ok(rows(&cluster, 2)? == 4))?;
+    cluster.servers[1].start(&[])?;
+    let n3 = &cluster.servers[2];
+    n3.write_config()?;
+    cluster.wait_size(3)?;
+    session(&cluster, 2)?.query("INSERT INTO a VALUES (6)")?;
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.a")?.number()?, 5);
+    Ok(())
+}
+
+#[test]
+fn a_delayed_member_gets_what_is_old_enough_and_one_with_an_end_nothing_behind_it() -> Test {
+    let cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    table(&cluster)?;
+    set(&cluster, 2, "apply.delay=4s")?;
+    let began = Instant::now();
+    cluster.servers[0].query("INSERT INTO test.a VALUES (2)")?;
+    std::thread::sleep(Duration::from_secs(2));
+    same("rows there after 2 s", rows(&cluster, 2)?, 1);
+    let said = done(&lockstep(&cluster.servers[2], &["status", "--json"])?)?;
+    let own = said.split("\"name\":\"n3\"").last().unwrap_or_default();
+    let lag = own.split("\"lag_seconds\":").nth(1).and_then(|rest| rest.split(',').next());
+    let lag: f64 = lag.and_then(|text| text.parse().ok()).unwrap_or_default();
+    assert!((1.0..4.0).contains(&lag), "lag_seconds = {lag} in {said}");
+    eventually("it is there", || Ok(rows(&cluster, 2)? == 2))?;
+    assert!(began.elapsed() >= Duration::from_secs(4), "{:?}", began.elapsed());
+    set(&cluster, 2, "apply.delay=0")?;
+
+    let mut first = cluster.servers[0].client()?;
+    let last: i64 = first.status("wsrep_last_committed")?.parse().unwrap_or_default();
+    let uuid = first.status("wsrep_cluster_state_uuid")?;
+    set(&cluster, 2, &format!("apply.until={uuid}:{}", last + 2))?;
+    first.run(&[
+        "INSERT INTO test.a VALUES (3)",
+        "INSERT INTO test.a VALUES (4)",
+        "INSERT INTO test.a VALUES (5)",
+    ])?;
+    eventually("it has what is up to there", || Ok(rows(&cluster, 2)? == 4))?;
+    std::thread::sleep(Duration::from_millis(500));
+    same("rows there", rows(&cluster, 2)?, 4);
+    assert!(cluster.servers[2].log().contains("apply.until: the server stands at seqno"));
+    set(&cluster, 2, "apply.until=none")?;
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.a")?.number()?, 5);
+    cluster.servers[2].client()?.query("INSERT INTO test.a VALUES (6)")?;
+    Ok(())
+}
+
+#[test]
+fn the_order_of_application_changes_under_load_and_all_stay_equal() -> Test {
+    let cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let mut first = session(&cluster, 0)?;
+    for db in ["d1", "d2"] {
+        first.run(&[
+            &format!("CREATE OR REPLACE DATABASE {db}"),
+            &format!("CREATE TABLE {db}.t (id INT PRIMARY KEY AUTO_INCREMENT, k INT)"),
+        ])?;
+    }
+    for order in ["serial", "schema", "writeset"] {
+        set(&cluster, 2, &format!("apply.order={order}"))?;
+        std::thread::scope(|scope| {
+            let load = |db: &'static str| {
+                let server = &cluster.servers[0];
+                scope.spawn(move || -> Test {
+                    let mut client = server.client()?;
+                    for k in 0..50 {
+                        client.run(&[
+                            &format!("INSERT INTO {db}.t (k) VALUES ({k})"),
+                            &format!("UPDATE {db}.t SET k = k + 1 WHERE id % 7 = {}", k % 7),
+                        ])?;
+                    }
+                    Ok(())
+                })
+            };
+            [load("d1"), load("d2")].into_iter().try_for_each(|one| one.join().expect("a client"))
+        })?;
+        cluster.same_everywhere("CHECKSUM TABLE d1.t, d2.t")?;
+    }
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM d1.t")?.number()?, 150);
+    first.run(&["DROP DATABASE d1", "DROP DATABASE d2"])
+}

@@ -1,0 +1,212 @@
+//! What is kept from this member's server for a time (`apply.paused`, `apply.delay`, `apply.until`), and what it may
+//! apply in parallel (`apply.order`).
+//!
+//! The member goes on receiving, keeping and acknowledging: for the others it is as good as any. Only its own feed
+//! stands at a gate, in front of the first entry that its server is not to have yet. Its server may not write
+//! meanwhile, for a commit has its place behind that entry and would wait as long. What threads of it wait for when the
+//! gate is to shut goes through first.
+//!
+//! To its server it is Synced once it has everything that it is to have (else a server that is started so would refuse
+//! its readers), and Desynced to everybody who looks, so that proxies read elsewhere.
+
+use super::{Engine, Level, Micros};
+use crate::api::{ApplyHold, ApplyOrder, Until};
+use lockstep_core::writeset::{KeyType, ROOT, WriteSet};
+use lockstep_core::{Entry, Seqno};
+use rustc_hash::FxHashMap;
+
+/// So many databases and tables are known before those whose last write-set has finished are forgotten.
+const KNOWN: usize = 4096;
+
+/// Why the gate is shut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Why {
+    Paused,
+    /// Until the own wall clock says this.
+    Young(Micros),
+    Until,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Applying {
+    /// The gate is to shut, and own threads still wait for what is in front of it.
+    own_first: bool,
+    /// Shut in front of an entry that was placed at this time.
+    shut: Option<(Why, Micros)>,
+    /// What has been said of the gate.
+    told: Option<Why>,
+    order: ApplyOrder,
+    /// What is not known of the order goes back to here.
+    floor: Seqno,
+    /// The last write-set of each database (and of each table, and parent row, which does no harm).
+    last: FxHashMap<u64, Seqno>,
+}
+
+impl Applying {
+    pub(super) fn new(order: ApplyOrder) -> Applying {
+        Applying { order, ..Applying::default() }
+    }
+
+    /// Of an entry's parents, the highest: all up to it must have finished before it may be applied.
+    fn depends_on(&mut self, seqno: Seqno, set: &WriteSet, depends_on: Seqno, finished: Seqno) -> Seqno {
+        match self.order {
+            ApplyOrder::Writeset => depends_on,
+            ApplyOrder::Serial => seqno - 1,
+            ApplyOrder::Schema => {
+                if self.last.len() > KNOWN {
+                    self.last.retain(|_, last| *last > finished);
+                }
+                let mut parent = depends_on.max(self.floor);
+                // Each proper prefix of a key's path is a shared key: one of them is the database.
+                for key in set.keys().filter(|key| key.kind == KeyType::Shared && key.hash != ROOT) {
+                    let last = self.last.entry(key.hash).or_insert(seqno);
+                    if *last < seqno {
+                        parent = parent.max(std::mem::replace(last, seqno));
+                    }
+                }
+                parent
+            }
+        }
+    }
+
+    pub(super) fn is_shut(&self) -> bool {
+        self.shut.is_some()
+    }
+}
+
+impl Engine {
+    fn gate(&self) -> ApplyHold {
+        self.tuning.apply_hold
+    }
+
+    /// Whether anything is kept from this member's server, now or later.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.gate().is_set()
+    }
+
+    /// The options may have changed.
+    pub(super) fn set_applying(&mut self) {
+        if self.applying.order != self.tuning.apply_order {
+            self.applying.order = self.tuning.apply_order;
+            self.applying.floor = self.feed.delivered();
+            self.applying.last.clear();
+        }
+        // What waits in front of a gate that stood open goes first; a shut one does not open for another reason.
+        self.applying.own_first = self.is_held_back() && !self.applying.is_shut();
+    }
+
+    /// Whether the gate is shut in front of this entry, the next one.
+    pub(super) fn stands_before(&mut self, entry: &Entry) -> bool {
+        self.applying.own_first &= !self.slots.is_empty() || !self.large.is_empty();
+        let gate = self.gate();
+        if !gate.is_set() || self.me.arbitrator || self.applying.own_first {
+            return false;
+        }
+        // What takes no seqno, and what the database has.
+        if entry.seqno <= self.feed.delivered() {
+            return false;
+        }
+        let behind = match gate.until {
+            None => false,
+            Some(Until::Seqno(seqno)) => entry.seqno > seqno,
+            Some(Until::Gtid(gtid)) => {
+                gtid.uuid != self.order.tail_state().history || entry.seqno > gtid.seqno
+            }
+            Some(Until::Time(time)) => entry.time > time,
+        };
+        let due = entry.time.saturating_add(gate.delay.as_micros() as Micros);
+        let why = if gate.paused {
+            Why::Paused
+        } else if behind {
+            Why::Until
+        } else if !gate.delay.is_zero() && due > self.wall() {
+            Why::Young(due)
+        } else {
+            return false;
+        };
+        self.applying.shut = Some((why, entry.time));
+        true
+    }
+
+    /// A round of the feed begins.
+    pub(super) fn open_gate(&mut self) {
+        self.applying.shut = None;
+    }
+
+    /// A round of the feed has ended. What stands for good is said; of a delay, that it is in force.
+    pub(super) fn tell_of_gate(&mut self) {
+        let why = self.applying.shut.map(|(why, _)| why);
+        let kind = |why: Option<Why>| why.map(|why| std::mem::discriminant(&why));
+        if kind(why) == kind(self.applying.told) || why.is_none() && self.is_held_back() {
+            return;
+        }
+        self.applying.told = why;
+        let seqno = self.feed.delivered();
+        let (level, text) = match why {
+            None => (Level::Info, format!("nothing is kept from the server any more, from seqno {seqno} on")),
+            Some(Why::Paused) => (
+                Level::Info,
+                format!(
+                    "apply.paused: the server stands at seqno {seqno}; entries are received, kept and acknowledged all \
+                     the same"
+                ),
+            ),
+            Some(Why::Young(_)) => (
+                Level::Info,
+                format!(
+                    "apply.delay: the server gets entries when they are {} s old",
+                    self.gate().delay.as_secs_f64()
+                ),
+            ),
+            Some(Why::Until) => match self.gate().until {
+                Some(Until::Gtid(gtid)) if gtid.uuid != self.order.tail_state().history => (
+                    Level::Warn,
+                    format!(
+                        "apply.until is of another history ({}), so that nobody can say where it is in this one ({}): \
+                         the server stands at seqno {seqno}",
+                        gtid.uuid,
+                        self.order.tail_state().history
+                    ),
+                ),
+                _ => (
+                    Level::Info,
+                    format!(
+                        "apply.until: the server stands at seqno {seqno}, and gets no more until apply.until is changed"
+                    ),
+                ),
+            },
+        };
+        self.log(level, text);
+    }
+
+    /// Whether a write-set of this member's server can have its place soon: one that comes once the gate is shut would
+    /// wait as long as the entries before it.
+    pub(super) fn takes_own(&self) -> bool {
+        !self.is_held_back() || self.applying.own_first
+    }
+
+    /// When the gate is due to open.
+    pub(super) fn gate_due(&self) -> Option<Micros> {
+        match self.applying.shut {
+            Some((Why::Young(due), _)) => Some(self.now + due.saturating_sub(self.wall())),
+            _ => None,
+        }
+    }
+
+    /// How long ago the entry at the gate was placed in the log, in seconds.
+    pub(crate) fn age_at_gate(&self) -> Option<f64> {
+        let placed = self.applying.shut?.1;
+        Some(self.wall().saturating_sub(placed) as f64 / 1e6)
+    }
+
+    /// Of an entry that goes to the appliers.
+    pub(super) fn parent(&mut self, seqno: Seqno, set: &WriteSet, depends_on: Seqno) -> Seqno {
+        let finished = self.finished();
+        self.applying.depends_on(seqno, set, depends_on, finished)
+    }
+}
+
+#[cfg(test)]
+#[path = "applying_tests.rs"]
+mod tests;

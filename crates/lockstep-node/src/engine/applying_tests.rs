@@ -1,0 +1,168 @@
+use super::super::harness::Lab;
+use super::*;
+use crate::api::{LocalState, Outcome, Tuning};
+use lockstep_core::writeset::{DataKind, Meta, WriteSetBuilder};
+use lockstep_core::{Gtid, Uuid};
+use std::time::Duration;
+
+fn hold(lab: &mut Lab, at: usize, hold: ApplyHold) {
+    let tuning = Tuning { apply_hold: hold, ..Tuning::default() };
+    lab.nodes[at].engine.set_tuning(tuning);
+    lab.run(10_000);
+}
+
+fn write(lab: &mut Lab, at: usize) -> Seqno {
+    let write = lab.write(at);
+    lab.run(50_000);
+    match write.wait_for(Duration::ZERO) {
+        Some(Outcome::Ordered(ordered)) => ordered.seqno,
+        other => panic!("not ordered: {}", other.is_some()),
+    }
+}
+
+fn finished(lab: &Lab, at: usize) -> Seqno {
+    lab.nodes[at].engine.finished()
+}
+
+fn state(lab: &Lab, at: usize) -> LocalState {
+    lab.nodes[at].engine.local_state()
+}
+
+#[test]
+fn a_paused_member_keeps_and_acknowledges_what_its_server_does_not_get() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let before = write(&mut lab, 0);
+    lab.run(100_000);
+    assert_eq!((finished(&lab, 2), state(&lab, 2)), (before, LocalState::Synced));
+    hold(&mut lab, 2, ApplyHold { paused: true, ..ApplyHold::default() });
+    assert_eq!(state(&lab, 2), LocalState::Synced, "it has everything");
+    // One more is away: nothing would be committed without the paused one's acks.
+    lab.cut(1, true);
+    lab.run(1_000_000);
+    let last = write(&mut lab, 0);
+    lab.run(200_000);
+    assert_eq!((finished(&lab, 2), state(&lab, 2)), (before, LocalState::Donor));
+    let own = lab.nodes[2].engine.order.committed_state().seqno;
+    assert!(own >= last && lab.said("the server stands at seqno"));
+    // Its server's own commits are refused: they would wait for ever.
+    let refused = lab.write(2);
+    assert!(matches!(refused.wait_for(Duration::ZERO), Some(Outcome::NotSent)));
+    hold(&mut lab, 2, ApplyHold::default());
+    lab.until("it has caught up", 2_000_000, |lab| finished(lab, 2) >= last);
+    lab.until("and is Synced", 1_000_000, |lab| state(lab, 2) == LocalState::Synced);
+    assert!(write(&mut lab, 2) > last);
+}
+
+#[test]
+fn what_waits_when_the_gate_is_to_shut_goes_through_first() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let own = lab.write(2);
+    let tuning =
+        Tuning { apply_hold: ApplyHold { paused: true, ..ApplyHold::default() }, ..Tuning::default() };
+    lab.nodes[2].engine.set_tuning(tuning);
+    lab.run(100_000);
+    assert!(matches!(own.wait_for(Duration::ZERO), Some(Outcome::Ordered(_))));
+    let at = lab.nodes[2].engine.feed.delivered();
+    write(&mut lab, 0);
+    lab.run(100_000);
+    assert_eq!(lab.nodes[2].engine.feed.delivered(), at);
+}
+
+#[test]
+fn a_delay_is_kept_to_the_millisecond_and_the_lag_is_its_age() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let delay = Duration::from_secs(20);
+    hold(&mut lab, 2, ApplyHold { delay, ..ApplyHold::default() });
+    lab.run(30_000_000);
+    assert_eq!(state(&lab, 2), LocalState::Synced, "all is old enough");
+    let placed = lab.now;
+    let seqno = write(&mut lab, 0);
+    lab.run(19_900_000 - (lab.now - placed));
+    assert!(finished(&lab, 2) < seqno);
+    let age = lab.nodes[2].engine.age_at_gate().unwrap();
+    assert!((19.0..20.0).contains(&age), "{age}");
+    lab.run(200_000);
+    assert_eq!((finished(&lab, 2), state(&lab, 2)), (seqno, LocalState::Synced));
+}
+
+#[test]
+fn it_stops_at_a_seqno_a_gtid_and_a_time_and_not_before() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let seqno = write(&mut lab, 0) + 2;
+    let history = lab.nodes[0].engine.order.tail_state().history;
+    for until in [Until::Seqno(seqno), Until::Gtid(Gtid { uuid: history, seqno })] {
+        hold(&mut lab, 2, ApplyHold { until: Some(until), ..ApplyHold::default() });
+        for _ in 0..4 {
+            write(&mut lab, 0);
+        }
+        assert_eq!(finished(&lab, 2), seqno, "{until:?}");
+    }
+    let until = Until::Gtid(Gtid { uuid: Uuid([9; 16]), seqno: seqno + 100 });
+    hold(&mut lab, 2, ApplyHold { until: Some(until), ..ApplyHold::default() });
+    assert_eq!(finished(&lab, 2), seqno, "of another history: nobody can say where that is");
+    hold(&mut lab, 2, ApplyHold::default());
+    let last = write(&mut lab, 0);
+    lab.run(100_000);
+    assert_eq!(finished(&lab, 2), last);
+    let time = Until::Time(lab.nodes[0].engine.wall() + 1_000_000);
+    hold(&mut lab, 2, ApplyHold { until: Some(time), ..ApplyHold::default() });
+    let before = write(&mut lab, 0);
+    lab.run(1_500_000);
+    write(&mut lab, 0);
+    lab.run(100_000);
+    assert_eq!(finished(&lab, 2), before);
+}
+
+#[test]
+fn leadership_goes_to_one_that_applies() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    assert_eq!(lab.leader(1), Some(0));
+    hold(&mut lab, 0, ApplyHold { paused: true, ..ApplyHold::default() });
+    write(&mut lab, 1);
+    lab.until("another one leads", 3_000_000, |lab| lab.leader(2).is_some_and(|at| at != 0));
+    // Where nobody else does, it stays.
+    let leader = lab.leader(2).unwrap();
+    for at in 1..3 {
+        hold(&mut lab, at, ApplyHold { paused: true, ..ApplyHold::default() });
+    }
+    lab.run(5_000_000);
+    assert_eq!(lab.leader(0), Some(leader));
+}
+
+fn set(parts: &[&[u8]]) -> WriteSet {
+    let mut builder = WriteSetBuilder::new();
+    builder.append_key(parts, KeyType::Exclusive).unwrap();
+    builder.append_data(DataKind::Ordered, b"row").unwrap();
+    WriteSet::parse(&builder.finish(&Meta::default())).unwrap()
+}
+
+#[test]
+fn by_schema_one_waits_for_the_last_of_its_database_serially_for_the_one_before() {
+    let mut applying = Applying::new(ApplyOrder::Schema);
+    let a1 = set(&[b"a", b"t", b"1"]);
+    let a2 = set(&[b"a", b"u", b"2"]);
+    let b1 = set(&[b"b", b"t", b"1"]);
+    assert_eq!(applying.depends_on(10, &a1, 4, 0), 4);
+    assert_eq!(applying.depends_on(11, &b1, 4, 0), 4);
+    assert_eq!(applying.depends_on(12, &a2, 4, 0), 10, "another table of the same database");
+    assert_eq!(applying.depends_on(13, &b1, 12, 0), 12, "certification's parent counts as well");
+    assert_eq!(applying.depends_on(14, &a1, 4, 0), 12);
+    // Of what came before the order was changed nothing is known.
+    applying.last.clear();
+    applying.floor = 14;
+    assert_eq!(applying.depends_on(15, &b1, 4, 0), 14);
+    applying.order = ApplyOrder::Serial;
+    assert_eq!(applying.depends_on(16, &b1, 4, 0), 15);
+    applying.order = ApplyOrder::Writeset;
+    assert_eq!(applying.depends_on(17, &b1, 4, 0), 4);
+}
+
+#[test]
+fn databases_whose_last_write_set_has_finished_are_forgotten() {
+    let mut applying = Applying::new(ApplyOrder::Schema);
+    for seqno in 1..3 * KNOWN as Seqno {
+        let one = set(&[&seqno.to_le_bytes(), b"t", b"1"]);
+        assert_eq!(applying.depends_on(seqno, &one, 0, seqno - 10), 0);
+        assert!(applying.last.len() <= KNOWN + 3);
+    }
+}
