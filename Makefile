@@ -145,11 +145,15 @@ UPGRADE_TO ?=
 chaos: setup-test
 	$(call say,chaos on real servers)
 	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep -p lockstep
+	@$(if $(findstring upgrade,$(FAULTS)),$(if $(PROVIDER)$(UPGRADE_TO),,$(CARGO) build $(LOCKED) --profile next \
+		-p lockstep-wsrep --features lockstep-wsrep/next-protocol \
+		$(if $(ARBITRATOR),-p lockstep --features lockstep/next-protocol)))
 	@$(TARGET)/release/lockstep chaos $(if $(ROUNDS),--rounds $(ROUNDS),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FAULTS),--faults $(FAULTS)) $(if $(PROVIDER),--provider $(PROVIDER)) $(if $(JSON),--json $(JSON)) \
 		$(if $(EVERY),--every $(EVERY)) $(if $(ARBITRATOR),--arbitrator) \
 		$(if $(filter-out file,$(origin RIVAL)),--rival $(RIVAL)) \
-		$(if $(UPGRADE_TO),--upgrade-to $(UPGRADE_TO))
+		$(if $(UPGRADE_TO),--upgrade-to $(UPGRADE_TO),$(if $(findstring upgrade,$(FAULTS)),\
+			$(if $(PROVIDER),,--upgrade-to $(TARGET)/next/liblockstep.so)))
 
 gaps:
 	@$(MAKE) --no-print-directory chaos FAULTS=kill-first,kill-other,switchover,kill-all ROUNDS=$(or $(ROUNDS),3) \

@@ -3,6 +3,7 @@
 use crate::engine::{Admission, Engine};
 use crate::wire::Hello;
 use lockstep_core::{MemberId, Uuid};
+use lockstep_net::proto::VERSIONS;
 use lockstep_net::{Address, ConnId, DownReason, PeerHello, Reactor, Reason};
 use std::collections::BTreeMap;
 
@@ -15,6 +16,8 @@ struct Link {
     incarnation: u64,
     view_uuid: Uuid,
     outgoing: bool,
+    /// The protocol version that both speak on it.
+    version: u16,
 }
 
 /// Connections that were accepted, both ways round.
@@ -50,6 +53,11 @@ impl Links {
     /// All members that are connected.
     pub(crate) fn all(&self) -> Vec<(MemberId, ConnId)> {
         self.by_member.iter().map(|(id, link)| (*id, link.conn)).collect()
+    }
+
+    /// The highest protocol version that this member and all that are connected speak.
+    pub(crate) fn protocol(&self) -> u16 {
+        self.by_member.values().map(|link| link.version).fold(VERSIONS.1, u16::min)
     }
 
     /// Keeps a connection to this address.
@@ -132,6 +140,7 @@ impl Links {
             incarnation: hello.incarnation,
             view_uuid: hello.view_uuid,
             outgoing: peer.outgoing,
+            version: peer.version,
         };
         if let Some(old) = self.by_member.get(&hello.id).cloned() {
             // The one dialed by the smaller id stays; of two dialed by the same side, the newer.

@@ -447,6 +447,7 @@ impl Runtime {
             queued_bytes: self.shared.deliveries.bytes(),
             log_bytes: self.log_bytes,
             state_since: self.state_since,
+            protocol: self.links.protocol(),
         })
     }
 

@@ -55,6 +55,9 @@ pub struct ClusterStatus {
     pub voters: usize,
     /// Those of them that this member is connected with, itself included.
     pub voters_connected: usize,
+    /// The highest protocol version that this member and all that it is connected with speak: the oldest build's. 0 where an
+    /// older version made the snapshot.
+    pub protocol: u16,
 }
 
 /// Who answers.
@@ -191,6 +194,8 @@ pub(crate) struct Surroundings {
     pub(crate) log_bytes: u64,
     /// Since when the member is in its state.
     pub(crate) state_since: Micros,
+    /// The protocol version that all connected members speak.
+    pub(crate) protocol: u16,
 }
 
 fn seconds(time: Micros) -> f64 {
@@ -219,6 +224,7 @@ impl Engine {
                 view: self.feed.view().number,
                 voters: membership.voters().count(),
                 voters_connected: 0,
+                protocol: around.protocol,
             },
             own: OwnStatus {
                 name: self.me.name.clone(),

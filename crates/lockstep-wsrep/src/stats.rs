@@ -36,9 +36,14 @@ impl Provider {
         let finished = self.finished.low();
         let votes = status.members.iter().filter(|m| m.role != "learner").count();
         let connected = status.cluster.primary;
+        // Before there is a node to ask: what this build speaks.
+        let protocol = match status.cluster.protocol {
+            0 => lockstep_node::net::proto::VERSIONS.1,
+            agreed => agreed,
+        };
         vec![
             ("local_state_uuid", Text(self.history.get().to_string())),
-            ("protocol_version", Int(i64::from(lockstep_node::net::proto::VERSIONS.1))),
+            ("protocol_version", Int(i64::from(protocol))),
             ("last_committed", Int(finished)),
             ("replicated", Int(c.replicated.get())),
             ("replicated_bytes", Int(c.replicated_bytes.get())),
