@@ -423,7 +423,11 @@ impl Provider {
                 match self.take_turn(seqno, interrupt) {
                     Ok(()) => trx.lock().got_turn(),
                     Err(Stop::Interrupted) => trx.lock().lost_turn(),
-                    Err(Stop::Failed | Stop::TimedOut) => self.not_here(trx),
+                    Err(Stop::Failed | Stop::TimedOut) => {
+                        // Before its locks go, as for one that was given up.
+                        self.epoch.fetch_add(1, Ordering::AcqRel);
+                        trx.lock().no_turn()
+                    }
                 }
             }
         }

@@ -271,6 +271,22 @@ impl Inner {
         self.aborted_after_order(ends)
     }
 
+    /// The turn does not come, for this member leaves: what `commit_order_enter` returns. The server calls it a deadlock
+    /// whatever that is, but for one answer: so what the cluster has committed goes to replay, where its client is told.
+    pub(crate) fn no_turn(&mut self) -> Status {
+        let committed = self.slot.as_ref().is_some_and(|slot| slot.pass && slot.ends());
+        match self.state {
+            State::Ordering | State::MustAbort if committed => {
+                self.state = State::MustReplay;
+                Status::BF_ABORT
+            }
+            _ => {
+                self.not_here();
+                Status::NODE_FAIL
+            }
+        }
+    }
+
     /// `commit_order_leave`: the seqno whose turn is over. `None`: the server calls in the wrong order.
     pub(crate) fn leave(&mut self) -> Option<Seqno> {
         let slot = self.slot.as_mut().filter(|slot| slot.place == Place::Inside)?;

@@ -122,6 +122,28 @@ fn what_the_cluster_has_committed_is_no_deadlock_where_the_member_leaves() {
 }
 
 #[test]
+fn what_the_cluster_has_committed_is_no_deadlock_where_its_turn_does_not_come() {
+    for aborted in [false, true] {
+        let mut trx = certified(WHOLE);
+        assert!(matches!(trx.want_turn(), Turn::Wait { interruptible: true, .. }));
+        if aborted {
+            trx.abort(4);
+        }
+        assert_eq!(trx.no_turn(), Status::BF_ABORT);
+        // The replay's turn does not come either.
+        assert!(trx.begin_replay().is_ok());
+        trx.not_here();
+        assert_eq!(trx.begin_replay().unwrap_err(), Status::OK);
+        assert!(trx.release().finish.is_none(), "it is not done here");
+    }
+    // On its way to rollback: it had failed anyway.
+    let mut trx = in_certify();
+    assert_eq!(trx.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
+    assert!(matches!(trx.want_turn(), Turn::Wait { interruptible: false, .. }));
+    assert_eq!(trx.no_turn(), Status::NODE_FAIL);
+}
+
+#[test]
 fn an_aborted_fragment_is_not_replayed() {
     let mut trx = Inner::new();
     trx.begin_certify(0).unwrap();
