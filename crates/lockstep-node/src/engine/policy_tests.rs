@@ -72,15 +72,15 @@ fn under_all_who_leads_a_second_time_knows_nothing_of_disks_from_the_first() {
     for (from, to) in [(0, 1), (1, 0)] {
         lab.run(10_000_000);
         assert!(writes(&mut lab, 1));
-        // The third has not acknowledged anything to the new leader when that looks at the disks first.
-        lab.nodes[2].disk_hangs = to == 0;
+        // The third has not answered the new leader at all when that looks at the disks first.
+        lab.nodes[2].frozen = to == 0;
         let (now, id) = (lab.now, lab.id(to));
         lab.nodes[from].engine.order.transfer_leadership(now, id).unwrap();
         lab.until("it leads", 2_000_000, |lab| lab.nodes[to].engine.order.leads_in_earnest());
     }
     let views = lab.nodes[1].views.len();
     lab.run(500_000);
-    lab.nodes[2].disk_hangs = false;
+    lab.nodes[2].frozen = false;
     lab.run(10_000_000);
     assert!(writes(&mut lab, 2));
     assert_eq!(lab.nodes[1].views.len(), views, "{:?}", lab.nodes[1].views);
