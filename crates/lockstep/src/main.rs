@@ -15,6 +15,7 @@ mod survey;
 mod up;
 mod verdicts;
 mod verify;
+mod wait;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,6 +49,8 @@ enum Command {
     /// Compare the rows of all members at one seqno, without stopping writes. Exit code 0: all are equal; 1: they differ;
     /// 3: they could not be compared.
     Verify(verify::VerifyArgs),
+    /// Wait until members have applied what the cluster has agreed on. Exit code 0: they have; 3: not in time.
+    Wait(wait::WaitArgs),
     /// Print the log.
     Log(log::LogArgs),
     /// Measure how fast it is on this machine.
@@ -180,6 +183,7 @@ fn main() -> ExitCode {
             command::run(&args.at.source(), &command, args.at.json)
         }
         Command::Verify(args) => verify::run(&args),
+        Command::Wait(args) => wait::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Log(args) => log::run(&args).map(|()| ExitCode::SUCCESS),

@@ -14,22 +14,25 @@ use crate::survey::{self, Survey, duration};
 /// The exit code where members answer, but none of them is in a primary component.
 const NON_PRIMARY: u8 = 3;
 
+/// What the members within reach say.
+pub(crate) fn look(source: &Source) -> Result<Survey, String> {
+    let (targets, expected) = source.targets();
+    match survey::ask(&targets, expected) {
+        Ok(survey) => Ok(survey),
+        // No cluster of `make up`: perhaps a server that was installed the usual way.
+        Err(objection) => match source.fallback() {
+            Some(target) => survey::ask(&[target], false).map_err(|more| match more.split_once('\n') {
+                Some((_, more)) => format!("{objection}\n{more}"),
+                None => objection,
+            }),
+            None => Err(objection),
+        },
+    }
+}
+
 /// Prints the status once, or until interrupted.
 pub(crate) fn run(source: &Source, json: bool, watch: Option<Duration>) -> Result<ExitCode, String> {
-    let look = || {
-        let (targets, expected) = source.targets();
-        match survey::ask(&targets, expected) {
-            Ok(survey) => Ok(survey),
-            // No cluster of `make up`: perhaps a server that was installed the usual way.
-            Err(objection) => match source.fallback() {
-                Some(target) => survey::ask(&[target], false).map_err(|more| match more.split_once('\n') {
-                    Some((_, more)) => format!("{objection}\n{more}"),
-                    None => objection,
-                }),
-                None => Err(objection),
-            },
-        }
-    };
+    let look = || look(source);
     let show = |survey: &Survey| match json {
         true => serde_json::to_string(survey).map_err(|e| format!("cannot write JSON: {e}")),
         false => Ok(table(survey)),

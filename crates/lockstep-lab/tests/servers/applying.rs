@@ -102,7 +102,11 @@ fn a_delayed_member_gets_what_is_old_enough_and_one_with_an_end_nothing_behind_i
     std::thread::sleep(Duration::from_millis(500));
     same("rows there", rows(&cluster, 2)?, 4);
     assert!(cluster.servers[2].log().contains("apply.until: the server stands at seqno"));
+    let wait = |more: &[&str]| lockstep(&cluster.servers[0], &[&["wait"], more].concat());
+    same("n3 is waited for", wait(&["--timeout", "0.5"])?.status.code(), Some(3));
+    same("up to there it has it", wait(&[&format!("{uuid}:{}", last + 2)])?.status.code(), Some(0));
     set(&cluster, 2, "apply.until=none")?;
+    same("n3 has it", wait(&["--member", "n3"])?.status.code(), Some(0));
     same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.a")?.number()?, 5);
     cluster.servers[2].client()?.query("INSERT INTO test.a VALUES (6)")?;
     Ok(())
