@@ -118,6 +118,11 @@ impl ServerConfig {
         self.file("sock")
     }
 
+    /// Its folder for temporary tables. A server that starts deletes those of all servers that have the same one.
+    pub fn tmpdir(&self) -> PathBuf {
+        self.file("tmp")
+    }
+
     /// The text of `my.cnf`.
     pub fn render(&self) -> String {
         let mut out = String::new();
@@ -129,6 +134,7 @@ impl ServerConfig {
     fn render_to(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "[mysqld]")?;
         writeln!(out, "datadir={}", self.datadir().display())?;
+        writeln!(out, "tmpdir={}", self.tmpdir().display())?;
         writeln!(out, "socket={}", self.socket().display())?;
         writeln!(out, "pid_file={}", self.file("server.pid").display())?;
         writeln!(out, "log_error={}", self.file("err").display())?;
@@ -212,6 +218,7 @@ mod tests {
         let text = config.render();
         for line in [
             "datadir=/x/n2",
+            "tmpdir=/x/n2.tmp",
             "wsrep_provider_options=\"gmcast.listen_addr=tcp://[::1]:5;ist.recv_addr=[::1]:6;gcache.size=64M\"",
             "wsrep_cluster_address=gcomm://[::1]:1,[::1]:5",
             "wsrep_node_address=[::1]:5",

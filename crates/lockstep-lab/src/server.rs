@@ -112,8 +112,9 @@ impl Server {
         command
     }
 
-    /// Writes `my.cnf`, unless that is somebody's own.
+    /// Writes `my.cnf`, unless that is somebody's own, and makes the folders that it names beside the data directory.
     pub fn write_config(&self) -> Result<()> {
+        self.install.make_dir(&self.config.tmpdir(), 0o700)?;
         let path = self.config.file("cnf");
         if self.config.own_file && path.exists() {
             return Ok(());
