@@ -51,14 +51,17 @@ exec 9>"$root/lockstep.lock"
 flock -n 9 || fail "another run uses $root: wait for it, or name another directory by LOCKSTEP_DEBIAN_13"
 
 say "building"
-(cd "$here" && cargo build --quiet --locked --release -p lockstep-wsrep)
-tests=$(cd "$here" && cargo test --quiet --locked -p lockstep-lab --features servers --test servers --no-run \
+(cd "$here" && cargo build --quiet --locked --release -p lockstep-wsrep -p lockstep)
+tests=$(cd "$here" && cargo test --quiet --locked --workspace --features lockstep-lab/servers,lockstep/servers --test servers --no-run \
     --message-format=json | sed -n 's/.*"executable":"\([^"]*\/servers-[^"]*\)".*/\1/p' | tail -n 1)
 [ -x "$tests" ] || fail "cargo did not say where the tests are"
-mkdir -p "$root/lockstep"
-cp "$target/release/liblockstep.so" "$tests" "$root/lockstep/"
+# The tests look for what the release build makes in $CARGO_TARGET_DIR/release, also there.
+rm -rf "$root/lockstep"
+mkdir -p "$root/lockstep/release"
+cp "$target/release/liblockstep.so" "$target/release/lockstep" "$root/lockstep/release/"
+cp "$tests" "$root/lockstep/"
 case $provider in
-lockstep) provider=/lockstep/liblockstep.so ;;
+lockstep) provider=/lockstep/release/liblockstep.so ;;
 galera) ;;
 *) fail "LOCKSTEP_TEST_PROVIDER is lockstep or galera here" ;;
 esac
@@ -79,5 +82,6 @@ unshare --mount --pid --net --fork --kill-child sh -euc '
     mount --rbind /dev "$root/dev"
     mount -t tmpfs tmpfs "$root/tmp"
     chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin RUST_BACKTRACE=0 \
+        CARGO_TARGET_DIR=/lockstep \
         LOCKSTEP_TEST_PROVIDER="$provider" ${LOCKSTEP_LAB_KEEP:+LOCKSTEP_LAB_KEEP=1} "/lockstep/$tests" --test-threads=1 "$@"
 ' sh "$root" "$provider" "$(basename "$tests")" "$@"

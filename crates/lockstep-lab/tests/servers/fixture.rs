@@ -92,7 +92,7 @@ impl std::ops::DerefMut for Shared {
     }
 }
 
-/// Alone on the machine: ends the shared cluster and keeps others from starting while the value lives.
+/// Without the shared cluster's load: ends the shared cluster and keeps others of this process from starting while the value lives.
 pub(crate) fn alone() -> MutexGuard<'static, Option<Cluster>> {
     let mut guard = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     *guard = None;
@@ -122,12 +122,15 @@ pub(crate) fn same<T: PartialEq + std::fmt::Debug>(what: &str, seen: T, due: T) 
     assert!(seen == due, "{what}: {seen:?}, but {due:?} was due");
 }
 
-/// Asks until `check` is content, for at most 20 s.
+/// So long a test asks for what usually takes a second or two: a machine may be busy with others.
+const EVENTUALLY: std::time::Duration = std::time::Duration::from_secs(40);
+
+/// Asks until `check` is content, for at most [`EVENTUALLY`].
 pub(crate) fn eventually(what: &str, mut check: impl FnMut() -> Result<bool, LabError>) -> Test {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + EVENTUALLY;
     while !check()? {
         if std::time::Instant::now() > deadline {
-            return Err(LabError::Value(format!("not within 20 s: {what}")));
+            return Err(LabError::Value(format!("not within {} s: {what}", EVENTUALLY.as_secs())));
         }
         std::thread::sleep(std::time::Duration::from_millis(30));
     }
