@@ -25,10 +25,16 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # Everything that is built comes from the committed lock file.
 CARGO := cargo
 LOCKED := --locked
+# All packages and features at once, also where one would do: with others cargo compiles what they share once more. The
+# tests on real servers run only where they are named.
+ALL := --workspace --features lockstep-lab/servers,lockstep/servers
+# What real servers need: the same features as those of all.
+PROGRAMS := -p lockstep-wsrep -p lockstep
 
+comma := ,
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help up down test check build unit sim host servers setup-up setup-test
+.PHONY: help up down test check build unit sim host servers setup-up setup-test unit-and-host mtr-and-sim
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' $(firstword $(MAKEFILE_LIST))
@@ -41,7 +47,7 @@ setup-test:
 
 up: setup-up
 	$(call say,building the provider and the command)
-	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep -p lockstep
+	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
 	@$(TARGET)/release/lockstep up --provider $(TARGET)/release/liblockstep.so
 
 down:
@@ -52,7 +58,7 @@ down:
 # One after the other, also under `make -j`: the machine is small and the servers' tests measure time.
 test:
 	@start=$$SECONDS; \
-	for step in setup-test check build unit sim-short host servers mtr-short; do \
+	for step in setup-test check build unit-and-host servers mtr-and-sim; do \
 		$(MAKE) --no-print-directory $$step || { echo "== make $$step failed"; exit 1; }; \
 	done; \
 	echo; echo "== all tests passed in $$(( (SECONDS - start) / 60 )) min $$(( (SECONDS - start) % 60 )) s"
@@ -62,7 +68,8 @@ check: setup-test
 	@$(CARGO) fmt --all --check
 	$(call say,clippy)
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
-		$(CARGO) clippy $(LOCKED) --workspace --all-targets --all-features -- -D warnings; \
+		$(CARGO) clippy $(LOCKED) --workspace --all-targets --all-features -- -D warnings && \
+		$(CARGO) clippy $(LOCKED) --workspace --all-features --test servers --test check_servers -- -D warnings; \
 	else \
 		echo "NOT CHECKED: this Rust toolchain has no clippy (Debian's has none); rustup's has"; \
 	fi
@@ -75,7 +82,11 @@ build:
 
 unit:
 	$(call say,unit tests)
-	@$(CARGO) test $(LOCKED) --workspace --exclude lockstep-host
+	@$(CARGO) test $(LOCKED) $(ALL) --exclude lockstep-host
+
+unit-and-host:
+	$(call say,unit tests$(comma) provider through the C ABI)
+	@LOCKSTEP_PROVIDER=$(abspath $(TARGET))/release/liblockstep.so LOCKSTEP_HOST_REQUIRE=1 $(CARGO) test $(LOCKED) $(ALL)
 
 sim:
 	$(call say,simulator)
@@ -85,8 +96,8 @@ sim:
 .PHONY: ddl
 ddl: setup-test
 	$(call say,servers killed in DDL)
-	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep
-	@LOCKSTEP_DDL_ROUNDS=$(or $(ROUNDS),100) $(CARGO) test $(LOCKED) -p lockstep-lab --features servers --test servers -- \
+	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
+	@LOCKSTEP_DDL_ROUNDS=$(or $(ROUNDS),100) $(CARGO) test $(LOCKED) $(ALL) --test servers -- \
 		--test-threads=1 --nocapture ddl::
 
 .PHONY: sim-mutations
@@ -110,9 +121,14 @@ fuzz:
 		[ $${PIPESTATUS[0]} -eq 0 ] || exit 1; \
 	done
 
-.PHONY: sim-short
-sim-short:
-	@$(MAKE) --no-print-directory sim MINUTES=2
+# MariaDB's tests mostly wait for servers. What they leave of the processors the simulator takes meanwhile, at a priority
+# that does not disturb them, and for longer than it would need alone.
+mtr-and-sim:
+	@log=$$(mktemp); nice -n 19 $(MAKE) --no-print-directory sim MINUTES=3 >$$log 2>&1 & sim=$$!; \
+	trap 'kill $$sim 2>/dev/null' INT TERM; \
+	$(MAKE) --no-print-directory mtr-short; mtr=$$?; \
+	wait $$sim; simulated=$$?; cat $$log; rm -f $$log; \
+	exit $$((mtr > simulated ? mtr : simulated))
 
 host:
 	$(call say,provider through the C ABI)
@@ -121,15 +137,15 @@ host:
 
 servers:
 	$(call say,real servers (some minutes))
-	@$(CARGO) test $(LOCKED) -p lockstep-lab --features servers --test servers -- --test-threads=1
-	@$(CARGO) test $(LOCKED) -p lockstep --features servers --test check_servers
+	@scripts/servers.sh
+	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers
 
 # With the tests that take a minute each and have a shorter one beside them.
 .PHONY: servers-long
 servers-long: setup-test
 	$(call say,real servers: all tests)
-	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep -p lockstep
-	@LOCKSTEP_DDL_ROUNDS=$(or $(ROUNDS),20) $(CARGO) test $(LOCKED) -p lockstep-lab --features servers --test servers -- \
+	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
+	@LOCKSTEP_DDL_ROUNDS=$(or $(ROUNDS),20) $(CARGO) test $(LOCKED) $(ALL) --test servers -- \
 		--test-threads=1 --include-ignored
 
 FAULTS ?=
@@ -144,7 +160,7 @@ UPGRADE_TO ?=
 # RIVAL has a default for the benchmarks: here only one that is given counts.
 chaos: setup-test
 	$(call say,chaos on real servers)
-	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep -p lockstep
+	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
 	@$(if $(findstring upgrade,$(FAULTS)),$(if $(PROVIDER)$(UPGRADE_TO),,$(CARGO) build $(LOCKED) --profile next \
 		-p lockstep-wsrep --features lockstep-wsrep/next-protocol \
 		$(if $(ARBITRATOR),-p lockstep --features lockstep/next-protocol)))
@@ -164,12 +180,12 @@ T ?=
 .PHONY: mtr mtr-short
 mtr: setup-test
 	$(call say,MariaDB's own tests of Galera)
-	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep
+	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
 	@PROVIDER=$(abspath $(TARGET))/release/liblockstep.so scripts/mtr.sh $(T)
 
 mtr-short: setup-test
 	$(call say,MariaDB's own tests of Galera: a few of them)
-	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep
+	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
 	@PROVIDER=$(abspath $(TARGET))/release/liblockstep.so scripts/mtr.sh short
 
 SECONDS_EACH ?= 120
@@ -187,7 +203,7 @@ RIVAL ?= /usr/lib/galera/libgalera_smm.so
 .PHONY: bench
 bench: SECONDS_EACH = 5
 bench: setup-test
-	@$(CARGO) build $(LOCKED) --release -p lockstep-wsrep -p lockstep
+	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
 	@$(TARGET)/release/lockstep bench provider --rival $(RIVAL) --clients $(CLIENTS) --seconds $(SECONDS_EACH)
 
 TESTS ?=

@@ -4,6 +4,7 @@
 //! `LOCKSTEP_TEST_PROVIDER=lockstep` (the default: `target/release/liblockstep.so`), `=galera`, or a path.
 //! One cluster exists at a time. Tests of `daily` and `rejoin` share theirs; a test that leaves it broken makes the
 //! next one start afresh. Names sort so that sharing is by neighbours: run with `--test-threads=1`.
+//! `make servers` (`scripts/servers.sh`) runs two such processes side by side, but for the tests that measure time.
 
 mod allow;
 mod applying;
