@@ -211,6 +211,8 @@ pub(crate) struct Cluster {
     pub(crate) operator: Operator,
     /// What policies promised.
     pub(crate) book: Book,
+    /// Counts what may change who reaches whom.
+    pub(crate) weather: u64,
     /// Counts the times of trouble: what belongs to an earlier one no longer counts.
     pub(crate) round: u64,
     /// Faults happen and clients propose.
@@ -303,6 +305,7 @@ impl Cluster {
             counters: Counters::default(),
             operator,
             book: Book::default(),
+            weather: 0,
             round: 0,
             trouble: true,
             short_reigns: 0,
@@ -370,6 +373,19 @@ impl Cluster {
     }
 
     fn happen(&mut self, event: Event) -> Check {
+        if matches!(
+            event,
+            Event::Fault { .. }
+                | Event::CrashNext { .. }
+                | Event::CrashElected { .. }
+                | Event::Undo { .. }
+                | Event::Heal
+                | Event::Start { .. }
+                | Event::Resume { .. }
+                | Event::Peer { .. }
+        ) {
+            self.weather += 1;
+        }
         match event {
             Event::Message { from, from_life, to, to_life, message } => {
                 self.arrives(from, from_life, to, to_life, *message)
@@ -481,12 +497,6 @@ impl Cluster {
         let strangers = from_life < self.machines[from].known_from || to_life < self.machines[to].known_from;
         if strangers || stale && !self.rng.one_in(16) || self.machines[to].process.is_none() {
             return Ok(());
-        }
-        match &message {
-            Message::VoteReply { term, granted: true } | Message::Tail { term, .. } => {
-                self.book.hears(to, *term, from);
-            }
-            _ => {}
         }
         let from = self.machines[from].id;
         if self.trace.wanted(self.now) {

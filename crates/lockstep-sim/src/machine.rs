@@ -157,6 +157,8 @@ pub(crate) struct Process {
     /// The term for which it has last asked how the others' logs end, and the members as it knew them then: a tail may
     /// bring others.
     pub(crate) surveyed: (Term, Arc<Membership>),
+    /// The term of its last campaign, and the [weather](crate::cluster::Cluster::weather) when that began.
+    pub(crate) campaigned: (Term, u64),
     /// Who has granted its pre-vote in which term, a bit for each place. What was granted to an earlier life may come
     /// late, and be of a later term.
     pub(crate) pre_votes: BTreeMap<Term, u32>,

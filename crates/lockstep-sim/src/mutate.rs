@@ -83,6 +83,7 @@ pub const PLANTS: &[Plant] = &[
     plant("trim-mark-ignored", Core(TrimMarkIgnored), 20, 60),
     plant("no-parents", Core(NoParents), 10, 60),
     in_policies(plant("tail-without-promise", Core(TailWithoutPromise), 90, 0)),
+    in_policies(plant("heir-asks-nobody", Core(NoSurvey), 90, 0)),
     in_policies(plant("overwrite-without-rescue", Core(OverwriteWithoutRescue), 20, 0)),
     in_policies(plant("early-before-own-term", Core(EarlyBeforeOwnTerm), 20, 0)),
     in_policies(plant("seqnos-given-twice", Core(SeqnosGivenTwice), 20, 0)),

@@ -4,7 +4,8 @@
 //! of a member, and what a leader has acknowledged before it was committed. From these:
 //!
 //! - Whoever hears "ok" has what the policy of its entry promises, or that of a later one that is committed.
-//! - A new leader lacks no such entry that it could have had from those who voted for it or told it how their logs end.
+//! - A new leader lacks no such entry that it could have had from those who voted for it or told it how their logs end;
+//!   nor, where nothing has kept them from answering, from anybody else.
 //! - What is lost is in the rescue file of who acknowledged it, comes back nowhere as if nothing had happened, and its
 //!   seqno means nothing else.
 //! - A database that has what was lost is never gone on with.
@@ -13,6 +14,7 @@ use crate::cluster::{Cluster, MACHINES};
 use crate::history::{Check, Violation, hold};
 use crate::machine::{Fate, Name, slot_of};
 use crate::mirror::{Mark, Mirror};
+use crate::network::Quality;
 use crate::profile::MS;
 use crate::rng::Rng;
 use crate::server::Server;
@@ -26,6 +28,10 @@ use lockstep_log::{Replay, read_rescue, rescue_number};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, VecDeque};
 
+/// Messages may be lost at this rate, ppm: what is asked four times is answered then.
+const LOST_AT_MOST: u32 = 5_000;
+/// And links may be so narrow, bytes in a millisecond: nothing that is asked waits for long behind what was sent before.
+const WIDE_ENOUGH: u64 = 50_000;
 /// So many elections are remembered.
 const ELECTIONS: usize = 8;
 
@@ -303,7 +309,7 @@ impl Cluster {
             };
             if !gone {
                 if index > process.commit {
-                    return Ok(false);
+                    return Ok(process.diverged);
                 }
                 machine.early.pop_front();
                 continue;
@@ -311,6 +317,9 @@ impl Cluster {
             if machine.early.iter().all(|(.., seqno)| seqno.is_none()) {
                 // The server has seen none of it: it is as if it had not been looked at.
                 machine.early.clear();
+                if process.diverged {
+                    break;
+                }
                 machine.server.position = machine.server.position.map(|at| at.min(index - 1));
                 machine.server.safe = machine.server.safe.min(index - 1);
                 let Some(process) = &mut machine.process else { return Ok(false) };
@@ -331,7 +340,8 @@ impl Cluster {
             );
             return Ok(true);
         }
-        Ok(false)
+        // The core has let it be delivered: a node does not ask whether it was.
+        Ok(machine.process.as_ref().is_some_and(|process| process.diverged))
     }
 
     /// The process ends; its database will come from another member.
@@ -365,12 +375,56 @@ impl Cluster {
                 );
             }
         }
+        self.has_asked(slot, term, log)?;
         self.book.elections.push_back((term, reached, log.clone()));
         if self.book.elections.len() > ELECTIONS {
             self.book.elections.pop_front();
         }
         if self.book.leaders.last().is_none_or(|last| *last < term) {
             self.book.leaders.push(term);
+        }
+        Ok(())
+    }
+
+    /// Where nothing has happened since the campaign began, and messages are hardly ever lost, a new leader has heard of
+    /// each member that it is connected with: what such a one has, it does not lack.
+    fn has_asked(&self, slot: usize, term: Term, log: &Mirror) -> Check {
+        let Quality { loss, bytes_per_ms, .. } = self.profile.quality;
+        let Some(process) = &self.machines[slot].process else { return Ok(()) };
+        if process.campaigned != (term, self.weather) || loss > LOST_AT_MOST || bytes_per_ms < WIDE_ENOUGH {
+            return Ok(());
+        }
+        let quick = |slot: usize| self.machines[slot].speed == self.profile.disk;
+        let clean =
+            |from, to| self.net.passes(from, to) && self.net.quality(from, to) == self.profile.quality;
+        let membership = &process.order.tail_state().membership;
+        for ((index, _), risky) in &self.book.risky {
+            let between = self.book.leaders.iter().any(|t| *t > risky.mark.term && *t < term);
+            let older = between || risky.mark.term >= term || *index <= log.base;
+            if older || log.get(*index) == Some(risky.mark) {
+                continue;
+            }
+            for (other, machine) in self.machines.iter().enumerate() {
+                let could = other != slot
+                    && machine.durable.get(*index) == Some(risky.mark)
+                    && membership.get(&machine.id).is_some()
+                    && process.order.is_up(&machine.id)
+                    && machine.awake(self.now)
+                    && clean(slot, other)
+                    && clean(other, slot)
+                    && quick(slot)
+                    && quick(other);
+                hold!(
+                    !could,
+                    "the heir asks whom it can reach",
+                    "{} leads term {term} without index {index} of term {}, which {} acknowledged; {} has it, and \
+                     nothing kept it from saying so",
+                    Name(slot),
+                    risky.mark.term,
+                    Name(risky.slot),
+                    Name(other)
+                );
+            }
         }
         Ok(())
     }

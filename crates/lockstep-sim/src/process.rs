@@ -183,6 +183,7 @@ impl Cluster {
             stream: None,
             heard: [local; MACHINES],
             surveyed: (0, membership.clone()),
+            campaigned: (0, 0),
             pre_votes: Default::default(),
             slow_sync: None,
             leads_since: Micros::MAX,

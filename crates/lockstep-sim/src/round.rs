@@ -63,6 +63,13 @@ impl Cluster {
                         let own = order.term();
                         process.pre_votes.retain(|granted, _| *granted >= own);
                     }
+                    // Of what comes when it leads already, or does not campaign any more, nobody says that it has heard.
+                    if let Message::VoteReply { term, granted: true } | Message::Tail { term, .. } = message
+                        && order.role() == Role::Candidate
+                        && order.term() == term
+                    {
+                        self.book.hears(slot, term, slot_of(&from));
+                    }
                     order.step(local, from, message);
                 }
                 Input::PeerUp(id) => order.peer_up(local, id),
@@ -105,6 +112,12 @@ impl Cluster {
                     self.may_say(slot, &message)?;
                     if let Message::VoteReply { term, granted: true } = message {
                         self.history.votes(self.machines[slot].id, term, to)?;
+                    }
+                    if let Message::Survey { term } | Message::Vote { term, .. } = message
+                        && let Some(process) = &mut self.machines[slot].process
+                        && process.campaigned.0 < term
+                    {
+                        process.campaigned = (term, self.weather);
                     }
                     if let Message::Survey { term } = message
                         && let Some(process) = &mut self.machines[slot].process

@@ -99,6 +99,11 @@ impl Order {
         self.position = position;
     }
 
+    /// Whether the transport has said that there is a connection with this member.
+    pub fn is_up(&self, id: &MemberId) -> bool {
+        self.up.contains(id)
+    }
+
     /// Time has passed.
     pub fn tick(&mut self, now: Micros) {
         self.advance(now);

@@ -70,6 +70,8 @@ pub enum Mutation {
     TrimMarkIgnored,
     /// Keys do not make parents.
     NoParents,
+    /// An heir under a weak policy asks nobody how the others' logs end.
+    NoSurvey,
     /// Who is asked how its log ends says so without having promised to take no more from the old leader.
     TailWithoutPromise,
     /// Entries that may have been acknowledged are overwritten and kept nowhere.

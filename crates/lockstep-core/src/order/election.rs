@@ -217,6 +217,11 @@ impl Order {
             }
             return;
         }
+        let own_vote = self.role == Role::Candidate && self.votes.contains_key(&self.config.id);
+        if own_vote && self.needs_survey() && self.log.tail.membership.get(&id).is_some() {
+            // Late: its tail counts all the same, if the answer comes before the votes.
+            self.send(id, self.survey_message());
+        }
         if !self.log.tail.membership.is_voter(&id) || self.votes.contains_key(&id) {
             return;
         }

@@ -9,12 +9,18 @@
 //! What is taken over is not acknowledged: it is as if the old leader had sent it and the answer had been lost, so all
 //! that the paper says of logs and elections holds as before. Nothing is taken from a membership on that no voter who
 //! answered holds: what stands behind it was acknowledged to nobody, and it might lay down who may vote at all.
+//!
+//! Messages are lost: what is not answered is asked again. And what has come of a tail is kept, so that another campaign,
+//! should this one fail, goes on where it ended.
 
 use super::config::Mutation;
 use super::disk::Held;
 use super::*;
 use crate::codec::{Reader, Writer};
 use crate::members::View;
+
+/// The most bytes of a tail in one message: it must come through before patience ends.
+const TAIL_BYTES: usize = 256 << 10;
 
 /// See the module.
 #[derive(Debug)]
@@ -23,24 +29,45 @@ pub(super) struct Survey {
     tails: BTreeMap<MemberId, (Term, Index)>,
     /// All who have answered.
     answers: BTreeMap<MemberId, (Term, Index)>,
+    /// Who was lost while its tail was being fetched: if it comes back, it is asked anew.
+    lost: BTreeSet<MemberId>,
     /// After that nobody is waited for who is not needed; [`Micros::MAX`] when it has passed.
     deadline: Micros,
     late: bool,
     /// All were asked before: this is about one who answered late.
     again: bool,
-    /// Whose tail is being fetched, and what has come of it.
-    source: Option<MemberId>,
+    /// When to repeat what has not been answered: messages are lost.
+    repeat_at: Micros,
+    /// Whose tail is being fetched.
+    source: Option<Source>,
+    /// What of it is not in the log yet. It goes on where the log ends, or replaces what the log has above the commit
+    /// index.
     taken: Vec<Entry>,
 }
 
+/// Whose tail is being fetched.
+#[derive(Debug)]
+struct Source {
+    id: MemberId,
+    /// Up to here, the index and its term, there is nothing to be fetched: we have it, or have taken it.
+    at: (Index, Term),
+    /// It is not known yet whether that log has what ours ends with.
+    probing: bool,
+    /// The question is asked again at this time, and the next time after so long.
+    repeat_at: Micros,
+    patience: Micros,
+}
+
 impl Survey {
-    fn new(deadline: Micros) -> Survey {
+    fn new(deadline: Micros, repeat_at: Micros) -> Survey {
         Survey {
             tails: BTreeMap::new(),
             answers: BTreeMap::new(),
+            lost: BTreeSet::new(),
             deadline,
             late: false,
             again: false,
+            repeat_at,
             source: None,
             taken: Vec::new(),
         }
@@ -51,13 +78,20 @@ impl Order {
     /// Whether others may hold what was acknowledged and a majority does not hold. A voter that is alone holds all
     /// that it ever acknowledged itself.
     pub(super) fn needs_survey(&self) -> bool {
-        self.log.at_risk().is_some() && !self.other_voters().is_empty()
+        self.log.at_risk().is_some()
+            && !self.other_voters().is_empty()
+            && self.config.mutation != Some(Mutation::NoSurvey)
+    }
+
+    /// How soon what was not answered is asked again.
+    fn survey_period(&self) -> Micros {
+        self.config.election_timeout / 8
     }
 
     /// Everybody is asked as soon as our own term, and our vote in it, is on the disk.
     pub(super) fn begin_survey(&mut self) {
         let half = self.config.election_timeout / 2;
-        self.survey = Some(Survey::new(self.now + half));
+        self.survey = Some(Survey::new(self.now + half, self.now + self.survey_period()));
         let message = self.survey_message();
         for id in self.others() {
             self.disk.after_vote(Held::Send(id, message.clone()));
@@ -74,16 +108,51 @@ impl Order {
     }
 
     pub(super) fn survey_deadline(&self) -> Micros {
-        self.survey.as_ref().map_or(Micros::MAX, |s| s.deadline)
+        self.survey.as_ref().map_or(Micros::MAX, |s| s.deadline.min(s.repeat_at))
     }
 
     pub(super) fn tick_survey(&mut self) {
+        let now = self.now;
+        if self.survey.as_ref().is_some_and(|survey| survey.repeat_at <= now) {
+            self.repeat_survey();
+        }
         if let Some(survey) = &mut self.survey
-            && survey.deadline <= self.now
+            && survey.deadline <= now
         {
             survey.deadline = Micros::MAX;
             survey.late = true;
             self.go_on_with_survey();
+        }
+    }
+
+    /// Asks again what has not been answered. While a tail is being fetched everybody hears of it: it may take long, and
+    /// who hears nothing campaigns.
+    fn repeat_survey(&mut self) {
+        let (now, period) = (self.now, self.survey_period());
+        let others = self.others();
+        let message = self.survey_message();
+        let (id, term) = (self.config.id, self.term);
+        let Some(survey) = &mut self.survey else { return };
+        survey.repeat_at = now + period;
+        // Our own vote tells that the term is on the disk.
+        if !self.votes.contains_key(&id) {
+            return;
+        }
+        let fetching = survey.source.is_some();
+        let mut ask = None;
+        if let Some(source) = survey.source.as_mut().filter(|source| source.repeat_at <= now) {
+            source.patience *= 2;
+            source.repeat_at = now + source.patience;
+            ask = Some((source.id, source.at.0 + 1));
+        }
+        let silent = |id: &MemberId| !survey.answers.contains_key(id);
+        let to: Vec<_> =
+            others.into_iter().filter(|id| self.up.contains(id) && (fetching || silent(id))).collect();
+        for id in to {
+            self.send(id, message.clone());
+        }
+        if let Some((id, from)) = ask {
+            self.send(id, Message::TailAsk { term, from });
         }
     }
 
@@ -124,9 +193,12 @@ impl Order {
             && (last_term, last_index) > (self.log.tail.term, self.log.last())
         {
             // Late, but not too late: no vote counts until we have that.
-            self.survey = Some(Survey { again: true, ..Survey::new(Micros::MAX) });
+            let repeat_at = self.now + self.survey_period();
+            self.survey = Some(Survey { again: true, ..Survey::new(Micros::MAX, repeat_at) });
         }
-        if let Some(survey) = self.survey.as_mut().filter(|s| !s.answers.contains_key(&from)) {
+        if let Some(survey) = &mut self.survey
+            && (survey.lost.remove(&from) || !survey.answers.contains_key(&from))
+        {
             survey.answers.insert(from, (last_term, last_index));
             survey.tails.insert(from, (last_term, last_index));
             self.go_on_with_survey();
@@ -161,12 +233,18 @@ impl Order {
         self.count_votes();
     }
 
-    fn ask_for_tail(&mut self, source: MemberId) {
-        let commit = self.commit();
+    /// Where a log goes on that reaches as far as ours it mostly begins with ours: so we ask from our own end on first,
+    /// and from the commit index on where it does not.
+    fn ask_for_tail(&mut self, id: MemberId) {
+        let commit = (self.commit(), self.log.committed.term);
+        let own = (self.log.last(), self.log.tail.term);
+        let (now, patience) = (self.now, 2 * self.survey_period());
         let Some(survey) = &mut self.survey else { return };
-        survey.source = Some(source);
-        let next = survey.taken.last().map_or(commit, |e| e.index) + 1;
-        self.send(source, Message::TailAsk { term: self.term, from: next });
+        let probing = own.0 > commit.0 && survey.tails.get(&id).is_some_and(|(_, last)| *last >= own.0);
+        let at = if probing { own } else { commit };
+        survey.taken.clear();
+        survey.source = Some(Source { id, at, probing, repeat_at: now + patience, patience });
+        self.send(id, Message::TailAsk { term: self.term, from: at.0 + 1 });
     }
 
     /// It has gone, or has nothing that we could use: we do without.
@@ -179,8 +257,9 @@ impl Order {
     }
 
     pub(super) fn survey_peer_down(&mut self, id: MemberId) {
-        let Some(survey) = &self.survey else { return };
-        if survey.source == Some(id) {
+        let Some(survey) = &mut self.survey else { return };
+        if survey.source.as_ref().is_some_and(|source| source.id == id) {
+            survey.lost.insert(id);
             self.give_up_source(id);
         } else {
             self.go_on_with_survey();
@@ -195,11 +274,11 @@ impl Order {
         let known = self.log.term_at(first - 1).is_some();
         if known && first < self.log.cached_from() && first <= self.log.last() {
             self.tail_asked = Some((from, first));
-            let max_bytes = self.config.max_append_bytes;
+            let max_bytes = self.config.max_append_bytes.min(TAIL_BYTES);
             self.outputs.push(Output::Fetch { to: from, from: first, max_bytes });
             return;
         }
-        let (entries, _) = self.log.slice(first, Index::MAX, self.config.max_append_bytes);
+        let (entries, _) = self.log.slice(first, Index::MAX, self.config.max_append_bytes.min(TAIL_BYTES));
         self.give_tail(from, first, entries);
     }
 
@@ -235,17 +314,28 @@ impl Order {
         last: Index,
         entries: Vec<Entry>,
     ) {
-        let (commit, commit_term) = (self.commit(), self.log.committed.term);
+        let commit = (self.commit(), self.log.committed.term);
         let own_term = self.term;
-        let Some(survey) = self.survey.as_mut().filter(|s| s.source == Some(from) && term == own_term) else {
-            return;
-        };
-        let mut at = survey.taken.last().map_or((commit, commit_term), |e| (e.index, e.term));
-        if prev.0 < at.0 && prev.0 != 0 {
-            // It came twice.
+        let (now, patience) = (self.now, 2 * self.survey_period());
+        let Some(Survey { source: Some(source), taken, .. }) = &mut self.survey else { return };
+        if source.id != from || term != own_term {
             return;
         }
-        let mut fits = prev == at;
+        if prev != source.at {
+            if prev.0 != source.at.0 && prev.0 != 0 {
+                // It came twice, or late.
+                return;
+            }
+            if !source.probing || prev.0 == 0 {
+                return self.give_up_source(from);
+            }
+            // That log has something else where ours ends.
+            (source.at, source.probing) = (commit, false);
+            (source.repeat_at, source.patience) = (now + patience, patience);
+            return self.send(from, Message::TailAsk { term: own_term, from: commit.0 + 1 });
+        }
+        source.probing = false;
+        let (mut at, mut fits) = (source.at, true);
         let more = !entries.is_empty();
         for entry in entries {
             fits &= entry.index == at.0 + 1 && entry.term >= at.1 && entry.term < term;
@@ -253,28 +343,38 @@ impl Order {
                 break;
             }
             at = (entry.index, entry.term);
-            survey.taken.push(entry);
+            taken.push(entry);
         }
         if !fits {
             return self.give_up_source(from);
         }
+        source.at = at;
+        (source.repeat_at, source.patience) = (now + patience, patience);
         self.reset_election_timer();
-        if more && at.0 < last {
-            return self.ask_for_tail(from);
-        }
+        // What has come stays, should another campaign be needed.
         self.take_over();
+        if more && at.0 < last {
+            return self.send(from, Message::TailAsk { term: own_term, from: at.0 + 1 });
+        }
         self.give_up_source(from);
     }
 
-    /// The tail has come, as far as it goes.
+    /// A part of the tail has come. It goes into the log as far as it is known that we may have it, and if that makes our
+    /// log a more up-to-date one: each first part of a log is one that its leader might have sent us. The rest stays in
+    /// `taken`.
     fn take_over(&mut self) {
         let Some(survey) = &mut self.survey else { return };
-        let mut taken = std::mem::take(&mut survey.taken);
-        let keep = taken.iter().position(|e| e.kind == EntryKind::Membership && !self.is_held(e, &taken));
-        taken.truncate(keep.unwrap_or(taken.len()));
-        // What would leave us with less than we have is no gain.
+        let taken = std::mem::take(&mut survey.taken);
+        let held = taken.iter().position(|e| e.kind == EntryKind::Membership && !self.is_held(e, &taken));
+        let mut taken = taken;
+        let rest = taken.split_off(held.unwrap_or(taken.len()));
         let end = taken.last().map(|e| (e.term, e.index));
         if end.is_none_or(|end| end <= (self.log.tail.term, self.log.last())) {
+            // What would leave us with less than we have is no gain.
+            taken.extend(rest);
+            if let Some(survey) = &mut self.survey {
+                survey.taken = taken;
+            }
             return;
         }
         for entry in taken {
@@ -287,10 +387,13 @@ impl Order {
                 break;
             }
         }
+        if let Some(survey) = &mut self.survey {
+            survey.taken = rest;
+        }
         self.outbox.log_changed(&self.log, &self.config, self.now);
     }
 
-    /// Whether a voter that has answered, or we ourselves, holds this membership of the tail that was taken.
+    /// Whether a voter that has answered, or we ourselves, holds this membership of the tail that is being taken.
     fn is_held(&self, entry: &Entry, taken: &[Entry]) -> bool {
         let Some(survey) = &self.survey else { return false };
         let next = Membership::decode(&mut Reader::new(entry.payload.clone())).unwrap_or_default();
@@ -298,12 +401,13 @@ impl Order {
         if votes(&self.config.id) && self.log.term_at(entry.index) == Some(entry.term) {
             return true;
         }
-        // Whose log ends in this one, holds it up to there.
-        survey.answers.iter().any(|(id, (term, index))| {
-            votes(id)
-                && *index >= entry.index
-                && taken.iter().any(|other| other.index == *index && other.term == *term)
-        })
+        // Who gives it, holds it; whose log ends in this one, holds it up to there.
+        survey.source.as_ref().is_some_and(|source| votes(&source.id))
+            || survey.answers.iter().any(|(id, (term, index))| {
+                votes(id)
+                    && *index >= entry.index
+                    && taken.iter().any(|other| other.index == *index && other.term == *term)
+            })
     }
 
     /// What a leader begins with under a weak policy, and the seqno: a view that leaves out what its predecessor may

@@ -3,6 +3,7 @@
 use crate::net::*;
 use lockstep_core::EntryKind;
 use lockstep_core::members::Role as MemberRole;
+use lockstep_core::message::Message;
 use lockstep_core::order::*;
 use lockstep_core::policy::{Policy, PolicyKind};
 
@@ -197,4 +198,89 @@ fn what_is_lost_is_rescued_its_seqno_is_left_out_and_it_does_not_come_back() {
     assert!(diverged, "its server has it");
     net.run(4 * ELECTION);
     assert!(!net.texts().contains(&"lost".to_string()), "nothing is merged silently");
+}
+
+/// Three voters and a learner, led by 1 under semisync, and what only the learner has beside the leader, which is gone.
+fn only_the_learner_has_it(texts: &[String], adjust: fn(&mut Config)) -> Net {
+    let mut net = Net::with(3, adjust);
+    net.add(4, DiskImage::default(), adjust);
+    net.elect(1);
+    let now = net.now;
+    let with = voters([1, 2, 3]).with(member(4, MemberRole::Learner));
+    net.order(1).change_membership(now, with).unwrap();
+    net.settle();
+    change(&mut net, 1, Policy { max_at_risk: 100, ..weak(PolicyKind::Semisync) });
+    let commit = net.order(1).commit();
+    net.isolate(2);
+    net.isolate(3);
+    for text in texts {
+        net.propose(1, text);
+        net.settle();
+    }
+    assert_eq!(net.order(1).early(), commit + texts.len() as u64);
+    net.crash(1);
+    net.heal();
+    for (a, b) in [(2, 3), (2, 4), (3, 4)] {
+        let now = net.now;
+        net.order(a).peer_up(now, id(b));
+        net.order(b).peer_up(now, id(a));
+    }
+    net
+}
+
+/// Runs until a message of this kind is held back, which then is lost.
+fn lose_one(net: &mut Net, kind: fn(usize, usize, &Message) -> bool) -> Message {
+    net.hold = Some(kind);
+    for _ in 0..1000 {
+        net.run(ELECTION / 60);
+        if let Some((_, _, message)) = net.held.pop() {
+            net.hold = None;
+            net.held.clear();
+            return message;
+        }
+    }
+    panic!("there was no such message");
+}
+
+#[test]
+fn what_is_lost_on_the_way_of_a_survey_is_asked_again() {
+    let lost: [fn(usize, usize, &Message) -> bool; 4] = [
+        |_, to, m| to == 4 && matches!(m, Message::Survey { .. }),
+        |from, _, m| from == 4 && matches!(m, Message::Tail { .. }),
+        |_, _, m| matches!(m, Message::TailAsk { .. }),
+        |_, _, m| matches!(m, Message::TailGive { .. }),
+    ];
+    for kind in lost {
+        let mut net = only_the_learner_has_it(&["acknowledged".into()], |_| {});
+        let message = lose_one(&mut net, kind);
+        let (Message::Survey { term }
+        | Message::Tail { term, .. }
+        | Message::TailAsk { term, .. }
+        | Message::TailGive { term, .. }) = message
+        else {
+            panic!("{message:?}")
+        };
+        net.run(ELECTION / 2);
+        net.settle();
+        let heir = net.leader().expect("somebody takes over");
+        assert_eq!(net.order(heir).term(), term, "in one campaign, although {message:?} was lost");
+        assert!(net.texts().contains(&"acknowledged".to_string()), "{message:?} was lost: {:?}", net.texts());
+    }
+}
+
+#[test]
+fn what_has_come_of_a_tail_is_kept_for_the_next_campaign() {
+    let texts: Vec<String> = (0..30).map(|n| format!("acknowledged {n}")).collect();
+    // An entry a message; in each term one of the next four does not come through.
+    let mut net = only_the_learner_has_it(&texts, |config| config.max_append_bytes = 1);
+    net.hold = Some(|_, _, m| match m {
+        Message::TailGive { term, prev_index, .. } => prev_index % 4 == term % 4,
+        _ => false,
+    });
+    net.run(60 * ELECTION);
+    assert!(net.held.len() > 4, "it was not easy: {}", net.held.len());
+    let heir = net.leader().expect("somebody takes over");
+    net.settle();
+    let there = net.texts();
+    assert!(texts.iter().all(|text| there.contains(text)), "{heir}: {there:?}");
 }
