@@ -42,6 +42,14 @@ pub type FrontEndStats = Arc<dyn Fn() -> Vec<crate::Metric> + Send + Sync>;
 /// Takes how far this member has come in catching up: seqnos in all, and done. Called on `ls-node`: must not block.
 pub type ProgressCall = Arc<dyn Fn(Seqno, Seqno) + Send + Sync>;
 
+/// Takes the commit policy that is in force from now on.
+pub type PolicyCall = Arc<dyn Fn(&Policy) + Send + Sync>;
+
+/// Ends the server's process, for its database has what the cluster does not have, and it cannot take a state transfer
+/// while it runs. It is told why. Called on `ls-node`, once, when what only this member had is in a rescue file; by then
+/// the node has failed and refuses everything. Need not return.
+pub type EndServer = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// Whether a peer of this IP address may be a member. Called on short-lived threads of its own: it may block, for then
 /// the last answer counts, and a peer that is not known waits outside.
 pub type AllowCheck = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
@@ -87,6 +95,10 @@ pub struct NodeConfig {
     pub allowed: Option<AllowCheck>,
     /// Who wants to know how far it is from being Synced: told at the begin, once a second, and at the end.
     pub progress: Option<ProgressCall>,
+    /// Who wants to know that another policy is in force (called on `ls-node`: must not block).
+    pub policy_changed: Option<PolicyCall>,
+    /// Ends the server's process; `None`: there is none.
+    pub end_server: Option<EndServer>,
 }
 
 /// A member as this one knows it now.

@@ -17,6 +17,7 @@ mod operator;
 pub mod options;
 mod pace;
 mod queue;
+mod rescued;
 mod runtime;
 mod status;
 mod submit;

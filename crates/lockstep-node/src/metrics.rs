@@ -76,6 +76,15 @@ const OWN: &[(&str, &str, Own)] = &[
     ("certification_window", "Transactions that certification keeps to compare with.", |s| {
         Some(s.log.certification_window as f64)
     }),
+    ("at_risk", "Transactions acknowledged to clients that the cluster has not agreed on yet.", |s| {
+        Some(s.own.at_risk as f64)
+    }),
+    ("fallen_back", "1 while semisync has fallen back to async.", |s| flag(s.cluster.fallen_back)),
+    (
+        "rescued_transactions",
+        "Transactions in rescue files: this member had them, the cluster has not.",
+        |s| Some(s.own.rescued_transactions as f64),
+    ),
     ("log_seqno", "The last seqno agreed on, as far as this member knows.", |s| Some(s.log.seqno as f64)),
     ("log_first_index", "The first index in this member's log.", |s| Some(s.log.first as f64)),
     ("log_last_index", "The last index in this member's log.", |s| Some(s.log.last as f64)),

@@ -8,6 +8,7 @@ use crate::links::Links;
 use crate::options::PolicyChange;
 use crate::pace::{Company, Quickness};
 use crate::queue::Deliveries;
+use crate::rescued::Rescued;
 use crate::runtime::{Input, Runtime, state_of};
 use crate::status::Status;
 use crate::submit::{Submission, SubmitError};
@@ -17,6 +18,7 @@ use crate::writer::{Jobs, Writer};
 use bytes::Bytes;
 use lockstep_core::order::{Config, Order, RestoreBuilder};
 use lockstep_core::policy::Policy;
+use lockstep_core::state::State;
 use lockstep_core::{Entry, EntryKind, Gtid, Index, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
 use lockstep_log::{Log, OpenError, Options, RealDisk, Recovered, Replay};
 use lockstep_net::{Address, Reactor, TlsConfig, TlsFiles, TlsIdentity, Waker};
@@ -250,7 +252,12 @@ impl Opened {
                 if base.is_empty() {
                     return Ok(());
                 }
-                builder.base(base).map_err(|e| format!("the state at the head of a segment {e}"))
+                let trouble = |e| format!("the state at the head of a segment {e}");
+                // A view may be the first entry that is left.
+                if last_seqno.is_none() {
+                    last_seqno = Some(State::from_bytes(base.clone()).map_err(trouble)?.seqno);
+                }
+                builder.base(base).map_err(trouble)
             }
             Replay::Record(record) => {
                 let (index, term, body) = (record.index, record.term, record.body);
@@ -357,6 +364,9 @@ impl Node {
         let finished = Arc::new(AtomicI64::new(SEQNO_UNDEFINED));
         let mut engine = Engine::new(order, me, tuning, finished.clone(), 0);
         engine.hold = config.hold.clone();
+        let found = Rescued::of_start(&disk, &config.logger);
+        (engine.commits.rescued, engine.commits.rescued_transactions) =
+            (found.files.len() as u64, found.transactions);
         for entry in &marks {
             engine.feed.remember(entry);
             engine.votes.remember(entry);
@@ -448,6 +458,8 @@ impl Node {
             state_since: 0,
             isolated: false,
             progress: config.progress.clone(),
+            policy_changed: config.policy_changed.clone(),
+            end_server: config.end_server.clone(),
             allow: AllowList::new(config.allowed.clone()),
             named: BTreeSet::new(),
             encrypts: config.tls.is_some(),

@@ -20,6 +20,11 @@ pub enum Command {
         #[serde(default)]
         force: bool,
     },
+    /// A member that does not vote (`member.vote=no`) becomes a voter.
+    Promote {
+        /// Its name, or its id where several have the name.
+        name: String,
+    },
     /// All members with a database stand at one seqno, for 2.5 s at most: nothing commits meanwhile.
     Hold,
     /// They go on.
@@ -74,7 +79,7 @@ impl Command {
     /// What is wrong with it, in one line.
     pub fn parse(body: &[u8]) -> Result<Command, String> {
         serde_json::from_slice(body).map_err(|e| {
-            format!("this is no command that this version knows ({e}); there are switchover, remove, hold and release")
+            format!("this is no command that this version knows ({e}); there are switchover, remove, promote, hold and release")
         })
     }
 }
@@ -94,6 +99,7 @@ mod tests {
             read(r#"{"command":"remove","name":"n3"}"#),
             Ok(Command::Remove { name: "n3".into(), force: false })
         );
+        assert_eq!(read(r#"{"command":"promote","name":"n3"}"#), Ok(Command::Promote { name: "n3".into() }));
         for bad in ["", "{}", r#"{"command":"promote"}"#, r#"{"command":"switchover"}"#, "[1]"] {
             assert!(read(bad).is_err(), "{bad}");
         }

@@ -3,8 +3,8 @@
 
 use crate::allow::{AllowList, Answer, ip_of};
 use crate::api::{
-    ConnectArgs, Delivery, FrontEndStats, Level, LocalState, Logger, MembershipNow, NodeError, ProgressCall,
-    Tuning, VoteReply,
+    ConnectArgs, Delivery, EndServer, FrontEndStats, Level, LocalState, Logger, MembershipNow, NodeError,
+    PolicyCall, ProgressCall, Tuning, VoteReply,
 };
 use crate::engine::{Effect, Engine};
 use crate::links::{Arrival, Links, is_final};
@@ -121,6 +121,8 @@ pub(crate) struct Runtime {
     /// As the reactor was told last.
     pub(crate) isolated: bool,
     pub(crate) progress: Option<ProgressCall>,
+    pub(crate) policy_changed: Option<PolicyCall>,
+    pub(crate) end_server: Option<EndServer>,
     pub(crate) allow: AllowList<ConnId>,
     /// The addresses of `wsrep_cluster_address`: whom its operator names is not asked about when this member dials him.
     pub(crate) named: BTreeSet<String>,
@@ -211,6 +213,11 @@ impl Runtime {
                 self.nudge_at = Some(now + NUDGE);
             }
             self.publish(now, changed);
+            if let Some(text) = self.engine.server_must_end()
+                && let Some(end) = &self.end_server
+            {
+                end(&text);
+            }
             if stop {
                 break;
             }
@@ -597,7 +604,7 @@ impl Runtime {
             LogDone::Read { whom, from, entries } => self.engine.read(whom, from, entries),
             LogDone::Trimmed { first, early } => self.engine.log_trimmed(first, early),
             LogDone::Size(bytes) => self.log_bytes = bytes,
-            LogDone::Rescued(text) => self.engine.rescued(&text),
+            LogDone::Rescued { text, transactions } => self.engine.rescued(&text, transactions),
             LogDone::Failed(text) => {
                 self.engine
                     .fail(&format!("the log cannot be written, this member stops acknowledging: {text}"));
@@ -662,6 +669,12 @@ impl Runtime {
             Effect::Answer { token, answer } => {
                 if let Some(conn) = self.commands.remove(&token) {
                     self.answer_command(conn, if answer.ok { 200 } else { 409 }, &answer);
+                }
+            }
+            Effect::PolicyNow(policy) => {
+                self.shared.set_policy(policy);
+                if let Some(call) = &self.policy_changed {
+                    call(&policy);
                 }
             }
             Effect::PolicyChanged(result) => {

@@ -76,7 +76,8 @@ pub struct OwnStatus {
     pub state_seconds: f64,
     /// For how long the provider has been running, in seconds.
     pub uptime_seconds: f64,
-    /// Own transactions that their clients take for committed, and the cluster has not agreed on yet.
+    /// Transactions that their clients take for committed, and the cluster has not agreed on yet: the leader's, also where
+    /// another member answers (it then knows them as of at most 0.2 s ago).
     pub at_risk: u64,
     /// Under semisync: own transactions whose acknowledgements came.
     pub acknowledged: u64,
@@ -86,8 +87,10 @@ pub struct OwnStatus {
     pub fallbacks: u64,
     /// Mean time from a transaction's place in the log to its acknowledgements, in µs.
     pub ack_wait_us: u64,
-    /// Tails of the log that were kept in rescue files.
+    /// Rescue files: ends of the log that this member had perhaps answered for, and the cluster does not have.
     pub rescued: u64,
+    /// The transactions in them.
+    pub rescued_transactions: u64,
     /// Submissions that wait for their place.
     pub waiting: usize,
     /// Deliveries that wait for an applier.
@@ -239,6 +242,7 @@ impl Engine {
                 fallbacks: self.commits.fallbacks,
                 ack_wait_us: self.commits.waited / self.commits.yes.max(1),
                 rescued: self.commits.rescued,
+                rescued_transactions: self.commits.rescued_transactions,
                 waiting: self.waiting(),
                 queued: around.queued,
                 queued_bytes: around.queued_bytes,

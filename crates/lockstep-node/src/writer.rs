@@ -69,7 +69,12 @@ pub(crate) enum LogDone {
     },
     Size(u64),
     /// Entries that the log loses are in a rescue file: a line about it.
-    Rescued(String),
+    Rescued {
+        /// The line.
+        text: String,
+        /// How many transactions.
+        transactions: u64,
+    },
     /// The log is lost to this process: it must not acknowledge anything any more.
     Failed(String),
 }
@@ -256,7 +261,7 @@ impl<D: Disk> Writer<D> {
                     // Before the log loses what is rescued.
                     for rescue in &op.rescue {
                         match keep(&mut self.log, rescue) {
-                            Ok(text) => done.push(LogDone::Rescued(text)),
+                            Ok(rescued) => done.push(rescued),
                             Err(error) => {
                                 self.failed = true;
                                 done.push(LogDone::Failed(error));
@@ -325,18 +330,19 @@ impl<D: Disk> Writer<D> {
     }
 }
 
-/// Writes a rescue file: a line that says what is in it.
-fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<String, String> {
+/// Writes a rescue file, and says what is in it.
+fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<LogDone, String> {
     let Rescue { base, entries } = rescue;
     let reset = Reset { base: base.to_bytes(), index: base.index, term: base.term };
     let name = log.rescue(reset, &records(entries)).map_err(|e| e.to_string())?;
-    let write_sets = entries.iter().filter(|e| e.kind.takes_seqno()).count();
+    let transactions = entries.iter().filter(|e| crate::rescued::is_transaction(e.kind)).count() as u64;
     let seqno = entries.last().map_or(base.seqno, |e| e.seqno);
-    Ok(format!(
-        "{write_sets} transactions (seqnos {} to {seqno}) that the cluster does not have were perhaps acknowledged to \
+    let text = format!(
+        "{transactions} transactions (seqnos {} to {seqno}) that the cluster does not have were perhaps acknowledged to \
          their clients under a weak commit.policy: they are kept in {name}; look at them with lockstep log --rescue",
         base.seqno + 1
-    ))
+    );
+    Ok(LogDone::Rescued { text, transactions })
 }
 
 fn records(entries: &[Entry]) -> Vec<Record> {

@@ -172,6 +172,7 @@ impl Provider {
             again: Again::default(),
             counters: Counters::default(),
             failed: AtomicBool::new(false),
+            shown: crate::shown::Shown::default(),
             left_after_failure: AtomicBool::new(false),
             key_noted: AtomicBool::new(false),
             refused_writes: Mutex::new(None),
@@ -183,6 +184,8 @@ impl Provider {
         let names = self.names.clone();
         let logger: Weak<Provider> = Arc::downgrade(self);
         let stats = logger.clone();
+        let ends = logger.clone();
+        let shows = logger.clone();
         let address = self.own_address()?;
         self.settings.with(|options| {
             Ok(NodeConfig {
@@ -207,6 +210,16 @@ impl Provider {
                 }),
                 allowed: Some(Arc::new(crate::services::is_allowed)),
                 progress: Some(Arc::new(crate::events::progress)),
+                policy_changed: Some(Arc::new(move |_| {
+                    if let Some(provider) = shows.upgrade() {
+                        provider.show_policy();
+                    }
+                })),
+                end_server: Some(Arc::new(move |reason: &str| {
+                    if let Some(provider) = ends.upgrade() {
+                        provider.end_server(reason);
+                    }
+                })),
                 front_end_stats: Some(Arc::new(move || {
                     stats.upgrade().map_or_else(Vec::new, |provider| provider.metrics())
                 })),
@@ -304,6 +317,7 @@ impl Provider {
         if *lock(&self.connection) == Connection::Open {
             return Err("connect: connected already".into());
         }
+        self.shown.open();
         if self.failed.load(Ordering::Acquire) {
             return Err(
                 "connect: this server's data differ from the cluster's: start the server again".into()
@@ -404,6 +418,7 @@ impl Provider {
         }
         *connection = Connection::Closed;
         drop(connection);
+        self.shown.close();
         // The tables that are looked at are closed next.
         crate::services::wait_for_allow_list();
     }

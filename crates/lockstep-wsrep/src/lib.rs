@@ -11,6 +11,7 @@ mod again;
 mod connect;
 mod control;
 mod counters;
+mod ends;
 mod events;
 mod files;
 #[cfg(test)]
@@ -30,6 +31,7 @@ mod redo;
 mod rollbacks;
 mod services;
 mod settings;
+mod shown;
 mod statement;
 mod stats;
 mod stop;

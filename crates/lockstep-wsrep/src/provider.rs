@@ -148,6 +148,7 @@ pub(crate) struct Provider {
     pub(crate) again: Again,
     pub(crate) counters: Counters,
     pub(crate) failed: AtomicBool,
+    pub(crate) shown: crate::shown::Shown,
     /// A thread of the server's has been told to leave after a failure.
     pub(crate) left_after_failure: AtomicBool,
     pub(crate) key_noted: AtomicBool,

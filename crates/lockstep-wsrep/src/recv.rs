@@ -812,12 +812,4 @@ impl Provider {
             self.connection_changed.notify_all();
         }
     }
-
-    /// Ends the process: what it needs only a new one can do. The server's own handler would call it a crash, and ask
-    /// for a bug report.
-    fn die(&self) -> ! {
-        // SAFETY: only the process's own disposition of one signal changes, and the process ends here.
-        unsafe { libc::signal(libc::SIGABRT, libc::SIG_DFL) };
-        std::process::abort()
-    }
 }

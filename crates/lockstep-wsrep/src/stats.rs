@@ -98,6 +98,8 @@ impl Provider {
             ("semi_sync_no_times", Int(status.own.fallbacks as i64)),
             ("semi_sync_avg_wait_us", Int(status.own.ack_wait_us as i64)),
             ("semi_sync_at_risk", Int(status.own.at_risk as i64)),
+            ("rescued_files", Int(status.own.rescued as i64)),
+            ("rescued_transactions", Int(status.own.rescued_transactions as i64)),
             ("evs_delayed", Text(String::new())),
             ("evs_evict_list", Text(String::new())),
             ("evs_repl_latency", Text(c.latency.text())),
@@ -117,13 +119,15 @@ impl Provider {
 
     /// ON while commits wait for acknowledgements of semisync, as MariaDB's `Rpl_semi_sync_master_status`.
     fn semi_sync(&self, status: &Status) -> &'static str {
-        if status.cluster.policy == "semisync" && !status.cluster.fallen_back { "ON" } else { "OFF" }
+        let on = status.cluster.policy == "semisync" && !status.cluster.fallen_back && status.cluster.primary;
+        if on { "ON" } else { "OFF" }
     }
 
-    /// Members whose acknowledgements semisync may wait for.
+    /// Members whose acknowledgements semisync may wait for: all but the leader, as far as this one sees them.
     fn semi_sync_clients(&self, status: &Status) -> i64 {
-        let others = status.members.iter().filter(|m| m.id != status.own.id && m.is_connected());
-        if status.cluster.policy == "semisync" { others.count() as i64 } else { 0 }
+        let leads = |id: &str| status.members.iter().any(|m| m.id == id && m.role == "leader");
+        let others = status.members.iter().filter(|m| m.is_connected() && !leads(&m.id));
+        if status.cluster.policy == "semisync" && status.cluster.primary { others.count() as i64 } else { 0 }
     }
 
     /// `FLUSH STATUS`.

@@ -336,6 +336,8 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
         // The table of members is in databases, of which it has none.
         allowed: None,
         progress: None,
+        policy_changed: None,
+        end_server: None,
     })
     .map_err(|e| e.to_string())?;
     log.line(

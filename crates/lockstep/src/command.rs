@@ -1,4 +1,4 @@
-//! `lockstep switchover`, `lockstep remove`: a command for the cluster, given to a member within reach.
+//! `lockstep switchover`, `lockstep remove`, `lockstep promote`: a command for the cluster, given to a member within reach.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

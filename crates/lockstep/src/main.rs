@@ -43,6 +43,9 @@ enum Command {
     Switchover(SwitchoverArgs),
     /// Take a member that will not return out of the cluster: no majority counts it any more, nothing is kept for it.
     Remove(RemoveArgs),
+    /// Let a member vote that does not (member.vote=no): a read replica becomes one of those who make majorities, and may
+    /// lead then.
+    Promote(PromoteArgs),
     /// Be a voter without a database: it keeps the log, so that two servers and it survive the loss of any one. Takes
     /// garbd's command line, too.
     Arbitrator(arbitrator::ArbitratorArgs),
@@ -126,6 +129,15 @@ struct RemoveArgs {
     at: CommandArgs,
 }
 
+#[derive(Args, Debug)]
+struct PromoteArgs {
+    /// The member: its name, or its id where several have the name.
+    #[arg(long, value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    at: CommandArgs,
+}
+
 /// Which member takes a command: any of the cluster that runs here.
 #[derive(Args, Debug)]
 struct CommandArgs {
@@ -180,6 +192,10 @@ fn main() -> ExitCode {
         }
         Command::Remove(args) => {
             let command = lockstep_node::Command::Remove { name: args.name, force: args.force };
+            command::run(&args.at.source(), &command, args.at.json)
+        }
+        Command::Promote(args) => {
+            let command = lockstep_node::Command::Promote { name: args.name };
             command::run(&args.at.source(), &command, args.at.json)
         }
         Command::Verify(args) => verify::run(&args),

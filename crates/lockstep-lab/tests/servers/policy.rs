@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lockstep_lab::{Client, Cluster, LabError};
 
 use crate::failover::{done, lockstep};
-use crate::fixture::{Kind, Test, eventually, kind, same, session, shared};
+use crate::fixture::{Kind, Test, alone, built, eventually, kind, same, session, shared, spec};
 
 /// One option more, or several, of the provider.
 fn set(cluster: &Cluster, n: usize, options: &str) -> Test {
@@ -79,10 +79,12 @@ fn timed_insert(cluster: &Cluster, n: usize, id: i64) -> Result<Duration, LabErr
     Ok(began.elapsed())
 }
 
-/// Whether a member says that this policy is in force. (The server's variable shows what was set there.)
+/// Whether a member says that this policy is in force, and its server's variable shows it.
 fn is_under(cluster: &Cluster, n: usize, policy: &str) -> Result<bool, LabError> {
     let status = done(&lockstep(&cluster.servers[n], &["status", "--json"])?)?;
-    Ok(status.contains(&format!("\"policy\":\"{policy}\"")))
+    let options = cluster.servers[n].query("SELECT @@wsrep_provider_options")?;
+    let said = status.contains(&format!("\"policy\":\"{policy}\""));
+    Ok(said && options.value()?.contains(&format!("commit.policy = {policy};")))
 }
 
 #[test]
@@ -96,7 +98,7 @@ fn a_policy_changes_under_load_and_no_transaction_fails() -> Test {
     session(&cluster, 0)?.query("CREATE TABLE p (id BIGINT PRIMARY KEY)")?;
     let mut rows = 0;
     // Whoever is asked, the leader makes the change, and all members have it.
-    for (asked, policy) in [(0, "all"), (1, "quorum"), (2, "all"), (0, "quorum")] {
+    for (asked, policy) in [(0, "all"), (1, "semisync"), (2, "async"), (0, "quorum")] {
         let mut best = Duration::MAX;
         for _ in 0..3 {
             let load =
@@ -108,7 +110,7 @@ fn a_policy_changes_under_load_and_no_transaction_fails() -> Test {
                 break;
             }
             // Once more: on a busy machine one may be slow.
-            let other = if policy == "all" { "quorum" } else { "all" };
+            let other = if policy == "quorum" { "all" } else { "quorum" };
             set(&cluster, asked, &format!("commit.policy={other}"))?;
         }
         eprintln!("to {policy}: longest gap {best:?}");
@@ -154,5 +156,338 @@ fn under_all_a_commit_waits_for_every_member_until_it_is_taken_out_of_the_view()
     }
     same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?, 5);
     set(&cluster, 0, "commit.policy=quorum")?;
+    Ok(())
+}
+
+/// An insert on another thread: when it is done, how long it took.
+fn insert_aside(
+    cluster: &Cluster,
+    n: usize,
+    id: i64,
+) -> std::sync::mpsc::Receiver<Result<Duration, LabError>> {
+    let (told, done) = std::sync::mpsc::channel();
+    let socket = cluster.servers[n].config.socket();
+    std::thread::spawn(move || {
+        let insert = || -> Result<Duration, LabError> {
+            let mut client = Client::connect(&socket, "root", Duration::from_secs(30))?;
+            let began = Instant::now();
+            client.query(&format!("INSERT INTO test.p VALUES ({id})"))?;
+            Ok(began.elapsed())
+        };
+        let _ = told.send(insert());
+    });
+    done
+}
+
+/// It is not done within a second, and is once `act` has happened.
+fn waits_for(cluster: &Cluster, id: i64, act: impl FnOnce() -> Test) -> Result<Duration, LabError> {
+    let insert = insert_aside(cluster, 0, id);
+    if let Ok(early) = insert.recv_timeout(Duration::from_secs(1)) {
+        return Err(LabError::Value(format!("it should have waited: {early:?}")));
+    }
+    act()?;
+    let late = insert.recv_timeout(Duration::from_secs(20));
+    late.map_err(|_| LabError::Value("it still waits".into()))?
+}
+
+/// A primary that is a majority by itself, two replicas without a vote, and an empty table.
+fn primary_and_replicas() -> Result<Cluster, LabError> {
+    let mut cluster = Cluster::prepare(&spec())?;
+    for server in &mut cluster.servers[1..] {
+        server.wsrep_mut()?.provider_options.push(("member.vote".into(), "no".into()));
+    }
+    cluster.bootstrap()?;
+    cluster.servers[0]
+        .client()?
+        .run(&["CREATE DATABASE IF NOT EXISTS test", "CREATE TABLE test.p (id BIGINT PRIMARY KEY)"])?;
+    cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?;
+    Ok(cluster)
+}
+
+#[test]
+fn semisync_waits_for_the_nearest_falls_back_loudly_and_returns_by_itself() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let mut cluster = primary_and_replicas()?;
+    let status =
+        |n: usize, name: &str| cluster.servers[n].client()?.status(&format!("wsrep_semi_sync_{name}"));
+    let primary = |name: &str| status(0, name);
+    set(&cluster, 0, "commit.policy=semisync")?;
+    for n in 0..3 {
+        eventually("it is on, for two", || Ok(status(n, "status")? == "ON" && status(n, "clients")? == "2"))?;
+    }
+    let refused = cluster.servers[1].query("INSERT INTO test.p VALUES (1000)");
+    let code = refused.err().and_then(|e| e.sql_code());
+    eprintln!("a replica refuses with {code:?}");
+    assert!(
+        code.is_some_and(|code| ![1213, 1205].contains(&code)),
+        "nobody may take it for a deadlock: {code:?}"
+    );
+    let log = cluster.servers[1].log();
+    assert!(log.contains("only the leader, n1, may write"), "{log}");
+
+    // The nearest is enough; with nobody there it waits, for ever.
+    cluster.servers[2].pause()?;
+    let one = timed_insert(&cluster, 0, 1)?;
+    assert!(one <= Duration::from_millis(500), "one of two is enough: {one:?}");
+    cluster.servers[1].pause()?;
+    let waited = waits_for(&cluster, 2, || cluster.servers[1].resume())?;
+    eprintln!("the nearest there: {one:?}, away for a second: {waited:?}");
+    // Two: the nearest is not enough.
+    set(&cluster, 0, "commit.acks=2")?;
+    waits_for(&cluster, 3, || cluster.servers[2].resume())?;
+    eventually("both are back", || Ok(primary("clients")? == "2"))?;
+    same("fallbacks", primary("no_times")?.as_str(), "0");
+
+    // With a timeout it goes on without them, and says so.
+    set(&cluster, 0, "commit.acks=1; commit.timeout=300ms")?;
+    // What is shown is published five times a second.
+    std::thread::sleep(Duration::from_millis(500));
+    let before: i64 = primary("yes_tx")?.parse().unwrap_or_default();
+    cluster.servers[1].pause()?;
+    cluster.servers[2].pause()?;
+    let first = timed_insert(&cluster, 0, 4)?;
+    let second = timed_insert(&cluster, 0, 5)?;
+    eprintln!("no replica: the first commit took {first:?}, the next one {second:?}");
+    assert!(first >= Duration::from_millis(250) && first <= Duration::from_secs(3), "{first:?}");
+    assert!(second <= Duration::from_millis(250), "it does not wait again: {second:?}");
+    eventually("it has fallen back", || Ok(primary("status")? == "OFF" && primary("no_tx")? == "2"))?;
+    same("fallbacks", primary("no_times")?.as_str(), "1");
+    let log = cluster.servers[0].log();
+    assert!(log.contains("semisync has fallen back to async"), "{log}");
+    cluster.servers[1].resume()?;
+    cluster.servers[2].resume()?;
+    eventually("it is back", || Ok(primary("status")? == "ON"))?;
+    let log = cluster.servers[0].log();
+    assert!(log.contains("no longer fallen back"), "{log}");
+    timed_insert(&cluster, 0, 6)?;
+    eventually("it is counted", || Ok(primary("yes_tx")?.parse() == Ok(before + 1)))?;
+    cluster.wait_size(3)?;
+
+    // One of two is killed, and two are asked for: all that are left show the fallback, and the return.
+    set(&cluster, 0, "commit.acks=2")?;
+    cluster.servers[2].kill();
+    let killed = timed_insert(&cluster, 0, 7)?;
+    eprintln!("a replica killed: the commit took {killed:?}");
+    assert!(killed >= Duration::from_millis(250) && killed <= Duration::from_secs(3), "{killed:?}");
+    let status =
+        |n: usize, name: &str| cluster.servers[n].client()?.status(&format!("wsrep_semi_sync_{name}"));
+    for n in 0..2 {
+        eventually("it is seen", || Ok(status(n, "status")? == "OFF" && status(n, "clients")? == "1"))?;
+        same("fallbacks", status(n, "no_times")?.as_str(), "2");
+    }
+    cluster.servers[2].start(&[])?;
+    let status =
+        |n: usize, name: &str| cluster.servers[n].client()?.status(&format!("wsrep_semi_sync_{name}"));
+    for n in 0..3 {
+        eventually("it is back", || Ok(status(n, "status")? == "ON" && status(n, "clients")? == "2"))?;
+    }
+    let last = timed_insert(&cluster, 0, 8)?;
+    assert!(last <= Duration::from_millis(300), "{last:?}");
+    same("fallbacks", status(0, "no_times")?.as_str(), "2");
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?, 8);
+    Ok(())
+}
+
+#[test]
+fn a_replica_is_promoted_by_command_and_takes_over_when_the_primary_is_lost() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let mut cluster = primary_and_replicas()?;
+    let voters = |cluster: &Cluster, n: usize| -> Result<usize, LabError> {
+        let status = done(&lockstep(&cluster.servers[n], &["status", "--json"])?)?;
+        Ok(status.matches("\"role\":\"voter\"").count() + status.matches("\"role\":\"leader\"").count())
+    };
+    same("voters", voters(&cluster, 0)?, 1);
+    for (asked, name) in [(0, "n2"), (2, "n3")] {
+        let said = done(&lockstep(&cluster.servers[asked], &["promote", "--name", name])?)?;
+        eprintln!("{}", said.trim());
+        assert!(
+            said.contains(&format!("{name} votes: there are")) && said.contains("member.vote=yes"),
+            "{said}"
+        );
+    }
+    for n in 0..3 {
+        eventually("all see three voters", || Ok(voters(&cluster, n)? == 3))?;
+    }
+    timed_insert(&cluster, 0, 1)?;
+    cluster.servers[0].kill();
+    another_writes(&cluster, 2)?;
+    cluster.servers[0].start(&[])?;
+    cluster.wait_size(3)?;
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?, 2);
+    Ok(())
+}
+
+#[test]
+fn what_one_replica_alone_had_acknowledged_is_there_after_the_leader_is_lost() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let mut cluster = Cluster::start(&spec())?;
+    cluster.servers[0]
+        .client()?
+        .run(&["CREATE DATABASE IF NOT EXISTS test", "CREATE TABLE test.p (id BIGINT PRIMARY KEY)"])?;
+    first_leads(&cluster)?;
+    let mut replica = cluster.another("n4")?;
+    replica.wsrep_mut()?.provider_options.push(("member.vote".into(), "no".into()));
+    replica.start(&[])?;
+    cluster.servers.push(replica);
+    cluster.wait_size(4)?;
+    set(&cluster, 0, "commit.policy=semisync")?;
+    for n in 0..4 {
+        eventually("all are under it", || is_under(&cluster, n, "semisync"))?;
+    }
+    first_leads(&cluster)?;
+    // The other voters stand still: until the leader gives up, the replica's word is all that commits wait for.
+    let socket = cluster.servers[0].config.socket();
+    let (told, started) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || -> Result<i64, LabError> {
+        let mut client = Client::connect(&socket, "root", Duration::from_secs(10))?;
+        for answered in 0.. {
+            if answered == 20 {
+                let _ = told.send(());
+            }
+            if let Err(error) = client.query(&format!("INSERT INTO test.p VALUES ({})", answered + 1)) {
+                eprintln!("after {answered}: {error}");
+                return Ok(answered);
+            }
+        }
+        unreachable!("it is killed")
+    });
+    started
+        .recv_timeout(Duration::from_secs(10))
+        .map_err(|_| LabError::Value("the leader does not write".into()))?;
+    cluster.servers[1].pause()?;
+    cluster.servers[2].pause()?;
+    std::thread::sleep(Duration::from_millis(400));
+    let risk: i64 =
+        cluster.servers[0].client()?.status("wsrep_semi_sync_at_risk")?.parse().unwrap_or_default();
+    cluster.servers[0].kill();
+    let answered = writer.join().expect("the writer panicked")?;
+    cluster.servers[1].resume()?;
+    cluster.servers[2].resume()?;
+    another_writes(&cluster, 1_000_000)?;
+    let there = cluster.servers[3].client()?.number("SELECT COUNT(*) FROM test.p WHERE id < 1000000")?;
+    eprintln!("{answered} answered, {risk} of them at risk when last asked; {there} are there");
+    assert!(risk > 0, "nothing was at risk");
+    assert!((answered..=answered + 1).contains(&there), "{answered} answered, {there} there");
+    cluster.servers[0].start(&[])?;
+    cluster.wait_size(4)?;
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?, there + 1);
+    Ok(())
+}
+
+/// Inserts on the first server, one by one, until one is not answered; how many were.
+fn answered_alone(cluster: &Cluster, first: i64) -> Result<i64, LabError> {
+    let mut client = Client::connect(&cluster.servers[0].config.socket(), "root", Duration::from_secs(5))?;
+    let mut answered = 0;
+    while client.query(&format!("INSERT INTO test.p VALUES ({})", first + answered)).is_ok() {
+        answered += 1;
+    }
+    Ok(answered)
+}
+
+/// One of the others leads and takes writes.
+fn another_writes(cluster: &Cluster, id: i64) -> Test {
+    let insert = format!("INSERT INTO test.p VALUES ({id})");
+    eventually("another member takes writes", || {
+        Ok(cluster.servers[1].query(&insert).is_ok() || cluster.servers[2].query(&insert).is_ok())
+    })
+}
+
+/// Write-sets in a rescue file of the first server.
+fn rescued(cluster: &Cluster, number: u32) -> Result<i64, LabError> {
+    let file = cluster.servers[0].datadir().join(format!("lockstep.rescue.{number}.log"));
+    let shown =
+        std::process::Command::new(built("lockstep")).args(["log", "--json", "--rescue"]).arg(&file).output();
+    let text = done(&shown.map_err(|source| LabError::Io { what: "run lockstep log".into(), source })?)?;
+    Ok(text.lines().filter(|line| line.contains("\"kind\":\"write-set\"") && line.contains("test.p")).count()
+        as i64)
+}
+
+#[test]
+fn what_a_lost_leader_had_answered_ahead_is_kept_counted_and_nowhere_else() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let mut cluster = Cluster::start(&spec())?;
+    cluster.servers[0]
+        .client()?
+        .run(&["CREATE DATABASE IF NOT EXISTS test", "CREATE TABLE test.p (id BIGINT PRIMARY KEY)"])?;
+    first_leads(&cluster)?;
+    cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?;
+    set(&cluster, 0, "commit.policy=async; async.max_at_risk=300")?;
+    let mut rows = 0;
+    let away = |cluster: &Cluster, away: bool| -> Test {
+        for server in &cluster.servers[1..] {
+            if away { server.pause()? } else { server.resume()? }
+        }
+        Ok(())
+    };
+
+    // Killed, and back before the others elect: they take over what it had answered.
+    away(&cluster, true)?;
+    let answered = answered_alone(&cluster, 1_000)?;
+    assert!((1..=300).contains(&answered), "{answered}");
+    let risk: i64 =
+        cluster.servers[0].client()?.status("wsrep_semi_sync_at_risk")?.parse().unwrap_or_default();
+    eprintln!("{answered} answered ahead, {risk} said to be at risk");
+    assert!(risk >= answered, "{risk} at risk, {answered} answered");
+    cluster.servers[0].kill();
+    cluster.servers[0].spawn(&[])?;
+    std::thread::sleep(Duration::from_secs(3));
+    away(&cluster, false)?;
+    cluster.wait_size(3)?;
+    let all = cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?;
+    assert!((answered..=answered + 1).contains(&all), "{all} rows, {answered} were answered");
+    rows += all;
+
+    // Killed, and gone while the others go on: what only it had is in its rescue file. Then cut off, and alive: its process
+    // ends once it hears of the others. Either way it comes back with a copy of their data.
+    let mut counted = 0;
+    for (number, alive) in [(1, false), (2, true)] {
+        first_leads(&cluster)?;
+        let range = 10_000 * i64::from(number);
+        set(&cluster, 0, "gmcast.isolate=1")?;
+        let answered = answered_alone(&cluster, range)?;
+        if !alive {
+            cluster.servers[0].kill();
+        }
+        another_writes(&cluster, i64::from(number))?;
+        if alive {
+            set(&cluster, 0, "gmcast.isolate=0")?;
+            let end = cluster.servers[0].wait_ended(Duration::from_secs(20))?;
+            eprintln!("the one that was cut off ended by itself: {end}");
+            let log = cluster.servers[0].log();
+            for line in
+                ["another member has taken over", "are kept in lockstep.rescue.2.log", "its process ends now"]
+            {
+                assert!(log.contains(line), "{line}: {log}");
+            }
+        }
+        let mark = cluster.servers[0].log().len();
+        cluster.servers[0].start(&[])?;
+        cluster.wait_size(3)?;
+        let log = cluster.servers[0].log_since(mark);
+        assert!(log.contains("the state must be transferred"), "{log}");
+        let status = |name: &str| cluster.servers[0].client()?.status(name);
+        same("rescue files", status("wsrep_rescued_files")?, number.to_string());
+        let there = format!("SELECT COUNT(*) FROM test.p WHERE id >= {range}");
+        let there = cluster.same_everywhere(&there)?.number()?;
+        let kept = rescued(&cluster, number)?;
+        eprintln!("{answered} answered by the one that was cut off: {there} are there, {kept} kept");
+        assert!(kept > 0 && (answered..=answered + 1).contains(&(there + kept)));
+        counted += kept;
+        same("rescued", status("wsrep_rescued_transactions")?, counted.to_string());
+        rows += there + 1;
+        same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?, rows);
+    }
     Ok(())
 }

@@ -135,16 +135,19 @@ impl Engine {
         Some((self.demoted_or_removed(membership, &leaver.hello.id, false), why))
     }
 
+    /// Whether a member has the state and is near the end of the log: its vote would hold nobody up.
+    pub(super) fn has_caught_up(&self, id: &MemberId) -> bool {
+        let ready = |p: &super::peers::Peer| p.health.is_some_and(|h| h.has_state && !h.leaving);
+        self.peers.get(id).is_some_and(ready)
+            && self.order.matched(id) + NEAR_ENOUGH >= self.order.last_index()
+    }
+
     /// A learner that has the state and is near the end of the log votes, if it wants to.
     fn promotion(&self, membership: &Membership) -> Option<(Membership, String)> {
-        let member = membership.members.iter().find(|m| {
-            m.role == Role::Learner
-                && m.wants_vote
-                && self.peers.get(&m.id).is_some_and(|p| {
-                    p.health.is_some_and(|h| h.has_state && !h.leaving)
-                        && self.order.matched(&m.id) + NEAR_ENOUGH >= self.order.last_index()
-                })
-        })?;
+        let member = membership
+            .members
+            .iter()
+            .find(|m| m.role == Role::Learner && m.wants_vote && self.has_caught_up(&m.id))?;
         let role = if member.arbitrator { Role::Arbitrator } else { Role::Voter };
         let why = format!("{} has caught up and votes from now on", member.name);
         Some((membership.with(lockstep_core::members::Member { role, ..member.clone() }), why))

@@ -360,6 +360,7 @@ impl Lab {
             Effect::Answer { token, answer } => self.answers.push((at, token, answer)),
             Effect::TrimLog(_)
             | Effect::PolicyChanged(_)
+            | Effect::PolicyNow(_)
             | Effect::Dial(_)
             | Effect::Connected(_)
             | Effect::Causal { .. }

@@ -100,6 +100,8 @@ pub(crate) enum Effect {
     Log(Level, String),
     /// So many seqnos of so many are done before this member is Synced.
     Progress { total: Seqno, done: Seqno },
+    /// This policy is in force from now on.
+    PolicyNow(Policy),
     /// The policy that was wished for is in force, or why it is not.
     PolicyChanged(Result<(), String>),
     /// A causal read may go on when this seqno has finished (`None`: no majority).
@@ -150,6 +152,8 @@ pub(crate) struct Engine {
     pub(crate) commits: policy::Commits,
     /// Whose disks move, under `all`.
     disks: policy::Disks,
+    /// The server's process is to end, for its database has what the log has lost.
+    ending: Option<policy::Ending>,
     donations: Vec<transfer::Donation>,
     donation_ids: u64,
     choices: Vec<transfer::Choice>,
@@ -236,6 +240,7 @@ impl Engine {
             wish: None,
             commits: policy::Commits::default(),
             disks: policy::Disks::default(),
+            ending: None,
             donations: Vec::new(),
             donation_ids: 0,
             choices: Vec::new(),
@@ -436,6 +441,9 @@ impl Engine {
     pub(crate) fn written(&mut self, ticket: u64) {
         self.sync_done(ticket);
         self.disk_answered(ticket);
+        if let Some(ending) = &mut self.ending {
+            ending.written(ticket);
+        }
         self.order.written(self.now, ticket);
     }
 
@@ -486,6 +494,7 @@ impl Engine {
         let outputs = self.order.drain(self.now);
         let some = !outputs.is_empty();
         let mut diverged = false;
+        let mut last_write = 0;
         for output in outputs {
             match output {
                 Output::Send { to, message } => {
@@ -499,12 +508,16 @@ impl Engine {
                     let committed = order.committed_state();
                     self.feed.follow(&op, |index| match order.entry(index - 1) {
                         Some(entry) => Some(entry.seqno),
-                        None => (committed.index == index - 1).then_some(committed.seqno),
+                        None => {
+                            let mut states = order.segment_bases().chain([committed]);
+                            states.find(|state| state.index == index - 1).map(|state| state.seqno)
+                        }
                     });
                     if op.truncate_from.is_some_and(|from| from < self.feed.next_index()) && !diverged {
                         self.feed_was_cut();
                     }
                     let may_wait = self.let_sync_wait(&op);
+                    last_write = op.ticket;
                     self.disk_asked(op.ticket);
                     self.effects.push(Effect::Write { op, may_wait });
                 }
@@ -526,7 +539,7 @@ impl Engine {
             }
         }
         if diverged {
-            self.has_diverged();
+            self.has_diverged(last_write);
         }
         some
     }

@@ -1,4 +1,4 @@
-//! What an operator asks for: another leader, a member less. Any member takes a command and hands it to the leader,
+//! What an operator asks for: another leader, a member less, a voter more. Any member takes a command and hands it to the leader,
 //! which does it, step by step as the log allows, and answers; each wait is bounded.
 //!
 //! A switchover places a view first, with the new leader at its head, for proxies write to that one; then leadership
@@ -8,7 +8,7 @@ use super::{Effect, Engine, Level, Micros};
 use crate::operator::{Answer, Command};
 use crate::wire::{FRAME_OPERATOR, Hello, OperatorMessage};
 use bytes::Bytes;
-use lockstep_core::members::Member;
+use lockstep_core::members::{Member, Membership, Role};
 use lockstep_core::order::ChangeError;
 use lockstep_core::{Index, MemberId, ViewUuid};
 
@@ -64,6 +64,10 @@ enum Work {
         id: MemberId,
         name: String,
     },
+    Promote {
+        id: MemberId,
+        name: String,
+    },
 }
 
 /// See the module.
@@ -103,7 +107,7 @@ impl Engine {
         match command {
             Command::Hold => return self.gather(token),
             Command::Release { hold } => return self.release(token, hold),
-            Command::Switchover { .. } | Command::Remove { .. } => {}
+            Command::Switchover { .. } | Command::Remove { .. } | Command::Promote { .. } => {}
         }
         self.operator.given.push(Given { token, command, began: self.now, asked: None });
     }
@@ -246,6 +250,7 @@ impl Engine {
         let work = match command {
             Command::Switchover { to } => self.plan_switchover(&to),
             Command::Remove { name, force } => self.plan_removal(&name, force),
+            Command::Promote { name } => self.plan_promotion(&name),
             Command::Hold | Command::Release { .. } => {
                 Err(Step::Failed("this is done by the member that is asked".into()))
             }
@@ -371,6 +376,60 @@ impl Engine {
         Ok(Work::Remove { id, name })
     }
 
+    fn plan_promotion(&mut self, name: &str) -> Result<Work, Step> {
+        let member = self.find_member(name, false)?;
+        let (id, name) = (member.id, member.name.clone());
+        if member.role.votes() {
+            return Err(Step::Done(format!("{name} votes already")));
+        }
+        let Some(peer) = self.peers.get(&id) else {
+            return Err(Step::Failed(format!("{name} is not connected: start its server first")));
+        };
+        if peer.leaving() {
+            return Err(Step::Failed(format!("{name} is about to leave")));
+        }
+        self.log(Level::Info, format!("{name} is to vote, by an operator's command"));
+        Ok(Work::Promote { id, name })
+    }
+
+    fn promotion_step(&mut self, id: MemberId, name: &str) -> Step {
+        let votes = |membership: &Membership| membership.get(&id).is_some_and(|m| m.role.votes());
+        let membership = self.order.membership();
+        if votes(&membership) {
+            if !votes(&self.order.committed_state().membership) {
+                return Step::Wait;
+            }
+            let lasting = match membership.get(&id).is_some_and(|m| m.wants_vote) {
+                true => "",
+                false => {
+                    ". Write member.vote=yes into its options, or it votes no more after a stop in good order"
+                }
+            };
+            return Step::Done(format!(
+                "{name} votes: there are {} voters, and a commit needs {} of them{lasting}",
+                membership.voters().count(),
+                membership.majority()
+            ));
+        }
+        if !self.order.is_leader() {
+            return Step::Again;
+        }
+        let Some(member) = membership.get(&id) else {
+            return Step::Failed(format!("{name} is no member any more"));
+        };
+        if self.peers.get(&id).is_none_or(|peer| peer.leaving()) {
+            return Step::Failed(format!("{name} has left"));
+        }
+        if !self.has_caught_up(&id) {
+            return Step::Wait;
+        }
+        let role = if member.arbitrator { Role::Arbitrator } else { Role::Voter };
+        match self.order.change_membership(self.now, membership.with(Member { role, ..member.clone() })) {
+            Ok(_) | Err(ChangeError::TooEarly | ChangeError::HandingOver) => Step::Wait,
+            Err(error) => Step::Failed(error.to_string()),
+        }
+    }
+
     fn task_step(&mut self, mut task: Task) {
         let late = self.now.saturating_sub(task.began) > PATIENCE;
         let step = match &mut task.work {
@@ -381,6 +440,18 @@ impl Engine {
                 step
             }
             Work::Remove { id, name } => self.removal_step(*id, name),
+            Work::Promote { id, name } => {
+                let step = self.promotion_step(*id, name);
+                // Before whoever was given the command loses patience.
+                let tired = self.now.saturating_sub(task.began) > PATIENCE / 2;
+                let waits = matches!(step, Step::Wait) && tired && !self.has_caught_up(id);
+                match waits {
+                    true => Step::Failed(format!(
+                        "{name} has not caught up: try again when `lockstep status` shows it near the others"
+                    )),
+                    false => step,
+                }
+            }
         };
         let step = match step {
             Step::Wait if late => Step::Failed("not done in time: look at `lockstep status`".into()),

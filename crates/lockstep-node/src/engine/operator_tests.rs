@@ -166,3 +166,56 @@ fn a_connection_alone_commands_nothing_and_members_not_without_bound() {
     let most = (0..100).map(|_| ask(&mut lab, member, "n3")).max();
     assert_eq!(most, Some(COMMANDS));
 }
+
+#[test]
+fn a_replica_votes_when_it_is_told_to_and_may_lead_then() {
+    let mut lab = Lab::new(1, &Tuning::default());
+    for _ in 0..2 {
+        lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
+    }
+    lab.until("they are in", 5_000_000, |lab| lab.nodes[0].views.last().is_some_and(|v| v.len() == 3));
+    lab.run(1_000_000);
+    assert_eq!(lab.voters(0), ["n1"]);
+    let promote = |lab: &mut Lab, at, name: &str| {
+        let token = lab.command(at, Command::Promote { name: name.into() });
+        lab.answer(token)
+    };
+    let answer = promote(&mut lab, 0, "n9");
+    assert!(!answer.ok && answer.text.contains("no member is named n9"), "{answer:?}");
+    let answer = promote(&mut lab, 0, "n1");
+    assert!(answer.ok && answer.text == "n1 votes already", "{answer:?}");
+    // Wherever the command is given.
+    let answer = promote(&mut lab, 2, "n2");
+    assert!(
+        answer.ok && answer.text.contains("there are 2 voters, and a commit needs 2 of them"),
+        "{answer:?}"
+    );
+    assert!(answer.text.contains("member.vote=yes"), "{answer:?}");
+    let answer = promote(&mut lab, 1, "n3");
+    assert!(answer.ok && answer.text.contains("there are 3 voters, and a commit needs 2"), "{answer:?}");
+    lab.run(1_000_000);
+    assert_eq!(lab.voters(2), ["n1", "n2", "n3"], "and they stay what they are");
+    let token = lab.command(0, switchover("n2"));
+    assert!(lab.answer(token).ok);
+    // The former primary is lost: the two of them go on.
+    lab.cut(0, true);
+    lab.run(2_000_000);
+    let write = lab.write(1);
+    lab.run(100_000);
+    assert!(matches!(write.wait_for(Duration::ZERO), Some(Outcome::Ordered(_))));
+    // One that lacks much is not made to hold up the others.
+    lab.cut(0, false);
+    lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
+    lab.until("it is in", 5_000_000, |lab| lab.nodes[1].views.last().is_some_and(|v| v.len() == 4));
+    lab.nodes[3].disk_hangs = true;
+    for _ in 0..1500 {
+        lab.write(1);
+    }
+    lab.run(500_000);
+    let answer = promote(&mut lab, 1, "n4");
+    assert!(!answer.ok && answer.text.contains("n4 has not caught up"), "{answer:?}");
+    assert_eq!(lab.voters(1).len(), 3);
+    lab.cut(3, true);
+    let answer = promote(&mut lab, 1, "n4");
+    assert!(!answer.ok && answer.text.contains("n4 is not connected"), "{answer:?}");
+}

@@ -52,8 +52,10 @@ pub(crate) struct Commits {
     pub(crate) fallbacks: u64,
     /// Sum of the times from their place in the log to their return, µs, over `yes`.
     pub(crate) waited: u64,
-    /// Tails that were kept in rescue files.
+    /// Rescue files: those found at the start, and those written since.
     pub(crate) rescued: u64,
+    /// The transactions in them.
+    pub(crate) rescued_transactions: u64,
     said: Option<Policy>,
     /// The first entry that waits for acks, and when to say so.
     waits: Option<(Index, Micros)>,
@@ -90,6 +92,26 @@ fn settings_that_changed(before: &Policy, now: &Policy) -> String {
     said.collect::<Vec<_>>().join(", ")
 }
 
+/// An end of the server's process that waits for the rescue file to be on the disk.
+#[derive(Debug)]
+pub(super) struct Ending {
+    ticket: u64,
+    /// No longer than this.
+    until: Micros,
+}
+
+impl Ending {
+    pub(super) fn written(&mut self, ticket: u64) {
+        if ticket >= self.ticket {
+            self.until = 0;
+        }
+    }
+}
+
+/// What a diverged server is told.
+const DIVERGED: &str = "another member has taken over and does not have all that this one had committed ahead of it \
+                        (commit.policy was weak): what the cluster does not have is kept in lockstep.rescue.*.log";
+
 impl Engine {
     /// Every round: what is new about policies.
     pub(super) fn policy_step(&mut self) {
@@ -125,6 +147,9 @@ impl Engine {
     fn say_policy(&mut self) {
         let policy = self.order.committed_state().policy;
         let before = self.commits.said.replace(policy);
+        if before != Some(policy) {
+            self.effects.push(Effect::PolicyNow(policy));
+        }
         match before {
             Some(before) if before == policy => {}
             Some(before) if before.kind == policy.kind => {
@@ -257,10 +282,15 @@ impl Engine {
         !self.order.has_log() || !self.order.policy().is_weak() || self.order.is_leader()
     }
 
-    /// How many transactions have been acknowledged and would be lost with this member.
+    /// How many transactions have been acknowledged and would be lost with the leader, as it last said where that is
+    /// another member; or with this one, if it was the leader and knows no other.
     pub(crate) fn at_risk(&self) -> u64 {
-        let beyond = self.feed.delivered() - self.order.committed_state().seqno;
-        if self.order.policy().is_weak() { beyond.max(0) as u64 } else { 0 }
+        let committed = self.order.committed_state();
+        let leader = self.order.leader().and_then(|id| self.peers.get(&id));
+        let theirs = leader.and_then(|peer| peer.health).map_or(0, |health| health.delivered);
+        let beyond = self.feed.delivered().max(theirs) - committed.seqno;
+        let weak = self.order.policy().is_weak() || committed.policy.is_weak();
+        if weak { beyond.max(0) as u64 } else { 0 }
     }
 
     /// A thread of this member's server hears that its transaction, placed at `placed`, may return.
@@ -277,16 +307,21 @@ impl Engine {
     }
 
     /// The log has lost what this member's server has.
-    pub(super) fn has_diverged(&mut self) {
-        self.needs_state(
-            "another member has taken over and does not have all that this one had committed ahead of it \
-             (commit.policy was weak): what the cluster does not have is kept in lockstep.rescue.*.log",
-        );
+    pub(super) fn has_diverged(&mut self, ticket: u64) {
+        self.needs_state(DIVERGED);
+        self.ending.get_or_insert(Ending { ticket, until: self.now + PATIENCE });
+    }
+
+    /// Why the server's process is to end now, if it is: the rescue file is on the disk, or does not come about. The log
+    /// loses nothing before it does, so that the next start would write it.
+    pub(crate) fn server_must_end(&mut self) -> Option<String> {
+        self.ending.take_if(|ending| ending.until <= self.now).map(|_| DIVERGED.to_string())
     }
 
     /// A rescue file has been written.
-    pub(crate) fn rescued(&mut self, text: &str) {
+    pub(crate) fn rescued(&mut self, text: &str, transactions: u64) {
         self.commits.rescued += 1;
+        self.commits.rescued_transactions += transactions;
         self.log(Level::Warn, text);
     }
 

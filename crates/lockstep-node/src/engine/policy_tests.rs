@@ -87,6 +87,50 @@ fn under_all_who_leads_a_second_time_knows_nothing_of_disks_from_the_first() {
 }
 
 #[test]
+fn everybody_knows_what_is_at_risk() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    set(&mut lab, |policy| policy.kind = PolicyKind::Async);
+    (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);
+    for _ in 0..5 {
+        assert!(writes(&mut lab, 0), "nobody is waited for");
+    }
+    // Members say how they are five times a second.
+    lab.run(300_000);
+    let at_risk = |lab: &Lab| lab.nodes.iter().map(|node| node.engine.at_risk()).collect::<Vec<_>>();
+    assert_eq!(at_risk(&lab), [5, 5, 5]);
+    (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (false, false);
+    lab.run(300_000);
+    assert_eq!(at_risk(&lab), [0, 0, 0]);
+}
+
+#[test]
+fn a_server_that_has_what_the_cluster_has_not_ends_when_that_is_kept() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    set(&mut lab, |policy| policy.kind = PolicyKind::Async);
+    lab.cut(0, true);
+    let write = lab.write(0);
+    lab.run(20_000);
+    assert!(
+        matches!(write.wait_for(Duration::ZERO), Some(Outcome::Ordered(_))),
+        "answered ahead of the others"
+    );
+    lab.until("another one leads", 5_000_000, |lab| lab.leader(1).is_some_and(|leader| leader != 0));
+    assert_eq!(lab.nodes[0].engine.server_must_end(), None);
+    assert_eq!(lab.nodes[0].engine.at_risk(), 1);
+    lab.nodes[0].disk_hangs = true;
+    lab.cut(0, false);
+    lab.until("it hears of it", 5_000_000, |lab| lab.nodes[0].engine.failure().is_some());
+    lab.run(50_000);
+    assert_eq!(lab.nodes[0].engine.server_must_end(), None, "the rescue file is not on the disk");
+    assert!(matches!(lab.write(0).wait_for(Duration::ZERO), Some(Outcome::NotSent)), "and it takes nothing");
+    lab.nodes[0].disk_hangs = false;
+    lab.run(50_000);
+    let why = lab.nodes[0].engine.server_must_end();
+    assert!(why.is_some_and(|why| why.contains("lockstep.rescue")));
+    assert_eq!(lab.nodes[0].engine.server_must_end(), None, "once is enough");
+}
+
+#[test]
 fn commits_that_wait_for_a_zone_say_so() {
     let tuning = Tuning::default();
     let mut lab = Lab::new(2, &tuning);

@@ -38,7 +38,6 @@ fn render() -> String {
                     When::Above(n) => format!("more than {n}"),
                     When::Not("") => "anything".to_owned(),
                     When::Not(word) => format!("anything but {word}"),
-                    When::Words(words) => words.join(" and "),
                 };
                 let _ = write!(help, ". Refused: {when} ({})", refusal.reason);
             }

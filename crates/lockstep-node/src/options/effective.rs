@@ -396,10 +396,7 @@ fn check(row: &'static Row, value: &str) -> Result<(), OptionError> {
             (When::On, Value::Bool(on)) => *on,
             (When::Above(most), Value::Int(n)) => *n > most,
             (When::Not(word), Value::Text(text)) => word != text,
-            (When::Words(words), Value::Text(text)) => {
-                words.iter().any(|word| text.eq_ignore_ascii_case(word))
-            }
-            (When::On | When::Above(_) | When::Not(_) | When::Words(_), _) => false,
+            (When::On | When::Above(_) | When::Not(_), _) => false,
         };
         if hit {
             return Err(refused(refusal.reason));

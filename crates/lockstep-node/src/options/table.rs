@@ -36,8 +36,6 @@ pub enum When {
     Above(i64),
     /// All words but this one.
     Not(&'static str),
-    /// These words.
-    Words(&'static [&'static str]),
 }
 
 /// One option.
@@ -137,8 +135,7 @@ const ROWS: &[Row] = &[
     row("cluster.evict_timeout", Kind::Time(ms(1000), Duration::MAX), "5min", Own, "absence after which a dead voter is taken out, where that lowers the majority").live(),
     row("commit.ack_on", Kind::Enum(&["persist", "receive"]), "persist", Own, "semisync waits for what other members have on disk (persist), or in memory (receive)").live(),
     row("commit.acks", Kind::Int(0, 255), "1", Own, "other members that must have a transaction before its commit returns, under semisync").live(),
-    row("commit.policy", Kind::Enum(&["quorum", "async", "semisync", "all"]), "quorum", Own, "whom a commit waits for").live()
-        .refuse(When::Words(&["async", "semisync"]), "not yet proved on real servers; use quorum, or all to wait for every member"),
+    row("commit.policy", Kind::Enum(&["quorum", "async", "semisync", "all"]), "quorum", Own, "whom a commit waits for").live(),
     row("commit.timeout", TIME, "PT0S", Own, "how long a commit waits under semisync before it falls back to async; 0: for ever").live(),
     row("commit.zone_acks", Kind::Int(0, 255), "0", Own, "other zones (member.zone) that must have a transaction before its commit returns, in addition").live(),
     row("debug", Kind::Bool, "no", Galera, "log debugging lines").live(),

@@ -73,6 +73,8 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
         front_end_stats: None,
         allowed: None,
         progress: None,
+        policy_changed: None,
+        end_server: None,
     }
 }
 

@@ -1,0 +1,120 @@
+//! The rescue files that a member finds at its start: what it had perhaps answered for, and the cluster does not have.
+
+use crate::api::{Level, Logger};
+use lockstep_core::{Entry, EntryKind};
+use lockstep_log::{Disk, Replay, read_rescue, rescue_number};
+
+/// Whether an entry of this kind is what clients call a transaction.
+pub(crate) fn is_transaction(kind: EntryKind) -> bool {
+    matches!(kind, EntryKind::WriteSet | EntryKind::TotalOrder)
+}
+
+/// What there is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Rescued {
+    /// The files' names, oldest first.
+    pub(crate) files: Vec<String>,
+    /// The transactions in those that can be read.
+    pub(crate) transactions: u64,
+    /// What keeps some from being read.
+    pub(crate) troubles: Vec<String>,
+}
+
+impl Rescued {
+    /// Looks through a log folder.
+    pub(crate) fn find<D: Disk>(disk: &D) -> std::io::Result<Rescued> {
+        let mut found = Rescued::default();
+        let mut numbered: Vec<(u64, String)> =
+            disk.list()?.into_iter().filter_map(|name| Some((rescue_number(&name)?, name))).collect();
+        numbered.sort_unstable();
+        for (_, name) in numbered {
+            let mut count = |replay: Replay| {
+                if let Replay::Record(record) = replay {
+                    let entry = Entry::decode_body(record.index, record.term, record.body)
+                        .map_err(|error| format!("entry {} {error}", record.index))?;
+                    found.transactions += u64::from(is_transaction(entry.kind));
+                }
+                Ok(())
+            };
+            if let Err(error) = read_rescue(disk, &name, &mut count) {
+                found.troubles.push(error.to_string());
+            }
+            found.files.push(name);
+        }
+        Ok(found)
+    }
+
+    /// What a member finds at its start, and says.
+    pub(crate) fn of_start<D: Disk>(disk: &D, logger: &Logger) -> Rescued {
+        let found = Rescued::find(disk).unwrap_or_else(|error| {
+            logger(Level::Warn, &format!("rescue files cannot be looked for: {error}"));
+            Rescued::default()
+        });
+        if let Some(line) = found.line() {
+            logger(Level::Warn, &line);
+        }
+        found
+    }
+
+    /// A line for the error log, where there are any.
+    pub(crate) fn line(&self) -> Option<String> {
+        let Rescued { files, transactions, troubles } = self;
+        if files.is_empty() {
+            return None;
+        }
+        let mut line = format!(
+            "{transactions} transactions that this member had committed ahead of the cluster, and that the cluster does not \
+             have, are kept in {}: look at them with lockstep log --rescue, enter again what is to count, and move the \
+             files away",
+            files.join(", ")
+        );
+        for trouble in troubles {
+            line += "; not all can be read: ";
+            line += trouble;
+        }
+        Some(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use lockstep_core::ProposalId;
+    use lockstep_core::members::Membership;
+    use lockstep_core::state::State;
+    use lockstep_log::{Log, MemDisk, Options, Record, Reset};
+
+    #[test]
+    fn what_earlier_lives_have_kept_is_counted_at_the_start() {
+        let disk = MemDisk::new();
+        assert_eq!(Rescued::find(&disk).unwrap(), Rescued::default());
+        assert_eq!(Rescued::default().line(), None);
+        let options = Options { new_member_id: [7; 16], ..Options::default() };
+        let (mut log, _) = Log::open(disk.clone(), options, &mut |_| Ok(())).unwrap();
+        let kinds = [EntryKind::WriteSet, EntryKind::Noop, EntryKind::TotalOrder];
+        let record = |(at, kind): (usize, &EntryKind)| {
+            let index = at as u64 + 1;
+            let payload = Bytes::from_static(b"row");
+            let entry = Entry {
+                index,
+                term: 1,
+                kind: *kind,
+                seqno: 1,
+                proposal: ProposalId::default(),
+                time: 0,
+                payload,
+            };
+            Record { index, term: 1, body: entry.body() }
+        };
+        let records: Vec<Record> = kinds.iter().enumerate().map(record).collect();
+        let base = State::genesis(lockstep_core::Uuid([1; 16]), 0, Membership::default()).to_bytes();
+        for _ in 0..2 {
+            log.rescue(Reset { base: base.clone(), index: 0, term: 0 }, &records).unwrap();
+        }
+        let found = Rescued::find(&disk).unwrap();
+        assert_eq!(found.files, ["lockstep.rescue.1.log", "lockstep.rescue.2.log"]);
+        assert_eq!((found.transactions, found.troubles.len()), (4, 0));
+        assert!(found.line().is_some_and(|line| line.starts_with("4 transactions")));
+    }
+}
