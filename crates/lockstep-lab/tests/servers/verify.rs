@@ -158,7 +158,10 @@ fn what_cannot_be_compared_is_said_with_another_exit_code() -> Test {
     // Two in one place would be compared with each other.
     let wrong = cluster.servers[1].config.socket();
     let output = Command::new(built("lockstep"))
-        .args(["verify", "--user", "root", "--server", &format!("n1={}", wrong.display()), "--socket"])
+        .args(["verify", "--user", "root", "--server", &format!("n1={}", wrong.display())])
+        .args(["--server", &format!("n2={}", wrong.display())])
+        .args(["--server", &format!("n3={}", cluster.servers[2].config.socket().display())])
+        .arg("--socket")
         .arg(cluster.servers[0].datadir().join("lockstep.sock"))
         .output()
         .map_err(|source| LabError::Io { what: "run lockstep".into(), source })?;

@@ -170,7 +170,8 @@ fn connect(args: &VerifyArgs, held: &Held) -> Result<Vec<Session>, String> {
     for member in &held.members {
         let place = match places.get(&member.name) {
             Some(place) => place.clone(),
-            None if !member.incoming.is_empty() => member.incoming.clone(),
+            // AUTO: the server has not found out itself.
+            None if !["", "AUTO"].contains(&member.incoming.as_str()) => member.incoming.clone(),
             None => {
                 let name = &member.name;
                 return Err(format!(
