@@ -7,6 +7,7 @@
 //! randomly seeded hash map. **Invariant:** nothing here knows what a payload means, but for [`writeset`], which
 //! knows the keys.
 
+pub mod branch;
 pub mod certify;
 pub mod codec;
 pub mod members;

@@ -3,6 +3,7 @@
 //! Every segment of the log begins with such a state, so that a log whose beginning has been trimmed, or that begins
 //! in the middle because a joiner took it from there, still knows its members, its sessions and its seqno.
 
+use crate::branch::{Branch, PARENTS_KEPT, Parent};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::members::{Membership, View};
 use crate::policy::{Policy, Writers};
@@ -57,8 +58,9 @@ impl TrimMark {
     }
 }
 
-/// Of the blob: 2 since there is [`State::log_id`], 3 since there is [`State::leader`].
-const VERSION: u16 = 3;
+/// Of the blob: 2 since there is [`State::log_id`], 3 since there is [`State::leader`], 4 where there are
+/// [`State::parents`].
+const VERSION: u16 = 4;
 
 /// Sessions beyond this many are forgotten where their member is no longer one.
 const SESSIONS_KEPT: usize = 1024;
@@ -107,6 +109,8 @@ pub struct State {
     pub sessions: BTreeMap<MemberId, Session>,
     /// Who led in the term of the last entry; nil where the log does not say.
     pub leader: MemberId,
+    /// The branches that this one came from, the last one last; no more than [`PARENTS_KEPT`].
+    pub parents: Vec<Parent>,
 }
 
 impl State {
@@ -129,6 +133,7 @@ impl State {
             verdicts_to: base,
             sessions: BTreeMap::new(),
             leader: Uuid::NIL,
+            parents: Vec::new(),
         }
     }
 
@@ -177,6 +182,23 @@ impl State {
                 r.end()?;
                 self.view = Arc::new(view);
                 self.view_seqno = entry.seqno;
+            }
+            EntryKind::Branch => {
+                let branch = Branch::from_payload(entry.payload.clone())?;
+                self.parents.push(Parent {
+                    history: self.history,
+                    log_id: self.log_id,
+                    index: self.index,
+                    term: self.term,
+                    seqno: self.seqno,
+                    founder: branch.founder.id,
+                });
+                if self.parents.len() > PARENTS_KEPT {
+                    self.parents.remove(0);
+                }
+                (self.history, self.log_id) = (branch.history, branch.log_id);
+                self.membership = Arc::new(branch.membership());
+                self.membership_index = entry.index;
             }
             EntryKind::Policy => {
                 let mut r = Reader::new(entry.payload.clone());
@@ -230,9 +252,11 @@ impl State {
             verdicts_to,
             sessions,
             leader,
+            parents,
         } = self;
         let mut w = Writer::with_capacity(512);
-        w.u16(VERSION);
+        // A log that has never branched is read by the version before.
+        w.u16(if parents.is_empty() { VERSION - 1 } else { VERSION });
         w.u64(*index);
         w.u64(*term);
         w.i64(*seqno);
@@ -253,6 +277,10 @@ impl State {
         }
         w.raw(&log_id.0);
         w.raw(&leader.0);
+        if !parents.is_empty() {
+            w.u32(parents.len() as u32);
+            parents.iter().for_each(|parent| parent.encode(&mut w));
+        }
         w.into_bytes()
     }
 
@@ -282,6 +310,7 @@ impl State {
             verdicts_to: r.i64()?,
             sessions: BTreeMap::new(),
             leader: Uuid::NIL,
+            parents: Vec::new(),
         };
         for _ in 0..r.count(32)? {
             let member = Uuid(r.array()?);
@@ -293,6 +322,14 @@ impl State {
         if version >= 3 {
             state.leader = Uuid(r.array()?);
         }
+        if version >= 4 {
+            for _ in 0..r.count(72)? {
+                state.parents.push(Parent::decode(&mut r)?);
+            }
+            if state.parents.is_empty() || state.parents.len() > PARENTS_KEPT {
+                return Err(DecodeError::Invalid("number of branches"));
+            }
+        }
         r.end()?;
         Ok(state)
     }
@@ -301,6 +338,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::members::{Member, Role};
 
     #[test]
     fn a_state_is_read_back_and_so_are_those_of_older_versions() {
@@ -319,8 +357,56 @@ mod tests {
         old[0] = 1;
         state.log_id = Uuid::NIL;
         assert_eq!(State::from_bytes(old.clone().into()), Ok(state));
-        old[0] = 4;
+        old[0] = 5;
         assert!(State::from_bytes(old.into()).is_err());
         assert!(State::from_bytes(blob.slice(..blob.len() - 1)).is_err());
+    }
+
+    #[test]
+    fn a_branch_has_a_name_of_its_own_one_voter_and_says_where_it_left() {
+        let member = |byte: u8| Member {
+            id: Uuid([byte; 16]),
+            name: format!("n{byte}"),
+            address: String::new(),
+            zone: 0,
+            role: Role::Voter,
+            wants_vote: true,
+            arbitrator: false,
+        };
+        let membership = Membership { members: vec![member(1), member(2), member(3)] };
+        let mut state = State::genesis(Uuid([7; 16]), 40, membership);
+        state.log_id = Uuid([8; 16]);
+        let branch = Branch { history: Uuid([9; 16]), log_id: Uuid([10; 16]), founder: member(2) };
+        assert_eq!(Branch::from_payload(branch.to_payload()), Ok(branch.clone()));
+        for n in 1..=10u64 {
+            let entry = Entry {
+                index: n,
+                term: 3,
+                kind: EntryKind::Branch,
+                seqno: 40,
+                proposal: ProposalId::default(),
+                time: 0,
+                payload: branch.to_payload(),
+            };
+            state.apply(&entry).unwrap();
+            assert_eq!(State::from_bytes(state.to_bytes()), Ok(state.clone()));
+            if n == 1 {
+                let parent = Parent {
+                    history: Uuid([7; 16]),
+                    log_id: Uuid([8; 16]),
+                    index: 0,
+                    term: 0,
+                    seqno: 40,
+                    founder: Uuid([2; 16]),
+                };
+                assert_eq!(state.parents, [parent]);
+            }
+        }
+        assert_eq!(state.parents.len(), PARENTS_KEPT);
+        assert_eq!((state.history, state.log_id), (branch.history, branch.log_id));
+        assert_eq!(state.membership.voters().collect::<Vec<_>>(), [Uuid([2; 16])]);
+        assert_eq!(state.membership_index, 10);
+        let short = branch.to_payload();
+        assert!(Branch::from_payload(short.slice(..short.len() - 1)).is_err());
     }
 }

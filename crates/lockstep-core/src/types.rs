@@ -138,6 +138,8 @@ pub enum EntryKind {
     Note = 8,
     /// How a vote on a result has ended ([`crate::vote::Outcome`]). Acts at commit.
     Outcome = 9,
+    /// The log goes on as another branch, by an operator's order ([`crate::branch`]). In force once appended.
+    Branch = 10,
 }
 
 impl EntryKind {
@@ -154,7 +156,7 @@ impl EntryKind {
     /// The kind of this number.
     pub fn from_u8(raw: u8) -> Option<EntryKind> {
         use EntryKind::*;
-        [Noop, WriteSet, TotalOrder, View, Membership, Policy, Trim, Piece, Note, Outcome]
+        [Noop, WriteSet, TotalOrder, View, Membership, Policy, Trim, Piece, Note, Outcome, Branch]
             .into_iter()
             .find(|k| *k as u8 == raw)
     }

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use lockstep_core::branch::{Branch, Parent};
 use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::members::{Member, Membership, Role, View, ViewMember};
 use lockstep_core::message::{Message, Proposal};
@@ -172,7 +173,11 @@ fn fuzz_states() {
         old[0] = version;
         old
     };
-    Target::new("state", DIR, vec![state().to_bytes().to_vec(), old(2, 16), old(1, 32)], &test).run();
+    let id = Uuid([3; 16]);
+    let parent = Parent { history: id, log_id: id, index: 7, term: 2, seqno: 5, founder: id };
+    let branched = State { parents: vec![parent; 2], ..state() }.to_bytes().to_vec();
+    Target::new("state", DIR, vec![state().to_bytes().to_vec(), old(2, 16), old(1, 32), branched], &test)
+        .run();
 }
 
 #[test]
@@ -182,7 +187,7 @@ fn fuzz_members_views_and_marks() {
         let Some((which, rest)) = input.split_first() else { return 0 };
         let bytes = Bytes::copy_from_slice(rest);
         let mut r = Reader::new(bytes.clone());
-        match which % 4 {
+        match which % 5 {
             0 => {
                 let decoded = Membership::decode(&mut r).and_then(|m| r.end().map(|()| m));
                 same(rest, decoded, |m| written(|w| m.encode(w)))
@@ -192,12 +197,15 @@ fn fuzz_members_views_and_marks() {
                 same(rest, decoded, |v| written(|w| v.encode(w)))
             }
             2 => same(rest, TrimMark::from_payload(bytes), TrimMark::to_payload),
-            _ => {
+            3 => {
                 let decoded = Policy::decode(&mut r).and_then(|p| r.end().map(|()| p));
                 same(rest, decoded, |p| p.to_payload())
             }
+            _ => same(rest, Branch::from_payload(bytes), Branch::to_payload),
         }
     };
+    let founder = membership().members.into_iter().find(|m| m.role == Role::Voter).unwrap();
+    let branch = Branch { history: Uuid([3; 16]), log_id: Uuid([4; 16]), founder };
     let seed = |which: u8, bytes: Bytes| [&[which], &bytes[..]].concat();
     let mark = TrimMark { trim: 5, verdicts_to: 9, failed: vec![6, 8] };
     let seeds = vec![
@@ -206,6 +214,7 @@ fn fuzz_members_views_and_marks() {
         seed(2, mark.to_payload()),
         seed(3, policy().to_payload()),
         seed(3, Policy::default().to_payload()),
+        seed(4, branch.to_payload()),
     ];
     Target::new("members", DIR, seeds, &read).run();
 }

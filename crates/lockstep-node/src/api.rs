@@ -428,7 +428,7 @@ pub enum Vote {
 }
 
 /// Who waits for the outcome of a vote.
-pub(crate) struct VoteReply(pub(crate) Arc<crate::node::Reply<Vote>>);
+pub(crate) struct VoteReply(pub(crate) Arc<crate::reply::Reply<Vote>>);
 
 impl VoteReply {
     /// The outcome: this member's own opinion or not. False where nobody waits for it any more.

@@ -18,6 +18,7 @@ fn hellos() {
         view_uuid: Uuid([2; 16]),
         history: Uuid([3; 16]),
         log_id: Uuid([4; 16]),
+        parents: Vec::new(),
         last_index: 99,
         name: "n1".into(),
         address: "10.0.0.1:4567".into(),
@@ -37,7 +38,8 @@ fn hellos() {
     };
     let bytes = hello.to_bytes().to_vec();
     let old = bytes[..bytes.len() - 16].to_vec();
-    Target::new("hello", DIR, vec![bytes, old], &test).run();
+    let branched = Hello { parents: vec![(Uuid([5; 16]), Uuid([6; 16]))], ..hello };
+    Target::new("hello", DIR, vec![bytes, old, branched.to_bytes().to_vec()], &test).run();
 }
 
 #[test]

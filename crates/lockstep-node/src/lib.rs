@@ -6,6 +6,7 @@
 
 mod allow;
 mod api;
+mod aside;
 mod desk;
 mod engine;
 #[cfg(test)]
@@ -17,11 +18,13 @@ mod operator;
 pub mod options;
 mod pace;
 mod queue;
+mod reply;
 mod rescued;
 mod runtime;
 mod status;
 mod submit;
 mod threads;
+mod uuids;
 mod wire;
 mod writer;
 

@@ -130,6 +130,16 @@ impl Links {
                 reactor.reject(conn, Reason::Myself, "");
                 return Arrival::Quiet;
             }
+            Admission::Superseded(text) => {
+                // Not for good: this member will be another one.
+                reactor.reject(conn, Reason::Busy, &text);
+                let quiet = engine.met_branch(&hello);
+                return if quiet { Arrival::Quiet } else { Arrival::Refused { text, fatal: false } };
+            }
+            Admission::Outdated(text) => {
+                reactor.reject(conn, Reason::Busy, &text);
+                return Arrival::Refused { text, fatal: false };
+            }
             Admission::OtherLog(text) => return refuse(reactor, Reason::WrongBranch, text),
             Admission::SameIdentity(text) => return refuse(reactor, Reason::NotAllowed, text),
             Admission::Welcome => false,

@@ -5,14 +5,17 @@ use crate::api::*;
 use crate::desk::Desk;
 use crate::engine::Engine;
 use crate::links::Links;
+use crate::operator::Answer;
 use crate::options::PolicyChange;
 use crate::pace::{Company, Quickness};
 use crate::queue::Deliveries;
+use crate::reply::Reply;
 use crate::rescued::Rescued;
 use crate::runtime::{Input, Runtime, state_of};
 use crate::status::Status;
 use crate::submit::{Submission, SubmitError};
 use crate::threads::{Part, work};
+use crate::uuids::{random_uuid, timed_uuid};
 use crate::wire::Hello;
 use crate::writer::{Jobs, Writer};
 use bytes::Bytes;
@@ -24,9 +27,9 @@ use lockstep_log::{Log, OpenError, Options, RealDisk, Recovered, Replay};
 use lockstep_net::{Address, Reactor, TlsConfig, TlsFiles, TlsIdentity, Waker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// The port of members where an address names none.
 pub const DEFAULT_PORT: u16 = 4567;
@@ -40,70 +43,10 @@ const KEPT_AT_START: [u8; 2] = [EntryKind::Trim as u8, EntryKind::Outcome as u8]
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a caller that waits long looks about.
 const LOOK: Duration = Duration::from_millis(200);
+/// Nor for a branch: the engine has answered by then.
+const BRANCH_WAIT: Duration = Duration::from_secs(5);
 /// Nobody waits longer for another policy.
 const POLICY_WAIT: Duration = Duration::from_secs(1);
-
-/// An answer that another thread waits for.
-#[derive(Debug)]
-pub(crate) struct Reply<T> {
-    slot: Mutex<Option<T>>,
-    wake: Condvar,
-    abandoned: AtomicBool,
-}
-
-impl<T> Reply<T> {
-    pub(crate) fn new() -> Arc<Reply<T>> {
-        Arc::new(Reply { slot: Mutex::new(None), wake: Condvar::new(), abandoned: AtomicBool::new(false) })
-    }
-
-    pub(crate) fn set(&self, value: T) {
-        *self.slot.lock().unwrap_or_else(|p| p.into_inner()) = Some(value);
-        self.wake.notify_all();
-    }
-
-    /// Whoever waited does not wait any more: what was there, if anything.
-    fn give_up(&self) -> Option<T> {
-        let mut slot = self.slot.lock().unwrap_or_else(|p| p.into_inner());
-        self.abandoned.store(true, Ordering::Release);
-        slot.take()
-    }
-
-    /// Whether somebody waits, and gets it.
-    pub(crate) fn offer(&self, value: T) -> bool {
-        let mut slot = self.slot.lock().unwrap_or_else(|p| p.into_inner());
-        if self.abandoned.load(Ordering::Acquire) {
-            return false;
-        }
-        *slot = Some(value);
-        self.wake.notify_all();
-        true
-    }
-
-    fn wait(&self, timeout: Duration) -> Option<T> {
-        self.wait_and(timeout, timeout, || {})
-    }
-
-    /// As `wait`; calls `look` after each `pause` without an answer.
-    fn wait_and(&self, timeout: Duration, pause: Duration, look: impl Fn()) -> Option<T> {
-        let until = Instant::now() + timeout;
-        let mut slot = self.slot.lock().unwrap_or_else(|p| p.into_inner());
-        loop {
-            if let Some(value) = slot.take() {
-                return Some(value);
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
-            }
-            let (guard, waited) =
-                self.wake.wait_timeout(slot, left.min(pause)).unwrap_or_else(|p| p.into_inner());
-            slot = guard;
-            if waited.timed_out() {
-                look();
-            }
-        }
-    }
-}
 
 /// What the node's threads and the front end's share. Its locks are held for a few instructions each.
 pub(crate) struct Shared {
@@ -123,6 +66,7 @@ pub(crate) struct Shared {
     pub(crate) hurry: AtomicUsize,
     pub(crate) stopped: AtomicBool,
     identity: Mutex<Identity>,
+    histories: Mutex<Vec<Uuid>>,
     status: Mutex<Arc<Status>>,
 }
 
@@ -189,28 +133,6 @@ impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Node({:?})", self.identity())
     }
-}
-
-fn random_uuid() -> Result<Uuid, NodeError> {
-    let mut raw = [0u8; 16];
-    let mut have = 0;
-    while have < raw.len() {
-        have += rustix::rand::getrandom(&mut raw[have..], rustix::rand::GetRandomFlags::empty())
-            .map_err(|e| NodeError::Setup(format!("the kernel gives no random numbers: {e}")))?;
-    }
-    // Version 4, as a UUID's reader expects.
-    raw[6] = raw[6] & 0x0f | 0x40;
-    raw[8] = raw[8] & 0x3f | 0x80;
-    Ok(Uuid(raw))
-}
-
-/// A UUID that sorts by the time of its making (version 7).
-fn timed_uuid() -> Result<Uuid, NodeError> {
-    let mut uuid = random_uuid()?;
-    let ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
-    uuid.0[..6].copy_from_slice(&ms.to_be_bytes()[2..]);
-    uuid.0[6] = uuid.0[6] & 0x0f | 0x70;
-    Ok(uuid)
 }
 
 /// A certificate that expires sooner is worth a warning.
@@ -294,6 +216,7 @@ impl Node {
             new_member_id: random_uuid()?.0,
             ..Options::default()
         };
+        crate::aside::obey(&disk, &log_dir, &config)?;
         let opened = match Opened::new(&disk, options.clone()) {
             Err(error) if error.is_loss() && config.may_begin_anew => {
                 // It may have acknowledged what it has no more, and voted: that identity must do neither again.
@@ -349,6 +272,7 @@ impl Node {
             view_uuid,
             history: Uuid::NIL,
             log_id: Uuid::NIL,
+            parents: Vec::new(),
             last_index: 0,
             name: config.name.clone(),
             address: config.address.clone(),
@@ -413,6 +337,7 @@ impl Node {
             reactor.serve_tcp(&address).map_err(|e| NodeError::Setup(format!("status.address: {e}")))?;
         }
         let engine_history = engine.introduction().history;
+        let histories = engine.own_histories();
         let shared = Arc::new(Shared {
             inbox: Mutex::new(Vec::new()),
             waker: reactor.waker(),
@@ -430,6 +355,7 @@ impl Node {
             hurry: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
             identity: Mutex::new(Identity { member: id, view_uuid, history: engine_history }),
+            histories: Mutex::new(histories),
             status: Mutex::new(Arc::new(Status::default())),
         });
         let (log_jobs, jobs) = mpsc::channel();
@@ -453,6 +379,8 @@ impl Node {
             causal: BTreeMap::new(),
             commands: BTreeMap::new(),
             commands_given: 0,
+            asked_within: BTreeMap::new(),
+            log_dir,
             front_end_stats: config.front_end_stats.clone(),
             commit_hinted: 0,
             state_since: 0,
@@ -745,6 +673,26 @@ impl Node {
     /// not write.
     pub fn is_held_back(&self) -> bool {
         self.shared.held_back.load(Ordering::Acquire)
+    }
+
+    /// This member goes on without the majority, by an operator's order (`pc.bootstrap`): what has become of it, within
+    /// 5 s: whoever asks holds a lock that everybody in the server needs.
+    pub fn bootstrap(&self) -> Answer {
+        let reply = Reply::new();
+        self.push(Input::Bootstrap(reply.clone()));
+        let text = || "this member does not answer: look at its log".to_owned();
+        reply.wait(BRANCH_WAIT).unwrap_or_else(|| Answer {
+            ok: false,
+            text: text(),
+            seconds: 0.0,
+            held: None,
+        })
+    }
+
+    /// The histories that the database of this log may be found with: the log's own, and those before branches that this
+    /// member has founded.
+    pub fn histories(&self) -> Vec<Uuid> {
+        lock(&self.shared.histories).clone()
     }
 
     /// The server is inconsistent: out of the cluster, refuse everything.

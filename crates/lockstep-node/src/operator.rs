@@ -25,6 +25,8 @@ pub enum Command {
         /// Its name, or its id where several have the name.
         name: String,
     },
+    /// The member that takes this goes on alone, without the majority: a new branch (`pc.bootstrap`).
+    Bootstrap,
     /// All members with a database stand at one seqno, for 2.5 s at most: nothing commits meanwhile.
     Hold,
     /// They go on.
@@ -79,7 +81,7 @@ impl Command {
     /// What is wrong with it, in one line.
     pub fn parse(body: &[u8]) -> Result<Command, String> {
         serde_json::from_slice(body).map_err(|e| {
-            format!("this is no command that this version knows ({e}); there are switchover, remove, promote, hold and release")
+            format!("this is no command that this version knows ({e}); there are switchover, remove, promote, bootstrap, hold and release")
         })
     }
 }

@@ -8,12 +8,14 @@ use crate::api::{
 };
 use crate::engine::{Effect, Engine};
 use crate::links::{Arrival, Links, is_final};
-use crate::node::{DEFAULT_PORT, Reply, Shared};
+use crate::node::{DEFAULT_PORT, Shared};
 use crate::operator::{Answer as Outcome, Command};
 use crate::options::PolicyChange;
 use crate::pace::{Company, Quickness};
+use crate::reply::Reply;
 use crate::status::{Status, Surroundings};
 use crate::submit::Filler;
+use crate::uuids::timed_uuid;
 use crate::wire::Hello;
 use crate::writer::{Direct, Jobs, LogDone, LogJob, Wrote};
 use bytes::Bytes;
@@ -25,6 +27,7 @@ use lockstep_net::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
@@ -64,6 +67,8 @@ pub(crate) enum Input {
     CausalCancelled(u64),
     Fail(String),
     Membership(Arc<Reply<MembershipNow>>),
+    /// This member is to go on alone.
+    Bootstrap(Arc<Reply<Outcome>>),
     FoundBefore(Seqno),
     Vote {
         seqno: Seqno,
@@ -112,6 +117,10 @@ pub(crate) struct Runtime {
     /// Who waits for the answers to commands, by their numbers.
     pub(crate) commands: BTreeMap<u64, ConnId>,
     pub(crate) commands_given: u64,
+    /// The same for the front end's own.
+    pub(crate) asked_within: BTreeMap<u64, Arc<Reply<Outcome>>>,
+    /// Where the log is.
+    pub(crate) log_dir: PathBuf,
     /// Who waits for a policy to be in force.
     pub(crate) wishing: Vec<Arc<Reply<Result<(), String>>>>,
     pub(crate) front_end_stats: Option<FrontEndStats>,
@@ -487,11 +496,18 @@ impl Runtime {
             Ok(command) => {
                 self.commands_given += 1;
                 self.commands.insert(self.commands_given, request.conn);
-                self.engine.command(self.commands_given, command);
+                self.command(command);
             }
             Err(text) => {
                 self.answer_command(request.conn, 400, &Outcome { ok: false, text, seconds: 0.0, held: None })
             }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match timed_uuid() {
+            Ok(fresh) => self.engine.command(self.commands_given, command, fresh),
+            Err(error) => self.log(Level::Error, &format!("a command is not carried out: {error}")),
         }
     }
 
@@ -545,6 +561,11 @@ impl Runtime {
             Input::Fail(text) => self.engine.give_up(&text),
             Input::FoundBefore(seqno) => self.engine.votes.found_before(seqno),
             Input::Vote { seqno, opinion, text, reply } => self.engine.vote(seqno, opinion, text, reply),
+            Input::Bootstrap(reply) => {
+                self.commands_given += 1;
+                self.asked_within.insert(self.commands_given, reply);
+                self.command(Command::Bootstrap);
+            }
             Input::Membership(reply) => reply.set(self.engine.membership_now()),
             Input::Allowed(ip, answer) => self.allow.answered(self.engine.now, ip, answer),
             Input::Identity(identity) => self.reactor.set_identity(identity),
@@ -621,7 +642,8 @@ impl Runtime {
                 }
             }
             Effect::Write { op, may_wait } => {
-                if op.reset.is_some() {
+                // The name of the log has changed.
+                if op.reset.is_some() || op.entries.iter().any(|entry| entry.kind == EntryKind::Branch) {
                     self.refresh_hello();
                 }
                 let gather = self.company.is_expected(self.engine.now);
@@ -666,7 +688,18 @@ impl Runtime {
                     call(total, done);
                 }
             }
+            Effect::SetAside(why) => {
+                if let Err(error) = crate::aside::wish(&self.log_dir, &why) {
+                    let text = format!(
+                        "{error}; move this member's lockstep.* files away before it is started again"
+                    );
+                    self.log(Level::Error, &text);
+                }
+            }
             Effect::Answer { token, answer } => {
+                if let Some(reply) = self.asked_within.remove(&token) {
+                    reply.set(answer.clone());
+                }
                 if let Some(conn) = self.commands.remove(&token) {
                     self.answer_command(conn, if answer.ok { 200 } else { 409 }, &answer);
                 }

@@ -2,6 +2,7 @@
 
 use crate::api::LocalState;
 use bytes::Bytes;
+use lockstep_core::branch::PARENTS_KEPT;
 use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::members::{Member, Role};
 use lockstep_core::policy::Policy;
@@ -29,6 +30,8 @@ pub struct Hello {
     pub history: Uuid,
     /// Which log of that history ([`lockstep_core::state::State::log_id`]); nil where it has none.
     pub log_id: Uuid,
+    /// The branches that its log came from ([`lockstep_core::state::State::parents`]): their histories and logs.
+    pub parents: Vec<(Uuid, Uuid)>,
     /// Where its log ends.
     pub last_index: Index,
     /// `wsrep_node_name`.
@@ -54,6 +57,7 @@ impl Hello {
             view_uuid,
             history,
             log_id,
+            parents,
             last_index,
             name,
             address,
@@ -75,6 +79,13 @@ impl Hello {
         w.bool(*wants_vote);
         w.bool(*arbitrator);
         w.raw(&log_id.0);
+        if !parents.is_empty() {
+            w.u8(parents.len() as u8);
+            for (history, log_id) in parents {
+                w.raw(&history.0);
+                w.raw(&log_id.0);
+            }
+        }
         w.into_bytes()
     }
 
@@ -90,6 +101,7 @@ impl Hello {
             view_uuid: Uuid(r.array()?),
             history: Uuid(r.array()?),
             log_id: Uuid::NIL,
+            parents: Vec::new(),
             last_index: r.u64()?,
             name: r.str()?,
             address: r.str()?,
@@ -100,6 +112,12 @@ impl Hello {
         };
         if r.remaining() >= 16 {
             hello.log_id = Uuid(r.array()?);
+        }
+        if r.remaining() > 0 {
+            let count = usize::from(r.u8()?);
+            for _ in 0..count.min(PARENTS_KEPT) {
+                hello.parents.push((Uuid(r.array()?), Uuid(r.array()?)));
+            }
         }
         let longest = hello.name.len().max(hello.address.len()).max(hello.incoming.len());
         // They are shown on terminals and in error logs.

@@ -127,6 +127,7 @@ fn state_hash(state: &State) -> u64 {
         verdicts_to,
         sessions,
         leader,
+        parents,
     } = state;
     let mut w = codec::Writer::with_capacity(64);
     policy.encode(&mut w);
@@ -155,6 +156,10 @@ fn state_hash(state: &State) -> u64 {
         mix(id(member));
         mix(session.incarnation);
         mix(session.number);
+    }
+    for parent in parents {
+        mix(id(&parent.log_id));
+        mix(parent.index);
     }
     hash
 }

@@ -284,14 +284,15 @@ impl Provider {
     /// so that a database that comes from Galera's library keeps its history.
     fn recover_position(&self, node: &Node) -> Gtid {
         let saved = self.saved_position();
-        let log = node.history();
-        if saved.uuid.is_nil() || (!log.is_nil() && log != saved.uuid) {
+        // The founder of a branch may be found with its database, or its file, from before it.
+        let (log, own) = (node.history(), node.histories());
+        if saved.uuid.is_nil() || (!log.is_nil() && !own.contains(&saved.uuid)) {
             return Gtid::UNDEFINED;
         }
         self.log
             .info("this server was not stopped in good order: a recovery run finds out where InnoDB stands");
         match crate::recovery::position(&self.data_dir, |line| self.log.info(line)) {
-            Ok(gtid) if gtid.uuid == saved.uuid => {
+            Ok(gtid) if gtid.uuid == saved.uuid || own.contains(&gtid.uuid) => {
                 self.log.info(format!("InnoDB stands at {gtid}"));
                 gtid
             }
@@ -480,16 +481,18 @@ impl Provider {
                         status = Status::NODE_FAIL;
                     }
                 }
-                "pc.bootstrap" if !node.is_primary() => {
-                    self.log.error(
-                        "pc.bootstrap: making a minority primary is not in this version: start the missing members",
-                    );
-                    status = Status::NODE_FAIL;
-                }
-                "pc.bootstrap" if self.settings.with(|options| options.bool(change.name)) => {
+                "pc.bootstrap" if !self.settings.with(|options| options.bool(change.name)) => {}
+                "pc.bootstrap" if node.is_primary() => {
                     self.log.info(
                         "pc.bootstrap: this member is in the primary component already; nothing is done",
                     );
+                }
+                "pc.bootstrap" => {
+                    let answer = node.bootstrap();
+                    if !answer.ok {
+                        self.log.error(format!("pc.bootstrap: {}", answer.text));
+                        status = Status::NODE_FAIL;
+                    }
                 }
                 _ => {}
             }

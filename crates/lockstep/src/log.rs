@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use lockstep_node::core::branch::Branch;
 use lockstep_node::core::codec::Reader;
 use lockstep_node::core::members::{Membership, View};
 use lockstep_node::core::state::{State, TrimMark};
@@ -169,7 +170,7 @@ fn read(view: &LogView<RealDisk>, keep: usize, now: Duration) -> Result<VecDeque
                     let mut line = describe(&entry, &mut names, now);
                     line.judge(judged);
                     lines.push_back(line);
-                } else if entry.kind == EntryKind::Membership {
+                } else if matches!(entry.kind, EntryKind::Membership | EntryKind::Branch) {
                     describe(&entry, &mut names, now);
                 }
             }
@@ -362,6 +363,13 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
             }
             Err(e) => line.note = format!("damaged: it {e}"),
         },
+        EntryKind::Branch => match Branch::from_payload(entry.payload.clone()) {
+            Ok(branch) => {
+                names.learn(&branch.membership());
+                line.note = format!("history {}: {} goes on alone", branch.history, branch.founder.name);
+            }
+            Err(e) => line.note = format!("damaged: it {e}"),
+        },
         EntryKind::Note => line.note = String::from_utf8_lossy(&entry.payload).into_owned(),
         EntryKind::Noop => line.note = "a new leader".into(),
         EntryKind::Outcome => match Outcome::from_payload(entry.payload.clone()) {
@@ -398,6 +406,7 @@ fn kind_name(kind: EntryKind) -> &'static str {
         EntryKind::Piece => "piece",
         EntryKind::Note => "note",
         EntryKind::Outcome => "outcome",
+        EntryKind::Branch => "branch",
     }
 }
 

@@ -46,6 +46,9 @@ enum Command {
     /// Let a member vote that does not (member.vote=no): a read replica becomes one of those who make majorities, and may
     /// lead then.
     Promote(PromoteArgs),
+    /// Let one member go on alone, without the majority: a new branch of the data, which the others take over when they are
+    /// back. What they had committed without it is lost, and they must not run beside it: docs/operating.md, No majority.
+    Bootstrap(BootstrapArgs),
     /// Be a voter without a database: it keeps the log, so that two servers and it survive the loss of any one. Takes
     /// garbd's command line, too.
     Arbitrator(arbitrator::ArbitratorArgs),
@@ -138,6 +141,16 @@ struct PromoteArgs {
     at: CommandArgs,
 }
 
+#[derive(Args, Debug)]
+struct BootstrapArgs {
+    /// The socket of the member that is to go on: `lockstep.sock` in its data directory.
+    #[arg(long)]
+    socket: PathBuf,
+    /// The answer as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
 /// Which member takes a command: any of the cluster that runs here.
 #[derive(Args, Debug)]
 struct CommandArgs {
@@ -197,6 +210,10 @@ fn main() -> ExitCode {
         Command::Promote(args) => {
             let command = lockstep_node::Command::Promote { name: args.name };
             command::run(&args.at.source(), &command, args.at.json)
+        }
+        Command::Bootstrap(args) => {
+            let source = Source { dir: None, socket: Some(args.socket), address: None };
+            command::run(&source, &lockstep_node::Command::Bootstrap, args.json)
         }
         Command::Verify(args) => verify::run(&args),
         Command::Wait(args) => wait::run(&args),

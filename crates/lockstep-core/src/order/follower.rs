@@ -148,9 +148,9 @@ impl Order {
         }
         if self.log.exists() && self.config.mutation != Some(Mutation::BaseOverLongerLog) {
             let committed = &self.log.committed;
-            let follows = state.history == committed.history
-                && state.term >= committed.term
-                && state.seqno >= committed.seqno;
+            let same = state.history == committed.history
+                || state.parents.iter().any(|p| p.history == committed.history && p.index >= committed.index);
+            let follows = same && state.term >= committed.term && state.seqno >= committed.seqno;
             if state.index <= committed.index || !follows {
                 return;
             }

@@ -233,7 +233,8 @@ impl Order {
                 | EntryKind::View
                 | EntryKind::Membership
                 | EntryKind::Policy
-                | EntryKind::Outcome => false,
+                | EntryKind::Outcome
+                | EntryKind::Branch => false,
             };
             if !may || entry.seqno > last_seqno {
                 break;

@@ -18,6 +18,7 @@
 
 mod ack;
 mod api;
+mod branch;
 mod config;
 mod disk;
 mod election;
@@ -33,6 +34,7 @@ mod read;
 mod restore;
 mod survey;
 
+pub use branch::BranchError;
 pub use config::{Config, Mutation};
 pub use disk::Vote;
 pub use progress::{PeerProgress, ProgressState};

@@ -1,5 +1,6 @@
 //! Scenarios of the order core: each a short story on a network in memory.
 
+mod branch;
 mod chaos;
 mod elections;
 mod happy;

@@ -46,7 +46,7 @@ fn identity(server: &Server) -> Result<Vec<u8>, LabError> {
 /// What happens to the log of a member that was killed under load.
 type Harm = fn(&Server) -> Test;
 
-fn in_the_midst(server: &Server) -> Test {
+pub(crate) fn in_the_midst(server: &Server) -> Test {
     flip(&log_files(&server.datadir())?[1], 20_000)
 }
 

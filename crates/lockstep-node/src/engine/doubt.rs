@@ -24,6 +24,24 @@ pub(super) enum Doubt {
 }
 
 impl Engine {
+    /// For whom of all it is that a member in doubt waits, and what to do.
+    pub(super) fn absent_in_doubt(&self) -> String {
+        let membership = self.order.membership();
+        let absent = membership.members.iter().filter(|m| !m.arbitrator && m.id != self.me.id);
+        let names: Vec<&str> =
+            absent.filter(|m| !self.peers.contains_key(&m.id)).map(|m| m.name.as_str()).collect();
+        match &names[..] {
+            [] => String::new(),
+            [one] => format!(
+                "; {one} is not there: start it, or if it is gone for good: lockstep remove --name {one}"
+            ),
+            _ => format!(
+                "; not there: {}; start them, or lockstep remove --name each that is gone for good",
+                names.join(", ")
+            ),
+        }
+    }
+
     /// In the view, with a position before the statement at `seqno`.
     pub(super) fn settle_doubt(&mut self, seqno: Seqno) -> Doubt {
         if self.peers.values().any(|p| !p.hello.arbitrator && p.health.is_some_and(|h| h.has_state)) {
@@ -59,3 +77,7 @@ impl Engine {
         Doubt::GoOn
     }
 }
+
+#[cfg(test)]
+#[path = "doubt_tests.rs"]
+mod tests;

@@ -498,7 +498,8 @@ impl Engine {
             | EntryKind::Membership
             | EntryKind::Policy
             | EntryKind::Note
-            | EntryKind::Outcome => {}
+            | EntryKind::Outcome
+            | EntryKind::Branch => {}
         }
         Ok(())
     }

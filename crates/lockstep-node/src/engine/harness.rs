@@ -1,6 +1,7 @@
 //! Engines of a few members in one test, under a fake clock: a network that takes a millisecond, disks and databases
 //! that can be made to hang. A member that is cut off is not restarted; it is as if its cables were pulled.
 
+use super::phase::Phase;
 use super::{Admission, Effect, Engine, Micros, ReadFor};
 use crate::api::{ConnectArgs, Delivery, Hold, Tuning};
 use crate::operator::{Answer, Command};
@@ -66,7 +67,13 @@ pub(super) struct Lab {
     links: BTreeSet<(usize, usize)>,
     pub(super) answers: Vec<(usize, u64, Answer)>,
     pub(super) lines: Vec<(usize, String)>,
+    /// Who was told that there is no state to be had.
+    pub(super) failed: Vec<(usize, String)>,
+    /// Whose logs are to be set aside.
+    pub(super) aside: Vec<usize>,
     tokens: u64,
+    /// How often one was started again.
+    lives: u8,
 }
 
 fn pair(a: usize, b: usize) -> (usize, usize) {
@@ -82,7 +89,10 @@ impl Lab {
             links: BTreeSet::new(),
             answers: Vec::new(),
             lines: Vec::new(),
+            failed: Vec::new(),
+            aside: Vec::new(),
             tokens: 0,
+            lives: 0xd0,
         };
         for at in 0..members {
             lab.add(tuning, |_| {});
@@ -116,6 +126,7 @@ impl Lab {
             view_uuid: Uuid([byte | 0x40; 16]),
             history: Uuid::NIL,
             log_id: Uuid::NIL,
+            parents: Vec::new(),
             last_index: 0,
             name: format!("n{}", at + 1),
             address: format!("10.0.0.{byte}:4567"),
@@ -161,6 +172,37 @@ impl Lab {
         }
     }
 
+    /// The server of a member is started again; what its log holds is as it was.
+    pub(super) fn restart(&mut self, at: usize, change: impl FnOnce(&mut ConnectArgs)) {
+        let linked: Vec<usize> =
+            (0..self.nodes.len()).filter(|other| self.links.contains(&pair(at, *other))).collect();
+        for other in &linked {
+            self.unlink(at, *other);
+        }
+        let mut args = ConnectArgs {
+            cluster: "test".into(),
+            peers: Vec::new(),
+            bootstrap: false,
+            position: Gtid::UNDEFINED,
+            by_donor: false,
+            in_doubt: None,
+            timeout: Duration::from_secs(3600),
+        };
+        change(&mut args);
+        let node = &mut self.nodes[at];
+        node.finished.store(args.position.seqno, Ordering::Release);
+        node.to_finish.clear();
+        node.engine.phase = Phase::Idle;
+        node.engine.feed.stop();
+        self.lives += 1;
+        let mut view_uuid = Uuid([at as u8 | 0xc0; 16]);
+        view_uuid.0[0] = self.lives;
+        node.engine.connect(args, view_uuid, Uuid([0x78; 16])).unwrap();
+        for other in linked {
+            self.link(at, other);
+        }
+    }
+
     /// Pulls the cables of a member, or plugs them in again.
     pub(super) fn cut(&mut self, at: usize, cut: bool) {
         for other in (0..self.nodes.len()).filter(|other| *other != at) {
@@ -174,6 +216,12 @@ impl Lab {
         }
         let hello = |lab: &Lab, n: usize| lab.nodes[n].engine.introduction();
         let (ha, hb) = (hello(self, a), hello(self, b));
+        for (n, other) in [(a, &hb), (b, &ha)] {
+            let engine = &mut self.nodes[n].engine;
+            if matches!(engine.admit(other), Admission::Superseded(_)) {
+                engine.met_branch(other);
+            }
+        }
         let welcome = |lab: &Lab, n: usize, other: &Hello| {
             let engine = &lab.nodes[n].engine;
             engine.phase.is_connected() && engine.admit(other) == Admission::Welcome
@@ -242,7 +290,8 @@ impl Lab {
     /// A command at a member; its number.
     pub(super) fn command(&mut self, at: usize, command: Command) -> u64 {
         self.tokens += 1;
-        self.nodes[at].engine.command(self.tokens, command);
+        let fresh = Uuid([0x80 | at as u8; 16]);
+        self.nodes[at].engine.command(self.tokens, command, fresh);
         self.tokens
     }
 
@@ -319,6 +368,10 @@ impl Lab {
     fn deliver(&mut self, at: usize, delivery: Delivery) {
         let node = &mut self.nodes[at];
         match delivery {
+            Delivery::StateNeeded { bypass: true } => {
+                node.engine.request_state(Bytes::from_static(b"word"), String::new());
+            }
+            Delivery::StateFailed(text) => self.failed.push((at, text)),
             Delivery::StateNeeded { .. } => {
                 let state = node.engine.order.committed_state();
                 let gtid = Gtid { uuid: state.history, seqno: state.seqno };
@@ -355,6 +408,7 @@ impl Lab {
                 let other = self.place(&id);
                 self.unlink(at, other);
             }
+            Effect::SetAside(_) => self.aside.push(at),
             Effect::Left => self.cut(at, true),
             Effect::Log(_, line) => self.lines.push((at, line)),
             Effect::Answer { token, answer } => self.answers.push((at, token, answer)),

@@ -7,6 +7,7 @@
 mod applying;
 #[cfg(test)]
 mod arbitrator_tests;
+mod branch;
 mod commands;
 mod doubt;
 mod duties;
@@ -31,6 +32,7 @@ use crate::wire::{FRAME_NODE, FRAME_OPERATOR, FRAME_ORDER, Health, Hello, NodeMe
 use crate::writer::TrimLimits;
 use bytes::Bytes;
 use feed::Feed;
+use lockstep_core::branch::Branch;
 use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::members::{Membership, View, ViewMember};
 use lockstep_core::message::Message;
@@ -106,6 +108,8 @@ pub(crate) enum Effect {
     PolicyChanged(Result<(), String>),
     /// A causal read may go on when this seqno has finished (`None`: no majority).
     Causal { id: u64, seqno: Option<Seqno> },
+    /// Another branch has left this member's: at the next start its log is set aside, for this reason.
+    SetAside(String),
     /// To the operator who gave the command of this number.
     Answer { token: u64, answer: Answer },
 }
@@ -148,6 +152,8 @@ pub(crate) struct Engine {
     applying: applying::Applying,
     /// A change of policy that somebody here waits for.
     wish: Option<policy::Wish>,
+    /// An operator lets this member go on alone.
+    overriding: Option<branch::Override>,
     /// What policies have meant so far.
     pub(crate) commits: policy::Commits,
     /// Whose disks move, under `all`.
@@ -238,6 +244,7 @@ impl Engine {
             lagging: false,
             applying,
             wish: None,
+            overriding: None,
             commits: policy::Commits::default(),
             disks: policy::Disks::default(),
             ending: None,
@@ -471,6 +478,7 @@ impl Engine {
             self.lead();
         }
         self.operator_step();
+        self.override_step();
         self.hold_step();
         // What comes out may put something in again (a leader that is its own majority commits at once).
         for _ in 0..4 {
@@ -753,7 +761,8 @@ impl Engine {
             true => (self.order.tail_state().history, self.order.tail_state().log_id),
             false => (lockstep_core::Uuid::NIL, lockstep_core::Uuid::NIL),
         };
-        Hello { history, log_id, last_index: self.order.last_index(), ..self.me.clone() }
+        let parents = self.order.tail_state().parents.iter().map(|p| (p.history, p.log_id)).collect();
+        Hello { history, log_id, parents, last_index: self.order.last_index(), ..self.me.clone() }
     }
 
     /// Somebody refused this member for a reason that only a person can mend.
@@ -780,6 +789,7 @@ fn readable(entry: &Entry) -> Result<(), DecodeError> {
         EntryKind::View => View::decode(&mut r).map(|_| ())?,
         EntryKind::Policy => Policy::decode(&mut r).map(|_| ())?,
         EntryKind::Trim => return TrimMark::from_payload(entry.payload.clone()).map(|_| ()),
+        EntryKind::Branch => return Branch::from_payload(entry.payload.clone()).map(|_| ()),
         EntryKind::Outcome => return VoteOutcome::from_payload(entry.payload.clone()).map(|_| ()),
         _ => return Ok(()),
     }

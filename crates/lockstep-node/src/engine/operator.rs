@@ -10,7 +10,7 @@ use crate::wire::{FRAME_OPERATOR, Hello, OperatorMessage};
 use bytes::Bytes;
 use lockstep_core::members::{Member, Membership, Role};
 use lockstep_core::order::ChangeError;
-use lockstep_core::{Index, MemberId, ViewUuid};
+use lockstep_core::{Index, MemberId, Uuid, ViewUuid};
 
 /// A command is done by then, or is not done.
 const PATIENCE: Micros = 10_000_000;
@@ -92,7 +92,8 @@ enum Step {
 
 impl Engine {
     /// A command from the socket, answered by [`Effect::Answer`].
-    pub(crate) fn command(&mut self, token: u64, command: Command) {
+    /// `fresh` names a history, should one begin.
+    pub(crate) fn command(&mut self, token: u64, command: Command, fresh: Uuid) {
         let refusal = if !self.phase.is_connected() {
             Some("this member is not connected to a cluster: ask another one")
         } else if self.operator.given.len() >= COMMANDS {
@@ -107,6 +108,7 @@ impl Engine {
         match command {
             Command::Hold => return self.gather(token),
             Command::Release { hold } => return self.release(token, hold),
+            Command::Bootstrap => return self.begin_override(token, fresh),
             Command::Switchover { .. } | Command::Remove { .. } | Command::Promote { .. } => {}
         }
         self.operator.given.push(Given { token, command, began: self.now, asked: None });
@@ -114,7 +116,7 @@ impl Engine {
 
     /// Whether commands wait for something: rounds come more often then.
     pub(super) fn is_commanded(&self) -> bool {
-        !self.operator.given.is_empty() || !self.operator.tasks.is_empty()
+        !self.operator.given.is_empty() || !self.operator.tasks.is_empty() || self.overriding.is_some()
     }
 
     /// Whether this connection of a member was ended by a removal.
@@ -251,7 +253,7 @@ impl Engine {
             Command::Switchover { to } => self.plan_switchover(&to),
             Command::Remove { name, force } => self.plan_removal(&name, force),
             Command::Promote { name } => self.plan_promotion(&name),
-            Command::Hold | Command::Release { .. } => {
+            Command::Hold | Command::Release { .. } | Command::Bootstrap => {
                 Err(Step::Failed("this is done by the member that is asked".into()))
             }
         };

@@ -53,6 +53,10 @@ pub(crate) enum Admission {
     Replaces,
     /// This is ourselves: our own address is in the list.
     Ourselves,
+    /// Its log is of a branch that left this member's.
+    Superseded(String),
+    /// Its log is of a branch that this member's has left.
+    Outdated(String),
     /// Its log is of another history, or another log of this one.
     OtherLog(String),
     /// The same identity is connected from elsewhere.
@@ -71,7 +75,28 @@ impl Engine {
                 hello.address
             ));
         }
+        if self.is_ahead_by_branch(hello) {
+            return Admission::Superseded(format!(
+                "{} goes on with a branch that left this member's at an operator's order (pc.bootstrap): the two cannot be \
+                 joined. Where this member is Primary, decide which of them is right, and stop the servers of the other; \
+                 started again they take the state of those that run",
+                hello.name
+            ));
+        }
         let own = self.order.tail_state().history;
+        if self
+            .order
+            .tail_state()
+            .parents
+            .iter()
+            .any(|p| (p.history, p.log_id) == (hello.history, hello.log_id))
+        {
+            return Admission::Outdated(format!(
+                "the log of {} is of the branch before this one's: it is not let in with it. If it is not Primary it sets \
+                 its log aside at its next start, and takes this one's state",
+                hello.name
+            ));
+        }
         if !own.is_nil() && !hello.history.is_nil() && own != hello.history {
             return Admission::OtherLog(format!(
                 "the log of {} is of history {}, this one's of {own}: the logs cannot be joined. Decide which data is \

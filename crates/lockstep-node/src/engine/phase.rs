@@ -3,6 +3,7 @@
 use super::doubt::Doubt;
 use super::{Effect, Engine, Level, Micros};
 use crate::api::{ConnectArgs, Delivery, LocalState, NodeError, ViewInfo, ViewStatus};
+use crate::wire::Hello;
 use lockstep_core::members::{Member, Membership, Role};
 use lockstep_core::state::State;
 use lockstep_core::{Gtid, SEQNO_UNDEFINED, Uuid, ViewUuid};
@@ -136,6 +137,7 @@ impl Engine {
     /// went on without it: under Galera's library, or it came out of a backup. Its position means nothing in this
     /// log, also once the log has come as far; and where nobody else has a log, nobody has the state either.
     fn compare_with_log(&mut self, args: &mut ConnectArgs) -> Result<(), NodeError> {
+        args.position = self.in_this_branch(args.position);
         let (position, tail) = (args.position, self.order.tail_state());
         if !position.is_defined() || (position.uuid == tail.history && position.seqno <= tail.seqno) {
             return Ok(());
@@ -170,7 +172,9 @@ impl Engine {
         }
     }
 
-    fn connecting(&mut self, args: ConnectArgs, until: Micros, say: Micros) {
+    fn connecting(&mut self, mut args: ConnectArgs, until: Micros, say: Micros) {
+        // It may have begun a branch since it began to connect.
+        args.position = self.in_this_branch(args.position);
         let state = self.order.committed_state();
         let me =
             state.view.members.iter().position(|m| m.id == self.me.id && m.view_uuid == self.me.view_uuid);
@@ -183,7 +187,8 @@ impl Engine {
         if let Some((seqno, Doubt::Wait)) = doubt {
             let missing = format!(
                 "this member was killed in the statement at seqno {seqno}, and whether it was done cannot be told: \
-                 waits for a member that knows, or for all"
+                 waits for a member that knows, or for all{}",
+                self.absent_in_doubt()
             );
             return self.still_connecting(args, until, say, &missing);
         }
@@ -301,7 +306,15 @@ impl Engine {
             .map(|id| self.name_of(&id))
             .collect();
         if !missing.is_empty() {
-            return format!("not connected: {}; a majority of the voters is needed", missing.join(", "));
+            let text = format!("not connected: {}; a majority of the voters is needed", missing.join(", "));
+            return match self.back_without_their_logs() {
+                Some(names) => format!(
+                    "{text}. Connected, but back without the logs that they had: {names}. They cannot vote on what they \
+                     have lost; where no more of the voters can be started, docs/operating.md, No majority, says how this \
+                     member goes on"
+                ),
+                None => text,
+            };
         }
         // The logs of the others may know of voters that came after this one's end.
         let others: Vec<String> =
@@ -314,6 +327,20 @@ impl Engine {
                 others.join(", ")
             ),
         }
+    }
+
+    /// The names of voters whose members are there under another identity, for their logs are damaged or lost.
+    fn back_without_their_logs(&self) -> Option<String> {
+        let membership = self.order.membership();
+        let is_back = |m: &&Member| {
+            let same = |hello: &Hello| hello.name == m.name && hello.address == m.address;
+            m.role.votes()
+                && m.id != self.me.id
+                && !self.peers.contains_key(&m.id)
+                && self.peers.values().any(|p| same(&p.hello) && membership.get(&p.hello.id).is_none())
+        };
+        let names: Vec<&str> = membership.members.iter().filter(is_back).map(|m| m.name.as_str()).collect();
+        (!names.is_empty()).then(|| names.join(", "))
     }
 
     /// For whom or what a member without a primary component waits.

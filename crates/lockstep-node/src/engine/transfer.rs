@@ -15,6 +15,9 @@ const ACCEPTED: i32 = 1;
 const UNREACHABLE: i32 = -113;
 /// How often a joiner asks again.
 const ASK_AGAIN: Micros = 1_000_000;
+/// A member that lacks only a donor's word, and could go on by its log, asks for no longer where nobody is Synced: they may
+/// all be waiting for each other.
+const WORD_PATIENCE: Micros = 60_000_000;
 /// A donor that is not connected for so long has gone.
 const DONOR_PATIENCE: Micros = 15_000_000;
 
@@ -47,6 +50,7 @@ const CHOICES: usize = 64;
 pub(super) struct Pending {
     request: Bytes,
     donor: String,
+    since: Micros,
     /// When to ask (again), `None` while somebody donates.
     ask_at: Option<Micros>,
     donor_id: Option<MemberId>,
@@ -57,8 +61,9 @@ pub(super) struct Pending {
 impl Engine {
     /// The server's request for state is to be answered by somebody.
     pub(crate) fn request_state(&mut self, request: Bytes, donor: String) {
+        let since = self.now;
         self.state_request =
-            Some(Pending { request, donor, ask_at: Some(self.now), donor_id: None, donor_life: None });
+            Some(Pending { request, donor, since, ask_at: Some(since), donor_id: None, donor_life: None });
     }
 
     pub(super) fn donations_step(&mut self) {
@@ -224,6 +229,7 @@ impl Engine {
         let name = self.name_of(&from);
         let again = self.now + ASK_AGAIN;
         let life = self.life_of(&from);
+        let in_vain = self.bypass >= 0 && !self.somebody_may_donate();
         let Some(pending) = &mut self.state_request else { return };
         // While somebody donates, nobody else's word counts: two copies over each other would be none.
         if pending.donor_id.is_some_and(|donor| donor != from) {
@@ -237,6 +243,14 @@ impl Engine {
                 self.log(Level::Info, format!("{name} donates"));
             }
             0 => self.log(Level::Info, format!("{name} has sent its state up to {gtid}")),
+            AGAIN if in_vain && self.now.saturating_sub(pending.since) > WORD_PATIENCE => {
+                self.state_request = None;
+                self.deliver(Delivery::StateFailed(format!(
+                    "no member has been Synced for {} s that could say that this one may go on by its log: this server \
+                     ends; started again it goes on by its log if there is still none",
+                    WORD_PATIENCE / 1_000_000
+                )));
+            }
             AGAIN => {
                 pending.ask_at = Some(again);
                 pending.donor_id = None;

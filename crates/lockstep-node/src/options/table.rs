@@ -209,7 +209,7 @@ const ROWS: &[Row] = &[
     later("net.compress", "compress what members send each other"),
     row("net.heartbeat", Kind::Time(ms(10), ms(10_000)), "100ms", Own, "how often the leader is heard of when nothing happens").live(),
     row("pc.announce_timeout", TIME, "PT3S", NoEffect(BEATS), "Galera's group communication"),
-    row("pc.bootstrap", Kind::Bool, "", Galera, "make this member's component primary, though it has no majority: not in this version, which refuses it; start the missing members").unset().live().hide(),
+    row("pc.bootstrap", Kind::Bool, "", Galera, "this member goes on alone, without the majority, as a new branch of the data: the others must not run (docs/operating.md, No majority)").unset().live().hide(),
     row("pc.checksum", Kind::Bool, "false", NoEffect("messages always carry a checksum"), "Galera's group communication").live(),
     row("pc.ignore_quorum", Kind::Bool, "false", NoEffect("only a majority writes"), "whether a Galera member without majority stays primary").live()
         .refuse(When::On, "two halves of a cluster that both write lose one half's transactions; only a majority writes"),

@@ -1,0 +1,208 @@
+//! An operator lets this member go on without the majority (`pc.bootstrap`, `lockstep bootstrap`); and what a member
+//! does that meets a branch which left its own.
+//!
+//! It surveys the tails as a candidate does: whoever is connected and would not vote for this member has more of the
+//! log, or hears a leader, and then the command belongs elsewhere. What nobody connected has is lost to the branch by
+//! order of the operator, who alone can know that the others are not running. A member of the branch before that learns
+//! of it while it is not Primary goes no further: its log is set aside at its next start, and it joins as a new one.
+
+use super::phase::Phase;
+use super::{Effect, Engine, Level, Micros};
+use crate::operator::Answer;
+use crate::wire::Hello;
+use lockstep_core::branch::Branch;
+use lockstep_core::members::Role;
+use lockstep_core::{Gtid, MemberId, Uuid};
+
+/// Whoever is connected has said by then whether it would vote for this member.
+const PATIENCE: Micros = 4_000_000;
+
+/// A command under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Override {
+    token: u64,
+    began: Micros,
+    fresh: Uuid,
+}
+
+impl Engine {
+    /// The command: this member is to be Primary alone. `fresh` names the new history. Answered by [`Effect::Answer`].
+    pub(super) fn begin_override(&mut self, token: u64, fresh: Uuid) {
+        if self.overriding.is_some() {
+            return self.answer_override(token, self.now, false, "this is being done already".into());
+        }
+        self.overriding = Some(Override { token, began: self.now, fresh });
+    }
+
+    fn answer_override(&mut self, token: u64, began: Micros, ok: bool, text: String) {
+        let seconds = self.now.saturating_sub(began) as f64 / 1e6;
+        self.effects.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
+    }
+
+    pub(super) fn override_step(&mut self) {
+        let Some(Override { token, began, fresh }) = self.overriding else { return };
+        let late = self.now.saturating_sub(began) > PATIENCE;
+        let outcome = match self.unfit_for_override(late) {
+            Some(Ok(())) => self.start_branch(fresh),
+            Some(Err(text)) => Err(text),
+            None => return,
+        };
+        self.overriding = None;
+        match outcome {
+            Ok(text) => self.answer_override(token, began, true, text),
+            Err(text) => self.answer_override(token, began, false, text),
+        }
+    }
+
+    /// Whether this member may go on alone; `None`: that is not known yet.
+    fn unfit_for_override(&self, late: bool) -> Option<Result<(), String>> {
+        let refuse = |text: &str| Some(Err(text.to_owned()));
+        if self.me.arbitrator {
+            return refuse("an arbitrator has no database: give this command to a member that has one");
+        }
+        let membership = self.order.membership();
+        if !self.order.has_log() || membership.get(&self.me.id).is_none() {
+            return refuse(
+                "this member is none of the log that it has (it came back without its own): give this command to one \
+                 that was a member before",
+            );
+        }
+        match &self.phase {
+            Phase::Running { primary: false, .. } => {}
+            Phase::Running { primary: true, .. } => {
+                return refuse("this member is in a primary component: nothing has to be overridden");
+            }
+            Phase::Connecting { args, .. } if !self.is_position_of_log(args.position) => {
+                return refuse(
+                    "this member's database is not one that its log can complete: give this command to another member",
+                );
+            }
+            Phase::Connecting { .. } => {}
+            Phase::NeedState { .. } => {
+                return refuse("this member's database is not whole: give this command to another one");
+            }
+            Phase::Idle | Phase::Failed(_) => return refuse("this member is not connected to a cluster"),
+        }
+        if self.leaving {
+            return refuse("this member is about to leave");
+        }
+        if self.order.has_quorum(self.now) || !self.cut_off() {
+            return match late {
+                true => refuse(
+                    "a majority of the voters is connected: they elect a leader, or their logs say why they do not",
+                ),
+                false => None,
+            };
+        }
+        let mut unknown = None;
+        for id in membership.voters().filter(|id| self.peers.contains_key(id)) {
+            match self.order.would_vote(&id) {
+                Some(true) => {}
+                Some(false) => {
+                    let name = self.name_of(&id);
+                    return Some(Err(format!(
+                        "{name} has more of the log than this member, or hears a leader: give this command to {name}"
+                    )));
+                }
+                None => unknown = Some(id),
+            }
+        }
+        match unknown {
+            // A learner asks nobody; and who has no vote is no reason to lose what the voters have.
+            Some(id) if late => {
+                let name = self.name_of(&id);
+                Some(Err(format!(
+                    "whether {name} has more of the log is not known: it does not answer. Stop it, or give this \
+                     command to it"
+                )))
+            }
+            Some(_) => None,
+            None => Some(Ok(())),
+        }
+    }
+
+    fn start_branch(&mut self, fresh: Uuid) -> Result<String, String> {
+        let before = self.order.tail_state().clone();
+        let lost: Vec<String> =
+            before.membership.voters().filter(|id| *id != self.me.id).map(|id| self.name_of(&id)).collect();
+        // Nothing of the new branch may reach anybody but by a connection that has compared the names of the logs.
+        let ids: Vec<MemberId> = self.peers.keys().copied().collect();
+        for id in ids {
+            self.effects.push(Effect::Drop(id));
+            self.peer_down(id, "this member begins a new branch");
+        }
+        let mut founder = self.me.as_member(Role::Voter);
+        founder.wants_vote = true;
+        let branch = Branch { history: fresh, log_id: fresh, founder };
+        self.order.branch(self.now, &branch).map_err(|error| error.to_string())?;
+        let text = format!(
+            "this member goes on alone, by an operator's order: a new branch of the data begins, history {fresh}, after \
+             {}:{}. What {} had committed without it is not in it; they must not be Primary beside it (stop them, if \
+             that is not sure), and take its state when they are started again",
+            before.history,
+            before.seqno,
+            lost.join(", ")
+        );
+        self.log(Level::Warn, text.clone());
+        Ok(text)
+    }
+
+    /// Whether a database at this position can go on with the own log; a branch that this member has founded goes on
+    /// from its parent.
+    fn is_position_of_log(&self, position: Gtid) -> bool {
+        let tail = self.order.tail_state();
+        let position = self.in_this_branch(position);
+        position.is_defined() && position.uuid == tail.history && position.seqno <= tail.seqno
+    }
+
+    /// The position, in the history that the own log has now: the founder of a branch may be found with a database from
+    /// before it. Nobody else: the databases of others may have gone on with the branch of before.
+    pub(super) fn in_this_branch(&self, position: Gtid) -> Gtid {
+        let tail = self.order.tail_state();
+        let mut last = position;
+        for parent in tail.parents.iter().filter(|p| p.founder == self.me.id) {
+            if parent.history == last.uuid && last.seqno <= parent.seqno {
+                last.uuid = tail.history;
+            }
+        }
+        last
+    }
+
+    /// The histories that this member's database may be found with: its log's, and those before branches of its own.
+    pub(crate) fn own_histories(&self) -> Vec<Uuid> {
+        let tail = self.order.tail_state();
+        let founded = tail.parents.iter().filter(|p| p.founder == self.me.id).map(|p| p.history);
+        std::iter::once(tail.history).chain(founded).collect()
+    }
+
+    /// Whether the log of this peer is of a branch that left this member's.
+    pub(super) fn is_ahead_by_branch(&self, hello: &Hello) -> bool {
+        let own = self.order.tail_state();
+        self.order.has_log() && hello.parents.contains(&(own.history, own.log_id))
+    }
+
+    /// A peer's branch left this member's. Whether this one has given way, so that it joins as a new one when it is
+    /// started again.
+    pub(crate) fn met_branch(&mut self, hello: &Hello) -> bool {
+        if self.phase.is_primary() || !self.phase.is_connected() {
+            return false;
+        }
+        let tail = self.order.tail_state();
+        let text = format!(
+            "{} was made to go on alone by an operator: its branch, history {}, left this member's ({}:{}), which goes no \
+             further. At its next start this member sets its log aside as lockstep.damaged.*, joins as a new one and \
+             takes that branch's state; what only it had is in what is set aside (`lockstep log`)",
+            hello.name, hello.history, tail.history, tail.seqno
+        );
+        self.effects.push(Effect::SetAside(text.clone()));
+        match self.phase {
+            Phase::Running { .. } => self.needs_state(&text),
+            _ => self.fail(&text),
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+#[path = "branch_tests.rs"]
+mod tests;
