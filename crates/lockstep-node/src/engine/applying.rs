@@ -34,8 +34,10 @@ pub(super) struct Applying {
     own_first: bool,
     /// Shut in front of an entry that was placed at this time.
     shut: Option<(Why, Micros)>,
-    /// What has been said of the gate.
-    told: Option<Why>,
+    /// The same in the round before.
+    stood: Option<(Why, Micros)>,
+    /// What has been said of the gate, and of which seqno.
+    told: Option<(Why, Seqno)>,
     order: ApplyOrder,
     /// What is not known of the order goes back to here.
     floor: Seqno,
@@ -103,8 +105,9 @@ impl Engine {
         if !gate.is_set() || self.me.arbitrator || self.applying.own_first {
             return false;
         }
-        // What takes no seqno, and what the database has.
-        if entry.seqno <= self.feed.delivered() {
+        // What takes no seqno, and what the database has; and the first view of all, a founder's own, without which its
+        // server never gets on its feet.
+        if entry.seqno <= self.feed.delivered() || !self.shown {
             return false;
         }
         let behind = match gate.until {
@@ -131,18 +134,30 @@ impl Engine {
 
     /// A round of the feed begins.
     pub(super) fn open_gate(&mut self) {
-        self.applying.shut = None;
+        self.applying.stood = self.applying.shut.take();
+    }
+
+    /// It ends, and has not come to where the gate is: entries are being read from the log, or were too many for one
+    /// round. Nothing has changed, or the member would be Synced for a moment, again and again.
+    pub(super) fn not_at_gate_yet(&mut self) {
+        if self.is_held_back() {
+            self.applying.shut = self.applying.stood;
+        }
     }
 
     /// A round of the feed has ended. What stands for good is said; of a delay, that it is in force.
     pub(super) fn tell_of_gate(&mut self) {
-        let why = self.applying.shut.map(|(why, _)| why);
-        let kind = |why: Option<Why>| why.map(|why| std::mem::discriminant(&why));
-        if kind(why) == kind(self.applying.told) || why.is_none() && self.is_held_back() {
+        let (why, seqno) = (self.applying.shut.map(|(why, _)| why), self.feed.delivered());
+        let known = match (why, self.applying.told) {
+            (None, told) => told.is_none() || self.is_held_back(),
+            (Some(Why::Until), Some((Why::Until, at))) => at == seqno,
+            (Some(why), Some((told, _))) => std::mem::discriminant(&why) == std::mem::discriminant(&told),
+            (Some(_), None) => false,
+        };
+        if known {
             return;
         }
-        self.applying.told = why;
-        let seqno = self.feed.delivered();
+        self.applying.told = why.map(|why| (why, seqno));
         let (level, text) = match why {
             None => (Level::Info, format!("nothing is kept from the server any more, from seqno {seqno} on")),
             Some(Why::Paused) => (
@@ -186,10 +201,13 @@ impl Engine {
         !self.is_held_back() || self.applying.own_first
     }
 
-    /// When the gate is due to open.
+    /// When the gate is due to open. Where it is due already, something else is waited for: the majority, or room in the
+    /// queue of deliveries.
     pub(super) fn gate_due(&self) -> Option<Micros> {
         match self.applying.shut {
-            Some((Why::Young(due), _)) => Some(self.now + due.saturating_sub(self.wall())),
+            Some((Why::Young(due), _)) if due > self.wall() => {
+                Some(self.now.saturating_add(due - self.wall()))
+            }
             _ => None,
         }
     }

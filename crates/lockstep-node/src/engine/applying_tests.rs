@@ -129,6 +129,67 @@ fn leadership_goes_to_one_that_applies() {
     assert_eq!(lab.leader(0), Some(leader));
 }
 
+#[test]
+fn a_founder_is_shown_its_first_view() {
+    let paused = ApplyHold { paused: true, ..ApplyHold::default() };
+    let mut lab = Lab::new(1, &Tuning { apply_hold: paused, ..Tuning::default() });
+    lab.run(1_000_000);
+    assert_eq!(lab.nodes[0].views, [["n1"]]);
+    assert_eq!(state(&lab, 0), LocalState::Synced);
+}
+
+#[test]
+fn a_gate_that_is_due_while_the_majority_is_away_keeps_nobody_awake() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    hold(&mut lab, 2, ApplyHold { delay: Duration::from_secs(20), ..ApplyHold::default() });
+    write(&mut lab, 0);
+    lab.cut(2, true);
+    lab.run(30_000_000);
+    lab.until("it sleeps", 1_000_000, |lab| {
+        let engine = &lab.nodes[2].engine;
+        engine.deadline() > engine.now + 1_000
+    });
+    lab.cut(2, false);
+    lab.until("it has caught up", 5_000_000, |lab| finished(lab, 2) >= finished(lab, 0));
+}
+
+#[test]
+fn who_stands_is_never_synced_to_others_not_even_for_a_moment() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    hold(&mut lab, 2, ApplyHold { paused: true, ..ApplyHold::default() });
+    write(&mut lab, 0);
+    lab.run(100_000);
+    lab.nodes[2].engine.desync();
+    lab.run(10_000);
+    lab.nodes[2].engine.resync();
+    for _ in 0..1_000 {
+        lab.run(500);
+        assert_eq!(state(&lab, 2), LocalState::Donor);
+    }
+    // While entries are read from the log it stands where it stood; not once nothing is kept from it.
+    let engine = &mut lab.nodes[2].engine;
+    engine.open_gate();
+    engine.not_at_gate_yet();
+    assert!(engine.applying.is_shut());
+    engine.set_tuning(Tuning::default());
+    engine.open_gate();
+    engine.not_at_gate_yet();
+    assert!(!engine.applying.is_shut());
+}
+
+#[test]
+fn another_end_is_said_as_the_first_was() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let seqno = write(&mut lab, 0);
+    for end in [seqno + 1, seqno + 3] {
+        hold(&mut lab, 2, ApplyHold { until: Some(Until::Seqno(end)), ..ApplyHold::default() });
+        for _ in 0..3 {
+            write(&mut lab, 0);
+        }
+        assert!(lab.said(&format!("apply.until: the server stands at seqno {end},")), "{end}");
+    }
+}
+
 fn set(parts: &[&[u8]]) -> WriteSet {
     let mut builder = WriteSetBuilder::new();
     builder.append_key(parts, KeyType::Exclusive).unwrap();

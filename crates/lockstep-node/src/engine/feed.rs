@@ -334,7 +334,7 @@ impl Engine {
         self.feed.held = false;
         self.open_gate();
         let (limit, answerable) = (self.deliverable(), self.order.answerable());
-        let mut bytes = 0;
+        let (mut bytes, mut at_end) = (0, false);
         for _ in 0..ENTRIES_PER_ROUND {
             if bytes > BYTES_PER_ROUND {
                 break;
@@ -348,10 +348,11 @@ impl Engine {
             let Some(run) = &mut self.feed.run else { return };
             let next = run.next;
             if next > limit {
+                at_end = true;
                 break;
             }
             if next > answerable && self.is_waited_for(next) {
-                self.feed.held = true;
+                (self.feed.held, at_end) = (true, true);
                 break;
             }
             let Some(run) = &mut self.feed.run else { return };
@@ -374,7 +375,7 @@ impl Engine {
                 },
             };
             if self.stands_before(&entry) {
-                self.feed.held = true;
+                (self.feed.held, at_end) = (true, true);
                 if let Some(run) = self.feed.run.as_mut().filter(|_| self.order.entry(next).is_none()) {
                     run.fetched.push_front(entry);
                 }
@@ -384,6 +385,9 @@ impl Engine {
             if let Err(text) = self.take_entry(entry) {
                 return self.needs_state(&text);
             }
+        }
+        if !at_end {
+            self.not_at_gate_yet();
         }
         self.tell_of_gate();
         self.causal_step();

@@ -493,7 +493,10 @@ impl Engine {
         if synced {
             // It has stood at a gate that is open now: it catches up like anybody.
             let stood = self.lagging;
-            if stood {
+            if stood && self.is_held_back() && lag <= SYNCED_WITHIN {
+                // That was all that is old enough: nothing that its server would have to hear of.
+                self.lagging = lag > 0;
+            } else if stood {
                 self.phase = Phase::Running { primary: true, synced: false };
             } else if lag > self.tuning.lag_limit as i64 {
                 self.lagging = true;
@@ -514,7 +517,8 @@ impl Engine {
                 && self.feed.view().position(&self.me.id).is_some()
                 && self.finished() + SYNCED_WITHIN >= self.feed.delivered();
         if caught_up && self.desyncs == 0 && self.donations.is_empty() {
-            self.lagging = false;
+            // With its part it has caught up, to its server; not to those who look.
+            self.lagging = self.applying.is_shut() && lag > 0;
             self.tell_progress(true);
             self.phase = Phase::Running { primary: true, synced: true };
             self.deliver(Delivery::Synced);
