@@ -18,6 +18,9 @@ use rustc_hash::FxHashMap;
 /// So many databases and tables are known before those whose last write-set has finished are forgotten.
 const KNOWN: usize = 4096;
 
+/// Two members from whom entries are kept do not hand leadership to and fro more often than this.
+const PASS_ON_AGAIN: Micros = 5_000_000;
+
 /// Why the gate is shut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Why {
@@ -38,6 +41,8 @@ pub(super) struct Applying {
     stood: Option<(Why, Micros)>,
     /// What has been said of the gate, and of which seqno.
     told: Option<(Why, Seqno)>,
+    /// When leadership was last handed on though nothing stood at the gate.
+    passed_on_at: Option<Micros>,
     order: ApplyOrder,
     /// What is not known of the order goes back to here.
     floor: Seqno,
@@ -210,6 +215,14 @@ impl Engine {
             }
             _ => None,
         }
+    }
+
+    pub(super) fn may_pass_on_again(&self) -> bool {
+        self.applying.passed_on_at.is_none_or(|at| self.now >= at + PASS_ON_AGAIN)
+    }
+
+    pub(super) fn has_passed_on(&mut self) {
+        self.applying.passed_on_at = Some(self.now);
     }
 
     /// How long ago the entry at the gate was placed in the log, in seconds.

@@ -1,6 +1,7 @@
 use super::super::harness::Lab;
 use super::*;
 use crate::api::{LocalState, Outcome, Tuning};
+use lockstep_core::policy::PolicyKind;
 use lockstep_core::writeset::{DataKind, Meta, WriteSetBuilder};
 use lockstep_core::{Gtid, Uuid};
 use std::time::Duration;
@@ -127,6 +128,23 @@ fn leadership_goes_to_one_that_applies() {
     }
     lab.run(5_000_000);
     assert_eq!(lab.leader(0), Some(leader));
+}
+
+#[test]
+fn under_a_weak_policy_the_only_writer_is_one_that_may_write() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.nodes[0].engine.wish_for_policy(|policy| policy.kind = PolicyKind::Async);
+    lab.until("it is in force", 5_000_000, |lab| {
+        lab.nodes.iter().all(|node| node.engine.order.committed_state().policy.is_weak())
+    });
+    lab.run(200_000);
+    let leader = lab.leader(0).unwrap();
+    hold(&mut lab, leader, ApplyHold { paused: true, ..ApplyHold::default() });
+    lab.until("another one leads", 3_000_000, |lab| {
+        (0..3).all(|at| lab.leader(at).is_some_and(|now| now != leader))
+    });
+    let leader = lab.leader(0).unwrap();
+    assert!(lab.nodes[leader].engine.may_originate() && !lab.nodes[leader].engine.is_held_back());
 }
 
 #[test]

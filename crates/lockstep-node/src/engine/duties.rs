@@ -41,9 +41,11 @@ impl Engine {
 
     /// An arbitrator leads only where nobody else has what it has, and no longer than until somebody with a database has
     /// that, too. A member whose server stands at a gate makes no trim marks, without which all others' certification
-    /// remembers ever more: it leads no longer than until there is one whose does not.
+    /// remembers ever more: it leads no longer than until there is one whose does not. Under a weak policy nobody could
+    /// write while it leads, so that nothing would ever come to its gate.
     fn pass_on(&mut self) -> bool {
-        let stands = self.applying.is_shut();
+        let only_writer = self.is_held_back() && self.order.policy().is_weak() && self.may_pass_on_again();
+        let stands = self.applying.is_shut() || only_writer;
         if !self.me.arbitrator && !stands {
             return false;
         }
@@ -54,7 +56,11 @@ impl Engine {
             .filter(|id| self.order.matched(id) + NEAR_ENOUGH >= self.order.last_index())
             .filter(|id| !stands || self.is_synced(id))
             .max_by_key(|id| self.order.matched(id));
-        heir.is_some_and(|heir| self.order.transfer_leadership(self.now, heir).is_ok())
+        let passes = heir.is_some_and(|heir| self.order.transfer_leadership(self.now, heir).is_ok());
+        if passes && only_writer {
+            self.has_passed_on();
+        }
+        passes
     }
 
     fn is_synced(&self, id: &MemberId) -> bool {
