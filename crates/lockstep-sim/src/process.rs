@@ -424,8 +424,16 @@ impl Cluster {
         if donors.iter().any(|slot| self.machines[*slot].process.is_some()) {
             donors.retain(|slot| self.machines[*slot].process.is_some());
         }
-        // What weak policies lose may leave nobody with a database: then there is a backup somewhere.
         let committed = self.history.committed();
+        // Or of one who has a database newer than what its own log says is committed, for it was taken out since.
+        if donors.is_empty() && !self.trouble {
+            let has_one = |slot: &usize| {
+                let m = &self.machines[*slot];
+                m.early.is_empty() && m.server.position.is_some_and(|at| (base..=committed).contains(&at))
+            };
+            donors = (0..MACHINES).filter(has_one).collect();
+        }
+        // What weak policies lose may leave nobody with a database: then there is a backup somewhere.
         let backup = donors.is_empty()
             && self.profile.policies
             && !self.trouble
