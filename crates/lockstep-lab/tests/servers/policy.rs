@@ -19,6 +19,16 @@ fn first_leads(cluster: &Cluster) -> Test {
     moved().map(|_| ())
 }
 
+/// Three servers of a test's own, the first of which leads, with the table.
+fn own_cluster() -> Result<Cluster, LabError> {
+    let cluster = Cluster::start(&spec())?;
+    cluster.servers[0]
+        .client()?
+        .run(&["CREATE DATABASE IF NOT EXISTS test", "CREATE TABLE test.p (id BIGINT PRIMARY KEY)"])?;
+    first_leads(&cluster)?;
+    Ok(cluster)
+}
+
 /// Clients of one server that insert rows, each in a transaction of its own, while something is done.
 struct Load {
     rows: u64,
@@ -330,11 +340,7 @@ fn what_one_replica_alone_had_acknowledged_is_there_after_the_leader_is_lost() -
         return Ok(());
     }
     let _one = alone();
-    let mut cluster = Cluster::start(&spec())?;
-    cluster.servers[0]
-        .client()?
-        .run(&["CREATE DATABASE IF NOT EXISTS test", "CREATE TABLE test.p (id BIGINT PRIMARY KEY)"])?;
-    first_leads(&cluster)?;
+    let mut cluster = own_cluster()?;
     let mut replica = cluster.another("n4")?;
     replica.wsrep_mut()?.provider_options.push(("member.vote".into(), "no".into()));
     replica.start(&[])?;
@@ -419,11 +425,7 @@ fn what_a_lost_leader_had_answered_ahead_is_kept_counted_and_nowhere_else() -> T
         return Ok(());
     }
     let _one = alone();
-    let mut cluster = Cluster::start(&spec())?;
-    cluster.servers[0]
-        .client()?
-        .run(&["CREATE DATABASE IF NOT EXISTS test", "CREATE TABLE test.p (id BIGINT PRIMARY KEY)"])?;
-    first_leads(&cluster)?;
+    let mut cluster = own_cluster()?;
     cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?;
     set(&cluster, 0, "commit.policy=async; async.max_at_risk=300")?;
     let mut rows = 0;
