@@ -10,6 +10,7 @@ use super::ChaosSpec;
 use super::arbitrator::Arbitrator;
 use super::disk::Disk;
 use super::fault::Fault;
+use super::human::Missed;
 use super::load::Dice;
 use super::slow::SlowDisks;
 use super::upgrade::{Next, Upgrade};
@@ -83,8 +84,9 @@ pub(super) struct Crew {
     /// When each that is down may be started.
     due: Vec<Option<Instant>>,
     starts: u64,
-    /// Since when not all are members, or since a human did something about it.
-    pub(super) broken: Option<Instant>,
+    /// Whether not all were members when that was last asked.
+    pub(super) broken: bool,
+    pub(super) missed: Missed,
 }
 
 impl Drop for Crew {
@@ -159,7 +161,8 @@ impl Crew {
             command: chaos.command.clone(),
             due: vec![None; voters],
             starts: 0,
-            broken: None,
+            broken: false,
+            missed: Missed::default(),
         };
         if let Some(arbitrator) = &mut crew.arbitrator {
             arbitrator.start()?;
@@ -207,6 +210,7 @@ impl Crew {
     }
 
     pub(super) fn kill(&mut self, at: usize) {
+        self.missed.killed(at);
         match (self.cluster.servers.get_mut(at), &mut self.arbitrator) {
             (Some(server), _) => server.kill(),
             (None, Some(arbitrator)) => arbitrator.kill(),
@@ -262,11 +266,6 @@ impl Crew {
     pub(super) fn are_whole(&self, states: &[Option<State>]) -> bool {
         let voters = self.voters();
         states.iter().all(|state| state.is_some_and(|s| s.ready && s.size == voters))
-    }
-
-    /// Whether not all were members when that was last asked.
-    pub(super) fn is_broken(&self) -> bool {
-        self.broken.is_some()
     }
 
     /// What all have logged, shortened.

@@ -9,6 +9,56 @@ use crate::error::{LabError, Result};
 /// After so many steps he gives up.
 const STEPS: usize = 6;
 
+/// Who has been missed for how long. A member that a fault kills has its time anew, for it begins anew; one that ends by
+/// itself has not, however often a supervisor starts it.
+#[derive(Default)]
+pub(super) struct Missed {
+    /// Since when each is outside.
+    members: Vec<Option<Instant>>,
+    /// Since when no server is a member of anything.
+    cluster: Option<Instant>,
+}
+
+/// Whom a human is called for.
+struct Late {
+    members: Vec<usize>,
+    /// For nobody is a member of anything.
+    cluster: bool,
+}
+
+impl Late {
+    fn any(&self) -> bool {
+        self.cluster || !self.members.is_empty()
+    }
+}
+
+impl Missed {
+    fn look(&mut self, outside: &[bool], nobody: bool, now: Instant) {
+        self.members.resize(outside.len(), None);
+        for (since, outside) in self.members.iter_mut().zip(outside) {
+            *since = outside.then(|| since.unwrap_or(now));
+        }
+        self.cluster = nobody.then(|| self.cluster.unwrap_or(now));
+    }
+
+    fn late(&self, patience: Duration, now: Instant) -> Late {
+        let late = |since: &Option<Instant>| since.is_some_and(|since| now - since > patience);
+        let members = (0..self.members.len()).filter(|at| late(&self.members[*at])).collect();
+        Late { members, cluster: late(&self.cluster) }
+    }
+
+    /// A fault has killed it.
+    pub(super) fn killed(&mut self, at: usize) {
+        if let Some(since) = self.members.get_mut(at) {
+            *since = None;
+        }
+    }
+
+    fn clear(&mut self) {
+        *self = Missed::default();
+    }
+}
+
 impl Crew {
     /// Waits until all are synced members of one component; does what a human does where that does not come about. What
     /// he did.
@@ -24,14 +74,19 @@ impl Crew {
             self.tend()?;
             let states = self.states();
             if self.are_whole(&states) {
-                self.broken = None;
+                self.missed.clear();
+                self.broken = false;
                 return Ok(steps);
             }
-            let broken = *self.broken.get_or_insert_with(Instant::now);
+            self.broken = true;
+            let outside = self.outside(&states);
+            let nobody = !states.iter().any(|state| state.is_some_and(|s| s.ready));
+            self.missed.look(&outside, nobody, Instant::now());
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(steps);
             }
-            if broken.elapsed() > patience {
+            let late = self.missed.late(patience, Instant::now());
+            if late.any() {
                 if steps.len() >= STEPS {
                     return Err(LabError::Value(format!(
                         "the cluster does not come back, after {}:\n{}",
@@ -39,28 +94,36 @@ impl Crew {
                         self.log_tails(40)
                     )));
                 }
-                let step = match states.iter().any(|s| s.is_some_and(|s| s.ready)) {
-                    true => self.restart_those_outside(&states, &steps)?,
-                    false => self.found_anew()?,
+                let step = match late.cluster {
+                    false => self.restart(&late.members, &steps)?,
+                    true => self.found_anew()?,
                 };
                 say(&format!("a human {step}"));
                 steps.push(step);
-                self.broken = Some(Instant::now());
+                self.missed.clear();
             }
             std::thread::sleep(LOOK);
         }
     }
 
-    /// A member that runs, and does not come back by itself, is restarted; if that was done before, emptied.
-    fn restart_those_outside(&mut self, states: &[Option<State>], steps: &[String]) -> Result<String> {
+    /// Who is no synced member of the whole.
+    fn outside(&self, states: &[Option<State>]) -> Vec<bool> {
+        let voters = self.voters();
+        // Where all servers are members of something, it is those of less than the whole, or the arbitrator.
+        let all = states.iter().all(|state| state.is_some_and(|s| s.ready));
+        let part = |state: &Option<State>| state.is_some_and(|s| s.size != voters);
+        let mut outside: Vec<bool> = states
+            .iter()
+            .map(|state| if all { part(state) } else { !state.is_some_and(|s| s.ready) })
+            .collect();
+        outside.resize(voters, all && states.iter().any(part));
+        outside
+    }
+
+    /// A member that does not come back by itself is restarted; if that was done before, emptied.
+    fn restart(&mut self, members: &[usize], steps: &[String]) -> Result<String> {
         let mut done = Vec::new();
-        // Where all servers are members, it is the arbitrator who is not.
-        let servers = states.iter().all(|state| state.is_some_and(|s| s.ready));
-        for at in 0..self.voters() {
-            let outside = states.get(at).map_or(servers, |state| !state.is_some_and(|s| s.ready));
-            if !outside {
-                continue;
-            }
+        for at in members.iter().copied() {
             let name = self.name(at).to_owned();
             self.kill(at);
             let before = steps.iter().any(|step| step.contains(&format!("restarted {name}")));
@@ -108,4 +171,30 @@ fn empty(folder: &Path) -> Result<()> {
         gone.map_err(LabError::path("remove", &path))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_human_is_called_for_who_does_not_come_back_and_not_for_who_is_killed_again() {
+        let (start, patience) = (Instant::now(), Duration::from_secs(60));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut missed = Missed::default();
+        for seconds in (0..=60).step_by(10) {
+            // The first is killed again and again, the second never comes back, the third is there.
+            missed.killed(0);
+            missed.look(&[true, true, false], false, at(seconds));
+            assert!(!missed.late(patience, at(seconds)).any());
+        }
+        let late = missed.late(patience, at(61));
+        assert_eq!((late.members, late.cluster), (vec![1], false));
+        missed.look(&[true, false, false], false, at(62));
+        assert!(!missed.late(patience, at(70)).any(), "it was there once");
+        missed.look(&[true; 3], true, at(70));
+        missed.killed(1);
+        missed.look(&[true; 3], true, at(100));
+        assert!(missed.late(patience, at(131)).cluster, "nobody is anything, whoever was killed meanwhile");
+    }
 }

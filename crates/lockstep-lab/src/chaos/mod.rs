@@ -39,7 +39,7 @@ pub struct ChaosSpec {
     pub hold: Duration,
     /// How long everything is left alone between two faults.
     pub calm: Duration,
-    /// How long the cluster has to become whole by itself before a human is called.
+    /// How long a member may take to come back by itself before a human is called.
     pub patience: Duration,
     /// `innodb_snapshot_isolation` of the clients' sessions.
     pub snapshot_isolation: bool,
@@ -147,7 +147,7 @@ fn inject_all(
         let mut steps = crew.until_whole(spec.patience, until, say)?;
         report.window(Some(fault), from, load.now());
         let took = (load.now() - from) as f64 / 1e6;
-        let whole = if crew.is_broken() { "not whole yet" } else { "whole again" };
+        let whole = if crew.broken { "not whole yet" } else { "whole again" };
         say(&format!("{fault} ({target}): {whole} after {took:.1} s"));
         report.human_steps.append(&mut steps);
         next = until.unwrap_or_else(|| Instant::now() + spec.calm);
