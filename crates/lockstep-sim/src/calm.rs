@@ -143,10 +143,17 @@ impl Cluster {
     /// Who reads in its old log that it was removed stops, though it may have been taken in again since: whoever
     /// looks after the processes starts it again.
     fn revive_members(&mut self) {
-        let Some(leader) = self.leader() else { return };
-        let Some(chief) = &self.machines[leader].process else { return };
-        for id in chief.membership.clone().members.iter().map(|m| m.id) {
-            self.start_later(slot_of(&id), MS);
+        let asked: Vec<usize> = match self.leader() {
+            Some(leader) => vec![leader],
+            // Whoever would lead may need one that was removed, stopped when it heard of that, late, and is a voter anew.
+            None => (0..MACHINES).collect(),
+        };
+        let members = |slot: usize| self.machines[slot].process.as_ref().map(|p| p.membership.clone());
+        let known: Vec<_> = asked.into_iter().filter_map(members).collect();
+        for id in known.iter().flat_map(|membership| &membership.members).map(|m| m.id) {
+            if self.machines[slot_of(&id)].id == id {
+                self.start_later(slot_of(&id), MS);
+            }
         }
     }
 
