@@ -4,6 +4,7 @@
 //! stopped, killed and paused like any daemon, and asked in SQL through a [`Client`] of our own. Nothing here knows
 //! anything of Lockstep's insides: the provider is a path, so that Galera's own can run the same experiments.
 
+mod arbitrator;
 pub mod chaos;
 mod client;
 mod cluster;
@@ -13,6 +14,7 @@ mod install;
 mod netns;
 mod ports;
 mod process;
+pub mod semi_sync_wan;
 mod server;
 mod signals;
 mod sysbench;

@@ -208,7 +208,7 @@ impl Lines {
 }
 
 /// Now, in UTC.
-fn timestamp() -> String {
+pub(crate) fn timestamp() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // The civil calendar counted from 1 March of the year 0, whose years end with the leap day.

@@ -7,6 +7,7 @@ mod chaos;
 mod check;
 mod command;
 mod fetch;
+mod lab;
 mod log;
 mod member;
 mod progress;
@@ -65,6 +66,9 @@ enum Command {
     /// Run three servers under load while they are killed, paused, cut off and filled up, and compare what their clients
     /// were told with what is there. Exit code 3: something was lost or wrong.
     Chaos(chaos::ChaosArgs),
+    /// Reproduce classic experiments with replication over distances, beside its rivals.
+    #[command(subcommand)]
+    Lab(lab::LabCommand),
     /// A member of `bench provider`: a miniature server, driven by lines on standard input.
     #[command(name = bench::MEMBER, hide = true)]
     BenchMember,
@@ -221,6 +225,7 @@ fn main() -> ExitCode {
         Command::Chaos(args) => chaos::run(&args),
         Command::Log(args) => log::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Bench(command) => bench::run(&command).map(|()| ExitCode::SUCCESS),
+        Command::Lab(command) => lab::run(&command).map(|()| ExitCode::SUCCESS),
         Command::BenchMember => {
             lockstep_host::command::serve(std::io::stdin().lock());
             // Whatever still runs in the provider goes down with the process, as when a server is killed.

@@ -7,13 +7,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::ChaosSpec;
-use super::arbitrator::Arbitrator;
 use super::disk::Disk;
 use super::fault::Fault;
 use super::human::Missed;
 use super::load::Dice;
 use super::slow::SlowDisks;
 use super::upgrade::{Next, Upgrade};
+use crate::arbitrator::Arbitrator;
 use crate::client::Client;
 use crate::cluster::{Cluster, ClusterSpec, Place};
 use crate::error::{LabError, Result};

@@ -1,7 +1,6 @@
 //! Chaos: a cluster under load, whose servers are killed, paused, cut off, filled up and slowed down, and whose clients compare what
 //! they were told with what is there in the end. docs/chaos.md says what is checked and what is promised.
 
-mod arbitrator;
 mod audit;
 mod crew;
 mod disk;

@@ -20,6 +20,7 @@ mod fixture;
 mod flush;
 mod galera;
 mod joining;
+mod lab;
 mod policy;
 mod refusals;
 mod rejoin;

@@ -17,7 +17,7 @@ const STOP: Duration = Duration::from_secs(20);
 
 /// Its program and its process.
 #[derive(Debug)]
-pub(super) struct Arbitrator {
+pub(crate) struct Arbitrator {
     /// The program, and the arguments that come before those of garbd.
     program: (PathBuf, Vec<&'static str>),
     args: Vec<String>,
@@ -29,10 +29,10 @@ pub(super) struct Arbitrator {
 
 impl Arbitrator {
     /// Its name in the cluster.
-    pub(super) const NAME: &'static str = "arb";
+    pub(crate) const NAME: &'static str = "arb";
 
     /// That of these servers, not started. `lockstep` is this project's command, for its own provider.
-    pub(super) fn new(
+    pub(crate) fn new(
         cluster: &Cluster,
         place: Option<Place>,
         galera: bool,
@@ -68,16 +68,16 @@ impl Arbitrator {
     }
 
     /// What the process is to have in its environment from its next start on.
-    pub(super) fn set_environment(&mut self, environment: Vec<(String, String)>) {
+    pub(crate) fn set_environment(&mut self, environment: Vec<(String, String)>) {
         self.environment = environment;
     }
 
     /// From its next start on it is this program, of this project.
-    pub(super) fn set_program(&mut self, program: PathBuf) {
+    pub(crate) fn set_program(&mut self, program: PathBuf) {
         self.program.0 = program;
     }
 
-    pub(super) fn start(&mut self) -> Result<()> {
+    pub(crate) fn start(&mut self) -> Result<()> {
         let mut command = match &self.namespace {
             None => Command::new(&self.program.0),
             Some(namespace) => {
@@ -96,19 +96,19 @@ impl Arbitrator {
         Ok(())
     }
 
-    pub(super) fn is_running(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         self.session.as_mut().is_some_and(|session| session.ended().is_none())
     }
 
     /// `kill -9`.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut session) = self.session.take() {
             session.kill();
         }
     }
 
     /// SIGTERM, and whatever is needed to end it.
-    pub(super) fn stop(&mut self) -> Result<()> {
+    pub(crate) fn stop(&mut self) -> Result<()> {
         if let Some(session) = &mut self.session
             && session.ended().is_none()
         {
@@ -120,7 +120,7 @@ impl Arbitrator {
     }
 
     /// Sends a signal.
-    pub(super) fn signal(&self, signal: i32) -> Result<()> {
+    pub(crate) fn signal(&self, signal: i32) -> Result<()> {
         match &self.session {
             Some(session) => session.signal(signal),
             None => Err(LabError::Value("the arbitrator does not run".into())),
@@ -128,12 +128,12 @@ impl Arbitrator {
     }
 
     /// Where it keeps what it must not forget.
-    pub(super) fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// What it has printed and logged.
-    pub(super) fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         let read = |extension| std::fs::read(self.dir.with_extension(extension)).unwrap_or_default();
         String::from_utf8_lossy(&[read("out"), read("err")].concat()).into_owned()
     }

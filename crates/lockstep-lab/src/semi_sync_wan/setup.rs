@@ -1,0 +1,143 @@
+//! Who keeps copies, and how.
+
+use super::{FAR, NEAR};
+
+/// The set-ups that take turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Setup {
+    /// One server, with a binlog.
+    Alone,
+    /// MariaDB's asynchronous replication to a far replica.
+    MariadbAsync,
+    /// MariaDB's semi-synchronous replication to a far replica.
+    MariadbSemiSync,
+    /// Three members on Galera's library, one of them far.
+    Galera,
+    /// Three members on Lockstep, all of them near: what the others would do without a distance.
+    QuorumNear,
+    /// Three members on Lockstep, one of them far: a commit waits for nobody else.
+    Async,
+    /// The same: a commit waits for one other member, whichever is first.
+    SemiSync,
+    /// The same: a commit waits for a majority.
+    Quorum,
+    /// The same: a commit waits for everybody.
+    All,
+    /// A near server and a far one on Lockstep, and a near arbitrator, which keeps the log without a database: a commit
+    /// waits for one of the others.
+    SemiSyncArbitrator,
+    /// A near server and a far one on Lockstep: a commit waits for the far one.
+    SemiSyncTwo,
+}
+
+impl Setup {
+    /// All of them, ours beside their rivals.
+    pub const EACH: [Setup; 11] = [
+        Setup::Alone,
+        Setup::MariadbAsync,
+        Setup::Async,
+        Setup::MariadbSemiSync,
+        Setup::SemiSync,
+        Setup::SemiSyncTwo,
+        Setup::SemiSyncArbitrator,
+        Setup::Galera,
+        Setup::Quorum,
+        Setup::QuorumNear,
+        Setup::All,
+    ];
+
+    /// A short name, as in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Setup::Alone => "alone",
+            Setup::MariadbAsync => "mariadb-async",
+            Setup::MariadbSemiSync => "mariadb-semi-sync",
+            Setup::Galera => "galera",
+            Setup::QuorumNear => "lockstep-quorum-near",
+            Setup::Async => "lockstep-async",
+            Setup::SemiSync => "lockstep-semisync",
+            Setup::Quorum => "lockstep-quorum",
+            Setup::All => "lockstep-all",
+            Setup::SemiSyncArbitrator => "lockstep-semisync-arbitrator",
+            Setup::SemiSyncTwo => "lockstep-semisync-two",
+        }
+    }
+
+    /// The one of this name.
+    pub fn of_name(name: &str) -> Option<Setup> {
+        Setup::EACH.into_iter().find(|setup| setup.name() == name)
+    }
+
+    /// What it is, in some words.
+    pub fn what(self) -> &'static str {
+        match self {
+            Setup::Alone => "one server, no replica",
+            Setup::MariadbAsync => "MariaDB async, replica far",
+            Setup::MariadbSemiSync => "MariaDB semi-sync, replica far",
+            Setup::Galera => "Galera, two near, one far",
+            Setup::QuorumNear => "Lockstep quorum, three near",
+            Setup::Async => "Lockstep async, two near, one far",
+            Setup::SemiSync => "Lockstep semisync, two near, one far",
+            Setup::Quorum => "Lockstep quorum, two near, one far",
+            Setup::All => "Lockstep all, two near, one far",
+            Setup::SemiSyncArbitrator => "Lockstep semisync, near arbitrator, one far",
+            Setup::SemiSyncTwo => "Lockstep semisync, one far",
+        }
+    }
+
+    /// Whether each commit waits for the far member, so that a connection inserts a row per round trip.
+    pub fn waits_for_far(self) -> bool {
+        matches!(self, Setup::MariadbSemiSync | Setup::Galera | Setup::All | Setup::SemiSyncTwo)
+    }
+
+    /// Whether a copy is far.
+    pub fn has_far_copy(self) -> bool {
+        !matches!(self, Setup::Alone | Setup::QuorumNear)
+    }
+
+    /// Whether it is on this project's provider.
+    pub fn is_ours(self) -> bool {
+        self.policy().is_some()
+    }
+
+    /// Its `commit.policy`, if it is ours.
+    pub fn policy(self) -> Option<&'static str> {
+        match self {
+            Setup::Alone | Setup::MariadbAsync | Setup::MariadbSemiSync | Setup::Galera => None,
+            Setup::Async => Some("async"),
+            Setup::SemiSync | Setup::SemiSyncTwo | Setup::SemiSyncArbitrator => Some("semisync"),
+            Setup::Quorum | Setup::QuorumNear => Some("quorum"),
+            Setup::All => Some("all"),
+        }
+    }
+
+    /// The zone and the place in it of each server; the client writes to the first.
+    pub(super) fn places(self) -> &'static [(usize, usize)] {
+        match self {
+            Setup::Alone => &[(NEAR, 0)],
+            Setup::QuorumNear => &[(NEAR, 0), (NEAR, 1), (NEAR, 2)],
+            Setup::MariadbAsync | Setup::MariadbSemiSync | Setup::SemiSyncTwo | Setup::SemiSyncArbitrator => {
+                &[(NEAR, 0), (FAR, 0)]
+            }
+            Setup::Galera | Setup::Async | Setup::SemiSync | Setup::Quorum | Setup::All => {
+                &[(NEAR, 0), (NEAR, 1), (FAR, 0)]
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_ups_have_names_and_words_of_their_own() {
+        for setup in Setup::EACH {
+            assert_eq!(Setup::of_name(setup.name()), Some(setup));
+            assert_eq!(Setup::EACH.into_iter().filter(|other| other.what() == setup.what()).count(), 1);
+            assert_eq!(setup.has_far_copy(), setup.places().iter().any(|(zone, _)| *zone == FAR));
+            assert_eq!(setup.is_ours(), setup.name().starts_with("lockstep-"));
+        }
+        assert_eq!(Setup::of_name("else"), None);
+    }
+}

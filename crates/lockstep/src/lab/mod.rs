@@ -1,0 +1,56 @@
+//! `lockstep lab`: classic experiments, on real servers of this machine with distances between them.
+//!
+//! Each experiment is a module that names its set-ups, runs one of them, and makes a [`page::Page`] of the results in a
+//! folder. The rest is common: [`drive`] runs set-ups in turns and resumes, [`folder`] keeps what was measured, and
+//! [`page`] and [`svg`] show it.
+
+mod drive;
+mod folder;
+#[cfg(test)]
+mod markup;
+mod numbers;
+mod page;
+mod semi_sync_wan;
+mod svg;
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+/// Which experiment.
+#[derive(Subcommand, Debug)]
+pub(crate) enum LabCommand {
+    /// What a far copy of the database costs those who insert: MariaDB alone, asynchronous and semi-synchronous, Galera,
+    /// and this by each of its policies. Needs root and /dev/net/tun.
+    SemiSyncWan(semi_sync_wan::Args),
+    /// Print the tables of a folder of results, and write its report.html anew.
+    Report(ReportArgs),
+}
+
+/// Options of `lockstep lab report`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ReportArgs {
+    /// The folder that an experiment has written.
+    dir: PathBuf,
+}
+
+/// Runs the experiment that `command` names.
+pub(crate) fn run(command: &LabCommand) -> Result<(), String> {
+    match command {
+        LabCommand::SemiSyncWan(args) => semi_sync_wan::run(args),
+        LabCommand::Report(args) => {
+            let results = folder::Results::load(&args.dir)?;
+            let page = match results.about["experiment"].as_str() {
+                Some(semi_sync_wan::NAME) => semi_sync_wan::page,
+                other => {
+                    return Err(format!(
+                        "{}: {} is no experiment of this version",
+                        args.dir.display(),
+                        other.unwrap_or("what is there")
+                    ));
+                }
+            };
+            drive::report(&args.dir, page)
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! What an experiment has to say, as a page of HTML that needs nothing but itself, and as text for the terminal.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::folder::Results;
+use super::svg::{Chart, escape};
+
+/// The style of all reports; colours of plots by class, light and dark.
+const STYLE: &str = include_str!("page.css");
+
+/// A report.
+#[derive(Debug, Clone)]
+pub(super) struct Page {
+    pub(super) title: String,
+    /// Paragraphs below it.
+    pub(super) lead: Vec<String>,
+    pub(super) sections: Vec<Section>,
+}
+
+/// A part of it: a plot, and the numbers below.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Section {
+    pub(super) heading: String,
+    pub(super) text: String,
+    pub(super) chart: Option<Chart>,
+    pub(super) table: Table,
+    /// Below the table.
+    pub(super) notes: Vec<String>,
+}
+
+/// Numbers, in rows; the first cell of each says of what.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Table {
+    pub(super) head: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// With these names of columns.
+    pub(super) fn new(head: &[&str]) -> Table {
+        Table { head: head.iter().map(|name| (*name).to_owned()).collect(), rows: Vec::new() }
+    }
+
+    /// One more row.
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    fn text(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).fold(self.head.len(), usize::max);
+        let all = || std::iter::once(&self.head).chain(&self.rows);
+        let widths: Vec<usize> = (0..columns)
+            .map(|at| all().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0))
+            .collect();
+        let mut out = String::new();
+        for row in all() {
+            let cells: Vec<String> = row
+                .iter()
+                .zip(&widths)
+                .enumerate()
+                .map(|(at, (cell, width))| match at {
+                    0 => format!("{cell:<width$}"),
+                    _ => format!("{cell:>width$}"),
+                })
+                .collect();
+            let _ = writeln!(out, "{}", cells.join("  ").trim_end());
+        }
+        out
+    }
+
+    fn html(&self) -> String {
+        let row = |cells: &[String], cell: &str| {
+            let cells: String =
+                cells.iter().map(|text| format!("<{cell}>{}</{cell}>", escape(text))).collect();
+            format!("<tr>{cells}</tr>\n")
+        };
+        let body: String = self.rows.iter().map(|cells| row(cells, "td")).collect();
+        format!(
+            "<div class=\"wide\"><table>\n<thead>{}</thead>\n<tbody>\n{body}</tbody>\n</table></div>\n",
+            row(&self.head, "th")
+        )
+    }
+}
+
+impl Page {
+    /// The tables, for the terminal.
+    pub(super) fn text(&self) -> String {
+        let mut out = String::new();
+        for section in self.sections.iter().filter(|section| !section.table.rows.is_empty()) {
+            let _ = writeln!(out, "\n{}\n\n{}", section.heading, section.table.text());
+            for note in &section.notes {
+                let _ = writeln!(out, "{note}");
+            }
+        }
+        out
+    }
+
+    /// The whole page: the sections, and what they were measured on and with.
+    pub(super) fn html(&self, results: &Results) -> String {
+        let mut out = format!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <title>{0}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{0}</h1>\n",
+            escape(&self.title)
+        );
+        for text in &self.lead {
+            let _ = writeln!(out, "<p class=\"lead\">{}</p>", escape(text));
+        }
+        for section in &self.sections {
+            let _ = writeln!(out, "<section>\n<h2>{}</h2>", escape(&section.heading));
+            if !section.text.is_empty() {
+                let _ = writeln!(out, "<p>{}</p>", escape(&section.text));
+            }
+            if let Some(chart) = &section.chart {
+                let _ = writeln!(out, "<figure>\n{}</figure>", chart.svg());
+            }
+            if !section.table.rows.is_empty() {
+                out.push_str(&section.table.html());
+            }
+            for note in &section.notes {
+                let _ = writeln!(out, "<p class=\"note\">{}</p>", escape(note));
+            }
+            out.push_str("</section>\n");
+        }
+        out.push_str(&origin(results));
+        out.push_str("</main>\n</body>\n</html>\n");
+        out
+    }
+}
+
+/// Where the numbers come from.
+fn origin(results: &Results) -> String {
+    let mut out = String::from("<section>\n<h2>How this was measured</h2>\n");
+    let about = &results.about;
+    let _ = writeln!(out, "<pre><code>{}</code></pre>", escape(&plain(&about["command"])));
+    let mut table = Table::new(&["", ""]);
+    table.row(["begun".into(), plain(&about["begun"])]);
+    for (title, part) in [("machine", &about["machine"]), ("parameters", &about["parameters"])] {
+        for (name, value) in part.as_object().into_iter().flatten() {
+            table.row([format!("{title}: {}", name.replace('_', " ")), plain(value)]);
+        }
+    }
+    let mut versions: Vec<(String, String)> = Vec::new();
+    for run in &results.runs {
+        let version = plain(&run["version"]);
+        let setup = plain(&run["setup"]);
+        match versions.iter_mut().find(|(known, _)| *known == version) {
+            Some((_, setups)) if setups.split(", ").any(|known| known == setup) => {}
+            Some((_, setups)) => *setups = format!("{setups}, {setup}"),
+            None => versions.push((version, setup)),
+        }
+    }
+    for (version, setups) in versions {
+        table.row([format!("version: {version}"), setups]);
+    }
+    out.push_str(&table.html().replacen("<table>", "<table class=\"facts\">", 1));
+    for (name, text) in &results.config {
+        let _ = writeln!(
+            out,
+            "<details><summary>{}</summary><pre><code>{}</code></pre></details>",
+            escape(name),
+            escape(text)
+        );
+    }
+    out.push_str("</section>\n");
+    out
+}
+
+/// A value without the quotes of JSON.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "–".into(),
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::markup::{check, texts};
+    use crate::lab::svg::{Bar, Bars};
+    use serde_json::json;
+
+    fn page() -> (Page, Results) {
+        let mut table = Table::new(&["set-up", "inserts/s"]);
+        table.row(["no <replica> & more".into(), "1067".into()]);
+        table.row(["semi-sync".into(), "11.5".into()]);
+        let bar = Bar { label: "semi-sync".into(), value: 11.5, spread: None, kind: 0 };
+        let chart = Chart::Bars(Bars {
+            title: "One connection".into(),
+            unit: "inserts/s".into(),
+            log: false,
+            kinds: vec!["all".into()],
+            bars: vec![bar],
+        });
+        let section = Section {
+            heading: "Rates <1>".into(),
+            text: "what \"it\" is".into(),
+            chart: Some(chart),
+            table,
+            notes: vec!["a & b".into()],
+        };
+        let page = Page { title: "A & B".into(), lead: vec!["1 < 2".into()], sections: vec![section] };
+        let results = Results {
+            about: json!({ "experiment": "x", "command": "lockstep lab x --out '<dir>'", "begun": "2030",
+                "parameters": { "clients": [1, 64] }, "machine": { "processors": 2 } }),
+            runs: vec![
+                json!({ "setup": "alone", "version": "10.11 <x>" }),
+                json!({ "setup": "far", "version": "10.11 <x>" }),
+                json!({ "setup": "alone", "version": "10.11 <x>" }),
+            ],
+            config: vec![("alone-n1.cnf".into(), "[mysqld]\na=<b>&c\n".into())],
+        };
+        (page, results)
+    }
+
+    #[test]
+    fn the_page_is_sound_says_everything_and_needs_nothing_else() {
+        let (page, results) = page();
+        let html = page.html(&results);
+        check(&html).unwrap();
+        let texts = texts(&html);
+        for text in [
+            "A & B",
+            "1 < 2",
+            "Rates <1>",
+            "no <replica> & more",
+            "1067",
+            "semi-sync",
+            "a & b",
+            "lockstep lab x --out '<dir>'",
+            "1, 64",
+            "version: 10.11 <x>",
+            "alone, far",
+            "alone-n1.cnf",
+            "[mysqld]\na=<b>&c",
+        ] {
+            assert!(texts.iter().any(|t| t == text), "{text} is not in {texts:?}");
+        }
+        for outside in ["http:", "https:", "src=", "href=", "url(", "@import", "<script", "<link"] {
+            assert!(!html.contains(outside), "{outside} leads out of the page");
+        }
+        assert!(html.contains("prefers-color-scheme: dark"));
+    }
+
+    #[test]
+    fn the_style_knows_each_colour_of_the_plots() {
+        for colour in 0..10 {
+            assert_eq!(STYLE.matches(&format!("--c{colour}:")).count(), 2, "light and dark of c{colour}");
+            assert!(STYLE.contains(&format!("var(--c{colour})")), "c{colour}");
+        }
+    }
+
+    #[test]
+    fn tables_stand_in_the_terminal() {
+        let (page, _) = page();
+        let text = page.text();
+        assert!(text.contains("\nset-up               inserts/s\n"), "{text}");
+        assert!(text.contains("\nsemi-sync                 11.5\n"), "{text}");
+        assert!(text.contains("a & b\n"), "{text}");
+    }
+}

@@ -1,0 +1,449 @@
+//! `lockstep lab semi-sync-wan`.
+
+use std::time::Duration;
+
+use lockstep_lab::semi_sync_wan::{Load, Run, Setup, Spec, run as run_setup};
+use lockstep_lab::wan::Counters;
+use serde_json::{Value, json};
+
+use super::drive::{Case, Common, Outcome, drive, report};
+use super::folder::Results;
+use super::numbers::{Stat, number, percentile};
+use super::page::{Page, Section, Table};
+use super::svg::{Bar, Bars, Chart, Lines, Series};
+
+/// Its name.
+pub(super) const NAME: &str = "semi-sync-wan";
+
+/// Options of `lockstep lab semi-sync-wan`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Milliseconds to the far member and back.
+    #[arg(long, value_name = "MS", default_value_t = 85.5, value_parser = milliseconds)]
+    rtt: f64,
+    /// Only these set-ups, separated by commas, by their names in results: alone, mariadb-async, lockstep-quorum, ...
+    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = setup)]
+    setups: Vec<Setup>,
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(ms) if (0.0..=2000.0).contains(&ms) => Ok(ms),
+        _ => Err("a number of milliseconds from 0 to 2000 is wanted".into()),
+    }
+}
+
+fn setup(name: &str) -> Result<Setup, String> {
+    Setup::of_name(name).ok_or_else(|| {
+        format!("there is no such set-up; there are {}", Setup::EACH.map(Setup::name).join(", "))
+    })
+}
+
+/// Runs the experiment.
+pub(crate) fn run(args: &Args) -> Result<(), String> {
+    let common = &args.common;
+    let (repeats, inserts, far_inserts) = if common.quick { (1, 1000, 100) } else { (3, 10_000, 1000) };
+    let (clients, window) = if common.quick { (vec![64], 3) } else { (vec![4, 16, 64, 256], 10) };
+    let mut setups = if args.setups.is_empty() { Setup::EACH.to_vec() } else { args.setups.clone() };
+    if setups.contains(&Setup::Galera) && !common.has_galera() {
+        setups.retain(|setup| *setup != Setup::Galera);
+    }
+    let parameters = json!({ "round_trip_ms": args.rtt, "repeats": repeats, "inserts": inserts,
+        "inserts_that_wait_for_the_far_member": far_inserts, "connections": clients, "seconds_each": window,
+        "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });
+    let spec = Spec {
+        provider: common.provider()?,
+        galera: common.galera.clone(),
+        lockstep: std::env::current_exe().ok(),
+        round_trip: Duration::from_secs_f64(args.rtt / 1e3),
+        inserts,
+        far_inserts,
+        clients,
+        window: Duration::from_secs(window),
+    };
+    let mut folder = common.folder(NAME, parameters)?;
+    let seconds = |setup: Setup| {
+        let start = if setup.is_ours() || setup == Setup::Galera { 10.0 } else { 4.0 };
+        let each = if setup.waits_for_far() { args.rtt / 1e3 } else { 0.001 };
+        let count = if setup.waits_for_far() { far_inserts } else { inserts };
+        start + each * f64::from(count) + (window as f64 + 1.0) * spec.clients.len() as f64
+    };
+    let case = |s: &Setup| Case { setup: s.name().into(), what: s.what().into(), seconds: seconds(*s) };
+    let cases: Vec<Case> = setups.iter().map(case).collect();
+    drive(&mut folder, &cases, repeats, |case| {
+        let run = run_setup(setup(&case.setup)?, &spec).map_err(|e| e.to_string())?;
+        Ok(outcome(&run))
+    })?;
+    report(folder.path(), page)
+}
+
+fn outcome(run: &Run) -> Outcome {
+    let line = |counters: &Counters| {
+        json!({ "packets": counters.delivered, "bytes": counters.delivered_bytes, "lost": counters.lost,
+            "dropped": counters.dropped, "over_1_ms_late": counters.late, "latest_us": counters.latest / 1000 })
+    };
+    let mut outcome = Outcome {
+        version: run.version.clone(),
+        measurements: run.loads.iter().map(measurement).collect(),
+        configurations: run.configurations.clone(),
+        ..Outcome::default()
+    };
+    outcome.more.insert("line_to_far".into(), line(&run.there));
+    outcome.more.insert("line_from_far".into(), line(&run.back));
+    for load in &run.loads {
+        let clients = load.connections.len();
+        for (at, connection) in load.connections.iter().enumerate() {
+            let us: Vec<u64> = connection.inserts.iter().map(|nanos| nanos / 1000).collect();
+            outcome.samples.push(json!({ "clients": clients, "connection": at + 1,
+                "seconds": connection.elapsed.as_secs_f64(), "us": us }));
+        }
+    }
+    let rates = run.loads.iter().map(|load| format!("{} by {}", number(load.rate()), load.connections.len()));
+    outcome.headline = format!("{} inserts/s", rates.collect::<Vec<_>>().join(", "));
+    outcome
+}
+
+fn measurement(load: &Load) -> Value {
+    let times = load.milliseconds();
+    json!({
+        "clients": load.connections.len(),
+        "inserts": load.inserts(),
+        "inserts_per_s": load.rate(),
+        "ms_min": percentile(&times, 0.0),
+        "ms_median": percentile(&times, 0.5),
+        "ms_95": percentile(&times, 0.95),
+        "ms_99": percentile(&times, 0.99),
+        "ms_max": percentile(&times, 1.0),
+    })
+}
+
+/// What the repeats of a set-up found for one number of connections.
+fn stat(results: &Results, setup: Setup, clients: u64, field: &str) -> Option<Stat> {
+    let all = results.measurements(setup.name());
+    Stat::of(all.filter(|m| m["clients"] == clients).filter_map(|m| m[field].as_f64()))
+}
+
+fn text(stat: Option<Stat>) -> String {
+    stat.map_or_else(|| "–".into(), |stat| stat.text())
+}
+
+/// The report, from results alone.
+pub(super) fn page(results: &Results) -> Page {
+    let parameters = &results.about["parameters"];
+    let rtt = parameters["round_trip_ms"].as_f64().unwrap_or(f64::NAN);
+    let setups: Vec<Setup> = results.setups().into_iter().filter_map(Setup::of_name).collect();
+    let mut order: Vec<Setup> = setups.clone();
+    order.sort();
+    let mut clients: Vec<u64> = order
+        .iter()
+        .flat_map(|setup| results.measurements(setup.name()))
+        .filter_map(|m| m["clients"].as_u64())
+        .collect();
+    clients.sort_unstable();
+    clients.dedup();
+    let mut sections = vec![one_connection(results, &order, rtt), commit_times(results, &order, rtt)];
+    let (far, near): (Vec<Setup>, Vec<Setup>) = order.iter().partition(|setup| setup.waits_for_far());
+    let groups = [
+        (near, "Many connections, where commits stay near", "No commit of these crosses the long line."),
+        (
+            far,
+            "Many connections, where each commit crosses the long line",
+            "Here a connection gets one commit per round trip, whatever the software. What differs is whether commits of many \
+             connections travel together.",
+        ),
+    ];
+    for (setups, heading, what) in groups {
+        if clients.len() > 1 && !setups.is_empty() {
+            sections.push(many_connections(results, &setups, &clients, heading, what));
+        }
+    }
+    sections.push(targets(results, rtt));
+    let title = format!("What a copy {rtt} ms away costs those who write");
+    let lead = vec![
+        format!(
+            "Connections insert rows (id, text VARCHAR(8)), one row per commit, into a server next to them. A copy of the \
+             database is kept {rtt} ms (there and back) away. Real servers in network namespaces of one machine; the distance \
+             is the lab's own delay line. A run counts only if every copy has all rows in the end and no semi-synchronous \
+             replication fell back."
+        ),
+        "After a blog post of 2012, which found 1066 inserts/s of one connection with no replica, 943 with an asynchronous \
+         one, and 11.5 with a semi-synchronous one, 85.5 ms away, and concluded that one should not use it there."
+            .into(),
+    ];
+    Page { title, lead, sections }
+}
+
+/// MariaDB, Galera, Lockstep.
+fn kind(setup: Setup) -> usize {
+    match setup {
+        Setup::Galera => 1,
+        _ if setup.is_ours() => 2,
+        _ => 0,
+    }
+}
+
+fn bars(results: &Results, setups: &[Setup], title: String, unit: &str, field: &str) -> Chart {
+    let bar = |setup: &Setup| {
+        let stat = stat(results, *setup, 1, field);
+        Bar {
+            label: setup.what().into(),
+            value: stat.map_or(f64::NAN, |stat| stat.median),
+            spread: stat.and_then(|stat| stat.deviation),
+            kind: kind(*setup),
+        }
+    };
+    Chart::Bars(Bars {
+        title,
+        unit: unit.into(),
+        log: true,
+        kinds: ["MariaDB", "Galera", "Lockstep"].map(String::from).to_vec(),
+        bars: setups.iter().map(bar).collect(),
+    })
+}
+
+fn one_connection(results: &Results, setups: &[Setup], rtt: f64) -> Section {
+    let mut table = Table::new(&["one connection", "inserts/s", "of no replica", "the post, 2012"]);
+    let base = stat(results, Setup::Alone, 1, "inserts_per_s").map(|stat| stat.median);
+    for setup in setups {
+        let rate = stat(results, *setup, 1, "inserts_per_s");
+        let part = rate
+            .zip(base)
+            .map_or_else(|| "–".into(), |(rate, base)| format!("{:.1} %", 100.0 * rate.median / base));
+        let post = match setup {
+            Setup::Alone => "1066",
+            Setup::MariadbAsync => "943",
+            Setup::MariadbSemiSync => "11.5",
+            _ => "",
+        };
+        table.row([setup.what().into(), text(rate), part, post.into()]);
+    }
+    Section {
+        heading: "One connection".into(),
+        text: format!(
+            "A commit that waits for the far copy takes a round trip: at most {} inserts/s. Under Lockstep's quorum and \
+             semisync a near member, or a near arbitrator without a database, has the transaction on its disk before the \
+             client hears of it, and the far copy follows a moment later.",
+            number(1e3 / rtt)
+        ),
+        chart: Some(bars(
+            results,
+            setups,
+            format!("Inserts per second of one connection; the far copy is {rtt} ms away"),
+            "inserts/s",
+            "inserts_per_s",
+        )),
+        table,
+        notes: vec!["Medians of the repeats, ± standard deviation.".into()],
+    }
+}
+
+fn commit_times(results: &Results, setups: &[Setup], rtt: f64) -> Section {
+    let mut table = Table::new(&["one connection, ms", "shortest", "median", "95 %", "99 %", "longest"]);
+    for setup in setups {
+        let cell = |field| stat(results, *setup, 1, field).map_or_else(|| "–".into(), |s| number(s.median));
+        let fields = ["ms_min", "ms_median", "ms_95", "ms_99", "ms_max"];
+        table.row(std::iter::once(setup.what().to_owned()).chain(fields.map(cell)));
+    }
+    Section {
+        heading: "How long a commit takes".into(),
+        text: String::new(),
+        chart: Some(bars(
+            results,
+            setups,
+            format!("Median time of one insert, one connection; the far copy is {rtt} ms away"),
+            "ms, less is better",
+            "ms_median",
+        )),
+        table,
+        notes: vec!["Each is the median over the repeats.".into()],
+    }
+}
+
+fn many_connections(
+    results: &Results,
+    setups: &[Setup],
+    clients: &[u64],
+    heading: &str,
+    what: &str,
+) -> Section {
+    let mut head = vec!["inserts/s by connections".to_owned()];
+    head.extend(clients.iter().map(u64::to_string));
+    let mut table = Table { head, rows: Vec::new() };
+    let mut notes = Vec::new();
+    let mut series = Vec::new();
+    for setup in setups {
+        let stats = clients.iter().map(|count| (*count, stat(results, *setup, *count, "inserts_per_s")));
+        let stats: Vec<(u64, Option<Stat>)> = stats.collect();
+        table.row(std::iter::once(setup.what().to_owned()).chain(stats.iter().map(|(_, stat)| text(*stat))));
+        let point = |(count, stat): &(u64, Option<Stat>)| {
+            stat.map(|stat| (*count as f64, stat.median, stat.deviation))
+        };
+        let points = stats.iter().filter_map(point).collect();
+        series.push(Series { name: setup.what().into(), dashed: !setup.is_ours(), points });
+    }
+    for setup in setups {
+        let last = clients.last().copied().unwrap_or(1);
+        if let Some(slow) = stat(results, *setup, last, "ms_99") {
+            notes.push(format!(
+                "{}: 99 % of the commits of {last} connections within {} ms.",
+                setup.what(),
+                number(slow.median)
+            ));
+        }
+    }
+    Section {
+        heading: heading.into(),
+        text: what.into(),
+        chart: Some(Chart::Lines(Lines {
+            title: heading.into(),
+            x: "connections (logarithmic)".into(),
+            y: "inserts/s".into(),
+            x_log: true,
+            y_log: true,
+            series,
+        })),
+        table,
+        notes,
+    }
+}
+
+/// What this project claims, and what was measured.
+fn targets(results: &Results, rtt: f64) -> Section {
+    let mut table = Table::new(&["claim", "wanted", "measured", ""]);
+    let median = |setup, clients, field| stat(results, setup, clients, field).map(|stat| stat.median);
+    let mut add =
+        |claim: &str, wanted: &str, measured: Option<f64>, met: &dyn Fn(f64) -> bool, unit: &str| {
+            if let Some(measured) = measured {
+                let verdict = if met(measured) { "met" } else { "MISSED" };
+                table.row([claim.into(), wanted.into(), format!("{measured:.3}{unit}"), verdict.into()]);
+            }
+        };
+    let ratio = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a / b);
+    let one = |setup, field| median(setup, 1, field);
+    add(
+        "quorum, one far member of three: time of a commit against that of three near ones",
+        "at most 1.5",
+        ratio(one(Setup::Quorum, "ms_median"), one(Setup::QuorumNear, "ms_median")),
+        &|ratio| ratio <= 1.5,
+        "",
+    );
+    add(
+        "the same, inserts/s against Galera's",
+        "at least 50",
+        ratio(one(Setup::Quorum, "inserts_per_s"), one(Setup::Galera, "inserts_per_s")),
+        &|ratio| ratio >= 50.0,
+        "",
+    );
+    let two = one(Setup::SemiSyncTwo, "inserts_per_s");
+    add(
+        "semisync, the only other member far: inserts/s of one connection against one per round trip",
+        "at least 0.97",
+        two.map(|rate| rate * rtt / 1e3),
+        &|part| part >= 0.97,
+        "",
+    );
+    add(
+        "the same, 64 connections against one",
+        "at least 60",
+        ratio(median(Setup::SemiSyncTwo, 64, "inserts_per_s"), two),
+        &|ratio| ratio >= 60.0,
+        "",
+    );
+    let late: Option<u64> = results
+        .runs
+        .iter()
+        .map(|run| {
+            Some(
+                run["line_to_far"]["over_1_ms_late"].as_u64()?
+                    + run["line_from_far"]["over_1_ms_late"].as_u64()?,
+            )
+        })
+        .sum();
+    let packets: u64 =
+        results.runs.iter().filter_map(|run| run["line_to_far"]["packets"].as_u64()).sum::<u64>()
+            + results.runs.iter().filter_map(|run| run["line_from_far"]["packets"].as_u64()).sum::<u64>();
+    let late = late.unwrap_or(0);
+    let notes = vec![format!(
+        "Of {packets} packets over the long line {late} arrived more than 1 ms after they were due, because the machine was \
+         busy; none arrives early."
+    )];
+    Section { heading: "What was claimed".into(), table, notes, ..Section::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::markup::{check, texts};
+    use lockstep_lab::semi_sync_wan::Connection;
+
+    fn load(clients: usize, ms: u64) -> Load {
+        let connection =
+            Connection { inserts: vec![ms * 1_000_000; 10], elapsed: Duration::from_millis(10 * ms) };
+        Load::of(vec![connection; clients])
+    }
+
+    fn results(setups: &[Setup]) -> Results {
+        let mut runs = Vec::new();
+        for repeat in 1..=3 {
+            for setup in setups {
+                let ms = if setup.waits_for_far() { 86 } else { repeat };
+                let run = Run {
+                    version: "10.11".into(),
+                    loads: vec![load(1, ms), load(64, ms)],
+                    there: Counters { delivered: 10, late: 1, ..Counters::default() },
+                    back: Counters::default(),
+                    configurations: Vec::new(),
+                };
+                let outcome = outcome(&run);
+                assert_eq!(outcome.samples.len(), 65);
+                assert_eq!(outcome.samples[0]["us"][9], ms * 1000);
+                let mut run = json!({ "setup": setup.name(), "repeat": repeat, "version": "10.11",
+                    "measurements": outcome.measurements });
+                for (name, value) in outcome.more {
+                    run[name] = value;
+                }
+                runs.push(run);
+            }
+        }
+        let about = json!({ "experiment": NAME, "parameters": { "round_trip_ms": 85.5 } });
+        Results { about, runs, config: Vec::new() }
+    }
+
+    #[test]
+    fn the_report_has_each_set_up_and_the_median_of_its_runs() {
+        let results = results(&Setup::EACH);
+        let page = page(&results);
+        let html = page.html(&results);
+        check(&html).unwrap();
+        let (texts, terminal) = (texts(&html), page.text());
+        for setup in Setup::EACH {
+            // In two bar charts, a line chart, and a table below each.
+            assert!(texts.iter().filter(|text| *text == setup.what()).count() >= 6, "{setup:?}");
+            assert!(terminal.lines().any(|line| line.starts_with(setup.what())), "{terminal}");
+        }
+        let row = terminal.lines().find(|line| line.starts_with(Setup::Alone.what())).unwrap();
+        let cells: Vec<&str> = row[Setup::Alone.what().len()..].split_whitespace().collect();
+        assert_eq!(cells, ["500", "±", "347", "100.0", "%", "1066"]);
+        assert!(terminal.contains("Of 330 packets over the long line 33 arrived"), "{terminal}");
+    }
+
+    #[test]
+    fn claims_are_judged_by_what_was_measured() {
+        let results = results(&[Setup::Quorum, Setup::QuorumNear, Setup::Galera, Setup::SemiSyncTwo]);
+        let rows = targets(&results, 85.5).table.rows;
+        let verdicts: Vec<(&str, &str)> = rows.iter().map(|row| (row[2].as_str(), row[3].as_str())).collect();
+        assert_eq!(verdicts, [("1.000", "met"), ("43.000", "MISSED"), ("0.994", "met"), ("64.000", "met")]);
+        // What did not run is not judged.
+        assert!(targets(&self::results(&[Setup::Alone]), 85.5).table.rows.is_empty());
+    }
+
+    #[test]
+    fn options_are_checked() {
+        assert_eq!(milliseconds("85.5"), Ok(85.5));
+        assert!(milliseconds("-1").is_err() && milliseconds("NaN").is_err());
+        assert_eq!(setup("alone"), Ok(Setup::Alone));
+        assert!(setup("else").unwrap_err().contains("lockstep-quorum"));
+    }
+}
