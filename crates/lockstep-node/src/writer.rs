@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How long a sync that nobody waits for may wait for more to come.
-pub(crate) const SYNC_WAIT: Duration = Duration::from_millis(2);
+pub(crate) const SYNC_WAIT: Duration = Duration::from_millis(6);
 
 /// What `ls-node` asks for.
 pub(crate) enum LogJob {

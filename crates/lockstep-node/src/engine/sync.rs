@@ -5,8 +5,9 @@
 //!
 //! Who is *needed* for an entry is a matter of order: the leader, the origin, then the others as they follow the leader in
 //! the order of ids, those who are not connected left out; as many as make a majority. Nothing depends on members
-//! agreeing about it: who is wrong syncs a moment sooner or later than it had to. And who finds that an entry was not
-//! committed when its own late sync was done, because one of those disks is slow or gone, waits no more for a while.
+//! agreeing about it: who is wrong syncs a moment sooner or later than it had to. And who finds again and again that an
+//! entry was not committed when its own late sync was done, because one of those disks is slow or gone, waits no more
+//! for a while.
 
 use super::{Engine, Micros};
 use crate::writer::SYNC_WAIT;
@@ -15,12 +16,17 @@ use lockstep_core::{Entry, EntryKind, Index, MemberId};
 
 /// How long a member that was needed after all does not wait.
 const EAGER: Micros = 1_000_000;
+/// After so many late syncs in succession without which an entry would not have been committed so soon. One is
+/// no evidence: word of a commit comes with what the leader sends next.
+const MISSED: u32 = 3;
 
 /// Syncs that were told that they may wait.
 #[derive(Debug, Default)]
 pub(super) struct LateSyncs {
     /// The first of those under way: its ticket, the first entry, and since when.
     under_way: Option<(u64, Index, Micros)>,
+    /// How many in succession were missed.
+    missed: u32,
     eager_until: Micros,
 }
 
@@ -60,7 +66,9 @@ impl Engine {
             return;
         };
         let waited = self.now.saturating_sub(since) >= SYNC_WAIT.as_micros() as Micros;
-        if waited && self.order.commit() < first {
+        self.late.missed = if waited && self.order.commit() < first { self.late.missed + 1 } else { 0 };
+        if self.late.missed >= MISSED {
+            self.late.missed = 0;
             self.late.eager_until = self.now + EAGER;
         }
     }
