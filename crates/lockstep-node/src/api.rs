@@ -336,6 +336,8 @@ pub struct Ordered {
     pub pass: bool,
     /// All seqnos up to this one must have finished before it may be applied.
     pub depends_on: Seqno,
+    /// Nothing of them may be under way any more, be it only to the disk (`apply.order=serial`).
+    pub serial: bool,
     /// Who proposed it.
     pub origin: MemberId,
     /// The write-set, its pieces put together.

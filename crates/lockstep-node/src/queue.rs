@@ -345,6 +345,7 @@ mod tests {
             kind: EntryKind::WriteSet,
             pass: true,
             depends_on: 0,
+            serial: false,
             origin: Uuid([2; 16]),
             writeset: WriteSet::void(),
         })

@@ -9,6 +9,7 @@ use crate::monitor::{CommitOrder, Finished, Gate, lock};
 use crate::provider::{AppCtx, AtomicUuid, Callbacks, Connection, Provider};
 use crate::rollbacks::Rollbacks;
 use crate::settings::Settings;
+use crate::settled::Settled;
 use crate::trx::Transactions;
 use lockstep_abi::{InitArgs, Status};
 use lockstep_node::core::{Gtid, SEQNO_UNDEFINED};
@@ -146,6 +147,8 @@ impl Provider {
             starting: Mutex::new(()),
             order: CommitOrder::new(SEQNO_UNDEFINED),
             finished: Finished::new(SEQNO_UNDEFINED),
+            settled: Settled::new(SEQNO_UNDEFINED),
+            together: crate::together::Together::default(),
             gate: Gate::new(SEQNO_UNDEFINED),
             hold: crate::hold::Holding::default(),
             history: AtomicUuid::default(),
@@ -429,6 +432,7 @@ impl Provider {
         let last = self.gate.stop();
         self.order.stop(last);
         self.finished.stop(last);
+        self.settled.stop(last);
         self.log.info(format!(
             "this member is {why} and leaves: what comes after seqno {last} it applies when it is back"
         ));

@@ -31,11 +31,13 @@ mod redo;
 mod rollbacks;
 mod services;
 mod settings;
+mod settled;
 mod shown;
 mod statement;
 mod stats;
 mod stop;
 mod table;
+mod together;
 mod trx;
 mod waits;
 

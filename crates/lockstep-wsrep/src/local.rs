@@ -344,6 +344,7 @@ impl Provider {
             seqno,
             flags: ordered.writeset.meta.flags,
             depends_on,
+            early: ordered.pass && self.settled.is_early(ordered.kind, &ordered.writeset),
             pass: ordered.pass,
             place: Place::Before,
             writeset: ordered.writeset,
@@ -461,12 +462,16 @@ impl Provider {
                 if inside && remote.begun {
                     self.statement_is_done(remote.seqno);
                 }
-                (status, inside && self.order.leave(remote.seqno))
+                let left = inside && self.leave(remote.seqno, remote.early);
+                if left && remote.early {
+                    let _ = remote.passed.set(self.together.wait());
+                }
+                (status, left)
             }
             Some(Handle::Local(trx)) => {
-                let seqno = trx.lock().leave();
-                match seqno {
-                    Some(seqno) => (self.result(seqno, error, false), self.order.leave(seqno)),
+                let left = trx.lock().leave();
+                match left {
+                    Some((seqno, early)) => (self.result(seqno, error, false), self.leave(seqno, early)),
                     None => (Status::OK, false),
                 }
             }
@@ -479,6 +484,15 @@ impl Provider {
             return Status::NOT_ALLOWED;
         }
         status
+    }
+
+    /// The turn of `seqno` is over: whether it was its turn. `early`: what depends on it may go on.
+    fn leave(&self, seqno: Seqno, early: bool) -> bool {
+        let left = self.order.leave(seqno);
+        if left && early {
+            self.settled.settle(seqno);
+        }
+        left
     }
 
     /// What the server's error at `seqno` means: nothing where there is none or the other members have it, too. Else this

@@ -10,6 +10,7 @@ use crate::marks::Marks;
 use crate::monitor::{CommitOrder, Finished, Gate};
 use crate::rollbacks::Rollbacks;
 use crate::settings::Settings;
+use crate::settled::Settled;
 use crate::trx::{Transactions, Trx};
 use lockstep_abi::*;
 use lockstep_node::core::{Gtid, Seqno, Uuid};
@@ -105,6 +106,8 @@ pub(crate) struct Provider {
 
     pub(crate) order: CommitOrder,
     pub(crate) finished: Finished,
+    pub(crate) settled: Settled,
+    pub(crate) together: crate::together::Together,
     pub(crate) gate: Gate,
     pub(crate) hold: crate::hold::Holding,
     /// The history that seqnos are of; nil before the first view.
@@ -173,6 +176,7 @@ impl Provider {
 
     /// `seqno` has finished in the server.
     pub(crate) fn finish(&self, seqno: Seqno) {
+        self.settled.settle(seqno);
         if let Some(low) = self.finished.finish(seqno)
             && let Some(node) = self.node()
         {
@@ -184,6 +188,7 @@ impl Provider {
     pub(crate) fn set_position(&self, seqno: Seqno) {
         self.order.reset(seqno);
         self.finished.reset(seqno);
+        self.settled.reset(seqno);
         self.gate.reset(seqno);
         self.hold.gate.reset(seqno);
         self.taken.store(seqno, Ordering::SeqCst);
@@ -222,6 +227,7 @@ impl Provider {
         self.gate.fail();
         self.order.fail();
         self.finished.fail();
+        self.settled.fail();
     }
 
     /// An I/O error of a state file is worth a line, no more: the log is the truth.

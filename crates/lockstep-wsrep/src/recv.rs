@@ -6,19 +6,20 @@
 //!
 //! [`Node::handled`]: lockstep_node::Node::handled
 
+mod apply;
+
 use crate::files::{gtid_out, uuid_in};
 use crate::local::buf_of;
 use crate::monitor::{Stop, lock};
 use crate::provider::{Connection, Donation, Provider};
 use crate::rollbacks::REPEAT_ROLLBACKS;
 use crate::statement::Former;
-use crate::trx::{Handle, Remote, dummy_flags};
+use crate::trx::Handle;
 use lockstep_abi::*;
-use lockstep_node::core::EntryKind;
 use lockstep_node::core::{SEQNO_UNDEFINED, Seqno};
 use lockstep_node::{Delivery, Ordered, ViewInfo as NodeView, ViewStatus as NodeViewStatus};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// What the thread has to do next.
@@ -46,6 +47,15 @@ struct Held {
     delivery: Delivery,
     /// It is to be handled alone.
     alone: bool,
+}
+
+/// What is remembered of a thread from one delivery to the next.
+#[derive(Default)]
+struct Worker {
+    /// When it took the last one, if that was a write-set.
+    taken: Option<Instant>,
+    /// It counts as one who comes ([`crate::together`]), for something was waiting when it had finished.
+    expected: bool,
 }
 
 /// Why a wait with a delivery in the thread's hands has ended without its condition.
@@ -84,11 +94,10 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
     }
     provider.receivers.fetch_add(1, Ordering::SeqCst);
     let mut held = None;
-    let mut taken: Option<Instant> = None;
+    let mut worker = Worker::default();
     let (status, counted) = loop {
         let in_hand = held.take();
-        let busy = taken.map(|at| at.elapsed());
-        let Some(next) = provider.step("recv", || provider.next(in_hand, busy, &mut taken)) else {
+        let Some(next) = provider.step("recv", || provider.next(in_hand, &mut worker)) else {
             break (Status::FATAL, true);
         };
         let calls = &provider.calls;
@@ -114,7 +123,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                     // SAFETY: as above. What it returns does not matter.
                     unsafe { callback(ctx, &data) };
                 }
-                provider.step("applied", || provider.applied(*job, result));
+                worker.expected = provider.step("applied", || provider.applied(*job, result)) == Some(true);
                 if exit && provider.may_exit() {
                     break (Status::OK, false);
                 }
@@ -237,7 +246,8 @@ impl Provider {
     }
 
     /// Takes the next delivery, or the one in hand again, and prepares it.
-    fn next(&self, held: Option<Held>, busy: Option<Duration>, taken: &mut Option<Instant>) -> Next {
+    fn next(&self, held: Option<Held>, worker: &mut Worker) -> Next {
+        let busy = worker.taken.map(|at| at.elapsed());
         let Some(node) = self.node() else { return Next::Return(Status::FATAL) };
         if self.failed.load(Ordering::Acquire) && !self.left_after_failure.swap(true, Ordering::AcqRel) {
             node.disconnect();
@@ -252,7 +262,11 @@ impl Provider {
         let repeats = self.rollbacks.are_open().then_some(REPEAT_ROLLBACKS);
         let waits = repeats.or_else(|| self.awaits_state.load(Ordering::Relaxed).then_some(LOOK));
         let delivery = node.next(waits, busy);
-        *taken = matches!(delivery, Some(Delivery::Ordered(_))).then(Instant::now);
+        worker.taken = matches!(delivery, Some(Delivery::Ordered(_))).then(Instant::now);
+        if std::mem::take(&mut worker.expected) {
+            // It is counted anew if it has something to apply.
+            self.together.stays_away();
+        }
         if repeats.is_some() {
             self.repeat_rollbacks(false);
         }
@@ -438,127 +452,6 @@ impl Provider {
             self.counters.apply_waits.add(1);
         }
         self.start(ordered)
-    }
-
-    /// A write-set that has been taken.
-    fn start(&self, mut ordered: Ordered) -> Next {
-        let (seqno, depends_on) = (ordered.seqno, ordered.depends_on);
-        let ready = self.patiently(false, |look| {
-            self.gate.pass(seqno, None, Some(look))?;
-            self.finished.wait(depends_on, None, Some(look))
-        });
-        match ready {
-            Ok(()) => {}
-            Err(Break::Overtaken(info)) => return self.overtaken(info, Delivery::Ordered(ordered), false),
-            // Nothing is applied any more, everything is dropped: the log has it.
-            Err(Break::Dropped) => return Next::Again,
-        }
-        let low = self.finished.low();
-        let highest = self.taken.load(Ordering::SeqCst);
-        self.counters.applied.add(1);
-        self.counters.applied_early.add((low + 1 < seqno) as u64);
-        self.counters.apply_window.add((highest - low).max(0) as u64);
-
-        if self.is_lost_commit(&ordered) {
-            // What was done before this seqno is whole, and the fragments are in the server's store: the next start
-            // goes on from here by the log, and commits all of them.
-            self.stop_with(
-                &format!(
-                    "the streaming transaction that commits at seqno {seqno} was given up here when the majority was \
-                     lost, and the others commit it"
-                ),
-                false,
-            );
-            return Next::Again;
-        }
-        let given = ordered.writeset.meta.flags;
-        if given & FLAG_ROLLBACK != 0 && ordered.writeset.meta.source == self.own.get() {
-            self.rollbacks.ordered(ordered.writeset.meta.trx);
-        }
-        let orphan = self.is_orphan(&ordered);
-        let mut dummy = !ordered.pass || orphan;
-        let mut statement = match (!dummy).then(|| self.look_back(&mut ordered)).transpose() {
-            Ok(former) => former.flatten(),
-            Err(why) => {
-                self.fail(&why);
-                return Next::Again;
-            }
-        };
-        let was_executed = statement == Some(Former::Executed);
-        match statement {
-            // With a statement that does nothing in its place, so that the server counts it like the others.
-            Some(Former::Executed) => match lockstep_rows::silenced(&ordered.writeset.data) {
-                Some(silent) => ordered.writeset.data = silent.into(),
-                None => (dummy, statement) = (true, None),
-            },
-            Some(Former::NotBegun | Former::Again) => self.statement_begins(seqno, &ordered.writeset.data),
-            None => {}
-        }
-        if orphan {
-            // The others have begun to apply it: its rollback follows.
-            self.roll_back_orphan(ordered.writeset.meta.trx);
-        }
-        let flags = if dummy { dummy_flags(given) } else { given };
-        let meta = self.apply_meta(seqno, ordered.depends_on, &ordered.writeset.meta);
-        let judged = !matches!(statement, Some(Former::Executed | Former::Again)) && !was_executed;
-        if !judged && let Some(node) = self.node() {
-            node.found_before(seqno);
-        }
-        let handle = Handle::Remote(Remote {
-            seqno,
-            statement: statement.is_some(),
-            begun: statement.is_some_and(Former::is_executed_now),
-            judged,
-            place: AtomicU8::new(0),
-        });
-        Next::Apply(Box::new(Job { ordered, handle, flags, meta, dummy, statement }))
-    }
-
-    /// The first fragment of an own streaming transaction whose thread gave up before it was ordered: the server has
-    /// forgotten the transaction.
-    fn is_orphan(&self, ordered: &Ordered) -> bool {
-        let flags = ordered.writeset.meta.flags;
-        ordered.pass
-            && flags & FLAG_TRX_START != 0
-            && flags & (FLAG_TRX_END | FLAG_ROLLBACK) == 0
-            && ordered.writeset.meta.source == self.own.get()
-    }
-
-    /// The last fragment of an own streaming transaction whose thread gave up before it was ordered. The server has
-    /// rolled back what the earlier fragments changed, and would commit the last one's changes alone.
-    fn is_lost_commit(&self, ordered: &Ordered) -> bool {
-        let flags = ordered.writeset.meta.flags;
-        ordered.pass
-            && flags & FLAG_TRX_END != 0
-            && flags & (FLAG_TRX_START | FLAG_ROLLBACK | FLAG_ISOLATION) == 0
-            && ordered.kind == EntryKind::WriteSet
-            && ordered.writeset.meta.source == self.own.get()
-    }
-
-    fn applied(&self, job: Job, result: CbStatus) {
-        let seqno = job.ordered.seqno;
-        if result != CbStatus::SUCCESS && job.statement != Some(Former::Again) {
-            self.fail(&format!("the write-set at seqno {seqno} cannot be applied"));
-            return;
-        }
-        let executed = job.statement.is_some_and(Former::is_executed_now);
-        if let Handle::Remote(remote) = &job.handle {
-            // Not every way through the server takes a seqno's turn.
-            let place = remote.place.load(Ordering::Relaxed);
-            if place == 0 && self.wait_turn(seqno, None).is_err() {
-                return;
-            }
-            if place < 2 {
-                if executed {
-                    self.statement_is_done(seqno);
-                }
-                self.order.leave(seqno);
-            }
-        }
-        if executed {
-            self.statement_is_over();
-        }
-        self.finish(seqno);
     }
 
     /// A view as the server wants it.

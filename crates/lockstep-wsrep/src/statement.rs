@@ -109,6 +109,7 @@ impl Provider {
             seqno,
             flags: ordered.writeset.meta.flags,
             depends_on: ordered.depends_on,
+            early: false,
             pass,
             place: Place::Inside,
             writeset: ordered.writeset,

@@ -18,13 +18,14 @@
 //! the transaction: by the server's calls, or by `release`.
 
 use crate::monitor::Interrupt;
+use crate::together::Passed;
 use lockstep_abi::{
     FLAG_ROLLBACK, FLAG_TRX_END, FLAG_TRX_START, SEQNO_UNDEFINED, Seqno, Status, TrxId, WsHandle,
 };
 use lockstep_node::core::writeset::{WriteSet, WriteSetBuilder};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Where a transaction is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +69,8 @@ pub(crate) struct Slot {
     pub(crate) seqno: Seqno,
     pub(crate) flags: u32,
     pub(crate) depends_on: Seqno,
+    /// What depends on it need not wait until it has finished.
+    pub(crate) early: bool,
     pub(crate) pass: bool,
     pub(crate) place: Place,
     /// For a replay.
@@ -287,10 +290,12 @@ impl Inner {
         }
     }
 
-    /// `commit_order_leave`: the seqno whose turn is over. `None`: the server calls in the wrong order.
-    pub(crate) fn leave(&mut self) -> Option<Seqno> {
+    /// `commit_order_leave`: the seqno whose turn is over, and whether what depends on it may go on ([`Slot::early`]).
+    /// `None`: the server calls in the wrong order.
+    pub(crate) fn leave(&mut self) -> Option<(Seqno, bool)> {
         let slot = self.slot.as_mut().filter(|slot| slot.place == Place::Inside)?;
         slot.place = Place::After;
+        let mut left = false;
         match self.state {
             State::MustAbort => {
                 // A fragment. Whether it is in the server's fragment store already, nobody knows: so success here,
@@ -298,10 +303,13 @@ impl Inner {
                 self.state = State::Aborting;
                 self.deferred_abort = true;
             }
-            State::InOrder | State::Replaying => self.state = State::Left,
+            State::InOrder | State::Replaying => {
+                self.state = State::Left;
+                left = true;
+            }
             _ => {}
         }
-        Some(slot.seqno)
+        Some((slot.seqno, slot.early && left))
     }
 
     /// `abort_certification` by what is ordered at `by`: what to return, the victim's seqno, whether to interrupt it.
@@ -435,8 +443,12 @@ pub(crate) struct Remote {
     pub(crate) begun: bool,
     /// Whether this server's error says something: not of a statement that it has executed before, in part or as a whole.
     pub(crate) judged: bool,
+    /// What depends on it need not wait until it has finished.
+    pub(crate) early: bool,
     /// 0 before, 1 inside, 2 after its turn.
     pub(crate) place: AtomicU8,
+    /// It has been let go to flush, after its turn.
+    pub(crate) passed: OnceLock<Passed>,
 }
 
 /// What the `opaque` of a write-set handle points to.

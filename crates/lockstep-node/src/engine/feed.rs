@@ -7,7 +7,7 @@
 
 use super::lag::LagMeter;
 use super::{Effect, Engine, ReadFor};
-use crate::api::{Delivery, Level, Ordered, ViewInfo, ViewStatus};
+use crate::api::{ApplyOrder, Delivery, Level, Ordered, ViewInfo, ViewStatus};
 use bytes::Bytes;
 use lockstep_core::certify::{Certifier, TrimLimits, reaches};
 use lockstep_core::codec::Reader;
@@ -447,6 +447,7 @@ impl Engine {
                     kind: entry.kind,
                     pass,
                     depends_on: self.parent(seqno, &writeset, outcome.depends_on),
+                    serial: self.tuning.apply_order == ApplyOrder::Serial,
                     origin: entry.proposal.member,
                     writeset,
                 };

@@ -5,7 +5,7 @@ use lockstep_node::core::writeset::Meta;
 fn slot(seqno: Seqno, flags: u32, pass: bool) -> Slot {
     let payload: Bytes = WriteSetBuilder::new().finish(&Meta::default());
     let writeset = WriteSet::parse(&payload).unwrap();
-    Slot { seqno, flags, depends_on: seqno - 1, pass, place: Place::Before, writeset }
+    Slot { seqno, flags, depends_on: seqno - 1, early: false, pass, place: Place::Before, writeset }
 }
 
 const WHOLE: u32 = FLAG_TRX_START | FLAG_TRX_END;
@@ -29,7 +29,7 @@ fn the_usual_way() {
     assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: true });
     assert_eq!(trx.got_turn(), Status::OK);
     assert_eq!(trx.abort(4), (Status::NOT_ALLOWED, 5, false), "too late");
-    assert_eq!(trx.leave(), Some(5));
+    assert_eq!(trx.leave().map(|left| left.0), Some(5));
     assert_eq!(trx.leave(), None, "once only");
     assert_eq!(
         trx.release(),
@@ -43,7 +43,7 @@ fn what_fails_certification_takes_its_turn_all_the_same() {
     assert_eq!(trx.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
     assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: false });
     assert_eq!(trx.got_turn(), Status::OK);
-    assert_eq!(trx.leave(), Some(5));
+    assert_eq!(trx.leave().map(|left| left.0), Some(5));
     assert_eq!(
         trx.release(),
         Release { pass_order: None, finish: Some(5), keep: false, committed: false, status: Status::OK }
@@ -67,7 +67,7 @@ fn a_stream_is_started_once_and_keeps_its_handle() {
     assert_eq!(trx.ordered(slot(5, FLAG_TRX_START, true)), Status::OK);
     assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: true });
     assert_eq!(trx.got_turn(), Status::OK);
-    assert_eq!(trx.leave(), Some(5));
+    assert_eq!(trx.leave().map(|left| left.0), Some(5));
     let release = trx.release();
     assert!(release.keep && release.committed && release.finish == Some(5));
     assert_eq!(trx.begin_certify(FLAG_TRX_START | FLAG_TRX_END), Ok(FLAG_TRX_END), "not started twice");
@@ -92,7 +92,7 @@ fn an_abort_while_it_is_under_way_means_replay_if_it_passes() {
     assert_eq!(trx.abort(4), (Status::NOT_ALLOWED, 5, false), "a replay is not aborted again");
     assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: false });
     assert_eq!(trx.got_turn(), Status::OK);
-    assert_eq!(trx.leave(), Some(5));
+    assert_eq!(trx.leave().map(|left| left.0), Some(5));
     assert!(trx.release().committed);
 }
 
@@ -188,7 +188,7 @@ fn a_fragment_aborted_in_its_turn_hears_it_at_release() {
     trx.want_turn();
     trx.got_turn();
     assert_eq!(trx.abort(6), (Status::OK, 5, false), "a fragment yields to a later one too");
-    assert_eq!(trx.leave(), Some(5));
+    assert_eq!(trx.leave().map(|left| left.0), Some(5));
     let release = trx.release();
     assert_eq!((release.status, release.keep, release.finish), (Status::BF_ABORT, true, Some(5)));
     trx.roll_back();
