@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use crate::slow_disk::SlowDisk;
+
 /// How a joiner gets a copy of the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SstMethod {
@@ -81,6 +83,8 @@ pub struct ServerConfig {
     pub wsrep: Option<Wsrep>,
     /// Further lines of `[mysqld]`.
     pub extra: Vec<String>,
+    /// The disk that its flushes go to, where that is not just the machine's.
+    pub disk: Option<SlowDisk>,
     /// Its `<name>.cnf` is somebody's own: it is started with that as it is, and what is said here is not written.
     pub own_file: bool,
 }
@@ -99,6 +103,7 @@ impl ServerConfig {
             environment: Vec::new(),
             wsrep: None,
             extra: Vec::new(),
+            disk: None,
             own_file: false,
         }
     }

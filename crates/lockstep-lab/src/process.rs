@@ -216,6 +216,17 @@ fn members(leader: i32) -> Vec<i32> {
     processes().filter(|pid| state_of(*pid).is_some_and(|s| s.session == leader && s.state != 'Z')).collect()
 }
 
+/// Of the calling thread: timers to the nanosecond rather than to 50 µs, and the processor before all who only compute. Where
+/// the second is not allowed it works, but may be late on a busy machine.
+pub(crate) fn be_punctual() {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: both change how this very thread is scheduled; the only pointer is to a live sched_param.
+    unsafe {
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0);
+        libc::sched_setscheduler(0, libc::SCHED_RR, &priority);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -129,6 +129,9 @@ impl Server {
         }
         self.write_config()?;
         let mut command = self.command(extra);
+        if let Some(disk) = &self.config.disk {
+            disk.attach(&mut command)?;
+        }
         let session = Session::spawn(&mut command, &self.config.file("out"))?;
         let path = self.config.file("pid");
         std::fs::write(&path, session.pid().to_string()).map_err(LabError::path("write", &path))?;

@@ -12,6 +12,7 @@ use super::line::{Counters, Line, Settings};
 use super::tun::MTU;
 use crate::error::{LabError, Result};
 use crate::netns::NETWORK;
+use crate::process::be_punctual;
 
 /// Packets read from one device before what is due elsewhere gets its turn.
 const BATCH: usize = 64;
@@ -116,17 +117,6 @@ impl Drop for Relay {
 /// A line is always whole: no panic of another thread leaves one half changed.
 fn lock(lines: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Timers to the nanosecond rather than to 50 µs, and the processor before all who only compute. Where the second is not
-/// allowed, the line works but may be late on a busy machine, which its counters say.
-fn be_punctual() {
-    let priority = libc::sched_param { sched_priority: 1 };
-    // SAFETY: both change how this very thread is scheduled; the only pointer is to a live sched_param.
-    unsafe {
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0);
-        libc::sched_setscheduler(0, libc::SCHED_RR, &priority);
-    }
 }
 
 struct Work {

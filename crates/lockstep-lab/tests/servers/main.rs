@@ -21,6 +21,7 @@ mod flush;
 mod galera;
 mod joining;
 mod lab;
+mod parallel_apply;
 mod policy;
 mod refusals;
 mod rejoin;

@@ -10,6 +10,7 @@ mod folder;
 mod markup;
 mod numbers;
 mod page;
+mod parallel_apply;
 mod semi_sync_wan;
 mod svg;
 
@@ -23,6 +24,9 @@ pub(crate) enum LabCommand {
     /// What a far copy of the database costs those who insert: MariaDB alone, asynchronous and semi-synchronous, Galera,
     /// and this by each of its policies. Needs root and /dev/net/tun.
     SemiSyncWan(semi_sync_wan::Args),
+    /// How fast a copy catches up: MariaDB's own replica by each of its modes, and a member of ours by each `apply.order`,
+    /// with 1 to 24 workers. Needs no root.
+    ParallelApply(parallel_apply::Args),
     /// Print the tables of a folder of results, and write its report.html anew.
     Report(ReportArgs),
 }
@@ -38,10 +42,12 @@ pub(crate) struct ReportArgs {
 pub(crate) fn run(command: &LabCommand) -> Result<(), String> {
     match command {
         LabCommand::SemiSyncWan(args) => semi_sync_wan::run(args),
+        LabCommand::ParallelApply(args) => parallel_apply::run(args),
         LabCommand::Report(args) => {
             let results = folder::Results::load(&args.dir)?;
             let page = match results.about["experiment"].as_str() {
                 Some(semi_sync_wan::NAME) => semi_sync_wan::page,
+                Some(parallel_apply::NAME) => parallel_apply::page,
                 other => {
                     return Err(format!(
                         "{}: {} is no experiment of this version",

@@ -1,0 +1,291 @@
+//! How fast a copy catches up: after a post of 2011 in which a replica that applies ten schemas in parallel was five times as
+//! fast as one that applies everything one after the other.
+//!
+//! The writer's updates are kept from the copy's tables while they come in; then they are let go, and the clock runs
+//! until the last of them is there. MariaDB's own replica and a Lockstep member do the same in turn, on the same machine.
+
+mod load;
+mod rig;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::error::{LabError, Result};
+use rig::Rig;
+
+/// So many schemas there are in the database of each server. A case works on the first few of them.
+pub const SCHEMAS: u32 = 10;
+
+/// Who applies, and what in parallel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// A member of ours with `apply.order=serial`.
+    Serial,
+    /// With `apply.order=schema`.
+    Schema,
+    /// With `apply.order=writeset`.
+    Writeset,
+    /// MariaDB's replica without workers: its SQL thread applies.
+    MariaDb,
+    /// With workers and `slave_parallel_mode=minimal`: only commits overlap.
+    Minimal,
+    /// With `conservative`: what the primary committed as a group.
+    Conservative,
+    /// With `optimistic`: everything, and what conflicts again.
+    Optimistic,
+}
+
+impl Side {
+    /// All of them, ours between their rivals.
+    pub const EACH: [Side; 7] = [
+        Side::Serial,
+        Side::MariaDb,
+        Side::Schema,
+        Side::Minimal,
+        Side::Writeset,
+        Side::Conservative,
+        Side::Optimistic,
+    ];
+
+    /// Whether it is a member of ours.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Side::Serial | Side::Schema | Side::Writeset)
+    }
+
+    /// The name of its setting.
+    pub fn setting(self) -> &'static str {
+        match self {
+            Side::Serial => "serial",
+            Side::Schema => "schema",
+            Side::Writeset => "writeset",
+            Side::MariaDb => "none",
+            Side::Minimal => "minimal",
+            Side::Conservative => "conservative",
+            Side::Optimistic => "optimistic",
+        }
+    }
+
+    /// What it is, in some words.
+    pub fn what(self) -> String {
+        match self {
+            Side::MariaDb => "MariaDB, no workers".into(),
+            side if side.is_ours() => format!("Lockstep {}", side.setting()),
+            side => format!("MariaDB {}", side.setting()),
+        }
+    }
+}
+
+/// One thing to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Case {
+    /// Who applies.
+    pub side: Side,
+    /// With so many threads; 0 for MariaDB's replica without workers.
+    pub workers: u32,
+    /// How many schemas the updates are spread over, 1 to [`SCHEMAS`].
+    pub schemas: u32,
+    /// Whether InnoDB's log is flushed at each commit (`innodb_flush_log_at_trx_commit=1`, else 0).
+    pub flush: bool,
+    /// Whether each flush of the copy's process takes longer, by [`Spec::slow`].
+    pub slow: bool,
+}
+
+impl Case {
+    /// A short name, as in results.
+    pub fn name(&self) -> String {
+        let whose = if self.side.is_ours() { "lockstep" } else { "mariadb" };
+        let flush = if self.flush { "flush" } else { "relaxed" };
+        let disk = if self.slow { "-slow-disk" } else { "" };
+        let (setting, workers, schemas) = (self.side.setting(), self.workers, self.schemas);
+        format!("{whose}-{setting}-{workers}w-{schemas}s-{flush}{disk}")
+    }
+}
+
+/// How it is run.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Our provider's file.
+    pub provider: PathBuf,
+    /// Rows of each table.
+    pub rows: u32,
+    /// Updates of each run,
+    pub updates: u32,
+    /// and of one with slow flushes.
+    pub slow_updates: u32,
+    /// Connections that write them.
+    pub connections: u32,
+    /// How much longer a flush takes on the slow disk.
+    pub slow: Duration,
+}
+
+/// What one run found.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// `VERSION()`, and the provider's where there is one.
+    pub version: String,
+    /// So many updates were applied
+    pub updates: u32,
+    /// in this time: from before they were let go to after the last was there.
+    pub elapsed: Duration,
+    /// How long the writer took to write them.
+    pub written_in: Duration,
+    /// Processor time of the copy's process.
+    pub cpu: Duration,
+    /// Flushes of its InnoDB files; on the slow disk, all calls of the process that waited for the disk.
+    pub flushes: u64,
+    /// Transactions that the copy had to apply again (MariaDB's optimistic mode).
+    pub retried: u64,
+    /// When it had been looked at, and how many updates there were by then.
+    pub progress: Vec<(Duration, u64)>,
+    /// The name and option file of each server, and what was set while it ran.
+    pub configurations: Vec<(String, String)>,
+}
+
+impl Run {
+    /// Updates per second.
+    pub fn rate(&self) -> f64 {
+        f64::from(self.updates) / self.elapsed.as_secs_f64()
+    }
+}
+
+/// The servers of both sides, which stay up from run to run: they are started by the first case that wants them.
+#[derive(Debug)]
+pub struct ParallelApply {
+    spec: Spec,
+    ours: Option<Rig>,
+    theirs: Option<Rig>,
+    /// Of the updates, so that no two runs have the same rows in the same order.
+    seed: u64,
+}
+
+impl ParallelApply {
+    /// Nothing runs yet.
+    pub fn new(spec: Spec) -> ParallelApply {
+        ParallelApply { spec, ours: None, theirs: None, seed: 1 }
+    }
+
+    /// Measures one case, and checks that the copy has the same rows in the end and that no update is missing.
+    pub fn run(&mut self, case: &Case) -> Result<Run> {
+        let outcome = self.measure(case);
+        if outcome.is_err() {
+            // Whatever state they are in: the next case gets new ones.
+            *self.rig_of(case) = None;
+        }
+        outcome
+    }
+
+    fn rig_of(&mut self, case: &Case) -> &mut Option<Rig> {
+        if case.side.is_ours() { &mut self.ours } else { &mut self.theirs }
+    }
+
+    fn measure(&mut self, case: &Case) -> Result<Run> {
+        if !(1..=SCHEMAS).contains(&case.schemas) {
+            return Err(LabError::Value(format!("{} schemas: 1 to {SCHEMAS} are there", case.schemas)));
+        }
+        let spec = self.spec.clone();
+        if self.rig_of(case).is_none() {
+            let rig = Rig::start(case.side.is_ours(), &spec)?;
+            *self.rig_of(case) = Some(rig);
+        }
+        self.seed += 1;
+        let seed = self.seed;
+        let Some(rig) = self.rig_of(case) else { return Err(LabError::Value("no servers".into())) };
+        rig.set(case)?;
+        let updates = if case.slow { spec.slow_updates } else { spec.updates };
+        let sum_before = rig.sum(case.schemas)?;
+
+        rig.hold_back()?;
+        let written_in =
+            load::update(rig.writer(), case.schemas, spec.rows, updates, spec.connections, seed)?;
+        rig.has_received()?;
+        rig.calm_down()?;
+        let (cpu, flushes, retried) = rig.usage()?;
+        rig.disk().set(if case.slow { spec.slow } else { Duration::ZERO });
+        let applied = rig.let_go(u64::from(updates));
+        rig.disk().set(Duration::ZERO);
+        let (elapsed, progress) = applied?;
+        let (cpu_after, flushes_after, retried_after) = rig.usage()?;
+
+        rig.same_rows(case.schemas)?;
+        let sum = rig.sum(case.schemas)? - sum_before;
+        if sum != i64::from(updates) {
+            return Err(LabError::Value(format!("{updates} updates were made, and {sum} are in the copy")));
+        }
+        Ok(Run {
+            version: rig.version()?,
+            updates,
+            elapsed,
+            written_in,
+            cpu: cpu_after.saturating_sub(cpu),
+            flushes: flushes_after - flushes,
+            retried: retried_after - retried,
+            progress,
+            configurations: rig.configurations(),
+        })
+    }
+}
+
+/// Looks at a number that grows to `due` until it is there: seldom at first and closely in the end, for each look costs the
+/// server something. When it was looked at, and what there was.
+fn follow(
+    due: u64,
+    patience: Duration,
+    began: Instant,
+    mut look: impl FnMut() -> Result<u64>,
+) -> Result<(Duration, Vec<(Duration, u64)>)> {
+    const CLOSEST: Duration = Duration::from_millis(2);
+    const FARTHEST: Duration = Duration::from_millis(100);
+    let mut progress = Vec::new();
+    loop {
+        let done = look()?;
+        let now = began.elapsed();
+        progress.push((now, done));
+        if done >= due {
+            return Ok((now, progress));
+        }
+        if now >= patience {
+            return Err(LabError::Value(format!(
+                "{done} of {due} are applied after {} s",
+                patience.as_secs()
+            )));
+        }
+        // A quarter of the time that the rest will take.
+        let rest = if done == 0 { CLOSEST } else { now.mul_f64((due - done) as f64 / done as f64 / 4.0) };
+        std::thread::sleep(rest.clamp(CLOSEST, FARTHEST));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_cases_apart() {
+        let mut names = std::collections::BTreeSet::new();
+        for side in Side::EACH {
+            for workers in [1, 10] {
+                for (schemas, flush, slow) in
+                    [(1, true, false), (10, true, false), (10, false, false), (10, true, true)]
+                {
+                    assert!(names.insert(Case { side, workers, schemas, flush, slow }.name()));
+                }
+            }
+        }
+        assert!(names.contains("lockstep-writeset-10w-10s-flush-slow-disk"));
+    }
+
+    #[test]
+    fn what_grows_is_followed_to_its_end_or_until_patience_ends() {
+        let began = Instant::now();
+        let mut seen = 0;
+        let (took, progress) = follow(10, Duration::from_secs(60), began, || {
+            seen += 4;
+            Ok(seen)
+        })
+        .unwrap();
+        assert_eq!(progress.iter().map(|(_, done)| *done).collect::<Vec<_>>(), [4, 8, 12]);
+        assert_eq!(took, progress[2].0);
+        let stuck = follow(10, Duration::ZERO, began, || Ok(9)).unwrap_err();
+        assert!(stuck.to_string().contains("9 of 10"));
+    }
+}

@@ -1,0 +1,434 @@
+//! A writer and its copy, of either kind.
+
+use std::time::{Duration, Instant};
+
+use super::load::schema;
+use super::{Case, SCHEMAS, Side, Spec, follow};
+use crate::client::Client;
+use crate::cluster::{Bench, Cluster, ClusterSpec};
+use crate::error::{LabError, Result};
+use crate::server::Server;
+use crate::slow_disk::SlowDisk;
+
+/// For a replica to connect, to have everything, or to apply it.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// For the copy to apply a run's updates: 100,000 at 100 a second, and some more.
+const APPLY_PATIENCE: Duration = Duration::from_secs(1200);
+
+/// Of every server: room for the redo log of a whole run, so that none of them waits for a checkpoint.
+const COMMON: [&str; 3] =
+    ["innodb_log_file_size=512M", "innodb_buffer_pool_size=256M", "character_set_server=latin1"];
+
+/// The writer and the copy; killed when dropped.
+#[derive(Debug)]
+pub(super) struct Rig {
+    kind: Kind,
+    /// The copy's disk in the cases on a slow one. In the others its process has no filter around it, which takes time of
+    /// its own.
+    disk: SlowDisk,
+    /// Statements that have set the copy up for the case, for the record.
+    set: Vec<String>,
+    /// The copy's position when it was held back.
+    from: u64,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Lockstep(Cluster),
+    MariaDb(Plain),
+}
+
+/// A server that writes a binlog, and its replica. The servers go before their folder.
+#[derive(Debug)]
+struct Plain {
+    servers: Vec<Server>,
+    bench: Bench,
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        self.servers.iter_mut().for_each(Server::kill);
+    }
+}
+
+impl Rig {
+    /// Starts both, with the tables filled.
+    pub(super) fn start(ours: bool, spec: &Spec) -> Result<Rig> {
+        let kind =
+            if ours { Kind::Lockstep(start_cluster(spec)?) } else { Kind::MariaDb(start_plain(spec)?) };
+        let mut rig = Rig { kind, disk: SlowDisk::new(), set: Vec::new(), from: 0 };
+        rig.fill(spec.rows)?;
+        Ok(rig)
+    }
+
+    fn servers(&self) -> &[Server] {
+        match &self.kind {
+            Kind::Lockstep(cluster) => &cluster.servers,
+            Kind::MariaDb(plain) => &plain.servers,
+        }
+    }
+
+    /// The server that is written to.
+    pub(super) fn writer(&self) -> &Server {
+        &self.servers()[0]
+    }
+
+    fn copy(&self) -> &Server {
+        &self.servers()[1]
+    }
+
+    fn copy_mut(&mut self) -> &mut Server {
+        match &mut self.kind {
+            Kind::Lockstep(cluster) => &mut cluster.servers[1],
+            Kind::MariaDb(plain) => &mut plain.servers[1],
+        }
+    }
+
+    /// Starts the copy again where it is to be on the other disk.
+    fn set_disk(&mut self, slow: bool) -> Result<()> {
+        let disk = slow.then(|| self.disk.clone());
+        let copy = self.copy_mut();
+        if copy.config.disk.is_some() != slow {
+            copy.stop()?;
+            copy.config.disk = disk;
+            copy.start(&[])?;
+        }
+        Ok(())
+    }
+
+    /// The copy's disk.
+    pub(super) fn disk(&self) -> &SlowDisk {
+        &self.disk
+    }
+
+    /// Tables as sysbench made them in the post's days.
+    fn fill(&mut self, rows: u32) -> Result<()> {
+        let mut client = self.writer().client()?;
+        for number in 0..SCHEMAS {
+            let name = schema(number);
+            client.run(&[
+                &format!("CREATE DATABASE {name}"),
+                &format!(
+                    "CREATE TABLE {name}.sbtest (id INT(10) UNSIGNED NOT NULL AUTO_INCREMENT, \
+                     k INT(10) UNSIGNED NOT NULL DEFAULT '0', c CHAR(120) NOT NULL DEFAULT '', \
+                     pad CHAR(60) NOT NULL DEFAULT '', PRIMARY KEY (id), KEY k (k)) ENGINE=InnoDB DEFAULT CHARSET=latin1"
+                ),
+            ])?;
+            let row = |id: u32| format!("({id},'qqqqqqqqqqwwwwwwwwwweeeeeeeeeerrrrrrrrrrtttttttttt')");
+            let ids: Vec<u32> = (1..=rows).collect();
+            for part in ids.chunks(1000) {
+                let values: Vec<String> = part.iter().map(|id| row(*id)).collect();
+                client.query(&format!("INSERT INTO {name}.sbtest (id, pad) VALUES {}", values.join(",")))?;
+            }
+        }
+        self.has_applied()
+    }
+
+    /// Sets the copy up for a case.
+    pub(super) fn set(&mut self, case: &Case) -> Result<()> {
+        self.set_disk(case.slow)?;
+        let flush = format!("SET GLOBAL innodb_flush_log_at_trx_commit={}", u8::from(case.flush));
+        self.set = match &self.kind {
+            Kind::Lockstep(_) => vec![
+                flush,
+                format!("SET GLOBAL wsrep_provider_options='apply.order={}'", case.side.setting()),
+                format!("SET GLOBAL wsrep_slave_threads={}", case.workers.max(1)),
+            ],
+            Kind::MariaDb(_) => {
+                let mode = if case.side == Side::MariaDb { "conservative" } else { case.side.setting() };
+                let workers = if case.side == Side::MariaDb { 0 } else { case.workers };
+                vec![
+                    flush,
+                    "STOP SLAVE".into(),
+                    format!("SET GLOBAL slave_parallel_mode='{mode}'"),
+                    format!("SET GLOBAL slave_parallel_threads={workers}"),
+                    "START SLAVE".into(),
+                ]
+            }
+        };
+        let mut client = self.copy().client()?;
+        self.set.iter().try_for_each(|sql| client.query(sql).map(|_| ()))?;
+        match self.kind {
+            Kind::Lockstep(_) => self.wait_for_appliers(case.workers.max(1)),
+            Kind::MariaDb(_) => self.wait_for_replica(),
+        }
+    }
+
+    /// A thread that is too many ends after it has applied something: something is written until all of them have.
+    fn wait_for_appliers(&self, workers: u32) -> Result<()> {
+        let (mut writer, mut copy) = (self.writer().client()?, self.copy().client()?);
+        writer.query("CREATE TABLE IF NOT EXISTS sb1.spare (id INT PRIMARY KEY, k INT)")?;
+        let values: Vec<String> = (0..200).map(|id| format!("({id},0)")).collect();
+        // What changes nothing is no transaction, and comes to no applier.
+        let write =
+            format!("INSERT INTO sb1.spare VALUES {} ON DUPLICATE KEY UPDATE k=k+1", values.join(","));
+        let set = format!("SET GLOBAL wsrep_slave_threads={workers}");
+        self.wait(self.copy(), &format!("has not {workers} appliers"), || {
+            let appliers: u32 =
+                copy.status("wsrep_applier_thread_count")?.parse().map_err(|_| no_number())?;
+            if appliers != workers {
+                // It works out how many are too many when it is set.
+                copy.query(&set)?;
+                for _ in 0..appliers.max(4) {
+                    writer.query(&write)?;
+                }
+            }
+            Ok(appliers == workers)
+        })?;
+        self.has_applied()
+    }
+
+    fn wait_for_replica(&self) -> Result<()> {
+        self.wait(self.copy(), "does not replicate", || {
+            let answer = self.copy().query("SHOW SLAVE STATUS")?;
+            Ok(answer.column("Slave_IO_Running")? == "Yes" && answer.column("Slave_SQL_Running")? == "Yes")
+        })
+    }
+
+    /// Where the copy is, in transactions.
+    fn position(&self, client: &mut Client) -> Result<u64> {
+        match &self.kind {
+            Kind::Lockstep(_) => client.status("wsrep_last_committed")?.parse().map_err(|_| no_number()),
+            Kind::MariaDb(_) => last_of(&client.value("SELECT @@gtid_slave_pos")?),
+        }
+    }
+
+    /// Where the writer is.
+    fn due(&self) -> Result<u64> {
+        let mut client = self.writer().client()?;
+        match &self.kind {
+            Kind::Lockstep(_) => client.status("wsrep_last_committed")?.parse().map_err(|_| no_number()),
+            Kind::MariaDb(_) => last_of(&client.value("SELECT @@gtid_binlog_pos")?),
+        }
+    }
+
+    fn has_applied(&self) -> Result<()> {
+        let (due, mut client) = (self.due()?, self.copy().client()?);
+        self.wait(self.copy(), "does not apply everything", || Ok(self.position(&mut client)? >= due))
+    }
+
+    /// From now on the copy receives, and applies nothing.
+    pub(super) fn hold_back(&mut self) -> Result<()> {
+        self.has_applied()?;
+        let mut client = self.copy().client()?;
+        client.query(match self.kind {
+            Kind::Lockstep(_) => "SET GLOBAL wsrep_provider_options='apply.paused=yes'",
+            Kind::MariaDb(_) => "STOP SLAVE SQL_THREAD",
+        })?;
+        self.from = self.position(&mut client)?;
+        Ok(())
+    }
+
+    /// Waits until the copy has received everything; an error if it has applied something of it.
+    pub(super) fn has_received(&self) -> Result<()> {
+        let mut client = self.copy().client()?;
+        if let Kind::MariaDb(_) = self.kind {
+            let due = self.due()?;
+            self.wait(self.copy(), "does not receive everything", || {
+                let answer = self.copy().query("SHOW SLAVE STATUS")?;
+                Ok(last_of(answer.column("Gtid_IO_Pos")?)? >= due)
+            })?;
+        }
+        // A commit of ours has been kept by both members, for two are a majority of two.
+        match self.position(&mut client)? {
+            at if at == self.from => Ok(()),
+            at => {
+                Err(LabError::Value(format!("the copy was held back at {}, and has come to {at}", self.from)))
+            }
+        }
+    }
+
+    /// Waits, though not for long, until the writer has cleaned up behind its updates: it shares processors with the copy.
+    pub(super) fn calm_down(&self) -> Result<()> {
+        let mut client = self.writer().client()?;
+        let end = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < end {
+            let left: u64 = client.status("Innodb_history_list_length")?.parse().map_err(|_| no_number())?;
+            if left < 1000 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Lets the copy go on, and follows it until it has applied `count` more transactions. How long it took, and how far
+    /// it was when.
+    pub(super) fn let_go(&self, count: u64) -> Result<(Duration, Vec<(Duration, u64)>)> {
+        let due = self.due()?;
+        if due - self.from < count {
+            return Err(LabError::Value(format!(
+                "{count} updates were made, and the writer has {}",
+                due - self.from
+            )));
+        }
+        let (mut client, mut other) = (self.copy().client()?, self.copy().client()?);
+        let began = Instant::now();
+        client.query(match self.kind {
+            Kind::Lockstep(_) => "SET GLOBAL wsrep_provider_options='apply.paused=no'",
+            Kind::MariaDb(_) => "START SLAVE SQL_THREAD",
+        })?;
+        let from = self.from;
+        follow(due - from, APPLY_PATIENCE, began, || Ok(self.position(&mut other)?.saturating_sub(from)))
+    }
+
+    /// Of the copy so far: processor time, flushes, transactions applied again.
+    pub(super) fn usage(&self) -> Result<(Duration, u64, u64)> {
+        let flushes = match &self.copy().config.disk {
+            Some(disk) => disk.flushes(),
+            None => {
+                let flushes = self.copy().client()?.status("Innodb_data_fsyncs")?;
+                flushes.parse().map_err(|_| no_number())?
+            }
+        };
+        let retried = match self.kind {
+            Kind::Lockstep(_) => 0,
+            Kind::MariaDb(_) => {
+                let retried = self.copy().client()?.status("Slave_retried_transactions")?;
+                retried.parse().map_err(|_| no_number())?
+            }
+        };
+        Ok((self.copy().cpu_time()?, flushes, retried))
+    }
+
+    /// The sum of what the updates change, in the copy.
+    pub(super) fn sum(&self, schemas: u32) -> Result<i64> {
+        self.has_applied()?;
+        let mut client = self.copy().client()?;
+        (0..schemas)
+            .map(|n| client.number(&format!("SELECT CAST(SUM(k) AS SIGNED) FROM {}.sbtest", schema(n))))
+            .sum()
+    }
+
+    /// An error unless writer and copy have the same rows.
+    pub(super) fn same_rows(&self, schemas: u32) -> Result<()> {
+        let tables: Vec<String> = (0..schemas).map(|n| format!("{}.sbtest", schema(n))).collect();
+        let sql = format!("CHECKSUM TABLE {}", tables.join(","));
+        let (here, there) = (self.writer().query(&sql)?.rows, self.copy().query(&sql)?.rows);
+        if here == there {
+            return Ok(());
+        }
+        Err(LabError::Value(format!("the copy has other rows: {here:?} and {there:?}")))
+    }
+
+    pub(super) fn version(&self) -> Result<String> {
+        let mut client = self.copy().client()?;
+        let server = client.value("SELECT VERSION()")?;
+        Ok(match self.kind {
+            Kind::MariaDb(_) => server,
+            Kind::Lockstep(_) => format!("{server}, Lockstep {}", client.status("wsrep_provider_version")?),
+        })
+    }
+
+    /// Each server's option file; the copy's with what was set for the case.
+    pub(super) fn configurations(&self) -> Vec<(String, String)> {
+        let text = |server: &Server| match server.name() == self.copy().name() {
+            true => format!("{}# Set while it ran:\n# {}\n", server.config.render(), self.set.join("\n# ")),
+            false => server.config.render(),
+        };
+        self.servers().iter().map(|server| (server.name().to_owned(), text(server))).collect()
+    }
+
+    fn wait(&self, server: &Server, what: &str, mut check: impl FnMut() -> Result<bool>) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match check() {
+                Ok(true) => return Ok(()),
+                Ok(false) | Err(_) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                seen => {
+                    let seen = seen.err().map_or_else(String::new, |e| format!(" ({e})"));
+                    return Err(LabError::Timeout {
+                        server: server.name().to_owned(),
+                        what: format!("{what} within {} s{seen}", PATIENCE.as_secs()),
+                        log: server.log_tail(20),
+                    });
+                }
+            }
+        }
+    }
+}
+
+fn no_number() -> LabError {
+    LabError::Value("the server did not answer with a number".into())
+}
+
+/// The number of the only GTID in this position; 0 where it is empty.
+fn last_of(gtid: &str) -> Result<u64> {
+    match gtid.rsplit_once('-') {
+        None if gtid.is_empty() => Ok(0),
+        Some((_, number)) if !gtid.contains(',') => number.parse().map_err(|_| no_number()),
+        _ => Err(no_number()),
+    }
+}
+
+/// Two members: a commit waits until both have it.
+fn start_cluster(spec: &Spec) -> Result<Cluster> {
+    let mut cluster = ClusterSpec::new(&spec.provider);
+    cluster.members = 2;
+    // A copy that is held back for a while is no reason to leave it out.
+    cluster.provider_options = vec![("commit.policy".into(), "quorum".into())];
+    cluster.extra = COMMON.map(str::to_owned).to_vec();
+    cluster.extra.extend([
+        "innodb_flush_log_at_trx_commit=0".into(),
+        format!("max_connections={}", spec.connections + 50),
+        // MariaDB 11.8 makes a variable of each provider option, and then refuses SET GLOBAL wsrep_provider_options.
+        "loose_plugin_wsrep_provider=OFF".into(),
+    ]);
+    let mut cluster = Cluster::prepare(&cluster)?;
+    cluster.bootstrap()?;
+    Ok(cluster)
+}
+
+/// A primary whose binlog groups are as large as they can be (`conservative` lives on them), and a replica that writes no
+/// binlog of its own, which is the faster way.
+fn start_plain(spec: &Spec) -> Result<Plain> {
+    let mut plain = Plain { servers: Vec::new(), bench: Bench::new()? };
+    for (name, number) in [("n1", 1), ("n2", 2)] {
+        let mut server = plain.bench.server(name, number)?;
+        server.config.extra = COMMON.map(str::to_owned).to_vec();
+        server.config.log_bin = number == 1;
+        server.config.extra.extend(match number {
+            1 => [
+                "innodb_flush_log_at_trx_commit=0".into(),
+                "sync_binlog=1".into(),
+                format!("max_connections={}", spec.connections + 50),
+            ],
+            _ => [
+                "innodb_flush_log_at_trx_commit=1".into(),
+                // More than that its workers need not wait for the reader of the relay log.
+                "slave_parallel_max_queued=16M".into(),
+                "relay_log=relay".into(),
+            ],
+        });
+        plain.servers.push(server);
+    }
+    plain.servers.iter_mut().try_for_each(|server| server.start(&[]))?;
+    let (near, far) = (&plain.servers[0], &plain.servers[1]);
+    near.client()?.run(&[
+        "CREATE USER 'copy'@'%' IDENTIFIED BY 'copy'",
+        "GRANT REPLICATION SLAVE ON *.* TO 'copy'@'%'",
+    ])?;
+    let port = near.config.sql_port;
+    far.client()?.run(&[
+        &format!(
+            "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={port}, MASTER_USER='copy', \
+             MASTER_PASSWORD='copy', MASTER_USE_GTID=slave_pos, MASTER_CONNECT_RETRY=1"
+        ),
+        "START SLAVE",
+    ])?;
+    Ok(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_read_and_nothing_else() {
+        assert_eq!(last_of("").unwrap(), 0);
+        assert_eq!(last_of("0-1-1234").unwrap(), 1234);
+        assert!(last_of("0-1-12,1-1-3").is_err() && last_of("x").is_err());
+    }
+}

@@ -1,0 +1,59 @@
+//! How fast a copy catches up (`lockstep lab parallel-apply`), in small; and what must not wait for the disk.
+
+use std::time::Duration;
+
+use lockstep_lab::parallel_apply::{Case, ParallelApply, Run, Side, Spec};
+
+use crate::fixture::{Kind, Test, kind, provider, same};
+
+fn lab() -> ParallelApply {
+    ParallelApply::new(Spec {
+        provider: provider(),
+        rows: 200,
+        updates: 1000,
+        slow_updates: 400,
+        connections: 20,
+        slow: Duration::from_millis(4),
+    })
+}
+
+const CASE: Case = Case { side: Side::Writeset, workers: 8, schemas: 10, flush: false, slow: false };
+
+#[test]
+fn a_copy_of_either_kind_is_held_back_let_go_and_followed_to_its_end() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let mut lab = lab();
+    // The rows are compared by the lab itself.
+    for (side, workers, schemas) in
+        [(Side::Writeset, 8, 10), (Side::Conservative, 4, 10), (Side::Schema, 2, 3), (Side::MariaDb, 0, 1)]
+    {
+        let case = Case { side, workers, schemas, ..CASE };
+        let run = lab.run(&case)?;
+        same("updates", run.updates, 1000);
+        assert!(run.rate() > 0.0 && run.written_in > Duration::ZERO, "{run:?}");
+        assert!(run.progress.last().is_some_and(|(at, done)| *at == run.elapsed && *done >= 1000), "{run:?}");
+        let copy = &run.configurations[1].1;
+        assert!(copy.contains("SET GLOBAL") && copy.contains(side.setting().trim_start_matches("none")));
+    }
+    Ok(())
+}
+
+#[test]
+fn what_depends_on_a_transaction_waits_for_its_commit_and_not_for_the_disk() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let mut lab = lab();
+    let mut slow = |side, schemas| lab.run(&Case { side, schemas, flush: true, slow: true, ..CASE });
+    let each = |run: &Run| run.elapsed.as_secs_f64() / f64::from(run.updates);
+    let serial = slow(Side::Serial, 1)?;
+    assert!(serial.flushes >= 400 && each(&serial) >= 0.004, "one flush for each: {serial:?}");
+    // In one schema each depends on the one before it.
+    let schema = slow(Side::Schema, 1)?;
+    assert!(each(&schema) < each(&serial) / 2.0, "{schema:?} and {serial:?}");
+    let writeset = slow(Side::Writeset, 10)?;
+    assert!(each(&writeset) < each(&serial) / 2.0, "{writeset:?} and {serial:?}");
+    Ok(())
+}

@@ -1,0 +1,430 @@
+//! `lockstep lab parallel-apply`.
+
+use std::time::Duration;
+
+use lockstep_lab::parallel_apply::{Case as What, ParallelApply, Run, SCHEMAS, Side, Spec};
+use serde_json::{Value, json};
+
+use super::drive::{Case, Common, Outcome, drive, report};
+use super::folder::Results;
+use super::numbers::{Stat, number};
+use super::page::{Page, Section, Table};
+use super::svg::{Bar, Bars, Chart, Lines, Series};
+
+/// Its name.
+pub(super) const NAME: &str = "parallel-apply";
+/// With so many workers what is claimed is judged.
+const JUDGED: u64 = 10;
+
+/// Options of `lockstep lab parallel-apply`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Numbers of workers, separated by commas [default: 1,2,4,6,8,10,16,24; with --quick 1,10].
+    #[arg(long, value_delimiter = ',', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
+    workers: Vec<u32>,
+    /// Updates of each run; a tenth of that on the slow disk [default: 100000; with --quick 6000].
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1000..=10_000_000))]
+    updates: Option<u32>,
+    /// Runs of each set-up [default: 3; with --quick 1].
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeats: Option<u32>,
+    /// How much longer an fsync takes on the slow disk, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100))]
+    slow: u64,
+}
+
+/// Runs the experiment.
+pub(crate) fn run(args: &Args) -> Result<(), String> {
+    let common = &args.common;
+    let quick = common.quick;
+    let or = |given: Option<u32>, full, small| given.unwrap_or(if quick { small } else { full });
+    let (updates, repeats) = (or(args.updates, 100_000, 6_000), or(args.repeats, 3, 1));
+    let workers = match args.workers.as_slice() {
+        [] if quick => vec![1, 10],
+        [] => vec![1, 2, 4, 6, 8, 10, 16, 24],
+        given => given.to_vec(),
+    };
+    let spec = Spec {
+        provider: common.provider()?,
+        rows: 10_000,
+        updates,
+        slow_updates: if quick { updates / 5 } else { updates / 10 },
+        connections: 100,
+        slow: Duration::from_millis(args.slow),
+    };
+    let parameters = json!({ "repeats": repeats, "updates": updates, "updates_on_the_slow_disk": spec.slow_updates,
+        "rows_of_each_table": spec.rows, "connections_that_write": spec.connections, "workers": workers,
+        "slow_disk_adds_ms": args.slow });
+    let whats = cases(&workers);
+    let seconds = |what: &What| {
+        let (count, each) = match (what.slow, what.workers > 1) {
+            (true, false) => (spec.slow_updates, 0.003),
+            (true, true) => (spec.slow_updates, 0.0005),
+            (false, _) => (updates, 0.000_15),
+        };
+        1.0 + f64::from(count) * (each + 0.000_08)
+    };
+    let case = |what: &What| Case { setup: what.name(), what: describe(what), seconds: seconds(what) };
+    let cases: Vec<Case> = whats.iter().map(case).collect();
+    let mut folder = common.folder(NAME, parameters)?;
+    let mut lab = ParallelApply::new(spec);
+    drive(&mut folder, &cases, repeats as usize, |case| {
+        let what = whats.iter().find(|what| what.name() == case.setup).ok_or("no such set-up")?;
+        let run = lab.run(what).map_err(|e| e.to_string())?;
+        Ok(outcome(what, &run))
+    })?;
+    report(folder.path(), page)
+}
+
+/// What is measured, ours and MariaDB's in turn.
+fn cases(workers: &[u32]) -> Vec<What> {
+    let most = workers.iter().copied().find(|count| u64::from(*count) == JUDGED);
+    let slow: Vec<u32> = most.or(workers.last().copied()).into_iter().collect();
+    let mut cases = Vec::new();
+    for (schemas, flush, on_slow) in [
+        (SCHEMAS, true, false),
+        (SCHEMAS, false, false),
+        (1, true, false),
+        (1, false, false),
+        (SCHEMAS, true, true),
+        (1, true, true),
+    ] {
+        for (at, count) in (if on_slow { &slow } else { workers }).iter().enumerate() {
+            for side in Side::EACH {
+                let workers = if side == Side::MariaDb { 0 } else { *count };
+                if side != Side::MariaDb || at == 0 {
+                    cases.push(What { side, workers, schemas, flush, slow: on_slow });
+                }
+            }
+        }
+    }
+    cases
+}
+
+fn describe(what: &What) -> String {
+    let schemas = if what.schemas == 1 { "one schema".into() } else { format!("{} schemas", what.schemas) };
+    let disk = match (what.slow, what.flush) {
+        (true, _) => "slow disk",
+        (false, true) => "flush at commit",
+        (false, false) => "relaxed",
+    };
+    let workers = match what.workers {
+        0 => String::new(),
+        1 => ", 1 worker".into(),
+        count => format!(", {count} workers"),
+    };
+    format!("{}{workers}, {schemas}, {disk}", what.side.what())
+}
+
+fn outcome(what: &What, run: &Run) -> Outcome {
+    let mut outcome = Outcome {
+        version: run.version.clone(),
+        configurations: run.configurations.clone(),
+        headline: format!("{} updates/s", number(run.rate())),
+        ..Outcome::default()
+    };
+    outcome.measurements.push(json!({
+        "side": what.side.setting(),
+        "workers": what.workers,
+        "schemas": what.schemas,
+        "flush": what.flush,
+        "slow": what.slow,
+        "updates": run.updates,
+        "seconds": run.elapsed.as_secs_f64(),
+        "updates_per_s": run.rate(),
+        "processor_us_per_update": run.cpu.as_secs_f64() * 1e6 / f64::from(run.updates),
+        "flushes": run.flushes,
+        "applied_again": run.retried,
+        "written_in_s": run.written_in.as_secs_f64(),
+    }));
+    let progress = run.progress.iter().map(|(at, done)| json!({ "s": at.as_secs_f64(), "applied": done }));
+    outcome.samples = progress.collect();
+    outcome
+}
+
+/// A part of the results: what differs in it are the sides and the numbers of workers.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    results: &'a Results,
+    schemas: u64,
+    flush: bool,
+    slow: bool,
+}
+
+impl Part<'_> {
+    fn measurements(&self, side: Side) -> impl Iterator<Item = &Value> {
+        let part = *self;
+        let all = part.results.runs.iter().filter_map(|run| run["measurements"].as_array()).flatten();
+        all.filter(move |m| {
+            m["side"] == side.setting()
+                && m["schemas"] == part.schemas
+                && m["flush"] == part.flush
+                && m["slow"] == part.slow
+        })
+    }
+
+    fn stat(&self, side: Side, workers: u64, field: &str) -> Option<Stat> {
+        Stat::of(
+            self.measurements(side).filter(|m| m["workers"] == workers).filter_map(|m| m[field].as_f64()),
+        )
+    }
+
+    fn rate(&self, side: Side, workers: u64) -> Option<f64> {
+        self.stat(side, workers, "updates_per_s").map(|stat| stat.median)
+    }
+
+    /// Numbers of workers that were measured.
+    fn workers(&self) -> Vec<u64> {
+        let mut all: Vec<u64> = Side::EACH
+            .iter()
+            .flat_map(|side| self.measurements(*side))
+            .filter_map(|m| m["workers"].as_u64())
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// MariaDB's best: in whatever mode, with however many workers.
+    fn rivals_best(&self) -> Option<f64> {
+        let rivals = Side::EACH.into_iter().filter(|side| !side.is_ours());
+        rivals
+            .flat_map(|side| self.workers().into_iter().map(move |workers| (side, workers)))
+            .filter_map(|(side, workers)| self.rate(side, workers))
+            .reduce(f64::max)
+    }
+}
+
+/// The report, from results alone.
+pub(super) fn page(results: &Results) -> Page {
+    let part = |schemas: u32, flush, slow| Part { results, schemas: schemas.into(), flush, slow };
+    let slow = results.about["parameters"]["slow_disk_adds_ms"].as_u64().unwrap_or(0);
+    let mut sections = Vec::new();
+    for (schemas, name) in [(SCHEMAS, "Ten schemas"), (1, "One schema")] {
+        sections.push(by_workers(
+            &part(schemas, true, false),
+            &format!("{name}, innodb_flush_log_at_trx_commit=1"),
+            "Each server's InnoDB makes each transaction durable. A worker that waits for the disk does nothing else, and \
+             transactions whose commits wait together share a flush.",
+        ));
+        sections.push(by_workers(
+            &part(schemas, false, false),
+            &format!("{name}, innodb_flush_log_at_trx_commit=0"),
+            "InnoDB's log goes to the disk once a second. Ours loses nothing by that, for a transaction was in the \
+             member's own log, on the disk, before it was applied; MariaDB's replica does lose it when the machine fails, \
+             and asks its primary again only if its own position was lost with it.",
+        ));
+        sections
+            .push(slow_disk(&part(schemas, true, true), &format!("{name}, a flush takes {slow} ms more")));
+    }
+    sections.retain(|section| !section.table.rows.is_empty());
+    sections.push(targets(results));
+    Page {
+        title: "How fast a copy catches up".into(),
+        lead: vec![
+            "The post of 2011: ten schemas with 10,000 rows each, 100,000 updates of random rows that a replica had received \
+             and not applied; then it was let go. With ten workers on ten schemas it was five times as fast as with none. \
+             Its disks took milliseconds to flush."
+                .into(),
+            "Here MariaDB's own replica and a Lockstep member do the same in turn on one machine; the member keeps its log, \
+             and the replica its relay log, before they are let go. MariaDB 10.11 keeps its position in a table only \
+             (mysql.gtid_slave_pos), so that there is no file to compare that with; ours is in InnoDB's own commit."
+                .into(),
+        ],
+        sections,
+    }
+}
+
+fn cell(stat: Option<Stat>) -> String {
+    stat.map_or_else(|| "–".into(), |stat| stat.text())
+}
+
+fn by_workers(part: &Part<'_>, heading: &str, what: &str) -> Section {
+    let workers = part.workers();
+    let mut head = vec!["updates/s by workers".to_owned()];
+    head.extend(workers.iter().map(u64::to_string));
+    head.push("processor µs each".into());
+    let mut table = Table { head, rows: Vec::new() };
+    let mut series = Vec::new();
+    let mut notes = Vec::new();
+    for side in Side::EACH {
+        let stats: Vec<(u64, Option<Stat>)> =
+            workers.iter().map(|count| (*count, part.stat(side, *count, "updates_per_s"))).collect();
+        if stats.iter().all(|(_, stat)| stat.is_none()) {
+            continue;
+        }
+        let most = stats.iter().rev().find(|(_, stat)| stat.is_some()).map_or(0, |(count, _)| *count);
+        let cpu = part.stat(side, most, "processor_us_per_update");
+        let cells = stats.iter().map(|(_, stat)| cell(*stat));
+        let last = cpu.map_or_else(|| "–".into(), |stat| number(stat.median));
+        table.row(std::iter::once(side.what()).chain(cells).chain([last]));
+        // Without workers the SQL thread applies: one thread, as with one worker.
+        let point = |(count, stat): &(u64, Option<Stat>)| {
+            stat.map(|stat| ((*count).max(1) as f64, stat.median, stat.deviation))
+        };
+        let points = stats.iter().filter_map(point).collect();
+        series.push(Series { name: side.what(), dashed: !side.is_ours(), points });
+        let again: u64 = part.measurements(side).filter_map(|m| m["applied_again"].as_u64()).sum();
+        if again > 0 {
+            notes.push(format!(
+                "{}: {again} transactions met others that came before them, and were applied again.",
+                side.what()
+            ));
+        }
+    }
+    notes.push("The last column is of the largest number of workers.".into());
+    Section {
+        heading: heading.into(),
+        text: what.into(),
+        chart: (!series.is_empty()).then(|| {
+            Chart::Lines(Lines {
+                title: heading.into(),
+                x: "workers".into(),
+                y: "updates/s".into(),
+                x_log: false,
+                y_log: false,
+                series,
+            })
+        }),
+        table,
+        notes,
+    }
+}
+
+fn slow_disk(part: &Part<'_>, heading: &str) -> Section {
+    let mut table = Table::new(&["slow disk", "workers", "updates/s", "updates per flush"]);
+    let mut bars = Vec::new();
+    for side in Side::EACH {
+        for workers in part.workers() {
+            let Some(rate) = part.stat(side, workers, "updates_per_s") else { continue };
+            let field = |name: &str| part.stat(side, workers, name).map_or(f64::NAN, |stat| stat.median);
+            let each = field("updates") / field("flushes");
+            table.row([side.what(), workers.to_string(), rate.text(), number(each)]);
+            let kind = usize::from(!side.is_ours());
+            bars.push(Bar { label: side.what(), value: rate.median, spread: rate.deviation, kind });
+        }
+    }
+    Section {
+        heading: heading.into(),
+        text: "As on the post's disks. The flushes of the copy's process are held back by the kernel's seccomp notification, \
+               the same way for both; innodb_flush_log_at_trx_commit=1."
+            .into(),
+        chart: (!bars.is_empty()).then(|| {
+            Chart::Bars(Bars {
+                title: heading.into(),
+                unit: "updates/s".into(),
+                log: false,
+                kinds: vec!["Lockstep".into(), "MariaDB".into()],
+                bars,
+            })
+        }),
+        table,
+        notes: Vec::new(),
+    }
+}
+
+/// What this project claims, and what was measured.
+fn targets(results: &Results) -> Section {
+    let mut table = Table::new(&["claim, with 10 workers", "wanted", "measured", ""]);
+    let part = |schemas: u32, flush, slow| Part { results, schemas: schemas.into(), flush, slow };
+    let mut add = |claim: String, wanted: f64, measured: Option<f64>| {
+        if let Some(measured) = measured {
+            let verdict = if measured >= wanted { "met" } else { "MISSED" };
+            let row = [claim, format!("at least {wanted:.1}"), format!("{measured:.2}"), verdict.into()];
+            table.row(row);
+        }
+    };
+    let ratio = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a / b);
+    for (schemas, side, name) in [
+        (SCHEMAS, Side::Schema, "ten schemas, schema"),
+        (SCHEMAS, Side::Writeset, "ten schemas, writeset"),
+        (1, Side::Writeset, "one schema, writeset"),
+    ] {
+        let (flush, relaxed, slow) =
+            (part(schemas, true, false), part(schemas, false, false), part(schemas, true, true));
+        let (ours, serial) = (flush.rate(side, JUDGED), flush.rate(Side::Serial, JUDGED));
+        add(format!("{name}, flush: against serial"), 3.0, ratio(ours, serial));
+        add(format!("{name}, flush: against MariaDB's best"), 1.0, ratio(ours, flush.rivals_best()));
+        add(
+            format!("{name}, each durable in its own way: against MariaDB's best"),
+            1.3,
+            ratio(relaxed.rate(side, JUDGED), flush.rivals_best()),
+        );
+        let on_slow = ratio(slow.rate(side, JUDGED), slow.rate(Side::Serial, JUDGED));
+        add(format!("{name}, slow disk: against serial"), 5.0, on_slow);
+    }
+    let notes = vec![
+        "MariaDB's best is that of all its modes and numbers of workers. Each in its own way: its replica flushes InnoDB's log \
+         at each commit, our member its own log before that."
+            .into(),
+    ];
+    Section { heading: "What was claimed".into(), table, notes, ..Section::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::markup::{check, texts};
+
+    /// Ours are thrice as fast with ten workers, but for `serial`; MariaDB's are as fast as ours with one.
+    fn results() -> Results {
+        let mut runs = Vec::new();
+        for what in cases(&[1, 10]) {
+            let fast = what.workers == 10 && what.side.is_ours() && what.side != Side::Serial;
+            let run = Run {
+                version: "10.11".into(),
+                updates: 3000,
+                elapsed: Duration::from_secs(if fast { 1 } else { 3 }),
+                written_in: Duration::from_secs(1),
+                cpu: Duration::from_secs(1),
+                flushes: 300,
+                retried: u64::from(what.side == Side::Optimistic),
+                progress: vec![(Duration::from_secs(1), 3000)],
+                configurations: Vec::new(),
+            };
+            let outcome = outcome(&what, &run);
+            assert_eq!(outcome.samples, [json!({ "s": 1.0, "applied": 3000 })]);
+            runs.push(json!({ "setup": what.name(), "repeat": 1, "version": "10.11",
+                "measurements": outcome.measurements }));
+        }
+        let about = json!({ "experiment": NAME, "parameters": { "slow_disk_adds_ms": 2 } });
+        Results { about, runs, config: Vec::new() }
+    }
+
+    #[test]
+    fn every_set_up_has_a_name_of_its_own_and_its_place_in_the_report() {
+        let results = results();
+        let mut names: Vec<&str> = results.setups();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!((count, results.runs.len()), (names.len(), names.len()));
+        let page = page(&results);
+        let html = page.html(&results);
+        check(&html).unwrap();
+        let texts = texts(&html);
+        for side in Side::EACH {
+            // In four line charts and two bar charts, with a table each.
+            let seen = texts.iter().filter(|text| **text == side.what()).count();
+            assert!(seen >= 12, "{}: {seen}", side.what());
+        }
+        let terminal = page.text();
+        let line = terminal.lines().find(|line| line.starts_with("Lockstep writeset")).unwrap();
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(cells, ["Lockstep", "writeset", "–", "1000", "3000", "333"]);
+        assert!(terminal.contains("MariaDB optimistic: 2 transactions met others"), "{terminal}");
+    }
+
+    #[test]
+    fn claims_are_judged_by_what_was_measured() {
+        let rows = targets(&results()).table.rows;
+        let verdicts: Vec<(&str, &str)> = rows.iter().map(|row| (row[2].as_str(), row[3].as_str())).collect();
+        let each = [("3.00", "met"), ("3.00", "met"), ("3.00", "met"), ("3.00", "MISSED")];
+        assert_eq!(verdicts, [each, each, each].concat());
+        // What did not run is not judged.
+        let nothing = Results { about: json!({}), runs: Vec::new(), config: Vec::new() };
+        assert!(targets(&nothing).table.rows.is_empty());
+    }
+}
