@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What a loaded machine could make fail: how long nobody writes, round trips.
-timed=(allow:: disk:: failover:: policy:: wan::)
+timed=(allow:: disk:: distance:: failover:: policy:: wan::)
 # About half of the rest, by time. What is in neither list, as a new module is, runs in the first lane.
 second=(chaos:: galera:: rejoin:: restart:: special:: stress:: tls:: tools:: up:: verify:: versions::)
 

@@ -10,6 +10,7 @@
 pub mod branch;
 pub mod certify;
 pub mod codec;
+pub mod follow;
 pub mod members;
 pub mod message;
 pub mod order;

@@ -204,6 +204,8 @@ pub struct Tuning {
     pub disk_timeout: Duration,
     /// `leader.apply_timeout`; zero: never.
     pub apply_timeout: Duration,
+    /// `leader.follow_writer`.
+    pub follow_writer: bool,
     /// `log.segment`, bytes.
     pub segment_bytes: u64,
     /// `log.size`, bytes: trimmed above this.
@@ -232,6 +234,7 @@ impl Default for Tuning {
             evict_timeout: Duration::from_secs(300),
             disk_timeout: Duration::from_secs(5),
             apply_timeout: Duration::from_secs(30),
+            follow_writer: true,
             segment_bytes: 64 << 20,
             log_bytes: 1 << 30,
             log_max_bytes: 8 << 30,

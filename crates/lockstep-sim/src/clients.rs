@@ -14,15 +14,28 @@ const MOST_OUTSTANDING: (usize, usize) = (200, 1 << 20);
 impl Cluster {
     /// A running member that takes part.
     fn any_member(&mut self) -> Option<usize> {
+        let members = self.members_awake();
+        if members.is_empty() { None } else { Some(*self.rng.pick(&members)) }
+    }
+
+    fn members_awake(&self) -> Vec<usize> {
         let now = self.now;
-        let members: Vec<usize> = (0..MACHINES)
+        (0..MACHINES)
             .filter(|slot| self.machines[*slot].awake(now))
             .filter(|slot| {
                 let machine = &self.machines[*slot];
                 machine.process.as_ref().is_some_and(|p| p.membership.get(&machine.id).is_some())
             })
-            .collect();
-        if members.is_empty() { None } else { Some(*self.rng.pick(&members)) }
+            .collect()
+    }
+
+    /// The member at which the next client writes.
+    fn where_to_write(&mut self) -> Option<usize> {
+        if self.writers.is_none() {
+            return self.any_member();
+        }
+        let members = self.members_awake();
+        self.writer(&members).or_else(|| self.any_member())
     }
 
     /// What a client of this member has done, as its server proposes it.
@@ -129,7 +142,7 @@ impl Cluster {
         let again = self.rng.between(1, 2 * self.profile.propose_every);
         let round = self.round;
         self.queue.push(self.now + again, Event::Propose { round });
-        let Some(slot) = self.any_member() else { return Ok(()) };
+        let Some(slot) = self.where_to_write() else { return Ok(()) };
         let count = if self.rng.one_in(self.profile.burst_one_in) { self.rng.between(2, 60) } else { 1 };
         self.propose(slot, count)?;
         self.withdraw(slot)?;

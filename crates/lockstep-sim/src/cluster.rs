@@ -13,6 +13,7 @@ use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::server::Server;
 use crate::trace::Trace;
+use crate::writers::Writers;
 use lockstep_core::members::{Member, Membership, Role};
 use lockstep_core::message::Message;
 use lockstep_core::order::Mutation;
@@ -107,6 +108,8 @@ pub struct Counters {
     pub early: u64,
     /// See `early`.
     pub lost: u64,
+    /// How often leadership was moved to who writes.
+    pub follows: u64,
     /// Of `faults`, each of [`crate::profile::FAULTS`].
     pub by_kind: [u64; FAULTS.len()],
 }
@@ -134,10 +137,12 @@ impl Counters {
             failed_starts,
             early,
             lost,
+            follows,
             by_kind,
         } = other;
         self.early += early;
         self.lost += lost;
+        self.follows += follows;
         self.faults += faults;
         self.events += events;
         self.messages += messages;
@@ -211,6 +216,8 @@ pub(crate) struct Cluster {
     pub(crate) operator: Operator,
     /// What policies promised.
     pub(crate) book: Book,
+    /// Where the clients are, if not anywhere.
+    pub(crate) writers: Option<Writers>,
     /// Counts what may change who reaches whom.
     pub(crate) weather: u64,
     /// Counts the times of trouble: what belongs to an earlier one no longer counts.
@@ -305,6 +312,7 @@ impl Cluster {
             counters: Counters::default(),
             operator,
             book: Book::default(),
+            writers: (settings.world == World::Writers).then(|| Writers::new(settings.seed)),
             weather: 0,
             round: 0,
             trouble: true,

@@ -28,6 +28,7 @@ pub mod rng;
 mod round;
 mod server;
 pub mod trace;
+mod writers;
 
 use cluster::Cluster;
 pub use cluster::{Counters, Settings};

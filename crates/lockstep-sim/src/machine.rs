@@ -10,6 +10,7 @@ use crate::mirror::{Change, Mark, Mirror};
 use crate::policy::Controls;
 use crate::profile::DiskSpeed;
 use crate::server::{Run, Server};
+use lockstep_core::follow::Follow;
 use lockstep_core::members::Membership;
 use lockstep_core::message::Message;
 use lockstep_core::order::{Order, WriteOp};
@@ -166,6 +167,8 @@ pub(crate) struct Process {
     pub(crate) slow_sync: Option<u64>,
     /// When, by its own clock, it became a leader.
     pub(crate) leads_since: Micros,
+    /// Who writes, if it leads.
+    pub(crate) follow: Follow,
     /// A transaction of a client here that goes in fragments.
     pub(crate) stream: Option<u64>,
     /// A Base was taken and the database is older: a state transfer is under way.

@@ -56,6 +56,9 @@ struct Args {
     /// Only worlds in which commit policies change all the time.
     #[arg(long, conflicts_with = "short_reigns")]
     policies: bool,
+    /// Only worlds in which nearly all clients are at one member, which leadership follows.
+    #[arg(long, conflicts_with_all = ["short_reigns", "policies"])]
+    writers: bool,
     /// Say for every seed what was counted.
     #[arg(long)]
     verbose: bool,
@@ -110,6 +113,9 @@ fn replay(args: &Args, outcome: &Outcome, world: World) -> String {
     if args.policies {
         text += " --policies";
     }
+    if world == World::Writers {
+        text += " --writers";
+    }
     text
 }
 
@@ -118,6 +124,9 @@ fn settings(args: &Args, seed: u64) -> Settings {
         world: match (args.short_reigns, args.policies) {
             (true, _) => World::ShortReigns,
             (_, true) => World::Policies,
+            _ if args.writers => World::Writers,
+            // Of many seeds some are such worlds, too.
+            _ if args.seed.is_none() && args.mutate.is_none() && seed % 4 == 3 => World::Writers,
             _ => World::Any,
         },
         mutation: args.mutate.as_deref().and_then(mutate::by_name).map(|plant| plant.fault),
@@ -230,7 +239,7 @@ fn main() -> ExitCode {
     let c = &sum.counters;
     println!(
         "elections={} acknowledged={} passed={} failed={} reads={} proposals={} starts={} changes={} bases={} fetches={} transfers={} \
-         early={} lost={} damaged_logs={} identities={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
+         early={} lost={} damaged_logs={} identities={} follows={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
         sum.elections,
         sum.acknowledged,
         sum.certified.0,
@@ -246,6 +255,7 @@ fn main() -> ExitCode {
         c.lost,
         c.damaged_logs,
         c.identities,
+        c.follows,
         c.failed_starts,
         c.heals,
         c.longest_heal / 1000,

@@ -26,6 +26,8 @@ pub enum NodeFault {
     IdKept,
     /// A member that was away certifies from its database's position on, without what came before.
     CertifyFromPosition,
+    /// Leadership moves to whoever writes without a rest.
+    FollowsAtOnce,
 }
 
 /// A planted fault: its name on the command line, and what must find it.
@@ -53,6 +55,10 @@ const fn in_policies(plant: Plant) -> Plant {
 
 const fn in_short_reigns(plant: Plant) -> Plant {
     Plant { world: World::ShortReigns, ..plant }
+}
+
+const fn in_writers(plant: Plant) -> Plant {
+    Plant { world: World::Writers, ..plant }
 }
 
 use Mutation::*;
@@ -93,6 +99,7 @@ pub const PLANTS: &[Plant] = &[
     plant("failed-sync-ignored", Node(FailedSyncIgnored), 10, 60),
     plant("id-kept", Node(IdKept), 20, 60),
     plant("certify-from-position", Node(CertifyFromPosition), 10, 60),
+    in_writers(plant("follows-at-once", Node(FollowsAtOnce), 20, 0)),
 ];
 
 /// The plant of this name.
@@ -103,7 +110,7 @@ pub fn by_name(name: &str) -> Option<&'static Plant> {
 /// Looks for a planted fault: the first seed that finds it, and what it says; `Err`: how many seeds did not.
 pub fn hunt(plant: &Plant, promises: bool) -> Result<(u64, String), u64> {
     let (seeds, world) = match promises {
-        true if plant.world == World::Policies => (plant.seeds, World::Policies),
+        true if matches!(plant.world, World::Policies | World::Writers) => (plant.seeds, plant.world),
         true => (plant.seeds, World::Any),
         false => (plant.by_outcomes, plant.world),
     };

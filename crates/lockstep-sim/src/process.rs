@@ -9,6 +9,7 @@ use crate::policy::Controls;
 use crate::round::members;
 use crate::server::Server;
 use bytes::Bytes;
+use lockstep_core::follow::Follow;
 use lockstep_core::order::{Config, Order, RestoreBuilder};
 use lockstep_core::state::TrimMark;
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Micros, Uuid};
@@ -155,6 +156,9 @@ impl Cluster {
         (commit + 1..=order.last_index()).filter_map(|at| order.entry(at)).for_each(|e| controls.push(e));
         let membership = order.tail_state().membership.clone();
         let membership_index = order.tail_state().membership_index;
+        let window = self.writers.as_ref().map_or(crate::profile::SECOND, |writers| writers.window());
+        let hasty = settings.node_fault(NodeFault::FollowsAtOnce);
+        let follow = Follow::new(if hasty { window / 4 } else { window });
         let process = Process {
             life: machine.lives,
             incarnation: recovered.identity.incarnation,
@@ -180,6 +184,7 @@ impl Cluster {
             membership_index,
             marks,
             run: None,
+            follow,
             stream: None,
             heard: [local; MACHINES],
             surveyed: (0, membership.clone()),

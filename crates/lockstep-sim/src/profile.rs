@@ -103,6 +103,8 @@ pub enum World {
     /// Commit policies change all the time, most members do not vote, and leaders are lost: what weak policies lose is
     /// lost here.
     Policies,
+    /// Nearly all clients are at one member, and leadership follows them.
+    Writers,
 }
 
 /// How long a disk takes.
@@ -184,6 +186,7 @@ impl Profile {
     pub fn draw(rng: &mut Rng, world: World) -> Profile {
         let any = Profile::any(rng);
         match world {
+            World::Writers => Profile { propose_every: any.propose_every.min(45 * MS), ..any },
             World::Any if !rng.one_in(20) => any,
             World::Policies => {
                 let mut weights = any.weights;

@@ -83,6 +83,9 @@ impl Cluster {
             }
         }
         order.tick(local);
+        self.follow_writer(slot, local)?;
+        let Some(process) = &mut self.machines[slot].process else { return Ok(()) };
+        let order = &mut process.order;
         let outputs = order.drain(local);
         let terms = (term_before, order.term());
         hold!(

@@ -45,6 +45,18 @@ fn every_fault_happens() {
     assert!(sum.damaged_logs > 0 && sum.identities > 0 && sum.failed_starts > 0, "{sum:?}");
 }
 
+/// With one writer at a time leadership follows it, and no rule is broken by that.
+#[test]
+fn leadership_follows_the_writer() {
+    let mut follows = 0;
+    for seed in 1..=6 {
+        let outcome = simulate(Settings { world: World::Writers, ..Settings::seed(seed) });
+        assert_eq!(outcome.violation, None, "replay: lockstep-sim --seed {seed} --writers --trace");
+        follows += outcome.counters.follows;
+    }
+    assert!(follows > 6, "{follows}");
+}
+
 /// Worlds in which something was once wrong, or in which much that is rare happens together: `seeds.txt`.
 #[test]
 fn seeds_that_once_failed() {

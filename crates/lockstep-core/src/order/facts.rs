@@ -8,6 +8,11 @@ impl Order {
         self.log.tail.membership.clone()
     }
 
+    /// Who we are.
+    pub fn id(&self) -> MemberId {
+        self.config.id
+    }
+
     /// Whether we vote, by the membership in force.
     pub fn is_voter(&self) -> bool {
         self.log.tail.membership.is_voter(&self.config.id)

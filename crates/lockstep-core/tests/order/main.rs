@@ -3,6 +3,7 @@
 mod branch;
 mod chaos;
 mod elections;
+mod follow;
 mod happy;
 mod hostile;
 mod membership;

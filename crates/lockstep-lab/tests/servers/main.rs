@@ -15,6 +15,7 @@ mod daily;
 mod damage;
 mod ddl;
 mod disk;
+mod distance;
 mod failover;
 mod fixture;
 mod flush;

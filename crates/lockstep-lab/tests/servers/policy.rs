@@ -9,7 +9,7 @@ use crate::failover::{done, lockstep};
 use crate::fixture::{Kind, Test, alone, built, eventually, kind, same, session, shared, spec};
 
 /// One option more, or several, of the provider.
-fn set(cluster: &Cluster, n: usize, options: &str) -> Test {
+pub(crate) fn set(cluster: &Cluster, n: usize, options: &str) -> Test {
     cluster.servers[n].query(&format!("SET GLOBAL wsrep_provider_options='{options}'")).map(|_| ())
 }
 
@@ -30,14 +30,14 @@ fn own_cluster() -> Result<Cluster, LabError> {
 }
 
 /// Clients of one server that insert rows, each in a transaction of its own, while something is done.
-struct Load {
-    rows: u64,
-    errors: Vec<String>,
+pub(crate) struct Load {
+    pub(crate) rows: u64,
+    pub(crate) errors: Vec<String>,
     /// The longest time between two answers that any of them saw.
-    gap: Duration,
+    pub(crate) gap: Duration,
 }
 
-fn load_during(
+pub(crate) fn load_during(
     cluster: &Cluster,
     n: usize,
     clients: usize,

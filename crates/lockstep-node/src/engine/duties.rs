@@ -34,6 +34,8 @@ impl Engine {
             return;
         }
         self.watch_disks(NEAR_ENOUGH);
+        // Sees the view that was there when this member came to lead, if it has just done so.
+        self.follow_writer();
         self.make_view();
         self.make_trim_mark();
         self.watch_myself();
@@ -63,7 +65,7 @@ impl Engine {
         passes
     }
 
-    fn is_synced(&self, id: &MemberId) -> bool {
+    pub(super) fn is_synced(&self, id: &MemberId) -> bool {
         self.peers.get(id).and_then(|peer| peer.health).is_some_and(|h| h.state == LocalState::Synced)
     }
 
@@ -195,17 +197,25 @@ impl Engine {
     }
 
     /// A view of all that should be in it now, if that is another than before, this member first (an arbitrator never). A change of leader
-    /// alone makes no view.
+    /// alone makes no view, but under a weak policy.
     fn make_view(&mut self) {
         let current = self.order.tail_state().view.clone();
         let members = self.who_is_there(self.me.id);
         let same = members.len() == current.members.len()
             && members
                 .iter()
-                .all(|m| current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid));
+                .all(|m| current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid))
+            && self.is_first_who_must_be(&members, &current);
         if !same {
             self.place_view(members);
         }
+    }
+
+    /// Under a weak policy only the leader takes writes, and proxies send them to the first: leadership may have moved
+    /// without a view before that policy came.
+    fn is_first_who_must_be(&self, members: &[ViewMember], current: &View) -> bool {
+        let first = |members: &[ViewMember]| members.first().map(|m| m.id);
+        !self.order.policy().is_weak() || first(members) == first(&current.members)
     }
 
     /// Who should be in the view now: this member and all that are connected and in the log, `first` before the others,

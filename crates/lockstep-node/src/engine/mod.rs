@@ -12,6 +12,7 @@ mod commands;
 mod doubt;
 mod duties;
 mod feed;
+mod follow;
 #[cfg(test)]
 mod harness;
 mod hold;
@@ -196,6 +197,7 @@ pub(crate) struct Engine {
     late: sync::LateSyncs,
     operator: operator::Operator,
     watch: watch::Watch,
+    follow: lockstep_core::follow::Follow,
     holds: hold::Holds,
     /// The front end's commits.
     pub(crate) hold: Option<Arc<dyn crate::api::Hold>>,
@@ -275,6 +277,7 @@ impl Engine {
             late: sync::LateSyncs::default(),
             operator: operator::Operator::default(),
             watch: watch::Watch::default(),
+            follow: lockstep_core::follow::Follow::new(follow::WINDOW),
             holds: hold::Holds::default(),
             hold: None,
         }

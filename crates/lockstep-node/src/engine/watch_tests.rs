@@ -7,6 +7,8 @@ fn tuning() -> Tuning {
     Tuning {
         disk_timeout: Duration::from_secs(2),
         apply_timeout: Duration::from_secs(4),
+        // Some of these write at one member for long.
+        follow_writer: false,
         ..Tuning::default()
     }
 }

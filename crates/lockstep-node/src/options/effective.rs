@@ -203,6 +203,7 @@ impl Options {
             evict_timeout: self.time("cluster.evict_timeout"),
             disk_timeout: self.time("leader.disk_timeout"),
             apply_timeout: self.time("leader.apply_timeout"),
+            follow_writer: self.bool("leader.follow_writer"),
             segment_bytes: self.size("log.segment"),
             log_bytes,
             log_max_bytes,

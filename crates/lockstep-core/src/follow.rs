@@ -1,0 +1,140 @@
+//! Leadership follows the writer: where one member proposes nearly everything, a leader lets it lead, for then its
+//! commits wait for nobody's giving them a place.
+//!
+//! A move is a handing over, during which nothing is appended for some round trips, so it must be worth it: the same
+//! member proposes nearly everything in several windows in a row, whoever has come to lead rests first, and a leader that
+//! has to move leadership again soon after it had it back rests twice as long each time.
+//!
+//! What members have proposed is read from the log's own count of it, once in a window: a proposal costs nothing more.
+
+use crate::order::Order;
+use crate::state::Session;
+use crate::types::*;
+use std::collections::BTreeMap;
+
+/// So many windows in a row the writer must be the same.
+pub const WINDOWS: u32 = 5;
+/// Of a hundred proposals it makes at least so many.
+pub const SHARE: u64 = 90;
+/// And at least so many in each window: a commit may take a long round trip.
+const LEAST: u64 = 3;
+/// A leader moves leadership only after so many windows in office.
+pub const REST: u64 = 10;
+/// After an operator has put it there, so many.
+pub const REST_AFTER_COMMAND: u64 = 60;
+/// What comes of doubling is no more windows than this.
+const REST_MOST: u64 = 600;
+/// Whoever moves it again within so many of its rests has moved it too soon.
+const SOON: u64 = 8;
+/// A writer that lacks more entries than this has not caught up.
+const NEAR_ENOUGH: Index = 64;
+
+/// Watches who writes. One for each member; it counts only while that member leads.
+#[derive(Clone, Debug)]
+pub struct Follow {
+    /// One window, µs.
+    window: Micros,
+    /// The term in which this member has been seen to lead; 0: it does not.
+    term: Term,
+    /// The present window began then, with these numbers.
+    since: Micros,
+    sessions: BTreeMap<MemberId, Session>,
+    /// Who has written nearly everything, for so many windows in a row, and its share of the last one in percent.
+    writer: Option<(MemberId, u32, u64)>,
+    rest: Micros,
+    rests_until: Micros,
+    moved_at: Option<Micros>,
+}
+
+impl Follow {
+    /// With windows of this length, µs.
+    pub fn new(window: Micros) -> Follow {
+        Follow {
+            window,
+            term: 0,
+            since: 0,
+            sessions: BTreeMap::new(),
+            writer: None,
+            rest: REST * window,
+            rests_until: 0,
+            moved_at: None,
+        }
+    }
+
+    /// Counts anew from now on.
+    fn forget(&mut self) {
+        self.term = 0;
+        self.writer = None;
+        self.sessions.clear();
+    }
+
+    /// Whom this member, as the leader, should let lead instead, and that one's share of all proposals in percent. The
+    /// caller knows what the order does not: whether its server is fit.
+    pub fn look(&mut self, order: &Order, now: Micros) -> Option<(MemberId, u64)> {
+        if !order.leads_in_earnest() || order.policy().is_weak() {
+            self.forget();
+            return None;
+        }
+        let state = order.tail_state();
+        if self.term != order.term() {
+            self.term = order.term();
+            self.writer = None;
+            // A view that lists it first already when it comes to lead was made by a command to that end.
+            let commanded = state.view.members.first().is_some_and(|first| first.id == order.id());
+            let rest = if commanded { self.rest.max(REST_AFTER_COMMAND * self.window) } else { self.rest };
+            self.rests_until = now + rest;
+            self.begin(order, now);
+        } else if now >= self.since + self.window {
+            self.count(order);
+            self.begin(order, now);
+        }
+        let (writer, windows, share) = self.writer?;
+        let due = windows >= WINDOWS && now >= self.rests_until;
+        (due && may_follow(order, &writer, now)).then_some((writer, share))
+    }
+
+    /// Leadership has been handed over to the writer.
+    pub fn moved(&mut self, now: Micros) {
+        let soon = self.moved_at.is_some_and(|at| now < at + SOON * self.rest);
+        self.rest = if soon { (2 * self.rest).min(REST_MOST * self.window) } else { REST * self.window };
+        self.moved_at = Some(now);
+        self.rests_until = now + self.rest;
+        self.writer = None;
+    }
+
+    fn begin(&mut self, order: &Order, now: Micros) {
+        self.since = now;
+        self.sessions.clone_from(&order.tail_state().sessions);
+    }
+
+    /// A window ends.
+    fn count(&mut self, order: &Order) {
+        let (mut all, mut most) = (0, (0, None));
+        for (id, session) in &order.tail_state().sessions {
+            let before = self.sessions.get(id).filter(|before| before.incarnation == session.incarnation);
+            let count = session.number - before.map_or(0, |before| before.number.min(session.number));
+            all += count;
+            if count > most.0 {
+                most = (count, Some(*id));
+            }
+        }
+        let nearly_all = most.0 >= LEAST && most.0 * 100 >= all * SHARE;
+        let now = most.1.filter(|id| nearly_all && *id != order.id());
+        self.writer = now.map(|id| {
+            let before =
+                self.writer.filter(|(writer, ..)| *writer == id).map_or(0, |(_, windows, _)| windows);
+            (id, before.saturating_add(1), most.0 * 100 / all)
+        });
+    }
+}
+
+/// Whether it can lead at once, as far as the order knows.
+fn may_follow(order: &Order, id: &MemberId, now: Micros) -> bool {
+    let membership = order.membership();
+    let settled = order.tail_state().membership_index <= order.commit() && !order.is_handing_over();
+    let voter = membership.get(id).is_some_and(|member| member.role.votes() && !member.arbitrator);
+    let near = order.matched(id) + NEAR_ENOUGH >= order.last_index();
+    let patience = order.election_timeout() / 2 + 2 * order.rtt(id).unwrap_or(0);
+    let heard = order.last_heard(id).is_some_and(|at| now.saturating_sub(at) < patience);
+    settled && voter && near && heard
+}

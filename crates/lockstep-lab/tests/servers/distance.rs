@@ -1,0 +1,165 @@
+//! Members far apart: what a commit costs, and who leads.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use lockstep_lab::wan::{Link, Wan};
+use lockstep_lab::{Cluster, Place};
+
+use crate::failover::{done, lockstep};
+use crate::fixture::{Kind, Test, alone, eventually, kind, same, spec};
+use crate::policy::{Load, load_during, set};
+
+/// The lines go after the servers.
+struct Far {
+    cluster: Cluster,
+    _wan: Wan,
+}
+
+/// One server for each number, in that zone, named n1 and on; two zones, so far from each other. `None`: not possible here.
+fn servers(
+    zones: &[usize],
+    round_trip: Duration,
+    options: &[(&str, &str)],
+) -> Result<Option<Far>, lockstep_lab::LabError> {
+    if kind() == Kind::Galera || !lockstep_lab::wan::is_possible() {
+        eprintln!("NOT TESTED: no network namespaces can be made here");
+        return Ok(None);
+    }
+    let counts = [0, 1].map(|zone| zones.iter().filter(|at| **at == zone).count());
+    let wan = Wan::new(&counts, &[Link::of_round_trip(0, 1, round_trip)])?;
+    let mut spec = spec();
+    spec.members = zones.len();
+    let mut taken = [0, 0];
+    for zone in zones {
+        let member = taken[*zone];
+        taken[*zone] += 1;
+        spec.places.push(Place { host: wan.host(*zone, member), namespace: wan.namespace(*zone, member) });
+    }
+    spec.provider_options.extend(options.iter().map(|(name, value)| (name.to_string(), value.to_string())));
+    let mut cluster = Cluster::prepare(&spec)?;
+    for (server, zone) in cluster.servers.iter_mut().zip(zones) {
+        if let Some(wsrep) = &mut server.config.wsrep {
+            wsrep.provider_options.push(("member.zone".into(), zone.to_string()));
+        }
+    }
+    cluster.bootstrap()?;
+    cluster.servers[0]
+        .client()?
+        .run(&["CREATE DATABASE IF NOT EXISTS test", "CREATE TABLE test.p (id BIGINT PRIMARY KEY)"])?;
+    // The far one has it some time later.
+    cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?;
+    Ok(Some(Far { cluster, _wan: wan }))
+}
+
+fn leads(cluster: &Cluster, name: &str) -> Result<bool, lockstep_lab::LabError> {
+    let status = done(&lockstep(&cluster.servers[0], &["status", "--json"])?)?;
+    Ok(status.contains(&format!("\"leader\":\"{name}\"")))
+}
+
+/// What most inserts at this member take at least, in ms: a busy machine makes any of them late.
+fn commit_takes(cluster: &Cluster, n: usize) -> Result<f64, lockstep_lab::LabError> {
+    let mut client = cluster.servers[n].client()?;
+    static IDS: AtomicI64 = AtomicI64::new(-1);
+    let mut took = Vec::new();
+    for _ in 0..15 {
+        let began = Instant::now();
+        client.query(&format!("INSERT INTO test.p VALUES ({})", IDS.fetch_sub(1, Ordering::Relaxed)))?;
+        took.push(began.elapsed().as_secs_f64() * 1e3);
+    }
+    took.sort_by(f64::total_cmp);
+    Ok(took[took.len() / 4])
+}
+
+#[test]
+fn a_commit_anywhere_takes_one_round_trip_to_the_nearest_that_complete_a_majority() -> Test {
+    let _alone = alone();
+    let far = servers(&[0, 0, 1], Duration::from_millis(60), &[("leader.follow_writer", "no")])?;
+    let Some(Far { cluster, .. }) = &far else { return Ok(()) };
+    // With a near leader, those that are near wait for each other, and the far one for one round trip, though it has to
+    // ask the leader for a place, too.
+    let mut took = [0.0; 3];
+    for (n, took) in took.iter_mut().enumerate() {
+        *took = commit_takes(cluster, n)?;
+    }
+    eprintln!("n1 leads, n3 is 60 ms away: commits take {took:.1?} ms");
+    assert!(took[0] < 20.0 && took[1] < 20.0, "{took:?}");
+    assert!((60.0..80.0).contains(&took[2]), "{took:?}");
+    // With the far one as the leader, a place costs the others one round trip, and no more than that.
+    done(&lockstep(&cluster.servers[0], &["switchover", "--to", "n3"])?)?;
+    for (n, took) in took.iter_mut().enumerate() {
+        *took = commit_takes(cluster, n)?;
+        assert!((60.0..80.0).contains(took), "{took} ms on n{}", n + 1);
+    }
+    eprintln!("n3 leads: {took:.1?} ms");
+    Ok(())
+}
+
+#[test]
+fn many_connections_over_a_distance_have_as_many_times_the_rate_of_one() -> Test {
+    let _alone = alone();
+    let far = servers(&[0, 1], Duration::from_micros(85_500), &[])?;
+    let Some(Far { cluster, .. }) = &far else { return Ok(()) };
+    set(cluster, 0, "commit.policy=semisync")?;
+    let rate = |clients: usize, time: Duration| -> Result<f64, lockstep_lab::LabError> {
+        let began = Instant::now();
+        let load = load_during(cluster, 0, clients, || {
+            std::thread::sleep(time);
+            Ok(())
+        })?;
+        same("failed transactions", load.errors, Vec::new());
+        Ok(load.rows as f64 / began.elapsed().as_secs_f64())
+    };
+    let mut best = 0.0_f64;
+    for _ in 0..4 {
+        let one = rate(1, Duration::from_secs(4))?;
+        let many = rate(64, Duration::from_secs(4))?;
+        eprintln!(
+            "one connection {one:.2}/s ({:.3} of 1/RTT), 64 have {many:.0}/s: {:.1} times",
+            one * 0.0855,
+            many / one
+        );
+        best = best.max(many / one);
+        if best >= 60.0 {
+            break;
+        }
+    }
+    assert!(best >= 60.0, "64 connections have {best:.1} times the rate of one");
+    Ok(())
+}
+
+/// Writes of one client of this member until that member leads.
+fn write_until_it_leads(cluster: &Cluster, n: usize) -> Result<Load, lockstep_lab::LabError> {
+    let name = format!("n{}", n + 1);
+    load_during(cluster, n, 1, || {
+        eventually("the writer leads", || leads(cluster, &name))?;
+        std::thread::sleep(Duration::from_secs(1));
+        Ok(())
+    })
+}
+
+#[test]
+fn leadership_follows_a_single_writer_and_its_commits_get_near() -> Test {
+    let _alone = alone();
+    let far = servers(&[0, 0, 1], Duration::from_micros(85_500), &[])?;
+    let Some(Far { cluster, .. }) = &far else { return Ok(()) };
+    assert!(leads(cluster, "n1")?);
+    // The writer is far, then near: after that its commits wait for its neighbour only.
+    let there = write_until_it_leads(cluster, 2)?;
+    let slow = commit_takes(cluster, 0)?;
+    let back = write_until_it_leads(cluster, 0)?;
+    let quick = commit_takes(cluster, 0)?;
+    for load in [&there, &back] {
+        same("failed transactions", load.errors.clone(), Vec::new());
+    }
+    eprintln!(
+        "longest gaps of the writer: {:?} to the far one, {:?} back; commits of n1 {slow:.1} ms, then {quick:.1} ms",
+        there.gap, back.gap
+    );
+    assert!(slow > 80.0 && quick < 20.0, "{slow} ms, {quick} ms");
+    // 0.3 s is what it is to be; a busy machine gets some more.
+    assert!(there.gap.max(back.gap) < Duration::from_millis(600), "{:?}, {:?}", there.gap, back.gap);
+    let rows = cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?;
+    same("rows", rows, (there.rows + back.rows) as i64 + 30);
+    Ok(())
+}
