@@ -266,6 +266,9 @@ pub struct ConnectArgs {
     pub by_donor: bool,
     /// How long to wait for a primary component (`pc.wait_prim_timeout`).
     pub timeout: Duration,
+    /// Where the own log names other voters, wait for them without end: after a full outage servers come back as their
+    /// machines do, and one that gave up would need somebody to start it again.
+    pub waits_for_others: bool,
     /// The seqno of a statement after the position of which nobody can say whether the database has it: the state is
     /// taken from a member that knows, and only where no member does, it is delivered.
     pub in_doubt: Option<Seqno>,

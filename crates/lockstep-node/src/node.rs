@@ -446,12 +446,17 @@ impl Node {
         let (view_uuid, history) = (timed_uuid()?, random_uuid()?);
         lock(&self.shared.identity).view_uuid = view_uuid;
         let patience = args.timeout + Duration::from_secs(5);
+        let waits = args.waits_for_others;
         self.shared.finished.store(args.position.seqno.max(SEQNO_UNDEFINED), Ordering::Release);
         let reply = Reply::new();
         self.push(Input::Connect { args: Box::new(args), view_uuid, history, reply: reply.clone() });
-        reply
-            .wait_and(patience, LOOK, look)
-            .unwrap_or(Err(NodeError::State("the node does not answer; see its log lines")))
+        loop {
+            match reply.wait_and(patience, LOOK, &look) {
+                Some(result) => return result,
+                None if waits && !self.shared.stopped.load(Ordering::Acquire) => {}
+                None => return Err(NodeError::State("the node does not answer; see its log lines")),
+            }
+        }
     }
 
     /// Leaves in good order: hands over leadership, gives up the vote, closes. Bounded. Deliveries end with a

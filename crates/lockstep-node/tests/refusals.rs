@@ -19,6 +19,7 @@ fn args(cluster: &str, peers: &[u16], timeout: Duration) -> ConnectArgs {
         bootstrap: peers.is_empty(),
         position: Gtid::UNDEFINED,
         by_donor: false,
+        waits_for_others: false,
         timeout,
     }
 }

@@ -35,6 +35,7 @@ fn a_member_that_waits_says_for_whom_and_what_its_log_has() {
         in_doubt: None,
         by_donor: false,
         timeout: Duration::from_secs(10),
+        waits_for_others: false,
     };
     let connecting = std::thread::spawn(move || waiting.connect(args));
     until("n2 says for whom it waits", || {

@@ -351,9 +351,9 @@ impl Provider {
             let node = self.start_node(bootstrap).map_err(|error| error.to_string())?;
             position = self.recover_position(node);
         }
-        let timeout = self.settings.with(|options| match options.bool("pc.wait_prim") {
-            true => options.time("pc.wait_prim_timeout"),
-            false => Duration::from_secs(3600),
+        let (timeout, bounded) = self.settings.with(|options| match options.bool("pc.wait_prim") {
+            true => (options.time("pc.wait_prim_timeout"), options.is_given("pc.wait_prim_timeout")),
+            false => (Duration::from_secs(3600), false),
         });
         self.log.info(format!(
             "connecting to cluster {cluster} at {url} from position {position}{}",
@@ -374,6 +374,8 @@ impl Provider {
             // A process that was a member before has the domain, and no method but mysqldump serves one that runs.
             by_donor: server_keeps_gtids() && !self.been_connected.load(Ordering::SeqCst),
             timeout,
+            // A client that sets wsrep_cluster_address waits for its answer.
+            waits_for_others: !bounded && !self.been_connected.load(Ordering::SeqCst),
         };
         let result = self.start_node(bootstrap).and_then(|node| {
             self.expect_again(position, node.log_end());

@@ -360,6 +360,7 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
         by_donor: false,
         in_doubt: None,
         timeout: patience,
+        waits_for_others: false,
     };
     // They end with the process at the latest: neither holds anything that must be put in order.
     std::thread::spawn(move || {

@@ -153,6 +153,7 @@ impl Lab {
             by_donor: false,
             in_doubt: None,
             timeout: Duration::from_secs(3600),
+            waits_for_others: false,
         };
         engine.connect(args, view_uuid, Uuid([0x77; 16])).unwrap();
         self.nodes.push(Node {
@@ -187,6 +188,7 @@ impl Lab {
             by_donor: false,
             in_doubt: None,
             timeout: Duration::from_secs(3600),
+            waits_for_others: false,
         };
         change(&mut args);
         let node = &mut self.nodes[at];

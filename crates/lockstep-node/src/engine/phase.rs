@@ -272,7 +272,8 @@ impl Engine {
     }
 
     fn still_connecting(&mut self, args: ConnectArgs, until: Micros, say: Micros, missing: &str) {
-        if self.now >= until {
+        let knows_others = || self.order.membership().voters().any(|id| id != self.me.id);
+        if self.now >= until && !(args.waits_for_others && knows_others()) {
             let text = format!("no primary component within {} s: {missing}", args.timeout.as_secs());
             self.phase = Phase::Idle;
             self.forget_peers();
@@ -601,3 +602,7 @@ impl Engine {
         self.effects.push(Effect::Left);
     }
 }
+
+#[cfg(test)]
+#[path = "phase_tests.rs"]
+mod tests;

@@ -219,7 +219,7 @@ const ROWS: &[Row] = &[
     row("pc.recovery", Kind::Bool, "true", NoEffect("members are always recovered from the log"), "whether Galera recovers its view from disk"),
     row("pc.version", INT, "0", NoEffect(BEATS), "Galera's group communication"),
     row("pc.wait_prim", Kind::Bool, "true", Galera, "whether a start waits for a majority"),
-    row("pc.wait_prim_timeout", TIME, "PT30S", Galera, "how long a start waits for a majority"),
+    row("pc.wait_prim_timeout", TIME, "PT30S", Galera, "how long a start waits for a majority; where it is not given, a member whose log names others waits for them without end"),
     row("pc.weight", Kind::Int(0, 255), "1", Sets("member.vote"), "the member's votes: 0 is member.vote = no")
         .refuse(When::Above(1), "a member has one vote or none; use an arbitrator to tip the scales"),
     row("protonet.backend", NAME, "asio", NoEffect(TCP), "Galera's network library"),

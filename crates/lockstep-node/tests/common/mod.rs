@@ -111,6 +111,7 @@ impl Server {
             position,
             by_donor: false,
             timeout: Duration::from_secs(60),
+            waits_for_others: false,
         };
         node.connect(args).unwrap();
         let applied = Arc::new(Mutex::new(Vec::new()));
