@@ -342,8 +342,10 @@ impl Provider {
         if bootstrap && !self.state_file.get().safe_to_bootstrap {
             return Err("It may not be safe to bootstrap the cluster from this node: it was not the last one to \
                         leave the cluster and may not have all that was committed. Start the others without \
-                        --wsrep-new-cluster: a majority of them goes on by itself. To force it nevertheless, set \
-                        safe_to_bootstrap to 1 in grastate.dat"
+                        --wsrep-new-cluster: a majority of them goes on by itself. If the others are gone for good, start this \
+                        one without --wsrep-new-cluster, too, and run lockstep bootstrap while it waits for them. \
+                        Where there is no log yet (a database that comes from Galera), set safe_to_bootstrap to 1 in \
+                        grastate.dat"
                 .into());
         }
         let mut position = self.start_from();

@@ -86,7 +86,8 @@ impl Engine {
             if !others.is_empty() {
                 return Err(NodeError::Refused(format!(
                     "this member's log knows of the voters {}: a new cluster would split from them. Start this \
-                     member without --wsrep-new-cluster and start the others; a majority of them goes on by itself",
+                     member without --wsrep-new-cluster and start the others; a majority of them goes on by itself. If \
+                     they are gone for good, run lockstep bootstrap on this server while it waits for them",
                     others.join(", ")
                 )));
             }

@@ -34,6 +34,7 @@ fn after_a_full_outage_a_member_waits_for_the_others_however_long_their_machines
     lab.run(600_000_000);
     assert!(matches!(lab.nodes[0].engine.phase, Phase::Connecting { .. }));
     lab.cut(1, false);
+    lab.cut(2, true);
     lab.restart(1, patiently(true));
     lab.until("two of three go on", 20_000_000, |lab| primary(lab, 0) && primary(lab, 1));
 }
