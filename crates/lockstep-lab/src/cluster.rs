@@ -242,13 +242,18 @@ impl Cluster {
 
     /// Makes and starts one server with these settings but without replication, as what a cluster is compared to.
     pub fn start_alone(spec: &ClusterSpec) -> Result<Cluster> {
-        let bench = Bench::new()?;
-        let mut server = bench.server("alone", 1)?;
-        server.config.extra = spec.extra.clone();
-        server.config.log_bin = spec.log_bin;
-        let mut cluster = Cluster { servers: vec![server], bench };
+        let mut cluster = Cluster::prepare_alone()?;
+        cluster.servers[0].config.extra = spec.extra.clone();
+        cluster.servers[0].config.log_bin = spec.log_bin;
         cluster.servers[0].start(&[])?;
         Ok(cluster)
+    }
+
+    /// Makes one server's files, without replication, and does not start it.
+    pub(crate) fn prepare_alone() -> Result<Cluster> {
+        let bench = Bench::new()?;
+        let server = bench.server("alone", 1)?;
+        Ok(Cluster { servers: vec![server], bench })
     }
 
     /// Starts all members, the first with `--wsrep-new-cluster`.

@@ -60,6 +60,11 @@ pub(crate) fn within<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) 
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
+/// The addresses of all zones.
+fn all_networks() -> String {
+    format!("{}.{}.0.0/16", NETWORK[0], NETWORK[1])
+}
+
 impl Network {
     pub(crate) fn new(count: usize) -> Result<Network> {
         Network::of_zone(0, count)
@@ -96,20 +101,21 @@ impl Network {
         format!("{}.{}.{}.{last}", NETWORK[0], NETWORK[1], self.zone)
     }
 
-    /// Lets members send through the bridge's namespace what is for other networks.
+    /// Lets members send through the bridge's namespace what is for other networks of ours. What is for elsewhere fails at
+    /// once: whoever asks a name server, as rsync does of each who connects, would wait for its answer for seconds.
     pub(crate) fn add_gateway(&self) -> Result<()> {
         let (hub, gateway) = (self.hub(), self.address(GATEWAY));
         ip(&["-n", &hub, "addr", "add", &format!("{gateway}/24"), "dev", "hub"])?;
         within(&hub, || std::fs::write(FORWARD, "1"))?
             .map_err(LabError::path("write", Path::new(FORWARD)))?;
-        (0..self.count)
-            .try_for_each(|at| ip(&["-n", &self.namespace(at), "route", "add", "default", "via", &gateway]))
+        (0..self.count).try_for_each(|at| {
+            ip(&["-n", &self.namespace(at), "route", "add", &all_networks(), "via", &gateway])
+        })
     }
 
     /// Sends what is for the other networks into a device of the bridge's namespace.
     pub(crate) fn route_others_through(&self, device: &str) -> Result<()> {
-        let all = format!("{}.{}.0.0/16", NETWORK[0], NETWORK[1]);
-        ip(&["-n", &self.hub(), "route", "add", &all, "dev", device])
+        ip(&["-n", &self.hub(), "route", "add", &all_networks(), "dev", device])
     }
 
     /// The name of a namespace, for `ip netns exec`.

@@ -20,7 +20,14 @@ pub struct Sysbench {
     pub rows: u32,
     /// Further options of every run, as sysbench takes them.
     pub extra: Vec<String>,
+    /// Runs (not the filling of tables) are in this network namespace, and connect to this host and port as the account
+    /// `far` in place of sockets.
+    pub far: Option<(String, String, u16)>,
 }
+
+/// How many transactions took how long: milliseconds, in sysbench's steps, and the number of those.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Histogram(pub Vec<(f64, u64)>);
 
 /// What a run reported.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,7 +53,7 @@ impl Sysbench {
             what: "the program sysbench".into(),
             hint: "run scripts/setup.sh test (Debian: apt-get install sysbench)".into(),
         })?;
-        Ok(Sysbench { program, tables: 1, rows: 10_000, extra: Vec::new() })
+        Ok(Sysbench { program, tables: 1, rows: 10_000, extra: Vec::new(), far: None })
     }
 
     /// Its version, as it says it.
@@ -73,14 +80,32 @@ impl Sysbench {
         let mut command = Command::new(&self.program);
         command
             .arg(script)
+            .args(["--mysql-user=root".into(), format!("--mysql-socket={}", sockets.join(","))]);
+        self.with_tables(command, threads)
+    }
+
+    /// A run's, from wherever it is.
+    fn run_command(&self, script: &str, sockets: &[&Path], threads: u32) -> Command {
+        let Some((namespace, host, port)) = &self.far else { return self.command(script, sockets, threads) };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace]).arg(&self.program).arg(script);
+        command.args([
+            "--mysql-user=far".into(),
+            format!("--mysql-host={host}"),
+            format!("--mysql-port={port}"),
+        ]);
+        self.with_tables(command, threads)
+    }
+
+    fn with_tables(&self, mut command: Command, threads: u32) -> Command {
+        command
             .arg(format!("--tables={}", self.tables))
             .arg(format!("--table-size={}", self.rows))
             .arg(format!("--threads={threads}"))
-            .arg(format!("--mysql-socket={}", sockets.join(",")))
             .arg(format!("--mysql-db={SYSBENCH_DATABASE}"))
             // In a cluster the server strides auto-increment: the tables would hold ids 1, 4, 7, ..., and two of
             // three updates would hit no row and replicate nothing.
-            .args(["--mysql-user=root", "--auto-inc=off"])
+            .arg("--auto-inc=off")
             .args(&self.extra);
         command
     }
@@ -92,14 +117,52 @@ impl Sysbench {
 
     /// Runs `script` (`oltp_update_index`, ...) for a time.
     pub fn run(&self, script: &str, sockets: &[&Path], threads: u32, time: Duration) -> Result<Load> {
-        let mut command = self.command(script, sockets, threads);
-        command.args([format!("--time={}", time.as_secs().max(1)), "--percentile=95".into(), "run".into()]);
-        let text = run_to_end(&mut command)?;
-        parse(&text).ok_or_else(|| LabError::Command {
-            command: format!("{command:?}"),
-            output: format!("(its report could not be read)\n{text}"),
-        })
+        self.run_and_read(script, sockets, threads, time, &[]).map(|(load, _)| load)
     }
+
+    /// The same, and how many transactions took how long.
+    pub fn run_with_histogram(
+        &self,
+        script: &str,
+        sockets: &[&Path],
+        threads: u32,
+        time: Duration,
+    ) -> Result<(Load, Histogram)> {
+        let (load, text) = self.run_and_read(script, sockets, threads, time, &["--histogram=on"])?;
+        Ok((load, histogram(&text)))
+    }
+
+    fn run_and_read(
+        &self,
+        script: &str,
+        sockets: &[&Path],
+        threads: u32,
+        time: Duration,
+        options: &[&str],
+    ) -> Result<(Load, String)> {
+        let mut command = self.run_command(script, sockets, threads);
+        command.args([format!("--time={}", time.as_secs().max(1)), "--percentile=95".into()]);
+        let text = run_to_end(command.args(options).arg("run"))?;
+        match parse(&text) {
+            Some(load) => Ok((load, text)),
+            None => Err(LabError::Command {
+                command: format!("{command:?}"),
+                output: format!("(its report could not be read)\n{text}"),
+            }),
+        }
+    }
+}
+
+/// Reads the lines `   1.234 |*****     56`.
+fn histogram(text: &str) -> Histogram {
+    let line = |line: &str| {
+        let (value, rest) = line.split_once('|')?;
+        Some((
+            value.trim().parse().ok()?,
+            rest.split_whitespace().last()?.trim_start_matches('*').parse().ok()?,
+        ))
+    };
+    Histogram(text.lines().filter_map(line).collect())
 }
 
 /// Reads the report at the end of a run.
@@ -151,5 +214,20 @@ Latency (ms):
         };
         assert_eq!(parse(text), Some(due));
         assert_eq!(parse("FATAL: no such table"), None);
+    }
+
+    #[test]
+    fn a_histogram_is_read() {
+        let text = "
+Latency histogram (values are in milliseconds)
+       value  ------------- distribution ------------- count
+       0.052 |**                                       12
+       1.234 |**************************************** 345
+       9.910 |                                         1
+
+SQL statistics:
+";
+        assert_eq!(histogram(text), Histogram(vec![(0.052, 12), (1.234, 345), (9.91, 1)]));
+        assert_eq!(histogram(""), Histogram::default());
     }
 }

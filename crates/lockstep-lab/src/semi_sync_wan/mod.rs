@@ -10,14 +10,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{LabError, Result};
+use crate::far::{FAR, NEAR};
 use crate::wan::{Counters, Link, Wan};
 pub use load::{Connection, Load};
 use rig::Rig;
 pub use setup::Setup;
 
-/// The zone of the client, and the far one.
-const NEAR: usize = 0;
-const FAR: usize = 1;
 /// Who can be near; the far zone has a single member.
 const NEAR_MEMBERS: usize = 3;
 

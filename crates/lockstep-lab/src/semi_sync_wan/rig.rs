@@ -2,26 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use super::{NEAR, Setup, Spec};
+use super::{Setup, Spec};
 use crate::arbitrator::Arbitrator;
-use crate::cluster::{Bench, Cluster, ClusterSpec, Place};
+use crate::cluster::{Bench, Cluster, Place};
 use crate::error::{LabError, Result};
+use crate::far::{self, GALERA_FAR, NEAR, start_cluster, wait};
 use crate::server::Server;
 use crate::wan::Wan;
 
 /// As in the post, InnoDB's log is written and flushed once a second; and all connections may come.
 const OPTIONS: [&str; 2] = ["innodb_flush_log_at_trx_commit=0", "max_connections=400"];
-/// What Galera's makers advise for long lines: without it 64 connections wait for each other.
-const GALERA_FAR: [(&str, &str); 6] = [
-    ("gcs.fc_factor", "0.95"),
-    ("gcs.fc_limit", "1024"),
-    ("evs.send_window", "512"),
-    ("evs.user_send_window", "256"),
-    ("evs.suspect_timeout", "PT30S"),
-    ("evs.inactive_timeout", "PT60S"),
-];
 /// For a replica to connect, or to have everything.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// A member's status is a moment behind its transactions.
+const SOON: Duration = Duration::from_secs(5);
 
 /// Running servers; killed when dropped.
 pub(super) struct Rig {
@@ -50,11 +44,16 @@ impl Drop for Plain {
 
 impl Rig {
     pub(super) fn start(setup: Setup, spec: &Spec, wan: &Wan) -> Result<Rig> {
+        let extra = OPTIONS.map(str::to_owned).to_vec();
         let servers = match (setup, setup.policy()) {
-            (Setup::Galera, _) => Servers::Cluster(start_cluster(setup, &spec.galera, &GALERA_FAR, wan)?),
+            (Setup::Galera, _) => {
+                Servers::Cluster(start_cluster(setup.places(), &spec.galera, &GALERA_FAR, extra, wan)?)
+            }
             (_, Some(policy)) => {
-                let options = [("commit.policy", policy)];
-                Servers::Cluster(start_cluster(setup, &spec.provider, &options, wan)?)
+                let receive = setup == Setup::SemiSyncTwoReceive;
+                let ack_on = if receive { "receive" } else { "persist" };
+                let options = [("commit.policy", policy), ("commit.ack_on", ack_on)];
+                Servers::Cluster(start_cluster(setup.places(), &spec.provider, &options, extra, wan)?)
             }
             _ => Servers::Plain(start_plain(setup, wan)?),
         };
@@ -88,28 +87,16 @@ impl Rig {
     }
 
     pub(super) fn configurations(&self) -> Vec<(String, String)> {
-        self.servers().iter().map(|server| (server.name().to_owned(), server.config.render())).collect()
+        far::configurations(self.servers())
     }
 
     pub(super) fn version(&self) -> Result<String> {
-        let mut client = self.writer().client()?;
-        let server = client.value("SELECT VERSION()")?;
-        Ok(match &self.servers {
-            Servers::Plain(_) => server,
-            Servers::Cluster(_) => {
-                let (vendor, provider) =
-                    (client.status("wsrep_provider_name")?, client.status("wsrep_provider_version")?);
-                format!("{server}, {vendor} {provider}")
-            }
-        })
+        far::version(self.writer())
     }
 
     /// Waits until every server answers `sql` so.
     pub(super) fn wait_for_copies(&self, sql: &str, due: &str) -> Result<()> {
-        self.servers().iter().try_for_each(|server| {
-            let what = format!("does not answer [{sql}] with {due}");
-            wait(server, &what, || Ok(server.query(sql)?.value()? == due))
-        })
+        far::wait_for_copies(self.servers(), PATIENCE, sql, due)
     }
 
     /// Semi-synchronous replication falls back to asynchronous without telling the client: then it is no such run. At
@@ -124,41 +111,23 @@ impl Rig {
             _ => return Ok(()),
         };
         let mut client = self.writer().client()?;
-        let mut status = |name| client.status(&format!("{prefix}_{name}"));
-        let (on, acknowledged, not) = (status("status")?, status("yes_tx")?, status("no_tx")?);
-        let enough = acknowledged.parse::<u64>().is_ok_and(|count| count >= transactions);
-        if on == "ON" && not == "0" && enough {
-            return Ok(());
+        let end = Instant::now() + SOON;
+        loop {
+            let mut status = |name| client.status(&format!("{prefix}_{name}"));
+            let (on, acknowledged, not) = (status("status")?, status("yes_tx")?, status("no_tx")?);
+            let enough = acknowledged.parse::<u64>().is_ok_and(|count| count >= transactions);
+            if on == "ON" && not == "0" && enough {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                return Err(LabError::Value(format!(
+                    "semi-synchronous replication is {on}; of {transactions} transactions {acknowledged} were \
+                     acknowledged, {not} were not"
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(50));
         }
-        Err(LabError::Value(format!(
-            "semi-synchronous replication is {on}; of {transactions} transactions {acknowledged} were acknowledged, {not} \
-             were not"
-        )))
     }
-}
-
-fn start_cluster(
-    setup: Setup,
-    provider: &std::path::Path,
-    options: &[(&str, &str)],
-    wan: &Wan,
-) -> Result<Cluster> {
-    let places = setup.places();
-    let mut spec = ClusterSpec::new(provider);
-    spec.places = places
-        .iter()
-        .map(|(zone, at)| Place { host: wan.host(*zone, *at), namespace: wan.namespace(*zone, *at) })
-        .collect();
-    spec.members = places.len();
-    spec.extra = OPTIONS.map(str::to_owned).to_vec();
-    spec.provider_options = options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-    let mut cluster = Cluster::prepare(&spec)?;
-    for (server, (zone, _)) in cluster.servers.iter_mut().zip(places) {
-        // A name that both providers know.
-        server.wsrep_mut()?.provider_options.push(("gmcast.segment".into(), zone.to_string()));
-    }
-    cluster.bootstrap()?;
-    Ok(cluster)
 }
 
 fn start_plain(setup: Setup, wan: &Wan) -> Result<Plain> {
@@ -197,30 +166,11 @@ fn replicate(plain: &Plain, host: &str, semi_sync: bool) -> Result<()> {
         ),
         "START SLAVE",
     ])?;
-    wait(far, "does not replicate", || {
+    wait(far, PATIENCE, "does not replicate", || {
         let answer = far.query("SHOW SLAVE STATUS")?;
         Ok(answer.column("Slave_IO_Running")? == "Yes" && answer.column("Slave_SQL_Running")? == "Yes")
     })?;
-    wait(near, "has no semi-synchronous replica", || {
+    wait(near, PATIENCE, "has no semi-synchronous replica", || {
         Ok(!semi_sync || near.client()?.status("Rpl_semi_sync_master_clients")? == "1")
     })
-}
-fn wait(server: &Server, what: &str, mut check: impl FnMut() -> Result<bool>) -> Result<()> {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        // What is not there yet is an error, too.
-        let seen = check();
-        match seen {
-            Ok(true) => return Ok(()),
-            Ok(false) | Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(50)),
-            seen => {
-                let seen = seen.err().map_or_else(String::new, |e| format!(" ({e})"));
-                return Err(LabError::Timeout {
-                    server: server.name().to_owned(),
-                    what: format!("{what} within {} s{seen}", PATIENCE.as_secs()),
-                    log: server.log_tail(20),
-                });
-            }
-        }
-    }
 }

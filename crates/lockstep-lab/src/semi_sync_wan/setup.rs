@@ -1,6 +1,6 @@
 //! Who keeps copies, and how.
 
-use super::{FAR, NEAR};
+use crate::far::{FAR, NEAR};
 
 /// The set-ups that take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,17 +28,21 @@ pub enum Setup {
     SemiSyncArbitrator,
     /// A near server and a far one on Lockstep: a commit waits for the far one.
     SemiSyncTwo,
+    /// The same, and the far one acknowledges what it has received, as MariaDB's does, and flushes it to its disk a moment
+    /// later.
+    SemiSyncTwoReceive,
 }
 
 impl Setup {
     /// All of them, ours beside their rivals.
-    pub const EACH: [Setup; 11] = [
+    pub const EACH: [Setup; 12] = [
         Setup::Alone,
         Setup::MariadbAsync,
         Setup::Async,
         Setup::MariadbSemiSync,
         Setup::SemiSync,
         Setup::SemiSyncTwo,
+        Setup::SemiSyncTwoReceive,
         Setup::SemiSyncArbitrator,
         Setup::Galera,
         Setup::Quorum,
@@ -60,6 +64,7 @@ impl Setup {
             Setup::All => "lockstep-all",
             Setup::SemiSyncArbitrator => "lockstep-semisync-arbitrator",
             Setup::SemiSyncTwo => "lockstep-semisync-two",
+            Setup::SemiSyncTwoReceive => "lockstep-semisync-two-receive",
         }
     }
 
@@ -82,12 +87,14 @@ impl Setup {
             Setup::All => "Lockstep all, two near, one far",
             Setup::SemiSyncArbitrator => "Lockstep semisync, near arbitrator, one far",
             Setup::SemiSyncTwo => "Lockstep semisync, one far",
+            Setup::SemiSyncTwoReceive => "Lockstep semisync on receipt, one far",
         }
     }
 
     /// Whether each commit waits for the far member, so that a connection inserts a row per round trip.
     pub fn waits_for_far(self) -> bool {
-        matches!(self, Setup::MariadbSemiSync | Setup::Galera | Setup::All | Setup::SemiSyncTwo)
+        use Setup::*;
+        matches!(self, MariadbSemiSync | Galera | All | SemiSyncTwo | SemiSyncTwoReceive)
     }
 
     /// Whether a copy is far.
@@ -105,7 +112,9 @@ impl Setup {
         match self {
             Setup::Alone | Setup::MariadbAsync | Setup::MariadbSemiSync | Setup::Galera => None,
             Setup::Async => Some("async"),
-            Setup::SemiSync | Setup::SemiSyncTwo | Setup::SemiSyncArbitrator => Some("semisync"),
+            Setup::SemiSync | Setup::SemiSyncTwo | Setup::SemiSyncTwoReceive | Setup::SemiSyncArbitrator => {
+                Some("semisync")
+            }
             Setup::Quorum | Setup::QuorumNear => Some("quorum"),
             Setup::All => Some("all"),
         }
@@ -116,9 +125,11 @@ impl Setup {
         match self {
             Setup::Alone => &[(NEAR, 0)],
             Setup::QuorumNear => &[(NEAR, 0), (NEAR, 1), (NEAR, 2)],
-            Setup::MariadbAsync | Setup::MariadbSemiSync | Setup::SemiSyncTwo | Setup::SemiSyncArbitrator => {
-                &[(NEAR, 0), (FAR, 0)]
-            }
+            Setup::MariadbAsync
+            | Setup::MariadbSemiSync
+            | Setup::SemiSyncTwo
+            | Setup::SemiSyncTwoReceive
+            | Setup::SemiSyncArbitrator => &[(NEAR, 0), (FAR, 0)],
             Setup::Galera | Setup::Async | Setup::SemiSync | Setup::Quorum | Setup::All => {
                 &[(NEAR, 0), (NEAR, 1), (FAR, 0)]
             }

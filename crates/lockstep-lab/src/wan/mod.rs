@@ -157,6 +157,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_for_elsewhere_fails_at_once() {
+        if !netns::is_possible() {
+            eprintln!("NOT TESTED: no network namespaces here");
+            return;
+        }
+        let wan = Wan::new(&[1, 1], &[]).unwrap();
+        let reach = |host: String| {
+            let connect = || std::net::UdpSocket::bind("0.0.0.0:0")?.connect((host.as_str(), 53));
+            wan.within(0, 0, connect).unwrap()
+        };
+        // An address for documentation: a name server that nobody reaches.
+        assert!(reach("192.0.2.1".into()).is_err());
+        assert!(reach(wan.host(1, 0)).is_ok());
+    }
+
+    #[test]
     fn a_device_that_is_gone_is_told_and_ends_nothing_else() {
         if !netns::is_possible() {
             eprintln!("NOT TESTED: no network namespaces here");

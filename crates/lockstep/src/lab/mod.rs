@@ -13,6 +13,7 @@ mod page;
 mod parallel_apply;
 mod semi_sync_wan;
 mod svg;
+mod synchronous;
 
 use std::path::PathBuf;
 
@@ -27,6 +28,9 @@ pub(crate) enum LabCommand {
     /// How fast a copy catches up: MariaDB's own replica by each of its modes, and a member of ours by each `apply.order`,
     /// with 1 to 24 workers. Needs no root.
     ParallelApply(parallel_apply::Args),
+    /// What synchronous replication costs near and far: sysbench's OLTP load on one to three servers of Galera and of this,
+    /// beside MariaDB alone. Needs root and /dev/net/tun.
+    Synchronous(synchronous::Args),
     /// Print the tables of a folder of results, and write its report.html anew.
     Report(ReportArgs),
 }
@@ -43,11 +47,13 @@ pub(crate) fn run(command: &LabCommand) -> Result<(), String> {
     match command {
         LabCommand::SemiSyncWan(args) => semi_sync_wan::run(args),
         LabCommand::ParallelApply(args) => parallel_apply::run(args),
+        LabCommand::Synchronous(args) => synchronous::run(args),
         LabCommand::Report(args) => {
             let results = folder::Results::load(&args.dir)?;
             let page = match results.about["experiment"].as_str() {
                 Some(semi_sync_wan::NAME) => semi_sync_wan::page,
                 Some(parallel_apply::NAME) => parallel_apply::page,
+                Some(synchronous::NAME) => synchronous::page,
                 other => {
                     return Err(format!(
                         "{}: {} is no experiment of this version",
@@ -59,4 +65,17 @@ pub(crate) fn run(command: &LabCommand) -> Result<(), String> {
             drive::report(&args.dir, page)
         }
     }
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(ms) if (0.0..=2000.0).contains(&ms) => Ok(ms),
+        _ => Err("a number of milliseconds from 0 to 2000 is wanted".into()),
+    }
+}
+
+#[test]
+fn round_trips_are_bounded() {
+    assert_eq!(milliseconds("85.5"), Ok(85.5));
+    assert!(milliseconds("-1").is_err() && milliseconds("NaN").is_err());
 }

@@ -188,6 +188,12 @@ impl Canvas {
     }
 }
 
+/// The number at a tick: of a whole one no decimals.
+fn round(tick: f64) -> String {
+    let text = number(tick);
+    if tick.fract() == 0.0 { text.split('.').next().unwrap_or_default().to_owned() } else { text }
+}
+
 /// About how wide a text is in the plots' letters.
 fn width(text: &str) -> f64 {
     text.chars().count() as f64 * 7.2
@@ -218,7 +224,7 @@ impl Bars {
         for tick in &axis.ticks {
             let x = axis.at(*tick);
             canvas.line("grid", (x, top - 4.0), (x, bottom + 2.0));
-            canvas.text("tick", "middle", (x, bottom + 18.0), &number(*tick));
+            canvas.text("tick", "middle", (x, bottom + 18.0), &round(*tick));
         }
         for (row, bar) in self.bars.iter().enumerate() {
             let y = top + ROW * row as f64;
@@ -281,13 +287,12 @@ impl Lines {
         for tick in &up.ticks {
             let y = up.at(*tick);
             canvas.line("grid", (left, y), (right, y));
-            canvas.text("tick", "end", (left - 8.0, y + 4.0), &number(*tick));
+            canvas.text("tick", "end", (left - 8.0, y + 4.0), &round(*tick));
         }
         for tick in &across.ticks {
             let x = across.at(*tick);
             canvas.line("grid", (x, top), (x, bottom + 5.0));
-            let text = if tick.fract() == 0.0 { format!("{tick:.0}") } else { number(*tick) };
-            canvas.text("tick", "middle", (x, bottom + 20.0), &text);
+            canvas.text("tick", "middle", (x, bottom + 20.0), &round(*tick));
         }
         canvas.line("axis", (left, bottom), (right, bottom));
         canvas.text("unit", "middle", (f64::midpoint(left, right), bottom + 42.0), &self.x);
@@ -454,6 +459,11 @@ mod tests {
         for log in [false, true] {
             assert!(Axis::over([f64::NAN], log, 0.0, 100.0).ticks.iter().all(|tick| tick.is_finite()));
         }
+    }
+
+    #[test]
+    fn whole_ticks_have_no_decimals() {
+        assert_eq!([0.0, 1.0, 10.0, 0.5, 20_000.0].map(round), ["0", "1", "10", "0.500", "20\u{202f}000"]);
     }
 
     #[test]

@@ -1,0 +1,112 @@
+//! Servers near and far: what the experiments over a long line have in common.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::cluster::{Cluster, ClusterSpec, Place};
+use crate::error::{LabError, Result};
+use crate::server::Server;
+use crate::wan::Wan;
+
+/// The zone of those who write, and the far one.
+pub(crate) const NEAR: usize = 0;
+pub(crate) const FAR: usize = 1;
+
+/// What Galera's makers advise for long lines: with its defaults transactions of many clients wait for each other.
+pub(crate) const GALERA_FAR: [(&str, &str); 6] = [
+    ("gcs.fc_factor", "0.95"),
+    ("gcs.fc_limit", "1024"),
+    ("evs.send_window", "512"),
+    ("evs.user_send_window", "256"),
+    ("evs.suspect_timeout", "PT30S"),
+    ("evs.inactive_timeout", "PT60S"),
+];
+
+/// Starts a cluster with members at these places, each a zone and a number in it.
+pub(crate) fn start_cluster(
+    places: &[(usize, usize)],
+    provider: &Path,
+    options: &[(&str, &str)],
+    extra: Vec<String>,
+    wan: &Wan,
+) -> Result<Cluster> {
+    let mut spec = ClusterSpec::new(provider);
+    spec.places = places
+        .iter()
+        .map(|(zone, at)| Place { host: wan.host(*zone, *at), namespace: wan.namespace(*zone, *at) })
+        .collect();
+    spec.members = places.len();
+    spec.extra = extra;
+    spec.provider_options = options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    let mut cluster = Cluster::prepare(&spec)?;
+    for (server, (zone, _)) in cluster.servers.iter_mut().zip(places) {
+        // A name that both providers know.
+        server.wsrep_mut()?.provider_options.push(("gmcast.segment".into(), zone.to_string()));
+    }
+    cluster.bootstrap()?;
+    Ok(cluster)
+}
+
+/// Starts one server without replication and without a binlog at this place.
+pub(crate) fn start_alone((zone, at): (usize, usize), extra: Vec<String>, wan: &Wan) -> Result<Cluster> {
+    let mut cluster = Cluster::prepare_alone()?;
+    let server = &mut cluster.servers[0];
+    server.config.namespace = Some(wan.namespace(zone, at));
+    server.config.bind_address = wan.host(zone, at);
+    server.config.extra = extra;
+    server.start(&[])?;
+    Ok(cluster)
+}
+
+/// Each server's name and option file.
+pub(crate) fn configurations(servers: &[Server]) -> Vec<(String, String)> {
+    servers.iter().map(|server| (server.name().to_owned(), server.config.render())).collect()
+}
+
+/// The server's version, and the provider's where there is one.
+pub(crate) fn version(server: &Server) -> Result<String> {
+    let mut client = server.client()?;
+    let version = client.value("SELECT VERSION()")?;
+    Ok(match server.config.wsrep {
+        None => version,
+        Some(_) => {
+            let (vendor, provider) =
+                (client.status("wsrep_provider_name")?, client.status("wsrep_provider_version")?);
+            format!("{version}, {vendor} {provider}")
+        }
+    })
+}
+
+/// Waits until every server answers `sql` so.
+pub(crate) fn wait_for_copies(servers: &[Server], patience: Duration, sql: &str, due: &str) -> Result<()> {
+    servers.iter().try_for_each(|server| {
+        let what = format!("does not answer [{sql}] with {due}");
+        wait(server, patience, &what, || Ok(server.query(sql)?.value()? == due))
+    })
+}
+
+/// Waits until `check` finds what is wanted of a server.
+pub(crate) fn wait(
+    server: &Server,
+    patience: Duration,
+    what: &str,
+    mut check: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    let end = Instant::now() + patience;
+    loop {
+        // What is not there yet is an error, too.
+        let seen = check();
+        match seen {
+            Ok(true) => return Ok(()),
+            Ok(false) | Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(50)),
+            seen => {
+                let seen = seen.err().map_or_else(String::new, |e| format!(" ({e})"));
+                return Err(LabError::Timeout {
+                    server: server.name().to_owned(),
+                    what: format!("{what} within {} s{seen}", patience.as_secs()),
+                    log: server.log_tail(20),
+                });
+            }
+        }
+    }
+}

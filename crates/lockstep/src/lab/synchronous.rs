@@ -1,0 +1,314 @@
+//! `lockstep lab synchronous`.
+
+use std::time::Duration;
+
+use lockstep_lab::synchronous::{Provider, Run, Setup, Spec, run as run_setup};
+use lockstep_lab::wan::Counters;
+use serde_json::{Value, json};
+
+use super::drive::{Case, Common, Outcome, drive, report};
+use super::folder::Results;
+use super::numbers::{Stat, number};
+use super::page::{Page, Section, Table};
+use super::svg::{Bar, Bars, Chart, Lines, Series};
+
+/// Its name.
+pub(super) const NAME: &str = "synchronous";
+/// The latency profile is that of so many threads.
+const PROFILE: u32 = 32;
+
+/// Options of `lockstep lab synchronous`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Milliseconds to the far member and back.
+    #[arg(long, value_name = "MS", default_value_t = 90.0, value_parser = super::milliseconds)]
+    rtt: f64,
+    /// Only these set-ups, separated by commas, by their names in results: mariadb-flushing, galera-two-far,
+    /// lockstep-two-far, ...
+    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = setup)]
+    setups: Vec<Setup>,
+}
+
+fn setup(name: &str) -> Result<Setup, String> {
+    Setup::of_name(name).ok_or_else(|| {
+        format!("there is no such set-up; there are {}", Setup::EACH.map(Setup::name).join(", "))
+    })
+}
+
+/// Runs the experiment.
+pub(crate) fn run(args: &Args) -> Result<(), String> {
+    let common = &args.common;
+    let (repeats, threads, window) = match common.quick {
+        true => (1, vec![8, PROFILE], 4),
+        false => (3, vec![8, PROFILE, 128], 20),
+    };
+    let (tables, rows) = if common.quick { (2, 5_000) } else { (4, 25_000) };
+    let mut setups = if args.setups.is_empty() { Setup::EACH.to_vec() } else { args.setups.clone() };
+    let of_galera = |setup: &Setup| setup.provider() == Some(Provider::Galera);
+    if setups.iter().any(of_galera) && !common.has_galera() {
+        setups.retain(|setup| !of_galera(setup));
+    }
+    let parameters = json!({ "round_trip_ms": args.rtt, "repeats": repeats, "load": "sysbench oltp_read_write",
+        "tables": tables, "rows_of_each": rows, "threads": threads, "seconds_each": window,
+        "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });
+    let spec = Spec {
+        provider: common.provider()?,
+        galera: common.galera.clone(),
+        round_trip: Duration::from_secs_f64(args.rtt / 1e3),
+        tables,
+        rows,
+        threads,
+        window: Duration::from_secs(window),
+    };
+    let mut folder = common.folder(NAME, parameters)?;
+    let seconds = |setup: Setup| {
+        let start = if setup.provider().is_some() { 9.0 } else { 4.0 };
+        start + (window as f64 + 1.0) * spec.threads.len() as f64
+    };
+    let case = |s: &Setup| Case { setup: s.name(), what: s.what(), seconds: seconds(*s) };
+    let cases: Vec<Case> = setups.iter().map(case).collect();
+    drive(&mut folder, &cases, repeats, |case| {
+        let run = run_setup(setup(&case.setup)?, &spec).map_err(|e| e.to_string())?;
+        Ok(outcome(&run))
+    })?;
+    report(folder.path(), page)
+}
+
+fn outcome(run: &Run) -> Outcome {
+    let line = |counters: &Counters| {
+        json!({ "packets": counters.delivered, "bytes": counters.delivered_bytes,
+            "over_1_ms_late": counters.late, "latest_us": counters.latest / 1000 })
+    };
+    let mut outcome = Outcome {
+        version: run.version.clone(),
+        configurations: run.configurations.clone(),
+        ..Outcome::default()
+    };
+    outcome.more.insert("line_to_far".into(), line(&run.there));
+    outcome.more.insert("line_from_far".into(), line(&run.back));
+    for (threads, load, histogram) in &run.loads {
+        outcome.measurements.push(json!({ "threads": threads, "transactions": load.transactions,
+            "transactions_per_s": load.per_second, "ms_avg": load.avg_ms, "ms_95": load.p95_ms,
+            "ms_max": load.max_ms, "conflicts": load.errors }));
+        outcome.samples.push(json!({ "threads": threads, "ms_and_count": histogram.0 }));
+    }
+    let rates =
+        run.loads.iter().map(|(threads, load, _)| format!("{} by {threads}", number(load.per_second)));
+    outcome.headline = format!("{} transactions/s", rates.collect::<Vec<_>>().join(", "));
+    outcome
+}
+
+fn stat(results: &Results, setup: Setup, threads: u64, field: &str) -> Option<Stat> {
+    let runs = results.runs.iter().filter(|run| run["setup"] == setup.name());
+    let all = runs.filter_map(|run| run["measurements"].as_array()).flatten();
+    Stat::of(all.filter(|m: &&Value| m["threads"] == threads).filter_map(|m| m[field].as_f64()))
+}
+
+fn text(stat: Option<Stat>) -> String {
+    stat.map_or_else(|| "–".into(), |stat| stat.text())
+}
+
+/// The report, from results alone.
+pub(super) fn page(results: &Results) -> Page {
+    let rtt = results.about["parameters"]["round_trip_ms"].as_f64().unwrap_or(f64::NAN);
+    let ran = results.setups();
+    let setups: Vec<Setup> =
+        Setup::EACH.into_iter().filter(|setup| ran.contains(&setup.name().as_str())).collect();
+    let all = results.runs.iter().filter_map(|run| run["measurements"].as_array()).flatten();
+    let mut threads: Vec<u64> = all.filter_map(|m| m["threads"].as_u64()).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    let mut sections = vec![throughput(results, &setups, &threads)];
+    for (provider, name) in [(Provider::Lockstep, "Lockstep"), (Provider::Galera, "Galera")] {
+        let of = |s: &&Setup| s.provider().is_none_or(|of| of == provider);
+        let setups: Vec<Setup> = setups.iter().filter(of).copied().collect();
+        if setups.iter().any(|setup| setup.provider().is_some()) {
+            sections.push(lines(results, &setups, &threads, name));
+        }
+    }
+    let profile = if threads.contains(&u64::from(PROFILE)) {
+        Some(u64::from(PROFILE))
+    } else {
+        threads.last().copied()
+    };
+    if let Some(threads) = profile {
+        sections.push(latency(results, &setups, threads));
+    }
+    Page {
+        title: format!("Synchronous replication near, and {rtt} ms away"),
+        lead: vec![
+            format!(
+                "sysbench's oltp_read_write (14 reads and 4 writes per transaction) on one to three servers; far is {rtt} ms there \
+                 and back, by the lab's own delay line. InnoDB's log is flushed once a second but where it says flushing; \
+                 Lockstep has its defaults, quorum with its log fsynced before a commit returns, Galera its makers' options \
+                 for long lines. All servers and the load share the machine."
+            ),
+            "After a blog post of 2011: a synchronous slave near hardly shows, one far away adds its round trip to each \
+             transaction, and clients far from their server are worse off by far."
+                .into(),
+        ],
+        sections,
+    }
+}
+
+/// MariaDB, Galera, Lockstep.
+fn kind(setup: Setup) -> usize {
+    match setup.provider() {
+        None => 0,
+        Some(Provider::Galera) => 1,
+        Some(Provider::Lockstep) => 2,
+    }
+}
+
+fn bars(
+    results: &Results,
+    setups: &[Setup],
+    threads: u64,
+    title: String,
+    unit: &str,
+    field: &str,
+    log: bool,
+) -> Chart {
+    let bar = |setup: &Setup| {
+        let stat = stat(results, *setup, threads, field);
+        Bar {
+            label: setup.what(),
+            value: stat.map_or(f64::NAN, |stat| stat.median),
+            spread: stat.and_then(|stat| stat.deviation),
+            kind: kind(*setup),
+        }
+    };
+    Chart::Bars(Bars {
+        title,
+        unit: unit.into(),
+        log,
+        kinds: ["MariaDB", "Galera", "Lockstep"].map(String::from).to_vec(),
+        bars: setups.iter().map(bar).collect(),
+    })
+}
+
+fn throughput(results: &Results, setups: &[Setup], threads: &[u64]) -> Section {
+    let mut head = vec!["transactions/s by threads".to_owned()];
+    head.extend(threads.iter().map(u64::to_string));
+    let mut table = Table { head, rows: Vec::new() };
+    for setup in setups {
+        let cell = |count: &u64| text(stat(results, *setup, *count, "transactions_per_s"));
+        table.row(std::iter::once(setup.what()).chain(threads.iter().map(cell)));
+    }
+    let most = threads.last().copied().unwrap_or_default();
+    let title = format!("Transactions per second, {most} threads");
+    Section {
+        heading: "Throughput".into(),
+        text: String::new(),
+        chart: Some(bars(results, setups, most, title, "transactions/s", "transactions_per_s", false)),
+        table,
+        notes: vec!["Medians of the repeats, ± standard deviation.".into()],
+    }
+}
+
+fn lines(results: &Results, setups: &[Setup], threads: &[u64], name: &str) -> Section {
+    let series = setups.iter().map(|setup| {
+        let point = |count: &u64| {
+            let stat = stat(results, *setup, *count, "transactions_per_s")?;
+            Some((*count as f64, stat.median, stat.deviation))
+        };
+        let points = threads.iter().filter_map(point).collect();
+        Series { name: setup.what(), dashed: setup.provider().is_none(), points }
+    });
+    Section {
+        heading: format!("With rising numbers of clients: {name}"),
+        chart: Some(Chart::Lines(Lines {
+            title: format!("Transactions per second by threads: {name} and MariaDB alone"),
+            x: "threads (logarithmic)".into(),
+            y: "transactions/s".into(),
+            x_log: true,
+            y_log: false,
+            series: series.collect(),
+        })),
+        ..Section::default()
+    }
+}
+
+fn latency(results: &Results, setups: &[Setup], threads: u64) -> Section {
+    let mut table =
+        Table::new(&["ms of a transaction", "average", "95 %", "longest", "conflicts tried again"]);
+    for setup in setups {
+        let cell = |field| text(stat(results, *setup, threads, field));
+        let cells = ["ms_avg", "ms_95", "ms_max", "conflicts"].map(cell);
+        table.row(std::iter::once(setup.what()).chain(cells));
+    }
+    let title = format!("Average time of a transaction, {threads} threads");
+    Section {
+        heading: format!("Latency with {threads} threads"),
+        text: String::new(),
+        chart: Some(bars(results, setups, threads, title, "ms, less is better", "ms_avg", true)),
+        table,
+        notes: vec![
+            "Medians of the repeats, ± standard deviation; the distribution of each run is in samples.jsonl."
+                .into(),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::markup::{check, texts};
+    use lockstep_lab::{Histogram, Load};
+
+    fn results() -> Results {
+        let mut runs = Vec::new();
+        for setup in Setup::EACH {
+            let load = |per_second| Load {
+                transactions: 100,
+                per_second,
+                avg_ms: 12.5,
+                p95_ms: 20.0,
+                max_ms: 30.0,
+                errors: 3,
+            };
+            let histogram = Histogram(vec![(12.5, 100)]);
+            let run = Run {
+                version: "10.11".into(),
+                loads: vec![(8, load(640.0), histogram.clone()), (32, load(1234.0), histogram)],
+                there: Counters::default(),
+                back: Counters::default(),
+                configurations: Vec::new(),
+            };
+            let outcome = outcome(&run);
+            assert_eq!(outcome.samples[1], json!({ "threads": 32, "ms_and_count": [[12.5, 100]] }));
+            runs.push(json!({ "setup": setup.name(), "repeat": 1, "version": outcome.version,
+                "measurements": outcome.measurements }));
+        }
+        let about = json!({ "experiment": NAME, "parameters": { "round_trip_ms": 90.0 } });
+        Results { about, runs, config: Vec::new() }
+    }
+
+    #[test]
+    fn the_report_has_each_set_up_with_its_numbers() {
+        let results = results();
+        let page = page(&results);
+        let html = page.html(&results);
+        check(&html).unwrap();
+        let (texts, terminal) = (texts(&html), page.text());
+        for setup in Setup::EACH {
+            // In two bar charts, a line chart, and two tables.
+            assert!(texts.iter().filter(|text| **text == setup.what()).count() >= 5, "{setup:?}");
+            let row = format!("{} ", setup.what());
+            let row = terminal.lines().find(|line| line.starts_with(&row)).unwrap();
+            let cells: Vec<&str> = row[setup.what().len()..].split_whitespace().collect();
+            assert_eq!(cells, ["640", "1234"]);
+        }
+        assert!(texts.iter().any(|text| text == "Latency with 32 threads"));
+    }
+
+    #[test]
+    fn set_ups_have_names() {
+        for of in Setup::EACH {
+            assert_eq!(setup(&of.name()), Ok(of));
+        }
+        assert!(setup("else").unwrap_err().contains("galera-masters"));
+    }
+}
