@@ -17,7 +17,7 @@ use lockstep_lab::{Signal, Signals};
 use lockstep_node::core::Gtid;
 use lockstep_node::net::{Address, ClusterAddress};
 use lockstep_node::options::Options;
-use lockstep_node::{ConnectArgs, DEFAULT_PORT, Delivery, Level, Node, NodeConfig, NodeError};
+use lockstep_node::{ConnectArgs, DEFAULT_PORT, Delivery, Level, Node, NodeConfig, NodeError, ViewStatus};
 
 /// Where its log is kept, if nobody says otherwise.
 const DEFAULT_DIR: &str = "/var/lib/lockstep/arbitrator";
@@ -300,7 +300,11 @@ fn daemonise(plan: &Plan) -> Result<ExitCode, String> {
     }
 }
 
+/// What is said where the node ended without a reason; its own lines tell more.
+const BROKEN: &str = "the arbitrator's node has broken off: it is to be started again";
+
 /// What ends it.
+#[derive(Debug)]
 enum End {
     /// The node can go on no more.
     Failed(String),
@@ -401,7 +405,8 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
             Ok(End::Closed) => break Ok(ExitCode::SUCCESS),
             Ok(End::Failed(text)) => break Err(text),
             Ok(End::Refused(error)) => break Err(error.to_string()),
-            Err(_) => {}
+            Err(mpsc::TryRecvError::Empty) => {}
+            Err(mpsc::TryRecvError::Disconnected) => break Err(BROKEN.into()),
         }
     };
     node.stop();
@@ -413,14 +418,30 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
 
 /// Takes what is delivered, and does nothing with it: all is finished already.
 fn attend(node: &Node) -> End {
+    let mut left = false;
     loop {
-        match node.next(None, None) {
-            Some(Delivery::Failed(text) | Delivery::StateFailed(text)) => return End::Failed(text),
-            Some(Delivery::Closed) => return End::Closed,
-            Some(Delivery::Donate { id, .. }) => node.donation_done(id, Err(-95)),
-            _ => {}
+        let delivery = node.next(None, None);
+        if let Some(Delivery::Donate { id, .. }) = delivery {
+            node.donation_done(id, Err(-95));
+        } else if let Some(end) = delivery.and_then(|delivery| end_by(delivery, &mut left)) {
+            return end;
         }
         node.handled();
+    }
+}
+
+/// Whether this delivery is the end. Who leaves in good order is shown a last view before (`left`); without one the node
+/// has broken off, and whoever watches over this process must start it again.
+fn end_by(delivery: Delivery, left: &mut bool) -> Option<End> {
+    match delivery {
+        Delivery::Failed(text) | Delivery::StateFailed(text) => Some(End::Failed(text)),
+        Delivery::Closed if *left => Some(End::Closed),
+        Delivery::Closed => Some(End::Failed(BROKEN.into())),
+        Delivery::View { info, .. } => {
+            *left |= info.status == ViewStatus::Disconnected;
+            None
+        }
+        _ => None,
     }
 }
 
@@ -429,6 +450,7 @@ mod tests {
     use super::*;
     use crate::{Cli, Command};
     use clap::Parser;
+    use lockstep_node::ViewInfo;
 
     fn parse(line: &str) -> ArbitratorArgs {
         let args = as_garbd(line.split(' ').map(OsString::from));
@@ -455,6 +477,34 @@ mod tests {
         assert_eq!(plan.options.listen(), "tcp://127.0.0.1:9");
         assert_eq!(own_address(&plan).unwrap(), "127.0.0.1:9");
         assert_eq!((plan.name.as_str(), plan.dir.as_path()), ("garb", Path::new(DEFAULT_DIR)));
+    }
+
+    #[test]
+    fn only_an_end_in_good_order_is_a_success() {
+        let mut left = false;
+        let Some(End::Failed(text)) = end_by(Delivery::Closed, &mut left) else {
+            panic!("its thread panicked: who watches over it must see that")
+        };
+        assert!(text.contains("started again"), "{text}");
+        assert!(
+            matches!(end_by(Delivery::Failed("disk".into()), &mut left), Some(End::Failed(text)) if text == "disk")
+        );
+        for (status, ended) in [
+            (ViewStatus::NonPrimary, false),
+            (ViewStatus::Disconnected, true),
+            (ViewStatus::Disconnected, true),
+        ] {
+            let info = ViewInfo {
+                gtid: Gtid::UNDEFINED,
+                before: -1,
+                number: 1,
+                status,
+                members: Vec::new(),
+                my_index: None,
+            };
+            assert!(end_by(Delivery::View { info, in_log: false }, &mut left).is_none());
+            assert_eq!(matches!(end_by(Delivery::Closed, &mut left), Some(End::Closed)), ended, "{status:?}");
+        }
     }
 
     #[test]
