@@ -63,7 +63,8 @@ impl Membership {
     }
 
     /// Who a member of this name and address was before its log was lost: of that name, and of that address if
-    /// several have it. Its address alone may have changed, but of two members of one name neither is the other.
+    /// several have it. Its address alone may have changed, but of two members of one name neither is the other. Where
+    /// the addresses differ it may also be another server to which the name was copied: only time tells.
     pub fn former(&self, name: &str, address: &str) -> Option<&Member> {
         let mut named = self.members.iter().filter(|m| m.name == name);
         let first = named.next()?;

@@ -6,7 +6,7 @@ use super::{Engine, Micros};
 use crate::api::{Level, LocalState};
 use lockstep_core::EntryKind;
 use lockstep_core::codec::Writer;
-use lockstep_core::members::{Membership, Role, View, ViewMember};
+use lockstep_core::members::{Member, Membership, Role, View, ViewMember};
 use lockstep_core::policy::PolicyKind;
 use lockstep_core::{Index, MemberId};
 
@@ -79,13 +79,21 @@ impl Engine {
                 None if hello.id == self.me.id || self.was_removed(hello) => {}
                 None => {
                     let former = membership.former(&hello.name, &hello.address);
+                    let mut why = format!("{} ({}) joins as a learner", hello.name, hello.address);
                     if let Some(old) = former.filter(|old| !connected(&old.id)) {
-                        // Its log was lost: the old id goes first, the new one comes by an entry of its own.
-                        let why =
-                            format!("{} is back without its log: its old identity is removed", hello.name);
-                        return Some((self.demoted_or_removed(&membership, &old.id, true), why));
+                        // From elsewhere it may be another server with a copied name, and the old one only restarts.
+                        if old.address == hello.address || self.is_long_gone(&old.id) {
+                            // Its log was lost: the old id goes first, the new one comes by an entry of its own.
+                            let why = format!(
+                                "{} is back without its log: its old identity is removed",
+                                hello.name
+                            );
+                            return Some((self.demoted_or_removed(&membership, &old.id, true), why));
+                        }
+                        if old.role.votes() {
+                            why += &self.rival_text(old);
+                        }
                     }
-                    let why = format!("{} ({}) joins as a learner", hello.name, hello.address);
                     return Some((membership.with(hello.as_member(Role::Learner)), why));
                 }
                 Some(known) => {
@@ -111,16 +119,61 @@ impl Engine {
             }
         }
         self.departure(&membership)
+            .or_else(|| self.replacement(&membership))
             .or_else(|| self.promotion(&membership))
             .or_else(|| self.eviction(&membership))
             .or_else(|| self.forgotten(&membership))
+    }
+
+    /// Whether it has been away for so long that it may be given up.
+    fn is_long_gone(&self, id: &MemberId) -> bool {
+        let patience = self.tuning.evict_timeout.as_micros() as Micros;
+        self.gone_since(id).is_some_and(|since| self.now.saturating_sub(since) > patience)
+    }
+
+    /// What is said of a new member that has the name of one that is away, which is at another address.
+    fn rival_text(&self, old: &Member) -> String {
+        format!(
+            "; a member of the same name at {} is away: if the new one is its replacement, it votes when the old one has \
+             been gone for {} s (cluster.evict_timeout), or after `lockstep remove --name {}`; if not, give it a \
+             wsrep_node_name of its own",
+            old.address,
+            self.tuning.evict_timeout.as_secs(),
+            old.name
+        )
+    }
+
+    /// The voter whose name this learner has, and which is away: both may be one server that has lost its log and is at
+    /// another address now, or two with one name. Of several of the name nobody can tell which one it would be.
+    fn rival<'a>(&self, membership: &'a Membership, learner: &Member) -> Option<&'a Member> {
+        let mut named = membership.members.iter().filter(|m| m.name == learner.name && m.id != learner.id);
+        let only = named.next().filter(|_| named.next().is_none())?;
+        (only.role.votes() && self.gone_since(&only.id).is_some()).then_some(only)
+    }
+
+    /// A learner could take the place of the voter whose name it has, and that one has been gone for long. It loses its
+    /// vote and no more, for it may still be another server.
+    fn replacement(&self, membership: &Membership) -> Option<(Membership, String)> {
+        let learners = membership.members.iter().filter(|m| m.role == Role::Learner && m.wants_vote);
+        let (new, old) = learners
+            .filter(|m| self.has_caught_up(&m.id))
+            .filter_map(|m| Some((m, self.rival(membership, m)?)))
+            .find(|(_, old)| self.is_long_gone(&old.id))?;
+        let why = format!(
+            "{} ({}) has been gone for more than {} s, and {} has its name: that one is to vote in its place",
+            old.name,
+            old.address,
+            self.tuning.evict_timeout.as_secs(),
+            new.address
+        );
+        Some((self.demoted_or_removed(membership, &old.id, false), why))
     }
 
     /// A voter goes to learner first; a learner that is to go, goes.
     fn demoted_or_removed(&self, membership: &Membership, id: &MemberId, remove: bool) -> Membership {
         match membership.get(id) {
             Some(member) if member.role.votes() && !remove => {
-                membership.with(lockstep_core::members::Member { role: Role::Learner, ..member.clone() })
+                membership.with(Member { role: Role::Learner, ..member.clone() })
             }
             _ => membership.without(id),
         }
@@ -150,33 +203,30 @@ impl Engine {
             && self.order.matched(id) + NEAR_ENOUGH >= self.order.last_index()
     }
 
-    /// A learner that has the state and is near the end of the log votes, if it wants to.
+    /// A learner that has the state and is near the end of the log votes, if it wants to, and is not perhaps another
+    /// one's second self.
     fn promotion(&self, membership: &Membership) -> Option<(Membership, String)> {
         let member = membership
             .members
             .iter()
-            .find(|m| m.role == Role::Learner && m.wants_vote && self.has_caught_up(&m.id))?;
+            .filter(|m| m.role == Role::Learner && m.wants_vote && self.has_caught_up(&m.id))
+            .find(|m| self.rival(membership, m).is_none())?;
         let role = if member.arbitrator { Role::Arbitrator } else { Role::Voter };
         let why = format!("{} has caught up and votes from now on", member.name);
-        Some((membership.with(lockstep_core::members::Member { role, ..member.clone() }), why))
+        Some((membership.with(Member { role, ..member.clone() }), why))
     }
 
     /// Voters that have been dead for long are taken out where all of them together lower the majority.
     fn eviction(&self, membership: &Membership) -> Option<(Membership, String)> {
-        let patience = self.tuning.evict_timeout.as_micros() as Micros;
-        let dead: Vec<MemberId> = membership
-            .voters()
-            .filter(|id| self.gone_since(id).is_some_and(|since| self.now.saturating_sub(since) > patience))
-            .collect();
+        let patience = self.tuning.evict_timeout.as_secs();
+        let dead: Vec<MemberId> = membership.voters().filter(|id| self.is_long_gone(id)).collect();
         let voters = membership.voters().count();
         if dead.is_empty() || (voters - dead.len()) / 2 + 1 >= membership.majority() {
             return None;
         }
         let name = self.name_of(&dead[0]);
-        let why = format!(
-            "{name} has been gone for more than {} s: it votes no more until it is back",
-            patience / 1_000_000
-        );
+        let why =
+            format!("{name} has been gone for more than {patience} s: it votes no more until it is back");
         Some((self.demoted_or_removed(membership, &dead[0], false), why))
     }
 

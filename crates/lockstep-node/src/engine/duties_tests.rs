@@ -58,3 +58,53 @@ fn who_was_frozen_and_not_cut_off_is_not_taken_out_before_it_is_disconnected() {
     assert_eq!(lab.voters(0).len(), 4);
     assert!(writes(&mut lab, 3));
 }
+
+#[test]
+fn a_copied_name_takes_no_vote_from_a_member_that_is_away_for_a_moment() {
+    let tuning = Tuning { evict_timeout: EVICT, ..Tuning::default() };
+    let mut lab = lab(3);
+    lab.cut(1, true);
+    lab.run(1_000_000);
+    // Another server, with the my.cnf of the one that restarts.
+    lab.add(&tuning, |hello| hello.name = "n2".into());
+    lab.cut(1, true);
+    lab.run(2_000_000);
+    let away = lab.id(1);
+    assert!(lab.nodes[0].engine.order.membership().is_voter(&away), "{:?}", lab.lines);
+    assert!(lab.said("a member of the same name at 10.0.0.2:4567 is away"), "{:?}", lab.lines);
+    assert_eq!(lab.voters(0).len(), 3, "nor does it vote beside it yet");
+    // Which is back, so that they are two.
+    lab.cut(1, false);
+    lab.until("all vote", 3_000_000, |lab| lab.voters(0).len() == 4);
+    lab.run(1_000_000);
+    assert!(writes(&mut lab, 1) && writes(&mut lab, 3));
+}
+
+#[test]
+fn who_is_back_without_its_log_at_another_address_votes_when_its_former_self_is_long_gone() {
+    let tuning = Tuning { evict_timeout: EVICT, ..Tuning::default() };
+    let mut lab = lab(3);
+    lab.cut(1, true);
+    let away = lab.id(1);
+    lab.run(1_000_000);
+    lab.add(&tuning, |hello| hello.name = "n2".into());
+    lab.cut(1, true);
+    let new = lab.id(3);
+    lab.until("it votes in the place of the old one", 6_000_000, |lab| {
+        let membership = lab.nodes[0].engine.order.membership();
+        membership.is_voter(&new) && !membership.is_voter(&away)
+    });
+    assert!(lab.said("n2 (10.0.0.2:4567) has been gone for more than 5 s"));
+    assert_eq!(lab.voters(0).len(), 3);
+    // At its own address there is no doubt.
+    lab.cut(2, true);
+    lab.add(&tuning, |hello| {
+        hello.name = "n3".into();
+        hello.address = "10.0.0.3:4567".into();
+    });
+    lab.cut(1, true);
+    lab.cut(2, true);
+    let (old, new) = (lab.id(2), lab.id(4));
+    lab.until("it votes at once", 2_000_000, |lab| lab.nodes[0].engine.order.membership().is_voter(&new));
+    assert!(lab.nodes[0].engine.order.membership().get(&old).is_none());
+}
