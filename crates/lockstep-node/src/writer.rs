@@ -45,11 +45,13 @@ pub(crate) enum LogJob {
 pub(crate) struct TrimLimits {
     /// What begins at this index or later, in any case.
     pub(crate) below: Index,
+    /// What begins beyond this index, for a connected member has not got it on its disk; like what is young.
+    pub(crate) wanted: Index,
     /// So many bytes (`log.size`).
     pub(crate) keep_bytes: u64,
-    /// What is younger than this, µs since 1970 (`log.keep_min`),
+    /// What is younger than this, µs since 1970 (`log.keep_min`).
     pub(crate) older_than: u64,
-    /// unless the log is larger than this (`log.max_size`).
+    /// Neither what is young nor what is wanted stays while the log is larger than this (`log.max_size`).
     pub(crate) max_bytes: u64,
 }
 
@@ -62,7 +64,7 @@ pub(crate) enum LogDone {
         from: Index,
         entries: Vec<Entry>,
     },
-    /// `early`: entries younger than they should be are gone, too, because the log was too large.
+    /// `early`: entries that are young or wanted are gone, too, because the log was too large.
     Trimmed {
         first: Index,
         early: bool,
@@ -370,19 +372,19 @@ fn trim<D: Disk>(log: &mut Log<D>, limits: TrimLimits, done: &mut Vec<LogDone>) 
 /// First index, when it was made, bytes.
 type Segment = (Index, u64, u64);
 
-/// Where the log may begin, the bytes that stay, and whether something goes that is younger than it should be.
+/// Where the log may begin, the bytes that stay, and whether something goes that is young or wanted.
 fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
     let mut bytes: u64 = segments.iter().map(|(_, _, bytes)| bytes).sum();
     let (mut cut, mut early) = (None, false);
     for pair in segments.windows(2) {
         // What stands in a segment is older than the next one.
         let (first, made, _) = pair[1];
-        let young = made > limits.older_than;
-        if bytes <= limits.keep_bytes || first > limits.below || (young && bytes <= limits.max_bytes) {
+        let asked_for = made > limits.older_than || first > limits.wanted;
+        if bytes <= limits.keep_bytes || first > limits.below || (asked_for && bytes <= limits.max_bytes) {
             break;
         }
         bytes -= pair[0].2;
-        early |= young;
+        early |= asked_for;
         cut = Some(first);
     }
     cut.map(|first| (first, bytes, early))
@@ -649,7 +651,8 @@ mod tests {
     fn the_log_keeps_its_size_and_the_young_up_to_its_greatest_size() {
         // Four segments of 100 bytes, made at 10, 20, 30 and 40.
         let segments: Vec<Segment> = (0..4).map(|n| (1 + n * 50, 10 + n * 10, 100)).collect();
-        let limits = TrimLimits { below: 1000, keep_bytes: 150, older_than: 100, max_bytes: 1000 };
+        let limits =
+            TrimLimits { below: 1000, wanted: Index::MAX, keep_bytes: 150, older_than: 100, max_bytes: 1000 };
         assert_eq!(cut(&segments, limits), Some((151, 100, false)), "down to log.size");
         assert_eq!(cut(&segments, TrimLimits { keep_bytes: 400, ..limits }), None);
         assert_eq!(cut(&segments, TrimLimits { older_than: 25, ..limits }), Some((51, 300, false)));
@@ -660,6 +663,14 @@ mod tests {
             Some((51, 300, false)),
             "but no needed one"
         );
+        let lags = TrimLimits { wanted: 60, ..limits };
+        assert_eq!(cut(&segments, lags), Some((51, 300, false)), "what a connected member has not got stays");
+        assert_eq!(
+            cut(&segments, TrimLimits { max_bytes: 250, ..lags }),
+            Some((101, 200, true)),
+            "up to log.max_size"
+        );
+        assert_eq!(cut(&segments, TrimLimits { below: 60, max_bytes: 250, ..lags }), Some((51, 300, false)));
         assert_eq!(cut(&segments[..1], TrimLimits { keep_bytes: 0, max_bytes: 0, ..limits }), None);
     }
 }

@@ -7,6 +7,7 @@ use crate::api::{ConnectArgs, Delivery, Hold, Tuning};
 use crate::operator::{Answer, Command};
 use crate::submit::Submission;
 use crate::wire::Hello;
+use crate::writer::TrimLimits;
 use bytes::Bytes;
 use lockstep_core::order::{Config, Order};
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
@@ -58,6 +59,8 @@ pub(super) struct Node {
     /// It does nothing at all, and its connections stay.
     pub(super) frozen: bool,
     pub(super) views: Vec<Vec<String>>,
+    /// How its log was last to be trimmed.
+    pub(super) trim: Option<TrimLimits>,
 }
 
 pub(super) struct Lab {
@@ -167,6 +170,7 @@ impl Lab {
             to_finish: Vec::new(),
             frozen: false,
             views: Vec::new(),
+            trim: None,
         });
         for other in 0..at {
             self.link(at, other);
@@ -414,8 +418,8 @@ impl Lab {
             Effect::Left => self.cut(at, true),
             Effect::Log(_, line) => self.lines.push((at, line)),
             Effect::Answer { token, answer } => self.answers.push((at, token, answer)),
-            Effect::TrimLog(_)
-            | Effect::PolicyChanged(_)
+            Effect::TrimLog(limits) => self.nodes[at].trim = Some(limits),
+            Effect::PolicyChanged(_)
             | Effect::PolicyNow(_)
             | Effect::Dial(_)
             | Effect::Connected(_)

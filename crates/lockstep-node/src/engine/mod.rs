@@ -624,14 +624,15 @@ impl Engine {
         }
     }
 
-    /// The log's first segments are gone; `early`: sooner than `log.keep_min` says.
+    /// The log's first segments are gone; `early`: sooner than `log.keep_min`, or a connected member's disk, asks for.
     pub(crate) fn log_trimmed(&mut self, first: Index, early: bool) {
         if early && self.trimmed_early.is_none_or(|at| self.now >= at + SAY_EARLY_EVERY) {
             self.trimmed_early = Some(self.now);
             self.log(
                 Level::Warn,
-                "the log is larger than log.max_size: entries younger than log.keep_min are removed, so that a member \
-                 that is away, or this one after a crash, may need a state transfer; raise log.max_size",
+                "the log is larger than log.max_size: entries are removed that are younger than log.keep_min or not on \
+                 the disk of a connected member, so that a member that is away or behind, or this one after a crash, \
+                 may need a state transfer; raise log.max_size, or see whose disk hangs",
             );
         }
         self.order.log_trimmed(first);
@@ -727,13 +728,16 @@ impl Engine {
             return;
         }
         self.last_log_trim = self.now;
-        let mut needed = self.feed.next_index().min(self.order.deliverable());
+        let needed = self.feed.next_index().min(self.order.deliverable());
         let membership = self.order.membership();
-        for member in &membership.members {
-            if member.id != self.me.id && self.peers.contains_key(&member.id) && self.order.is_leader() {
-                needed = needed.min(self.order.matched(&member.id));
-            }
-        }
+        // What a connected member has not got on its disk stays up to `log.max_size` only: a disk that hangs elsewhere
+        // must not fill this one. What it misses then, it gets as a base, like one that was away for too long.
+        let connected = membership.members.iter().filter(|m| self.peers.contains_key(&m.id));
+        let wanted = connected
+            .filter(|m| m.id != self.me.id && self.order.is_leader())
+            .map(|m| self.order.matched(&m.id) + 1)
+            .min()
+            .unwrap_or(Index::MAX);
         // Certification after a restart begins at the trim mark before the last.
         let trim = self.order.committed_state().trim_previous.min(self.finished());
         let keep = self.order.segment_bases().filter(|b| b.seqno <= trim && b.index <= needed).last();
@@ -751,6 +755,7 @@ impl Engine {
                 .unwrap_or(Micros::MAX);
             self.effects.push(Effect::TrimLog(TrimLimits {
                 below,
+                wanted,
                 keep_bytes: self.tuning.log_bytes,
                 older_than: ago(self.tuning.log_keep.as_micros() as Micros).min(absent_since),
                 max_bytes: self.tuning.log_max_bytes,

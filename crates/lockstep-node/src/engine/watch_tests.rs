@@ -100,3 +100,19 @@ fn the_election_timeout_follows_the_way_to_the_majority_and_to_the_leader() {
     assert_eq!(timeout(&mut lab, 0, [0, 3_600_000_000, 3_600_000_000]), LONGEST);
     assert_eq!(timeout(&mut lab, 0, [0, 200, 200]), 600_000);
 }
+
+#[test]
+fn what_a_member_whose_disk_hangs_has_not_got_is_wanted_of_the_leaders_log() {
+    let mut lab = Lab::new(3, &tuning());
+    lab.nodes[2].disk_hangs = true;
+    write_for(&mut lab, &[0, 1], 3);
+    assert_eq!(lab.leader(2), Some(0), "it answers all the time");
+    let has = lab.nodes[0].engine.order.matched(&lab.id(2));
+    let trim = lab.nodes[0].trim.expect("the log is trimmed");
+    assert_eq!(trim.wanted, has + 1, "it stays while there is room");
+    let commit = lab.nodes[0].engine.order.commit();
+    lab.nodes[2].disk_hangs = false;
+    write_for(&mut lab, &[0, 1], 2);
+    let wanted = lab.nodes[0].trim.expect("again").wanted;
+    assert!(wanted > commit, "{wanted} {commit}");
+}
