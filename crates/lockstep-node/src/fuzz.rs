@@ -19,6 +19,7 @@ fn hellos() {
         history: Uuid([3; 16]),
         log_id: Uuid([4; 16]),
         parents: Vec::new(),
+        forks: Vec::new(),
         last_index: 99,
         name: "n1".into(),
         address: "10.0.0.1:4567".into(),
@@ -38,7 +39,8 @@ fn hellos() {
     };
     let bytes = hello.to_bytes().to_vec();
     let old = bytes[..bytes.len() - 16].to_vec();
-    let branched = Hello { parents: vec![(Uuid([5; 16]), Uuid([6; 16]))], ..hello };
+    let parents = vec![(Uuid([5; 16]), Uuid([6; 16]))];
+    let branched = Hello { parents, forks: vec![(7, 8)], ..hello };
     Target::new("hello", DIR, vec![bytes, old, branched.to_bytes().to_vec()], &test).run();
 }
 

@@ -136,7 +136,7 @@ impl Links {
                 let quiet = engine.met_branch(&hello);
                 return if quiet { Arrival::Quiet } else { Arrival::Refused { text, fatal: false } };
             }
-            Admission::Outdated(text) => {
+            Admission::Outdated(text) | Admission::Beside(text) => {
                 reactor.reject(conn, Reason::Busy, &text);
                 return Arrival::Refused { text, fatal: false };
             }

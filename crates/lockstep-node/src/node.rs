@@ -216,7 +216,26 @@ impl Node {
             new_member_id: random_uuid()?.0,
             ..Options::default()
         };
-        crate::aside::obey(&disk, &log_dir, &config)?;
+        let tls = match &config.tls {
+            None => {
+                (config.logger)(
+                    Level::Info,
+                    "connections between members are not encrypted (socket.ssl is off): whoever can read or reach their \
+                     network can read what is replicated, or join",
+                );
+                None
+            }
+            Some(tls) => {
+                let identity = load_identity(&tls.files, &config.logger)?;
+                if tls.dynamic {
+                    let text = "socket.dynamic is on: connections without encryption are taken, too; turn it off when all \
+                                members have socket.ssl";
+                    (config.logger)(Level::Info, text);
+                }
+                Some(TlsConfig { identity, dynamic: tls.dynamic })
+            }
+        };
+        crate::aside::obey(&disk, &log_dir, &config, tls.clone())?;
         let opened = match Opened::new(&disk, options.clone()) {
             Err(error) if error.is_loss() && config.may_begin_anew => {
                 // It may have acknowledged what it has no more, and voted: that identity must do neither again.
@@ -273,6 +292,7 @@ impl Node {
             history: Uuid::NIL,
             log_id: Uuid::NIL,
             parents: Vec::new(),
+            forks: Vec::new(),
             last_index: 0,
             name: config.name.clone(),
             address: config.address.clone(),
@@ -303,25 +323,7 @@ impl Node {
         // The largest entry must fit into a frame, and a few of them into a queue.
         net.proto.max_frame = 192 << 20;
         net.proto.send_queue_max = 512 << 20;
-        net.tls = match &config.tls {
-            None => {
-                (config.logger)(
-                    Level::Info,
-                    "connections between members are not encrypted (socket.ssl is off): whoever can read or reach their \
-                     network can read what is replicated, or join",
-                );
-                None
-            }
-            Some(tls) => {
-                let identity = load_identity(&tls.files, &config.logger)?;
-                if tls.dynamic {
-                    let text = "socket.dynamic is on: connections without encryption are taken, too; turn it off when all \
-                                members have socket.ssl";
-                    (config.logger)(Level::Info, text);
-                }
-                Some(TlsConfig { identity, dynamic: tls.dynamic })
-            }
-        };
+        net.tls = tls;
         let mut reactor =
             Reactor::new(net).map_err(|e| NodeError::Setup(format!("the network cannot be used: {e}")))?;
         let listen = Address::parse(&config.listen, DEFAULT_PORT)

@@ -688,8 +688,8 @@ impl Runtime {
                     call(total, done);
                 }
             }
-            Effect::SetAside(why) => {
-                if let Err(error) = crate::aside::wish(&self.log_dir, &why) {
+            Effect::SetAside(wish) => {
+                if let Err(error) = crate::aside::wish(&self.log_dir, &wish) {
                     let text = format!(
                         "{error}; move this member's lockstep.* files away before it is started again"
                     );

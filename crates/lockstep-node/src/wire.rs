@@ -7,7 +7,7 @@ use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::members::{Member, Role};
 use lockstep_core::policy::Policy;
 use lockstep_core::vote::Opinion;
-use lockstep_core::{Gtid, Index, MemberId, Seqno, Uuid, ViewUuid};
+use lockstep_core::{Gtid, Index, MemberId, Seqno, Term, Uuid, ViewUuid};
 
 /// Kind of a frame that holds a [`lockstep_core::message::Message`].
 pub(crate) const FRAME_ORDER: u8 = 1;
@@ -32,6 +32,8 @@ pub struct Hello {
     pub log_id: Uuid,
     /// The branches that its log came from ([`lockstep_core::state::State::parents`]): their histories and logs.
     pub parents: Vec<(Uuid, Uuid)>,
+    /// Of each of `parents`, index and term of the last entry that the next branch has of it; empty where it does not say.
+    pub forks: Vec<(Index, Term)>,
     /// Where its log ends.
     pub last_index: Index,
     /// `wsrep_node_name`.
@@ -58,6 +60,7 @@ impl Hello {
             history,
             log_id,
             parents,
+            forks,
             last_index,
             name,
             address,
@@ -85,6 +88,10 @@ impl Hello {
                 w.raw(&history.0);
                 w.raw(&log_id.0);
             }
+            for (index, term) in forks {
+                w.u64(*index);
+                w.u64(*term);
+            }
         }
         w.into_bytes()
     }
@@ -102,6 +109,7 @@ impl Hello {
             history: Uuid(r.array()?),
             log_id: Uuid::NIL,
             parents: Vec::new(),
+            forks: Vec::new(),
             last_index: r.u64()?,
             name: r.str()?,
             address: r.str()?,
@@ -118,6 +126,11 @@ impl Hello {
             for _ in 0..count.min(PARENTS_KEPT) {
                 hello.parents.push((Uuid(r.array()?), Uuid(r.array()?)));
             }
+            if count <= PARENTS_KEPT && r.remaining() >= 16 * count {
+                for _ in 0..count {
+                    hello.forks.push((r.u64()?, r.u64()?));
+                }
+            }
         }
         let longest = hello.name.len().max(hello.address.len()).max(hello.incoming.len());
         // They are shown on terminals and in error logs.
@@ -128,6 +141,18 @@ impl Hello {
             return Err(DecodeError::Invalid("name, address or identity"));
         }
         Ok(hello)
+    }
+
+    /// Index and term of the last entry that its log has of this one, which its own came from; `None`: it does not say.
+    pub(crate) fn fork(&self, history: Uuid, log_id: Uuid) -> Option<(Index, Term)> {
+        let at = self.parents.iter().position(|parent| *parent == (history, log_id))?;
+        self.forks.get(at).copied()
+    }
+
+    /// Whether both have logs, and these are not one.
+    pub(crate) fn is_of_another_log(&self, other: &Hello) -> bool {
+        let differ = |a: Uuid, b: Uuid| !a.is_nil() && !b.is_nil() && a != b;
+        differ(self.history, other.history) || differ(self.log_id, other.log_id)
     }
 
     /// As a learner of the membership.

@@ -4,18 +4,24 @@
 //! It surveys the tails as a candidate does: whoever is connected and would not vote for this member has more of the
 //! log, or hears a leader, and then the command belongs elsewhere. What nobody connected has is lost to the branch by
 //! order of the operator, who alone can know that the others are not running. A member of the branch before that learns
-//! of it while it is not Primary goes no further: its log is set aside at its next start, and it joins as a new one.
+//! of it while it is not Primary, and has committed nothing that the branch lacks, goes no further: its log is set aside at
+//! its next start, and it joins as a new one.
 
 use super::phase::Phase;
 use super::{Effect, Engine, Level, Micros};
+use crate::aside::Wish;
 use crate::operator::Answer;
 use crate::wire::Hello;
 use lockstep_core::branch::Branch;
 use lockstep_core::members::Role;
-use lockstep_core::{Gtid, MemberId, Uuid};
+use lockstep_core::{Gtid, Index, MemberId, Term, Uuid};
 
 /// Whoever is connected has said by then whether it would vote for this member.
 const PATIENCE: Micros = 4_000_000;
+/// So long without a sign of a majority of its own log, a member whose end the branch has not gives way to it.
+const GIVE_WAY_AFTER: Micros = 10_000_000;
+/// How often a member says that it does not give way.
+const SAY_BRANCH: Micros = 60_000_000;
 
 /// A command under way.
 #[derive(Clone, Copy, Debug)]
@@ -181,20 +187,79 @@ impl Engine {
         self.order.has_log() && hello.parents.contains(&(own.history, own.log_id))
     }
 
-    /// A peer's branch left this member's. Whether this one has given way, so that it joins as a new one when it is
-    /// started again.
+    /// When this member's own branch was seen to be alive.
+    pub(super) fn majority_step(&mut self) {
+        if self.phase.is_connected() && (self.order.leader().is_some() || !self.cut_off()) {
+            self.majority_seen = self.now;
+        }
+    }
+
+    /// Whether this member's log may be given up for a branch that left it after the entry `fork`, and if not, why not.
+    ///
+    /// Where its end is not above the fork (as elections compare ends), whatever it had committed is in the branch. Where
+    /// it has committed beyond that, the operator alone can know which of the two is to count. Between the two, what is
+    /// beyond the fork may be committed by others that are not reached right now: they are waited for.
+    fn may_give_way(&self, fork: Option<(Index, Term)>) -> Result<(), String> {
+        let (index, term) = fork.unwrap_or_default();
+        let committed = self.order.commit();
+        if committed > index {
+            return Err(format!(
+                "this member has committed up to index {committed} of its log, beyond the branch's beginning after \
+                 {index}, and gives that up at an operator's order only. If this member's data are right: stop the \
+                 servers of the branch, and a majority of the others goes on. If the branch's are: stop this server, \
+                 move its lockstep.* files away (and keep them: they hold what the branch has not), and start it: it joins the branch by state transfer"
+            ));
+        }
+        if (self.order.tail_state().term, self.order.last_index()) <= (term, index) {
+            return Ok(());
+        }
+        let waited = self.now.saturating_sub(self.majority_seen);
+        if waited < GIVE_WAY_AFTER {
+            return Err(format!(
+                "this member's log goes on to index {}, beyond the branch's beginning after {index}; it gives way when \
+                 it has reached no majority of the log's own members for {} s",
+                self.order.last_index(),
+                GIVE_WAY_AFTER / 1_000_000
+            ));
+        }
+        Ok(())
+    }
+
+    /// A peer's branch left this member's. Whether all is said: this one has given way, so that it joins as a new one
+    /// when it is started again, or has said why it does not.
     pub(crate) fn met_branch(&mut self, hello: &Hello) -> bool {
         if self.phase.is_primary() || !self.phase.is_connected() {
             return false;
         }
-        let tail = self.order.tail_state();
+        let tail = self.order.tail_state().clone();
+        let fork = hello.fork(tail.history, tail.log_id);
+        if let Err(why) = self.may_give_way(fork) {
+            if self.now >= self.told_branch {
+                self.told_branch = self.now + SAY_BRANCH;
+                let text = format!(
+                    "{} was made to go on alone by an operator: its branch, history {}, left this member's, {}:{}. {why}",
+                    hello.name, hello.history, tail.history, tail.seqno
+                );
+                self.log(Level::Warn, text);
+            }
+            return true;
+        }
         let text = format!(
             "{} was made to go on alone by an operator: its branch, history {}, left this member's ({}:{}), which goes no \
-             further. At its next start this member sets its log aside as lockstep.damaged.*, joins as a new one and \
-             takes that branch's state; what only it had is in what is set aside (`lockstep log`)",
+             further. At its next start this member, once it has reached that branch again, sets its log aside as \
+             lockstep.damaged.*, joins as a new one and takes that branch's state; transactions that only it had are \
+             kept in lockstep.rescue.*.log",
             hello.name, hello.history, tail.history, tail.seqno
         );
-        self.effects.push(Effect::SetAside(text.clone()));
+        self.effects.push(Effect::SetAside(Box::new(Wish {
+            member: self.me.id,
+            own: (tail.history, tail.log_id),
+            branch: hello.history,
+            fork: fork.map_or(0, |(index, _)| index),
+            cluster: self.cluster.clone(),
+            address: hello.address.clone(),
+            why: text.clone(),
+        })));
         match self.phase {
             Phase::Running { .. } => self.needs_state(&text),
             _ => self.fail(&text),

@@ -42,7 +42,9 @@ fn a_member_goes_on_alone_by_order_and_the_others_follow_anew() {
     assert_ne!((state.history, state.log_id), (before.history, before.log_id));
     assert!(state.seqno > before.seqno, "its seqnos go on");
     assert_eq!(lab.nodes[1].views.last().unwrap(), &["n2"]);
-    // The others cannot go on beside it once they know.
+    // The others cannot go on beside it once they know, and have waited for each other: the one that led may have
+    // written what it sent to nobody.
+    lab.run(11_000_000);
     lab.cut(1, false);
     lab.run(10_000);
     for at in [0, 2] {
@@ -107,4 +109,88 @@ fn where_a_majority_is_or_somebody_has_more_it_is_refused() {
     assert!(answer.ok, "{answer:?}");
     lab.until("it is Primary", 1_000_000, |lab| primary(lab, 0));
     assert!(writes(&mut lab, 0));
+}
+
+/// The third goes on alone, the others as they were.
+fn forked() -> Lab {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.cut(2, true);
+    lab.until("it is alone", 10_000_000, |lab| !primary(lab, 2));
+    let answer = bootstrap(&mut lab, 2);
+    assert!(answer.ok, "{answer:?}");
+    lab.until("it is Primary", 1_000_000, |lab| primary(lab, 2));
+    lab
+}
+
+/// A member of a healthy majority that is started again meets the branch before anybody of its own.
+#[test]
+fn what_is_committed_beyond_the_fork_is_not_given_up() {
+    let mut lab = forked();
+    assert!(writes(&mut lab, 0) && writes(&mut lab, 1));
+    lab.run(1_000_000);
+    lab.cut(1, true);
+    lab.restart(1, |_| {});
+    lab.cut(2, false);
+    for _ in 0..15 {
+        lab.run(1_000_000);
+        lab.cut(2, false);
+        lab.cut(1, true);
+        lab.link(1, 2);
+    }
+    assert!(lab.aside.is_empty(), "{:#?}", lab.lines);
+    assert!(lab.said("has committed up to index") && lab.said("gives that up at an operator's order only"));
+    lab.cut(1, false);
+    lab.until("they are the majority that they were", 10_000_000, |lab| primary(lab, 0) && primary(lab, 1));
+    assert!(writes(&mut lab, 0) && writes(&mut lab, 1));
+}
+
+/// Whether others have committed it is not known: they are waited for.
+#[test]
+fn what_may_be_committed_beyond_the_fork_is_given_up_after_a_time() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.run(1_000_000);
+    for at in 0..3 {
+        lab.cut(at, true);
+    }
+    let lost = lab.write(0);
+    lab.until("no majority", 10_000_000, |lab| (0..3).all(|at| !primary(lab, at)));
+    let answer = bootstrap(&mut lab, 2);
+    assert!(answer.ok, "{answer:?}");
+    lab.until("it is Primary", 1_000_000, |lab| primary(lab, 2));
+    assert!(!matches!(lost.wait_for(Duration::ZERO), Some(Outcome::Ordered(_))));
+    let order = &lab.nodes[0].engine.order;
+    assert!(order.last_index() > order.commit(), "it has what it may have answered for");
+    lab.link(0, 2);
+    lab.run(10_000);
+    assert!(lab.aside.is_empty() && lab.said("it gives way when"), "{:#?}", lab.lines);
+    lab.run(11_000_000);
+    lab.link(0, 2);
+    lab.run(10_000);
+    assert_eq!(lab.aside, [0]);
+}
+
+#[test]
+fn a_joiner_is_of_one_log() {
+    let mut lab = forked();
+    let members = |lab: &Lab, at: usize| lab.nodes[at].engine.order.membership().members.len();
+    // It meets those of the old one first, and the branch before anything of a log has come.
+    lab.add(&Tuning::default(), |_| {});
+    assert!(lab.linked(3, 0) && !lab.linked(3, 2));
+    lab.until("it votes", 20_000_000, |lab| lab.voters(0).len() == 4);
+    assert!(writes(&mut lab, 3) && writes(&mut lab, 2));
+    assert_eq!(members(&lab, 2), 1, "it is none of the branch");
+    // Two that know each other from before they had logs, and join different ones.
+    for _ in 0..2 {
+        lab.add(&Tuning::default(), |_| {});
+        lab.cut(4, true);
+    }
+    lab.cut(5, true);
+    lab.link(4, 5);
+    lab.link(4, 0);
+    lab.link(5, 2);
+    assert!(lab.linked(4, 5) && lab.linked(4, 0) && lab.linked(5, 2));
+    lab.until("both have a log", 10_000_000, |lab| (4..6).all(|at| lab.nodes[at].engine.order.has_log()));
+    lab.run(100_000);
+    assert!(!lab.linked(4, 5), "{:#?}", lab.lines);
+    assert!(lab.linked(4, 0) && lab.linked(5, 2));
 }

@@ -68,6 +68,8 @@ pub(super) struct Lab {
     pub(super) now: Micros,
     /// Pairs that are connected, the smaller first.
     links: BTreeSet<(usize, usize)>,
+    /// Pairs of which one has closed the connection: it is made again.
+    relinks: BTreeSet<(usize, usize)>,
     pub(super) answers: Vec<(usize, u64, Answer)>,
     pub(super) lines: Vec<(usize, String)>,
     /// Who was told that there is no state to be had.
@@ -90,6 +92,7 @@ impl Lab {
             nodes: Vec::new(),
             now: 0,
             links: BTreeSet::new(),
+            relinks: BTreeSet::new(),
             answers: Vec::new(),
             lines: Vec::new(),
             failed: Vec::new(),
@@ -130,6 +133,7 @@ impl Lab {
             history: Uuid::NIL,
             log_id: Uuid::NIL,
             parents: Vec::new(),
+            forks: Vec::new(),
             last_index: 0,
             name: format!("n{}", at + 1),
             address: format!("10.0.0.{byte}:4567"),
@@ -211,12 +215,19 @@ impl Lab {
 
     /// Pulls the cables of a member, or plugs them in again.
     pub(super) fn cut(&mut self, at: usize, cut: bool) {
+        self.relinks.retain(|(a, b)| ![a, b].contains(&&at));
         for other in (0..self.nodes.len()).filter(|other| *other != at) {
             if cut { self.unlink(at, other) } else { self.link(at, other) }
         }
     }
 
-    fn link(&mut self, a: usize, b: usize) {
+    /// Whether they are connected.
+    pub(super) fn linked(&self, a: usize, b: usize) -> bool {
+        self.links.contains(&pair(a, b))
+    }
+
+    /// Connects two, if they take each other.
+    pub(super) fn link(&mut self, a: usize, b: usize) {
         if self.links.contains(&pair(a, b)) {
             return;
         }
@@ -327,6 +338,9 @@ impl Lab {
 
     fn step(&mut self) {
         self.now += STEP;
+        for (a, b) in std::mem::take(&mut self.relinks) {
+            self.link(a, b);
+        }
         for at in 0..self.nodes.len() {
             if !self.nodes[at].frozen {
                 self.round(at);
@@ -413,6 +427,7 @@ impl Lab {
             Effect::Drop(id) => {
                 let other = self.place(&id);
                 self.unlink(at, other);
+                self.relinks.insert(pair(at, other));
             }
             Effect::SetAside(_) => self.aside.push(at),
             Effect::Left => self.cut(at, true),

@@ -28,6 +28,7 @@ mod votes;
 mod watch;
 
 use crate::api::{Delivery, Level, LocalState, NodeError, Outcome, Tuning};
+use crate::aside::Wish;
 use crate::operator::Answer;
 use crate::wire::{FRAME_NODE, FRAME_OPERATOR, FRAME_ORDER, Health, Hello, NodeMessage, OperatorMessage};
 use crate::writer::TrimLimits;
@@ -110,7 +111,7 @@ pub(crate) enum Effect {
     /// A causal read may go on when this seqno has finished (`None`: no majority).
     Causal { id: u64, seqno: Option<Seqno> },
     /// Another branch has left this member's: at the next start its log is set aside, for this reason.
-    SetAside(String),
+    SetAside(Box<Wish>),
     /// To the operator who gave the command of this number.
     Answer { token: u64, answer: Answer },
 }
@@ -180,6 +181,10 @@ pub(crate) struct Engine {
     /// Since when all are there and nobody knows: see [`doubt`].
     doubt_since: Option<Micros>,
     no_quorum_since: Option<Micros>,
+    /// When a leader of the own log was known last, or a majority of its voters connected.
+    majority_seen: Micros,
+    /// Not before this it is said again that a branch is there for which this member does not give up its log.
+    told_branch: Micros,
     last_trim_mark: Micros,
     last_health: Micros,
     told: Option<Health>,
@@ -263,6 +268,8 @@ impl Engine {
             primary_since: None,
             doubt_since: None,
             no_quorum_since: None,
+            majority_seen: now,
+            told_branch: 0,
             last_trim_mark: 0,
             last_health: 0,
             told: None,
@@ -482,6 +489,7 @@ impl Engine {
         }
         self.operator_step();
         self.override_step();
+        self.majority_step();
         self.hold_step();
         // What comes out may put something in again (a leader that is its own majority commits at once).
         for _ in 0..4 {
@@ -506,6 +514,7 @@ impl Engine {
         let some = !outputs.is_empty();
         let mut diverged = false;
         let mut last_write = 0;
+        let mut renamed = false;
         for output in outputs {
             match output {
                 Output::Send { to, message } => {
@@ -529,6 +538,7 @@ impl Engine {
                     }
                     let may_wait = self.let_sync_wait(&op);
                     last_write = op.ticket;
+                    renamed |= op.reset.is_some() || op.entries.iter().any(|e| e.kind == EntryKind::Branch);
                     self.disk_asked(op.ticket);
                     self.effects.push(Effect::Write { op, may_wait });
                 }
@@ -548,6 +558,9 @@ impl Engine {
                     }
                 }
             }
+        }
+        if renamed {
+            self.compare_peers();
         }
         if diverged {
             self.has_diverged(last_write);
@@ -769,8 +782,10 @@ impl Engine {
             true => (self.order.tail_state().history, self.order.tail_state().log_id),
             false => (lockstep_core::Uuid::NIL, lockstep_core::Uuid::NIL),
         };
-        let parents = self.order.tail_state().parents.iter().map(|p| (p.history, p.log_id)).collect();
-        Hello { history, log_id, parents, last_index: self.order.last_index(), ..self.me.clone() }
+        let before = &self.order.tail_state().parents;
+        let parents = before.iter().map(|p| (p.history, p.log_id)).collect();
+        let forks = before.iter().map(|p| (p.index, p.term)).collect();
+        Hello { history, log_id, parents, forks, last_index: self.order.last_index(), ..self.me.clone() }
     }
 
     /// Somebody refused this member for a reason that only a person can mend.

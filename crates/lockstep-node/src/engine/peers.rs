@@ -59,6 +59,8 @@ pub(crate) enum Admission {
     Outdated(String),
     /// Its log is of another history, or another log of this one.
     OtherLog(String),
+    /// This member has no log yet, and is connected to one with another log than that.
+    Beside(String),
     /// The same identity is connected from elsewhere.
     SameIdentity(String),
 }
@@ -111,6 +113,17 @@ impl Engine {
                  again, or restored): they cannot be joined. Decide which member's data are right; on the other one \
                  move the lockstep.* files away, so that it joins by state transfer",
                 self.me.name, hello.name
+            ));
+        }
+        // Two leaders at once would make it a learner, and feed it.
+        if log.is_nil()
+            && let Some(peer) =
+                self.peers.values().find(|p| p.hello.id != hello.id && p.hello.is_of_another_log(hello))
+        {
+            return Admission::Beside(format!(
+                "{} and {} have different logs (histories {} and {}), and this member, which has none, joins that of \
+                 {}: two clusters answer to one name. Decide which is right, and stop the servers of the other",
+                peer.hello.name, hello.name, peer.hello.history, hello.history, peer.hello.name
             ));
         }
         match self.peers.get(&hello.id) {
@@ -208,6 +221,19 @@ impl Engine {
         self.tell(id, &NodeMessage::Peers(addresses));
         let health = self.health();
         self.tell(id, &NodeMessage::Health(health));
+    }
+
+    /// The own log has begun, or has another name now: connections that were made before have not been compared with it.
+    /// Those whose log is not known to be this one introduce themselves again.
+    pub(super) fn compare_peers(&mut self) {
+        let own = self.introduction();
+        let others = self.peers.values().filter(|peer| {
+            let log = (peer.hello.history, peer.hello.log_id);
+            // It may lead this member on to a branch of what it has now.
+            log != (own.history, own.log_id) && !peer.hello.parents.contains(&(own.history, own.log_id))
+        });
+        let ids: Vec<MemberId> = others.map(|peer| peer.hello.id).collect();
+        self.effects.extend(ids.into_iter().map(Effect::Drop));
     }
 
     /// No connection is left: this member has left, or does not join.

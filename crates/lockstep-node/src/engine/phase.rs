@@ -127,6 +127,7 @@ impl Engine {
         let mut addresses = args.peers.clone();
         addresses.extend(self.order.membership().members.iter().map(|m| m.address.clone()));
         let until = self.now + args.timeout.as_micros() as Micros;
+        self.majority_seen = self.now;
         self.phase = Phase::Connecting { args, until, say: self.now + SAY_EVERY };
         for address in addresses {
             self.dial(address);
