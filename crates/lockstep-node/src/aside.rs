@@ -307,6 +307,7 @@ mod tests {
         let records: Vec<Record> = (1..=3).map(record).collect();
         let reset = Reset { base: genesis.to_bytes(), index: 0, term: 0 };
         log.write(lockstep_log::WriteOp { reset: Some(reset), records, ..Default::default() }).unwrap();
+        log.close().unwrap();
         disk
     }
 

@@ -1,6 +1,6 @@
 //! Which connection leads to which member.
 
-use crate::engine::{Admission, Engine};
+use crate::engine::{Admission, Engine, Micros};
 use crate::wire::Hello;
 use lockstep_core::{MemberId, Uuid};
 use lockstep_net::proto::VERSIONS;
@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 /// Peers tell each other addresses; no more than these are tried, whatever they say.
 const KEPT_MAX: usize = 512;
+/// How often it is said that a member of another branch is refused, in microseconds.
+const SAY_REFUSED: Micros = 60_000_000;
 
 #[derive(Clone, Debug)]
 struct Link {
@@ -29,6 +31,8 @@ pub(crate) struct Links {
     kept: BTreeMap<String, Option<MemberId>>,
     /// Why addresses could not be reached when that was last said, until they are.
     unreachable: BTreeMap<String, String>,
+    /// When it was said that these members are refused.
+    refused: BTreeMap<MemberId, Micros>,
 }
 
 /// What came of a connection that introduced itself.
@@ -134,11 +138,11 @@ impl Links {
                 // Not for good: this member will be another one.
                 reactor.reject(conn, Reason::Busy, &text);
                 let quiet = engine.met_branch(&hello);
-                return if quiet { Arrival::Quiet } else { Arrival::Refused { text, fatal: false } };
+                return if quiet { Arrival::Quiet } else { self.say_refused(engine, hello.id, text) };
             }
             Admission::Outdated(text) | Admission::Beside(text) => {
                 reactor.reject(conn, Reason::Busy, &text);
-                return Arrival::Refused { text, fatal: false };
+                return self.say_refused(engine, hello.id, text);
             }
             Admission::OtherLog(text) => return refuse(reactor, Reason::WrongBranch, text),
             Admission::SameIdentity(text) => return refuse(reactor, Reason::NotAllowed, text),
@@ -173,6 +177,16 @@ impl Links {
         self.settle(reactor, engine, &hello, peer, conn);
         engine.peer_up(hello);
         Arrival::Taken
+    }
+
+    /// It tries again each second, and is refused until somebody decides: that is said from time to time.
+    fn say_refused(&mut self, engine: &Engine, id: MemberId, text: String) -> Arrival {
+        self.refused.retain(|_, at| engine.now < *at + SAY_REFUSED);
+        if self.refused.contains_key(&id) {
+            return Arrival::Quiet;
+        }
+        self.refused.insert(id, engine.now);
+        Arrival::Refused { text, fatal: false }
     }
 
     /// The addresses that lead to this member need not be dialed while it is connected.

@@ -338,8 +338,11 @@ impl Lab {
 
     fn step(&mut self) {
         self.now += STEP;
-        for (a, b) in std::mem::take(&mut self.relinks) {
+        for (a, b) in self.relinks.clone() {
             self.link(a, b);
+            if self.links.contains(&(a, b)) {
+                self.relinks.remove(&(a, b));
+            }
         }
         for at in 0..self.nodes.len() {
             if !self.nodes[at].frozen {

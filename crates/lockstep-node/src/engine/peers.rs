@@ -77,7 +77,13 @@ impl Engine {
                 hello.address
             ));
         }
-        if self.is_ahead_by_branch(hello) {
+        // What is connected has been compared: a joiner's log may begin before a branch that it is about to read of.
+        let compared = self.peers.values().any(|p| {
+            p.hello.id != hello.id
+                && !hello.log_id.is_nil()
+                && (p.hello.history, p.hello.log_id) == (hello.history, hello.log_id)
+        });
+        if !compared && self.is_ahead_by_branch(hello) {
             return Admission::Superseded(format!(
                 "{} goes on with a branch that left this member's at an operator's order (pc.bootstrap): the two cannot be \
                  joined. Where this member is Primary, decide which of them is right, and stop the servers of the other; \
@@ -99,7 +105,7 @@ impl Engine {
                 hello.name
             ));
         }
-        if !own.is_nil() && !hello.history.is_nil() && own != hello.history {
+        if !compared && !own.is_nil() && !hello.history.is_nil() && own != hello.history {
             return Admission::OtherLog(format!(
                 "the log of {} is of history {}, this one's of {own}: the logs cannot be joined. Decide which data is \
                  right; on the other member move its lockstep.* files away, so that it joins by state transfer",
@@ -107,7 +113,7 @@ impl Engine {
             ));
         }
         let log = self.order.tail_state().log_id;
-        if !log.is_nil() && !hello.log_id.is_nil() && log != hello.log_id {
+        if !compared && !log.is_nil() && !hello.log_id.is_nil() && log != hello.log_id {
             return Admission::OtherLog(format!(
                 "the logs of {} and {} were founded apart on data of one history, {own} (taken over from Galera \
                  again, or restored): they cannot be joined. Decide which member's data are right; on the other one \
