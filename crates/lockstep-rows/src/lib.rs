@@ -16,11 +16,17 @@ mod inflate;
 mod replace;
 mod row;
 mod silence;
+mod sql;
+mod text;
+mod value;
 mod wire;
 
 pub use event::{Event, EventKind, Events, events};
 pub use replace::replacing;
 pub use silence::silenced;
+pub use sql::{preamble, sql};
+pub use text::comment;
+pub use value::utc;
 
 use std::collections::BTreeMap;
 

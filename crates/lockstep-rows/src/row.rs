@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::event::{Event, EventKind};
 use crate::inflate::unpack;
+use crate::value::Kind;
 use crate::wire::Bytes;
 
 /// Length of one value, as far as the table map tells.
@@ -16,11 +17,31 @@ enum Width {
     Unknown,
 }
 
+/// A column, as far as the table map tells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    width: Width,
+    /// How its values are read.
+    pub(crate) kind: Kind,
+}
+
 #[derive(Debug)]
 struct Table {
     schema: String,
     table: String,
-    columns: Vec<Width>,
+    columns: Vec<Column>,
+}
+
+/// One value of a row: `None` is NULL.
+pub(crate) struct Cell<'a> {
+    /// Which row of the event.
+    pub(crate) row: u64,
+    /// 0, or for an update 0 before and 1 after.
+    pub(crate) image: usize,
+    /// Which column of the table, from 0.
+    pub(crate) at: usize,
+    pub(crate) column: Column,
+    pub(crate) value: Option<&'a [u8]>,
 }
 
 /// The tables that the maps so far have named, by their number.
@@ -50,6 +71,11 @@ impl Tables {
 
     /// Reads a row event. `None` for one that changes nothing.
     pub(crate) fn change(&self, event: &Event<'_>) -> Option<Change<'_>> {
+        self.visit(event, &mut |_| {})
+    }
+
+    /// The same, and gives each value that it can read.
+    pub(crate) fn visit(&self, event: &Event<'_>, each: &mut dyn FnMut(Cell<'_>)) -> Option<Change<'_>> {
         let Some((id, rest)) = split_id(event) else {
             return Some(Change { schema: "?", table: "?", rows: None });
         };
@@ -59,7 +85,7 @@ impl Tables {
         let Some(table) = self.by_id.get(&id) else {
             return Some(Change { schema: "?", table: "?", rows: None });
         };
-        Some(Change { schema: &table.schema, table: &table.table, rows: count(event, table, rest) })
+        Some(Change { schema: &table.schema, table: &table.table, rows: walk(event, table, rest, each) })
     }
 }
 
@@ -78,12 +104,12 @@ fn parse_map(body: &[u8]) -> Option<(u64, Table)> {
     let types = b.take(count)?;
     let meta_len = usize::try_from(b.packed()?).ok()?;
     let mut meta = Bytes::new(b.take(meta_len)?);
-    let columns = types.iter().map(|&t| width(t, &mut meta)).collect::<Option<Vec<_>>>()?;
+    let columns = types.iter().map(|&t| column(t, &mut meta)).collect::<Option<Vec<_>>>()?;
     Some((id, Table { schema, table, columns }))
 }
 
 /// Table number, and what follows the fixed part of the head.
-fn split_id<'a>(event: &Event<'a>) -> Option<(u64, Bytes<'a>)> {
+pub(crate) fn split_id<'a>(event: &Event<'a>) -> Option<(u64, Bytes<'a>)> {
     let mut b = Bytes::new(event.body);
     let id = b.int(6)?;
     b.take(2)?; // flags
@@ -95,7 +121,18 @@ fn split_id<'a>(event: &Event<'a>) -> Option<(u64, Bytes<'a>)> {
     Some((id, b))
 }
 
-fn count(event: &Event<'_>, table: &Table, mut b: Bytes<'_>) -> Option<u64> {
+/// Where the rows of an event begin, behind the columns that they have.
+pub(crate) fn rows_offset(event: &Event<'_>) -> Option<usize> {
+    let (_, mut b) = split_id(event)?;
+    let columns = usize::try_from(b.packed()?).ok()?;
+    let images = if event.kind == EventKind::UpdateRows { 2 } else { 1 };
+    for _ in 0..images {
+        b.take(columns.div_ceil(8))?;
+    }
+    Some(event.body.len() - b.rest().len())
+}
+
+fn walk(event: &Event<'_>, table: &Table, mut b: Bytes<'_>, each: &mut dyn FnMut(Cell<'_>)) -> Option<u64> {
     let columns = usize::try_from(b.packed()?).ok()?;
     if columns != table.columns.len() {
         return None;
@@ -114,8 +151,10 @@ fn count(event: &Event<'_>, table: &Table, mut b: Bytes<'_>) -> Option<u64> {
     let mut n = 0;
     while !rows.is_empty() {
         let before = rows.rest().len();
-        for image in &images {
-            skip_image(&mut rows, image)?;
+        for (number, image) in images.iter().enumerate() {
+            walk_image(&mut rows, image, &mut |at, column, value| {
+                each(Cell { row: n, image: number, at, column, value });
+            })?;
         }
         // A row without any column takes no bytes, and cannot be counted.
         if rows.rest().len() == before {
@@ -130,58 +169,85 @@ fn bit(map: &[u8], i: usize) -> bool {
     map.get(i / 8).is_some_and(|b| b >> (i % 8) & 1 == 1)
 }
 
-/// The columns that an image holds.
-fn present(map: &[u8], columns: &[Width]) -> Vec<Width> {
-    columns.iter().enumerate().filter(|&(i, _)| bit(map, i)).map(|(_, &w)| w).collect()
+/// The columns that an image holds, with their places.
+fn present(map: &[u8], columns: &[Column]) -> Vec<(usize, Column)> {
+    columns.iter().copied().enumerate().filter(|&(i, _)| bit(map, i)).collect()
 }
 
-fn skip_image(rows: &mut Bytes<'_>, image: &[Width]) -> Option<()> {
+fn walk_image<'a>(
+    rows: &mut Bytes<'a>,
+    image: &[(usize, Column)],
+    each: &mut dyn FnMut(usize, Column, Option<&'a [u8]>),
+) -> Option<()> {
     let nulls = rows.take(image.len().div_ceil(8))?;
-    for (i, width) in image.iter().enumerate() {
+    for (i, &(at, column)) in image.iter().enumerate() {
         if bit(nulls, i) {
+            each(at, column, None);
             continue;
         }
-        let len = match *width {
+        let len = match column.width {
             Width::Fixed(n) => n,
             Width::Prefixed(n) => usize::try_from(rows.int(n)?).ok()?,
             Width::Unknown => return None,
         };
-        rows.take(len)?;
+        each(at, column, Some(rows.take(len)?));
     }
     Some(())
 }
 
-/// How long a value of a column is, from its type and the type's metadata (which is taken along).
-fn width(code: u8, meta: &mut Bytes<'_>) -> Option<Width> {
-    let fixed = |n: usize| Some(Width::Fixed(n));
+/// How long a value of a column is and how it is read, from its type and the type's metadata (which is taken along).
+fn column(code: u8, meta: &mut Bytes<'_>) -> Option<Column> {
+    let (width, kind) = width(code, meta)?;
+    Some(Column { width, kind })
+}
+
+fn width(code: u8, meta: &mut Bytes<'_>) -> Option<(Width, Kind)> {
+    let fixed = |n: usize, kind: Kind| Some((Width::Fixed(n), kind));
     match code {
-        1 | 13 => fixed(1),                        // tinyint, year
-        2 => fixed(2),                             // smallint
-        9 | 10 | 11 | 14 => fixed(3),              // mediumint, date, time, date of old
-        3 | 7 => fixed(4),                         // int, timestamp
-        8 | 12 => fixed(8),                        // bigint, datetime
-        6 => fixed(0),                             // null
-        4 | 5 => fixed(usize::from(meta.byte()?)), // float, double
-        17 => fixed(4 + fraction(meta.byte()?)),   // timestamp, datetime, time with fractions
-        18 => fixed(5 + fraction(meta.byte()?)),
-        19 => fixed(3 + fraction(meta.byte()?)),
+        1 => fixed(1, Kind::Int),
+        2 => fixed(2, Kind::Int),
+        9 => fixed(3, Kind::Int), // mediumint
+        3 => fixed(4, Kind::Int),
+        8 => fixed(8, Kind::Int),
+        13 => fixed(1, Kind::Year),
+        10 | 14 => fixed(3, Kind::Date),
+        11 => fixed(3, Kind::OldTime),
+        7 => fixed(4, Kind::OldTimestamp),
+        12 => fixed(8, Kind::OldDatetime),
+        6 => fixed(0, Kind::Raw),                               // null
+        4 | 5 => fixed(usize::from(meta.byte()?), Kind::Float), // float, double
+        17 => {
+            let decimals = meta.byte()?;
+            fixed(4 + fraction(decimals), Kind::Timestamp(decimals))
+        }
+        18 => {
+            let decimals = meta.byte()?;
+            fixed(5 + fraction(decimals), Kind::Datetime(decimals))
+        }
+        19 => {
+            let decimals = meta.byte()?;
+            fixed(3 + fraction(decimals), Kind::Time(decimals))
+        }
         16 => {
             let (bits, bytes) = (meta.byte()?, meta.byte()?);
-            fixed(usize::from(bytes) + usize::from(bits > 0))
+            let kind = Kind::Bit(u16::from(bits) + 8 * u16::from(bytes));
+            fixed(usize::from(bytes) + usize::from(bits > 0), kind)
         }
         15 | 141 => {
             // varchar, compressed too
             let longest = meta.int(2)?;
-            Some(Width::Prefixed(if longest > 255 { 2 } else { 1 }))
+            let kind = if code == 15 { Kind::Text } else { Kind::Raw };
+            Some((Width::Prefixed(if longest > 255 { 2 } else { 1 }), kind))
         }
         249..=252 | 255 | 140 => {
             // blobs, geometry, compressed too
             let n = usize::from(meta.byte()?);
-            Some(if (1..=4).contains(&n) { Width::Prefixed(n) } else { Width::Unknown })
+            let kind = if matches!(code, 249..=252) { Kind::Text } else { Kind::Raw };
+            Some((if (1..=4).contains(&n) { Width::Prefixed(n) } else { Width::Unknown }, kind))
         }
         246 => {
             let (precision, scale) = (meta.byte()?, meta.byte()?);
-            Some(decimal(precision, scale))
+            Some((decimal(precision, scale), Kind::Decimal { precision, scale }))
         }
         247 | 248 | 253 | 254 => {
             // char; enum and set hide behind it: the real type comes first, mixed with the length's upper bits
@@ -192,8 +258,9 @@ fn width(code: u8, meta: &mut Bytes<'_>) -> Option<Width> {
                 (real | 0x30, usize::from(len) | usize::from((real & 0x30) ^ 0x30) << 4)
             };
             match real {
-                247 | 248 => fixed(len),
-                _ => Some(Width::Prefixed(if len > 255 { 2 } else { 1 })),
+                247 => fixed(len, Kind::Enum),
+                248 => fixed(len, Kind::Set),
+                _ => Some((Width::Prefixed(if len > 255 { 2 } else { 1 }), Kind::Text)),
             }
         }
         // Without knowing its metadata, nothing behind it can be read either; it ends the map's use.

@@ -1,7 +1,10 @@
 //! Row events as a hostile origin may fill them, mutated.
 
 use lockstep_fuzz::{Target, outcome};
-use lockstep_rows::{EventKind, events, replacing, silenced, summarize};
+use lockstep_rows::{EventKind, events, replacing, silenced, sql, summarize};
+
+#[path = "common/read.rs"]
+mod read;
 
 fn test(input: &[u8]) -> u64 {
     let summary = summarize(input);
@@ -20,8 +23,20 @@ fn test(input: &[u8]) -> u64 {
     outcome(&(summary.kinds, summary.tables.len(), summary.statements.len(), summary.damage))
 }
 
-#[test]
-fn fuzz_events() {
+/// What is made of it is nothing but the statements that are meant, and gives the rows that are there.
+fn test_sql(input: &[u8]) -> u64 {
+    let made = sql(input);
+    if let Ok(text) = &made {
+        let given: Vec<u8> = read::binlogs(text).concat();
+        let (before, after) = (summarize(input), summarize(&given));
+        assert_eq!(after.damage, None);
+        let rows = |tables: &[lockstep_rows::TableChange]| tables.iter().map(|t| t.rows()).sum::<u64>();
+        assert_eq!(rows(&after.tables), rows(&before.tables), "{before:?}");
+    }
+    outcome(&made.map(|text| text.lines().map(|line| line.get(..6).map(str::to_owned)).collect::<Vec<_>>()))
+}
+
+fn seeds() -> Vec<Vec<u8>> {
     let plain = include_bytes!("data/plain.events").to_vec();
     let compressed = include_bytes!("data/compressed.events").to_vec();
     // One event at a time as well, so that each is hit more often.
@@ -34,8 +49,25 @@ fn fuzz_events() {
             rest = &rest[len..];
         }
     }
-    let mut target = Target::new("events", env!("CARGO_MANIFEST_DIR"), seeds, &test);
+    seeds
+}
+
+#[test]
+fn fuzz_events() {
+    let mut target = Target::new("events", env!("CARGO_MANIFEST_DIR"), seeds(), &test);
     // What is compressed becomes larger.
     target.memory = (1 << 20, 4096);
+    target.run();
+}
+
+#[test]
+fn fuzz_sql() {
+    let mut seeds = seeds();
+    // A statement of its own: a map with its rows.
+    let plain = include_bytes!("data/plain.events");
+    let map = events(plain).find(|event| event.kind == EventKind::TableMap).map_or(0, |event| event.offset);
+    seeds.push(plain[map..].to_vec());
+    let mut target = Target::new("sql", env!("CARGO_MANIFEST_DIR"), seeds, &test_sql);
+    target.memory = (4 << 20, 16_384);
     target.run();
 }

@@ -18,6 +18,7 @@ use lockstep_node::log::{LogView, OpenError, RealDisk, Record, Replay, read_resc
 use serde::Serialize;
 
 use crate::fetch::USUAL_DATADIR;
+use crate::rescue::Rescue;
 use crate::status::bytes;
 use crate::up;
 use crate::verdicts::{Judge, Judged, Verdict};
@@ -39,6 +40,10 @@ pub(crate) struct LogArgs {
     /// the folder of the log.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["all", "count"])]
     rescue: Option<PathBuf>,
+    /// With --rescue: as SQL, to look through and to give a member of the cluster with the mariadb client. Rows are
+    /// BINLOG statements, with what they say in comments.
+    #[arg(long, requires = "rescue", conflicts_with = "json")]
+    sql: bool,
     /// One JSON object per line.
     #[arg(long)]
     json: bool,
@@ -124,6 +129,9 @@ impl Names {
 pub(crate) fn run(args: &LogArgs) -> Result<(), String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     if let Some(file) = &args.rescue {
+        if args.sql {
+            return print_sql(file, args.dir.as_deref());
+        }
         return print(&read_file(file, args.dir.as_deref(), now)?, args.json);
     }
     let dir = match &args.dir {
@@ -183,6 +191,17 @@ fn read(view: &LogView<RealDisk>, keep: usize, now: Duration) -> Result<VecDeque
 
 /// All of a rescue file. Nothing in it is certified: it never had its place in the log.
 fn read_file(file: &Path, dir: Option<&Path>, now: Duration) -> Result<VecDeque<Line>, String> {
+    let mut lines = VecDeque::new();
+    visit_file(file, dir, &mut |entry, names| lines.push_back(describe(entry, names, now)))?;
+    Ok(lines)
+}
+
+/// Gives the entries of a rescue file, with the names of members that it tells before them.
+fn visit_file(
+    file: &Path,
+    dir: Option<&Path>,
+    each: &mut dyn FnMut(&Entry, &mut Names),
+) -> Result<(), String> {
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     let dir = parent.or(dir).map_or_else(usual_dir, Path::to_owned);
     let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -194,19 +213,44 @@ fn read_file(file: &Path, dir: Option<&Path>, now: Duration) -> Result<VecDeque<
     }
     let disk = RealDisk::new(&dir).map_err(|e| explain(&e))?;
     let mut names = Names::default();
-    let mut lines = VecDeque::new();
     let mut visit = |replay| {
         match replay {
             Replay::Base { base, .. } => {
                 let state = State::from_bytes(base).map_err(|e| format!("the state before it {e}"))?;
                 names.learn(&state.membership);
             }
-            Replay::Record(record) => lines.push_back(describe(&decode(&record)?, &mut names, now)),
+            Replay::Record(record) => each(&decode(&record)?, &mut names),
         }
         Ok(())
     };
-    read_rescue(&disk, &name, &mut visit).map_err(|e| explain(&e))?;
-    Ok(lines)
+    read_rescue(&disk, &name, &mut visit).map_err(|e| explain(&e))
+}
+
+/// A rescue file as SQL. What cannot be given is an error, after the rest.
+fn print_sql(file: &Path, dir: Option<&Path>) -> Result<(), String> {
+    use std::io::Write;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut rescue = Rescue::default();
+    let mut written = out.write_all(Rescue::head(&file.display().to_string()).as_bytes());
+    visit_file(file, dir, &mut |entry, names| {
+        if entry.kind == EntryKind::Membership {
+            describe(entry, names, Duration::ZERO);
+        }
+        let text = rescue.take(entry, names.of(entry.proposal.member).as_deref());
+        if let Some(text) = text
+            && written.is_ok()
+        {
+            written = out.write_all(text.as_bytes());
+        }
+    })?;
+    let (text, result) = rescue.end();
+    let written = written.and_then(|()| out.write_all(text.as_bytes())).and_then(|()| out.flush());
+    match written {
+        // Whoever read it (`head`) has seen enough.
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(e) => Err(format!("cannot write the SQL: {e}")),
+        Ok(()) => result,
+    }
 }
 
 fn decode(record: &Record) -> Result<Entry, String> {

@@ -11,6 +11,7 @@ mod lab;
 mod log;
 mod member;
 mod progress;
+mod rescue;
 mod status;
 mod survey;
 mod up;

@@ -495,3 +495,86 @@ fn what_a_lost_leader_had_answered_ahead_is_kept_counted_and_nowhere_else() -> T
     }
     Ok(())
 }
+
+/// Feeds SQL to the first server with MariaDB's own client; what that says where it fails.
+fn fed(cluster: &Cluster, sql: &str) -> Result<Result<(), String>, LabError> {
+    use std::io::Write;
+    let io = |source| LabError::Io { what: "run mariadb".into(), source };
+    let mut client = std::process::Command::new("mariadb")
+        .args(["--no-defaults", "--user=root", "--socket"])
+        .arg(cluster.servers[0].config.socket())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .map_err(io)?;
+    // One that stops early closes its end.
+    let _ = client.stdin.take().map(|mut stdin| stdin.write_all(sql.as_bytes()));
+    let output = client.wait_with_output().map_err(io)?;
+    Ok(match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    })
+}
+
+#[test]
+fn a_rescue_file_is_given_to_the_cluster_again_as_sql() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let mut cluster = own_cluster()?;
+    cluster.servers[0].client()?.run(&[
+        "CREATE TABLE test.kinds (id BIGINT PRIMARY KEY, u INT UNSIGNED, d DECIMAL(20,4), f DOUBLE, v VARCHAR(300), \
+         b BLOB, t TEXT, dt DATETIME(3), ts TIMESTAMP(6) NULL, ti TIME(2), da DATE, y YEAR, bi BIT(11), e ENUM('x','y'), \
+         s SET('a','b','c'), j JSON, n INT) CHARSET utf8mb4",
+        "INSERT INTO test.kinds (id, v) VALUES (1, 'old'), (2, 'to go')",
+    ])?;
+    cluster.same_everywhere("SELECT COUNT(*) FROM test.kinds")?;
+    set(&cluster, 0, "commit.policy=async; async.max_at_risk=300")?;
+    set(&cluster, 0, "gmcast.isolate=1")?;
+    let mut client = Client::connect(&cluster.servers[0].config.socket(), "root", Duration::from_secs(5))?;
+    client.run(&[
+        "SET NAMES utf8mb4",
+        "INSERT INTO test.kinds VALUES (10, 4294967295, -123456.7890, 6.25, 'it''s \\\\ ü ; -- x', x'00ff27', \
+         'a\nDROP TABLE test.kinds;', '2024-02-03 04:05:06.789', '2024-02-03 04:05:06.123456', '-12:13:14.15', '2024-02-29', \
+         2024, b'10101010101', 'y', 'a,c', '{\"a\": 1}', NULL)",
+        "UPDATE test.kinds SET v = 'new' WHERE id = 1",
+        "DELETE FROM test.kinds WHERE id = 2",
+        "BEGIN",
+        "INSERT INTO test.kinds (id) VALUES (11)",
+        "INSERT INTO test.kinds (id) VALUES (12)",
+        "COMMIT",
+    ])?;
+    cluster.servers[0].kill();
+    another_writes(&cluster, 1)?;
+    cluster.servers[0].start(&[])?;
+    cluster.wait_size(3)?;
+    let all = "SELECT GROUP_CONCAT(id, IFNULL(v, '') ORDER BY id) FROM test.kinds";
+    same("before", cluster.same_everywhere(all)?.value()?, "1old,2to go");
+
+    let file = cluster.servers[0].datadir().join("lockstep.rescue.1.log");
+    let shown =
+        std::process::Command::new(built("lockstep")).args(["log", "--sql", "--rescue"]).arg(&file).output();
+    let sql = done(&shown.map_err(|source| LabError::Io { what: "run lockstep log".into(), source })?)?;
+    for line in ["### INSERT INTO `test`.`kinds`", "###   @2=-1 (4294967295)", "###   @3=-123456.7890"] {
+        assert!(sql.contains(line), "{line}: {sql}");
+    }
+    // Any member takes writes then.
+    set(&cluster, 1, "commit.policy=quorum")?;
+    eventually("the policy is quorum", || is_under(&cluster, 0, "quorum"))?;
+    assert_eq!(fed(&cluster, &format!("{sql}\n"))?, Ok(()));
+    let mine = "SELECT COUNT(*) FROM test.kinds WHERE id = 10 AND u = 4294967295 AND d = -123456.7890 AND f = 6.25 \
+                AND HEX(v) = '69742773205C20C3BC203B202D2D2078' AND b = x'00ff27' AND t = 'a\nDROP TABLE test.kinds;' \
+                AND dt = '2024-02-03 04:05:06.789' AND ts = '2024-02-03 04:05:06.123456' AND ti = '-12:13:14.15' \
+                AND da = '2024-02-29' AND y = 2024 AND bi = b'10101010101' AND e = 'y' AND s = 'a,c' \
+                AND JSON_VALUE(j, '$.a') = 1 AND n IS NULL";
+    same("of all kinds", cluster.same_everywhere(mine)?.number()?, 1);
+    let ids = "SELECT GROUP_CONCAT(id ORDER BY id) FROM test.kinds";
+    same("rows", cluster.same_everywhere(ids)?.value()?, "1,10,11,12");
+    // What is there already is not written twice, and stops the rest.
+    let objection = fed(&cluster, &format!("{sql}\n"))?.expect_err("the rows are there");
+    assert!(objection.contains("ERROR 1062"), "{objection}");
+    same("rows", cluster.same_everywhere(ids)?.value()?, "1,10,11,12");
+    Ok(())
+}
