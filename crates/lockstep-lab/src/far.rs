@@ -1,16 +1,18 @@
 //! Servers near and far: what the experiments over a long line have in common.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::cluster::{Cluster, ClusterSpec, Place};
-use crate::error::{LabError, Result};
+use crate::error::Result;
 use crate::server::Server;
 use crate::wan::Wan;
 
 /// The zone of those who write, and the far one.
 pub(crate) const NEAR: usize = 0;
 pub(crate) const FAR: usize = 1;
+/// How often a server is looked at that is waited for.
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
 /// What Galera's makers advise for long lines: with its defaults transactions of many clients wait for each other.
 pub(crate) const GALERA_FAR: [(&str, &str); 6] = [
@@ -81,32 +83,6 @@ pub(crate) fn version(server: &Server) -> Result<String> {
 pub(crate) fn wait_for_copies(servers: &[Server], patience: Duration, sql: &str, due: &str) -> Result<()> {
     servers.iter().try_for_each(|server| {
         let what = format!("does not answer [{sql}] with {due}");
-        wait(server, patience, &what, || Ok(server.query(sql)?.value()? == due))
+        server.wait_until(patience, PAUSE, &what, || Ok(server.query(sql)?.value()? == due))
     })
-}
-
-/// Waits until `check` finds what is wanted of a server.
-pub(crate) fn wait(
-    server: &Server,
-    patience: Duration,
-    what: &str,
-    mut check: impl FnMut() -> Result<bool>,
-) -> Result<()> {
-    let end = Instant::now() + patience;
-    loop {
-        // What is not there yet is an error, too.
-        let seen = check();
-        match seen {
-            Ok(true) => return Ok(()),
-            Ok(false) | Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(50)),
-            seen => {
-                let seen = seen.err().map_or_else(String::new, |e| format!(" ({e})"));
-                return Err(LabError::Timeout {
-                    server: server.name().to_owned(),
-                    what: format!("{what} within {} s{seen}", patience.as_secs()),
-                    log: server.log_tail(20),
-                });
-            }
-        }
-    }
 }

@@ -16,6 +16,7 @@ mod netns;
 pub mod parallel_apply;
 mod ports;
 mod process;
+mod replica;
 pub mod semi_sync_wan;
 mod server;
 mod signals;

@@ -336,6 +336,34 @@ impl Server {
         telling_lines(&self.log(), lines)
     }
 
+    /// Waits until `check` finds what is wanted of it. What is not there yet may be an error, too.
+    ///
+    /// # Errors
+    /// [`LabError::Timeout`] after `patience`: `what` says what this server does not do, such as "does not replicate".
+    pub(crate) fn wait_until(
+        &self,
+        patience: Duration,
+        pause: Duration,
+        what: &str,
+        mut check: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        let end = Instant::now() + patience;
+        loop {
+            match check() {
+                Ok(true) => return Ok(()),
+                Ok(false) | Err(_) if Instant::now() < end => std::thread::sleep(pause),
+                seen => {
+                    let seen = seen.err().map_or_else(String::new, |e| format!(" ({e})"));
+                    return Err(LabError::Timeout {
+                        server: self.name().to_owned(),
+                        what: format!("{what} within {} s{seen}", patience.as_secs()),
+                        log: self.log_tail(20),
+                    });
+                }
+            }
+        }
+    }
+
     /// The last `lines` of the error log.
     pub fn log_tail(&self, lines: usize) -> String {
         last_lines(&self.log(), lines)

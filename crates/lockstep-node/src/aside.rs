@@ -9,9 +9,10 @@ use crate::api::{Level, NodeConfig, NodeError};
 use crate::rescued::is_transaction;
 use crate::uuids::random_uuid;
 use crate::wire::Hello;
+use crate::writer::records;
 use lockstep_core::order::{RestoreBuilder, Restored, Vote};
 use lockstep_core::{Index, MemberId, Uuid};
-use lockstep_log::{Disk, Log, OpenError, Options, RealDisk, Record, Replay, Reset};
+use lockstep_log::{Disk, Log, OpenError, Options, RealDisk, Replay, Reset};
 use lockstep_net::{Address, Event, Reactor, Reason, TlsConfig};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -57,22 +58,15 @@ impl Wish {
         (lines.next()? == FIRST).then_some(())?;
         let mut next = |key: &str| lines.next()?.strip_prefix(key)?.strip_prefix(' ').map(str::to_owned);
         Some(Wish {
-            member: uuid(&next("member")?)?,
-            own: (uuid(&next("history")?)?, uuid(&next("log")?)?),
-            branch: uuid(&next("branch")?)?,
+            member: Uuid::parse(&next("member")?)?,
+            own: (Uuid::parse(&next("history")?)?, Uuid::parse(&next("log")?)?),
+            branch: Uuid::parse(&next("branch")?)?,
             fork: next("fork")?.parse().ok()?,
             cluster: next("cluster")?,
             address: next("address")?,
             why: next("why")?,
         })
     }
-}
-
-fn uuid(text: &str) -> Option<Uuid> {
-    let digits: Vec<u8> =
-        text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
-    let bytes: Vec<u8> = digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, d| byte << 4 | d)).collect();
-    (digits.len() == 32).then(|| bytes.try_into().ok().map(Uuid)).flatten()
 }
 
 /// Leaves the wish, durably.
@@ -167,20 +161,10 @@ pub(crate) fn obey(
 fn reaches(wish: &Wish, config: &NodeConfig, tls: Option<TlsConfig>) -> Result<bool, NodeError> {
     let Ok(address) = Address::parse(&wish.address, 4567) else { return Ok(false) };
     let me = Hello {
-        id: wish.member,
-        incarnation: 0,
-        view_uuid: random_uuid()?,
         history: wish.own.0,
         log_id: wish.own.1,
-        parents: Vec::new(),
-        forks: Vec::new(),
-        last_index: 0,
-        name: config.name.clone(),
-        address: config.address.clone(),
-        incoming: config.incoming.clone(),
-        zone: config.zone,
         wants_vote: false,
-        arbitrator: config.arbitrator,
+        ..Hello::without_log(config, wish.member, random_uuid()?)
     };
     let mut net = lockstep_net::Config::new(wish.cluster.clone(), me.to_bytes(), 1);
     net.tls = tls;
@@ -247,10 +231,8 @@ fn rescue<D: Disk + Clone>(disk: &D, wish: &Wish) -> Result<Rescued, OpenError> 
     if transactions == 0 {
         return Ok(Rescued::Kept(String::new()));
     }
-    let records: Vec<Record> =
-        entries.iter().map(|e| Record { index: e.index, term: e.term, body: e.body() }).collect();
     let reset = Reset { base: base.to_bytes(), index: base.index, term: base.term };
-    Ok(Rescued::Kept(match log.rescue(reset, &records) {
+    Ok(Rescued::Kept(match log.rescue(reset, &records(&entries)) {
         Ok(name) => format!(", and {transactions} transactions that the branch has not are kept in {name}"),
         Err(error) => {
             format!(", with {transactions} transactions that the branch has not: no rescue file, {error}")
@@ -264,7 +246,7 @@ mod tests {
     use lockstep_core::members::Membership;
     use lockstep_core::state::State;
     use lockstep_core::{Entry, EntryKind, ProposalId};
-    use lockstep_log::MemDisk;
+    use lockstep_log::{MemDisk, Record};
 
     fn example() -> Wish {
         Wish {

@@ -285,22 +285,7 @@ impl Node {
             0,
         );
         let view_uuid = timed_uuid()?;
-        let me = Hello {
-            id,
-            incarnation,
-            view_uuid,
-            history: Uuid::NIL,
-            log_id: Uuid::NIL,
-            parents: Vec::new(),
-            forks: Vec::new(),
-            last_index: 0,
-            name: config.name.clone(),
-            address: config.address.clone(),
-            incoming: config.incoming.clone(),
-            zone: config.zone,
-            wants_vote: config.wants_vote,
-            arbitrator: config.arbitrator,
-        };
+        let me = Hello { incarnation, ..Hello::without_log(&config, id, view_uuid) };
         let log_end = match order.last_index() {
             0 => SEQNO_UNDEFINED,
             _ => order.tail_state().seqno,

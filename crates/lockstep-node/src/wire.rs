@@ -1,6 +1,6 @@
 //! What nodes say to each other beside the order protocol: who they are, how they are, and state transfers.
 
-use crate::api::LocalState;
+use crate::api::{LocalState, NodeConfig};
 use bytes::Bytes;
 use lockstep_core::branch::PARENTS_KEPT;
 use lockstep_core::codec::{DecodeError, Reader, Writer};
@@ -51,6 +51,26 @@ pub struct Hello {
 }
 
 impl Hello {
+    /// That of a member of which nothing is said yet but who it is and how it is set up.
+    pub(crate) fn without_log(config: &NodeConfig, id: MemberId, view_uuid: ViewUuid) -> Hello {
+        Hello {
+            id,
+            incarnation: 0,
+            view_uuid,
+            history: Uuid::NIL,
+            log_id: Uuid::NIL,
+            parents: Vec::new(),
+            forks: Vec::new(),
+            last_index: 0,
+            name: config.name.clone(),
+            address: config.address.clone(),
+            incoming: config.incoming.clone(),
+            zone: config.zone,
+            wants_vote: config.wants_vote,
+            arbitrator: config.arbitrator,
+        }
+    }
+
     /// As the handshake's blob.
     pub fn to_bytes(&self) -> Bytes {
         let Hello {

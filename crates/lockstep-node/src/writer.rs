@@ -347,7 +347,8 @@ fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<LogDone, String> {
     Ok(LogDone::Rescued { text, transactions })
 }
 
-fn records(entries: &[Entry]) -> Vec<Record> {
+/// Entries as the log keeps them.
+pub(crate) fn records(entries: &[Entry]) -> Vec<Record> {
     entries.iter().map(|e| Record { index: e.index, term: e.term, body: e.body() }).collect()
 }
 

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use super::load::schema;
 use super::{Case, SCHEMAS, Side, Spec, follow};
 use crate::client::Client;
-use crate::cluster::{Bench, Cluster, ClusterSpec};
+use crate::cluster::{Cluster, ClusterSpec};
 use crate::error::{LabError, Result};
+use crate::replica::{Plain, admit_replica, replicate_from, replicates};
 use crate::server::Server;
 use crate::slow_disk::SlowDisk;
 
@@ -36,19 +37,6 @@ pub(super) struct Rig {
 enum Kind {
     Lockstep(Cluster),
     MariaDb(Plain),
-}
-
-/// A server that writes a binlog, and its replica. The servers go before their folder.
-#[derive(Debug)]
-struct Plain {
-    servers: Vec<Server>,
-    bench: Bench,
-}
-
-impl Drop for Plain {
-    fn drop(&mut self) {
-        self.servers.iter_mut().for_each(Server::kill);
-    }
 }
 
 impl Rig {
@@ -163,7 +151,7 @@ impl Rig {
         let write =
             format!("INSERT INTO sb1.spare VALUES {} ON DUPLICATE KEY UPDATE k=k+1", values.join(","));
         let set = format!("SET GLOBAL wsrep_slave_threads={workers}");
-        self.wait(self.copy(), &format!("has not {workers} appliers"), || {
+        self.wait(&format!("has not {workers} appliers"), || {
             let appliers: u32 =
                 copy.status("wsrep_applier_thread_count")?.parse().map_err(|_| no_number())?;
             if appliers != workers {
@@ -179,10 +167,7 @@ impl Rig {
     }
 
     fn wait_for_replica(&self) -> Result<()> {
-        self.wait(self.copy(), "does not replicate", || {
-            let answer = self.copy().query("SHOW SLAVE STATUS")?;
-            Ok(answer.column("Slave_IO_Running")? == "Yes" && answer.column("Slave_SQL_Running")? == "Yes")
-        })
+        self.wait("does not replicate", || replicates(self.copy()))
     }
 
     /// Where the copy is, in transactions.
@@ -204,7 +189,7 @@ impl Rig {
 
     fn has_applied(&self) -> Result<()> {
         let (due, mut client) = (self.due()?, self.copy().client()?);
-        self.wait(self.copy(), "does not apply everything", || Ok(self.position(&mut client)? >= due))
+        self.wait("does not apply everything", || Ok(self.position(&mut client)? >= due))
     }
 
     /// From now on the copy receives, and applies nothing.
@@ -224,7 +209,7 @@ impl Rig {
         let mut client = self.copy().client()?;
         if let Kind::MariaDb(_) = self.kind {
             let due = self.due()?;
-            self.wait(self.copy(), "does not receive everything", || {
+            self.wait("does not receive everything", || {
                 let answer = self.copy().query("SHOW SLAVE STATUS")?;
                 Ok(last_of(answer.column("Gtid_IO_Pos")?)? >= due)
             })?;
@@ -329,24 +314,9 @@ impl Rig {
         self.servers().iter().map(|server| (server.name().to_owned(), text(server))).collect()
     }
 
-    fn wait(&self, server: &Server, what: &str, mut check: impl FnMut() -> Result<bool>) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            match check() {
-                Ok(true) => return Ok(()),
-                Ok(false) | Err(_) if Instant::now() < end => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                seen => {
-                    let seen = seen.err().map_or_else(String::new, |e| format!(" ({e})"));
-                    return Err(LabError::Timeout {
-                        server: server.name().to_owned(),
-                        what: format!("{what} within {} s{seen}", PATIENCE.as_secs()),
-                        log: server.log_tail(20),
-                    });
-                }
-            }
-        }
+    /// Waits for the copy.
+    fn wait(&self, what: &str, check: impl FnMut() -> Result<bool>) -> Result<()> {
+        self.copy().wait_until(PATIENCE, Duration::from_millis(5), what, check)
     }
 }
 
@@ -384,7 +354,7 @@ fn start_cluster(spec: &Spec) -> Result<Cluster> {
 /// A primary whose binlog groups are as large as they can be (`conservative` lives on them), and a replica that writes no
 /// binlog of its own, which is the faster way.
 fn start_plain(spec: &Spec) -> Result<Plain> {
-    let mut plain = Plain { servers: Vec::new(), bench: Bench::new()? };
+    let mut plain = Plain::new()?;
     for (name, number) in [("n1", 1), ("n2", 2)] {
         let mut server = plain.bench.server(name, number)?;
         server.config.extra = COMMON.map(str::to_owned).to_vec();
@@ -404,20 +374,10 @@ fn start_plain(spec: &Spec) -> Result<Plain> {
         });
         plain.servers.push(server);
     }
-    plain.servers.iter_mut().try_for_each(|server| server.start(&[]))?;
-    let (near, far) = (&plain.servers[0], &plain.servers[1]);
-    near.client()?.run(&[
-        "CREATE USER 'copy'@'%' IDENTIFIED BY 'copy'",
-        "GRANT REPLICATION SLAVE ON *.* TO 'copy'@'%'",
-    ])?;
-    let port = near.config.sql_port;
-    far.client()?.run(&[
-        &format!(
-            "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={port}, MASTER_USER='copy', \
-             MASTER_PASSWORD='copy', MASTER_USE_GTID=slave_pos, MASTER_CONNECT_RETRY=1"
-        ),
-        "START SLAVE",
-    ])?;
+    plain.start()?;
+    let (writer, copy) = (&plain.servers[0], &plain.servers[1]);
+    admit_replica(writer)?;
+    replicate_from(writer, "127.0.0.1", copy)?;
     Ok(plain)
 }
 

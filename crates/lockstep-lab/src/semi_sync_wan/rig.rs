@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use super::{Setup, Spec};
 use crate::arbitrator::Arbitrator;
-use crate::cluster::{Bench, Cluster, Place};
+use crate::cluster::{Cluster, Place};
 use crate::error::{LabError, Result};
-use crate::far::{self, GALERA_FAR, NEAR, start_cluster, wait};
+use crate::far::{self, GALERA_FAR, NEAR, PAUSE, start_cluster};
+use crate::replica::{Plain, admit_replica, replicate_from, replicates};
 use crate::server::Server;
 use crate::wan::Wan;
 
@@ -28,18 +29,6 @@ pub(super) struct Rig {
 enum Servers {
     Plain(Plain),
     Cluster(Cluster),
-}
-
-/// A server that writes a binlog, and maybe its replica. The servers go before their folder.
-struct Plain {
-    servers: Vec<Server>,
-    bench: Bench,
-}
-
-impl Drop for Plain {
-    fn drop(&mut self) {
-        self.servers.iter_mut().for_each(Server::kill);
-    }
 }
 
 impl Rig {
@@ -131,8 +120,7 @@ impl Rig {
 }
 
 fn start_plain(setup: Setup, wan: &Wan) -> Result<Plain> {
-    let bench = Bench::new()?;
-    let mut plain = Plain { servers: Vec::new(), bench };
+    let mut plain = Plain::new()?;
     for (zone, at) in setup.places() {
         let number = plain.servers.len() as u32 + 1;
         let mut server = plain.bench.server(if *zone == NEAR { "near" } else { "far" }, number)?;
@@ -143,34 +131,21 @@ fn start_plain(setup: Setup, wan: &Wan) -> Result<Plain> {
         server.config.extra.push("sync_binlog=0".into());
         plain.servers.push(server);
     }
-    plain.servers.iter_mut().try_for_each(|server| server.start(&[]))?;
+    plain.start()?;
     Ok(plain)
 }
 
 fn replicate(plain: &Plain, host: &str, semi_sync: bool) -> Result<()> {
     let (near, far) = (&plain.servers[0], &plain.servers[1]);
-    near.client()?.run(&[
-        "CREATE USER 'copy'@'%' IDENTIFIED BY 'copy'",
-        "GRANT REPLICATION SLAVE ON *.* TO 'copy'@'%'",
-    ])?;
+    admit_replica(near)?;
     if semi_sync {
         // Before the replica connects, which tells then what it is; and after what would wait for it in vain.
         near.query("SET GLOBAL rpl_semi_sync_master_enabled=ON")?;
         far.query("SET GLOBAL rpl_semi_sync_slave_enabled=ON")?;
     }
-    let port = near.config.sql_port;
-    far.client()?.run(&[
-        &format!(
-            "CHANGE MASTER TO MASTER_HOST='{host}', MASTER_PORT={port}, MASTER_USER='copy', MASTER_PASSWORD='copy', \
-             MASTER_USE_GTID=slave_pos, MASTER_CONNECT_RETRY=1"
-        ),
-        "START SLAVE",
-    ])?;
-    wait(far, PATIENCE, "does not replicate", || {
-        let answer = far.query("SHOW SLAVE STATUS")?;
-        Ok(answer.column("Slave_IO_Running")? == "Yes" && answer.column("Slave_SQL_Running")? == "Yes")
-    })?;
-    wait(near, PATIENCE, "has no semi-synchronous replica", || {
+    replicate_from(near, host, far)?;
+    far.wait_until(PATIENCE, PAUSE, "does not replicate", || replicates(far))?;
+    near.wait_until(PATIENCE, PAUSE, "has no semi-synchronous replica", || {
         Ok(!semi_sync || near.client()?.status("Rpl_semi_sync_master_clients")? == "1")
     })
 }
