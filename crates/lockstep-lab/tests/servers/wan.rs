@@ -1,7 +1,9 @@
 //! The delay line does what it says: real sockets, in namespaces, through TUN devices.
 //!
 //! A busy machine can make any packet late, never early. So delays are checked by their minimum, which one undisturbed
-//! packet sets, and throughput by a bound far below what the line carries.
+//! packet sets, with as many tries as it takes; and where the machine's own timers are late in every one of them (a
+//! virtual machine whose host is busy), the line may be as late as they are. Throughput is checked by a bound far below
+//! what the line carries.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -27,21 +29,59 @@ fn address(wan: &Wan, zone: usize, member: usize) -> SocketAddr {
     format!("{}:7", wan.host(zone, member)).parse().expect("an address")
 }
 
-/// The shortest of several round trips between two members, in milliseconds.
-fn round_trip(wan: &Wan, from: (usize, usize), to: (usize, usize), count: u32) -> Result<f64, LabError> {
+/// How long this machine sleeps if it is asked for so many milliseconds, in milliseconds.
+fn slept(ms: f64) -> f64 {
+    let began = Instant::now();
+    std::thread::sleep(Duration::from_secs_f64(ms / 1e3));
+    began.elapsed().as_secs_f64() * 1e3
+}
+
+/// Fails unless some round trip takes from `ms` to `ms + spare`, or is late by no more than the machine's own timers
+/// twice were at the same time; none may be early.
+fn check_round_trip(
+    wan: &Wan,
+    from: (usize, usize),
+    to: (usize, usize),
+    ms: f64,
+    spare: f64,
+) -> Result<(), LabError> {
+    let (mut best, mut punctual) = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..25 {
+        best = best.min(round_trip(wan, from, to, 4, ms + spare)?);
+        assert!(best >= ms, "{best} ms from {from:?} to {to:?} is less than {ms}");
+        if best < ms + spare {
+            eprintln!("a round trip from {from:?} to {to:?}: {best:.3} ms");
+            return Ok(());
+        }
+        punctual = (0..4).map(|_| slept(ms / 2.0) - ms / 2.0).fold(punctual, f64::min);
+    }
+    eprintln!(
+        "a round trip from {from:?} to {to:?}: {best:.3} ms; this machine's timers are {punctual:.3} ms late"
+    );
+    assert!(best < ms + spare + 2.0 * punctual, "{best} ms from {from:?} to {to:?} instead of {ms}");
+    Ok(())
+}
+
+/// The shortest of several round trips between two members, in milliseconds; the first below `enough` is the last.
+fn round_trip(
+    wan: &Wan,
+    from: (usize, usize),
+    to: (usize, usize),
+    count: u32,
+    enough: f64,
+) -> Result<f64, LabError> {
     let (asks, answers) = (socket(wan, from.0, from.1)?, socket(wan, to.0, to.1)?);
     let target = address(wan, to.0, to.1);
     let lost = failed("hear from the other member");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut buffer = [0; 64];
-            // The first is for the neighbour tables.
-            for _ in 0..=count {
-                let Ok((len, from)) = answers.recv_from(&mut buffer) else { return };
+            while let Ok((len @ 1.., from)) = answers.recv_from(&mut buffer) {
                 let _ = answers.send_to(&buffer[..len], from);
             }
         });
         let mut best = f64::INFINITY;
+        // The first is for the neighbour tables.
         for n in 0..=count {
             let began = Instant::now();
             asks.send_to(&n.to_le_bytes(), target).map_err(failed("send"))?;
@@ -51,7 +91,11 @@ fn round_trip(wan: &Wan, from: (usize, usize), to: (usize, usize), count: u32) -
             if n > 0 {
                 best = best.min(began.elapsed().as_secs_f64() * 1e3);
             }
+            if best < enough {
+                break;
+            }
         }
+        asks.send_to(&[], target).map_err(failed("send"))?;
         Ok(best)
     })
 }
@@ -113,33 +157,27 @@ fn a_round_trip_takes_what_was_said_and_neighbours_are_near() -> Test {
     let links =
         [Link::of_round_trip(0, 1, Duration::from_micros(85_500)), Link::of_round_trip(0, 2, Duration::ZERO)];
     let mut wan = Wan::new(&[2, 1, 1], &links)?;
-    let far = round_trip(&wan, (0, 1), (1, 0), 8)?;
-    let back = round_trip(&wan, (1, 0), (0, 0), 8)?;
-    let beside = round_trip(&wan, (0, 0), (2, 0), 50)?;
-    let near = round_trip(&wan, (0, 0), (0, 1), 50)?;
-    eprintln!("round trips in ms: far {far:.3} and {back:.3}, beside {beside:.3}, near {near:.3}");
-    for far in [far, back] {
-        // Half a millisecond later each way is what a timer of a virtual machine may be.
-        assert!((85.5..87.5).contains(&far), "{far} ms instead of 85.5");
-    }
-    assert!(beside < 0.5, "{beside} ms over a line without delay");
-    assert!(near < 0.5, "{near} ms within a zone");
+    // Half a millisecond later each way is what a timer of a virtual machine may be.
+    check_round_trip(&wan, (0, 1), (1, 0), 85.5, 1.0)?;
+    check_round_trip(&wan, (1, 0), (0, 0), 85.5, 1.0)?;
+    // Over a line without delay, and within a zone.
+    check_round_trip(&wan, (0, 0), (2, 0), 0.0, 0.5)?;
+    check_round_trip(&wan, (0, 0), (0, 1), 0.0, 0.5)?;
 
     // No line between 1 and 2, and none for what is inside a zone.
     assert!(round_trip_is_impossible(&wan, (1, 0), (2, 0))?, "there is no line from zone 1 to zone 2");
     assert!(wan.counters(1, 2).is_err());
     let there = wan.counters(0, 1)?;
     eprintln!("from zone 0 to zone 1: {there:?}");
-    assert_eq!((there.taken, there.delivered, there.lost, there.dropped), (18, 18, 0, 0));
+    assert!(there.taken >= 5, "two round trips there, with an end, and two back");
+    assert_eq!((there.delivered, there.lost, there.dropped), (there.taken, 0, 0));
     assert_eq!(wan.strays(), (1, 0));
 
     // The distance changes while it is in use.
     for (from, to) in [(0, 1), (1, 0)] {
         wan.set(from, to, Settings::of_delay(Duration::from_millis(10)))?;
     }
-    let moved = round_trip(&wan, (0, 1), (1, 0), 8)?;
-    assert!((20.0..21.0).contains(&moved), "{moved} ms instead of 20");
-    Ok(())
+    check_round_trip(&wan, (0, 1), (1, 0), 20.0, 1.0)
 }
 
 fn round_trip_is_impossible(wan: &Wan, from: (usize, usize), to: (usize, usize)) -> Result<bool, LabError> {
