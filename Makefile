@@ -1,8 +1,9 @@
 # make up      three MariaDB servers on this machine as one cluster (installs what is missing)
 # make down    stop them
-# make test    everything: check, build, unit tests, simulator, provider tests, real servers
+# make test    check, build, unit tests, simulator, provider tests, real servers, some of MariaDB's own: about a quarter of an hour
 # make check   format, clippy, licences and sources of dependencies
-# make servers-long   the tests on real servers, also those that take a minute and have a shorter one beside them: ROUNDS=20
+# make servers        all tests on real servers, also those that `make test` leaves out for their length
+# make servers-long   and those that take a minute and have a shorter one beside them: ROUNDS=20
 # make ddl     servers killed in DDL of every kind, over and over: ROUNDS=100
 # make fuzz    every decoder of network, disk and configuration, mutated inputs: MINUTES=10, LOCKSTEP_FUZZ_SEED=n to repeat
 # make soak    members that come and go under load, through the C ABI: SECONDS_EACH=120
@@ -34,7 +35,7 @@ PROGRAMS := -p lockstep-wsrep -p lockstep
 comma := ,
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help up down test check build unit sim host servers setup-up setup-test unit-and-host mtr-and-sim
+.PHONY: help up down test check build unit sim host servers servers-short setup-up setup-test unit-and-host mtr-and-sim
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' $(firstword $(MAKEFILE_LIST))
@@ -58,7 +59,7 @@ down:
 # One after the other, also under `make -j`: the machine is small and the servers' tests measure time.
 test:
 	@start=$$SECONDS; \
-	for step in setup-test check build unit-and-host servers mtr-and-sim; do \
+	for step in setup-test check build unit-and-host servers-short mtr-and-sim; do \
 		$(MAKE) --no-print-directory $$step || { echo "== make $$step failed"; exit 1; }; \
 	done; \
 	echo; echo "== all tests passed in $$(( (SECONDS - start) / 60 )) min $$(( (SECONDS - start) % 60 )) s"
@@ -138,9 +139,15 @@ host:
 	@LOCKSTEP_PROVIDER=$(abspath $(TARGET))/release/liblockstep.so LOCKSTEP_HOST_REQUIRE=1 \
 		$(CARGO) test $(LOCKED) -p lockstep-host
 
-servers:
+servers-short:
 	$(call say,real servers (some minutes))
-	@scripts/servers.sh
+	@scripts/servers.sh short
+
+# With `lockstep check` held to what a server says of each option.
+servers: setup-test
+	$(call say,real servers: about twenty minutes)
+	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
+	@scripts/servers.sh all
 	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers
 
 # With the tests that take a minute each and have a shorter one beside them.
@@ -148,8 +155,8 @@ servers:
 servers-long: setup-test
 	$(call say,real servers: all tests)
 	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
-	@LOCKSTEP_DDL_ROUNDS=$(or $(ROUNDS),20) $(CARGO) test $(LOCKED) $(ALL) --test servers -- \
-		--test-threads=1 --include-ignored
+	@LOCKSTEP_DDL_ROUNDS=$(or $(ROUNDS),20) scripts/servers.sh longest
+	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers
 
 FAULTS ?=
 PROVIDER ?=
