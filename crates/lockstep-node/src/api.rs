@@ -191,6 +191,18 @@ impl ApplyHold {
     }
 }
 
+/// Which connections carry compressed messages (`net.compress`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Compress {
+    /// None.
+    #[default]
+    Off,
+    /// Those to members of other zones.
+    Zone,
+    /// All.
+    All,
+}
+
 /// Timing and sizes, from the options.
 #[derive(Clone, Debug)]
 pub struct Tuning {
@@ -204,6 +216,8 @@ pub struct Tuning {
     pub disk_timeout: Duration,
     /// `leader.apply_timeout`; zero: never.
     pub apply_timeout: Duration,
+    /// `net.compress`.
+    pub compress: Compress,
     /// `leader.follow_writer`.
     pub follow_writer: bool,
     /// `log.segment`, bytes.
@@ -234,6 +248,7 @@ impl Default for Tuning {
             evict_timeout: Duration::from_secs(300),
             disk_timeout: Duration::from_secs(5),
             apply_timeout: Duration::from_secs(30),
+            compress: Compress::default(),
             follow_writer: true,
             segment_bytes: 64 << 20,
             log_bytes: 1 << 30,

@@ -6,7 +6,8 @@ use lockstep_fuzz::{Target, outcome};
 
 use crate::api::LocalState;
 use crate::options::Options;
-use crate::wire::{Health, Hello, NodeMessage};
+use crate::pack::{Packed, Packer, unpack};
+use crate::wire::{FRAME_ORDER, Health, Hello, NodeMessage};
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -76,6 +77,26 @@ fn node_messages() {
         outcome(&decoded)
     };
     Target::new("node_message", DIR, messages.iter().map(|m| m.to_bytes().to_vec()).collect(), &test).run();
+}
+
+#[test]
+fn compressed_frames() {
+    let plain: Vec<u8> =
+        (0..60u32).flat_map(|n| [b"UPDATE t SET k = ".as_slice(), &n.to_le_bytes()].concat()).collect();
+    let packed = |plain: &[u8]| Packer::default().pack(FRAME_ORDER, plain).unwrap().to_vec();
+    let test = |input: &[u8]| {
+        let unpacked = unpack(input, &mut Packed::default());
+        if let Ok((kind, plain)) = &unpacked
+            && let Some(again) = Packer::default().pack(*kind, plain)
+        {
+            assert_eq!(unpack(&again, &mut Packed::default()).unwrap().1, plain);
+        }
+        unpacked.map_or(0, |(_, plain)| 1 + plain.len() as u64 / 64)
+    };
+    let mut target = Target::new("compressed_frame", DIR, vec![packed(&plain), packed(&[7; 3000])], &test);
+    // What a byte may stand for, and packing it again.
+    target.memory = (1 << 20, 1024);
+    target.run();
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod node;
 mod operator;
 pub mod options;
 mod pace;
+mod pack;
 mod queue;
 mod reply;
 mod rescued;

@@ -46,8 +46,9 @@ pub(crate) enum Arrival {
 }
 
 impl Links {
-    pub(crate) fn conn(&self, member: &MemberId) -> Option<ConnId> {
-        self.by_member.get(member).map(|l| l.conn)
+    /// The connection to a member, and the protocol version that both speak on it.
+    pub(crate) fn conn_and_version(&self, member: &MemberId) -> Option<(ConnId, u16)> {
+        self.by_member.get(member).map(|l| (l.conn, l.version))
     }
 
     pub(crate) fn member(&self, conn: &ConnId) -> Option<MemberId> {

@@ -73,6 +73,18 @@ const OWN: &[(&str, &str, Own)] = &[
     ("submissions_waiting", "Own transactions that wait for their place in the log.", |s| {
         Some(s.own.waiting as f64)
     }),
+    ("sent_plain_bytes_total", "Bytes that were sent compressed (net.compress), before that.", |s| {
+        Some(s.own.sent_plain_bytes as f64)
+    }),
+    ("sent_compressed_bytes_total", "Bytes that went over the wire for them.", |s| {
+        Some(s.own.sent_compressed_bytes as f64)
+    }),
+    ("received_plain_bytes_total", "Bytes that came compressed, after unpacking.", |s| {
+        Some(s.own.received_plain_bytes as f64)
+    }),
+    ("received_compressed_bytes_total", "Bytes that came over the wire for them.", |s| {
+        Some(s.own.received_compressed_bytes as f64)
+    }),
     ("certification_window", "Transactions that certification keeps to compare with.", |s| {
         Some(s.log.certification_window as f64)
     }),
@@ -155,7 +167,8 @@ impl Status {
         );
         for (name, help, sample) in OWN {
             if let Some(value) = sample(self) {
-                head(&mut out, name, "gauge", help);
+                let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+                head(&mut out, name, kind, help);
                 let _ = writeln!(out, "lockstep_{name} {value}");
             }
         }

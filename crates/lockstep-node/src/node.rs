@@ -8,6 +8,7 @@ use crate::links::Links;
 use crate::operator::Answer;
 use crate::options::PolicyChange;
 use crate::pace::{Company, Quickness};
+use crate::pack::Packer;
 use crate::queue::Deliveries;
 use crate::reply::Reply;
 use crate::rescued::Rescued;
@@ -354,6 +355,7 @@ impl Node {
             shared: shared.clone(),
             log_jobs,
             log_later: Vec::new(),
+            packer: Packer::default(),
             logger: config.logger.clone(),
             listen,
             origin: Instant::now(),

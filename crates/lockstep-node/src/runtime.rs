@@ -12,11 +12,12 @@ use crate::node::{DEFAULT_PORT, Shared};
 use crate::operator::{Answer as Outcome, Command};
 use crate::options::PolicyChange;
 use crate::pace::{Company, Quickness};
+use crate::pack::{Packer, UNPACKED_SINCE};
 use crate::reply::Reply;
 use crate::status::{Status, Surroundings};
 use crate::submit::Filler;
 use crate::uuids::timed_uuid;
-use crate::wire::Hello;
+use crate::wire::{FRAME_PACKED, Hello};
 use crate::writer::{Direct, Jobs, LogDone, LogJob, Wrote};
 use bytes::Bytes;
 use lockstep_core::order::WriteOp;
@@ -104,6 +105,7 @@ pub(crate) struct Runtime {
     pub(crate) log_jobs: Sender<LogJob>,
     /// For the log, once the round's messages have left.
     pub(crate) log_later: Vec<LogJob>,
+    pub(crate) packer: Packer,
     pub(crate) logger: Logger,
     pub(crate) listen: Address,
     pub(crate) origin: Instant,
@@ -464,6 +466,7 @@ impl Runtime {
             log_bytes: self.log_bytes,
             state_since: self.state_since,
             protocol: self.links.protocol(),
+            packed: self.packer.sent,
         })
     }
 
@@ -636,7 +639,13 @@ impl Runtime {
     fn effect(&mut self, effect: Effect) {
         match effect {
             Effect::Send { to, kind, payload } => {
-                if let Some(conn) = self.links.conn(&to) {
+                if let Some((conn, version)) = self.links.conn_and_version(&to) {
+                    let packs = version >= UNPACKED_SINCE && self.engine.compresses_to(&to);
+                    let packed = if packs { self.packer.pack(kind, &payload) } else { None };
+                    let (kind, payload) = match packed {
+                        Some(packed) => (FRAME_PACKED, packed),
+                        None => (kind, payload),
+                    };
                     // A queue that overflows closes the connection, which comes back as an event.
                     let _ = self.reactor.send(conn, kind, &[payload]);
                 }

@@ -3,6 +3,7 @@
 
 use crate::api::{LocalState, MemberNow, MembershipNow, ViewStatus};
 use crate::engine::Engine;
+use crate::pack::Packed;
 use lockstep_core::members::{Role, ViewMember};
 use lockstep_core::{Gtid, Micros, SEQNO_UNDEFINED};
 use serde::{Deserialize, Serialize};
@@ -97,6 +98,14 @@ pub struct OwnStatus {
     pub queued: usize,
     /// Their bytes.
     pub queued_bytes: usize,
+    /// Bytes that this member has sent compressed (`net.compress`), before that.
+    pub sent_plain_bytes: u64,
+    /// What went over the wire for them.
+    pub sent_compressed_bytes: u64,
+    /// The same of what came compressed: what it was unpacked to.
+    pub received_plain_bytes: u64,
+    /// And what had come.
+    pub received_compressed_bytes: u64,
     /// Why it cannot go on, if it cannot.
     pub failure: Option<String>,
     /// Without a primary component: for whom or what it waits.
@@ -199,6 +208,8 @@ pub(crate) struct Surroundings {
     pub(crate) state_since: Micros,
     /// The protocol version that all connected members speak.
     pub(crate) protocol: u16,
+    /// What was sent compressed.
+    pub(crate) packed: Packed,
 }
 
 fn seconds(time: Micros) -> f64 {
@@ -246,6 +257,10 @@ impl Engine {
                 waiting: self.waiting(),
                 queued: around.queued,
                 queued_bytes: around.queued_bytes,
+                sent_plain_bytes: around.packed.plain,
+                sent_compressed_bytes: around.packed.packed,
+                received_plain_bytes: self.unpacked.plain,
+                received_compressed_bytes: self.unpacked.packed,
                 failure: self.failure(),
                 waits_for: self.waits_for(),
                 version: env!("CARGO_PKG_VERSION").into(),

@@ -14,6 +14,9 @@ pub(crate) const FRAME_ORDER: u8 = 1;
 /// Kind of a frame that holds a [`NodeMessage`].
 pub(crate) const FRAME_NODE: u8 = 2;
 
+/// Kind of a frame that holds another one, compressed: see [`crate::pack`].
+pub(crate) const FRAME_PACKED: u8 = 4;
+
 /// Kind of a frame that holds an [`OperatorMessage`].
 pub(crate) const FRAME_OPERATOR: u8 = 3;
 

@@ -163,3 +163,49 @@ fn leadership_follows_a_single_writer_and_its_commits_get_near() -> Test {
     same("rows", rows, (there.rows + back.rows) as i64 + 30);
     Ok(())
 }
+
+/// A number of what a member says of itself.
+fn own_number(cluster: &Cluster, n: usize, field: &str) -> Result<u64, lockstep_lab::LabError> {
+    let status = done(&lockstep(&cluster.servers[n], &["status", "--json"])?)?;
+    let rest = status.split(&format!("\"{field}\":")).nth(1).unwrap_or_default();
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().map_err(|_| lockstep_lab::LabError::Value(format!("no {field} in {status}")))
+}
+
+#[test]
+fn what_goes_to_another_zone_is_compressed_where_it_is_asked_for() -> Test {
+    let _alone = alone();
+    let far = servers(&[0, 0, 1], Duration::from_millis(10), &[("leader.follow_writer", "no")])?;
+    let Some(Far { cluster, .. }) = &far else { return Ok(()) };
+    let mut client = cluster.servers[0].client()?;
+    client.query("CREATE TABLE test.text (id BIGINT PRIMARY KEY, t TEXT)")?;
+    let write = |client: &mut lockstep_lab::Client, from: u32| -> Test {
+        for id in from..from + 50 {
+            client.query(&format!("INSERT INTO test.text VALUES ({id}, REPEAT('what repeats ', 200))"))?;
+        }
+        Ok(())
+    };
+    write(&mut client, 0)?;
+    same("compressed by default", own_number(cluster, 0, "sent_plain_bytes")?, 0);
+    set(cluster, 0, "net.compress=zone")?;
+    write(&mut client, 100)?;
+    let (plain, packed) =
+        (own_number(cluster, 0, "sent_plain_bytes")?, own_number(cluster, 0, "sent_compressed_bytes")?);
+    eprintln!("50 rows of 2.6 kB to another zone: {plain} bytes as {packed}");
+    assert!(plain > 100_000 && plain < 260_000, "{plain}: to one of two members");
+    assert!(packed * 4 < plain, "{packed} of {plain}");
+    same("the neighbour gets it as it is", own_number(cluster, 1, "received_plain_bytes")?, 0);
+    eventually("the far one has all of it", || {
+        Ok(own_number(cluster, 2, "received_plain_bytes")? == own_number(cluster, 0, "sent_plain_bytes")?)
+    })?;
+    set(cluster, 0, "net.compress=all")?;
+    write(&mut client, 200)?;
+    assert!(own_number(cluster, 1, "received_plain_bytes")? > 100_000);
+    set(cluster, 0, "net.compress=off")?;
+    let before = own_number(cluster, 0, "sent_plain_bytes")?;
+    write(&mut client, 300)?;
+    same("nothing more", own_number(cluster, 0, "sent_plain_bytes")?, before);
+    let sum = cluster.same_everywhere("SELECT COUNT(*), SUM(LENGTH(t)) FROM test.text")?;
+    same("rows", sum.number()?, 200);
+    Ok(())
+}

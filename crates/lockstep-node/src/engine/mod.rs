@@ -13,6 +13,7 @@ mod doubt;
 mod duties;
 mod feed;
 mod follow;
+mod frames;
 #[cfg(test)]
 mod harness;
 mod hold;
@@ -30,18 +31,16 @@ mod watch;
 use crate::api::{Delivery, Level, LocalState, NodeError, Outcome, Tuning};
 use crate::aside::Wish;
 use crate::operator::Answer;
-use crate::wire::{FRAME_NODE, FRAME_OPERATOR, FRAME_ORDER, Health, Hello, NodeMessage, OperatorMessage};
+use crate::pack::Packed;
+use crate::wire::{FRAME_NODE, FRAME_ORDER, Health, Hello, NodeMessage};
 use crate::writer::TrimLimits;
 use bytes::Bytes;
 use feed::Feed;
-use lockstep_core::branch::Branch;
-use lockstep_core::codec::{DecodeError, Reader, Writer};
-use lockstep_core::members::{Membership, View, ViewMember};
+use lockstep_core::codec::Writer;
+use lockstep_core::members::ViewMember;
 use lockstep_core::message::Message;
 use lockstep_core::order::{Order, Output, WriteOp};
 use lockstep_core::policy::Policy;
-use lockstep_core::state::TrimMark;
-use lockstep_core::vote::Outcome as VoteOutcome;
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno, ViewUuid};
 use peers::{Gone, Peer};
 use phase::Phase;
@@ -199,6 +198,8 @@ pub(crate) struct Engine {
     deliveries: Vec<Delivery>,
     /// Threads whose submissions have their places, in the order of seqnos.
     woken: Vec<std::thread::Thread>,
+    /// What came compressed.
+    pub(crate) unpacked: Packed,
     late: sync::LateSyncs,
     operator: operator::Operator,
     watch: watch::Watch,
@@ -281,6 +282,7 @@ impl Engine {
             effects: Vec::new(),
             deliveries: Vec::new(),
             woken: Vec::new(),
+            unpacked: Packed::default(),
             late: sync::LateSyncs::default(),
             operator: operator::Operator::default(),
             watch: watch::Watch::default(),
@@ -363,62 +365,6 @@ impl Engine {
     /// Whether another round would deliver more even if nothing came in.
     pub(crate) fn has_more(&self) -> bool {
         self.phase.is_primary() && self.feed.is_behind(self.deliverable())
-    }
-
-    /// A frame from a connected peer.
-    pub(crate) fn frame(&mut self, from: MemberId, kind: u8, payload: Bytes) {
-        let now = self.now;
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.heard = now;
-        }
-        let bad = match kind {
-            FRAME_ORDER => match Message::decode(payload) {
-                Ok(message) => {
-                    if let Err(text) = self.check_control(from, &message) {
-                        return self.fail(&text);
-                    }
-                    self.order.step(self.now, from, message);
-                    return;
-                }
-                Err(error) => error,
-            },
-            FRAME_NODE => match NodeMessage::from_bytes(payload) {
-                Ok(message) => return self.node_message(from, message),
-                Err(error) => error,
-            },
-            FRAME_OPERATOR => match OperatorMessage::from_bytes(payload) {
-                Ok(message) => return self.operator_message(from, message),
-                Err(error) => error,
-            },
-            // A later version's: it knows that we do not understand it.
-            _ => return,
-        };
-        let name = self.name_of(&from);
-        self.log(
-            Level::Warn,
-            format!("a message from {name} {bad}: the connection is closed and made again"),
-        );
-        self.effects.push(Effect::Drop(from));
-    }
-
-    /// A leader's control entries are read before they are taken: a member that cannot read one must say so and stop,
-    /// for it would wait for it for ever.
-    fn check_control(&self, from: MemberId, message: &Message) -> Result<(), String> {
-        let Message::Append { entries, .. } = message else { return Ok(()) };
-        for entry in entries {
-            if let Err(error) = readable(entry)
-                && self.order.leader() == Some(from)
-            {
-                return Err(format!(
-                    "entry {} ({:?}) of the leader {} {error}: the members are of different versions, or its log is \
-                     damaged; this member stops",
-                    entry.index,
-                    entry.kind,
-                    self.name_of(&from)
-                ));
-            }
-        }
-        Ok(())
     }
 
     fn node_message(&mut self, from: MemberId, message: NodeMessage) {
@@ -802,21 +748,6 @@ impl Engine {
         debug_assert!(kind.may_be_proposed());
         self.order.propose(self.now, kind, payload)
     }
-}
-
-/// Whether an entry that every member must understand can be read.
-fn readable(entry: &Entry) -> Result<(), DecodeError> {
-    let mut r = Reader::new(entry.payload.clone());
-    match entry.kind {
-        EntryKind::Membership => Membership::decode(&mut r).map(|_| ())?,
-        EntryKind::View => View::decode(&mut r).map(|_| ())?,
-        EntryKind::Policy => Policy::decode(&mut r).map(|_| ())?,
-        EntryKind::Trim => return TrimMark::from_payload(entry.payload.clone()).map(|_| ()),
-        EntryKind::Branch => return Branch::from_payload(entry.payload.clone()).map(|_| ()),
-        EntryKind::Outcome => return VoteOutcome::from_payload(entry.payload.clone()).map(|_| ()),
-        _ => return Ok(()),
-    }
-    r.end()
 }
 
 fn message_size(message: &Message) -> usize {

@@ -2,6 +2,7 @@
 
 use super::phase::Phase;
 use super::{Effect, Engine, Level, Micros, NodeMessage};
+use crate::api::Compress;
 use crate::wire::{Health, Hello};
 use lockstep_core::MemberId;
 
@@ -240,6 +241,15 @@ impl Engine {
         });
         let ids: Vec<MemberId> = others.map(|peer| peer.hello.id).collect();
         self.effects.extend(ids.into_iter().map(Effect::Drop));
+    }
+
+    /// Whether what goes to this member is compressed, where it can unpack that.
+    pub(crate) fn compresses_to(&self, id: &MemberId) -> bool {
+        match self.tuning.compress {
+            Compress::Off => false,
+            Compress::Zone => self.peers.get(id).is_some_and(|peer| peer.hello.zone != self.me.zone),
+            Compress::All => true,
+        }
     }
 
     /// No connection is left: this member has left, or does not join.

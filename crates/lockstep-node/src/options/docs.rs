@@ -30,7 +30,7 @@ fn render() -> String {
             match row.class {
                 Class::Sets(own) => help = format!("{help}: sets `{own}`"),
                 Class::NoEffect(why) => help = format!("{help}. Here: {why}"),
-                Class::Own | Class::Galera | Class::Later => {}
+                Class::Own | Class::Galera => {}
             }
             if let Some(refusal) = row.refused {
                 let when = match refusal.when {
@@ -58,7 +58,6 @@ fn render() -> String {
         "Checked, kept, shown, and one line in the log says that they do nothing and why.",
         |c| matches!(c, Class::NoEffect(_)),
     );
-    section(&mut out, "Not in this version", "Known, and refused with these words.", |c| *c == Class::Later);
     out
 }
 

@@ -4,7 +4,7 @@ use super::edit::{Change, escape, find, pairs};
 use super::error::OptionError;
 use super::table::{Class, Row, When, rows};
 use super::value::{Kind, Value, show_size};
-use crate::api::{ApplyHold, ApplyOrder, TlsOptions, Tuning};
+use crate::api::{ApplyHold, ApplyOrder, Compress, TlsOptions, Tuning};
 use lockstep_net::TlsFiles;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -127,7 +127,7 @@ impl Options {
                         .into(),
                 })
             }
-            Class::Own | Class::Galera | Class::Later => None,
+            Class::Own | Class::Galera => None,
             Class::Sets(own) if self.is_given(own) => Some(Note {
                 warn: true,
                 text: format!("provider option {name} = {value} is overruled by {own} = {}", self.text(own)),
@@ -203,6 +203,11 @@ impl Options {
             evict_timeout: self.time("cluster.evict_timeout"),
             disk_timeout: self.time("leader.disk_timeout"),
             apply_timeout: self.time("leader.apply_timeout"),
+            compress: match self.text("net.compress").to_ascii_lowercase().as_str() {
+                "zone" => Compress::Zone,
+                "all" => Compress::All,
+                _ => Compress::Off,
+            },
             follow_writer: self.bool("leader.follow_writer"),
             segment_bytes: self.size("log.segment"),
             log_bytes,
@@ -384,9 +389,6 @@ fn place(row: &Row) -> usize {
 /// Whether an option takes a value.
 fn check(row: &'static Row, value: &str) -> Result<(), OptionError> {
     let refused = |reason| OptionError::Refused { name: row.name, value: value.to_owned(), reason };
-    if row.class == Class::Later {
-        return Err(refused(Row::later_reason()));
-    }
     let parsed = row.kind.parse(value).map_err(|expected| OptionError::Value {
         name: row.name,
         value: value.to_owned(),

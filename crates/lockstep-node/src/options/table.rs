@@ -14,8 +14,6 @@ pub enum Class {
     Sets(&'static str),
     /// Galera's, accepted without effect, for this reason.
     NoEffect(&'static str),
-    /// Ours, known, not in this version: any value is refused.
-    Later,
 }
 
 /// Values that are refused, though they are of the option's type.
@@ -79,14 +77,9 @@ const LOG: &str = "entries are kept in the log, see log.size";
 const FLOW: &str = "a slow member stops nobody: it lags, and reports itself desynced past apply.lag_limit";
 const TCP: &str = "members talk over TCP connections, one for each pair";
 const PEERS: &str = "members take missing entries over the connections they have anyway";
-const LATER: &str = "comes with a later version";
 
 const fn row(name: &'static str, kind: Kind, default: &'static str, class: Class, help: &'static str) -> Row {
     Row { name, kind, default: Some(default), running: false, hidden: false, class, refused: None, help }
-}
-
-const fn later(name: &'static str, help: &'static str) -> Row {
-    Row { hidden: true, ..row(name, Kind::Text, "", Class::Later, help).unset() }
 }
 
 impl Row {
@@ -106,11 +99,6 @@ impl Row {
 
     const fn refuse(self, when: When, reason: &'static str) -> Row {
         Row { refused: Some(Refusal { when, reason }), ..self }
-    }
-
-    /// Whether the option tells what a later version will know.
-    pub(super) const fn later_reason() -> &'static str {
-        LATER
     }
 }
 
@@ -206,7 +194,7 @@ const ROWS: &[Row] = &[
     row("log.size", SIZE, "1G", Own, "how much of the log is kept").live(),
     row("member.vote", Kind::Bool, "yes", Own, "whether the member's log counts for majorities; no: a read replica"),
     row("member.zone", Kind::Int(0, 255), "0", Own, "where the member is"),
-    later("net.compress", "compress what members send each other"),
+    row("net.compress", Kind::Enum(&["off", "zone", "all"]), "off", Own, "compress the log's entries on their way to members of other zones (member.zone), or to all").live(),
     row("net.heartbeat", Kind::Time(ms(10), ms(10_000)), "100ms", Own, "how often the leader is heard of when nothing happens").live(),
     row("pc.announce_timeout", TIME, "PT3S", NoEffect(BEATS), "Galera's group communication"),
     row("pc.bootstrap", Kind::Bool, "", Galera, "this member goes on alone, without the majority, as a new branch of the data: the others must not run (docs/operating.md, No majority)").unset().live().hide(),
