@@ -12,6 +12,7 @@
 use super::{Engine, Micros};
 use crate::writer::SYNC_WAIT;
 use lockstep_core::order::WriteOp;
+use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::{Entry, EntryKind, Index, MemberId};
 
 /// How long a member that was needed after all does not wait.
@@ -28,6 +29,17 @@ pub(super) struct LateSyncs {
     /// How many in succession were missed.
     missed: u32,
     eager_until: Micros,
+}
+
+/// Whether no commit waits for the disks of more than a majority of so many voters. Weak policies wait for fewer, and
+/// what a majority has is no longer at risk: that is not to come later than under `quorum`.
+fn a_majority_is_enough(policy: Policy, voters: usize) -> bool {
+    let with_leader = match policy.kind {
+        PolicyKind::Quorum | PolicyKind::Async => 0,
+        PolicyKind::Semisync => usize::from(policy.acks) + 1,
+        PolicyKind::All => return false,
+    };
+    policy.zone_acks == 0 && with_leader <= voters / 2 + 1
 }
 
 /// Whether `me` is among those whose syncs are waited for. `voters` ascend; `up` says who is there.
@@ -79,10 +91,10 @@ impl Engine {
         let Some(leader) = self.order.leader().filter(|_| plain && self.phase.is_primary()) else {
             return false;
         };
-        if op.entries.is_empty() || !self.order.policy().is_plain() {
+        let voters: Vec<MemberId> = self.order.membership().voters().collect();
+        if op.entries.is_empty() || !a_majority_is_enough(self.order.policy(), voters.len()) {
             return false;
         }
-        let voters: Vec<MemberId> = self.order.membership().voters().collect();
         let needed = |entry: &Entry| {
             let data = matches!(entry.kind, EntryKind::WriteSet | EntryKind::Trim);
             !data
@@ -119,6 +131,17 @@ mod tests {
         assert_eq!(needed(5, 4, 3, &[]), [3, 4, 5]);
         assert_eq!(needed(2, 1, 1, &[]), [1, 2]);
         assert_eq!(needed(1, 1, 1, &[]), [1]);
+    }
+
+    #[test]
+    fn who_waits_for_more_than_a_majority_lets_no_sync_wait() {
+        let semisync = |acks| Policy { acks, ..Policy::of(PolicyKind::Semisync) };
+        assert!(a_majority_is_enough(Policy::of(PolicyKind::Quorum), 3));
+        assert!(a_majority_is_enough(Policy::of(PolicyKind::Async), 3));
+        assert!(!a_majority_is_enough(Policy::of(PolicyKind::All), 3));
+        assert!(a_majority_is_enough(semisync(1), 3) && a_majority_is_enough(semisync(1), 2));
+        assert!(!a_majority_is_enough(semisync(2), 3) && a_majority_is_enough(semisync(2), 5));
+        assert!(!a_majority_is_enough(Policy { zone_acks: 1, ..Policy::of(PolicyKind::Quorum) }, 3));
     }
 
     #[test]
