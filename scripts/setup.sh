@@ -81,6 +81,7 @@ need cc gcc
 [ -e /etc/ssl/certs/ca-certificates.crt ] || packages="$packages ca-certificates"
 if [ "$purpose" = test ]; then
     need sysbench sysbench
+    need mkfs.xfs xfsprogs
     need prometheus-mysqld-exporter prometheus-mysqld-exporter
     [ -e /usr/lib/galera/libgalera_smm.so ] || packages="$packages galera-4"
     [ -e /usr/share/mysql/mysql-test/mariadb-test-run.pl ] || packages="$packages mariadb-test"

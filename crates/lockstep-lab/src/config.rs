@@ -77,6 +77,8 @@ pub struct ServerConfig {
     pub log_bin: bool,
     /// The network namespace in which it runs; none for the machine's own network.
     pub namespace: Option<String>,
+    /// The only processor that it may use, by the system's number; none for all of them.
+    pub processor: Option<usize>,
     /// What it has in its environment beside what this process has.
     pub environment: Vec<(String, String)>,
     /// Replication; none for a plain server.
@@ -100,6 +102,7 @@ impl ServerConfig {
             server_id,
             log_bin: false,
             namespace: None,
+            processor: None,
             environment: Vec::new(),
             wsrep: None,
             extra: Vec::new(),

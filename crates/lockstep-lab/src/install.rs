@@ -137,6 +137,14 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
+/// The program, to be run by what these words start, if there are any: `ip netns exec NAME`, `taskset -c 0`.
+pub(crate) fn prefixed(words: &[String], program: &Path) -> Command {
+    let Some((first, rest)) = words.split_first() else { return Command::new(program) };
+    let mut command = Command::new(first);
+    command.args(rest).arg(program);
+    command
+}
+
 /// Runs a program to its end; its output is returned, or, if it fails, the end of it is the error.
 pub(crate) fn run_to_end(command: &mut Command) -> Result<String> {
     let line = format!("{command:?}");

@@ -1,7 +1,10 @@
 //! MariaDB's own replication: a server that writes a binlog, and its replica.
 
+use std::time::{Duration, Instant};
+
 use crate::cluster::Bench;
-use crate::error::Result;
+use crate::error::{LabError, Result};
+use crate::far::PAUSE;
 use crate::server::Server;
 
 /// Running servers, the one that is written to first; killed when dropped, before their folder goes.
@@ -28,6 +31,9 @@ impl Plain {
     }
 }
 
+/// A server's status is a moment behind its transactions.
+const SOON: Duration = Duration::from_secs(5);
+
 /// Makes the account that a replica reads with.
 pub(crate) fn admit_replica(writer: &Server) -> Result<()> {
     writer
@@ -51,4 +57,43 @@ pub(crate) fn replicate_from(writer: &Server, host: &str, copy: &Server) -> Resu
 pub(crate) fn replicates(copy: &Server) -> Result<bool> {
     let answer = copy.query("SHOW SLAVE STATUS")?;
     Ok(answer.column("Slave_IO_Running")? == "Yes" && answer.column("Slave_SQL_Running")? == "Yes")
+}
+
+/// Lets the second server replicate from the first, which it reaches at `host`, and waits for it.
+pub(crate) fn replicate(plain: &Plain, host: &str, semi_sync: bool, patience: Duration) -> Result<()> {
+    let (writer, copy) = (&plain.servers[0], &plain.servers[1]);
+    admit_replica(writer)?;
+    if semi_sync {
+        // Before the replica connects, which tells then what it is; and after what would wait for it in vain.
+        writer.query("SET GLOBAL rpl_semi_sync_master_enabled=ON")?;
+        copy.query("SET GLOBAL rpl_semi_sync_slave_enabled=ON")?;
+    }
+    replicate_from(writer, host, copy)?;
+    copy.wait_until(patience, PAUSE, "does not replicate", || replicates(copy))?;
+    writer.wait_until(patience, PAUSE, "has no semi-synchronous replica", || {
+        Ok(!semi_sync || writer.client()?.status("Rpl_semi_sync_master_clients")? == "1")
+    })
+}
+
+/// An error unless semi-synchronous replication has never fallen back to asynchronous, which tells no client, and others have
+/// acknowledged at least so many transactions. `prefix` is what the names of its status variables begin with: MariaDB's
+/// `Rpl_semi_sync_master`, our `wsrep_semi_sync`.
+pub(crate) fn check_semi_sync(writer: &Server, prefix: &str, transactions: u64) -> Result<()> {
+    let mut client = writer.client()?;
+    let end = Instant::now() + SOON;
+    loop {
+        let mut status = |name| client.status(&format!("{prefix}_{name}"));
+        let (on, acknowledged, not) = (status("status")?, status("yes_tx")?, status("no_tx")?);
+        let enough = acknowledged.parse::<u64>().is_ok_and(|count| count >= transactions);
+        if on == "ON" && not == "0" && enough {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            return Err(LabError::Value(format!(
+                "semi-synchronous replication is {on}; of {transactions} transactions {acknowledged} were acknowledged, \
+                 {not} were not"
+            )));
+        }
+        std::thread::sleep(PAUSE);
+    }
 }

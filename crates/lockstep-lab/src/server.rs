@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::client::Client;
 use crate::config::ServerConfig;
 use crate::error::{LabError, Result};
-use crate::install::{Installation, last_lines, run_to_end, telling_lines};
+use crate::install::{Installation, last_lines, prefixed, run_to_end, telling_lines};
 use crate::process::{Session, Usage};
 
 /// How long a session of the lab waits for an answer: longer than anything that works takes, short enough that a
@@ -94,14 +94,14 @@ impl Server {
 
     /// The command line with `extra` arguments.
     fn command(&self, extra: &[&str]) -> Command {
-        let mut command = match &self.config.namespace {
-            None => Command::new(&self.install.mariadbd),
-            Some(namespace) => {
-                let mut command = Command::new("ip");
-                command.args(["netns", "exec", namespace]).arg(&self.install.mariadbd);
-                command
-            }
-        };
+        let mut words: Vec<String> = Vec::new();
+        if let Some(namespace) = &self.config.namespace {
+            words.extend(["ip", "netns", "exec", namespace].map(str::to_owned));
+        }
+        if let Some(processor) = self.config.processor {
+            words.extend(["taskset".into(), "-c".into(), processor.to_string()]);
+        }
+        let mut command = prefixed(&words, &self.install.mariadbd);
         command.arg(format!("--defaults-file={}", self.config.file("cnf").display()));
         if let Some(account) = &self.install.account {
             command.arg(format!("--user={}", account.name));

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::error::{LabError, Result};
-use crate::install::{find_program, run_to_end};
+use crate::install::{find_program, prefixed, run_to_end};
 
 /// The database that holds sysbench's tables.
 pub const SYSBENCH_DATABASE: &str = "sbtest";
@@ -23,6 +23,8 @@ pub struct Sysbench {
     /// Runs (not the filling of tables) are in this network namespace, and connect to this host and port as the account
     /// `far` in place of sockets.
     pub far: Option<(String, String, u16)>,
+    /// The processors that it may use, as taskset takes them (`1-3,5`); none for all.
+    pub processors: Option<String>,
 }
 
 /// How many transactions took how long: milliseconds, in sysbench's steps, and the number of those.
@@ -36,6 +38,10 @@ pub struct Load {
     pub transactions: u64,
     /// Those per second.
     pub per_second: f64,
+    /// Statements that read and those that write, per second, without those that begin and end transactions.
+    pub requests_per_second: f64,
+    /// The fastest transaction, in milliseconds.
+    pub min_ms: f64,
     /// How long one took on average, in milliseconds.
     pub avg_ms: f64,
     /// What 95 of 100 stayed below, in milliseconds.
@@ -53,7 +59,7 @@ impl Sysbench {
             what: "the program sysbench".into(),
             hint: "run scripts/setup.sh test (Debian: apt-get install sysbench)".into(),
         })?;
-        Ok(Sysbench { program, tables: 1, rows: 10_000, extra: Vec::new(), far: None })
+        Ok(Sysbench { program, tables: 1, rows: 10_000, extra: Vec::new(), far: None, processors: None })
     }
 
     /// Its version, as it says it.
@@ -74,10 +80,19 @@ impl Sysbench {
         )))
     }
 
+    /// The program behind these words, on its processors.
+    fn program(&self, words: &[&str]) -> Command {
+        let mut words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        if let Some(processors) = &self.processors {
+            words.extend(["taskset".into(), "-c".into(), processors.clone()]);
+        }
+        prefixed(&words, &self.program)
+    }
+
     /// `sockets` are the servers' to connect to; threads take turns among them.
     fn command(&self, script: &str, sockets: &[&Path], threads: u32) -> Command {
         let sockets: Vec<String> = sockets.iter().map(|s| s.display().to_string()).collect();
-        let mut command = Command::new(&self.program);
+        let mut command = self.program(&[]);
         command
             .arg(script)
             .args(["--mysql-user=root".into(), format!("--mysql-socket={}", sockets.join(","))]);
@@ -87,9 +102,8 @@ impl Sysbench {
     /// A run's, from wherever it is.
     fn run_command(&self, script: &str, sockets: &[&Path], threads: u32) -> Command {
         let Some((namespace, host, port)) = &self.far else { return self.command(script, sockets, threads) };
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", namespace]).arg(&self.program).arg(script);
-        command.args([
+        let mut command = self.program(&["ip", "netns", "exec", namespace]);
+        command.arg(script).args([
             "--mysql-user=far".into(),
             format!("--mysql-host={host}"),
             format!("--mysql-port={port}"),
@@ -174,9 +188,12 @@ fn parse(text: &str) -> Option<Load> {
     let number = |name: &str| field(name)?.split_whitespace().next()?.parse::<f64>().ok();
     let counted = field("transactions:")?;
     let (transactions, rate) = counted.split_once('(')?;
+    let seconds: f64 = field("total time:")?.trim_end_matches('s').parse().ok()?;
     Some(Load {
         transactions: transactions.trim().parse().ok()?,
         per_second: rate.split_whitespace().next()?.parse().ok()?,
+        requests_per_second: (number("read:")? + number("write:")?) / seconds,
+        min_ms: number("min:")?,
         avg_ms: number("avg:")?,
         p95_ms: number("95th percentile:")?,
         max_ms: number("max:")?,
@@ -192,10 +209,19 @@ mod tests {
     fn a_report_is_read() {
         let text = "
 SQL statistics:
+    queries performed:
+        read:                            1400
+        write:                           905
+        other:                           2
+        total:                           2307
     transactions:                        2305   (384.01 per sec.)
     queries:                             2307   (384.34 per sec.)
     ignored errors:                      2      (0.33 per sec.)
     reconnects:                          0      (0.00 per sec.)
+
+General statistics:
+    total time:                          6.0000s
+    total number of events:              2305
 
 Latency (ms):
          min:                                    1.05
@@ -207,6 +233,8 @@ Latency (ms):
         let due = Load {
             transactions: 2305,
             per_second: 384.01,
+            requests_per_second: 2305.0 / 6.0,
+            min_ms: 1.05,
             avg_ms: 10.41,
             p95_ms: 20.37,
             max_ms: 48.88,

@@ -1,13 +1,13 @@
 //! The servers of each set-up, started and stopped.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Setup, Spec};
 use crate::arbitrator::Arbitrator;
 use crate::cluster::{Cluster, Place};
 use crate::error::{LabError, Result};
-use crate::far::{self, GALERA_FAR, NEAR, PAUSE, start_cluster};
-use crate::replica::{Plain, admit_replica, replicate_from, replicates};
+use crate::far::{self, GALERA_FAR, NEAR, start_cluster};
+use crate::replica::{Plain, check_semi_sync, replicate};
 use crate::server::Server;
 use crate::wan::Wan;
 
@@ -15,8 +15,6 @@ use crate::wan::Wan;
 const OPTIONS: [&str; 2] = ["innodb_flush_log_at_trx_commit=0", "max_connections=400"];
 /// For a replica to connect, or to have everything.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A member's status is a moment behind its transactions.
-const SOON: Duration = Duration::from_secs(5);
 
 /// Running servers; killed when dropped.
 pub(super) struct Rig {
@@ -49,7 +47,7 @@ impl Rig {
         let mut rig = Rig { setup, arbitrator: None, servers };
         match &mut rig.servers {
             Servers::Plain(plain) if plain.servers.len() > 1 => {
-                replicate(plain, &wan.host(NEAR, 0), setup == Setup::MariadbSemiSync)?;
+                replicate(plain, &wan.host(NEAR, 0), setup == Setup::MariadbSemiSync, PATIENCE)?;
             }
             Servers::Cluster(cluster) if setup == Setup::SemiSyncArbitrator => {
                 let place = Place { host: wan.host(NEAR, 1), namespace: wan.namespace(NEAR, 1) };
@@ -99,23 +97,7 @@ impl Rig {
             (_, Some("semisync")) => "wsrep_semi_sync",
             _ => return Ok(()),
         };
-        let mut client = self.writer().client()?;
-        let end = Instant::now() + SOON;
-        loop {
-            let mut status = |name| client.status(&format!("{prefix}_{name}"));
-            let (on, acknowledged, not) = (status("status")?, status("yes_tx")?, status("no_tx")?);
-            let enough = acknowledged.parse::<u64>().is_ok_and(|count| count >= transactions);
-            if on == "ON" && not == "0" && enough {
-                return Ok(());
-            }
-            if Instant::now() > end {
-                return Err(LabError::Value(format!(
-                    "semi-synchronous replication is {on}; of {transactions} transactions {acknowledged} were \
-                     acknowledged, {not} were not"
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        check_semi_sync(self.writer(), prefix, transactions)
     }
 }
 
@@ -133,19 +115,4 @@ fn start_plain(setup: Setup, wan: &Wan) -> Result<Plain> {
     }
     plain.start()?;
     Ok(plain)
-}
-
-fn replicate(plain: &Plain, host: &str, semi_sync: bool) -> Result<()> {
-    let (near, far) = (&plain.servers[0], &plain.servers[1]);
-    admit_replica(near)?;
-    if semi_sync {
-        // Before the replica connects, which tells then what it is; and after what would wait for it in vain.
-        near.query("SET GLOBAL rpl_semi_sync_master_enabled=ON")?;
-        far.query("SET GLOBAL rpl_semi_sync_slave_enabled=ON")?;
-    }
-    replicate_from(near, host, far)?;
-    far.wait_until(PATIENCE, PAUSE, "does not replicate", || replicates(far))?;
-    near.wait_until(PATIENCE, PAUSE, "has no semi-synchronous replica", || {
-        Ok(!semi_sync || near.client()?.status("Rpl_semi_sync_master_clients")? == "1")
-    })
 }

@@ -27,6 +27,7 @@ mod policy;
 mod refusals;
 mod rejoin;
 mod restart;
+mod shootout;
 mod special;
 mod stress;
 mod tls;

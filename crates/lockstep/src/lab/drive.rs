@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use lockstep_lab::wan::Counters;
 use serde_json::{Map, Value, json};
 
 use super::folder::{self, Folder, Results};
@@ -53,6 +54,24 @@ impl Common {
         }
         there
     }
+}
+
+/// The set-up of this name, for the command line; an error that names them all.
+pub(super) fn named<S: Copy, N: Into<String>>(
+    each: &[S],
+    name: impl Fn(S) -> N,
+    wanted: &str,
+) -> Result<S, String> {
+    each.iter().copied().find(|setup| name(*setup).into() == wanted).ok_or_else(|| {
+        let names: Vec<String> = each.iter().map(|setup| name(*setup).into()).collect();
+        format!("there is no such set-up; there are {}", names.join(", "))
+    })
+}
+
+/// What became of the packets of one direction, for the record of a run.
+pub(super) fn line(counters: &Counters) -> Value {
+    json!({ "packets": counters.delivered, "bytes": counters.delivered_bytes, "lost": counters.lost,
+        "dropped": counters.dropped, "over_1_ms_late": counters.late, "latest_us": counters.latest / 1000 })
 }
 
 /// One set-up of an experiment.

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::numbers::Stat;
+
 const ABOUT: &str = "about.json";
 const RUNS: &str = "runs.jsonl";
 const SAMPLES: &str = "samples.jsonl";
@@ -156,6 +158,20 @@ impl Results {
     pub(super) fn measurements<'a>(&'a self, setup: &'a str) -> impl Iterator<Item = &'a Value> {
         let runs = self.runs.iter().filter(move |run| run["setup"] == setup);
         runs.filter_map(|run| run["measurements"].as_array()).flatten()
+    }
+
+    /// What the repeats of a set-up found in this field, of the measurements that `chosen` takes.
+    pub(super) fn stat(&self, setup: &str, field: &str, chosen: impl Fn(&Value) -> bool) -> Option<Stat> {
+        Stat::of(self.measurements(setup).filter(|m| chosen(m)).filter_map(|m| m[field].as_f64()))
+    }
+
+    /// The numbers that this field of any measurement has, in order.
+    pub(super) fn counts(&self, field: &str) -> Vec<u64> {
+        let all = self.runs.iter().filter_map(|run| run["measurements"].as_array()).flatten();
+        let mut counts: Vec<u64> = all.filter_map(|m| m[field].as_u64()).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        counts
     }
 }
 

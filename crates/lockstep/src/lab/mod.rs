@@ -12,6 +12,7 @@ mod numbers;
 mod page;
 mod parallel_apply;
 mod semi_sync_wan;
+mod shootout;
 mod svg;
 mod synchronous;
 
@@ -31,6 +32,9 @@ pub(crate) enum LabCommand {
     /// What synchronous replication costs near and far: sysbench's OLTP load on one to three servers of Galera and of this,
     /// beside MariaDB alone. Needs root and /dev/net/tun.
     Synchronous(synchronous::Args),
+    /// What is flushed when, and what a second server adds: sysbench's OLTP loads on MariaDB alone, semi-synchronous, on Galera
+    /// and on this, each server on a file system and a processor of its own. Needs root, and mkfs.xfs.
+    Shootout(shootout::Args),
     /// Print the tables of a folder of results, and write its report.html anew.
     Report(ReportArgs),
 }
@@ -48,12 +52,14 @@ pub(crate) fn run(command: &LabCommand) -> Result<(), String> {
         LabCommand::SemiSyncWan(args) => semi_sync_wan::run(args),
         LabCommand::ParallelApply(args) => parallel_apply::run(args),
         LabCommand::Synchronous(args) => synchronous::run(args),
+        LabCommand::Shootout(args) => shootout::run(args),
         LabCommand::Report(args) => {
             let results = folder::Results::load(&args.dir)?;
             let page = match results.about["experiment"].as_str() {
                 Some(semi_sync_wan::NAME) => semi_sync_wan::page,
                 Some(parallel_apply::NAME) => parallel_apply::page,
                 Some(synchronous::NAME) => synchronous::page,
+                Some(shootout::NAME) => shootout::page,
                 other => {
                     return Err(format!(
                         "{}: {} is no experiment of this version",

@@ -31,6 +31,11 @@ impl Stat {
     }
 }
 
+/// The same, and a dash where nothing was measured.
+pub(super) fn text(stat: Option<Stat>) -> String {
+    stat.map_or_else(|| "–".into(), |stat| stat.text())
+}
+
 /// The standard deviation of a sample.
 fn deviation(values: &[f64]) -> Option<f64> {
     if values.len() < 2 {

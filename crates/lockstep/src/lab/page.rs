@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::folder::Results;
+use super::numbers::number;
 use super::svg::{Chart, escape};
 
 /// The style of all reports; colours of plots by class, light and dark.
@@ -82,6 +83,56 @@ impl Table {
             row(&self.head, "th")
         )
     }
+}
+
+/// What this project claims, and what was measured. What was not measured is not judged.
+#[derive(Debug, Clone)]
+pub(super) struct Claims(Table);
+
+impl Claims {
+    /// `what` is the head of the first column.
+    pub(super) fn new(what: &str) -> Claims {
+        Claims(Table::new(&[what, "wanted", "measured", ""]))
+    }
+
+    fn add(
+        &mut self,
+        claim: String,
+        wanted: String,
+        measured: Option<f64>,
+        met: impl Fn(f64) -> &'static str,
+    ) {
+        if let Some(measured) = measured {
+            self.0.row([claim, wanted, number(measured), met(measured).into()]);
+        }
+    }
+
+    /// It is to be so much, or more.
+    pub(super) fn at_least(&mut self, claim: impl Into<String>, wanted: f64, measured: Option<f64>) {
+        let met = |measured| if measured >= wanted { "met" } else { "MISSED" };
+        self.add(claim.into(), format!("at least {wanted}"), measured, met);
+    }
+
+    /// It is to be so much, or less.
+    pub(super) fn at_most(&mut self, claim: impl Into<String>, wanted: f64, measured: Option<f64>) {
+        let met = |measured| if measured <= wanted { "met" } else { "MISSED" };
+        self.add(claim.into(), format!("at most {wanted}"), measured, met);
+    }
+
+    /// What is said without a claim.
+    pub(super) fn told(&mut self, what: impl Into<String>, measured: Option<f64>) {
+        self.add(what.into(), "–".into(), measured, |_| "");
+    }
+
+    /// As a part of the page.
+    pub(super) fn section(self, notes: Vec<String>) -> Section {
+        Section { heading: "What was claimed".into(), table: self.0, notes, ..Section::default() }
+    }
+}
+
+/// The one divided by the other, where both were measured.
+pub(super) fn ratio(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    a.zip(b).map(|(a, b)| a / b)
 }
 
 impl Page {

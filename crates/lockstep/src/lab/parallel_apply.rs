@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::drive::{Case, Common, Outcome, drive, report};
 use super::folder::Results;
-use super::numbers::{Stat, number};
-use super::page::{Page, Section, Table};
+use super::numbers::{Stat, number, text};
+use super::page::{Claims, Page, Section, Table, ratio};
 use super::svg::{Bar, Bars, Chart, Lines, Series};
 
 /// Its name.
@@ -237,10 +237,6 @@ pub(super) fn page(results: &Results) -> Page {
     }
 }
 
-fn cell(stat: Option<Stat>) -> String {
-    stat.map_or_else(|| "–".into(), |stat| stat.text())
-}
-
 fn by_workers(part: &Part<'_>, heading: &str, what: &str) -> Section {
     let workers = part.workers();
     let mut head = vec!["updates/s by workers".to_owned()];
@@ -257,7 +253,7 @@ fn by_workers(part: &Part<'_>, heading: &str, what: &str) -> Section {
         }
         let most = stats.iter().rev().find(|(_, stat)| stat.is_some()).map_or(0, |(count, _)| *count);
         let cpu = part.stat(side, most, "processor_us_per_update");
-        let cells = stats.iter().map(|(_, stat)| cell(*stat));
+        let cells = stats.iter().map(|(_, stat)| text(*stat));
         let last = cpu.map_or_else(|| "–".into(), |stat| number(stat.median));
         table.row(std::iter::once(side.what()).chain(cells).chain([last]));
         // Without workers the SQL thread applies: one thread, as with one worker.
@@ -327,16 +323,8 @@ fn slow_disk(part: &Part<'_>, heading: &str) -> Section {
 
 /// What this project claims, and what was measured.
 fn targets(results: &Results) -> Section {
-    let mut table = Table::new(&["claim, with 10 workers", "wanted", "measured", ""]);
+    let mut claims = Claims::new("claim, with 10 workers");
     let part = |schemas: u32, flush, slow| Part { results, schemas: schemas.into(), flush, slow };
-    let mut add = |claim: String, wanted: f64, measured: Option<f64>| {
-        if let Some(measured) = measured {
-            let verdict = if measured >= wanted { "met" } else { "MISSED" };
-            let row = [claim, format!("at least {wanted:.1}"), format!("{measured:.2}"), verdict.into()];
-            table.row(row);
-        }
-    };
-    let ratio = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a / b);
     for (schemas, side, name) in [
         (SCHEMAS, Side::Schema, "ten schemas, schema"),
         (SCHEMAS, Side::Writeset, "ten schemas, writeset"),
@@ -345,22 +333,26 @@ fn targets(results: &Results) -> Section {
         let (flush, relaxed, slow) =
             (part(schemas, true, false), part(schemas, false, false), part(schemas, true, true));
         let (ours, serial) = (flush.rate(side, JUDGED), flush.rate(Side::Serial, JUDGED));
-        add(format!("{name}, flush: against serial"), 3.0, ratio(ours, serial));
-        add(format!("{name}, flush: against MariaDB's best"), 1.0, ratio(ours, flush.rivals_best()));
-        add(
+        claims.at_least(format!("{name}, flush: against serial"), 3.0, ratio(ours, serial));
+        claims.at_least(
+            format!("{name}, flush: against MariaDB's best"),
+            1.0,
+            ratio(ours, flush.rivals_best()),
+        );
+        claims.at_least(
             format!("{name}, each durable in its own way: against MariaDB's best"),
             1.3,
             ratio(relaxed.rate(side, JUDGED), flush.rivals_best()),
         );
         let on_slow = ratio(slow.rate(side, JUDGED), slow.rate(Side::Serial, JUDGED));
-        add(format!("{name}, slow disk: against serial"), 5.0, on_slow);
+        claims.at_least(format!("{name}, slow disk: against serial"), 5.0, on_slow);
     }
     let notes = vec![
         "MariaDB's best is that of all its modes and numbers of workers. Each in its own way: its replica flushes InnoDB's log \
          at each commit, our member its own log before that."
             .into(),
     ];
-    Section { heading: "What was claimed".into(), table, notes, ..Section::default() }
+    claims.section(notes)
 }
 
 #[cfg(test)]

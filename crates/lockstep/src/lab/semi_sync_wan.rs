@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use lockstep_lab::semi_sync_wan::{Load, Run, Setup, Spec, run as run_setup};
-use lockstep_lab::wan::Counters;
 use serde_json::{Value, json};
 
-use super::drive::{Case, Common, Outcome, drive, report};
+use super::drive::{Case, Common, Outcome, drive, line, named, report};
 use super::folder::Results;
-use super::numbers::{Stat, number, percentile};
-use super::page::{Page, Section, Table};
-use super::svg::{Bar, Bars, Chart, Lines, Series};
+use super::numbers::{Stat, number, percentile, text};
+use super::page::{Claims, Page, Section, Table, ratio};
+use super::svg::{Bar, Bars, Chart, Lines, Series, Side};
 
 /// Its name.
 pub(super) const NAME: &str = "semi-sync-wan";
@@ -29,9 +28,7 @@ pub(crate) struct Args {
 }
 
 fn setup(name: &str) -> Result<Setup, String> {
-    Setup::of_name(name).ok_or_else(|| {
-        format!("there is no such set-up; there are {}", Setup::EACH.map(Setup::name).join(", "))
-    })
+    named(&Setup::EACH, Setup::name, name)
 }
 
 /// Runs the experiment.
@@ -73,10 +70,6 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
 }
 
 fn outcome(run: &Run) -> Outcome {
-    let line = |counters: &Counters| {
-        json!({ "packets": counters.delivered, "bytes": counters.delivered_bytes, "lost": counters.lost,
-            "dropped": counters.dropped, "over_1_ms_late": counters.late, "latest_us": counters.latest / 1000 })
-    };
     let mut outcome = Outcome {
         version: run.version.clone(),
         measurements: run.loads.iter().map(measurement).collect(),
@@ -114,12 +107,7 @@ fn measurement(load: &Load) -> Value {
 
 /// What the repeats of a set-up found for one number of connections.
 fn stat(results: &Results, setup: Setup, clients: u64, field: &str) -> Option<Stat> {
-    let all = results.measurements(setup.name());
-    Stat::of(all.filter(|m| m["clients"] == clients).filter_map(|m| m[field].as_f64()))
-}
-
-fn text(stat: Option<Stat>) -> String {
-    stat.map_or_else(|| "–".into(), |stat| stat.text())
+    results.stat(setup.name(), field, |m| m["clients"] == clients)
 }
 
 /// The report, from results alone.
@@ -129,13 +117,7 @@ pub(super) fn page(results: &Results) -> Page {
     let setups: Vec<Setup> = results.setups().into_iter().filter_map(Setup::of_name).collect();
     let mut order: Vec<Setup> = setups.clone();
     order.sort();
-    let mut clients: Vec<u64> = order
-        .iter()
-        .flat_map(|setup| results.measurements(setup.name()))
-        .filter_map(|m| m["clients"].as_u64())
-        .collect();
-    clients.sort_unstable();
-    clients.dedup();
+    let clients = results.counts("clients");
     let mut sections = vec![one_connection(results, &order, rtt), commit_times(results, &order, rtt)];
     let (far, near): (Vec<Setup>, Vec<Setup>) = order.iter().partition(|setup| setup.waits_for_far());
     let groups = [
@@ -168,32 +150,17 @@ pub(super) fn page(results: &Results) -> Page {
     Page { title, lead, sections }
 }
 
-/// MariaDB, Galera, Lockstep.
-fn kind(setup: Setup) -> usize {
+fn side(setup: Setup) -> Side {
     match setup {
-        Setup::Galera => 1,
-        _ if setup.is_ours() => 2,
-        _ => 0,
+        Setup::Galera => Side::Galera,
+        _ if setup.is_ours() => Side::Lockstep,
+        _ => Side::MariaDb,
     }
 }
 
 fn bars(results: &Results, setups: &[Setup], title: String, unit: &str, field: &str) -> Chart {
-    let bar = |setup: &Setup| {
-        let stat = stat(results, *setup, 1, field);
-        Bar {
-            label: setup.what().into(),
-            value: stat.map_or(f64::NAN, |stat| stat.median),
-            spread: stat.and_then(|stat| stat.deviation),
-            kind: kind(*setup),
-        }
-    };
-    Chart::Bars(Bars {
-        title,
-        unit: unit.into(),
-        log: true,
-        kinds: ["MariaDB", "Galera", "Lockstep"].map(String::from).to_vec(),
-        bars: setups.iter().map(bar).collect(),
-    })
+    let bar = |setup: &Setup| Bar::of(setup.what(), stat(results, *setup, 1, field), side(*setup));
+    Bars::of_sides(title, unit, true, setups.iter().map(bar).collect())
 }
 
 fn one_connection(results: &Results, setups: &[Setup], rtt: f64) -> Section {
@@ -304,50 +271,28 @@ fn many_connections(
 
 /// What this project claims, and what was measured.
 fn targets(results: &Results, rtt: f64) -> Section {
-    let mut table = Table::new(&["claim", "wanted", "measured", ""]);
+    let mut claims = Claims::new("claim");
     let median = |setup, clients, field| stat(results, setup, clients, field).map(|stat| stat.median);
-    let mut add =
-        |claim: &str, wanted: &str, measured: Option<f64>, met: &dyn Fn(f64) -> bool, unit: &str| {
-            if let Some(measured) = measured {
-                let verdict = if met(measured) { "met" } else { "MISSED" };
-                table.row([claim.into(), wanted.into(), format!("{measured:.3}{unit}"), verdict.into()]);
-            }
-        };
-    let ratio = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a / b);
     let one = |setup, field| median(setup, 1, field);
-    add(
+    claims.at_most(
         "quorum, one far member of three: time of a commit against that of three near ones",
-        "at most 1.5",
+        1.5,
         ratio(one(Setup::Quorum, "ms_median"), one(Setup::QuorumNear, "ms_median")),
-        &|ratio| ratio <= 1.5,
-        "",
     );
-    add(
+    claims.at_least(
         "the same, inserts/s against Galera's",
-        "at least 50",
+        50.0,
         ratio(one(Setup::Quorum, "inserts_per_s"), one(Setup::Galera, "inserts_per_s")),
-        &|ratio| ratio >= 50.0,
-        "",
     );
     for (setup, what) in [
         (Setup::SemiSyncTwo, "semisync, the only other member far"),
         (Setup::SemiSyncTwoReceive, "the same, acknowledged on receipt"),
     ] {
         let two = one(setup, "inserts_per_s");
-        add(
-            &format!("{what}: inserts/s of one connection against one per round trip"),
-            "at least 0.97",
-            two.map(|rate| rate * rtt / 1e3),
-            &|part| part >= 0.97,
-            "",
-        );
-        add(
-            &format!("{what}: 64 connections against one"),
-            "at least 60",
-            ratio(median(setup, 64, "inserts_per_s"), two),
-            &|ratio| ratio >= 60.0,
-            "",
-        );
+        let claim = format!("{what}: inserts/s of one connection against one per round trip");
+        claims.at_least(claim, 0.97, two.map(|rate| rate * rtt / 1e3));
+        let together = ratio(median(setup, 64, "inserts_per_s"), two);
+        claims.at_least(format!("{what}: 64 connections against one"), 60.0, together);
     }
     let late: Option<u64> = results
         .runs
@@ -367,7 +312,7 @@ fn targets(results: &Results, rtt: f64) -> Section {
         "Of {packets} packets over the long line {late} arrived more than 1 ms after they were due, because the machine was \
          busy; none arrives early."
     )];
-    Section { heading: "What was claimed".into(), table, notes, ..Section::default() }
+    claims.section(notes)
 }
 
 #[cfg(test)]
@@ -375,6 +320,7 @@ mod tests {
     use super::*;
     use crate::lab::markup::{check, texts};
     use lockstep_lab::semi_sync_wan::Connection;
+    use lockstep_lab::wan::Counters;
 
     fn load(clients: usize, ms: u64) -> Load {
         let connection =
@@ -432,7 +378,7 @@ mod tests {
         let results = results(&[Setup::Quorum, Setup::QuorumNear, Setup::Galera, Setup::SemiSyncTwo]);
         let rows = targets(&results, 85.5).table.rows;
         let verdicts: Vec<(&str, &str)> = rows.iter().map(|row| (row[2].as_str(), row[3].as_str())).collect();
-        assert_eq!(verdicts, [("1.000", "met"), ("43.000", "MISSED"), ("0.994", "met"), ("64.000", "met")]);
+        assert_eq!(verdicts, [("1.00", "met"), ("43.0", "MISSED"), ("0.994", "met"), ("64.0", "met")]);
         // What did not run is not judged.
         assert!(targets(&self::results(&[Setup::Alone]), 85.5).table.rows.is_empty());
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::numbers::number;
+use super::numbers::{Stat, number};
 
 /// Colours and markers that the page's style knows: `c0` to `c9`.
 const COLOURS: usize = 10;
@@ -37,6 +37,30 @@ pub(super) struct Bar {
     pub(super) spread: Option<f64>,
     /// Its colour, an index into the kinds.
     pub(super) kind: usize,
+}
+
+/// Whose it is, where rivals are compared: a bar's `kind` in [`Bars::of_sides`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    MariaDb,
+    Galera,
+    Lockstep,
+}
+
+impl Bar {
+    /// With the median of what was measured.
+    pub(super) fn of(label: impl Into<String>, stat: Option<Stat>, side: Side) -> Bar {
+        let value = stat.map_or(f64::NAN, |stat| stat.median);
+        Bar { label: label.into(), value, spread: stat.and_then(|stat| stat.deviation), kind: side as usize }
+    }
+}
+
+impl Bars {
+    /// With a colour for each [`Side`].
+    pub(super) fn of_sides(title: String, unit: &str, log: bool, bars: Vec<Bar>) -> Chart {
+        let kinds = ["MariaDB", "Galera", "Lockstep"].map(String::from).to_vec();
+        Chart::Bars(Bars { title, unit: unit.into(), log, kinds, bars })
+    }
 }
 
 /// Lines through points.

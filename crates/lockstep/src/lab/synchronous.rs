@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use lockstep_lab::synchronous::{Provider, Run, Setup, Spec, run as run_setup};
-use lockstep_lab::wan::Counters;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::drive::{Case, Common, Outcome, drive, report};
+use super::drive::{Case, Common, Outcome, drive, line, named, report};
 use super::folder::Results;
-use super::numbers::{Stat, number};
+use super::numbers::{Stat, number, text};
 use super::page::{Page, Section, Table};
-use super::svg::{Bar, Bars, Chart, Lines, Series};
+use super::svg::{Bar, Bars, Chart, Lines, Series, Side};
 
 /// Its name.
 pub(super) const NAME: &str = "synchronous";
@@ -32,9 +31,7 @@ pub(crate) struct Args {
 }
 
 fn setup(name: &str) -> Result<Setup, String> {
-    Setup::of_name(name).ok_or_else(|| {
-        format!("there is no such set-up; there are {}", Setup::EACH.map(Setup::name).join(", "))
-    })
+    named(&Setup::EACH, Setup::name, name)
 }
 
 /// Runs the experiment.
@@ -77,10 +74,6 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
 }
 
 fn outcome(run: &Run) -> Outcome {
-    let line = |counters: &Counters| {
-        json!({ "packets": counters.delivered, "bytes": counters.delivered_bytes,
-            "over_1_ms_late": counters.late, "latest_us": counters.latest / 1000 })
-    };
     let mut outcome = Outcome {
         version: run.version.clone(),
         configurations: run.configurations.clone(),
@@ -101,13 +94,7 @@ fn outcome(run: &Run) -> Outcome {
 }
 
 fn stat(results: &Results, setup: Setup, threads: u64, field: &str) -> Option<Stat> {
-    let runs = results.runs.iter().filter(|run| run["setup"] == setup.name());
-    let all = runs.filter_map(|run| run["measurements"].as_array()).flatten();
-    Stat::of(all.filter(|m: &&Value| m["threads"] == threads).filter_map(|m| m[field].as_f64()))
-}
-
-fn text(stat: Option<Stat>) -> String {
-    stat.map_or_else(|| "–".into(), |stat| stat.text())
+    results.stat(&setup.name(), field, |m| m["threads"] == threads)
 }
 
 /// The report, from results alone.
@@ -116,10 +103,7 @@ pub(super) fn page(results: &Results) -> Page {
     let ran = results.setups();
     let setups: Vec<Setup> =
         Setup::EACH.into_iter().filter(|setup| ran.contains(&setup.name().as_str())).collect();
-    let all = results.runs.iter().filter_map(|run| run["measurements"].as_array()).flatten();
-    let mut threads: Vec<u64> = all.filter_map(|m| m["threads"].as_u64()).collect();
-    threads.sort_unstable();
-    threads.dedup();
+    let threads = results.counts("threads");
     let mut sections = vec![throughput(results, &setups, &threads)];
     for (provider, name) in [(Provider::Lockstep, "Lockstep"), (Provider::Galera, "Galera")] {
         let of = |s: &&Setup| s.provider().is_none_or(|of| of == provider);
@@ -153,12 +137,11 @@ pub(super) fn page(results: &Results) -> Page {
     }
 }
 
-/// MariaDB, Galera, Lockstep.
-fn kind(setup: Setup) -> usize {
+fn side(setup: Setup) -> Side {
     match setup.provider() {
-        None => 0,
-        Some(Provider::Galera) => 1,
-        Some(Provider::Lockstep) => 2,
+        None => Side::MariaDb,
+        Some(Provider::Galera) => Side::Galera,
+        Some(Provider::Lockstep) => Side::Lockstep,
     }
 }
 
@@ -171,22 +154,8 @@ fn bars(
     field: &str,
     log: bool,
 ) -> Chart {
-    let bar = |setup: &Setup| {
-        let stat = stat(results, *setup, threads, field);
-        Bar {
-            label: setup.what(),
-            value: stat.map_or(f64::NAN, |stat| stat.median),
-            spread: stat.and_then(|stat| stat.deviation),
-            kind: kind(*setup),
-        }
-    };
-    Chart::Bars(Bars {
-        title,
-        unit: unit.into(),
-        log,
-        kinds: ["MariaDB", "Galera", "Lockstep"].map(String::from).to_vec(),
-        bars: setups.iter().map(bar).collect(),
-    })
+    let bar = |setup: &Setup| Bar::of(setup.what(), stat(results, *setup, threads, field), side(*setup));
+    Bars::of_sides(title, unit, log, setups.iter().map(bar).collect())
 }
 
 fn throughput(results: &Results, setups: &[Setup], threads: &[u64]) -> Section {
@@ -256,6 +225,7 @@ fn latency(results: &Results, setups: &[Setup], threads: u64) -> Section {
 mod tests {
     use super::*;
     use crate::lab::markup::{check, texts};
+    use lockstep_lab::wan::Counters;
     use lockstep_lab::{Histogram, Load};
 
     fn results() -> Results {
@@ -264,6 +234,8 @@ mod tests {
             let load = |per_second| Load {
                 transactions: 100,
                 per_second,
+                requests_per_second: 18.0 * per_second,
+                min_ms: 8.0,
                 avg_ms: 12.5,
                 p95_ms: 20.0,
                 max_ms: 30.0,

@@ -1,0 +1,45 @@
+//! A file system of one's own under a server's data.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::error::{LabError, Result};
+use crate::install::{Installation, run_to_end};
+
+/// What is mounted there; taken away when dropped, also from under who still uses it. To be dropped before the folder that it
+/// is in is deleted.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    path: PathBuf,
+}
+
+impl Mount {
+    /// Mounts `source` with these arguments of `mount` where the data directory is, with what was in there. Needs root.
+    pub(crate) fn under(
+        datadir: &Path,
+        install: &Installation,
+        arguments: &[&str],
+        source: &Path,
+    ) -> Result<Mount> {
+        let aside = datadir.with_extension("aside");
+        std::fs::rename(datadir, &aside).map_err(LabError::path("move aside", datadir))?;
+        install.make_dir(datadir, 0o755)?;
+        run_to_end(Command::new("mount").args(arguments).arg(source).arg(datadir))?;
+        let mount = Mount { path: datadir.to_owned() };
+        install.give(datadir)?;
+        run_to_end(Command::new("cp").arg("-a").arg(aside.join(".")).arg(datadir))?;
+        std::fs::remove_dir_all(&aside).map_err(LabError::path("remove", &aside))?;
+        Ok(mount)
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = run_to_end(Command::new("umount").arg("-l").arg(&self.path));
+    }
+}

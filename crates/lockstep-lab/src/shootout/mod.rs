@@ -1,0 +1,128 @@
+//! What replication costs beside what a single server costs, by what is flushed when: after a post of 2011 that measured
+//! sysbench's OLTP loads on a large server with a replicated block device, with semi-synchronous replication, and without
+//! either.
+//!
+//! Each server has a network namespace, a file system in a file, and one processor: the writer the first, the second server
+//! the next, and the load whatever the writer leaves.
+
+mod rig;
+mod setup;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::{LabError, Result};
+use crate::install::{find_program, is_root};
+use crate::sysbench::{Histogram, Load, SYSBENCH_DATABASE, Sysbench};
+use rig::Rig;
+pub use setup::{FileSystem, Kind, Setup};
+
+/// The loads, by sysbench's names: that which reads, and that which writes, too.
+pub const READ_ONLY: &str = "oltp_read_only";
+/// See [`READ_ONLY`].
+pub const READ_WRITE: &str = "oltp_read_write";
+
+/// How it is run.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Our provider's file.
+    pub provider: PathBuf,
+    /// Galera's library.
+    pub galera: PathBuf,
+    /// Tables of sysbench's, and the rows of each.
+    pub tables: u32,
+    /// See `tables`.
+    pub rows: u32,
+    /// How many threads, for each measurement.
+    pub threads: Vec<u32>,
+    /// For how long each of those that only reads.
+    pub read_window: Duration,
+    /// For how long each of those that writes.
+    pub write_window: Duration,
+    /// The two sizes of InnoDB's buffer pool, in MiB, the smaller first.
+    pub pools: [u32; 2],
+    /// The size of each server's file system, in GiB.
+    pub disk: u32,
+}
+
+/// What sysbench said of one load.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// [`READ_ONLY`] or [`READ_WRITE`].
+    pub script: &'static str,
+    /// By so many threads.
+    pub threads: u32,
+    /// In sum.
+    pub load: Load,
+    /// How many transactions took how long.
+    pub histogram: Histogram,
+}
+
+/// What one run found.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// Of the server, and of the provider where there is one; and sysbench's.
+    pub version: String,
+    /// One for each load and number of threads.
+    pub measured: Vec<Measured>,
+    /// The name and option file of each server.
+    pub configurations: Vec<(String, String)>,
+}
+
+fn missing(what: &str, package: &str) -> LabError {
+    LabError::Missing { what: what.into(), hint: format!("Debian: apt-get install {package}") }
+}
+
+/// An error that says what is missing, if these set-ups cannot be made on this machine.
+pub fn check(setups: &[Setup]) -> Result<()> {
+    if !is_root()? {
+        return Err(LabError::Missing {
+            what: "the right to mount file systems and to make network namespaces".into(),
+            hint: "run as root".into(),
+        });
+    }
+    setups.iter().try_for_each(|setup| rig::mkfs(setup.file_system).map(drop))?;
+    for program in ["taskset", "fallocate", "mount"] {
+        find_program(program).ok_or_else(|| missing(&format!("the program {program}"), "util-linux"))?;
+    }
+    Sysbench::find().map(drop)
+}
+
+/// Starts the servers of a set-up, fills the tables, runs both loads with each number of threads, and checks in the end that
+/// copies are equal and that nobody fell back to less than was asked for. Everything is gone when it returns.
+pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
+    check(&[setup])?;
+    let rig = Rig::start(setup, spec)?;
+    let mut bench = Sysbench::find()?;
+    bench.tables = spec.tables;
+    bench.rows = spec.rows;
+    bench.processors = Some(rig::load_processors());
+    let socket = rig.writer().config.socket();
+    rig.writer().query(&format!("CREATE DATABASE {SYSBENCH_DATABASE}"))?;
+    bench.prepare(READ_WRITE, &socket)?;
+    let sums: Vec<String> = (1..=spec.tables)
+        .map(|table| format!("(SELECT CONCAT(COUNT(*), '/', SUM(k), '/', SUM(CRC32(c))) FROM {SYSBENCH_DATABASE}.sbtest{table})"))
+        .collect();
+    let sums = format!("SELECT CONCAT_WS(' ', {})", sums.join(", "));
+    rig.wait_for_copies(&sums)?;
+
+    let mut measured = Vec::new();
+    let mut written = 0;
+    for (script, window) in [(READ_ONLY, spec.read_window), (READ_WRITE, spec.write_window)] {
+        for threads in &spec.threads {
+            let (load, histogram) = bench.run_with_histogram(script, &[&socket], *threads, window)?;
+            if script == READ_WRITE {
+                written += load.transactions;
+                // Nobody is still busy with it when the next one starts.
+                rig.wait_for_copies(&sums)?;
+            }
+            measured.push(Measured { script, threads: *threads, load, histogram });
+        }
+    }
+    rig.check_promise(written)?;
+    Ok(Run {
+        version: format!("{}, {}", rig.version()?, bench.version()?),
+        measured,
+        configurations: rig.configurations(),
+    })
+}

@@ -1,0 +1,212 @@
+//! The servers of each set-up, on disks and processors of their own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::setup::{FileSystem, Kind, Setup};
+use super::{Spec, missing};
+use crate::cluster::{Cluster, ClusterSpec, Place};
+use crate::error::Result;
+use crate::far;
+use crate::install::{Installation, find_program, run_to_end};
+use crate::mount::Mount;
+use crate::netns::Network;
+use crate::replica::{Plain, check_semi_sync, replicate};
+use crate::server::Server;
+
+/// For a replica to connect, or to have everything: it may be far behind.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Running servers, the writer first; killed when dropped.
+pub(super) struct Rig {
+    setup: Setup,
+    // Taken away before the folder in which they are.
+    _mounts: Vec<Mount>,
+    servers: Servers,
+    _network: Network,
+}
+
+enum Servers {
+    Plain(Plain),
+    Cluster(Cluster),
+}
+
+impl Servers {
+    fn all(&self) -> &[Server] {
+        match self {
+            Servers::Plain(plain) => &plain.servers,
+            Servers::Cluster(cluster) => &cluster.servers,
+        }
+    }
+
+    fn all_mut(&mut self) -> &mut [Server] {
+        match self {
+            Servers::Plain(plain) => &mut plain.servers,
+            Servers::Cluster(cluster) => &mut cluster.servers,
+        }
+    }
+
+    fn installation(&self) -> &Installation {
+        match self {
+            Servers::Plain(plain) => plain.bench.installation(),
+            Servers::Cluster(cluster) => cluster.bench().installation(),
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.servers.all_mut().iter_mut().for_each(Server::kill);
+    }
+}
+
+impl Rig {
+    pub(super) fn start(setup: Setup, spec: &Spec) -> Result<Rig> {
+        let network = Network::new(setup.servers())?;
+        let mut servers = match setup.kind {
+            Kind::Alone | Kind::SemiSync => Servers::Plain(prepare_plain(setup, spec, &network)?),
+            Kind::Galera => Servers::Cluster(prepare_cluster(setup, spec, &spec.galera, &[], &network)?),
+            Kind::Lockstep(policy) => {
+                let options = [("commit.policy", policy)];
+                Servers::Cluster(prepare_cluster(setup, spec, &spec.provider, &options, &network)?)
+            }
+        };
+        let processors = processors();
+        let mut mounts = Vec::new();
+        let install = servers.installation().clone();
+        for (at, server) in servers.all_mut().iter_mut().enumerate() {
+            server.config.processor = processors.get(at).or(processors.last()).copied();
+            mounts.push(mount(server, setup.file_system, spec.disk, &install)?);
+        }
+        let mut rig = Rig { setup, _mounts: mounts, servers, _network: network };
+        match &mut rig.servers {
+            Servers::Cluster(cluster) => cluster.bootstrap()?,
+            Servers::Plain(plain) => plain.start()?,
+        }
+        if let (Servers::Plain(plain), Kind::SemiSync) = (&rig.servers, setup.kind) {
+            replicate(plain, &rig._network.host(0), true, PATIENCE)?;
+        }
+        Ok(rig)
+    }
+
+    /// The server that is written to.
+    pub(super) fn writer(&self) -> &Server {
+        &self.servers.all()[0]
+    }
+
+    pub(super) fn configurations(&self) -> Vec<(String, String)> {
+        far::configurations(self.servers.all())
+    }
+
+    pub(super) fn version(&self) -> Result<String> {
+        far::version(self.writer())
+    }
+
+    /// Waits until every copy answers `sql` as the writer does.
+    pub(super) fn wait_for_copies(&self, sql: &str) -> Result<()> {
+        let due = self.writer().query(sql)?;
+        far::wait_for_copies(&self.servers.all()[1..], PATIENCE, sql, due.value()?)
+    }
+
+    /// An error if semi-synchronous replication, where that is what the set-up is, fell back to asynchronous, or acknowledged
+    /// fewer transactions than these.
+    pub(super) fn check_promise(&self, transactions: u64) -> Result<()> {
+        match self.setup.kind {
+            Kind::SemiSync => check_semi_sync(self.writer(), "Rpl_semi_sync_master", transactions),
+            Kind::Lockstep("semisync") => check_semi_sync(self.writer(), "wsrep_semi_sync", transactions),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn prepare_plain(setup: Setup, spec: &Spec, network: &Network) -> Result<Plain> {
+    let mut plain = Plain::new()?;
+    for at in 0..setup.servers() {
+        let mut server = plain.bench.server(&format!("n{}", at + 1), at as u32 + 1)?;
+        server.config.log_bin = setup.binlog.is_some();
+        server.config.namespace = Some(network.namespace(at));
+        server.config.bind_address = network.host(at);
+        server.config.extra = setup.options(spec.pools);
+        plain.servers.push(server);
+    }
+    Ok(plain)
+}
+
+fn prepare_cluster(
+    setup: Setup,
+    spec: &Spec,
+    provider: &Path,
+    options: &[(&str, &str)],
+    network: &Network,
+) -> Result<Cluster> {
+    let mut cluster = ClusterSpec::new(provider);
+    cluster.members = setup.servers();
+    let place = |at| Place { host: network.host(at), namespace: network.namespace(at) };
+    cluster.places = (0..setup.servers()).map(place).collect();
+    cluster.extra = setup.options(spec.pools);
+    cluster.provider_options =
+        options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    Cluster::prepare(&cluster)
+}
+
+/// Puts the server's data on a file system of this kind and size in GiB, in a file beside them.
+fn mount(server: &Server, kind: FileSystem, size: u32, install: &Installation) -> Result<Mount> {
+    let image = server.config.file("img");
+    run_to_end(Command::new("fallocate").arg("-l").arg(format!("{size}GiB")).arg(&image))?;
+    // What is discarded would have to be allocated again, while the load runs.
+    let arguments: &[&str] = match kind {
+        FileSystem::Ext4 => &["-q", "-F", "-E", "nodiscard"],
+        FileSystem::Xfs => &["-q", "-f", "-K"],
+    };
+    run_to_end(Command::new(mkfs(kind)?).args(arguments).arg(&image))?;
+    let mount = Mount::under(&server.datadir(), install, &["-o", "loop,noatime"], &image)?;
+    // To the server it would be a database.
+    let _ = std::fs::remove_dir(server.datadir().join("lost+found"));
+    Ok(mount)
+}
+
+/// The program that makes such a file system.
+pub(super) fn mkfs(kind: FileSystem) -> Result<PathBuf> {
+    let (name, package) = match kind {
+        FileSystem::Ext4 => ("mkfs.ext4", "e2fsprogs"),
+        FileSystem::Xfs => ("mkfs.xfs", "xfsprogs"),
+    };
+    find_program(name).ok_or_else(|| missing(&format!("the program {name}"), package))
+}
+
+/// The processors that this process may use, by the system's numbers; 0 where it does not say.
+pub(super) fn processors() -> Vec<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let all = parse(list.unwrap_or_default());
+    if all.is_empty() { vec![0] } else { all }
+}
+
+/// `0-3,8`.
+fn parse(list: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        Some(from.trim().parse().ok()?..=to.trim().parse().ok()?)
+    };
+    list.split(',').filter_map(range).flatten().collect()
+}
+
+/// Where the load runs: everywhere but on the writer's processor, if there is more than that.
+pub(super) fn load_processors() -> String {
+    let all = processors();
+    let others = if all.len() > 1 { &all[1..] } else { &all[..] };
+    others.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_read() {
+        assert_eq!(parse("\t0-3,8\n"), [0, 1, 2, 3, 8]);
+        assert_eq!(parse("5"), [5]);
+        assert!(parse("").is_empty());
+    }
+}

@@ -1,0 +1,157 @@
+//! What the servers write where, and who has a copy.
+
+use FileSystem::{Ext4, Xfs};
+
+/// Who keeps copies of what the single writer writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Nobody.
+    Alone,
+    /// A replica, by MariaDB's semi-synchronous replication.
+    SemiSync,
+    /// A second member of a cluster on Galera's library.
+    Galera,
+    /// A second member of a cluster on Lockstep, with this `commit.policy`.
+    Lockstep(&'static str),
+}
+
+/// What the data are on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileSystem {
+    /// ext4.
+    Ext4,
+    /// XFS.
+    Xfs,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setup {
+    name: &'static str,
+    what: &'static str,
+    /// Who keeps copies.
+    pub kind: Kind,
+    /// What the data are on.
+    pub(super) file_system: FileSystem,
+    /// Whether InnoDB has the larger of the two buffer pools.
+    pub(super) large_pool: bool,
+    /// Whether InnoDB's log is flushed at each commit.
+    pub(super) flush: bool,
+    /// Whether there is a binlog, and whether that is flushed at each commit.
+    pub(super) binlog: Option<bool>,
+}
+
+/// On XFS and with the larger pool.
+const fn of(name: &'static str, what: &'static str, kind: Kind, flush: bool, binlog: Option<bool>) -> Setup {
+    Setup { name, what, kind, file_system: Xfs, large_pool: true, flush, binlog }
+}
+
+/// One server that flushes everything.
+const fn alone(name: &'static str, what: &'static str, file_system: FileSystem, large_pool: bool) -> Setup {
+    Setup { name, what, kind: Kind::Alone, file_system, large_pool, flush: true, binlog: Some(true) }
+}
+
+impl Setup {
+    /// All of them.
+    pub const EACH: [Setup; 18] = [
+        alone("ext4-small-pool", "one server, ext4, small pool", Ext4, false),
+        alone("ext4", "one server, ext4", Ext4, true),
+        alone("xfs-small-pool", "one server, XFS, small pool", Xfs, false),
+        alone("xfs", "one server", Xfs, true),
+        of("xfs-binlog-0", "one server, sync_binlog=0", Kind::Alone, true, Some(false)),
+        of("xfs-innodb-0", "one server, InnoDB 0", Kind::Alone, false, Some(true)),
+        of("xfs-both-0", "one server, sync_binlog=0, InnoDB 0", Kind::Alone, false, Some(false)),
+        of("no-binlog", "one server, no binlog", Kind::Alone, true, None),
+        of("no-binlog-innodb-0", "one server, no binlog, InnoDB 0", Kind::Alone, false, None),
+        of("mariadb-semi-sync", "MariaDB semi-sync", Kind::SemiSync, true, Some(true)),
+        of(
+            "mariadb-semi-sync-binlog-0",
+            "MariaDB semi-sync, sync_binlog=0",
+            Kind::SemiSync,
+            true,
+            Some(false),
+        ),
+        of(
+            "mariadb-semi-sync-both-0",
+            "MariaDB semi-sync, sync_binlog=0, InnoDB 0",
+            Kind::SemiSync,
+            false,
+            Some(false),
+        ),
+        of("galera", "Galera", Kind::Galera, true, None),
+        of("galera-innodb-0", "Galera, InnoDB 0", Kind::Galera, false, None),
+        of("lockstep-semisync", "Lockstep semisync", Kind::Lockstep("semisync"), true, None),
+        of(
+            "lockstep-semisync-innodb-0",
+            "Lockstep semisync, InnoDB 0",
+            Kind::Lockstep("semisync"),
+            false,
+            None,
+        ),
+        of("lockstep-quorum", "Lockstep quorum", Kind::Lockstep("quorum"), true, None),
+        of("lockstep-quorum-innodb-0", "Lockstep quorum, InnoDB 0", Kind::Lockstep("quorum"), false, None),
+    ];
+
+    /// A short name, as in results.
+    pub fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// The one of this name.
+    pub fn of_name(name: &str) -> Option<Setup> {
+        Setup::EACH.into_iter().find(|setup| setup.name == name)
+    }
+
+    /// What it is, in some words.
+    pub fn what(self) -> &'static str {
+        self.what
+    }
+
+    /// How many servers it has.
+    pub fn servers(self) -> usize {
+        if self.kind == Kind::Alone { 1 } else { 2 }
+    }
+
+    /// Further lines of each server's `[mysqld]`; the pools are sizes in MiB, the smaller first.
+    pub(super) fn options(self, pools: [u32; 2]) -> Vec<String> {
+        let mut lines = vec![
+            format!("innodb_buffer_pool_size={}M", pools[usize::from(self.large_pool)]),
+            "innodb_log_file_size=256M".into(),
+            "max_connections=600".into(),
+            format!("innodb_flush_log_at_trx_commit={}", u8::from(self.flush)),
+        ];
+        if let Some(flushed) = self.binlog {
+            lines.push(format!("sync_binlog={}", u8::from(flushed)));
+        }
+        if self.kind == Kind::SemiSync {
+            // As many as a member of a cluster has appliers.
+            lines.push("slave_parallel_threads=4".into());
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_ups_have_names_and_words_of_their_own_and_say_what_they_flush() {
+        for setup in Setup::EACH {
+            let count =
+                |same: &dyn Fn(&Setup) -> bool| Setup::EACH.iter().filter(|other| same(other)).count();
+            assert_eq!(Setup::of_name(setup.name()), Some(setup));
+            assert_eq!(count(&|other| other.name == setup.name), 1);
+            assert_eq!(count(&|other| other.what == setup.what), 1);
+            let both = setup.what.contains("sync_binlog=0, InnoDB 0");
+            assert_eq!(!setup.flush, setup.what.contains("InnoDB 0"), "{}", setup.name);
+            assert_eq!(setup.binlog == Some(false), both || setup.what.contains("sync_binlog=0"));
+            assert_eq!(setup.file_system == Ext4, setup.what.contains("ext4"));
+            let options = setup.options([64, 256]);
+            let pool = if setup.what.contains("small pool") { 64 } else { 256 };
+            assert!(options.contains(&format!("innodb_buffer_pool_size={pool}M")), "{options:?}");
+            assert!(options.contains(&format!("innodb_flush_log_at_trx_commit={}", u8::from(setup.flush))));
+        }
+        assert_eq!(Setup::of_name("else"), None);
+    }
+}

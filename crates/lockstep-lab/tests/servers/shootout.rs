@@ -1,0 +1,60 @@
+//! The shootout: servers on file systems and processors of their own, and what is asked of them is what they do.
+
+use std::time::Duration;
+
+use lockstep_lab::LabError;
+use lockstep_lab::shootout::{READ_ONLY, READ_WRITE, Run, Setup, Spec, run};
+
+use crate::fixture::{GALERA, Test, alone, built, same};
+
+fn measure(name: &str) -> Result<Run, LabError> {
+    let spec = Spec {
+        provider: built("liblockstep.so"),
+        galera: GALERA.into(),
+        tables: 1,
+        rows: 1000,
+        threads: vec![2, 8],
+        read_window: Duration::from_secs(1),
+        write_window: Duration::from_secs(1),
+        pools: [64, 128],
+        disk: 1,
+    };
+    let setup = Setup::of_name(name).ok_or_else(|| LabError::Value(format!("no set-up {name}")))?;
+    let run = run(setup, &spec)?;
+    let seen: Vec<(&str, u32)> = run.measured.iter().map(|m| (m.script, m.threads)).collect();
+    same("loads", seen, vec![(READ_ONLY, 2), (READ_ONLY, 8), (READ_WRITE, 2), (READ_WRITE, 8)]);
+    for m in &run.measured {
+        eprintln!("{name}: {} by {}: {:?}", m.script, m.threads, m.load);
+        // 14 or 18, and what was tried again; the rates are rounded.
+        assert!(m.load.requests_per_second > 12.0 * m.load.per_second, "{m:?}");
+        assert!(m.load.min_ms > 0.0 && m.load.min_ms <= m.load.avg_ms && m.load.avg_ms <= m.load.max_ms);
+    }
+    Ok(run)
+}
+
+#[test]
+fn each_kind_of_set_up_runs_with_copies_that_are_equal_and_leaves_no_mount() -> Test {
+    let _alone = alone();
+    // In a chroot, say.
+    if !lockstep_lab::wan::is_possible() {
+        eprintln!("NOT TESTED: no network namespaces can be made here");
+        return Ok(());
+    }
+    for (name, servers, says) in [
+        ("ext4-small-pool", 1, "innodb_buffer_pool_size=64M"),
+        ("no-binlog-innodb-0", 1, "innodb_flush_log_at_trx_commit=0"),
+        ("mariadb-semi-sync", 2, "sync_binlog=1"),
+        ("galera", 2, "innodb_flush_log_at_trx_commit=1"),
+        ("lockstep-semisync-innodb-0", 2, "commit.policy=semisync"),
+    ] {
+        let run = measure(name)?;
+        same("servers", run.configurations.len(), servers);
+        for (server, text) in &run.configurations {
+            assert!(text.contains(says), "{name}: {server} has no {says}:\n{text}");
+        }
+    }
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let ours = format!("/lockstep-{}-", std::process::id());
+    assert!(!mounts.contains(&ours), "{mounts}");
+    Ok(())
+}
