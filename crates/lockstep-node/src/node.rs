@@ -40,6 +40,9 @@ pub const MAX_WRITESET: usize = 0x7fff_ffff;
 const INBOX_LIMIT: usize = 64 * 1024;
 /// Kinds of entries of the own log that the engine knows from the start on.
 const KEPT_AT_START: [u8; 2] = [EntryKind::Trim as u8, EntryKind::Outcome as u8];
+/// What of the log may be in memory because the disk has not got it: more than any burst that a disk that works needs
+/// time for, and little beside a server's memory. A disk that hangs while the process answers would fill it all.
+const MAX_UNWRITTEN: usize = 256 << 20;
 /// The front end's graceful stop waits for no longer.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a caller that waits long looks about.
@@ -279,6 +282,7 @@ impl Node {
                 max_append_bytes: 1 << 20,
                 max_inflight_bytes: 16 << 20,
                 cache_bytes: 64 << 20,
+                max_unwritten_bytes: MAX_UNWRITTEN,
                 seed,
                 mutation: None,
             },

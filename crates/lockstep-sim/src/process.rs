@@ -131,6 +131,8 @@ impl Cluster {
             max_append_bytes: self.profile.max_append_bytes,
             max_inflight_bytes: self.profile.max_inflight_bytes,
             cache_bytes: self.profile.cache_bytes,
+            // No more than a few windows, so that it is met where disks are slow.
+            max_unwritten_bytes: 2 * self.profile.max_inflight_bytes,
             seed: settings.seed,
             mutation: settings.core_mutation(),
         };

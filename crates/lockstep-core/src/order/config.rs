@@ -21,6 +21,9 @@ pub struct Config {
     pub max_inflight_bytes: usize,
     /// Entries kept in memory beyond those that must be.
     pub cache_bytes: usize,
+    /// A follower takes no more entries while so many bytes of them are on their way to its disk, and then until it is half
+    /// as much. There may be `max_inflight_bytes` more.
+    pub max_unwritten_bytes: usize,
     /// Where the random numbers begin.
     pub seed: u64,
     /// A planted fault; `None` but in the simulator.

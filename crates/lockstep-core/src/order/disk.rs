@@ -36,6 +36,8 @@ struct Flight {
     ticket: u64,
     /// What the log holds on disk when this has arrived, as far as it is still the same as in memory.
     last: Index,
+    /// Of the entries that it carries, whatever has become of them since.
+    bytes: usize,
 }
 
 /// **Invariants:** `persisted <= handed`; all of `in_flight[..].last <= handed`; tickets ascend.
@@ -43,6 +45,10 @@ struct Flight {
 pub(super) struct Disk {
     last_ticket: u64,
     in_flight: VecDeque<Flight>,
+    /// Sum of their bytes.
+    in_flight_bytes: usize,
+    /// There was too much of it, and half of that is still there.
+    full: bool,
     /// Up to here entries were given to a write; those above go with the next.
     handed: Index,
     /// Up to here the entries in memory are on the disk.
@@ -71,6 +77,8 @@ impl Disk {
         Disk {
             last_ticket: 0,
             in_flight: VecDeque::new(),
+            in_flight_bytes: 0,
+            full: false,
             handed: last,
             persisted: last,
             rescue: Vec::new(),
@@ -165,7 +173,9 @@ impl Disk {
             vote: vote_due.then_some(vote),
         };
         self.handed = log.last();
-        self.in_flight.push_back(Flight { ticket, last: self.handed });
+        let bytes = op.entries.iter().map(Entry::size).sum();
+        self.in_flight.push_back(Flight { ticket, last: self.handed, bytes });
+        self.in_flight_bytes += bytes;
         if self.roll.is_none() && log.segment_full(segment_bytes) {
             self.roll = Some(Box::new(log.tail.clone()));
         }
@@ -184,8 +194,18 @@ impl Disk {
         while self.in_flight.front().is_some_and(|flight| flight.ticket <= ticket) {
             if let Some(flight) = self.in_flight.pop_front() {
                 self.persisted = self.persisted.max(flight.last);
+                self.in_flight_bytes -= flight.bytes;
             }
         }
+    }
+
+    /// Whether so much is on its way to the disk that nothing may be added: `max` bytes, and after that until it is half
+    /// as much. A disk that hangs must not fill the memory. What came in this round does not count yet: the leader's
+    /// window bounds it.
+    pub(super) fn is_full(&mut self, max: usize) -> bool {
+        let limit = if self.full { max / 2 } else { max };
+        self.full = self.in_flight_bytes >= limit.max(1);
+        self.full
     }
 
     /// The next thing that waited for a vote and waits no more.

@@ -37,6 +37,16 @@ impl Order {
             prev_index = committed;
             prev_term = self.log.committed.term;
         }
+        let full = self.disk.is_full(self.config.max_unwritten_bytes);
+        if full && prev_index > self.log.last() && self.matched == self.log.last() {
+            // It continues what was dropped below. A refusal would make the leader send that again at once; an answer
+            // that we have no more than before leaves its window shut, and lets it know that we are there. When the disk
+            // goes on, the next heartbeat is refused, and the leader begins again where we stopped.
+            self.owed.answer = true;
+            self.owed.context = self.owed.context.max(context);
+            self.learn_commit(commit);
+            return;
+        }
         if self.log.term_at(prev_index) != Some(prev_term) {
             let message = self.reject(prev_index, prev_index, prev_term, context);
             self.send(from, message);
@@ -56,13 +66,14 @@ impl Order {
                     self.owed.answer |= entry.index <= self.matched;
                 }
                 Some(_) if entry.index <= self.matched.max(committed) => break,
-                Some(_) => {
-                    self.truncate(entry.index);
-                    if self.log.append(entry).is_err() {
+                known => {
+                    if known.is_some() {
+                        self.truncate(entry.index);
+                    }
+                    if full {
+                        self.owed.answer = true;
                         break;
                     }
-                }
-                None => {
                     if self.log.append(entry).is_err() {
                         break;
                     }
@@ -71,11 +82,16 @@ impl Order {
             end += 1;
         }
         self.matched = self.matched.max(end);
+        self.learn_commit(commit);
+        self.outbox.log_changed(&self.log, &self.config, self.now);
+    }
+
+    /// The leader has committed up to here: of what we share with it, that holds for us.
+    fn learn_commit(&mut self, commit: Index) {
         let commit = commit.min(self.matched);
         if commit > self.commit() {
             self.commit_to(commit);
         }
-        self.outbox.log_changed(&self.log, &self.config, self.now);
     }
 
     /// Gives up the entries from `from` on; those that a weak policy may have acknowledged go to a rescue file first.

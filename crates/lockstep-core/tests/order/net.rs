@@ -153,6 +153,7 @@ fn config(n: usize, incarnation: u64) -> Config {
         max_append_bytes: 1 << 20,
         max_inflight_bytes: 4 << 20,
         cache_bytes: 1 << 20,
+        max_unwritten_bytes: 256 << 20,
         seed: 1,
         mutation: None,
     }

@@ -223,6 +223,100 @@ fn the_window_holds_back_and_opens_again() {
     assert_eq!(net.delivered(3).len(), 100);
 }
 
+/// Its disk hangs, and it answers heartbeats all the time.
+#[test]
+fn a_follower_whose_disk_hangs_takes_no_more_than_it_may_keep() {
+    let mut net = Net::with(3, |config| {
+        config.max_append_bytes = 200;
+        config.max_inflight_bytes = 1000;
+        config.max_unwritten_bytes = 5000;
+    });
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.node(3).slow_disk = true;
+    for n in 0..200 {
+        net.propose(1, &format!("{n:03}"));
+        net.settle();
+        if n % 10 == 0 {
+            net.run(HEARTBEAT);
+        }
+    }
+    assert_eq!(net.delivered(2).len(), 200, "the others are not held up");
+    let kept = |net: &Net| -> usize {
+        net.nodes[&3].writes.iter().flat_map(|op| &op.entries).map(Entry::size).sum()
+    };
+    let full = kept(&net);
+    assert!((5000..6200).contains(&full), "{full}");
+    // Nothing flows while it hangs, and the leader is still heard, and hears.
+    net.hold =
+        Some(|_, to, m| to == 3 && matches!(m, Message::Append { entries, .. } if !entries.is_empty()));
+    net.run(3 * ELECTION);
+    assert!(net.held.is_empty(), "{:?}", net.held);
+    net.hold = None;
+    assert_eq!(kept(&net), full);
+    assert_eq!(net.order(1).leader(), Some(id(1)));
+    assert_eq!(net.order(3).leader(), Some(id(1)));
+    // A little of it arrives: not yet. The rest arrives: it gets what it has dropped.
+    let last = net.order(3).last_index();
+    net.sync_one(3);
+    net.run(2 * HEARTBEAT);
+    assert_eq!(net.order(3).last_index(), last);
+    net.node(3).slow_disk = false;
+    net.sync(3);
+    net.run(4 * HEARTBEAT);
+    assert_eq!(net.delivered(3), net.delivered(1));
+    assert_eq!(net.delivered(3).len(), 200);
+}
+
+/// Another leader comes while it is full, whose log has other entries.
+#[test]
+fn a_follower_whose_disk_hangs_gives_up_what_another_leader_has_not() {
+    let mut net = Net::with(5, |config| {
+        config.max_append_bytes = 200;
+        config.max_inflight_bytes = 1000;
+        config.max_unwritten_bytes = 500;
+    });
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    let commit = net.order(1).commit();
+    net.node(3).slow_disk = true;
+    net.cut.extend([2, 4, 5].into_iter().flat_map(|n| [(1, n), (n, 1)]));
+    for n in 0..100 {
+        net.propose(1, &format!("lost {n:0100}"));
+        net.settle();
+    }
+    let kept: usize = net.nodes[&3].writes.iter().flat_map(|op| &op.entries).map(Entry::size).sum();
+    assert!(kept >= 500, "{kept}");
+    net.isolate(1);
+    // All three must agree, and what the fourth asks of them comes to nothing: its vote does not reach its disk.
+    let heir = (0..12).find_map(|_| {
+        net.run(ELECTION);
+        net.leader().filter(|heir| [2, 4, 5].contains(heir))
+    });
+    let heir = heir.expect("three of five elect one");
+    for n in 0..20 {
+        net.propose(heir, &format!("{n}"));
+        net.settle();
+    }
+    net.run(HEARTBEAT);
+    assert_eq!(
+        net.order(3).last_index(),
+        commit,
+        "what the leader has not is gone, and nothing taken instead"
+    );
+    net.hold =
+        Some(|_, to, m| to == 3 && matches!(m, Message::Append { entries, .. } if !entries.is_empty()));
+    net.run(3 * ELECTION);
+    assert!(net.held.is_empty(), "{:?}", net.held);
+    net.hold = None;
+    assert_eq!(net.order(3).leader(), Some(id(heir)));
+    net.node(3).slow_disk = false;
+    net.sync(3);
+    net.run(4 * HEARTBEAT);
+    assert_eq!(net.delivered(3), net.delivered(heir));
+    assert_eq!(net.delivered(3).len(), 20);
+}
+
 /// The answers come in the wrong order.
 #[test]
 fn late_answers_take_nothing_back() {

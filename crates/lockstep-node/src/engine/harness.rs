@@ -123,6 +123,7 @@ impl Lab {
             max_append_bytes: 1 << 20,
             max_inflight_bytes: 16 << 20,
             cache_bytes: 64 << 20,
+            max_unwritten_bytes: 256 << 20,
             seed: u64::from(byte),
             mutation: None,
         };
