@@ -28,6 +28,7 @@ impl Order {
             leader_gone: false,
             election_deadline: 0,
             votes: BTreeMap::new(),
+            ends: None,
             disk: Disk::new(log.last()),
             matched: commit,
             gate: gate::Gate::default(),

@@ -24,10 +24,47 @@ impl fmt::Display for BranchError {
 impl std::error::Error for BranchError {}
 
 impl Order {
-    /// Whether this voter has said of late that it would vote for us. It would not where its log goes further than ours,
-    /// or where it hears a leader. `None`: it has not answered yet.
+    /// Asks every other member whether it would vote for us, learners, too, and whether or not we may campaign: their
+    /// answers say whose log goes furthest. [`Order::would_vote`] has them; what was answered before counts no more.
+    pub fn ask_ends(&mut self, now: Micros) {
+        self.advance(now);
+        self.ends = Some(BTreeMap::new());
+        self.ask_for_ends();
+    }
+
+    /// Asks those again that have not answered: a question or its answer may have been lost.
+    pub fn ask_ends_again(&mut self, now: Micros) {
+        self.advance(now);
+        self.ask_for_ends();
+    }
+
+    fn ask_for_ends(&mut self) {
+        let Some(ends) = &self.ends else { return };
+        let members = self.log.tail.membership.members.iter().map(|m| m.id);
+        let open = members.filter(|id| *id != self.config.id && !ends.contains_key(id));
+        for to in open.collect::<Vec<_>>() {
+            self.send(to, self.pre_vote());
+        }
+    }
+
+    /// An answer to the question above; a leader asks nobody.
+    pub(super) fn learn_end(&mut self, from: MemberId, term: Term, granted: bool) {
+        let Some(ends) = &mut self.ends else { return };
+        if self.role == Role::Leader || self.log.tail.membership.get(&from).is_none() {
+            return;
+        }
+        if granted || term <= self.term {
+            ends.insert(from, granted);
+        } else if !self.hears_leader() {
+            // Its term is ahead of ours, so that this says nothing of its log: it is asked again from there.
+            self.become_follower(term, None);
+        }
+    }
+
+    /// Whether this member has said since [`Order::ask_ends`] that it would vote for us. It would not where its log goes
+    /// further than ours, or where it hears a leader. `None`: it has not answered yet.
     pub fn would_vote(&self, id: &MemberId) -> Option<bool> {
-        if self.role == Role::PreCandidate { self.votes.get(id).copied() } else { None }
+        self.ends.as_ref()?.get(id).copied()
     }
 
     /// Begins a branch: all that the own log holds counts as committed, and we are the only voter from there on. The

@@ -75,7 +75,7 @@ impl Order {
     }
 
     /// Whether there is a leader that we can hear, so that nobody should campaign.
-    fn hears_leader(&self) -> bool {
+    pub(super) fn hears_leader(&self) -> bool {
         self.role == Role::Leader
             || (self.leader.is_some() && !self.leader_gone && self.heard_since(self.now))
     }
@@ -152,7 +152,7 @@ impl Order {
         self.count_votes();
     }
 
-    fn pre_vote(&self) -> Message {
+    pub(super) fn pre_vote(&self) -> Message {
         Message::PreVote { term: self.term + 1, last_index: self.log.last(), last_term: self.log.tail.term }
     }
 
@@ -249,6 +249,7 @@ impl Order {
     }
 
     pub(super) fn on_pre_vote_reply(&mut self, from: MemberId, term: Term, granted: bool) {
+        self.learn_end(from, term, granted);
         if self.role != Role::PreCandidate || !self.log.tail.membership.is_voter(&from) {
             return;
         }

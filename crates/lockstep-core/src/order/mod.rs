@@ -199,6 +199,8 @@ pub struct Order {
     election_deadline: Micros,
     /// The answers to our campaign.
     votes: BTreeMap<MemberId, bool>,
+    /// What others have said of their logs' ends beside ours, whom the operator's override asks.
+    ends: Option<BTreeMap<MemberId, bool>>,
 
     log: LogView,
     disk: Disk,

@@ -1,8 +1,8 @@
 //! An operator lets this member go on without the majority (`pc.bootstrap`, `lockstep bootstrap`); and what a member
 //! does that meets a branch which left its own.
 //!
-//! It surveys the tails as a candidate does: whoever is connected and would not vote for this member has more of the
-//! log, or hears a leader, and then the command belongs elsewhere. What nobody connected has is lost to the branch by
+//! It surveys the tails as a candidate does: whoever is connected, learners, too, and would not vote for this member has
+//! more of the log, or hears a leader, and then the command belongs elsewhere. What nobody connected has is lost to the branch by
 //! order of the operator, who alone can know that the others are not running. A member of the branch before that learns
 //! of it while it is not Primary, and has committed nothing that the branch lacks, goes no further: its log is set aside at
 //! its next start, and it joins as a new one.
@@ -18,6 +18,8 @@ use lockstep_core::{Gtid, Index, MemberId, Term, Uuid};
 
 /// Whoever is connected has said by then whether it would vote for this member.
 const PATIENCE: Micros = 4_000_000;
+/// How often those are asked again that have not.
+const ASK_AGAIN: Micros = 500_000;
 /// So long without a sign of a majority of its own log, a member whose end the branch has not gives way to it.
 const GIVE_WAY_AFTER: Micros = 10_000_000;
 /// How often a member says that it does not give way.
@@ -28,6 +30,8 @@ const SAY_BRANCH: Micros = 60_000_000;
 pub(super) struct Override {
     token: u64,
     began: Micros,
+    /// When the others were asked how far their logs go.
+    asked: Micros,
     fresh: Uuid,
 }
 
@@ -37,7 +41,8 @@ impl Engine {
         if self.overriding.is_some() {
             return self.answer_override(token, self.now, false, "this is being done already".into());
         }
-        self.overriding = Some(Override { token, began: self.now, fresh });
+        self.overriding = Some(Override { token, began: self.now, asked: self.now, fresh });
+        self.order.ask_ends(self.now);
     }
 
     fn answer_override(&mut self, token: u64, began: Micros, ok: bool, text: String) {
@@ -46,8 +51,12 @@ impl Engine {
     }
 
     pub(super) fn override_step(&mut self) {
-        let Some(Override { token, began, fresh }) = self.overriding else { return };
+        let Some(Override { token, began, asked, fresh }) = self.overriding else { return };
         let late = self.now.saturating_sub(began) > PATIENCE;
+        if self.now >= asked + ASK_AGAIN {
+            self.overriding = Some(Override { token, began, asked: self.now, fresh });
+            self.order.ask_ends_again(self.now);
+        }
         let outcome = match self.unfit_for_override(late) {
             Some(Ok(())) => self.start_branch(fresh),
             Some(Err(text)) => Err(text),
@@ -101,7 +110,8 @@ impl Engine {
             };
         }
         let mut unknown = None;
-        for id in membership.voters().filter(|id| self.peers.contains_key(id)) {
+        // Learners, too: a replica may have what the voters have lost.
+        for id in membership.members.iter().map(|m| m.id).filter(|id| self.peers.contains_key(id)) {
             match self.order.would_vote(&id) {
                 Some(true) => {}
                 Some(false) => {
@@ -114,7 +124,6 @@ impl Engine {
             }
         }
         match unknown {
-            // A learner asks nobody; and who has no vote is no reason to lose what the voters have.
             Some(id) if late => {
                 let name = self.name_of(&id);
                 Some(Err(format!(

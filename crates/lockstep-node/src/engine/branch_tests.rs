@@ -111,6 +111,52 @@ fn where_a_majority_is_or_somebody_has_more_it_is_refused() {
     assert!(writes(&mut lab, 0));
 }
 
+/// What a voter and the learner have got, and the other voters not.
+#[test]
+fn where_only_a_learner_has_more_it_is_refused() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
+    lab.run(3_000_000);
+    lab.cut(1, true);
+    assert!(writes(&mut lab, 0));
+    apart(&mut lab);
+    lab.run(3_000_000);
+    lab.cut(1, false);
+    lab.cut(3, false);
+    lab.cut(0, true);
+    lab.cut(2, true);
+    lab.run(2_000_000);
+    let answer = bootstrap(&mut lab, 1);
+    assert!(!answer.ok && answer.text.contains("give this command to n4"), "{answer:?}");
+    let answer = bootstrap(&mut lab, 3);
+    assert!(answer.ok, "{answer:?}");
+    lab.until("it is Primary", 1_000_000, |lab| primary(lab, 3));
+    assert!(writes(&mut lab, 3));
+}
+
+/// Two replicas, whose primary is gone: neither ever campaigns.
+#[test]
+fn of_two_learners_the_one_that_has_more_is_promoted() {
+    let mut lab = Lab::new(1, &Tuning::default());
+    for _ in 0..2 {
+        lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
+    }
+    lab.run(3_000_000);
+    assert!(writes(&mut lab, 0));
+    lab.cut(1, true);
+    assert!(writes(&mut lab, 0));
+    lab.cut(1, false);
+    lab.cut(0, true);
+    lab.until("no majority", 10_000_000, |lab| !primary(lab, 1) && !primary(lab, 2));
+    lab.run(3_000_000);
+    let answer = bootstrap(&mut lab, 1);
+    assert!(!answer.ok && answer.text.contains("give this command to n3"), "{answer:?}");
+    let answer = bootstrap(&mut lab, 2);
+    assert!(answer.ok, "{answer:?}");
+    lab.until("it is Primary", 1_000_000, |lab| primary(lab, 2));
+    assert!(writes(&mut lab, 2));
+}
+
 /// The third goes on alone, the others as they were.
 fn forked() -> Lab {
     let mut lab = Lab::new(3, &Tuning::default());
