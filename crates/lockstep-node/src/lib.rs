@@ -11,6 +11,7 @@ mod desk;
 mod engine;
 #[cfg(test)]
 mod fuzz;
+mod jobs;
 mod links;
 mod metrics;
 mod node;

@@ -7,6 +7,7 @@ use crate::api::{
     PolicyCall, ProgressCall, Tuning, VoteReply,
 };
 use crate::engine::{Effect, Engine};
+use crate::jobs::Sender;
 use crate::links::{Arrival, Links, is_final};
 use crate::node::{DEFAULT_PORT, Shared};
 use crate::operator::{Answer as Outcome, Command};
@@ -31,7 +32,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What other threads ask of `ls-node`.
@@ -102,7 +102,7 @@ pub(crate) struct Runtime {
     pub(crate) engine: Engine,
     pub(crate) reactor: Reactor,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) log_jobs: Sender<LogJob>,
+    pub(crate) log_jobs: Sender,
     /// For the log, once the round's messages have left.
     pub(crate) log_later: Vec<LogJob>,
     pub(crate) packer: Packer,

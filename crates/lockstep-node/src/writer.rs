@@ -4,12 +4,12 @@
 
 use crate::desk::{Desk, PATIENCE, Part};
 use crate::engine::ReadFor;
+use crate::jobs::{Nothing, Receiver};
 use lockstep_core::order::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Reset, Vote};
 use lockstep_net::Gather;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How long a sync that nobody waits for may wait for more to come.
@@ -107,7 +107,7 @@ pub(crate) struct Writer<D: Disk> {
 
 /// The jobs of `ls-log`, and where it stands with them.
 pub(crate) struct Jobs {
-    receiver: Receiver<LogJob>,
+    receiver: Receiver,
     /// Taken, and not begun.
     first: Option<LogJob>,
     /// `ls-node` writes itself, at times: how often it had left by when.
@@ -157,7 +157,7 @@ impl<D: Disk, N: Send> Direct<N> for Desk<Writer<D>, N, Jobs> {
 }
 
 impl Jobs {
-    pub(crate) fn new(receiver: Receiver<LogJob>) -> Jobs {
+    pub(crate) fn new(receiver: Receiver) -> Jobs {
         Jobs { receiver, first: None, watching: None }
     }
 }
@@ -180,13 +180,13 @@ fn serve<D: Disk, N>(
     loop {
         if jobs.first.is_none() {
             let next = match jobs.watching {
-                None => jobs.receiver.recv().map_err(RecvTimeoutError::from),
+                None => jobs.receiver.recv(),
                 Some(_) => jobs.receiver.recv_timeout(PATIENCE / 2),
             };
             jobs.first = match next {
                 Ok(job) => Some(job),
-                Err(RecvTimeoutError::Disconnected) => return None,
-                Err(RecvTimeoutError::Timeout) => {
+                Err(Nothing::Ever) => return None,
+                Err(Nothing::Yet) => {
                     jobs = match desk.watch(jobs) {
                         Ok(jobs) => jobs,
                         Err(node) => return Some(node),
@@ -271,7 +271,7 @@ impl<D: Disk> Writer<D> {
                         }
                     }
                     if self.failed {
-                        next = jobs.receiver.try_recv().ok();
+                        next = jobs.receiver.try_recv();
                         continue;
                     }
                     match self.log.write(to_log(*op, self.hint)) {
@@ -297,15 +297,13 @@ impl<D: Disk> Writer<D> {
                 }
             }
             next = match patience.filter(|_| ticket.is_some() && !self.failed) {
-                None => jobs.receiver.try_recv().ok().or_else(|| {
+                None => jobs.receiver.try_recv().or_else(|| {
                     // Where the processors are busy, those who run next bring more for this sync; where they are not,
                     // this returns at once.
                     (company && std::mem::take(&mut may_yield) && self.gather.gather()).then_some(())?;
-                    jobs.receiver.try_recv().ok()
+                    jobs.receiver.try_recv()
                 }),
-                Some(until) => {
-                    jobs.receiver.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
-                }
+                Some(until) => jobs.receiver.wait_for_company(until),
             };
         }
         if let Some(number) = ticket.filter(|_| !self.failed) {
@@ -394,15 +392,16 @@ fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jobs;
     use lockstep_core::{EntryKind, ProposalId};
     use lockstep_log::{DiskFile, MemDisk, Options};
     use std::io;
-    use std::sync::mpsc::{self, Sender};
+    use std::sync::mpsc;
     use std::sync::{Arc, Mutex};
 
-    fn start(sync_wait: Duration) -> (Sender<LogJob>, Receiver<u64>) {
+    fn start(sync_wait: Duration) -> (jobs::Sender, mpsc::Receiver<u64>) {
         let (log, _) = Log::open(MemDisk::new(), Options::default(), &mut |_| Ok(())).unwrap();
-        let (jobs, work) = mpsc::channel();
+        let (jobs, work) = jobs::channel();
         let (tell, told) = mpsc::channel();
         let answer = move |done: Vec<LogDone>| {
             for done in done {
@@ -473,7 +472,7 @@ mod tests {
         for sync in [true, false] {
             let disk = MemDisk::new();
             let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
-            let (jobs, work) = mpsc::channel();
+            let (jobs, work) = jobs::channel();
             let (tell, told) = mpsc::channel();
             let answer = move |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
             let desk = Desk::<_, (), _>::new(Writer::new(log));
@@ -568,7 +567,7 @@ mod tests {
         let disk = Hangs(MemDisk::new(), Arc::default());
         let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
         let desk = Desk::new(Writer::new(log));
-        let (give, work) = mpsc::channel();
+        let (give, work) = jobs::channel();
         let (tell, told) = mpsc::channel();
         let answer = |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
         let direct: &dyn Direct<u32> = &desk;
@@ -629,7 +628,7 @@ mod tests {
         assert!(matches!(desk.write(7, op(write(1, false))), Wrote::Done(7, LogDone::Failed(_))));
         disk.clear_faults();
         assert!(matches!(desk.write(7, op(write(2, false))), Wrote::Done(7, LogDone::Failed(_))));
-        let (give, work) = mpsc::channel();
+        let (give, work) = jobs::channel();
         give.send(write(3, false)).unwrap();
         give.send(LogJob::Stop).unwrap();
         let answer = |done: Vec<LogDone>| assert!(done.is_empty(), "{done:?}");
@@ -638,7 +637,7 @@ mod tests {
 
     #[test]
     fn it_is_looked_after_while_it_writes_itself_and_a_moment_longer() {
-        let (_give, work) = mpsc::channel();
+        let (_give, work) = jobs::channel();
         let mut jobs = Jobs { watching: Some((0, Instant::now())), ..Jobs::new(work) };
         let long_ago = Instant::now().checked_sub(2 * WATCH).unwrap();
         for (before, idle, goes_on) in [(4, true, true), (5, false, true), (5, true, false)] {
