@@ -206,6 +206,24 @@ impl<D: Disk> Log<D> {
         self.note(result)
     }
 
+    /// Makes durable that entries up to `index`, all of which are, are committed; a hint that is not newer changes
+    /// nothing. For once in a while: it takes a sync of its own, and then damage to what was synced before it will be
+    /// recognised as such. A failure is final.
+    pub fn note_committed(&mut self, index: u64) -> Result<(), WriteError> {
+        self.check_open()?;
+        if index <= self.vote().commit_hint {
+            return Ok(());
+        }
+        // A vote that is not durable yet brings its own.
+        if let Some(vote) = &mut self.vote {
+            vote.commit_hint = index;
+            return Ok(());
+        }
+        self.id.slot.vote.commit_hint = index;
+        let result = self.commit_id();
+        self.note(result)
+    }
+
     /// Records from index `from` on; see [`LogReader::read`]. Sees what has been synced, and what has
     /// been written out early.
     pub fn read(&self, from: u64, max_bytes: usize) -> Result<Vec<Record>, ReadError> {

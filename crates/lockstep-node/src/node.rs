@@ -376,6 +376,7 @@ impl Node {
             log_dir,
             front_end_stats: config.front_end_stats.clone(),
             commit_hinted: 0,
+            hinted_at: 0,
             state_since: 0,
             isolated: false,
             progress: config.progress.clone(),

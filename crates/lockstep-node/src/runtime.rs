@@ -95,6 +95,8 @@ const NAP: Duration = Duration::from_millis(100);
 const NUDGE: Micros = 1_000;
 /// How often the published snapshot is made anew.
 const PUBLISH: Micros = 200_000;
+/// How often the log is told how far it is committed, which costs it a sync.
+const HINT: Micros = 1_000_000;
 /// Larger writes are not this thread's: it would answer nobody meanwhile.
 const DIRECT_BYTES: usize = 64 << 10;
 
@@ -126,7 +128,9 @@ pub(crate) struct Runtime {
     /// Who waits for a policy to be in force.
     pub(crate) wishing: Vec<Arc<Reply<Result<(), String>>>>,
     pub(crate) front_end_stats: Option<FrontEndStats>,
+    /// How far the log knows that it is committed, and since when.
     pub(crate) commit_hinted: u64,
+    pub(crate) hinted_at: Micros,
     /// Since when the member is in its state.
     pub(crate) state_since: Micros,
     /// As the reactor was told last.
@@ -251,6 +255,7 @@ impl Runtime {
             }
         }
         self.reactor.shutdown("the server stops", Duration::from_millis(200));
+        self.hint(self.engine.now);
         let _ = self.log_jobs.send(LogJob::Stop);
         self.shared.deliveries.close();
         None
@@ -327,13 +332,20 @@ impl Runtime {
         }
         shared.set_history(self.engine.order.tail_state().history);
         shared.set_status(self.status());
-        let commit = self.engine.order.deliverable();
-        if commit > self.commit_hinted {
-            self.commit_hinted = commit;
-            let _ = self.log_jobs.send(LogJob::Hint(commit));
+        if now >= self.hinted_at + HINT {
+            self.hint(now);
         }
         if let Err(error) = self.reactor.ensure_socket() {
             self.log(Level::Warn, &format!("the status socket cannot be made again: {error}"));
+        }
+    }
+
+    /// The log remembers how far it is committed.
+    fn hint(&mut self, now: Micros) {
+        let commit = self.engine.order.deliverable();
+        if commit > self.commit_hinted {
+            (self.commit_hinted, self.hinted_at) = (commit, now);
+            let _ = self.log_jobs.send(LogJob::Hint(commit));
         }
     }
 

@@ -33,7 +33,7 @@ pub(crate) enum LogJob {
     },
     /// Whole segments may go.
     Trim(TrimLimits),
-    /// Remember this commit index with the next write of the vote file.
+    /// The log is committed up to here: remembered on the disk.
     Hint(Index),
     /// `ls-node` begins to write itself: look whether it hangs.
     Watch,
@@ -227,7 +227,9 @@ impl Jobs {
 
 impl<D: Disk> Writer<D> {
     pub(crate) fn new(log: Log<D>) -> Writer<D> {
-        Writer { log, hint: 0, failed: false, gather: Gather::default() }
+        // A vote is written with it, too, and must not set it back.
+        let hint = log.vote().commit_hint;
+        Writer { log, hint, failed: false, gather: Gather::default() }
     }
 
     fn write(&mut self, op: WriteOp) -> LogDone {
@@ -289,7 +291,15 @@ impl<D: Disk> Writer<D> {
                     reads.push((whom, from, max_bytes));
                 }
                 LogJob::Trim(limits) => trim(&mut self.log, limits, &mut done),
-                LogJob::Hint(index) => self.hint = index,
+                LogJob::Hint(index) => {
+                    self.hint = index;
+                    if !self.failed
+                        && let Err(error) = self.log.note_committed(index)
+                    {
+                        self.failed = true;
+                        done.push(LogDone::Failed(error.to_string()));
+                    }
+                }
                 LogJob::Watch => jobs.watching = jobs.watching.or(Some((0, Instant::now()))),
                 LogJob::Stop => {
                     patience = None;
@@ -465,6 +475,35 @@ mod tests {
         jobs.send(write(5, true)).unwrap();
         jobs.send(LogJob::Stop).unwrap();
         assert_eq!(told.recv_timeout(LONG), Ok(5), "the last ones are not forgotten");
+    }
+
+    /// Without it everything since the last election would count as perhaps uncommitted at the next start: kept in memory,
+    /// given up to a branch after a while, or kept as a rescue.
+    #[test]
+    fn how_far_the_log_is_committed_is_on_the_disk_when_it_is_said_and_a_vote_does_not_set_it_back() {
+        let hint = |disk: &MemDisk| lockstep_log::peek_vote(disk).unwrap().map_or(0, |vote| vote.commit_hint);
+        let disk = MemDisk::new();
+        for (index, last) in [(1, 1), (2, 1)] {
+            let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
+            let (jobs, work) = jobs::channel();
+            let (tell, told) = mpsc::channel();
+            let answer = move |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
+            let desk = Desk::<_, (), _>::new(Writer::new(log));
+            let thread = std::thread::spawn(move || serve(&desk, Jobs::new(work), SHORT, answer));
+            let mut op = write(index, false);
+            if let (2, LogJob::Write { op, .. }) = (index, &mut op) {
+                op.vote = Some(lockstep_core::order::Vote { term: 7, voted_for: None });
+            }
+            jobs.send(op).unwrap();
+            assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(_))));
+            if index == 1 {
+                jobs.send(LogJob::Hint(last)).unwrap();
+            }
+            jobs.send(LogJob::Stop).unwrap();
+            thread.join().unwrap();
+            disk.crash(index);
+            assert_eq!(hint(&disk), last, "after {index}");
+        }
     }
 
     #[test]
