@@ -125,6 +125,9 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 }
                 worker.expected = provider.step("applied", || provider.applied(*job, result)) == Some(true);
                 if exit && provider.may_exit() {
+                    if worker.expected {
+                        provider.together.stays_away();
+                    }
                     break (Status::OK, false);
                 }
             }

@@ -7,7 +7,8 @@
 //! held until the flush under way has ended and those who are on their way have come, too, though for no longer than half
 //! the time of a flush.
 //!
-//! Nobody holds a lock or a place in commit order here, and what depends on those who are held goes on
+//! Nobody holds a lock of ours or a place in commit order here (of the server's, an applier holds that of its own
+//! session, which those who list sessions only try), and what depends on those who are held goes on
 //! (see [`crate::settled`]), so that nothing waits for them but their own next transaction.
 
 use crate::monitor::lock;
