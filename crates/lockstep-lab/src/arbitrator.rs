@@ -10,7 +10,7 @@ use crate::config::host_port;
 use crate::error::{LabError, Result};
 use crate::install::find_program;
 use crate::ports::free_ports;
-use crate::process::Session;
+use crate::process::{Ended, Session};
 
 /// How long an orderly end may take.
 const STOP: Duration = Duration::from_secs(20);
@@ -98,6 +98,12 @@ impl Arbitrator {
 
     pub(crate) fn is_running(&mut self) -> bool {
         self.session.as_mut().is_some_and(|session| session.ended().is_none())
+    }
+
+    /// Whether its unit starts it again after the end that it has had. A fault's kill is one.
+    pub(crate) fn is_started_again(&mut self) -> bool {
+        let Some(session) = &mut self.session else { return true };
+        session.how_it_ended().is_some_and(Ended::restarts_on_failure)
     }
 
     /// `kill -9`.

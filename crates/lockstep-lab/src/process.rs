@@ -2,12 +2,47 @@
 //! found and ended as one, and nothing else ever is.
 
 use std::fs::OpenOptions;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::error::{LabError, Result};
+
+/// What systemd makes of a process's end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// It returned this code.
+    Exited(i32),
+    /// By a signal that asks for an end, as an order to stop is.
+    Asked,
+    /// By another signal: killed, or crashed.
+    Abnormally,
+}
+
+impl Ended {
+    fn of(status: ExitStatus) -> Ended {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Ended::Exited(code),
+            (None, Some(libc::SIGHUP | libc::SIGINT | libc::SIGTERM | libc::SIGPIPE))
+                if !status.core_dumped() =>
+            {
+                Ended::Asked
+            }
+            (None, _) => Ended::Abnormally,
+        }
+    }
+
+    /// Whether a unit with `Restart=on-abnormal`, as Debian's of MariaDB, starts it again.
+    pub(crate) fn restarts_on_abnormal(self) -> bool {
+        self == Ended::Abnormally
+    }
+
+    /// Whether a unit with `Restart=on-failure`, as the arbitrator's, starts it again.
+    pub(crate) fn restarts_on_failure(self) -> bool {
+        !matches!(self, Ended::Exited(0) | Ended::Asked)
+    }
+}
 
 /// A process that leads a session.
 #[derive(Debug)]
@@ -79,6 +114,13 @@ impl Session {
             };
         }
         self.ended.clone()
+    }
+
+    /// How it ended, in systemd's words; `None` while it runs, or where it is somebody else's child, of which that is not
+    /// known.
+    pub(crate) fn how_it_ended(&mut self) -> Option<Ended> {
+        self.ended()?;
+        self.child.as_mut()?.try_wait().ok().flatten().map(Ended::of)
     }
 
     /// Processor time that the process, all its threads, has used; `None` once it is gone.
@@ -230,6 +272,27 @@ pub(crate) fn be_punctual() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The statuses as `wait` tells them.
+    #[test]
+    fn a_unit_starts_again_what_has_crashed() {
+        let of = |raw| Ended::of(ExitStatus::from_raw(raw));
+        for (raw, ended, abnormal, failure) in [
+            (0, Ended::Exited(0), false, false),
+            (1 << 8, Ended::Exited(1), false, true),
+            (libc::SIGTERM, Ended::Asked, false, false),
+            (libc::SIGABRT, Ended::Abnormally, true, true),
+            (libc::SIGKILL, Ended::Abnormally, true, true),
+            (libc::SIGSEGV | 0x80, Ended::Abnormally, true, true),
+        ] {
+            assert_eq!(of(raw), ended);
+            assert_eq!(
+                (of(raw).restarts_on_abnormal(), of(raw).restarts_on_failure()),
+                (abnormal, failure),
+                "{raw}"
+            );
+        }
+    }
 
     #[test]
     fn work_shows_in_the_machines_and_the_childrens_time() {

@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::config::ServerConfig;
 use crate::error::{LabError, Result};
 use crate::install::{Installation, last_lines, prefixed, run_to_end, telling_lines};
-use crate::process::{Session, Usage};
+use crate::process::{Ended, Session, Usage};
 
 /// How long a session of the lab waits for an answer: longer than anything that works takes, short enough that a
 /// hung cluster fails its test.
@@ -201,6 +201,13 @@ impl Server {
             Some(session) => session.ended(),
             None => Some("not started".into()),
         }
+    }
+
+    /// Whether the distribution's unit (`Restart=on-abnormal`) starts it again after the end that it has had. A kill of the
+    /// lab's own is one such.
+    pub fn is_started_again(&mut self) -> bool {
+        let Some(session) = &mut self.session else { return true };
+        session.how_it_ended().is_some_and(Ended::restarts_on_abnormal)
     }
 
     /// Waits until the process has ended by itself; how it ended.

@@ -215,10 +215,10 @@ impl fmt::Display for WriteError {
         match self {
             WriteError::Invalid(why) => write!(f, "invalid operation on the log: {why}"),
             WriteError::NoSpace { doing } => {
-                write!(f, "cannot {doing}: the disk is full: free space, then restart this member")
+                write!(f, "cannot {doing}: the disk is full: free space")
             }
             WriteError::Io { doing, error } => {
-                write!(f, "cannot {doing}: {error}: check the disk, then restart this member")
+                write!(f, "cannot {doing}: {error}: check the disk")
             }
             WriteError::Poisoned(cause) => write!(f, "the log is closed since an earlier failure: {cause}"),
         }

@@ -37,7 +37,7 @@ pub use log::{Log, peek_vote};
 pub use mem::{Fault, MemDisk, MemFile, MemLock};
 pub use open::{Cut, Recovered, Replay, set_aside, wipe};
 pub use reader::{LogReader, SegmentInfo};
-pub use real::{RealDisk, RealFile};
+pub use real::{RealDisk, RealFile, try_room};
 pub use rescue::{read_rescue, rescue_number};
 pub use view::LogView;
 

@@ -25,6 +25,29 @@ struct Dir {
     handle: File,
 }
 
+/// The attempt's file.
+const ROOM: &str = "lockstep.room.log";
+
+/// Whether `bytes` can be allocated, and something written and synced, in this directory. Nothing is left of the attempt.
+///
+/// # Errors
+/// Why not.
+pub fn try_room(dir: &Path, bytes: u64) -> io::Result<()> {
+    let path = dir.join(ROOM);
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+    // From here on it goes with this function, however that ends.
+    std::fs::remove_file(&path)?;
+    loop {
+        match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => break,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    file.write_all_at(&[0; 4096], 0)?;
+    file.sync_all()
+}
+
 impl RealDisk {
     /// Opens the directory, which must exist. The path is made absolute, so that a later change of the
     /// working directory does no harm.

@@ -45,10 +45,20 @@ pub type ProgressCall = Arc<dyn Fn(Seqno, Seqno) + Send + Sync>;
 /// Takes the commit policy that is in force from now on.
 pub type PolicyCall = Arc<dyn Fn(&Policy) + Send + Sync>;
 
-/// Ends the server's process, for its database has what the cluster does not have, and it cannot take a state transfer
-/// while it runs. It is told why. Called on `ls-node`, once, when what only this member had is in a rescue file; by then
-/// the node has failed and refuses everything. Need not return.
-pub type EndServer = Arc<dyn Fn(&str) + Send + Sync>;
+/// Why the server's process is to end though nobody has asked for it: what this member needs, only a new one can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ServerEnd {
+    /// Its database has what the cluster does not have. What only this member had is in a rescue file by now.
+    Diverged,
+    /// The log does not supply what its database lacks, and a running server cannot take a copy.
+    NeedsState,
+    /// The log could not be written, and now its disk takes writes. The database is whole.
+    LogFailed,
+}
+
+/// Ends the server's process, and is told why, in words, too. Called once, on `ls-node` or, where the log could not be
+/// written, on a thread of its own; by then the node has failed and refuses everything. Need not return.
+pub type EndServer = Arc<dyn Fn(ServerEnd, &str) + Send + Sync>;
 
 /// Whether a peer of this IP address may be a member. Called on short-lived threads of its own: it may block, for then
 /// the last answer counts, and a peer that is not known waits outside.

@@ -22,6 +22,7 @@ mod pack;
 mod queue;
 mod reply;
 mod rescued;
+mod room;
 mod runtime;
 mod status;
 mod submit;

@@ -374,6 +374,8 @@ impl Node {
             commands_given: 0,
             asked_within: BTreeMap::new(),
             log_dir,
+            // It begins a segment, and its server wants some, too.
+            room: 2 * config.tuning.segment_bytes,
             front_end_stats: config.front_end_stats.clone(),
             commit_hinted: 0,
             hinted_at: 0,

@@ -125,6 +125,8 @@ pub(crate) struct Runtime {
     pub(crate) asked_within: BTreeMap<u64, Arc<Reply<Outcome>>>,
     /// Where the log is.
     pub(crate) log_dir: PathBuf,
+    /// How much of it a new start wants there, in bytes.
+    pub(crate) room: u64,
     /// Who waits for a policy to be in force.
     pub(crate) wishing: Vec<Arc<Reply<Result<(), String>>>>,
     pub(crate) front_end_stats: Option<FrontEndStats>,
@@ -228,10 +230,10 @@ impl Runtime {
                 self.nudge_at = Some(now + NUDGE);
             }
             self.publish(now, changed);
-            if let Some(text) = self.engine.server_must_end()
+            if let Some((why, text)) = self.engine.server_must_end()
                 && let Some(end) = &self.end_server
             {
-                end(&text);
+                end(why, &text);
             }
             if stop {
                 break;
@@ -644,6 +646,13 @@ impl Runtime {
             LogDone::Failed(text) => {
                 self.engine
                     .fail(&format!("the log cannot be written, this member stops acknowledging: {text}"));
+                if let Some(end) = self.end_server.take() {
+                    let (dir, bytes) = (self.log_dir.clone(), self.room);
+                    let (logger, shared) = (self.logger.clone(), Arc::downgrade(&self.shared));
+                    crate::room::end_when_there_is(dir, bytes, logger, end, move || {
+                        shared.upgrade().is_none_or(|shared| shared.stopped.load(Ordering::Acquire))
+                    });
+                }
             }
         }
     }

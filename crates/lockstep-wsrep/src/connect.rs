@@ -218,9 +218,9 @@ impl Provider {
                         provider.show_policy();
                     }
                 })),
-                end_server: Some(Arc::new(move |reason: &str| {
+                end_server: Some(Arc::new(move |why, reason: &str| {
                     if let Some(provider) = ends.upgrade() {
-                        provider.end_server(reason);
+                        provider.end_server(why, reason);
                     }
                 })),
                 front_end_stats: Some(Arc::new(move || {

@@ -1,19 +1,33 @@
 //! The end of the server's process, where only a new one can go on.
 
 use crate::provider::Provider;
+use lockstep_node::ServerEnd;
 use std::sync::atomic::Ordering;
 
 impl Provider {
-    /// The database has what the cluster does not have: no thread of the server is waited for.
-    pub(crate) fn end_server(&self, reason: &str) {
+    /// The process ends, for a new one can do what this one cannot: no thread of the server is waited for.
+    pub(crate) fn end_server(&self, why: ServerEnd, reason: &str) {
         self.failed.store(true, Ordering::SeqCst);
-        // In this order: without marks, a file that names a history would have statements executed again.
-        self.note(self.state_file.mark_corrupt());
-        self.note(self.marks.forget());
-        self.log.error(format!(
-            "{reason}: this server's database has it and is of no use to the cluster, so its process ends now. It takes a full \
-             state transfer when it is started again, which systemd does by itself"
-        ));
+        if why != ServerEnd::LogFailed {
+            // In this order: without marks, a file that names a history would have statements executed again.
+            self.note(self.state_file.mark_corrupt());
+            self.note(self.marks.forget());
+        }
+        let then = match why {
+            ServerEnd::Diverged => {
+                "this server's database has it and is of no use to the cluster, so its process ends now. It takes a full \
+                 state transfer when it is started again, which systemd does by itself"
+            }
+            ServerEnd::NeedsState => {
+                "this server's process ends now, to take a state transfer when it is started again, which systemd does \
+                 by itself"
+            }
+            ServerEnd::LogFailed => {
+                "this server's process ends now, to go on by its log when it is started again, which systemd does by \
+                 itself"
+            }
+        };
+        self.log.error(format!("{reason}: {then}"));
         self.die()
     }
 

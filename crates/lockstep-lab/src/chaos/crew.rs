@@ -293,12 +293,14 @@ impl Crew {
     }
 
     /// Starts what has been down for long enough, plainly, as the distribution's service does: for Galera's library that
-    /// is with the position that `galera_recovery` finds.
+    /// is with the position that `galera_recovery` finds. It does so where the service would, after a crash or a kill: a
+    /// server that has ended itself in order, or has refused to start, is a human's (Debian's unit says
+    /// `Restart=on-abnormal`; the arbitrator's `on-failure`).
     pub(super) fn tend(&mut self) -> Result<()> {
         let now = Instant::now();
         let mut ready = Vec::new();
         for (server, due) in self.cluster.servers.iter_mut().zip(&mut self.due) {
-            if server.is_running() {
+            if server.is_running() || !server.is_started_again() {
                 *due = None;
             } else if *due.get_or_insert(now + RESTART) <= now {
                 *due = None;
@@ -307,7 +309,7 @@ impl Crew {
         }
         self.starts += ready.len() as u64;
         if let (Some(arbitrator), Some(due)) = (&mut self.arbitrator, self.due.last_mut()) {
-            if arbitrator.is_running() {
+            if arbitrator.is_running() || !arbitrator.is_started_again() {
                 *due = None;
             } else if *due.get_or_insert(now + RESTART) <= now {
                 *due = None;

@@ -124,8 +124,14 @@ fn a_member_whose_disk_is_full_stops_and_comes_back_when_there_is_room() -> Test
     assert!(said <= 2, "it was said {said} times:\n{}", cluster.servers[0].log_tail(40));
     assert!(cluster.servers[0].query("SELECT * FROM test.bank").is_err(), "it reads on");
     assert!(cluster.servers[0].query("INSERT INTO test.gap VALUES (-1)").is_err(), "it writes on");
-    cluster.servers[0].stop()?;
+    // It waits for room, and then makes its unit start it anew.
+    eventually("it says what it waits for", || {
+        Ok(cluster.servers[0].log().contains("refuses everything until 8 MiB can be written"))
+    })?;
+    assert!(cluster.servers[0].is_running(), "a start would be refused now");
     small.make_room();
+    let ended = cluster.servers[0].wait_ended(Duration::from_secs(20))?;
+    assert!(cluster.servers[0].is_started_again(), "{ended}");
     cluster.servers[0].start(&[])?;
     cluster.wait_size(3)?;
     same("by the log", unmark(&cluster.servers[0])?, true);

@@ -614,11 +614,14 @@ impl Engine {
     }
 
     /// The log cannot supply what the database lacks, and a running server cannot take a copy: the front end is told to
-    /// give up its position, so that the next start takes a state transfer.
+    /// give up its position, and to end the process, so that the next start takes a state transfer.
     fn needs_state(&mut self, text: &str) {
         let text = format!("{text}: a state transfer is needed; start this server again");
         self.deliver(Delivery::StateFailed(text.clone()));
-        self.fail(&text);
+        if !matches!(self.phase, Phase::Failed(_)) {
+            self.fail(&text);
+            self.end_for_state(&text);
+        }
     }
 
     /// This node cannot go on: it says so, refuses everything, and leaves.

@@ -1,6 +1,7 @@
 //! Commit policies, as far as they are the node's: changes are asked of the leader, what happens is said and counted.
 
 use super::{Effect, Engine, Level, Micros, NodeMessage};
+use crate::api::ServerEnd;
 use lockstep_core::EntryKind;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::{Index, MemberId, Term};
@@ -10,6 +11,8 @@ use std::collections::BTreeMap;
 const ASK_AGAIN: Micros = 500_000;
 /// Nobody waits longer for a policy to be in force.
 const PATIENCE: Micros = 10_000_000;
+/// What is under way at the end of a server has been told by then.
+const SOON: Micros = 1_000_000;
 /// Under `all` a member whose disk has not moved for so many election timeouts is taken out of the view.
 const STALLED: Micros = 5;
 
@@ -92,12 +95,14 @@ fn settings_that_changed(before: &Policy, now: &Policy) -> String {
     said.collect::<Vec<_>>().join(", ")
 }
 
-/// An end of the server's process that waits for the rescue file to be on the disk.
+/// An end of the server's process that waits for the rescue file to be on the disk, where there is one.
 #[derive(Debug)]
 pub(super) struct Ending {
     ticket: u64,
     /// No longer than this.
     until: Micros,
+    why: ServerEnd,
+    text: String,
 }
 
 impl Ending {
@@ -308,14 +313,24 @@ impl Engine {
 
     /// The log has lost what this member's server has.
     pub(super) fn has_diverged(&mut self, ticket: u64) {
+        let first = self.ending.as_ref().is_none_or(|ending| ending.why != ServerEnd::Diverged);
         self.needs_state(DIVERGED);
-        self.ending.get_or_insert(Ending { ticket, until: self.now + PATIENCE });
+        if first {
+            let (until, why, text) = (self.now + PATIENCE, ServerEnd::Diverged, DIVERGED.to_string());
+            self.ending = Some(Ending { ticket, until, why, text });
+        }
+    }
+
+    /// The server's process is to end soon: those who wait have their answers first, and the others hear that it leaves.
+    pub(super) fn end_for_state(&mut self, text: &str) {
+        let (until, why, text) = (self.now + SOON, ServerEnd::NeedsState, text.to_string());
+        self.ending.get_or_insert(Ending { ticket: u64::MAX, until, why, text });
     }
 
     /// Why the server's process is to end now, if it is: the rescue file is on the disk, or does not come about. The log
     /// loses nothing before it does, so that the next start would write it.
-    pub(crate) fn server_must_end(&mut self) -> Option<String> {
-        self.ending.take_if(|ending| ending.until <= self.now).map(|_| DIVERGED.to_string())
+    pub(crate) fn server_must_end(&mut self) -> Option<(ServerEnd, String)> {
+        self.ending.take_if(|ending| ending.until <= self.now).map(|ending| (ending.why, ending.text))
     }
 
     /// A rescue file has been written.
