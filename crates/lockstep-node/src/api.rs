@@ -54,6 +54,9 @@ pub enum ServerEnd {
     NeedsState,
     /// The log could not be written, and now its disk takes writes. The database is whole.
     LogFailed,
+    /// It gives way to a branch, whose state it takes when it is started again; if the branch is gone by then, its own data
+    /// count, which are whole.
+    GaveWay,
 }
 
 /// Ends the server's process, and is told why, in words, too. Called once, on `ls-node` or, where the log could not be

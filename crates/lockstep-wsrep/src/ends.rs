@@ -8,7 +8,7 @@ impl Provider {
     /// The process ends, for a new one can do what this one cannot: no thread of the server is waited for.
     pub(crate) fn end_server(&self, why: ServerEnd, reason: &str) {
         self.failed.store(true, Ordering::SeqCst);
-        if why != ServerEnd::LogFailed {
+        if matches!(why, ServerEnd::Diverged | ServerEnd::NeedsState) {
             // In this order: without marks, a file that names a history would have statements executed again.
             self.note(self.state_file.mark_corrupt());
             self.note(self.marks.forget());
@@ -21,6 +21,9 @@ impl Provider {
             ServerEnd::NeedsState => {
                 "this server's process ends now, to take a state transfer when it is started again, which systemd does \
                  by itself"
+            }
+            ServerEnd::GaveWay => {
+                "this server's process ends now, to join that branch when it is started again, which systemd does by itself"
             }
             ServerEnd::LogFailed => {
                 "this server's process ends now, to go on by its log when it is started again, which systemd does by \

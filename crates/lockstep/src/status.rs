@@ -81,10 +81,11 @@ pub(crate) fn table(survey: &Survey) -> String {
         }
         false => "non-Primary: not in a cluster yet".into(),
     };
+    let fallen = if cluster.fallen_back { ", FALLEN BACK to async" } else { "" };
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
-        "cluster {} as {} sees it · {primary} · policy {} · leader {leader} (term {}) · history {}",
+        "cluster {} as {} sees it · {primary} · policy {}{fallen} · leader {leader} (term {}) · history {}",
         cluster.name, own.name, cluster.policy, cluster.term, cluster.uuid
     );
     if let Some(failure) = &own.failure {
@@ -214,6 +215,15 @@ mod tests {
         survey.status.cluster.primary = false;
         survey.status.cluster.voters_connected = 1;
         assert!(table(&survey).contains("non-Primary: 1 of 3 voters connected, 2 needed"));
+    }
+
+    #[test]
+    fn that_nothing_is_waited_for_is_loud() {
+        let mut survey = sample();
+        assert!(!table(&survey).contains("FALLEN"));
+        survey.status.cluster.policy = "semisync".into();
+        survey.status.cluster.fallen_back = true;
+        assert!(table(&survey).contains("policy semisync, FALLEN BACK to async · leader"));
     }
 
     #[test]

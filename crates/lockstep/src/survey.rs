@@ -81,7 +81,9 @@ fn combine(mut answers: Vec<Status>) -> Option<Survey> {
     let rank = |s: &Status| (s.cluster.primary, leads(s), s.cluster.term, s.log.committed);
     let best = (0..answers.len()).rev().max_by_key(|at| rank(&answers[*at]))?;
     let mut status = answers.remove(best);
-    let notes = answers.iter().flat_map(|other| disagreement(&status, other)).collect();
+    let notes =
+        rescued(&status).into_iter().chain(answers.iter().flat_map(|other| disagreement(&status, other)));
+    let notes = notes.collect();
     let history = &status.cluster.uuid;
     for member in status.members.iter_mut().filter(|m| m.is_connected()) {
         let own = answers.iter().filter(|s| s.own.id == member.id && s.cluster.uuid == *history);
@@ -92,6 +94,18 @@ fn combine(mut answers: Vec<Status>) -> Option<Survey> {
         }
     }
     Some(Survey { status, notes })
+}
+
+/// What a member keeps that the cluster does not have.
+fn rescued(status: &Status) -> Option<String> {
+    let own = &status.own;
+    (own.rescued > 0).then(|| {
+        format!(
+            "{} keeps {} transactions that the cluster does not have, in lockstep.rescue.*.log: look at them with lockstep log \
+             --rescue, and move the file away when they are dealt with",
+            own.name, own.rescued_transactions
+        )
+    })
 }
 
 /// What another member sees otherwise.
@@ -116,6 +130,7 @@ fn disagreement(best: &Status, other: &Status) -> Vec<String> {
     if let Some(what) = &other.own.waits_for {
         notes.push(format!("{name} waits: {what}"));
     }
+    notes.extend(rescued(other));
     notes
 }
 
@@ -157,6 +172,20 @@ mod tests {
             let survey = combine(answers).unwrap();
             assert_eq!(survey.status.own.name, "n2");
             assert_eq!(survey.notes, ["n3 says that it is outside: non-Primary, Initialized for 0.0 s"]);
+        }
+    }
+
+    #[test]
+    fn what_was_rescued_is_said_whoever_has_it() {
+        for keeps in ["n1", "n2"] {
+            let mut answers = vec![said_by("n1"), said_by("n2")];
+            let keeper = answers.iter_mut().find(|a| a.own.name == keeps).unwrap();
+            (keeper.own.rescued, keeper.own.rescued_transactions) = (1, 2);
+            let notes = combine(answers).unwrap().notes;
+            assert!(
+                matches!(&notes[..], [note] if note.starts_with(&format!("{keeps} keeps 2 transactions"))),
+                "{notes:?}"
+            );
         }
     }
 

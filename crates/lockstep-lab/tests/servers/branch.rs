@@ -80,7 +80,8 @@ fn one_goes_on_alone_and_the_others_take_its_state() -> Test {
         cluster.servers[n].wait_ended(Duration::from_secs(60))?;
         let log = cluster.servers[n].log();
         assert!(
-            log.contains("was made to go on alone by an operator"),
+            log.contains("was made to go on alone by an operator")
+                && log.contains("server's process ends now, to join that branch"),
             "{}",
             cluster.servers[n].log_tail(40)
         );

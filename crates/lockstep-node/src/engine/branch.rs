@@ -269,10 +269,11 @@ impl Engine {
             address: hello.address.clone(),
             why: text.clone(),
         })));
-        match self.phase {
-            Phase::Running { .. } => self.needs_state(&text),
-            _ => self.fail(&text),
-        }
+        // Its position stays: should the branch be gone at the next start, as where an operator does not want it after all,
+        // this member's data are what the cluster has.
+        let starts = !matches!(self.phase, Phase::Running { .. });
+        self.fail(&text);
+        self.end_for_branch(starts, &format!("this member gives way to the branch of {}", hello.name));
         true
     }
 }

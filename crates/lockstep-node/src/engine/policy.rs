@@ -323,8 +323,17 @@ impl Engine {
 
     /// The server's process is to end soon: those who wait have their answers first, and the others hear that it leaves.
     pub(super) fn end_for_state(&mut self, text: &str) {
-        let (until, why, text) = (self.now + SOON, ServerEnd::NeedsState, text.to_string());
-        self.ending.get_or_insert(Ending { ticket: u64::MAX, until, why, text });
+        self.end_at(self.now + SOON, ServerEnd::NeedsState, text);
+    }
+
+    /// The same, for a branch. A server that starts has nobody who waits, and is to end by this and not as one that was told
+    /// something wrong.
+    pub(super) fn end_for_branch(&mut self, starts: bool, text: &str) {
+        self.end_at(if starts { self.now } else { self.now + SOON }, ServerEnd::GaveWay, text);
+    }
+
+    fn end_at(&mut self, until: Micros, why: ServerEnd, text: &str) {
+        self.ending.get_or_insert(Ending { ticket: u64::MAX, until, why, text: text.to_string() });
     }
 
     /// Why the server's process is to end now, if it is: the rescue file is on the disk, or does not come about. The log
