@@ -11,7 +11,8 @@
 # with its lane's letter.
 #
 # Servers wait for each other with bounds, and a machine that is busy with something else may keep them waiting for longer.
-# So up to three tests that fail are run once more, alone: what fails then has failed. Both outcomes are said.
+# So up to three tests that fail are run once more, alone: what fails then has failed. Both outcomes are said. Not so those
+# that look for what happens once in many times: a lost row is none the less lost.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -108,7 +109,8 @@ wait
 # A test binary lists the names of what failed, each on a line, when it has ended by itself.
 mapfile -t again < <(cat "$folder"/* | sed -n '/^failures:$/,$s/^    \([a-z_0-9]*::[a-z_0-9:]*\)$/\1/p' | sort -u)
 ended=$(cat "$folder"/* | grep -c '^test result:') || true
-if [ "${#again[@]}" = 0 ] || [ "${#again[@]}" -gt 3 ] || [ "$ended" != ${#pids[@]} ]; then
+rare=$(printf '%s\n' "${again[@]}" | grep -cE '^(chaos|stress)::') || true
+if [ "${#again[@]}" = 0 ] || [ "$rare" != 0 ] || [ "${#again[@]}" -gt 3 ] || [ "$ended" != ${#pids[@]} ]; then
     echo "== ${#again[@]} tests on real servers failed: ${again[*]}"
     exit 1
 fi
