@@ -69,8 +69,13 @@ impl Installation {
     /// Makes a fresh data directory at `dir` with the system tables. Root signs in without a password: to
     /// anybody on this machine's loopback if `open`, else only the system's root over the Unix socket.
     pub fn make_template(&self, dir: &Path, open: bool) -> Result<()> {
+        // Not the machine's: a server that starts removes all temporary tables that it finds there, also those of another
+        // one that is just being installed.
+        let tmpdir = dir.with_extension("tmp");
+        self.make_dir(&tmpdir, 0o700)?;
         let mut command = Command::new(&self.install_db);
         command
+            .env("TMPDIR", &tmpdir)
             .arg("--no-defaults")
             .arg(format!("--datadir={}", dir.display()))
             .arg(format!("--auth-root-authentication-method={}", if open { "normal" } else { "socket" }))
@@ -79,7 +84,8 @@ impl Installation {
         if let Some(a) = &self.account {
             command.arg(format!("--user={}", a.name));
         }
-        run_to_end(&mut command).map(|_| ())
+        run_to_end(&mut command)?;
+        std::fs::remove_dir_all(&tmpdir).map_err(LabError::path("remove", &tmpdir))
     }
 
     /// Copies a data directory made by [`Installation::make_template`] to `to`, which must not exist yet.
