@@ -477,6 +477,16 @@ mod tests {
         assert_eq!(told.recv_timeout(LONG), Ok(5), "the last ones are not forgotten");
     }
 
+    /// A writer on this disk until it is told to stop, with its jobs and what it answers.
+    fn on(disk: &MemDisk) -> (jobs::Sender, mpsc::Receiver<LogDone>, std::thread::JoinHandle<Option<()>>) {
+        let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
+        let (jobs, work) = jobs::channel();
+        let (tell, told) = mpsc::channel();
+        let answer = move |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
+        let desk = Desk::<_, (), _>::new(Writer::new(log));
+        (jobs, told, std::thread::spawn(move || serve(&desk, Jobs::new(work), SHORT, answer)))
+    }
+
     /// Without it everything since the last election would count as perhaps uncommitted at the next start: kept in memory,
     /// given up to a branch after a while, or kept as a rescue.
     #[test]
@@ -484,12 +494,7 @@ mod tests {
         let hint = |disk: &MemDisk| lockstep_log::peek_vote(disk).unwrap().map_or(0, |vote| vote.commit_hint);
         let disk = MemDisk::new();
         for (index, last) in [(1, 1), (2, 1)] {
-            let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
-            let (jobs, work) = jobs::channel();
-            let (tell, told) = mpsc::channel();
-            let answer = move |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
-            let desk = Desk::<_, (), _>::new(Writer::new(log));
-            let thread = std::thread::spawn(move || serve(&desk, Jobs::new(work), SHORT, answer));
+            let (jobs, told, thread) = on(&disk);
             let mut op = write(index, false);
             if let (2, LogJob::Write { op, .. }) = (index, &mut op) {
                 op.vote = Some(lockstep_core::order::Vote { term: 7, voted_for: None });
@@ -510,12 +515,7 @@ mod tests {
     fn a_failed_sync_is_told_once_and_nothing_is_acknowledged_after_it() {
         for sync in [true, false] {
             let disk = MemDisk::new();
-            let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
-            let (jobs, work) = jobs::channel();
-            let (tell, told) = mpsc::channel();
-            let answer = move |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
-            let desk = Desk::<_, (), _>::new(Writer::new(log));
-            let thread = std::thread::spawn(move || serve(&desk, Jobs::new(work), SHORT, answer));
+            let (jobs, told, thread) = on(&disk);
             jobs.send(write(1, false)).unwrap();
             assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(1))));
             match sync {

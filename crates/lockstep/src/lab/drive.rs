@@ -46,8 +46,17 @@ impl Common {
         self.provider.clone().map_or_else(crate::up::beside_this_program, Ok)
     }
 
+    /// The set-ups to run: those that were named, or all of the lab's; without Galera's where its library is missing.
+    pub(super) fn setups<S: Copy>(&self, named: &[S], each: &[S], is_galera: impl Fn(&S) -> bool) -> Vec<S> {
+        let mut setups = if named.is_empty() { each.to_vec() } else { named.to_vec() };
+        if setups.iter().any(&is_galera) && !self.has_galera() {
+            setups.retain(|setup| !is_galera(setup));
+        }
+        setups
+    }
+
     /// Whether the rival is there; says so if not.
-    pub(super) fn has_galera(&self) -> bool {
+    fn has_galera(&self) -> bool {
         let there = self.galera.is_file();
         if !there {
             say(&format!("without Galera: there is no {}", self.galera.display()));

@@ -36,10 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
     let common = &args.common;
     let (repeats, inserts, far_inserts) = if common.quick { (1, 1000, 100) } else { (3, 10_000, 1000) };
     let (clients, window) = if common.quick { (vec![64], 3) } else { (vec![4, 16, 64, 256], 10) };
-    let mut setups = if args.setups.is_empty() { Setup::EACH.to_vec() } else { args.setups.clone() };
-    if setups.contains(&Setup::Galera) && !common.has_galera() {
-        setups.retain(|setup| *setup != Setup::Galera);
-    }
+    let setups = common.setups(&args.setups, &Setup::EACH, |setup| *setup == Setup::Galera);
     let parameters = json!({ "round_trip_ms": args.rtt, "repeats": repeats, "inserts": inserts,
         "inserts_that_wait_for_the_far_member": far_inserts, "connections": clients, "seconds_each": window,
         "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });

@@ -34,10 +34,7 @@ fn setup(name: &str) -> Result<Setup, String> {
 /// Runs the experiment.
 pub(crate) fn run(args: &Args) -> Result<(), String> {
     let common = &args.common;
-    let mut setups = if args.setups.is_empty() { Setup::EACH.to_vec() } else { args.setups.clone() };
-    if setups.iter().any(|setup| setup.kind == Kind::Galera) && !common.has_galera() {
-        setups.retain(|setup| setup.kind != Kind::Galera);
-    }
+    let setups = common.setups(&args.setups, &Setup::EACH, |setup| setup.kind == Kind::Galera);
     shootout::check(&setups).map_err(|e| e.to_string())?;
     let repeats = if common.quick { 1 } else { 3 };
     let small = Spec {

@@ -42,11 +42,8 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         false => (3, vec![8, PROFILE, 128], 20),
     };
     let (tables, rows) = if common.quick { (2, 5_000) } else { (4, 25_000) };
-    let mut setups = if args.setups.is_empty() { Setup::EACH.to_vec() } else { args.setups.clone() };
     let of_galera = |setup: &Setup| setup.provider() == Some(Provider::Galera);
-    if setups.iter().any(of_galera) && !common.has_galera() {
-        setups.retain(|setup| !of_galera(setup));
-    }
+    let setups = common.setups(&args.setups, &Setup::EACH, of_galera);
     let parameters = json!({ "round_trip_ms": args.rtt, "repeats": repeats, "load": "sysbench oltp_read_write",
         "tables": tables, "rows_of_each": rows, "threads": threads, "seconds_each": window,
         "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });
