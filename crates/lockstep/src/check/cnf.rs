@@ -12,7 +12,7 @@ const DEPTH: usize = 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) group: String,
-    /// With underscores, without `loose_`, `skip_` and the like.
+    /// In small letters and with underscores, without `loose_`, `skip_` and the like.
     pub(super) name: String,
     /// As it was written.
     pub(super) written: String,
@@ -20,6 +20,8 @@ pub(super) struct Setting {
     pub(super) value: Option<String>,
     /// The server starts even if it does not know it.
     pub(super) loose: bool,
+    /// A quote of the value is not closed before the line ends.
+    pub(super) open_quote: bool,
     pub(super) file: Arc<PathBuf>,
     pub(super) line: usize,
 }
@@ -42,7 +44,7 @@ impl Setting {
 }
 
 /// All of them, in the order in which they count.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Cnf {
     pub(super) settings: Vec<Setting>,
     pub(super) files: Vec<PathBuf>,
@@ -87,17 +89,17 @@ impl Cnf {
 
     /// The setting in force on the server.
     pub(super) fn get<'a>(&'a self, name: &str) -> Option<&'a Setting> {
-        self.settings.iter().rev().find(|s| s.name == name && self.is_servers(&s.group))
+        self.settings.iter().rev().find(|s| s.name.eq_ignore_ascii_case(name) && self.is_servers(&s.group))
     }
 
     /// All that the server reads of this name, the last one in force.
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Setting> {
-        self.settings.iter().filter(move |s| s.name == name && self.is_servers(&s.group))
+        self.settings.iter().filter(move |s| s.name.eq_ignore_ascii_case(name) && self.is_servers(&s.group))
     }
 
     /// The setting in a group that is not the server's, such as `sst`.
     pub(super) fn get_in(&self, group: &str, name: &str) -> Option<&Setting> {
-        self.settings.iter().rev().find(|s| s.name == name && s.group == group)
+        self.settings.iter().rev().find(|s| s.name.eq_ignore_ascii_case(name) && s.group == group)
     }
 
     /// Whether the server reads this group.
@@ -216,11 +218,13 @@ fn without_comment(line: &str) -> &str {
 
 fn setting(line: &str, group: &str, file: &Arc<PathBuf>, number: usize) -> Setting {
     let line = without_comment(line);
-    let (written, mut value) = match line.split_once('=') {
-        Some((name, value)) => (name.trim_end(), Some(unquote(value.trim()))),
+    let (written, value) = match line.split_once('=') {
+        Some((name, value)) => (name.trim_end(), Some(value.trim())),
         None => (line.trim_end(), None),
     };
-    let mut name = written.replace('-', "_");
+    let open_quote = value.is_some_and(has_open_quote);
+    let mut value = value.map(unquote);
+    let mut name = written.replace('-', "_").to_ascii_lowercase();
     let mut loose = false;
     if let Some(rest) = name.strip_prefix("loose_") {
         (name, loose) = (rest.to_owned(), true);
@@ -242,13 +246,27 @@ fn setting(line: &str, group: &str, file: &Arc<PathBuf>, number: usize) -> Setti
         }
     }
     let (group, written) = (group.to_owned(), written.to_owned());
-    Setting { group, name, written, value, loose, file: file.clone(), line: number }
+    Setting { group, name, written, value, loose, open_quote, file: file.clone(), line: number }
+}
+
+/// Whether all of the value is in quotes.
+fn is_quoted(value: &str) -> bool {
+    let by = |q: char| value.len() > 1 && value.starts_with(q) && value.ends_with(q);
+    by('"') || by('\'')
+}
+
+/// Whether somebody has forgotten a quote. An apostrophe within is none, unless it keeps a `#` from being a comment.
+fn has_open_quote(value: &str) -> bool {
+    let is_open_at_end = without_comment(&format!("{value}#")).len() > value.len();
+    let quotes = ['"', '\''];
+    is_open_at_end
+        && !is_quoted(value)
+        && (value.starts_with(quotes) || value.ends_with(quotes) || value.contains('#'))
 }
 
 /// The value without its quotes and escapes.
 fn unquote(value: &str) -> String {
-    let quoted = |q: char| value.len() > 1 && value.starts_with(q) && value.ends_with(q);
-    let inner = if quoted('"') || quoted('\'') { &value[1..value.len() - 1] } else { value };
+    let inner = if is_quoted(value) { &value[1..value.len() - 1] } else { value };
     let mut out = String::with_capacity(inner.len());
     let mut chars = inner.chars();
     while let Some(c) = chars.next() {
@@ -292,6 +310,18 @@ mod tests {
         assert_eq!(one("skip-name-resolve"), ("skip_name_resolve".into(), None));
         assert_eq!(one("a = 'b\\sc\\\\d\\e'"), ("a".into(), value("b c\\d\\e")));
         assert_eq!(one("a ="), ("a".into(), value("")));
+    }
+
+    #[test]
+    fn forgotten_quotes_are_found() {
+        let open = |line: &str| setting(line, "mysqld", &Arc::default(), 1).open_quote;
+        for line in ["a='b", "a=b\"", "a=\"b; c='d'", "a=it's # so", "a='b\" # c", "a='"] {
+            assert!(open(line), "{line}");
+        }
+        for line in ["a='b' # it's", "a=it's so", "a=\"it's\"", "a", "a=", "a='b#c'", "a='b\\'", "a=x'1'"] {
+            assert!(!open(line), "{line}");
+        }
+        assert_eq!(one("a='b # c"), ("a".into(), Some("'b # c".into())), "as the server takes it");
     }
 
     #[test]

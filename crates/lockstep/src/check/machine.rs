@@ -3,11 +3,13 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use lockstep_node::net::{TlsError, TlsFiles, TlsIdentity};
+
+use super::installed::{self, Ask, Known, Printed};
 
 /// What a provider's file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,20 +57,11 @@ pub(super) enum Keys {
     NotSeen(String),
 }
 
-/// What the installed server says of an option.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known {
-    Yes,
-    /// It takes it for old files' sake, and does nothing with it.
-    Removed,
-    No,
-}
-
 pub(super) trait Machine {
-    /// The options of the installed server, with underscores; none where there is no server, or one of another version.
-    fn server_options(&self) -> Vec<String>;
+    /// What the installed server prints of itself; `None` where there is none, or one of another version.
+    fn server_prints(&self, ask: &Ask) -> Option<Printed>;
     /// What that server says of an option as it was written.
-    fn server_knows(&self, written: &str, value: Option<&str>) -> Known;
+    fn server_knows(&self, ask: &Ask, written: &str, value: Option<&str>) -> Known;
     /// Certificate, key and authority.
     fn keys(&self, files: &TlsFiles, account: &str) -> Keys;
     fn has_program(&self, name: &str) -> bool;
@@ -95,44 +88,6 @@ pub(super) struct ThisMachine {
     pub(super) has_server: bool,
 }
 
-/// The installed server's answer to these arguments. It prints its options and ends.
-fn ask_server(arguments: &[String]) -> Option<Output> {
-    let ask = |program: &str| {
-        let mut command = Command::new(program);
-        command
-            .arg("--no-defaults")
-            .args(arguments)
-            .args(["--verbose", "--help"])
-            .stdin(Stdio::null())
-            .output()
-            .ok()
-    };
-    ask("mariadbd").or_else(|| ask("/usr/sbin/mariadbd"))
-}
-
-/// The names of the options in what a server prints of itself.
-fn option_names(help: &str) -> Vec<String> {
-    let name = |line: &str| {
-        // `  --name=#  text`, `  -a, --name  text`
-        let line = line.strip_prefix("  ")?;
-        let rest =
-            line.strip_prefix("--").or_else(|| line.strip_prefix('-')?.get(1..)?.strip_prefix(", --"))?;
-        let end =
-            rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_').unwrap_or(rest.len());
-        (end > 0).then(|| rest[..end].replace('-', "_"))
-    };
-    help.lines().filter_map(name).collect()
-}
-
-/// What a server's complaints say of the only option that it was given.
-fn known(complaints: &str) -> Known {
-    match complaints {
-        text if text.contains(": unknown variable '") || text.contains(": unknown option '") => Known::No,
-        text if text.contains("' was removed. It does nothing") => Known::Removed,
-        _ => Known::Yes,
-    }
-}
-
 /// A name that is not resolved by then is worth a word.
 const RESOLVE: Duration = Duration::from_secs(5);
 /// A provider is smaller.
@@ -142,18 +97,12 @@ const LIBRARY_MAX: u64 = 512 << 20;
 const EXPIRES_SOON: Duration = Duration::from_secs(30 * 86_400);
 
 impl Machine for ThisMachine {
-    fn server_options(&self) -> Vec<String> {
-        let output = self.has_server.then(|| ask_server(&[])).flatten();
-        output.map(|o| option_names(&String::from_utf8_lossy(&o.stdout))).unwrap_or_default()
+    fn server_prints(&self, ask: &Ask) -> Option<Printed> {
+        self.has_server.then(|| installed::printed(ask)).flatten()
     }
 
-    fn server_knows(&self, written: &str, value: Option<&str>) -> Known {
-        let argument = match value {
-            Some(value) => format!("--{written}={value}"),
-            None => format!("--{written}"),
-        };
-        // Where it cannot be asked, nothing is wrong with it.
-        ask_server(&[argument]).map_or(Known::Yes, |o| known(&String::from_utf8_lossy(&o.stderr)))
+    fn server_knows(&self, ask: &Ask, written: &str, value: Option<&str>) -> Known {
+        if self.has_server { installed::knows(ask, written, value) } else { Known::Yes }
     }
 
     fn keys(&self, files: &TlsFiles, account: &str) -> Keys {
@@ -169,7 +118,7 @@ impl Machine for ThisMachine {
             };
             // A group's right may be the account's by one of its further groups: taken as a yes.
             let mode = found.permissions().mode();
-            let owns = numbers.as_ref().is_none_or(|(number, _)| found.uid() == *number);
+            let owns = numbers.as_ref().is_none_or(|(number, ..)| found.uid() == *number);
             if account != "root" && !(owns && mode & 0o400 != 0 || mode & 0o044 != 0) {
                 return Keys::Unusable(format!(
                     "{option}: the server's account cannot read {0}: chown {account} {0}",
@@ -220,11 +169,11 @@ impl Machine for ThisMachine {
             Err(e) => return Folder::Unreadable(e.to_string()),
         };
         let numbers = getent(account);
-        if let Some((number, _)) = &numbers
+        if let Some((number, ..)) = &numbers
             && found.uid() != *number
         {
             let owner =
-                getent(&found.uid().to_string()).map_or_else(|| found.uid().to_string(), |(_, name)| name);
+                getent(&found.uid().to_string()).map_or_else(|| found.uid().to_string(), |(.., name)| name);
             return Folder::Others(owner);
         }
         let free = rustix::fs::statvfs(path).ok().map(|s| s.f_bavail.saturating_mul(s.f_frsize));
@@ -283,13 +232,13 @@ impl Machine for ThisMachine {
     }
 }
 
-/// Number and name of an account, by either.
-fn getent(account: &str) -> Option<(u32, String)> {
+/// Numbers of an account and its group, and its name, by number or name.
+pub(super) fn getent(account: &str) -> Option<(u32, u32, String)> {
     let output = Command::new("getent").args(["passwd", account]).output().ok()?;
     let line = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut fields = line.trim().split(':');
     let name = fields.next()?.to_owned();
-    Some((fields.nth(1)?.parse().ok()?, name))
+    Some((fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?, name))
 }
 
 #[cfg(test)]
@@ -330,14 +279,32 @@ pub(super) mod tests {
     }
 
     impl Machine for Fake {
-        fn server_options(&self) -> Vec<String> {
-            self.options.iter().map(|&name| name.to_owned()).collect()
+        fn server_prints(&self, ask: &Ask) -> Option<Printed> {
+            let mut options: Vec<String> = self.options.iter().map(|&name| name.to_owned()).collect();
+            if options.is_empty() {
+                return None;
+            }
+            let mut not_loaded = Vec::new();
+            for plugin in &ask.plugins {
+                match plugin.split_once('=') {
+                    Some((_, "server_audit")) => {
+                        options.extend(["server_audit_logging", "server_audit_events"].map(str::to_owned));
+                    }
+                    Some((_, name)) => not_loaded.push((format!("{name}.so"), "no such file".to_owned())),
+                    None => {}
+                }
+            }
+            Some(Printed { options, not_loaded })
         }
-        fn server_knows(&self, written: &str, _: Option<&str>) -> Known {
+        fn server_knows(&self, _: &Ask, written: &str, value: Option<&str>) -> Known {
             match written {
                 "innodb_file_format" => Known::Removed,
                 // Not among those it lists.
                 "sync_frm" => Known::Yes,
+                "max_con" | "wsrep_s" | "loose_wsrep_s" => Known::Ambiguous,
+                "max_connectio" | "wsrep_slave_thread" => Known::Yes,
+                "port" if value.is_some_and(|v| v.starts_with('"')) => Known::BadValue,
+                "socket" => Known::Yes,
                 _ => Known::No,
             }
         }
@@ -400,21 +367,5 @@ pub(super) mod tests {
         assert!(
             here.is_executable(Path::new("/bin/sh")) && here.is_readable_for_all(Path::new("/etc/passwd"))
         );
-    }
-
-    #[test]
-    fn a_server_s_options_are_read_from_its_help() {
-        let help = "Usage: mariadbd [OPTIONS]\n--no-defaults             Don't\n\n  --alter-algorithm[=name] \n\
-                    \u{20}                     Specify --not-this one\n  -a, --ansi          Use ANSI SQL\n  --port=#  Port\n\
-                    \u{20} --wsrep-drupal-\u{20}\nVariables (--variable-name=value)\nalter-algorithm    DEFAULT\n";
-        assert_eq!(option_names(help), ["alter_algorithm", "ansi", "port", "wsrep_drupal_"]);
-        let said = |text: &str| known(&format!("2026-11-21 19:47:56 0 {text}\n"));
-        assert_eq!(said("[ERROR] mariadbd: unknown variable 'foo=1'"), Known::No);
-        assert_eq!(said("[ERROR] mariadbd: unknown option '--foo'"), Known::No);
-        assert_eq!(
-            said("[Warning] 'innodb-large-prefix' was removed. It does nothing now and exists only for …"),
-            Known::Removed
-        );
-        assert_eq!(said("[Warning] Could not increase number of max_open_files"), Known::Yes);
     }
 }

@@ -2,7 +2,9 @@
 //! refused, ignored or unwise. docs/check.md lists what is looked at.
 
 mod cnf;
+mod installed;
 mod machine;
+mod names;
 mod network;
 mod provider;
 mod server;
@@ -19,6 +21,7 @@ use serde::Serialize;
 
 use self::cnf::{Cnf, Setting};
 use self::machine::{Machine, ThisMachine};
+use self::names::Names;
 use crate::progress::say;
 
 /// Where the server looks if it is told nothing.
@@ -216,10 +219,14 @@ impl Check<'_> {
 
 /// Everything there is to say, the worst first, in the order of the files.
 fn check(cnf: &Cnf, machine: &dyn Machine) -> Vec<Finding> {
+    let names = Names::of(cnf, machine);
+    let mut cnf = cnf.clone();
+    names::complete(&mut cnf, &names, machine);
+    let cnf = &cnf;
     let mut check = Check { cnf, machine, options: Options::default(), findings: cnf.findings.clone() };
-    server::misplaced(&mut check);
-    server::unknown(&mut check);
-    server::unknown_elsewhere(&mut check);
+    names::misplaced(&mut check);
+    names::unknown(&mut check, &names);
+    names::quotes(&mut check, &names);
     if provider::library(&mut check) {
         provider::options(&mut check);
         provider::log(&mut check);
@@ -292,34 +299,122 @@ mod tests {
         expect(&findings("plain.cnf", &Fake::default()), &[(Unwise, "wsrep_provider", None, "runs alone")]);
     }
 
+    /// What is found in this text, where the installed server has these options, as far as it is about names.
+    fn of_names(text: &str, options: &[&'static str]) -> Vec<Finding> {
+        let file = std::env::temp_dir().join(format!(
+            "lockstep-check-{}-{:?}.cnf",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        std::fs::write(&file, text).unwrap();
+        let machine = Fake { options: options.to_vec(), ..Fake::default() };
+        let mut found = check(&Cnf::read(std::slice::from_ref(&file), "10.11").unwrap(), &machine);
+        std::fs::remove_file(&file).unwrap();
+        found.retain(|f| f.option != "wsrep_provider");
+        found
+    }
+
     #[test]
     fn what_the_installed_server_does_not_know() {
         let text = "[mysqld]\nport=3306\nmax_conections=5\nmax-connect=5\ninnodb_file_format=Barracuda\nsync_frm=1\n\
-                    loose_nothing=1\nserver_audit_logging=ON\nskip_slave_start\nskip-log-bin\n[client]\nmax_conections=5\n";
-        let dir = std::env::temp_dir().join(format!("lockstep-check-unknown-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let file = dir.join("my.cnf");
-        let found = |text: &str, options: &[&'static str]| {
-            std::fs::write(&file, text).unwrap();
-            let machine = Fake { options: options.to_vec(), ..Fake::default() };
-            let mut found = check(&Cnf::read(std::slice::from_ref(&file), "10.11").unwrap(), &machine);
-            found.retain(|f| f.text.contains("no such option") || f.level == Ignored);
-            found
+                    loose_nothing=1\nserver_audit_logging=ON\nskip_slave_start\nskip-log-bin\nPort=5\nmax_con=1\n\
+                    [client]\nmax_conections=5\n";
+        let options = ["port", "max_connections", "max_connect", "skip_slave_start", "log_bin"];
+        let all = [
+            (Refused, "max_conections", Some(3), "did you mean max_connections?"),
+            (Refused, "max_con", Some(12), "max_connect, max_connections, …"),
+            (Unwise, "server_audit_logging", Some(8), "unless a plugin"),
+            (Ignored, "innodb_file_format", Some(5), "old files' sake"),
+        ];
+        expect(&of_names(text, &options), &all);
+        expect(&of_names(text, &[]), &[]);
+    }
+
+    #[test]
+    fn options_of_plugins_that_the_server_loads_are_known() {
+        let options = ["port", "plugin_load_add"];
+        let text = |plugin: &str| {
+            format!(
+                "[mysqld]\nplugin-load-add={plugin}\nserver_audit_logging=ON\nserver_audit_logged=ON\npart=1\n"
+            )
         };
-        let options =
-            ["port", "max_connections", "max_connect", "skip_slave_start", "log_bin", "plugin_load_add"];
         expect(
-            &found(text, &options),
+            &of_names(&text("server_audit"), &options),
             &[
-                (Refused, "max_conections", Some(3), "did you mean max_connections?"),
-                (Unwise, "server_audit_logging", Some(8), "unless a plugin"),
-                (Ignored, "innodb_file_format", Some(5), "old files' sake"),
+                (Refused, "server_audit_logged", Some(4), "did you mean server_audit_logging?"),
+                (Refused, "part", Some(5), "did you mean port?"),
             ],
         );
-        let loads = format!("{text}[mysqld]\nplugin_load_add=server_audit\n");
-        assert!(found(&loads, &options).iter().all(|f| f.level != Refused), "a plugin may have any option");
-        expect(&found(text, &[]), &[]);
-        std::fs::remove_dir_all(&dir).unwrap();
+        // It may have any option.
+        expect(
+            &of_names(&text("ha_rocksdb"), &options),
+            &[
+                (
+                    Unwise,
+                    "plugin-load-add",
+                    Some(2),
+                    "cannot load ha_rocksdb.so, and starts without it: no such file",
+                ),
+                (Unwise, "server_audit_logging", Some(3), "unless a plugin"),
+                (Unwise, "server_audit_logged", Some(4), "unless a plugin"),
+                (Unwise, "part", Some(5), "unless a plugin"),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_only_option_that_begins_so_is_meant() {
+        let text = "[mysqld]\nwsrep_slave_thread=3\nmax_connectio=5\nWSREP-On=ON\nwsrep_slave_fk_checks=ON\nwsrep_s=1\n\
+                    loose_wsrep_s=1\n";
+        let begins = "wsrep_slave_fk_checks, wsrep_slave_threads, wsrep_slave_uk_checks";
+        let refused = [(Refused, "wsrep_s", Some(6), begins), (Refused, "loose_wsrep_s", Some(7), begins)];
+        let threads = (Note, "wsrep_slave_thread", Some(2), "taken for wsrep_slave_threads");
+        expect(&of_names(text, &[]), &[&refused[..], &[threads]].concat());
+        let most = (Note, "max_connectio", Some(3), "taken for max_connections");
+        expect(
+            &of_names(text, &["max_connections", "max_connect"]),
+            &[&refused[..], &[threads, most]].concat(),
+        );
+    }
+
+    #[test]
+    fn an_abbreviated_option_is_checked_like_a_whole_one() {
+        let cnf = |line: &str| {
+            let clean = std::fs::read_to_string(data("clean.cnf")).unwrap();
+            let path = std::env::temp_dir().join(format!("lockstep-check-short-{}.cnf", std::process::id()));
+            std::fs::write(&path, format!("{clean}\n[mysqld]\n{line}\n")).unwrap();
+            let cnf = Cnf::read(std::slice::from_ref(&path), "10.11").unwrap();
+            std::fs::remove_file(&path).unwrap();
+            check(&cnf, &Fake::default())
+                .into_iter()
+                .filter(|f| f.level != Note)
+                .map(|f| f.option)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(cnf("wsrep_slave_thread=1"), ["wsrep_slave_thread"]);
+        assert!(cnf("wsrep_slave_thread=2").is_empty());
+    }
+
+    #[test]
+    fn a_forgotten_quote_is_part_of_the_value() {
+        let text = "[mysqld]\nport=\"3307\nsocket='/run/a.sock # here\n";
+        expect(
+            &of_names(text, &["port", "socket"]),
+            &[(Refused, "port", Some(2), "does not start"), (Unwise, "socket", Some(3), "not closed")],
+        );
+    }
+
+    #[test]
+    fn the_provider_s_options_are_variables_where_the_server_makes_them() {
+        let cnf = |version: &str, off: &str| {
+            let path =
+                std::env::temp_dir().join(format!("lockstep-check-variables-{}.cnf", std::process::id()));
+            std::fs::write(&path, format!("[mysqld]\n{off}\nwsrep_provider_gcs_fc_limit=100\n")).unwrap();
+            let cnf = Cnf::read(std::slice::from_ref(&path), version).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            check(&cnf, &Fake::default()).iter().filter(|f| f.level == Refused).count()
+        };
+        assert_eq!((cnf("11.8", ""), cnf("11.8", "plugin_wsrep_provider=OFF"), cnf("10.11", "")), (0, 1, 1));
     }
 
     #[test]
