@@ -53,6 +53,13 @@ pub trait DiskFile: Send + Sync + 'static {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all of `data` at `offset`.
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
+    /// Writes all of `data` at `offset`, behind which nothing is wanted any more: up to the next multiple of 4096 there may
+    /// be zeros then.
+    fn append_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.write_at(data, offset)
+    }
+    /// Nothing more will be appended: what is held for that can go.
+    fn finish(&self) {}
     /// Reserves space so that the file is at least `size` bytes long; new bytes read as zeros. A file
     /// system that cannot do it is no error.
     fn allocate(&self, size: u64) -> io::Result<()>;

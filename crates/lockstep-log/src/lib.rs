@@ -17,6 +17,7 @@
 //! loses unsynced writes, tears them at sector boundaries and fails on request.
 #![forbid(unsafe_code)]
 
+mod direct;
 mod disk;
 mod error;
 mod format;

@@ -432,6 +432,9 @@ impl<D: Disk> Log<D> {
         };
         let first = header.prev_number == 0;
         let segment = self.create_segment(header)?;
+        if let Some(before) = self.active() {
+            before.finish();
+        }
         let number = segment.number();
         self.shared.get_mut().segments.push(segment);
         self.take_tail();
@@ -554,7 +557,7 @@ impl<D: Disk> Log<D> {
             file.allocate(size).map_err(|e| WriteError::io("extend the log segment", &e))?;
             self.tail.allocated = size;
         }
-        file.write_at(&self.tail.buf, self.tail.written)
+        file.append_at(&self.tail.buf, self.tail.written)
             .map_err(|e| WriteError::io("write to the log", &e))?;
         let mut shared = self.shared.get_mut();
         if let Some(segment) = shared.segments.last_mut() {

@@ -599,6 +599,15 @@ impl DiskFile for MemFile {
         self.change(Change::Write { offset: offset as usize, data: data.to_vec() })
     }
 
+    fn append_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        // As a real disk may: whole blocks, with zeros behind.
+        let end = offset + data.len() as u64;
+        let blocks_end = end.next_multiple_of(4096).min(self.size()?.max(end));
+        let mut data = data.to_vec();
+        data.resize((blocks_end - offset) as usize, 0);
+        self.change(Change::Write { offset: offset as usize, data })
+    }
+
     fn allocate(&self, size: u64) -> io::Result<()> {
         if self.size()? >= size {
             return Ok(());

@@ -4,12 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 
+use crate::direct::Direct;
 use crate::error::OpenError;
 use crate::{Disk, DiskFile};
 
@@ -23,6 +24,7 @@ pub struct RealDisk {
 struct Dir {
     path: PathBuf,
     handle: File,
+    direct: bool,
 }
 
 /// The attempt's file.
@@ -52,6 +54,11 @@ impl RealDisk {
     /// Opens the directory, which must exist. The path is made absolute, so that a later change of the
     /// working directory does no harm.
     pub fn new(path: impl AsRef<Path>) -> Result<RealDisk, OpenError> {
+        RealDisk::with(path, true)
+    }
+
+    /// As [`RealDisk::new`]; `direct`: what is appended goes past the kernel's page cache, where the file system can.
+    pub fn with(path: impl AsRef<Path>, direct: bool) -> Result<RealDisk, OpenError> {
         let path = path.as_ref();
         let shown = path.display().to_string();
         let open = || -> io::Result<RealDisk> {
@@ -60,7 +67,7 @@ impl RealDisk {
             if !handle.metadata()?.is_dir() {
                 return Err(io::Error::from(io::ErrorKind::NotADirectory));
             }
-            Ok(RealDisk { inner: Arc::new(Dir { path, handle }) })
+            Ok(RealDisk { inner: Arc::new(Dir { path, handle, direct }) })
         };
         open().map_err(|e| OpenError::io(&shown, "open the log directory", e))
     }
@@ -108,12 +115,12 @@ impl Disk for RealDisk {
     fn create(&self, name: &str) -> io::Result<RealFile> {
         let path = self.inner.path.join(name);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-        Ok(RealFile::new(file))
+        Ok(RealFile::new(file, self.inner.direct))
     }
 
     fn open(&self, name: &str, write: bool) -> io::Result<RealFile> {
         let file = OpenOptions::new().read(true).write(write).open(self.inner.path.join(name))?;
-        Ok(RealFile::new(file))
+        Ok(RealFile::new(file, self.inner.direct))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -132,7 +139,7 @@ impl Disk for RealDisk {
 /// How far in front of what is written the zeros of reserved space are written.
 const AHEAD: u64 = 512 << 10;
 /// The unit of that.
-const BLOCK: u64 = 4096;
+const BLOCK: u64 = crate::direct::BLOCK as u64;
 
 /// A file of the real file system.
 ///
@@ -144,17 +151,35 @@ pub struct RealFile {
     file: File,
     /// Up to here nothing has to be prepared (any more).
     ready: AtomicU64,
+    appending: Mutex<Appending>,
+}
+
+/// How is appended.
+#[derive(Debug)]
+enum Appending {
+    /// Nothing has been appended.
+    Not,
+    /// Past the page cache.
+    Direct(Direct),
+    /// Through it.
+    Through,
 }
 
 impl RealFile {
-    fn new(file: File) -> RealFile {
-        RealFile { file, ready: AtomicU64::new(0) }
+    fn new(file: File, direct: bool) -> RealFile {
+        let appending = Mutex::new(if direct { Appending::Not } else { Appending::Through });
+        RealFile { file, ready: AtomicU64::new(0), appending }
+    }
+
+    fn appending(&self) -> MutexGuard<'_, Appending> {
+        // Whoever panicked with it wrote nothing after that; what it knew of the file's end is taken out first.
+        self.appending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something ends at `end`: makes the reserved space behind it written space. Changes no contents, so that a crash
     /// cannot tell: only what the file system itself says to be without data is written, with the zeros that it reads as.
     /// Best effort, for nothing depends on it.
-    fn prepare(&self, end: u64) -> io::Result<()> {
+    fn prepare(&self, end: u64, direct: Option<&Direct>) -> io::Result<()> {
         let to = (end + AHEAD).min(self.size()?);
         self.ready.store(to.max(end), Ordering::Relaxed);
         let from = end.next_multiple_of(BLOCK);
@@ -164,6 +189,9 @@ impl RealFile {
             Err(rustix::io::Errno::NXIO) => to,
             Err(e) => return Err(e.into()),
         };
+        if let Some(direct) = direct {
+            return direct.zeros(from, to.min(data) / BLOCK * BLOCK);
+        }
         // Block by block: what is written in one piece the kernel may keep in one piece, and then counts each record
         // that is written into it as that much.
         for at in (from..to.min(data)).step_by(BLOCK as usize) {
@@ -193,12 +221,44 @@ impl DiskFile for RealFile {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_all_at(data, offset)?;
+        let mut appending = self.appending();
+        if let Appending::Direct(direct) = &mut *appending {
+            direct.forget();
+        }
+        self.file.write_all_at(data, offset)
+    }
+
+    fn append_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let mut appending = self.appending();
+        if let Appending::Not = &*appending {
+            *appending = Direct::of(&self.file).map_or(Appending::Through, Appending::Direct);
+        }
         let end = offset + data.len() as u64;
+        if let Appending::Direct(direct) = &mut *appending {
+            // Only into space that is written: the file does not grow by it, and the file system has nothing to note.
+            let blocks_end = end.next_multiple_of(BLOCK);
+            if blocks_end > self.ready.load(Ordering::Relaxed) {
+                let _ = self.prepare(end, Some(direct));
+            }
+            if blocks_end <= self.ready.load(Ordering::Relaxed) {
+                match direct.append(&self.file, data, offset) {
+                    // It wants larger blocks.
+                    Err(e) if e.kind() == io::ErrorKind::InvalidInput => *appending = Appending::Through,
+                    done => return done,
+                }
+            } else {
+                direct.forget();
+            }
+        }
+        self.file.write_all_at(data, offset)?;
         if end > self.ready.load(Ordering::Relaxed) {
-            let _ = self.prepare(end);
+            let _ = self.prepare(end, None);
         }
         Ok(())
+    }
+
+    fn finish(&self) {
+        *self.appending() = Appending::Through;
     }
 
     fn allocate(&self, size: u64) -> io::Result<()> {
@@ -244,16 +304,22 @@ mod tests {
 
     #[test]
     fn space_ahead_is_prepared_without_a_change_of_what_stands_there() {
-        let dir = Dir::new("ahead");
-        let disk = RealDisk::new(&dir.0).unwrap();
+        for direct in [false, true] {
+            space_ahead(direct);
+        }
+    }
+
+    fn space_ahead(direct: bool) {
+        let dir = Dir::new(&format!("ahead-{direct}"));
+        let disk = RealDisk::with(&dir.0, direct).unwrap();
         let file = disk.create("reserved").unwrap();
         file.allocate(4 * AHEAD).unwrap();
         let size = file.size().unwrap();
         // What an earlier user of the file has left.
-        let written: [(u64, &[u8]); 3] = [(AHEAD + 1000, b"old"), (0, b"first"), (AHEAD + 10, b"large")];
+        let written: [(u64, &[u8]); 3] = [(AHEAD + 5000, b"old"), (0, b"first"), (AHEAD + 10, b"large")];
         disk.open("reserved", true).unwrap().write_at(written[0].1, written[0].0).unwrap();
         for (at, text) in &written[1..] {
-            file.write_at(text, *at).unwrap();
+            file.append_at(text, *at).unwrap();
             let end = at + text.len() as u64;
             assert_eq!(file.ready.load(Ordering::Relaxed), (end + AHEAD).min(size).max(end));
         }
@@ -277,8 +343,56 @@ mod tests {
         let dir = Dir::new("growing");
         let file = RealDisk::new(&dir.0).unwrap().create("growing").unwrap();
         for n in 0..10 {
-            file.write_at(&[7; 100], n * 100).unwrap();
+            file.append_at(&[7; 100], n * 100).unwrap();
             assert_eq!(file.size().unwrap(), (n + 1) * 100);
+        }
+    }
+
+    /// What is appended in all ways, in turn, through the cache and past it, is what is read.
+    #[test]
+    fn appends_are_read_as_they_were_made() {
+        let dir = Dir::new("appends");
+        let size = 3 * AHEAD as usize;
+        for direct in [false, true] {
+            let name = format!("appends-{direct}");
+            let disk = RealDisk::with(&dir.0, direct).unwrap();
+            let mut file = disk.create(&name).unwrap();
+            file.allocate(size as u64).unwrap();
+            let mut expected = vec![0; size];
+            let (mut at, mut n) = (0, 1_u32);
+            let mut random = |below: usize| {
+                n = n.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (n >> 8) as usize % below
+            };
+            while at < size - 40_000 {
+                let data: Vec<u8> = (0..1 + random(9000)).map(|_| random(255) as u8 + 1).collect();
+                match random(16) {
+                    // Back to an earlier end: nothing is wanted behind that.
+                    0 => at -= random(at.min(10_000) + 1),
+                    1 => file = disk.open(&name, true).unwrap(),
+                    2 => {
+                        let place = random(at + 1);
+                        file.write_at(&data, place as u64).unwrap();
+                        expected[place..place + data.len()].copy_from_slice(&data);
+                        at = at.max(place + data.len());
+                    }
+                    3 => file.sync_data().unwrap(),
+                    _ => {}
+                }
+                file.append_at(&data, at as u64).unwrap();
+                expected[at..at + data.len()].copy_from_slice(&data);
+                at += data.len();
+                let from = at - random(at.min(20_000));
+                let mut read = vec![0; at - from];
+                assert_eq!(file.read_at(&mut read, from as u64).unwrap(), read.len());
+                assert!(read == expected[from..at], "{direct}: {from} to {at}");
+            }
+            file.finish();
+            file.append_at(b"the end", at as u64).unwrap();
+            expected[at..at + 7].copy_from_slice(b"the end");
+            let mut read = vec![0; at + 7];
+            assert_eq!(disk.open(&name, false).unwrap().read_at(&mut read, 0).unwrap(), read.len());
+            assert!(read == expected[..at + 7], "{direct}");
         }
     }
 }

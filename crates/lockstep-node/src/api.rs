@@ -235,6 +235,8 @@ pub struct Tuning {
     pub follow_writer: bool,
     /// `log.segment`, bytes.
     pub segment_bytes: u64,
+    /// `log.direct`.
+    pub log_direct: bool,
     /// `log.size`, bytes: trimmed above this.
     pub log_bytes: u64,
     /// `log.max_size`, bytes.
@@ -264,6 +266,7 @@ impl Default for Tuning {
             compress: Compress::default(),
             follow_writer: true,
             segment_bytes: 64 << 20,
+            log_direct: true,
             log_bytes: 1 << 30,
             log_max_bytes: 8 << 30,
             log_keep: Duration::from_secs(600),

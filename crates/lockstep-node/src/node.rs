@@ -214,7 +214,8 @@ impl Node {
     /// [`NodeError::Setup`] and [`NodeError::Log`]; nothing is left behind.
     pub fn start(config: NodeConfig) -> Result<Node, NodeError> {
         let log_dir = config.log_dir.clone().unwrap_or_else(|| config.data_dir.clone());
-        let disk = RealDisk::new(&log_dir).map_err(|e| NodeError::Log(e.to_string()))?;
+        let disk =
+            RealDisk::with(&log_dir, config.tuning.log_direct).map_err(|e| NodeError::Log(e.to_string()))?;
         let options = Options {
             segment_bytes: config.tuning.segment_bytes,
             new_member_id: random_uuid()?.0,

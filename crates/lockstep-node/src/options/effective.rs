@@ -210,6 +210,7 @@ impl Options {
             },
             follow_writer: self.bool("leader.follow_writer"),
             segment_bytes: self.size("log.segment"),
+            log_direct: self.bool("log.direct"),
             log_bytes,
             log_max_bytes,
             log_keep: self.time("log.keep_min"),
