@@ -213,7 +213,9 @@ impl CommitOrder {
         let asked = self.asked.fetch_max(seqno, Ordering::Relaxed).max(seqno);
         self.entered.fetch_add(1, Ordering::Relaxed);
         self.window.fetch_add(asked.saturating_sub(left).max(0) as u64, Ordering::Relaxed);
-        if left >= seqno - 1 || self.comes_soon(seqno, left) {
+        // Appliers only, which nobody interrupts. A client's thread has its place among those that compute, and one that
+        // gives the processor away there gets it back after all of them, while everybody waits for its turn to end.
+        if left >= seqno - 1 || (interrupt.is_none() && self.comes_soon(seqno, left)) {
             return Ok(());
         }
         let waiter = Waiter::new();
