@@ -14,6 +14,21 @@ pub struct Proposal {
     pub payload: Bytes,
 }
 
+/// A leader's entries on their way to several members: what [`Message::Append`] says, but for its context.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Carried {
+    /// The entry before the first of these.
+    pub prev_index: Index,
+    /// Its term.
+    pub prev_term: Term,
+    /// The leader's commit index.
+    pub commit: Index,
+    /// Up to here the leader's own log is on disk: its ack.
+    pub persisted: Index,
+    /// The entries, dense from `prev_index + 1`.
+    pub entries: Vec<Entry>,
+}
+
 /// A message of the order protocol. Every one carries its sender's term.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the variants say it; the fields repeat the paper's names")]
@@ -100,6 +115,41 @@ pub enum Message {
     TailAsk { term: Term, from: Index },
     /// The entries after (`prev_index`, `prev_term`) of a log that ends at `last`.
     TailGive { term: Term, prev_index: Index, prev_term: Term, last: Index, entries: Vec<Entry> },
+    /// An append from the leader, and to whom else of the receiver's zone it is to be passed on.
+    Relay {
+        /// The leader's.
+        term: Term,
+        /// Who gets it as [`Message::Relayed`].
+        to: Vec<MemberId>,
+        /// As in [`Message::Append`]; for the receiver alone.
+        context: u64,
+        /// The append.
+        carried: Carried,
+    },
+    /// What the leader of `term` says, whoever brings it. It may overtake what it follows, which is no reason to refuse it.
+    Relayed { term: Term, carried: Carried },
+}
+
+impl Carried {
+    fn encode(&self, w: &mut Writer) {
+        let Carried { prev_index, prev_term, commit, persisted, entries } = self;
+        w.u64(*prev_index);
+        w.u64(*prev_term);
+        w.u64(*commit);
+        w.u64(*persisted);
+        encode_entries(w, entries);
+    }
+
+    fn decode(r: &mut Reader) -> Result<Carried, DecodeError> {
+        let prev_index = r.u64()?;
+        Ok(Carried {
+            prev_index,
+            prev_term: r.u64()?,
+            commit: r.u64()?,
+            persisted: r.u64()?,
+            entries: decode_entries(r, prev_index)?,
+        })
+    }
 }
 
 fn encode_entries(w: &mut Writer, entries: &[Entry]) {
@@ -143,6 +193,8 @@ impl Message {
             | Message::Tail { term, .. }
             | Message::TailAsk { term, .. }
             | Message::TailGive { term, .. }
+            | Message::Relay { term, .. }
+            | Message::Relayed { term, .. }
             | Message::TimeoutNow { term } => *term,
         }
     }
@@ -268,6 +320,19 @@ impl Message {
                 w.u64(*last);
                 encode_entries(w, entries);
             }
+            Message::Relay { term, to, context, carried } => {
+                w.u8(19);
+                w.u64(*term);
+                w.u64(*context);
+                w.u32(to.len() as u32);
+                to.iter().for_each(|id| w.raw(&id.0));
+                carried.encode(w);
+            }
+            Message::Relayed { term, carried } => {
+                w.u8(20);
+                w.u64(*term);
+                carried.encode(w);
+            }
         }
     }
 
@@ -350,6 +415,13 @@ impl Message {
                 let entries = decode_entries(&mut r, prev_index)?;
                 Message::TailGive { term, prev_index, prev_term, last, entries }
             }
+            19 => {
+                let context = r.u64()?;
+                let n = r.count(16)?;
+                let to = (0..n).map(|_| r.array().map(Uuid)).collect::<Result<_, _>>()?;
+                Message::Relay { term, to, context, carried: Carried::decode(&mut r)? }
+            }
+            20 => Message::Relayed { term, carried: Carried::decode(&mut r)? },
             _ => return Err(DecodeError::Invalid("kind of a message")),
         };
         r.end()?;

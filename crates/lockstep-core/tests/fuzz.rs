@@ -7,7 +7,7 @@ use bytes::Bytes;
 use lockstep_core::branch::{Branch, Parent};
 use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::members::{Member, Membership, Role, View, ViewMember};
-use lockstep_core::message::{Message, Proposal};
+use lockstep_core::message::{Carried, Message, Proposal};
 use lockstep_core::order::{RestoreBuilder, Vote};
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::state::{Session, State, TrimMark};
@@ -105,6 +105,10 @@ fn entries() -> Vec<Entry> {
     ]
 }
 
+fn carried() -> Carried {
+    Carried { prev_index: 3, prev_term: 3, commit: 4, persisted: 9, entries: entries()[3..].to_vec() }
+}
+
 fn messages() -> Vec<Message> {
     let proposals = vec![
         Proposal { kind: EntryKind::WriteSet, payload: write_set(2) },
@@ -140,6 +144,8 @@ fn messages() -> Vec<Message> {
         Message::Tail { term, last_index: 9, last_term: 2 },
         Message::TailAsk { term, from: 5 },
         Message::TailGive { term, prev_index: 3, prev_term: 3, last: 12, entries: entries()[3..].to_vec() },
+        Message::Relay { term, to: vec![Uuid([5; 16]), Uuid([6; 16])], context, carried: carried() },
+        Message::Relayed { term, carried: carried() },
     ]
 }
 

@@ -110,6 +110,10 @@ pub struct Counters {
     pub lost: u64,
     /// How often leadership was moved to who writes.
     pub follows: u64,
+    /// Appends that went to a relay, and that relays passed on.
+    pub relays: u64,
+    /// See `relays`.
+    pub relayed: u64,
     /// Of `faults`, each of [`crate::profile::FAULTS`].
     pub by_kind: [u64; FAULTS.len()],
 }
@@ -138,11 +142,15 @@ impl Counters {
             early,
             lost,
             follows,
+            relays,
+            relayed,
             by_kind,
         } = other;
         self.early += early;
         self.lost += lost;
         self.follows += follows;
+        self.relays += relays;
+        self.relayed += relayed;
         self.faults += faults;
         self.events += events;
         self.messages += messages;
@@ -188,6 +196,16 @@ impl Settings {
             Some(Planted::Core(mutation)) => Some(mutation),
             _ => None,
         }
+    }
+
+    /// Whether leaders send one copy to each zone: in every other seed, so that the draws of the rest mean what they did.
+    pub(crate) fn relays(&self) -> bool {
+        self.seed.is_multiple_of(2)
+    }
+
+    /// Whether the member at this place is of a version that knows relays: in most clusters all are.
+    pub(crate) fn knows_relays(&self, slot: usize) -> bool {
+        !(self.seed.is_multiple_of(8) && slot % 3 == 1)
     }
 
     /// Whether this fault is planted.
@@ -525,6 +543,8 @@ impl Cluster {
             Name(from)
         );
         self.counters.messages += 1;
+        self.counters.relays += matches!(message, Message::Relay { .. }) as u64;
+        self.counters.relayed += matches!(message, Message::Relayed { .. }) as u64;
         if self.machines[slot].id != *to {
             // Nobody is called so any more.
             return Ok(());

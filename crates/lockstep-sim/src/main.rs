@@ -239,7 +239,7 @@ fn main() -> ExitCode {
     let c = &sum.counters;
     println!(
         "elections={} acknowledged={} passed={} failed={} reads={} proposals={} starts={} changes={} bases={} fetches={} transfers={} \
-         early={} lost={} damaged_logs={} identities={} follows={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
+         early={} lost={} damaged_logs={} identities={} follows={} relays={} relayed={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
         sum.elections,
         sum.acknowledged,
         sum.certified.0,
@@ -256,6 +256,8 @@ fn main() -> ExitCode {
         c.damaged_logs,
         c.identities,
         c.follows,
+        c.relays,
+        c.relayed,
         c.failed_starts,
         c.heals,
         c.longest_heal / 1000,

@@ -94,6 +94,7 @@ pub const PLANTS: &[Plant] = &[
     in_policies(plant("early-before-own-term", Core(EarlyBeforeOwnTerm), 20, 0)),
     in_policies(plant("seqnos-given-twice", Core(SeqnosGivenTwice), 20, 0)),
     in_policies(plant("all-is-majority", Core(AllIsMajority), 20, 0)),
+    plant("relayed-of-any-term", Core(RelayedOfAnyTerm), 250, 250),
     plant("log-without-checksums", Log(NoChecksums), 20, 60),
     plant("any-end-is-torn", Log(AnyEndIsTorn), 150, 150),
     plant("failed-sync-ignored", Node(FailedSyncIgnored), 10, 60),

@@ -137,6 +137,7 @@ impl Cluster {
             mutation: settings.core_mutation(),
         };
         let mut order = Order::new(config, restored, local);
+        order.set_relaying(settings.relays());
         let founds = slot == 0 && !order.has_log() && self.history.committed() == 0;
         if founds {
             order.bootstrap(local, self.history.state().clone());

@@ -5,7 +5,7 @@ use crate::history::{Check, Violation, Witness, hold};
 use crate::machine::{Flight, Input, Name, slot_of};
 use crate::mirror::{Change, Mark};
 use lockstep_core::members::Membership;
-use lockstep_core::message::Message;
+use lockstep_core::message::{Carried, Message};
 use lockstep_core::order::{Mutation, Output, Role, WriteOp};
 use lockstep_core::state::TrimMark;
 use lockstep_core::{Entry, EntryKind, Index, Micros, Term};
@@ -18,6 +18,11 @@ pub(crate) fn brief(message: &Message) -> String {
             "append t{term} after {prev_index}/t{prev_term} +{} commit {commit} persisted {persisted} c{context}",
             entries.len()
         ),
+        Message::Relay { term, to, context, carried } => {
+            let to: Vec<usize> = to.iter().map(slot_of).collect();
+            format!("relay t{term} to {to:?} {} c{context}", brief_carried(carried))
+        }
+        Message::Relayed { term, carried } => format!("relayed t{term} {}", brief_carried(carried)),
         Message::Base { term, state, context } => {
             format!("base t{term} {}/t{} c{context}", state.index, state.term)
         }
@@ -28,10 +33,17 @@ pub(crate) fn brief(message: &Message) -> String {
     }
 }
 
+fn brief_carried(carried: &Carried) -> String {
+    let Carried { prev_index, prev_term, commit, persisted, entries } = carried;
+    format!("after {prev_index}/t{prev_term} +{} commit {commit} persisted {persisted}", entries.len())
+}
+
 /// Bytes on the wire, nearly.
 pub(crate) fn size(message: &Message) -> usize {
     64 + match message {
-        Message::Append { entries, .. } => entries.iter().map(Entry::size).sum(),
+        Message::Append { entries, .. }
+        | Message::Relay { carried: Carried { entries, .. }, .. }
+        | Message::Relayed { carried: Carried { entries, .. }, .. } => entries.iter().map(Entry::size).sum(),
         Message::Propose { proposals, .. } => proposals.iter().map(|p| 8 + p.payload.len()).sum(),
         Message::Base { .. } => 500,
         _ => 0,
@@ -72,7 +84,12 @@ impl Cluster {
                     }
                     order.step(local, from, message);
                 }
-                Input::PeerUp(id) => order.peer_up(local, id),
+                Input::PeerUp(id) => {
+                    order.peer_up(local, id);
+                    if self.settings.knows_relays(slot) && self.settings.knows_relays(slot_of(&id)) {
+                        order.peer_relays(id);
+                    }
+                }
                 Input::PeerDown(id) => {
                     self.book.loses(slot, order.term(), slot_of(&id));
                     order.peer_down(local, id)
@@ -388,7 +405,9 @@ impl Cluster {
                     machine.durable_vote
                 );
             }
-            Message::Ack { persisted, .. } | Message::Append { persisted, .. } => {
+            Message::Ack { persisted, .. }
+            | Message::Append { persisted, .. }
+            | Message::Relay { carried: Carried { persisted, .. }, .. } => {
                 hold!(
                     *persisted <= on_disk,
                     "an ack is on disk before it is told",

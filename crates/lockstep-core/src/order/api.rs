@@ -2,6 +2,7 @@
 
 use super::config::Mutation;
 use super::*;
+use crate::message::Carried;
 
 impl Order {
     /// A core that has read its log back (`None`: the folder is empty; we are a member of nothing yet).
@@ -42,6 +43,7 @@ impl Order {
             lead: leader::Lead::default(),
             outbox: proposals::Outbox::default(),
             reads: read::Reads::new(config.incarnation),
+            relays: relay::Relays::default(),
             finished: SEQNO_UNDEFINED,
             position: None,
             outputs: Vec::new(),
@@ -144,7 +146,9 @@ impl Order {
             Message::VoteReply { term, granted } => self.on_vote_reply(from, term, granted),
             Message::Append { term, prev_index, prev_term, commit, persisted, context, entries } => {
                 if self.accept_leader(from, term) {
-                    self.on_append(from, prev_index, prev_term, commit, persisted, context, entries);
+                    let carried = Carried { prev_index, prev_term, commit, persisted, entries };
+                    self.on_append(from, context, carried);
+                    self.take_early(from);
                 } else if term < self.term {
                     // It must hear that its time is over, else it and we would wait for each other.
                     self.send(from, self.reject(prev_index, prev_index, term, context));
@@ -184,6 +188,16 @@ impl Order {
             Message::TailGive { term, prev_index, prev_term, last, entries } => {
                 self.on_tail_give(from, term, (prev_index, prev_term), last, entries)
             }
+            Message::Relay { term, to, context, carried } => {
+                if self.accept_leader(from, term) {
+                    self.pass_to_zone(from, &to, &carried);
+                    self.on_append(from, context, carried);
+                    self.take_early(from);
+                } else if term < self.term {
+                    self.send(from, self.reject(carried.prev_index, carried.prev_index, term, context));
+                }
+            }
+            Message::Relayed { term, carried } => self.on_relayed(term, carried),
         }
     }
 
@@ -207,6 +221,7 @@ impl Order {
     pub fn peer_down(&mut self, now: Micros, id: MemberId) {
         self.advance(now);
         self.up.remove(&id);
+        self.relays.lost(&id);
         self.survey_peer_down(id);
         match self.role {
             Role::Leader => self.leader_peer_down(id),

@@ -85,6 +85,8 @@ pub enum Mutation {
     SeqnosGivenTwice,
     /// A commit under `all` waits for a majority only.
     AllIsMajority,
+    /// What a relay brings is taken for the leader's, whatever the term in which it was said.
+    RelayedOfAnyTerm,
 }
 
 /// Random numbers for election timeouts (SplitMix64): seeded, so that a run can be repeated.

@@ -38,6 +38,7 @@ impl Order {
             // Of a new leader's log we know only that it holds what is committed.
             self.matched = self.commit();
             self.owed.forget();
+            self.relays.forget(self.config.mutation);
             self.gate.forget();
             self.survey = None;
             self.tail_asked = None;

@@ -2,6 +2,7 @@
 
 use super::config::Mutation;
 use super::*;
+use crate::message::Carried;
 
 impl Order {
     /// The end of a follower's, or candidate's, round.
@@ -11,17 +12,8 @@ impl Order {
         self.send_acks();
     }
 
-    #[allow(clippy::too_many_arguments, reason = "a message's fields")]
-    pub(super) fn on_append(
-        &mut self,
-        from: MemberId,
-        mut prev_index: Index,
-        mut prev_term: Term,
-        commit: Index,
-        persisted: Index,
-        context: u64,
-        mut entries: Vec<Entry>,
-    ) {
+    pub(super) fn on_append(&mut self, from: MemberId, context: u64, append: Carried) {
+        let Carried { mut prev_index, mut prev_term, commit, persisted, mut entries } = append;
         self.note_ack(from, self.term, persisted);
         if !self.log.exists() {
             let message = self.reject(prev_index, 0, prev_term, context);
@@ -86,9 +78,9 @@ impl Order {
         self.outbox.log_changed(&self.log, &self.config, self.now);
     }
 
-    /// The leader has committed up to here: of what we share with it, that holds for us.
+    /// The leader has committed up to here: of what we share with it, that holds for us. The news may overtake the entries.
     fn learn_commit(&mut self, commit: Index) {
-        let commit = commit.min(self.matched);
+        let commit = self.relays.hear_commit(commit).min(self.matched);
         if commit > self.commit() {
             self.commit_to(commit);
         }

@@ -1,7 +1,9 @@
 //! Leading: giving indices, feeding peers, keeping or leaving office.
 
 use super::config::Mutation;
+use super::relay::Rider;
 use super::*;
+use crate::message::Carried;
 
 /// What only a leader needs.
 #[derive(Debug, Default)]
@@ -167,11 +169,13 @@ impl Order {
             self.lead.commit_due = Some(0);
         }
         let mut peers = std::mem::take(&mut self.peers);
-        let mut untold = false;
-        for (id, peer) in &mut peers {
-            self.feed(*id, peer, speak);
-            untold |= self.has_news(peer);
+        self.choose_relays(&mut peers);
+        if peers.values().all(|peer| peer.via.is_none()) {
+            peers.iter_mut().for_each(|(id, peer)| self.feed(*id, peer, speak, &mut []));
+        } else {
+            self.feed_zones(&mut peers, speak);
         }
+        let untold = peers.values().any(|peer| self.has_news(peer));
         self.lead.commit_due = match self.lead.commit_due {
             Some(due) if untold && due > 0 => Some(due),
             _ => untold.then_some(self.now + COMMIT_NEWS_WAIT),
@@ -184,7 +188,8 @@ impl Order {
         self.leave_if_removed();
     }
 
-    fn feed(&mut self, id: MemberId, peer: &mut Progress, speak: bool) {
+    /// `riders`: those to whom this peer passes on what it gets.
+    pub(super) fn feed(&mut self, id: MemberId, peer: &mut Progress, speak: bool, riders: &mut [Rider<'_>]) {
         let context = if speak { self.lead.context } else { 0 };
         let told = match peer.state {
             ProgressState::Probe => {
@@ -196,18 +201,23 @@ impl Order {
                 peer.probing = true;
                 // Whatever the heartbeats are doing: a probe wants its answer at once.
                 let context = self.lead.context.max(1);
-                self.send_entries(id, peer, bytes, context).is_some()
+                self.send_entries(id, peer, bytes, context, &mut []).is_some()
             }
-            ProgressState::Replicate => self.feed_ahead(id, peer, context),
+            ProgressState::Replicate => self.feed_ahead(id, peer, context, riders),
             ProgressState::Fetching(_) | ProgressState::Base(_) => false,
         };
-        if told {
-            return;
+        if !told {
+            self.tell_news(id, peer, speak);
         }
+    }
+
+    /// Tells a peer that gets no entries in this round what else it should know.
+    pub(super) fn tell_news(&mut self, id: MemberId, peer: &mut Progress, speak: bool) {
+        let context = if speak { self.lead.context } else { 0 };
         self.note_known(&id, peer);
         let urgent = peer.proposed > peer.commit_told || self.lead.commit_due == Some(0);
         if speak || (urgent && self.has_news(peer)) {
-            self.send_entries(id, peer, 0, context);
+            self.send_entries(id, peer, 0, context, &mut []);
         } else if self.disk.persisted > peer.persisted_told
             && self.log.origins.get(&id).is_some_and(|last| *last > peer.persisted_told)
         {
@@ -232,7 +242,13 @@ impl Order {
     }
 
     /// Sends all that the window allows. Whether anything was sent.
-    fn feed_ahead(&mut self, id: MemberId, peer: &mut Progress, context: u64) -> bool {
+    fn feed_ahead(
+        &mut self,
+        id: MemberId,
+        peer: &mut Progress,
+        context: u64,
+        riders: &mut [Rider<'_>],
+    ) -> bool {
         let mut told = false;
         while peer.next <= self.log.last() && peer.window_open(self.config.max_inflight_bytes) {
             if peer.next < self.log.cached_from() && peer.next > self.log.base_index() {
@@ -242,7 +258,7 @@ impl Order {
                 break;
             }
             let context = if told { 0 } else { context };
-            match self.send_entries(id, peer, self.config.max_append_bytes, context) {
+            match self.send_entries(id, peer, self.config.max_append_bytes, context, riders) {
                 Some(n) if n > 0 => told = true,
                 _ => break,
             }
@@ -258,10 +274,13 @@ impl Order {
         peer: &mut Progress,
         max_bytes: usize,
         context: u64,
+        riders: &mut [Rider<'_>],
     ) -> Option<usize> {
         let prev_index = match peer.state {
             // Until it answers to the base, say only that we are there.
             ProgressState::Base(index) => index,
+            // What is on its way by another must not be missed when this overtakes it.
+            _ if peer.via.is_some() && self.log.term_at(peer.received).is_some() => peer.received,
             _ => peer.next - 1,
         };
         let Some(prev_term) = self.log.term_at(prev_index) else {
@@ -270,7 +289,7 @@ impl Order {
         };
         let (entries, bytes) =
             if max_bytes == 0 { (Vec::new(), 0) } else { self.log.slice(peer.next, Index::MAX, max_bytes) };
-        self.send_append(id, peer, prev_index, prev_term, entries, bytes, context)
+        self.send_append(id, peer, prev_index, prev_term, entries, bytes, context, riders)
     }
 
     #[allow(clippy::too_many_arguments, reason = "a message's fields")]
@@ -283,10 +302,13 @@ impl Order {
         entries: Vec<Entry>,
         bytes: usize,
         context: u64,
+        riders: &mut [Rider<'_>],
     ) -> Option<usize> {
         let n = entries.len();
+        let mut to = Vec::new();
         if let Some(last) = entries.last() {
             let last = last.index;
+            to = self.board(riders, prev_index, last, bytes);
             // While probing, `next` stays: the answer moves it.
             if peer.state != ProgressState::Probe {
                 peer.sent(last, bytes);
@@ -298,14 +320,12 @@ impl Order {
         peer.commit_told = self.commit();
         let persisted = self.acknowledged();
         peer.persisted_told = persisted;
-        let message = Message::Append {
-            term: self.term,
-            prev_index,
-            prev_term,
-            commit: self.commit(),
-            persisted,
-            context,
-            entries,
+        let (term, commit) = (self.term, self.commit());
+        let message = if to.is_empty() {
+            Message::Append { term, prev_index, prev_term, commit, persisted, context, entries }
+        } else {
+            let carried = Carried { prev_index, prev_term, commit, persisted, entries };
+            Message::Relay { term, to, context, carried }
         };
         self.send(id, message);
         Some(n)
@@ -359,7 +379,7 @@ impl Order {
         let bytes = entries.iter().map(Entry::size).sum();
         match self.log.term_at(prev_index) {
             Some(prev_term) => {
-                self.send_append(to, peer, prev_index, prev_term, entries, bytes, 0);
+                self.send_append(to, peer, prev_index, prev_term, entries, bytes, 0, &mut []);
             }
             None => self.send_base(to, peer),
         }
@@ -379,7 +399,10 @@ impl Order {
         }
         peer.heard(context, self.now);
         peer.matched = peer.matched.max(persisted);
-        peer.received = peer.received.max(received);
+        if received > peer.received {
+            peer.received = received;
+            peer.stuck_since = None;
+        }
         peer.finished = peer.finished.max(finished);
         peer.answered(received);
         match peer.state {
@@ -532,6 +555,7 @@ impl Order {
                 rtt: peer.rtt,
                 last_heard: peer.last_heard,
                 state: peer.state,
+                via: peer.via,
             })
             .collect()
     }

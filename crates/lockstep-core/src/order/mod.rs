@@ -7,6 +7,7 @@
 //! What is different from the paper:
 //! - **Everyone counts acks.** A member acknowledges to the leader and to those whose proposals are not committed yet,
 //!   so an origin learns of the commit without the leader's telling it (`ack.rs`).
+//! - **One copy for each zone.** A member of another zone passes the leader's entries on to its neighbours (`relay.rs`).
 //! - **The leader's disk is one of many.** Its appends leave before its own write is durable; it counts itself like
 //!   anybody.
 //! - **Proposals are exactly once**: the log itself knows the last number of each member (`proposals.rs`).
@@ -31,6 +32,7 @@ mod membership;
 mod progress;
 mod proposals;
 mod read;
+mod relay;
 mod restore;
 mod survey;
 
@@ -226,6 +228,7 @@ pub struct Order {
     lead: leader::Lead,
     outbox: proposals::Outbox,
     reads: read::Reads,
+    relays: relay::Relays,
 
     /// What our server has finished.
     finished: Seqno,

@@ -35,6 +35,8 @@ pub struct PeerProgress {
     pub last_heard: Micros,
     /// How it is fed.
     pub state: ProgressState,
+    /// Who passes entries on to it; `None`: they come from the leader.
+    pub via: Option<MemberId>,
 }
 
 /// **Invariants:** `matched <= received < next`, but for a peer whose late answer overtook another: then `next` is
@@ -68,6 +70,13 @@ pub(super) struct Progress {
     pub(super) persisted_told: Index,
     /// No longer a member, from this entry on, and until when we still tell it so.
     pub(super) leaving: Option<(Index, Micros)>,
+    /// Who passes entries on to it.
+    pub(super) via: Option<MemberId>,
+    /// While it relays: since when it has not received more, though something is on the way. While it is relayed to: since
+    /// when it has not received more, though its relay has.
+    pub(super) stuck_since: Option<Micros>,
+    /// It takes no part in relaying before then, and for how long it was last kept out.
+    pub(super) apart: (Micros, Micros),
 }
 
 impl Progress {
@@ -91,6 +100,9 @@ impl Progress {
             proposed: 0,
             persisted_told: 0,
             leaving: None,
+            via: None,
+            stuck_since: None,
+            apart: (0, 0),
         }
     }
 
@@ -99,6 +111,11 @@ impl Progress {
         self.inflight.push_back((last, bytes));
         self.inflight_bytes += bytes;
         self.next = last + 1;
+    }
+
+    /// Whether anything is.
+    pub(super) fn awaits_answers(&self) -> bool {
+        !self.inflight.is_empty()
     }
 
     /// Whether more may be on the way.

@@ -86,6 +86,9 @@ fn step(net: &mut Net, rng: &mut Rng, texts: &mut u64) {
             let other = id(ids[rng.below(ids.len() as u64) as usize]);
             if rng.one_in(2) {
                 net.order(n).peer_up(now, other);
+                if net.relays {
+                    net.order(n).peer_relays(other);
+                }
             } else {
                 net.order(n).peer_down(now, other);
             }
@@ -129,8 +132,12 @@ fn step(net: &mut Net, rng: &mut Rng, texts: &mut u64) {
     }
 }
 
-fn run(seed: u64, adjust: fn(&mut Config)) {
+/// How many appends went by relays.
+fn run(seed: u64, adjust: fn(&mut Config)) -> usize {
     let mut net = Net::with(5, adjust);
+    if seed.is_multiple_of(2) {
+        net.relay();
+    }
     let mut rng = Rng(seed);
     let mut texts = 0;
     for _ in 0..1500 {
@@ -173,6 +180,7 @@ fn run(seed: u64, adjust: fn(&mut Config)) {
         }
     }
     assert!(net.texts().len() > 10, "seed {seed}: something happened");
+    net.relayed
 }
 
 #[test]
@@ -181,12 +189,17 @@ fn all_agree_whatever_happens() {
         Some(seed) => (seed, 1),
         None => (1, std::env::var("ORDER_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60)),
     };
+    let mut relayed = 0;
     for seed in first..first + count {
-        if let Err(cause) = std::panic::catch_unwind(|| run(seed, small)) {
-            eprintln!("ORDER_SEED={seed} repeats it");
-            std::panic::resume_unwind(cause);
+        match std::panic::catch_unwind(|| run(seed, small)) {
+            Ok(some) => relayed += some,
+            Err(cause) => {
+                eprintln!("ORDER_SEED={seed} repeats it");
+                std::panic::resume_unwind(cause);
+            }
         }
     }
+    assert!(count == 1 || relayed as u64 > count, "relays had something to do: {relayed}");
 }
 
 /// The faults that can be planted are found by the same stories. (`CommitAcrossTerms` takes a rarer one: that of figure

@@ -1,7 +1,7 @@
 //! No message makes the core panic, whoever sent it.
 
 use crate::net::*;
-use lockstep_core::message::{Message, Proposal};
+use lockstep_core::message::{Carried, Message, Proposal};
 use lockstep_core::order::*;
 use lockstep_core::state::State;
 use lockstep_core::*;
@@ -50,6 +50,19 @@ fn any_state() -> impl Strategy<Value = State> {
             }
             state.sessions.insert(id(2), lockstep_core::state::Session { incarnation: number, number });
             state
+        },
+    )
+}
+
+fn any_carried() -> impl Strategy<Value = Carried> {
+    let n = any_index;
+    (n(), n(), n(), n(), prop::collection::vec(any_entry(), 0..4)).prop_map(
+        |(prev_index, prev_term, commit, persisted, entries)| Carried {
+            prev_index,
+            prev_term,
+            commit,
+            persisted,
+            entries,
         },
     )
 }
@@ -125,6 +138,15 @@ fn any_message() -> impl Strategy<Value = Message> {
             index
         }),
         n().prop_map(|term| Message::TimeoutNow { term }),
+        (n(), any_carried(), n(), prop::collection::vec(1..6usize, 0..3)).prop_map(
+            |(term, carried, context, to)| Message::Relay {
+                term,
+                to: to.into_iter().map(id).collect(),
+                context,
+                carried
+            }
+        ),
+        (n(), any_carried()).prop_map(|(term, carried)| Message::Relayed { term, carried }),
     ]
 }
 
@@ -139,7 +161,8 @@ proptest! {
         role in 0..4,
         messages in prop::collection::vec((2..5usize, any_message(), any::<bool>()), 1..40),
     ) {
-        let mut net = Net::new(3);
+        let mut net = Net::new(4);
+        net.relay();
         match role {
             0 => net.add(1, DiskImage::default(), |_| {}),
             1 => net.elect(1),

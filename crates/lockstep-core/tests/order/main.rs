@@ -12,5 +12,6 @@ mod oracle;
 mod policy;
 mod proposals;
 mod reads;
+mod relay;
 mod repair;
 mod replication;

@@ -28,7 +28,8 @@ pub(crate) fn member(n: usize, role: MemberRole) -> Member {
         id: id(n),
         name: format!("n{n}"),
         address: format!("n{n}:4567"),
-        zone: 0,
+        // 1 and 2 are beside each other, the others elsewhere.
+        zone: (n > 2) as u8,
         role,
         wants_vote: role != MemberRole::Learner,
         arbitrator: false,
@@ -141,6 +142,10 @@ pub(crate) struct Net {
     /// What anybody ever called committed.
     pub(crate) committed: BTreeMap<Index, Entry>,
     pub(crate) leaders: BTreeMap<Term, usize>,
+    /// Leaders send one copy to each zone: [`Net::relay`].
+    pub(crate) relays: bool,
+    /// How many appends came by a relay.
+    pub(crate) relayed: usize,
 }
 
 fn config(n: usize, incarnation: u64) -> Config {
@@ -184,6 +189,24 @@ impl Net {
             held: Vec::new(),
             committed: BTreeMap::new(),
             leaders: BTreeMap::new(),
+            relays: false,
+            relayed: 0,
+        }
+    }
+
+    /// From now on leaders send one copy to each zone, and all understand it.
+    pub(crate) fn relay(&mut self) {
+        self.relays = true;
+        let ids: Vec<usize> = self.nodes.keys().copied().collect();
+        ids.into_iter().for_each(|n| self.set_relay(n));
+    }
+
+    fn set_relay(&mut self, n: usize) {
+        if self.relays {
+            let others: Vec<usize> = self.nodes.keys().copied().filter(|other| *other != n).collect();
+            let order = self.order(n);
+            order.set_relaying(true);
+            others.into_iter().for_each(|other| order.peer_relays(id(other)));
         }
     }
 
@@ -332,6 +355,7 @@ impl Net {
         if let Some(node) = self.nodes.get_mut(&to)
             && node.up
         {
+            self.relayed += matches!(message, Message::Relayed { .. }) as usize;
             node.order.step(now, id(from), message);
         }
     }
@@ -444,6 +468,7 @@ impl Net {
         (node.config)(&mut config);
         node.order = Order::new(config, node.disk.restore(), now);
         node.seen_commit = 0;
+        self.set_relay(n);
     }
 
     /// The texts of the write-sets that are known to be committed.
