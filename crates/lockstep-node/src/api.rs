@@ -231,6 +231,8 @@ pub struct Tuning {
     pub apply_timeout: Duration,
     /// `net.compress`.
     pub compress: Compress,
+    /// `net.relay`.
+    pub relay: bool,
     /// `leader.follow_writer`.
     pub follow_writer: bool,
     /// `log.segment`, bytes.
@@ -264,6 +266,7 @@ impl Default for Tuning {
             disk_timeout: Duration::from_secs(5),
             apply_timeout: Duration::from_secs(30),
             compress: Compress::default(),
+            relay: true,
             follow_writer: true,
             segment_bytes: 64 << 20,
             log_direct: true,

@@ -176,7 +176,9 @@ impl Links {
         self.by_conn.insert(conn, hello.id);
         self.by_member.insert(hello.id, link);
         self.settle(reactor, engine, &hello, peer, conn);
+        let id = hello.id;
         engine.peer_up(hello);
+        engine.peer_speaks(id, peer.version);
         Arrival::Taken
     }
 

@@ -85,6 +85,9 @@ const OWN: &[(&str, &str, Own)] = &[
     ("received_compressed_bytes_total", "Bytes that came over the wire for them.", |s| {
         Some(s.own.received_compressed_bytes as f64)
     }),
+    ("relayed_bytes_total", "Bytes of entries that this member passed on in its zone (net.relay).", |s| {
+        Some(s.own.relayed_bytes as f64)
+    }),
     ("certification_window", "Transactions that certification keeps to compare with.", |s| {
         Some(s.log.certification_window as f64)
     }),

@@ -5,8 +5,9 @@ use crate::api::{LocalState, MemberNow, MembershipNow, ViewStatus};
 use crate::engine::Engine;
 use crate::pack::Packed;
 use lockstep_core::members::{Role, ViewMember};
-use lockstep_core::{Gtid, Micros, SEQNO_UNDEFINED};
+use lockstep_core::{Gtid, MemberId, Micros, SEQNO_UNDEFINED};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The state of a member that is not connected with the one who answers.
 pub const DISCONNECTED: &str = "Disconnected";
@@ -106,6 +107,8 @@ pub struct OwnStatus {
     pub received_plain_bytes: u64,
     /// And what had come.
     pub received_compressed_bytes: u64,
+    /// Bytes of entries that this member has passed on to others of its zone (`net.relay`).
+    pub relayed_bytes: u64,
     /// Why it cannot go on, if it cannot.
     pub failure: Option<String>,
     /// Without a primary component: for whom or what it waits.
@@ -145,6 +148,9 @@ pub struct MemberStatus {
     pub lag_seconds: Option<f64>,
     /// Round-trip time in µs, as the leader measures it while connected.
     pub rtt_us: Option<u64>,
+    /// The name of the member of its zone that passes the log's entries on to it (`net.relay`), as the leader knows; `None`:
+    /// they come from the leader.
+    pub relay: Option<String>,
 }
 
 impl MemberStatus {
@@ -261,6 +267,7 @@ impl Engine {
                 sent_compressed_bytes: around.packed.packed,
                 received_plain_bytes: self.unpacked.plain,
                 received_compressed_bytes: self.unpacked.packed,
+                relayed_bytes: self.order.relayed_bytes(),
                 failure: self.failure(),
                 waits_for: self.waits_for(),
                 version: env!("CARGO_PKG_VERSION").into(),
@@ -323,11 +330,13 @@ impl Engine {
         }
     }
 
-    fn members_status(&self) -> Vec<MemberStatus> {
+    pub(crate) fn members_status(&self) -> Vec<MemberStatus> {
         let membership = self.order.membership();
         let leader = self.order.leader();
         let leads = leader == Some(self.me.id);
         let agreed = self.order.committed_state().seqno;
+        let relays: BTreeMap<MemberId, MemberId> =
+            self.order.progress().into_iter().filter_map(|peer| Some((peer.id, peer.via?))).collect();
         let mut members = Vec::with_capacity(membership.members.len());
         for member in &membership.members {
             let me = member.id == self.me.id;
@@ -379,6 +388,7 @@ impl Engine {
                 applied,
                 lag_trx,
                 lag_seconds,
+                relay: relays.get(&member.id).map(|relay| self.name_of(relay)),
                 rtt_us: self.way_to(&member.id).filter(|_| leads && peer.is_some()),
             });
         }

@@ -1,5 +1,6 @@
 //! Members far apart: what a commit costs, and who leads.
 
+use std::process::Command;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::policy::{Load, load_during, set};
 /// The lines go after the servers.
 struct Far {
     cluster: Cluster,
-    _wan: Wan,
+    wan: Wan,
 }
 
 /// One server for each number, in that zone, named n1 and on; two zones, so far from each other. `None`: not possible here.
@@ -49,7 +50,7 @@ fn servers(
         .run(&["CREATE DATABASE IF NOT EXISTS test", "CREATE TABLE test.p (id BIGINT PRIMARY KEY)"])?;
     // The far one has it some time later.
     cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?;
-    Ok(Some(Far { cluster, _wan: wan }))
+    Ok(Some(Far { cluster, wan }))
 }
 
 fn leads(cluster: &Cluster, name: &str) -> Result<bool, lockstep_lab::LabError> {
@@ -207,5 +208,81 @@ fn what_goes_to_another_zone_is_compressed_where_it_is_asked_for() -> Test {
     same("nothing more", own_number(cluster, 0, "sent_plain_bytes")?, before);
     let sum = cluster.same_everywhere("SELECT COUNT(*), SUM(LENGTH(t)) FROM test.text")?;
     same("rows", sum.number()?, 200);
+    Ok(())
+}
+
+/// By whom this far member gets its entries, as the leader says: a name, or nobody.
+fn relay_of(cluster: &Cluster, name: &str) -> Result<String, lockstep_lab::LabError> {
+    let status = done(&lockstep(&cluster.servers[0], &["status", "--json"])?)?;
+    let member = status.split(&format!("{{\"name\":\"{name}\"")).nth(1).unwrap_or_default();
+    let relay = member.split("\"relay\":").nth(1).unwrap_or_default();
+    Ok(relay.split([',', '}']).next().unwrap_or_default().trim_matches('"').to_owned())
+}
+
+/// How often each of 60 rows of 20 kB, written on n1, crosses the line to the far zone.
+fn copies(far: &mut Far, table: &str) -> Result<f64, lockstep_lab::LabError> {
+    const ROWS: u64 = 60;
+    const BYTES: u64 = 20_000;
+    let mut client = far.cluster.servers[0].client()?;
+    client.query(&format!("CREATE TABLE test.{table} (id BIGINT PRIMARY KEY, t LONGTEXT)"))?;
+    let before = far.wan.counters(0, 1)?.delivered_bytes;
+    for id in 0..ROWS {
+        client.query(&format!("INSERT INTO test.{table} VALUES ({id}, REPEAT('{}', {}))", id % 10, BYTES))?;
+    }
+    far.cluster.same_everywhere(&format!("SELECT COUNT(*), SUM(LENGTH(t)) FROM test.{table}"))?;
+    let crossed = far.wan.counters(0, 1)?.delivered_bytes - before;
+    Ok(crossed as f64 / (ROWS * BYTES) as f64)
+}
+
+#[test]
+fn a_far_zone_gets_one_copy_and_loses_nothing_with_its_relay() -> Test {
+    let _alone = alone();
+    let far = servers(&[0, 1, 1, 1], Duration::from_millis(20), &[("leader.follow_writer", "no")])?;
+    let Some(mut far) = far else { return Ok(()) };
+    eventually("one of the far zone relays", || {
+        Ok(["n2", "n3", "n4"].iter().filter(|n| relay_of(&far.cluster, n).is_ok_and(|r| r != "null")).count()
+            == 2)
+    })?;
+    let relayed = copies(&mut far, "relayed")?;
+    set(&far.cluster, 0, "net.relay=no")?;
+    let direct = copies(&mut far, "direct")?;
+    set(&far.cluster, 0, "net.relay=yes")?;
+    eprintln!("three members of a far zone: {relayed:.2} copies cross the line, {direct:.2} without relays");
+    assert!((1.0..1.4).contains(&relayed), "{relayed}");
+    assert!((3.0..3.6).contains(&direct), "{direct}");
+
+    // Whoever relays now is killed under load; a commit needs n1 and both that are left.
+    let mut relay = String::new();
+    eventually("it relays again", || {
+        let relays: Vec<String> =
+            ["n2", "n3", "n4"].iter().map(|n| relay_of(&far.cluster, n)).collect::<Result<_, _>>()?;
+        relay = relays.iter().find(|r| *r != "null").cloned().unwrap_or_default();
+        Ok(!relay.is_empty())
+    })?;
+    let dies = far.cluster.servers.iter().position(|s| s.name() == relay).expect("one of them");
+    let pid = far.cluster.servers[dies].pid().expect("it runs");
+    let load = load_during(&far.cluster, 0, 8, || {
+        let killed = Command::new("kill").args(["-9", &pid.to_string()]).status();
+        assert!(killed.is_ok_and(|status| status.success()));
+        std::thread::sleep(Duration::from_secs(2));
+        Ok(())
+    })?;
+    same("failed transactions", load.errors, Vec::new());
+    eprintln!("{relay}, which relayed, was killed: {} rows, the longest gap {:?}", load.rows, load.gap);
+    // A moment; a busy machine gets some more.
+    assert!(load.gap < Duration::from_secs(3), "{:?}", load.gap);
+    let left: Vec<String> =
+        ["n2", "n3", "n4"].into_iter().filter(|n| *n != relay).map(String::from).collect();
+    eventually("another relays", || {
+        let relays: Vec<String> = left.iter().map(|n| relay_of(&far.cluster, n)).collect::<Result<_, _>>()?;
+        Ok(left.iter().any(|n| relays.contains(n)))
+    })?;
+    far.cluster.servers[dies].kill();
+    far.cluster.servers[dies].start(&[])?;
+    let rows = far.cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?;
+    same("rows", rows, load.rows as i64);
+    let again = copies(&mut far, "again")?;
+    eprintln!("with {relay} back: {again:.2} copies");
+    assert!((1.0..1.5).contains(&again), "{again}");
     Ok(())
 }

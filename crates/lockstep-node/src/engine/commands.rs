@@ -186,6 +186,7 @@ impl Engine {
     }
 
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
+        self.order.set_relaying(tuning.relay);
         self.tuning = tuning;
         self.set_applying();
         self.adapt_timing();

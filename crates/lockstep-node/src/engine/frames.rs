@@ -7,7 +7,7 @@ use bytes::Bytes;
 use lockstep_core::branch::Branch;
 use lockstep_core::codec::{DecodeError, Reader};
 use lockstep_core::members::{Membership, View};
-use lockstep_core::message::Message;
+use lockstep_core::message::{Carried, Message};
 use lockstep_core::policy::Policy;
 use lockstep_core::state::TrimMark;
 use lockstep_core::vote::Outcome as VoteOutcome;
@@ -55,17 +55,24 @@ impl Engine {
     /// A leader's control entries are read before they are taken: a member that cannot read one must say so and stop,
     /// for it would wait for it for ever.
     fn check_control(&self, from: MemberId, message: &Message) -> Result<(), String> {
-        let Message::Append { entries, .. } = message else { return Ok(()) };
+        let (entries, is_leaders) = match message {
+            Message::Append { entries, .. } | Message::Relay { carried: Carried { entries, .. }, .. } => {
+                (entries, self.order.leader() == Some(from))
+            }
+            Message::Relayed { term, carried } => (&carried.entries, *term == self.order.term()),
+            _ => return Ok(()),
+        };
         for entry in entries {
             if let Err(error) = readable(entry)
-                && self.order.leader() == Some(from)
+                && is_leaders
+                && let Some(leader) = self.order.leader()
             {
                 return Err(format!(
                     "entry {} ({:?}) of the leader {} {error}: the members are of different versions, or its log is \
                      damaged; this member stops",
                     entry.index,
                     entry.kind,
-                    self.name_of(&from)
+                    self.name_of(&leader)
                 ));
             }
         }

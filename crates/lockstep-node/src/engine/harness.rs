@@ -1,10 +1,12 @@
 //! Engines of a few members in one test, under a fake clock: a network that takes a millisecond, disks and databases
 //! that can be made to hang. A member that is cut off is not restarted; it is as if its cables were pulled.
 
+use super::peers::RELAYED_SINCE;
 use super::phase::Phase;
 use super::{Admission, Effect, Engine, Micros, ReadFor};
 use crate::api::{ConnectArgs, Delivery, Hold, Tuning};
 use crate::operator::{Answer, Command};
+use crate::status::MemberStatus;
 use crate::submit::Submission;
 use crate::wire::Hello;
 use crate::writer::TrimLimits;
@@ -12,7 +14,7 @@ use bytes::Bytes;
 use lockstep_core::order::{Config, Order};
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
 use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -58,6 +60,10 @@ pub(super) struct Node {
     to_finish: Vec<Seqno>,
     /// It does nothing at all, and its connections stay.
     pub(super) frozen: bool,
+    /// The highest protocol version that it speaks.
+    pub(super) version: u16,
+    /// Bytes of frames that it has sent, by whom they went to.
+    pub(super) sent: BTreeMap<usize, usize>,
     pub(super) views: Vec<Vec<String>>,
     /// How its log was last to be trimmed.
     pub(super) trim: Option<TrimLimits>,
@@ -174,6 +180,8 @@ impl Lab {
             database_hangs: false,
             to_finish: Vec::new(),
             frozen: false,
+            version: RELAYED_SINCE,
+            sent: BTreeMap::new(),
             views: Vec::new(),
             trim: None,
         });
@@ -248,7 +256,22 @@ impl Lab {
             self.links.insert(pair(a, b));
             self.nodes[a].engine.peer_up(hb);
             self.nodes[b].engine.peer_up(ha);
+            let version = self.nodes[a].version.min(self.nodes[b].version);
+            let (ia, ib) = (self.id(a), self.id(b));
+            self.nodes[a].engine.peer_speaks(ib, version);
+            self.nodes[b].engine.peer_speaks(ia, version);
         }
+    }
+
+    /// The connection between two is made again.
+    pub(super) fn relink(&mut self, a: usize, b: usize) {
+        self.unlink(a, b);
+        self.link(a, b);
+    }
+
+    /// The members as this one's status shows them.
+    pub(super) fn members(&self, at: usize) -> Vec<MemberStatus> {
+        self.nodes[at].engine.members_status()
     }
 
     fn unlink(&mut self, a: usize, b: usize) {
@@ -287,10 +310,15 @@ impl Lab {
 
     /// A write-set of a member.
     pub(super) fn write(&mut self, at: usize) -> Submission {
+        self.write_bytes(at, b"row")
+    }
+
+    /// The same with these data.
+    pub(super) fn write_bytes(&mut self, at: usize, data: &[u8]) -> Submission {
         let mut builder = WriteSetBuilder::new();
         let key = self.now.to_le_bytes();
         builder.append_key(&[b"t", &key], KeyType::Exclusive).unwrap();
-        builder.append_data(DataKind::Ordered, b"row").unwrap();
+        builder.append_data(DataKind::Ordered, data).unwrap();
         let engine = &mut self.nodes[at].engine;
         let payload = builder.finish(&Meta {
             flags: flags::TRX_START | flags::TRX_END,
@@ -417,6 +445,7 @@ impl Lab {
         match effect {
             Effect::Send { to, kind, payload } => {
                 let to = self.place(&to);
+                *self.nodes[at].sent.entry(to).or_default() += payload.len();
                 if self.links.contains(&pair(at, to)) {
                     self.nodes[to].inbox.push_back((self.now + HOP, at, kind, payload));
                 }

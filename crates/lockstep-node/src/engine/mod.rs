@@ -22,6 +22,8 @@ mod operator;
 mod peers;
 mod phase;
 mod policy;
+#[cfg(test)]
+mod relay_tests;
 mod seen;
 mod sync;
 mod transfer;
@@ -38,7 +40,7 @@ use bytes::Bytes;
 use feed::Feed;
 use lockstep_core::codec::Writer;
 use lockstep_core::members::ViewMember;
-use lockstep_core::message::Message;
+use lockstep_core::message::{Carried, Message};
 use lockstep_core::order::{Order, Output, WriteOp};
 use lockstep_core::policy::Policy;
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno, ViewUuid};
@@ -224,6 +226,8 @@ impl Engine {
         finished: Arc<AtomicI64>,
         now: Micros,
     ) -> Engine {
+        let mut order = order;
+        order.set_relaying(tuning.relay);
         let votes = votes::Votes::new(order.last_index());
         let applying = applying::Applying::new(tuning.apply_order);
         Engine {
@@ -326,7 +330,7 @@ impl Engine {
         }
     }
 
-    fn name_of(&self, id: &MemberId) -> String {
+    pub(crate) fn name_of(&self, id: &MemberId) -> String {
         if *id == self.me.id {
             return self.me.name.clone();
         }
@@ -755,7 +759,11 @@ impl Engine {
 
 fn message_size(message: &Message) -> usize {
     match message {
-        Message::Append { entries, .. } => 64 + entries.iter().map(|e| 64 + e.payload.len()).sum::<usize>(),
+        Message::Append { entries, .. }
+        | Message::Relay { carried: Carried { entries, .. }, .. }
+        | Message::Relayed { carried: Carried { entries, .. }, .. } => {
+            64 + entries.iter().map(|e| 64 + e.payload.len()).sum::<usize>()
+        }
         Message::Propose { proposals, .. } => {
             64 + proposals.iter().map(|p| 8 + p.payload.len()).sum::<usize>()
         }

@@ -6,6 +6,8 @@ use crate::api::Compress;
 use crate::wire::{Health, Hello};
 use lockstep_core::MemberId;
 
+/// The first protocol version whose speakers pass entries on, and take what was passed on.
+pub(crate) const RELAYED_SINCE: u16 = 4;
 /// A member that has been heard of within this is there.
 const ALIVE: Micros = 1_500_000;
 /// How long others may refuse this member for its identity.
@@ -241,6 +243,13 @@ impl Engine {
         });
         let ids: Vec<MemberId> = others.map(|peer| peer.hello.id).collect();
         self.effects.extend(ids.into_iter().map(Effect::Drop));
+    }
+
+    /// The protocol version that both speak on the connection which this member has just got.
+    pub(crate) fn peer_speaks(&mut self, id: MemberId, version: u16) {
+        if version >= RELAYED_SINCE {
+            self.order.peer_relays(id);
+        }
     }
 
     /// Whether what goes to this member is compressed, where it can unpack that.

@@ -208,6 +208,7 @@ impl Options {
                 "all" => Compress::All,
                 _ => Compress::Off,
             },
+            relay: self.bool("net.relay"),
             follow_writer: self.bool("leader.follow_writer"),
             segment_bytes: self.size("log.segment"),
             log_direct: self.bool("log.direct"),
