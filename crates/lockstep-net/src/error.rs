@@ -200,6 +200,8 @@ pub enum DialError {
     Handshake(ProtoError),
     /// The address asks for TLS, and this member has no certificate.
     NoTls,
+    /// What is there speaks TLS, which this member does not. The text says what it is.
+    Encrypts(&'static str),
     /// What is there does not encrypt. The text says what it is.
     NotEncrypted(String),
     /// The TLS handshake failed.
@@ -236,11 +238,29 @@ impl fmt::Display for DialError {
             Self::NoTls => {
                 write!(f, "ssl:// needs a certificate: set socket.ssl_cert and socket.ssl_key, or use tcp://")
             }
+            Self::Encrypts(what) => write!(
+                f,
+                "what answers there is {what}, and this member has no socket.ssl: if that is a member, this one needs \
+                 socket.ssl_key, socket.ssl_cert and socket.ssl_ca, too; if it is none, check address and port"
+            ),
             Self::NotEncrypted(what) => write!(
                 f,
                 "{what}, while this one has socket.ssl on: all members need it (for a change in steps: socket.dynamic)"
             ),
             Self::Tls(text) => write!(f, "{text}"),
+        }
+    }
+}
+
+impl DialError {
+    /// Whether somebody is there with whom this member cannot talk, so that trying again changes nothing until a person
+    /// mends it.
+    pub fn is_for_a_person(&self) -> bool {
+        match self {
+            Self::NotLockstep(_) | Self::WrongCluster { .. } | Self::Version { .. } => true,
+            Self::NoTls | Self::Encrypts(_) | Self::NotEncrypted(_) | Self::Tls(_) => true,
+            Self::Resolve(_) | Self::Connect(_) | Self::ConnectTimeout => false,
+            Self::NoHello | Self::ClosedEarly(_) | Self::Handshake(_) => false,
         }
     }
 }

@@ -211,12 +211,13 @@ fn plain_and_tls_end_in_one_line_each() {
     let (folder, ca) = (Folder::new(), Authority::new("ca"));
     let own = member(&folder, "t", &ca, &ca);
     let (at_plain, at_tls) = both_words(&mut node("alpha", None), &mut node("beta", strict(&own)));
-    assert!(at_plain.to_string().contains("a TLS server (socket.ssl is on at one side only?)"), "{at_plain}");
+    assert!(at_plain.to_string().contains("a TLS server, and this member has no socket.ssl"), "{at_plain}");
+    assert!(matches!(&at_plain, DialError::Encrypts(_)) && at_plain.is_for_a_person(), "{at_plain}");
     assert!(at_tls.contains("a member that does not encrypt"), "{at_tls}");
     let (at_tls, at_plain) = both_words(&mut node("alpha", strict(&own)), &mut node("beta", None));
     assert!(matches!(&at_tls, DialError::NotEncrypted(_)), "{at_tls}");
     assert!(at_tls.to_string().contains("socket.ssl on: all members need it"), "{at_tls}");
-    assert!(at_plain.contains("a TLS client (socket.ssl is on at one side only?)"), "{at_plain}");
+    assert!(at_plain.contains("a TLS client: if it is a member, it has socket.ssl on"), "{at_plain}");
 }
 
 #[test]

@@ -196,18 +196,18 @@ impl Links {
     fn settle(
         &mut self,
         reactor: &mut Reactor,
-        engine: &Engine,
+        engine: &mut Engine,
         hello: &Hello,
         peer: &PeerHello,
         conn: ConnId,
     ) {
-        let _ = engine;
         for text in [Some(&hello.address), peer.dialed.as_ref()].into_iter().flatten() {
             if self.kept.len() >= KEPT_MAX && !self.kept.contains_key(text) {
                 continue;
             }
             if let Ok(address) = Address::parse(text, 4567) {
                 self.unreachable.remove(&address.to_string());
+                engine.reached(&address.to_string());
                 if !self.kept.contains_key(text) {
                     reactor.keep(&address);
                 }

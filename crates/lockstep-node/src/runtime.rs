@@ -377,13 +377,13 @@ impl Runtime {
             }
             Event::DialFailed { addr, error } => {
                 let text = error.to_string();
+                let who = self.whose(&addr);
+                let level = if error.is_for_a_person() { Level::Warn } else { Level::Info };
                 if self.links.is_news(&addr, &text) {
-                    let who = self.whose(&addr);
-                    self.log(
-                        Level::Info,
-                        &format!("{who} cannot be reached, and is tried again and again: {text}"),
-                    );
+                    let line = format!("{who} cannot be reached, and is tried again and again: {text}");
+                    self.log(level, &line);
                 }
+                self.engine.not_reached(addr.clone(), who, error.is_for_a_person().then_some(text));
                 if matches!(error, DialError::WrongCluster { .. } | DialError::Version { .. }) {
                     self.engine.refused(&format!("{addr}: {error}"));
                 }

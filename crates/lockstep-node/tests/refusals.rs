@@ -89,6 +89,50 @@ fn what_answers_there_is_no_member_of_ours() {
     thread.join().unwrap();
 }
 
+/// What a member with `socket.ssl` says to one without.
+const ALERT: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 70];
+
+#[test]
+fn a_member_that_encrypts_is_recognised_and_status_says_so_until_it_does_not() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut hello = [0; 100];
+        let _ = stream.read(&mut hello);
+        let _ = stream.write_all(&ALERT);
+        let _ = stream.read(&mut hello);
+        listener
+    });
+    let [own] = free_ports();
+    let folder = Folder::new("encrypts");
+    let warned = Arc::new(Mutex::new(Vec::new()));
+    let lines = warned.clone();
+    let mut config = config(&folder, "n1", own);
+    config.logger = Arc::new(move |level, text| {
+        if level == Level::Warn {
+            lines.lock().unwrap().push(text.to_owned());
+        }
+    });
+    let node = Node::start(config).unwrap();
+    let waiting = node.clone();
+    let connecting = std::thread::spawn(move || {
+        waiting.connect(args("test", &[port], Duration::from_secs(30))).unwrap_err().to_string()
+    });
+    until("status says it", || {
+        let waits = node.status().own.waits_for.clone().unwrap_or_default();
+        waits.contains("can be talked to") && waits.contains("needs socket.ssl_key")
+    });
+    assert!(warned.lock().unwrap().iter().any(|line| line.contains("has no socket.ssl")), "{warned:?}");
+    // It is gone: nobody is there any more.
+    drop(thread.join().unwrap());
+    until("status says that", || {
+        node.status().own.waits_for.clone().is_some_and(|waits| waits.contains("nobody answers"))
+    });
+    node.stop();
+    drop(connecting);
+}
+
 #[test]
 fn a_port_that_is_taken_and_a_folder_that_cannot_be_written_are_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,6 +1,6 @@
 //! Two servers and an arbitrator: any one of the three may be lost, and all of them at once.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lockstep_lab::{Client, Cluster, LabError, free_ports};
 
 use crate::failover::insert_until;
-use crate::fixture::{Kind, Test, alone, built, eventually, kind, provider, same, spec};
+use crate::fixture::{Kind, Test, alone, built, eventually, kind, provider, same, spec, status};
 
 /// A running `lockstep arbitrator`; killed when it is dropped.
 struct Arbitrator {
@@ -94,15 +94,6 @@ impl Drop for Arbitrator {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-fn status(dir: &Path) -> Option<String> {
-    let output = Command::new(built("lockstep"))
-        .args(["status", "--socket"])
-        .arg(dir.join("lockstep.sock"))
-        .output()
-        .ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Rows are inserted through both servers while `act` is done; how many were acknowledged, and the longest gap of the

@@ -1,6 +1,7 @@
 //! The provider under test and the one cluster that exists at a time.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lockstep_lab::{Client, Cluster, ClusterSpec, LabError};
@@ -137,4 +138,15 @@ pub(crate) fn eventually(what: &str, mut check: impl FnMut() -> Result<bool, Lab
         std::thread::sleep(std::time::Duration::from_millis(30));
     }
     Ok(())
+}
+
+/// What `lockstep status` says of the member in this folder; `None` where it does not answer.
+pub(crate) fn status(dir: &Path) -> Option<String> {
+    let output = Command::new(built("lockstep"))
+        .args(["status", "--socket"])
+        .arg(dir.join("lockstep.sock"))
+        .output()
+        .ok()?;
+    // It ends with an error where nobody has a majority, and says so all the same.
+    (!output.stdout.is_empty()).then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }

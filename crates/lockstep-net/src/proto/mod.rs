@@ -33,7 +33,7 @@ pub(crate) use self::hello::MAGIC;
 use self::hello::{BODY_MAX, Hello};
 use self::input::Input;
 pub(crate) use self::output::Output;
-pub(crate) use self::recognise::recognise;
+pub(crate) use self::recognise::{recognise, tls};
 use crate::error::{DialError, DownReason, ProtoError, Reason, SendError};
 use crate::tls::Failure;
 
@@ -321,8 +321,7 @@ impl Connection {
             Stage::Dead => {}
             Stage::AwaitHello if self.overdue(now) => {
                 let silent = self.input.bytes().is_empty();
-                let error =
-                    if silent { DialError::NoHello } else { DialError::NotLockstep(self.recognised()) };
+                let error = if silent { DialError::NoHello } else { self.stranger() };
                 self.fail(error);
             }
             Stage::AwaitVerdict if self.overdue(now) => self.down(DownReason::HandshakeTimeout),
@@ -421,8 +420,13 @@ impl Connection {
         self.deadline.is_some_and(|d| now >= d)
     }
 
-    fn recognised(&self) -> String {
-        recognise(self.input.bytes())
+    /// What is there instead of a member that talks in clear.
+    fn stranger(&self) -> DialError {
+        let bytes = self.input.bytes();
+        match tls(bytes) {
+            Some(what) => DialError::Encrypts(what),
+            None => DialError::NotLockstep(recognise(bytes)),
+        }
     }
 
     /// Length of the whole message at the front of the input, as far as it is known and credible; else 0.
@@ -474,7 +478,7 @@ impl Connection {
                             _ => "end of stream".into(),
                         })
                     } else {
-                        DialError::NotLockstep(self.recognised())
+                        self.stranger()
                     };
                     self.fail(error);
                 }
@@ -489,7 +493,7 @@ impl Connection {
         let bytes = self.input.bytes();
         let n = bytes.len().min(MAGIC.len());
         if bytes[..n] != MAGIC[..n] {
-            self.fail(DialError::NotLockstep(self.recognised()));
+            self.fail(self.stranger());
             return false;
         }
         match Hello::total_len(bytes) {

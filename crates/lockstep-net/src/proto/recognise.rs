@@ -20,17 +20,23 @@ pub(crate) fn recognise(bytes: &[u8]) -> String {
     if let Some(text) = mysql(bytes) {
         return text;
     }
-    if let [0x16, 3, ..] = bytes {
-        return "a TLS client (socket.ssl is on at one side only?)".into();
-    }
-    if let [0x15, 3, ..] = bytes {
-        return "a TLS server (socket.ssl is on at one side only?)".into();
+    if let Some(what) = tls(bytes) {
+        return what.into();
     }
     if gcomm(bytes) {
         return "a Galera member (its provider is libgalera_smm.so; all members of a cluster need the same provider)".into();
     }
     let shown = bytes.len().min(16);
     format!("something that begins with {}", printable(&bytes[..shown]))
+}
+
+/// Who speaks TLS begins with a handshake, or with an alert if what it was told is none.
+pub(crate) fn tls(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0x16, 3, ..] => Some("a TLS client"),
+        [0x15, 3, ..] => Some("a TLS server"),
+        _ => None,
+    }
 }
 
 /// A MySQL or MariaDB server greets first: 3 bytes of length, sequence number 0, then protocol 10 and the version, or an error.

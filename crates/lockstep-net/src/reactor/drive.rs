@@ -519,6 +519,10 @@ fn noise_text(error: &DialError) -> String {
         }
         DialError::ClosedEarly(_) => "connected and left without a word: a port check?".into(),
         DialError::NotLockstep(what) => format!("not a Lockstep member but {what}"),
+        DialError::Encrypts(what) => format!(
+            "{what}: if it is a member, it has socket.ssl on, which all members need, and this one has not (for a change in \
+             steps: socket.dynamic)"
+        ),
         DialError::NotEncrypted(what) => format!(
             "{what}: this one has socket.ssl on, and all members need it (for a change in steps: socket.dynamic)"
         ),

@@ -124,6 +124,8 @@ pub(crate) struct Engine {
     pub(crate) tuning: Tuning,
     pub(crate) cluster: String,
     pub(crate) peers: BTreeMap<MemberId, Peer>,
+    /// Addresses where somebody is with whom this member cannot talk until a person has mended it: whose, and why.
+    unlike: BTreeMap<String, (String, String)>,
     /// Members that were connected and are not.
     gone: BTreeMap<MemberId, Gone>,
     pub(crate) phase: Phase,
@@ -236,6 +238,7 @@ impl Engine {
             tuning,
             cluster: String::new(),
             peers: BTreeMap::new(),
+            unlike: BTreeMap::new(),
             gone: BTreeMap::new(),
             phase: Phase::Idle,
             feed: Feed::default(),

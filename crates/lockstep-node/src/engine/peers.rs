@@ -5,6 +5,7 @@ use super::{Effect, Engine, Level, Micros, NodeMessage};
 use crate::api::Compress;
 use crate::wire::{Health, Hello};
 use lockstep_core::MemberId;
+use std::collections::BTreeMap;
 
 /// The first protocol version whose speakers pass entries on, and take what was passed on.
 pub(crate) const RELAYED_SINCE: u16 = 4;
@@ -195,6 +196,29 @@ impl Engine {
         }
     }
 
+    /// An address was dialed in vain. `why`: somebody is there with whom this member cannot talk.
+    pub(crate) fn not_reached(&mut self, addr: String, who: String, why: Option<String>) {
+        match why {
+            Some(why) => _ = self.unlike.insert(addr, (who, why)),
+            None => _ = self.unlike.remove(&addr),
+        }
+    }
+
+    pub(crate) fn reached(&mut self, addr: &str) {
+        self.unlike.remove(addr);
+    }
+
+    /// With whom this member cannot talk, and why.
+    pub(super) fn unlike(&self) -> Option<String> {
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (who, why) in self.unlike.values() {
+            reasons.entry(why).or_default().push(who);
+        }
+        let texts: Vec<String> =
+            reasons.iter().map(|(why, whose)| format!("{}: {why}", whose.join(", "))).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
+    }
+
     /// A connection has been taken.
     pub(crate) fn peer_up(&mut self, hello: Hello) {
         let id = hello.id;
@@ -267,6 +291,7 @@ impl Engine {
             self.order.peer_down(self.now, id);
         }
         self.gone.clear();
+        self.unlike.clear();
     }
 
     /// A connection has ended.

@@ -292,11 +292,21 @@ impl Engine {
             .any(|p| !p.hello.arbitrator && p.health.is_some_and(|h| h.state == LocalState::Synced))
     }
 
-    /// For whom a connecting member waits.
+    /// For whom a connecting member waits, and with whom it cannot talk.
     fn missing(&self) -> String {
+        match self.unlike() {
+            Some(why) => format!("{}. {why}", self.awaited()),
+            None => self.awaited(),
+        }
+    }
+
+    fn awaited(&self) -> String {
         let membership = self.order.membership();
         if membership.members.is_empty() {
             return match self.peers.len() {
+                0 if !self.unlike.is_empty() => {
+                    "nobody at the addresses of wsrep_cluster_address can be talked to".into()
+                }
                 0 => "nobody answers at the addresses of wsrep_cluster_address; start the first member with \
                       --wsrep-new-cluster"
                     .into(),
