@@ -62,12 +62,18 @@ impl Rescued {
         if files.is_empty() {
             return None;
         }
-        let mut line = format!(
-            "{transactions} transactions that this member had committed ahead of the cluster, and that the cluster does not \
-             have, are kept in {}: look at them with lockstep log --rescue, enter again what is to count, and move the \
-             files away",
-            files.join(", ")
-        );
+        let names = files.join(", ");
+        let mut line = match transactions {
+            0 if troubles.is_empty() => format!(
+                "parts of transactions that the cluster does not have are kept in {names}: nobody was told that they are \
+                 committed; move the files away"
+            ),
+            _ => format!(
+                "{transactions} transactions that this member had committed ahead of the cluster, and that the cluster does not \
+             have, are kept in {names}: look at them with lockstep log --rescue, enter again what is to count, and move the \
+             files away"
+            ),
+        };
         for trouble in troubles {
             line += "; not all can be read: ";
             line += trouble;
@@ -116,5 +122,7 @@ mod tests {
         assert_eq!(found.files, ["lockstep.rescue.1.log", "lockstep.rescue.2.log"]);
         assert_eq!((found.transactions, found.troubles.len()), (4, 0));
         assert!(found.line().is_some_and(|line| line.starts_with("4 transactions")));
+        let parts = Rescued { transactions: 0, ..found };
+        assert!(parts.line().is_some_and(|line| line.starts_with("parts of transactions")));
     }
 }

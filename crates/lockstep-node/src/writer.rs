@@ -345,14 +345,20 @@ fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<LogDone, String> {
     let Rescue { base, entries } = rescue;
     let reset = Reset { base: base.to_bytes(), index: base.index, term: base.term };
     let name = log.rescue(reset, &records(entries)).map_err(|e| e.to_string())?;
-    let transactions = entries.iter().filter(|e| crate::rescued::is_transaction(e.kind)).count() as u64;
-    let seqno = entries.last().map_or(base.seqno, |e| e.seqno);
-    let text = format!(
-        "{transactions} transactions (seqnos {} to {seqno}) that the cluster does not have were perhaps acknowledged to \
-         their clients under a weak commit.policy: they are kept in {name}; look at them with lockstep log --rescue",
-        base.seqno + 1
-    );
-    Ok(LogDone::Rescued { text, transactions })
+    let seqnos: Vec<_> =
+        entries.iter().filter(|e| crate::rescued::is_transaction(e.kind)).map(|e| e.seqno).collect();
+    // Views and the like between them are no transactions, but have seqnos.
+    let text = match (seqnos.first(), seqnos.last()) {
+        (Some(first), Some(last)) => format!(
+            "{} transactions (seqnos {first} to {last}) that the cluster does not have were perhaps acknowledged to \
+             their clients under a weak commit.policy: they are kept in {name}; look at them with lockstep log --rescue",
+            seqnos.len()
+        ),
+        _ => format!(
+            "parts of a transaction that the cluster does not have are kept in {name}: nobody was told that it is committed"
+        ),
+    };
+    Ok(LogDone::Rescued { text, transactions: seqnos.len() as u64 })
 }
 
 /// Entries as the log keeps them.
@@ -403,6 +409,7 @@ fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
 mod tests {
     use super::*;
     use crate::jobs;
+    use lockstep_core::state::State;
     use lockstep_core::{EntryKind, ProposalId};
     use lockstep_log::{DiskFile, MemDisk, Options};
     use std::io;
@@ -423,6 +430,34 @@ mod tests {
         let desk = Desk::<_, (), _>::new(Writer::new(log));
         std::thread::spawn(move || serve(&desk, Jobs::new(work), sync_wait, answer));
         (jobs, told)
+    }
+
+    #[test]
+    fn the_line_about_a_rescue_file_counts_transactions_only() {
+        let (mut log, _) = Log::open(MemDisk::new(), Options::default(), &mut |_| Ok(())).unwrap();
+        let mut line = |kinds: &[EntryKind]| {
+            let entry = |(at, kind): (usize, &EntryKind)| Entry {
+                index: at as u64 + 1,
+                term: 1,
+                kind: *kind,
+                seqno: at as i64 + 11,
+                proposal: ProposalId::default(),
+                time: 0,
+                payload: bytes::Bytes::new(),
+            };
+            let entries: Vec<Entry> = kinds.iter().enumerate().map(entry).collect();
+            let uuid = lockstep_core::Uuid([1; 16]);
+            let base = Box::new(State::genesis(uuid, 10, lockstep_core::members::Membership::default()));
+            match keep(&mut log, &Rescue { base, entries }) {
+                Ok(LogDone::Rescued { text, transactions }) => (text, transactions),
+                _ => panic!("nothing is kept"),
+            }
+        };
+        let (text, n) = line(&[EntryKind::View, EntryKind::WriteSet, EntryKind::TotalOrder, EntryKind::View]);
+        assert!(text.starts_with("2 transactions (seqnos 12 to 13) that"), "{text}");
+        assert_eq!(n, 2);
+        let (text, n) = line(&[EntryKind::Piece]);
+        assert!(text.starts_with("parts of a transaction") && n == 0, "{text}");
     }
 
     fn write(ticket: u64, may_wait: bool) -> LogJob {

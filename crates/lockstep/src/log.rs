@@ -231,7 +231,9 @@ fn print_sql(file: &Path, dir: Option<&Path>) -> Result<(), String> {
     use std::io::Write;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut rescue = Rescue::default();
-    let mut written = out.write_all(Rescue::head(&file.display().to_string()).as_bytes());
+    let name = file.display().to_string();
+    let mut head = Some(Rescue::head(&name));
+    let mut written = Ok(());
     visit_file(file, dir, &mut |entry, names| {
         if entry.kind == EntryKind::Membership {
             describe(entry, names, Duration::ZERO);
@@ -240,10 +242,11 @@ fn print_sql(file: &Path, dir: Option<&Path>) -> Result<(), String> {
         if let Some(text) = text
             && written.is_ok()
         {
-            written = out.write_all(text.as_bytes());
+            let before = head.take().unwrap_or_default();
+            written = out.write_all(before.as_bytes()).and_then(|()| out.write_all(text.as_bytes()));
         }
     })?;
-    let (text, result) = rescue.end();
+    let (text, result) = rescue.end(&name);
     let written = written.and_then(|()| out.write_all(text.as_bytes())).and_then(|()| out.flush());
     match written {
         // Whoever read it (`head`) has seen enough.

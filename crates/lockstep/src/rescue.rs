@@ -28,7 +28,7 @@ struct Fragments {
 }
 
 impl Rescue {
-    /// What comes first.
+    /// What comes before the first transaction.
     pub(crate) fn head(file: &str) -> String {
         let mut out = comment(&format!("What {file} holds, in the order in which it was committed."));
         for line in [
@@ -114,7 +114,14 @@ impl Rescue {
     }
 
     /// What comes last, and the error of the program where not all could be given.
-    pub(crate) fn end(self) -> (String, Result<(), String>) {
+    pub(crate) fn end(self, file: &str) -> (String, Result<(), String>) {
+        if self.transactions == 0 {
+            let text = format!(
+                "{file} holds no transaction that anybody was told is committed, at most parts of some: there is nothing to \
+                 give to the cluster."
+            );
+            return (comment(&text), Ok(()));
+        }
         let mut out = comment(&format!("The end: {} transactions.", self.transactions));
         if !self.fragments.is_empty() {
             let open = self.fragments.len();
@@ -192,8 +199,19 @@ mod tests {
             given(&mut rescue, entries(EntryKind::WriteSet, flags::TRX_END, 2, rest, 1 << 20)),
             [expected]
         );
-        let (text, result) = rescue.end();
+        let (text, result) = rescue.end("x.log");
         assert!(text.contains("# The end: 3 transactions.\n# 1 more had not ended"), "{text}");
+        assert_eq!(result, Ok(()));
+    }
+
+    #[test]
+    fn a_file_with_parts_only_has_nothing_to_give() {
+        let mut rescue = Rescue::default();
+        let mut pieces = entries(EntryKind::WriteSet, WHOLE, 3, &statement("CREATE TABLE t (a INT)"), 10);
+        pieces.pop();
+        assert!(given(&mut rescue, pieces).is_empty());
+        let (text, result) = rescue.end("x.log");
+        assert!(text.starts_with("# x.log holds no transaction") && text.lines().count() == 1, "{text}");
         assert_eq!(result, Ok(()));
     }
 
@@ -212,7 +230,11 @@ mod tests {
             assert!(!text.contains("EXECUTE"), "{text}");
         }
         assert!(
-            rescue.end().1.unwrap_err().starts_with("3 of 3 transactions cannot be given as SQL (seqno 7: ")
+            rescue
+                .end("x.log")
+                .1
+                .unwrap_err()
+                .starts_with("3 of 3 transactions cannot be given as SQL (seqno 7: ")
         );
     }
 }
