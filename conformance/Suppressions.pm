@@ -18,7 +18,7 @@ push @main::global_suppressions, (
     # "Invalid backend URI"
     qr(WSREP: cluster address '.*' does not begin with gcomm://),
     # "Unknown parameter 'gmcasts.segment'", "Set options returned 7"
-    qr(WSREP: unknown provider option 'gmcasts\.segment'),
+    qr(WSREP: wsrep_provider_options stay as they are: unknown provider option 'gmcasts\.segment'),
     qr(WSREP: Set options returned 1),
     # "Requesting state transfer failed"
     qr(WSREP: the server could not prepare for a state transfer),
