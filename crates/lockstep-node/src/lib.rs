@@ -7,6 +7,7 @@
 mod allow;
 mod api;
 mod aside;
+mod crew;
 mod desk;
 mod engine;
 #[cfg(test)]
@@ -32,6 +33,7 @@ mod wire;
 mod writer;
 
 pub use api::*;
+pub use crew::Done;
 pub use lockstep_core as core;
 pub use lockstep_log as log;
 pub use lockstep_net as net;

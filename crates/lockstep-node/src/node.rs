@@ -2,6 +2,7 @@
 
 use crate::allow::AllowList;
 use crate::api::*;
+use crate::crew::Done;
 use crate::desk::Desk;
 use crate::engine::Engine;
 use crate::links::Links;
@@ -476,14 +477,20 @@ impl Node {
     }
 
     /// The next delivery, first in, first out. `None` after `timeout`; [`Delivery::Closed`] for ever after the end.
-    /// `busy`: how long the last one has kept this thread, by which is judged how many threads to wake.
-    pub fn next(&self, timeout: Option<Duration>, busy: Option<Duration>) -> Option<Delivery> {
-        let delivery = self.shared.deliveries.next(timeout, busy);
+    /// `last`: the write-set that this thread took before, and how long it has kept it, by which is judged how many threads
+    /// to wake. A thread that has told so of one must do so of each, or say [`Node::gone`].
+    pub fn next(&self, timeout: Option<Duration>, last: Option<Done>) -> Option<Delivery> {
+        let delivery = self.shared.deliveries.next(timeout, last, || self.shared.waker.wake());
         // It may have been full: what is left in the log is taken up again.
         if self.shared.deliveries.is_half_full() {
             self.shared.waker.wake();
         }
         delivery
+    }
+
+    /// The thread that took this write-set takes nothing any more.
+    pub fn gone(&self, seqno: Seqno) {
+        self.shared.deliveries.gone(seqno);
     }
 
     /// Loss of the majority and failure of the node overtake what waits. A thread that cannot go on with the delivery

@@ -6,6 +6,7 @@
 //! it is.
 
 use crate::api::{Delivery, ViewInfo, ViewStatus};
+use crate::crew::{Crew, Done};
 use crate::pace::Pace;
 use lockstep_core::Seqno;
 use std::collections::VecDeque;
@@ -30,6 +31,7 @@ struct Inner {
     /// and those among them that have been called and are not awake yet: never more.
     called: usize,
     pace: Pace,
+    crew: Crew,
 }
 
 /// Many takers; its length is bounded by its one filler, which stops at [`Deliveries::full`].
@@ -43,6 +45,8 @@ pub(crate) struct Deliveries {
     overtakes: AtomicBool,
     /// There is no majority: see [`Deliveries::is_held`].
     held: AtomicBool,
+    /// Some sleep while something waits: [`Deliveries::nudge`] is due soon. Changes under the lock only.
+    watched: AtomicBool,
 }
 
 /// Beyond this many the engine stops delivering: the rest stays in the log.
@@ -136,6 +140,14 @@ impl Inner {
         self.called = self.called.saturating_sub(1).min(self.waiting);
     }
 
+    /// How many threads may take what is first, as far as those at work are concerned. At the end all come, to hear of it.
+    fn room(&self) -> usize {
+        match self.items.front() {
+            Some(Delivery::Ordered(ordered)) if !self.closed => self.crew.room(ordered.depends_on),
+            _ => usize::MAX,
+        }
+    }
+
     /// Whether somebody sleeps on who could take something, once so many have been called.
     fn left_sleeping(&self, called: usize, held: bool) -> bool {
         let may_be_taken = !(self.items.is_empty() || self.alone || held && self.waits());
@@ -148,6 +160,9 @@ impl Inner {
             self.in_hand = info.status == ViewStatus::Primary;
             self.primary &= self.in_hand;
         }
+        if let Delivery::Ordered(ordered) = delivery {
+            self.crew.took(ordered.seqno);
+        }
     }
 }
 
@@ -158,19 +173,20 @@ impl Deliveries {
 
     pub(crate) fn open(&self) {
         let mut inner = self.lock();
-        let Inner { waiting, called, .. } = *inner;
-        *inner = Inner { waiting, called, ..Inner::default() };
+        let (waiting, called, crew) = (inner.waiting, inner.called, std::mem::take(&mut inner.crew));
+        *inner = Inner { waiting, called, crew, ..Inner::default() };
         self.bytes.store(0, Ordering::Relaxed);
         self.len.store(0, Ordering::Relaxed);
         self.overtakes.store(false, Ordering::Release);
         self.held.store(false, Ordering::Release);
+        self.watched.store(false, Ordering::Release);
     }
 
-    /// Adds a batch: one lock, and no more wake-ups than it is worth. Whether some sleep on while something waits:
-    /// [`Deliveries::nudge`] looks again.
-    pub(crate) fn push(&self, batch: &mut Vec<Delivery>) -> bool {
+    /// Adds a batch: one lock, and no more wake-ups than it is worth. Some may sleep on while something waits:
+    /// [`Deliveries::is_watched`].
+    pub(crate) fn push(&self, batch: &mut Vec<Delivery>) {
         if batch.is_empty() {
-            return false;
+            return;
         }
         let mut inner = self.lock();
         let plain = batch.iter().all(|d| matches!(d, Delivery::Ordered(_)));
@@ -178,7 +194,7 @@ impl Deliveries {
         let mut wake = inner.waiting;
         if plain {
             inner.items.extend(batch.drain(..));
-            wake = 1 + inner.pace.helpers(inner.items.len() - 1);
+            wake = (1 + inner.pace.helpers(inner.items.len() - 1)).min(inner.room());
         } else {
             let mut held = self.held.load(Ordering::Relaxed);
             for delivery in batch.drain(..) {
@@ -190,15 +206,27 @@ impl Deliveries {
         }
         self.len.store(inner.items.len(), Ordering::Relaxed);
         let left = inner.left_sleeping(wake, self.is_held());
+        if left {
+            self.watched.store(true, Ordering::Release);
+        }
         self.call(inner, wake);
-        left
+    }
+
+    /// Whether [`Deliveries::nudge`] is to be called, some time from now.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Acquire)
     }
 
     /// Those who were left asleep because the others would do: one more, if those have not. Whether to look again.
     pub(crate) fn nudge(&self) -> bool {
-        let inner = self.lock();
-        let wanted = 1 + inner.called;
+        let mut inner = self.lock();
+        let mut wanted = 1 + inner.called;
+        if inner.left_sleeping(0, self.is_held()) {
+            inner.crew.nudged();
+            wanted = wanted.min(inner.room());
+        }
         let left = inner.left_sleeping(wanted, self.is_held());
+        self.watched.store(left, Ordering::Release);
         if inner.left_sleeping(0, self.is_held()) {
             self.call(inner, wanted);
         }
@@ -280,12 +308,29 @@ impl Deliveries {
         Some(item)
     }
 
-    /// The next one. `None` after `timeout`. The thread's last one has kept it for `busy`.
-    pub(crate) fn next(&self, timeout: Option<Duration>, busy: Option<Duration>) -> Option<Delivery> {
+    /// The thread with this write-set in its hands takes no more.
+    pub(crate) fn gone(&self, seqno: Seqno) {
+        let mut inner = self.lock();
+        inner.crew.gone(seqno);
+        let wanted = inner.room().min(1);
+        if inner.left_sleeping(0, self.is_held()) {
+            self.call(inner, wanted);
+        }
+    }
+
+    /// The next one. `None` after `timeout`. `last`: the write-set that the thread took before. `watch` is
+    /// called where [`Deliveries::is_watched`] becomes true.
+    pub(crate) fn next(
+        &self,
+        timeout: Option<Duration>,
+        last: Option<Done>,
+        watch: impl Fn(),
+    ) -> Option<Delivery> {
         let until = timeout.map(|t| Instant::now() + t);
         let mut inner = self.lock();
-        if let Some(busy) = busy {
-            inner.pace.took(busy);
+        if let Some(last) = last {
+            inner.pace.took(last.time);
+            inner.crew.back(&last);
         }
         loop {
             if !inner.alone {
@@ -295,12 +340,14 @@ impl Deliveries {
                     return Some(item);
                 }
                 if !(self.held.load(Ordering::Relaxed) && inner.waits())
+                    && inner.room() > 0
                     && let Some(item) = inner.items.pop_front()
                 {
                     inner.took(&item);
                     self.len.store(inner.items.len(), Ordering::Relaxed);
                     self.bytes.fetch_sub(size(&item), Ordering::Relaxed);
-                    let helpers = if inner.alone { 0 } else { inner.pace.helpers(inner.items.len()) };
+                    let helpers =
+                        if inner.alone { 0 } else { inner.pace.helpers(inner.items.len()).min(inner.room()) };
                     self.call(inner, helpers);
                     return Some(item);
                 }
@@ -309,6 +356,10 @@ impl Deliveries {
                 return Some(Delivery::Closed);
             }
             inner.waiting += 1;
+            if inner.room() == 0 && !self.watched.swap(true, Ordering::AcqRel) {
+                // Those at work may all be stuck before one of them comes back.
+                watch();
+            }
             inner = match until {
                 None => self.wake.wait(inner).unwrap_or_else(|poisoned| poisoned.into_inner()),
                 Some(until) => {
@@ -355,7 +406,7 @@ mod tests {
     fn taken(queue: &Deliveries, most: usize) -> Vec<String> {
         let mut all = Vec::new();
         while all.len() < most
-            && let Some(item) = queue.next(Some(Duration::ZERO), None)
+            && let Some(item) = queue.next(Some(Duration::ZERO), None, || ())
         {
             all.push(match &item {
                 Delivery::Ordered(ordered) => format!("{}", ordered.seqno),
@@ -429,10 +480,10 @@ mod tests {
         for seqno in 4..=6 {
             assert_eq!(taken(&queue, 1), [seqno.to_string()]);
         }
-        let in_hand = queue.next(Some(Duration::ZERO), None);
+        let in_hand = queue.next(Some(Duration::ZERO), None, || ());
         assert!(matches!(in_hand, Some(Delivery::View { in_log: true, .. })));
         queue.push(&mut vec![view(ViewStatus::NonPrimary, 7, false)]);
-        assert!(queue.next(Some(Duration::ZERO), None).is_none() && queue.overtaking(false).is_none());
+        assert!(queue.next(Some(Duration::ZERO), None, || ()).is_none() && queue.overtaking(false).is_none());
         assert!(matches!(queue.overtaking(true), Some(Delivery::View { .. })));
         assert!(queue.is_held(), "the one in hand waits");
         queue.push(&mut vec![view(ViewStatus::Primary, 7, false)]);
@@ -455,7 +506,7 @@ mod tests {
             for _ in 0..2 {
                 let (queue, stuck, tell) = (&queue, &stuck, tell.clone());
                 scope.spawn(move || {
-                    let item = queue.next(None, None).unwrap();
+                    let item = queue.next(None, None, || ()).unwrap();
                     tell.send(seqno(&item)).unwrap();
                     // Whatever it does with it, it does not end.
                     let _ = stuck.lock().unwrap().recv();
@@ -464,13 +515,103 @@ mod tests {
             while queue.lock().waiting < 2 {
                 std::thread::yield_now();
             }
-            assert!(queue.push(&mut vec![write(7), write(8)]), "one thread is left asleep");
+            queue.push(&mut vec![write(7), write(8)]);
+            assert!(queue.is_watched(), "one thread is left asleep");
             assert_eq!(told.recv().unwrap(), Some(7));
             assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "two short ones are one's work");
             assert!(!queue.nudge(), "nobody else is there to be called");
             assert_eq!(told.recv().unwrap(), Some(8));
             assert!(!queue.nudge());
             drop(let_go);
+        });
+    }
+
+    /// What a thread tells of a write-set that did not wait for anything.
+    fn quick(seqno: Seqno) -> Option<Done> {
+        Some(Done { seqno, time: Duration::from_micros(10), waited: Some(Duration::ZERO) })
+    }
+
+    /// It is known that write-sets do not wait, and one after the other is taken by those who come back.
+    fn limited() -> (Deliveries, usize) {
+        let queue = behind();
+        for seqno in 4..=6 {
+            assert_eq!(
+                queue.next(None, quick(seqno - 1), || ()).as_ref().and_then(super::seqno),
+                Some(seqno)
+            );
+        }
+        assert!(queue.next(Some(Duration::ZERO), quick(6), || ()).is_none());
+        let most = queue.lock().crew.room(0);
+        assert!(most <= std::thread::available_parallelism().map_or(1, usize::from));
+        (queue, most)
+    }
+
+    #[test]
+    fn no_more_are_at_work_than_there_are_processors_until_those_do_not_come_back() {
+        let (queue, most) = limited();
+        let first = 7..7 + most as Seqno;
+        queue.push(&mut (7..20 + most as Seqno).map(write).collect());
+        let take = |last| queue.next(Some(Duration::ZERO), last, || ()).as_ref().and_then(seqno);
+        assert!(first.clone().all(|seqno| take(None) == Some(seqno)));
+        assert!(!queue.is_watched());
+        assert_eq!(take(None), None, "it is of no use");
+        assert!(queue.is_watched(), "for nobody may come back");
+        // One that comes back takes the next.
+        let next = first.end;
+        assert_eq!(take(quick(7)), Some(next));
+        assert_eq!(take(None), None);
+        // Then none does: each nudge lets somebody go who sleeps.
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let (queue, tell) = (&queue, tell.clone());
+                scope.spawn(move || {
+                    let item = queue.next(None, None, || ());
+                    tell.send(item.as_ref().and_then(seqno)).unwrap();
+                });
+            }
+            while queue.lock().waiting < 2 {
+                std::thread::yield_now();
+            }
+            assert!(queue.nudge() && told.try_recv().is_err(), "one has come back since");
+            assert!(queue.nudge());
+            assert_eq!(told.recv().unwrap(), Some(next + 1));
+            assert!(told.try_recv().is_err());
+            queue.nudge();
+            assert_eq!(told.recv().unwrap(), Some(next + 2));
+        });
+    }
+
+    #[test]
+    fn one_that_sleeps_because_others_are_at_work_wakes_when_one_of_them_ends_and_at_the_end() {
+        let (queue, most) = limited();
+        queue.push(&mut (7..20 + most as Seqno).map(write).collect());
+        (0..most).for_each(|_| drop(queue.next(None, None, || ())));
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let queue = &queue;
+            scope.spawn(move || {
+                while let Some(item) = queue.next(None, None, || ()) {
+                    let end = matches!(item, Delivery::Closed);
+                    tell.send(seqno(&item)).unwrap();
+                    if end {
+                        break;
+                    }
+                }
+            });
+            let sleeps = || {
+                while queue.lock().waiting == 0 {
+                    std::thread::yield_now();
+                }
+            };
+            sleeps();
+            queue.gone(7);
+            assert_eq!(told.recv().unwrap(), Some(7 + most as Seqno));
+            sleeps();
+            assert!(told.try_recv().is_err());
+            queue.close();
+            let rest: Vec<_> = told.iter().collect();
+            assert_eq!((rest.len(), rest.last()), (13, Some(&None)));
         });
     }
 
@@ -481,6 +622,6 @@ mod tests {
         queue.push(&mut vec![view(ViewStatus::Disconnected, 6, false)]);
         queue.close();
         assert_eq!(taken(&queue, 9), ["NonPrimary@6", "4", "5", "6", "Disconnected@6"]);
-        assert!(matches!(queue.next(None, None), Some(Delivery::Closed)));
+        assert!(matches!(queue.next(None, None, || ()), Some(Delivery::Closed)));
     }
 }

@@ -226,8 +226,11 @@ impl Runtime {
             let own = self.hand_over(stop);
             self.engine.wake();
             self.deliver(&mut deliveries);
-            if self.nudge_at.take_if(|at| *at <= now).is_some() && self.shared.deliveries.nudge() {
-                self.nudge_at = Some(now + NUDGE);
+            if self.nudge_at.take_if(|at| *at <= now).is_some() {
+                self.shared.deliveries.nudge();
+            }
+            if self.shared.deliveries.is_watched() {
+                self.nudge_at.get_or_insert(now + NUDGE);
             }
             self.publish(now, changed);
             if let Some((why, text)) = self.engine.server_must_end()
@@ -295,9 +298,7 @@ impl Runtime {
         let closes = deliveries.iter().any(|d| {
             matches!(d, Delivery::View { info, .. } if info.status == crate::api::ViewStatus::Disconnected)
         });
-        if self.shared.deliveries.push(deliveries) {
-            self.nudge_at.get_or_insert(self.engine.now + NUDGE);
-        }
+        self.shared.deliveries.push(deliveries);
         if closes {
             self.shared.deliveries.close();
         }

@@ -39,6 +39,7 @@ mod stop;
 mod table;
 mod together;
 mod trx;
+mod waited;
 mod waits;
 
 pub use events::{wsrep_deinit_event_service_v1, wsrep_init_event_service_v1};

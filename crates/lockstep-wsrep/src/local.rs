@@ -396,8 +396,10 @@ impl Provider {
     }
 
     fn enter_remote(&self, remote: &Remote) -> Status {
+        remote.waited.end();
         match self.wait_turn(remote.seqno, None) {
             Ok(()) => {
+                remote.waited.begin();
                 remote.place.store(1, Ordering::Relaxed);
                 Status::OK
             }

@@ -17,7 +17,7 @@ use crate::statement::Former;
 use crate::trx::Handle;
 use lockstep_abi::*;
 use lockstep_node::core::{SEQNO_UNDEFINED, Seqno};
-use lockstep_node::{Delivery, Ordered, ViewInfo as NodeView, ViewStatus as NodeViewStatus};
+use lockstep_node::{Delivery, Done, Ordered, ViewInfo as NodeView, ViewStatus as NodeViewStatus};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -50,12 +50,33 @@ struct Held {
 }
 
 /// What is remembered of a thread from one delivery to the next.
-#[derive(Default)]
-struct Worker {
-    /// When it took the last one, if that was a write-set.
-    taken: Option<Instant>,
+struct Worker<'a> {
+    provider: &'a Provider,
+    /// The last one, if that was a write-set: when it took it.
+    taken: Option<(Seqno, Instant)>,
+    /// How long it waited meanwhile, if that was measured.
+    waited: Option<Duration>,
     /// It counts as one who comes ([`crate::together`]), for something was waiting when it had finished.
     expected: bool,
+    /// How many write-sets it has taken.
+    count: u64,
+}
+
+impl Worker<'_> {
+    /// What is to be told of the last write-set: once.
+    fn done(&mut self) -> Option<Done> {
+        let (seqno, at) = self.taken.take()?;
+        Some(Done { seqno, time: at.elapsed(), waited: self.waited.take() })
+    }
+}
+
+impl Drop for Worker<'_> {
+    /// However the thread leaves: nobody waits for it to come back.
+    fn drop(&mut self) {
+        if let (Some(done), Some(node)) = (self.done(), self.provider.node()) {
+            node.gone(done.seqno);
+        }
+    }
 }
 
 /// Why a wait with a delivery in the thread's hands has ended without its condition.
@@ -66,6 +87,8 @@ enum Break {
     Dropped,
 }
 
+/// Of so many write-sets of a thread it is measured of one how long it waits.
+const MEASURED: u64 = 8;
 /// How often a waiting thread looks for what overtakes.
 const LOOK: Duration = Duration::from_millis(100);
 /// After so many it says what it waits for.
@@ -94,7 +117,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
     }
     provider.receivers.fetch_add(1, Ordering::SeqCst);
     let mut held = None;
-    let mut worker = Worker::default();
+    let mut worker = Worker { provider, taken: None, waited: None, expected: false, count: 0 };
     let (status, counted) = loop {
         let in_hand = held.take();
         let Some(next) = provider.step("recv", || provider.next(in_hand, &mut worker)) else {
@@ -123,7 +146,8 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                     // SAFETY: as above. What it returns does not matter.
                     unsafe { callback(ctx, &data) };
                 }
-                worker.expected = provider.step("applied", || provider.applied(*job, result)) == Some(true);
+                worker.expected =
+                    provider.step("applied", || provider.applied(*job, result, &mut worker)) == Some(true);
                 if exit && provider.may_exit() {
                     if worker.expected {
                         provider.together.stays_away();
@@ -250,22 +274,24 @@ impl Provider {
 
     /// Takes the next delivery, or the one in hand again, and prepares it.
     fn next(&self, held: Option<Held>, worker: &mut Worker) -> Next {
-        let busy = worker.taken.map(|at| at.elapsed());
         let Some(node) = self.node() else { return Next::Return(Status::FATAL) };
         if self.failed.load(Ordering::Acquire) && !self.left_after_failure.swap(true, Ordering::AcqRel) {
             node.disconnect();
         }
         if let Some(Held { delivery, alone }) = held {
             return match delivery {
-                Delivery::Ordered(ordered) => self.start(ordered),
+                Delivery::Ordered(ordered) => self.start(ordered, worker),
                 delivery if alone => self.alone(delivery),
                 _ => Next::Again,
             };
         }
         let repeats = self.rollbacks.are_open().then_some(REPEAT_ROLLBACKS);
         let waits = repeats.or_else(|| self.awaits_state.load(Ordering::Relaxed).then_some(LOOK));
-        let delivery = node.next(waits, busy);
-        worker.taken = matches!(delivery, Some(Delivery::Ordered(_))).then(Instant::now);
+        let delivery = node.next(waits, worker.done());
+        if let Some(Delivery::Ordered(ordered)) = &delivery {
+            worker.taken = Some((ordered.seqno, Instant::now()));
+            worker.count += 1;
+        }
         if std::mem::take(&mut worker.expected) {
             // It is counted anew if it has something to apply.
             self.together.stays_away();
@@ -280,7 +306,7 @@ impl Provider {
         let Some(delivery) = delivery else { return Next::Again };
         self.counters.recv_queue.sample(node.queued() as i64);
         match delivery {
-            Delivery::Ordered(ordered) => self.ordered(ordered),
+            Delivery::Ordered(ordered) => self.ordered(ordered, worker),
             Delivery::Closed => {
                 self.closed();
                 Next::Return(if self.failed.load(Ordering::Acquire) { Status::FATAL } else { Status::OK })
@@ -439,7 +465,7 @@ impl Provider {
         })
     }
 
-    fn ordered(&self, ordered: Ordered) -> Next {
+    fn ordered(&self, ordered: Ordered, worker: &Worker) -> Next {
         let seqno = ordered.seqno;
         self.counters.received.add(1);
         self.counters.received_bytes.add(ordered.writeset.data.len() as u64);
@@ -454,7 +480,7 @@ impl Provider {
         if self.finished.low() < ordered.depends_on {
             self.counters.apply_waits.add(1);
         }
-        self.start(ordered)
+        self.start(ordered, worker)
     }
 
     /// A view as the server wants it.

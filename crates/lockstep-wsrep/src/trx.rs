@@ -19,6 +19,7 @@
 
 use crate::monitor::Interrupt;
 use crate::together::Passed;
+use crate::waited::Waited;
 use lockstep_abi::{
     FLAG_ROLLBACK, FLAG_TRX_END, FLAG_TRX_START, SEQNO_UNDEFINED, Seqno, Status, TrxId, WsHandle,
 };
@@ -449,6 +450,7 @@ pub(crate) struct Remote {
     pub(crate) place: AtomicU8,
     /// It has been let go to flush, after its turn.
     pub(crate) passed: OnceLock<Passed>,
+    pub(crate) waited: Waited,
 }
 
 /// What the `opaque` of a write-set handle points to.

@@ -423,6 +423,8 @@ fn attend(node: &Node) -> End {
         let delivery = node.next(None, None);
         if let Some(Delivery::Donate { id, .. }) = delivery {
             node.donation_done(id, Err(-95));
+        } else if let Some(Delivery::Ordered(ordered)) = delivery {
+            node.gone(ordered.seqno);
         } else if let Some(end) = delivery.and_then(|delivery| end_by(delivery, &mut left)) {
             return end;
         }

@@ -1,9 +1,10 @@
 //! A write-set on its way through an applier: when it may begin, what the server gets of it, and what came of that.
 
-use super::{Break, Job, Next};
+use super::{Break, Job, MEASURED, Next, Worker};
 use crate::provider::Provider;
 use crate::statement::Former;
 use crate::trx::{Handle, Remote, dummy_flags};
+use crate::waited::Waited;
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
 use lockstep_node::{Delivery, Ordered};
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 impl Provider {
     /// A write-set that has been taken.
-    pub(super) fn start(&self, mut ordered: Ordered) -> Next {
+    pub(super) fn start(&self, mut ordered: Ordered, worker: &Worker) -> Next {
         let (seqno, depends_on) = (ordered.seqno, ordered.depends_on);
         let early = self.settled.is_early(ordered.kind, &ordered.writeset);
         let ready = self.patiently(false, |look| {
@@ -80,6 +81,8 @@ impl Provider {
             node.found_before(seqno);
         }
         self.together.comes();
+        let waited = Waited::new(worker.count % MEASURED == 1);
+        waited.begin();
         let handle = Handle::Remote(Remote {
             seqno,
             statement: statement.is_some(),
@@ -88,6 +91,7 @@ impl Provider {
             early: early && !dummy,
             place: AtomicU8::new(0),
             passed: OnceLock::new(),
+            waited,
         });
         Next::Apply(Box::new(Job { ordered, handle, flags, meta, dummy, statement }))
     }
@@ -114,7 +118,11 @@ impl Provider {
     }
 
     /// What came of a job. Whether this thread is expected to have another one soon: see [`Provider::next`].
-    pub(super) fn applied(&self, job: Job, result: CbStatus) -> bool {
+    pub(super) fn applied(&self, job: Job, result: CbStatus, worker: &mut Worker) -> bool {
+        if let Handle::Remote(remote) = &job.handle {
+            remote.waited.end();
+            worker.waited = remote.waited.total();
+        }
         let more = self.node().is_some_and(|node| node.queued() > 0);
         if more {
             self.together.comes();
