@@ -466,7 +466,7 @@ impl Provider {
                 }
                 let left = inside && self.leave(remote.seqno, remote.early);
                 if left && remote.early {
-                    let _ = remote.passed.set(self.together.wait());
+                    let _ = remote.passed.set(self.together.wait(remote.since));
                 }
                 (status, left)
             }

@@ -58,6 +58,8 @@ struct Worker<'a> {
     waited: Option<Duration>,
     /// It counts as one who comes ([`crate::together`]), for something was waiting when it had finished.
     expected: bool,
+    /// When it was through with the last one's flush, if something was waiting then.
+    landed: Option<Instant>,
     /// How many write-sets it has taken.
     count: u64,
 }
@@ -117,7 +119,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
     }
     provider.receivers.fetch_add(1, Ordering::SeqCst);
     let mut held = None;
-    let mut worker = Worker { provider, taken: None, waited: None, expected: false, count: 0 };
+    let mut worker = Worker { provider, taken: None, waited: None, expected: false, landed: None, count: 0 };
     let (status, counted) = loop {
         let in_hand = held.take();
         let Some(next) = provider.step("recv", || provider.next(in_hand, &mut worker)) else {

@@ -3,9 +3,12 @@
 //! With `innodb_flush_log_at_trx_commit=1` an applier that has left commit order waits for the disk. A flush serves all who
 //! have committed in memory when it begins; who commits while it lasts waits for the next. So by themselves appliers
 //! fall into two halves that flush in turns, each half waiting while the other does. On a quick disk that is best: one half
-//! computes meanwhile. Where a flush takes milliseconds it halves what could be done: there, who has left commit order is
-//! held until the flush under way has ended and those who are on their way have come, too, though for no longer than half
-//! the time of a flush.
+//! computes meanwhile. Where a flush takes longer than all of them together need to compute, it halves what could be done:
+//! there, who has left commit order is held until the flush under way has ended and those who are on their way have come,
+//! too, though for no longer than half the time of a flush.
+//!
+//! What they need to compute is not known, but how long one needs from its flush to its next is. Where the first half does
+//! while the second waits, that is a quarter of it at the mean; where all do, a half.
 //!
 //! Nobody holds a lock of ours or a place in commit order here (of the server's, an applier holds that of its own
 //! session, which those who list sessions only try), and what depends on those who are held goes on
@@ -16,10 +19,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// From here on a disk is slow, in nanoseconds,
+/// From here on a disk is slow, in nanoseconds, while it is not known how soon somebody comes back,
 const SLOW: u64 = 1_500_000;
 /// and below this it is not any more.
 const QUICK: u64 = 1_000_000;
+/// Where that is known, it is slow from so many times of it on: the four of the module's text, and half as much again,
+const SLOW_TIMES: u64 = 6;
+/// and below so many, in tenths, not any more: the two, and a fifth.
+const QUICK_TENTHS: u64 = 24;
+/// But never below this: to hold and to let go takes time, too.
+const NEVER_SLOW: u64 = 200_000;
 /// The estimate follows by this part with each flush.
 const STEP: u64 = 16;
 /// Somebody who is held looks again after so long, whatever happens.
@@ -48,6 +57,8 @@ pub(crate) struct Together {
     /// How long a flush takes, in nanoseconds: the middle of what was seen, which a thread that was only kept from the
     /// processor does not move.
     time: AtomicU64,
+    /// How long it takes one that has flushed, and has something to do, until it has left commit order again: as `time`.
+    way: AtomicU64,
     slow: AtomicBool,
     /// Those who are held, for whoever does not have the lock.
     held: AtomicUsize,
@@ -81,9 +92,13 @@ impl Together {
         self.slow.load(Ordering::Relaxed)
     }
 
-    /// An applier has left commit order: returns when it is time to flush. [`Together::landed`] must follow.
-    pub(crate) fn wait(&self) -> Passed {
+    /// An applier has left commit order: returns when it is time to flush. [`Together::landed`] must follow. `since`: when
+    /// it had landed before, if something waited for it then.
+    pub(crate) fn wait(&self, since: Option<Instant>) -> Passed {
         self.stays_away();
+        if let Some(since) = since {
+            follow(&self.way, nanos(since.elapsed()));
+        }
         if !self.is_slow() {
             let alone = self.flushing.fetch_add(1, Ordering::SeqCst) == 0;
             return Passed { at: Instant::now(), alone };
@@ -135,7 +150,7 @@ impl Together {
 
     /// What it waited for is on the disk.
     pub(crate) fn landed(&self, passed: Passed) {
-        let took = u64::try_from(passed.at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let took = nanos(passed.at.elapsed());
         // Who was not alone may have waited for two.
         self.learn(if passed.alone { took } else { took / 2 });
         let last = self.flushing.fetch_sub(1, Ordering::SeqCst) == 1;
@@ -149,18 +164,31 @@ impl Together {
     }
 
     fn learn(&self, took: u64) {
-        let time = self.time.load(Ordering::Relaxed);
-        let step = time / STEP + 1_000;
-        let next = if took > time {
-            time.saturating_add(step).min(took)
-        } else {
-            time.saturating_sub(step).max(took)
+        let time = follow(&self.time, took);
+        let was = self.is_slow();
+        let limit = match self.way.load(Ordering::Relaxed) {
+            0 if was => QUICK,
+            0 => SLOW,
+            way if was => (way.saturating_mul(QUICK_TENTHS) / 10).max(NEVER_SLOW * 2 / 3),
+            way => way.saturating_mul(SLOW_TIMES).max(NEVER_SLOW),
         };
-        // That of two at once one is lost does no harm.
-        self.time.store(next, Ordering::Relaxed);
-        let slow = next >= if self.is_slow() { QUICK } else { SLOW };
-        self.slow.store(slow, Ordering::Relaxed);
+        self.slow.store(time >= limit, Ordering::Relaxed);
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Moves an estimate towards what was seen. Returns it.
+fn follow(estimate: &AtomicU64, seen: u64) -> u64 {
+    let now = estimate.load(Ordering::Relaxed);
+    let step = now / STEP + 1_000;
+    let next =
+        if seen > now { now.saturating_add(step).min(seen) } else { now.saturating_sub(step).max(seen) };
+    // That of two at once one is lost does no harm.
+    estimate.store(next, Ordering::Relaxed);
+    next
 }
 
 fn wait_on<'a>(condition: &Condvar, inner: MutexGuard<'a, Inner>, most: Duration) -> MutexGuard<'a, Inner> {
@@ -193,6 +221,25 @@ mod tests {
         assert!(together.is_slow());
     }
 
+    #[test]
+    fn a_disk_is_slow_beside_what_it_takes_to_come_back() {
+        let slow = |time: u64, way: u64, was: bool| {
+            let together =
+                Together { time: time.into(), way: way.into(), slow: was.into(), ..Together::default() };
+            together.learn(time);
+            together.is_slow()
+        };
+        // Those who come back soon are worth a wait of a flush of half a millisecond; those who compute for long are not.
+        assert!(slow(500_000, 50_000, false) && !slow(500_000, 100_000, false));
+        assert!(!slow(5_000_000, 1_000_000, false));
+        // Held, all compute at once, and come back later: it stays.
+        assert!(
+            slow(500_000, 100_000, true) && slow(500_000, 200_000, true) && !slow(500_000, 220_000, true)
+        );
+        assert!(!slow(150_000, 1_000, false), "not worth it, whoever comes");
+        assert!(slow(SLOW, 0, false) && !slow(SLOW - 1, 0, false) && slow(QUICK, 0, true));
+    }
+
     /// One disk, and workers that have something to do before each flush: how many flushes it takes for each to have its
     /// transactions on the disk.
     fn flushes(together: &Together, workers: usize, each: usize, flush: Duration, work: Duration) -> usize {
@@ -211,7 +258,7 @@ mod tests {
                         }
                         std::thread::sleep(work);
                         let mine = disk.committed.fetch_add(1, Ordering::SeqCst) + 1;
-                        let passed = together.wait();
+                        let passed = together.wait(None);
                         let mut durable = lock(&disk.durable);
                         if *durable < mine {
                             let upto = disk.committed.load(Ordering::SeqCst);
@@ -244,7 +291,7 @@ mod tests {
         quick.comes();
         quick.comes();
         let began = Instant::now();
-        let passed = quick.wait();
+        let passed = quick.wait(None);
         assert!(began.elapsed() < LOOK && passed.alone);
         quick.landed(passed);
     }
@@ -257,7 +304,7 @@ mod tests {
             let began = Instant::now();
             let held = scope.spawn(|| {
                 together.comes();
-                together.wait();
+                together.wait(None);
             });
             while together.held.load(Ordering::SeqCst) == 0 {
                 std::thread::yield_now();
@@ -277,13 +324,13 @@ mod tests {
         together.comes();
         together.comes();
         let began = Instant::now();
-        let passed = together.wait();
+        let passed = together.wait(None);
         assert!(began.elapsed() >= Duration::from_micros(4_900), "half of a flush");
         together.landed(passed);
         // Nor for a flush that does not end.
         together.flushing.store(1, Ordering::SeqCst);
         together.comes();
-        together.wait();
+        together.wait(None);
         assert!(began.elapsed() >= MOST);
     }
 }

@@ -27,6 +27,7 @@ use lockstep_node::core::writeset::{WriteSet, WriteSetBuilder};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Instant;
 
 /// Where a transaction is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -451,6 +452,8 @@ pub(crate) struct Remote {
     /// It has been let go to flush, after its turn.
     pub(crate) passed: OnceLock<Passed>,
     pub(crate) waited: Waited,
+    /// When its thread had finished the one before, if something waited then.
+    pub(crate) since: Option<Instant>,
 }
 
 /// What the `opaque` of a write-set handle points to.

@@ -10,6 +10,7 @@ use lockstep_node::core::EntryKind;
 use lockstep_node::{Delivery, Ordered};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Instant;
 
 impl Provider {
     /// A write-set that has been taken.
@@ -92,6 +93,7 @@ impl Provider {
             place: AtomicU8::new(0),
             passed: OnceLock::new(),
             waited,
+            since: worker.landed,
         });
         Next::Apply(Box::new(Job { ordered, handle, flags, meta, dummy, statement }))
     }
@@ -132,8 +134,12 @@ impl Provider {
             Handle::Remote(remote) => remote.passed.get(),
             Handle::Local(_) => None,
         };
+        worker.landed = None;
         match passed {
-            Some(passed) => self.together.landed(*passed),
+            Some(passed) => {
+                self.together.landed(*passed);
+                worker.landed = more.then(Instant::now);
+            }
             None => self.together.stays_away(),
         }
         more
