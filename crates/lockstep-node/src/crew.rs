@@ -6,8 +6,9 @@
 //! hand-offs. So there are as many at work as there are processors, and the one that has just finished, whose caches are
 //! warm, takes the next.
 //!
-//! Where write-sets wait (for a flush of the disk at each commit, for pages to be read, for locks), it takes all threads
-//! to overlap that, and there is no limit. Which of the two it is, is measured.
+//! Where write-sets wait (for a flush of the disk at each commit, for pages to be read, for locks), it takes more threads
+//! to overlap that: as many more as they wait longer than they work, and once more as many, for those who wait together
+//! share a flush. Both times are measured.
 //!
 //! **Invariant:** what waits is taken in the end, whatever those at work wait for. Either one of them comes back, or
 //! [`Crew::nudged`] finds that none has, and lets one more go each time.
@@ -22,18 +23,25 @@ pub struct Done {
     pub seqno: Seqno,
     /// How long it kept the thread.
     pub time: Duration,
-    /// How long of that the thread waited, for its turn in commit order not counted. `None`: not measured.
-    pub waited: Option<Duration>,
+    /// What became of that time. `None`: not measured.
+    pub spent: Option<Spent>,
 }
 
-/// From this mean wait on, ns, all threads are of use,
-const WAITS: u64 = 50_000;
-/// and below this one they are not any more.
-const WAITS_NOT: u64 = 25_000;
-/// A longer wait says nothing of the next.
+/// How a thread has spent its time with a write-set; that it had to wait for its turn in commit order counts for neither.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Spent {
+    /// It had something to do.
+    pub worked: Duration,
+    /// It had not, until something else had happened.
+    pub waited: Duration,
+}
+
+/// One that takes longer, ns, counts as one that takes so long.
 const MOST: u64 = 1_000_000;
-/// The mean follows with the weight 1/this.
+/// The means follow with the weight 1/this.
 const WEIGHT: u64 = 16;
+/// Who waits for less than this part of the time of its work does not wait.
+const HARDLY: u64 = 4;
 
 /// See the module.
 #[derive(Debug)]
@@ -41,9 +49,8 @@ pub(crate) struct Crew {
     processors: usize,
     /// What is in the hands of those at work.
     hands: Vec<Seqno>,
-    /// The mean wait, ns, once one has been measured.
-    waited: Option<u64>,
-    limited: bool,
+    /// The mean times of work and of waiting, ns, once they have been measured.
+    means: Option<(u64, u64)>,
     /// So many more may be at work, for those who are have not come back.
     extra: usize,
     /// One has come back since the last nudge.
@@ -58,7 +65,7 @@ impl Default for Crew {
 
 impl Crew {
     fn new(processors: usize) -> Crew {
-        Crew { processors, hands: Vec::new(), waited: None, limited: false, extra: 0, came_back: false }
+        Crew { processors, hands: Vec::new(), means: None, extra: 0, came_back: false }
     }
 
     /// One has taken this write-set.
@@ -68,11 +75,11 @@ impl Crew {
 
     /// One has come back.
     pub(crate) fn back(&mut self, done: &Done) {
-        if let Some(waited) = done.waited {
-            let waited = u64::try_from(waited.as_nanos()).unwrap_or(MOST).min(MOST);
-            let mean = self.waited.map_or(waited, |mean| (mean * (WEIGHT - 1) + waited) / WEIGHT);
-            self.waited = Some(mean);
-            self.limited = mean < if self.limited { WAITS } else { WAITS_NOT };
+        if let Some(spent) = &done.spent {
+            let (worked, waited) = nanos(spent);
+            let (mean_worked, mean_waited) = self.means.unwrap_or((worked, waited));
+            let follow = |mean, time| (mean * (WEIGHT - 1) + time) / WEIGHT;
+            self.means = Some((follow(mean_worked, worked), follow(mean_waited, waited)));
         }
         self.gone(done.seqno);
     }
@@ -98,23 +105,32 @@ impl Crew {
     /// One that depends on what is in somebody's hands is left to that one, who comes soon: another thread would only wait
     /// with it.
     pub(crate) fn room(&self, depends_on: Seqno) -> usize {
-        if !self.limited {
-            return usize::MAX;
-        }
-        if self.extra == 0 && self.hands.iter().any(|seqno| *seqno <= depends_on) {
+        let Some((worked, waited)) = self.means else { return usize::MAX };
+        let hardly_waits = waited * HARDLY < worked;
+        if hardly_waits && self.extra == 0 && self.hands.iter().any(|seqno| *seqno <= depends_on) {
             return 0;
         }
-        (self.processors + self.extra).saturating_sub(self.hands.len())
+        let more = self.processors as u64 * 2 * waited / worked.max(1);
+        let limit = self.processors.saturating_add(more as usize).saturating_add(self.extra);
+        limit.saturating_sub(self.hands.len())
     }
+}
+
+/// Time worked and waited.
+fn nanos(spent: &Spent) -> (u64, u64) {
+    let whole = (spent.worked + spent.waited).as_nanos();
+    let part = |time: Duration| (time.as_nanos() * u128::from(MOST) / whole.max(u128::from(MOST))) as u64;
+    (part(spent.worked), part(spent.waited))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// After 10 µs of work.
     fn done(seqno: Seqno, waited: u64) -> Done {
-        let waited = Some(Duration::from_micros(waited));
-        Done { seqno, time: Duration::from_micros(waited.map_or(0, |w| w.as_micros() as u64 + 10)), waited }
+        let (worked, waited) = (Duration::from_micros(10), Duration::from_micros(waited));
+        Done { seqno, time: worked + waited, spent: Some(Spent { worked, waited }) }
     }
 
     /// Of two processors, with write-sets that do not wait.
@@ -129,12 +145,12 @@ mod tests {
     fn nobody_is_kept_from_work_before_something_is_known() {
         let mut crew = Crew::new(2);
         (1..9).for_each(|seqno| crew.took(seqno));
-        crew.back(&Done { seqno: 1, time: Duration::from_micros(9), waited: None });
+        crew.back(&Done { seqno: 1, time: Duration::from_micros(9), spent: None });
         assert_eq!(crew.room(0), usize::MAX);
     }
 
     #[test]
-    fn as_many_as_processors_where_nobody_waits_and_all_where_they_do() {
+    fn as_many_as_processors_where_nobody_waits_and_more_the_more_they_do() {
         let mut crew = busy();
         assert_eq!(crew.room(0), 2);
         crew.took(2);
@@ -142,32 +158,45 @@ mod tests {
         assert_eq!(crew.room(0), 0);
         crew.back(&done(2, 0));
         assert_eq!(crew.room(0), 1);
+        crew.gone(3);
+        let after = |waited| {
+            let mut crew = busy();
+            (0..200).for_each(|_| crew.back(&done(99, waited)));
+            crew.room(0)
+        };
+        // A lock for a moment, a quick disk, a slow one.
+        assert_eq!([after(1), after(2), after(20)], [2, 2, 9]);
+        assert!(after(100) >= 40 && after(2_000) >= 200);
         // The disk has become one that is waited for.
-        let mut flushes = 0;
-        while crew.room(0) != usize::MAX {
-            crew.back(&done(99, 200));
-            flushes += 1;
-        }
-        assert!((2..20).contains(&flushes), "{flushes}");
+        let soon = (0..).take_while(|_| {
+            crew.room(0) < 20 && {
+                crew.back(&done(99, 200));
+                true
+            }
+        });
+        assert!(soon.count() < 20);
         // One that waited for a lock for a minute is forgotten soon.
         let mut crew = busy();
         crew.back(&done(99, 60_000_000));
-        let after = (0..).take_while(|_| {
-            crew.room(0) == usize::MAX && {
+        let forgotten = (0..).take_while(|_| {
+            crew.room(0) > 2 && {
                 crew.back(&done(99, 0));
                 true
             }
         });
-        assert!(after.count() < 20);
+        assert!(forgotten.count() < 60);
     }
 
     #[test]
-    fn what_depends_on_one_at_work_is_left_to_that_one() {
+    fn what_depends_on_one_at_work_is_left_to_that_one_unless_it_waits() {
         let mut crew = busy();
         crew.took(5);
         assert_eq!((crew.room(4), crew.room(5), crew.room(7)), (1, 0, 0));
         crew.back(&done(5, 0));
         assert_eq!(crew.room(7), 2);
+        (0..20).for_each(|_| crew.back(&done(99, 200)));
+        crew.took(8);
+        assert!(crew.room(9) > 10);
     }
 
     #[test]

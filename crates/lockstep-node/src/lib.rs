@@ -33,7 +33,7 @@ mod wire;
 mod writer;
 
 pub use api::*;
-pub use crew::Done;
+pub use crew::{Done, Spent};
 pub use lockstep_core as core;
 pub use lockstep_log as log;
 pub use lockstep_net as net;

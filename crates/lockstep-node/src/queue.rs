@@ -380,6 +380,7 @@ impl Deliveries {
 mod tests {
     use super::*;
     use crate::api::Ordered;
+    use crate::crew::Spent;
     use lockstep_core::writeset::WriteSet;
     use lockstep_core::{EntryKind, Gtid, Uuid};
 
@@ -528,7 +529,11 @@ mod tests {
 
     /// What a thread tells of a write-set that did not wait for anything.
     fn quick(seqno: Seqno) -> Option<Done> {
-        Some(Done { seqno, time: Duration::from_micros(10), waited: Some(Duration::ZERO) })
+        Some(Done {
+            seqno,
+            time: Duration::from_micros(10),
+            spent: Some(Spent { worked: Duration::from_micros(10), waited: Duration::ZERO }),
+        })
     }
 
     /// It is known that write-sets do not wait, and one after the other is taken by those who come back.

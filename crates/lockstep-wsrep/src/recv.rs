@@ -17,7 +17,7 @@ use crate::statement::Former;
 use crate::trx::Handle;
 use lockstep_abi::*;
 use lockstep_node::core::{SEQNO_UNDEFINED, Seqno};
-use lockstep_node::{Delivery, Done, Ordered, ViewInfo as NodeView, ViewStatus as NodeViewStatus};
+use lockstep_node::{Delivery, Done, Ordered, Spent, ViewInfo as NodeView, ViewStatus as NodeViewStatus};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -54,8 +54,8 @@ struct Worker<'a> {
     provider: &'a Provider,
     /// The last one, if that was a write-set: when it took it.
     taken: Option<(Seqno, Instant)>,
-    /// How long it waited meanwhile, if that was measured.
-    waited: Option<Duration>,
+    /// What it did meanwhile, if that was measured.
+    spent: Option<Spent>,
     /// It counts as one who comes ([`crate::together`]), for something was waiting when it had finished.
     expected: bool,
     /// When it was through with the last one's flush, if something was waiting then.
@@ -68,7 +68,7 @@ impl Worker<'_> {
     /// What is to be told of the last write-set: once.
     fn done(&mut self) -> Option<Done> {
         let (seqno, at) = self.taken.take()?;
-        Some(Done { seqno, time: at.elapsed(), waited: self.waited.take() })
+        Some(Done { seqno, time: at.elapsed(), spent: self.spent.take() })
     }
 }
 
@@ -89,7 +89,7 @@ enum Break {
     Dropped,
 }
 
-/// Of so many write-sets of a thread it is measured of one how long it waits.
+/// Of so many write-sets of a thread it is measured of one how long it works and waits.
 const MEASURED: u64 = 8;
 /// How often a waiting thread looks for what overtakes.
 const LOOK: Duration = Duration::from_millis(100);
@@ -119,7 +119,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
     }
     provider.receivers.fetch_add(1, Ordering::SeqCst);
     let mut held = None;
-    let mut worker = Worker { provider, taken: None, waited: None, expected: false, landed: None, count: 0 };
+    let mut worker = Worker { provider, taken: None, spent: None, expected: false, landed: None, count: 0 };
     let (status, counted) = loop {
         let in_hand = held.take();
         let Some(next) = provider.step("recv", || provider.next(in_hand, &mut worker)) else {

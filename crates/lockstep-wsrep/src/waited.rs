@@ -1,16 +1,17 @@
-//! How long an applier's thread waits while the server works on a write-set: for a lock, a page, a flush of the disk. By
-//! that is judged how many of them are of use at once (`lockstep-node`'s `crew.rs`).
+//! How long an applier's thread works on a write-set, and how long it waits meanwhile: for a lock, a page, a flush of the
+//! disk. By that is judged how many of them are of use at once (`lockstep-node`'s `crew.rs`).
 //!
-//! A thread that was only kept from the processor by others has not waited. So what counts is the time of each stretch
-//! in which it gave up the processor by itself; the kernel knows how often it has.
+//! A thread that was only kept from the processor by others has not waited. So what counts as such is the time of each
+//! stretch in which it gave up the processor by itself; the kernel knows how often it has.
 
 use crate::monitor::lock;
+use lockstep_node::Spent;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 #[derive(Debug, Default)]
 struct Stretches {
-    waited: Duration,
+    spent: Spent,
     /// Of the one under way: when it began, and how often the thread had given up the processor by then.
     since: Option<(Instant, i64)>,
 }
@@ -39,17 +40,17 @@ impl Waited {
     pub(crate) fn end(&self) {
         if let Some(stretches) = &self.stretches {
             let mut stretches = lock(stretches);
-            if let Some((began, before)) = stretches.since.take()
-                && given_up().is_some_and(|times| times != before)
-            {
-                stretches.waited += began.elapsed();
+            if let Some((began, before)) = stretches.since.take() {
+                let waited = given_up().is_some_and(|times| times != before);
+                let Spent { worked, waited: all } = &mut stretches.spent;
+                *if waited { all } else { worked } += began.elapsed();
             }
         }
     }
 
     /// All of it.
-    pub(crate) fn total(&self) -> Option<Duration> {
-        self.stretches.as_ref().map(|stretches| lock(stretches).waited)
+    pub(crate) fn total(&self) -> Option<Spent> {
+        self.stretches.as_ref().map(|stretches| lock(stretches).spent)
     }
 }
 
@@ -69,6 +70,7 @@ fn given_up() -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn sleep_between_begin_and_end_counts_and_neither_work_nor_other_sleep() {
@@ -77,8 +79,8 @@ mod tests {
         waited.begin();
         std::thread::sleep(NAP);
         waited.end();
-        let slept = waited.total().unwrap();
-        assert!(slept >= NAP);
+        let Spent { worked, waited: slept } = waited.total().unwrap();
+        assert!(worked.is_zero() && slept >= NAP);
         std::thread::sleep(NAP);
         waited.end();
         waited.begin();
@@ -87,7 +89,8 @@ mod tests {
             std::hint::spin_loop();
         }
         waited.end();
-        assert_eq!(waited.total(), Some(slept));
+        let spent = waited.total().unwrap();
+        assert!(spent.worked >= Duration::from_millis(1) && spent.waited == slept);
     }
 
     #[test]

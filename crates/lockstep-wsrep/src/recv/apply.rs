@@ -123,7 +123,7 @@ impl Provider {
     pub(super) fn applied(&self, job: Job, result: CbStatus, worker: &mut Worker) -> bool {
         if let Handle::Remote(remote) = &job.handle {
             remote.waited.end();
-            worker.waited = remote.waited.total();
+            worker.spent = remote.waited.total();
         }
         let more = self.node().is_some_and(|node| node.queued() > 0);
         if more {
