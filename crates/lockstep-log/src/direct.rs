@@ -17,9 +17,9 @@ use rustix::fs::{Mode, OFlags};
 /// The unit of such writes. There are devices and file systems that want a larger one: they refuse.
 pub(crate) const BLOCK: usize = 4096;
 /// Zeros are written in pieces of this length.
-const PIECE: usize = 128 << 10;
+const PIECE: usize = 512 << 10;
 /// A buffer beyond this is not kept.
-const KEEP: usize = 4 << 20;
+const KEEP: usize = 8 << 20;
 
 /// A file opened once more, and its last block.
 #[derive(Debug)]

@@ -242,8 +242,12 @@ impl DiskFile for RealFile {
             }
             if blocks_end <= self.ready.load(Ordering::Relaxed) {
                 match direct.append(&self.file, data, offset) {
-                    // It wants larger blocks.
-                    Err(e) if e.kind() == io::ErrorKind::InvalidInput => *appending = Appending::Through,
+                    // It wants larger blocks, or cannot after all.
+                    Err(e)
+                        if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) =>
+                    {
+                        *appending = Appending::Through
+                    }
                     done => return done,
                 }
             } else {

@@ -197,7 +197,7 @@ impl Order {
                     self.send(from, self.reject(carried.prev_index, carried.prev_index, term, context));
                 }
             }
-            Message::Relayed { term, carried } => self.on_relayed(term, carried),
+            Message::Relayed { term, carried } => self.on_relayed(from, term, carried),
         }
     }
 

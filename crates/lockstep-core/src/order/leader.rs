@@ -475,6 +475,8 @@ impl Order {
         // What was on the way is gone, perhaps.
         let next = peer.next;
         peer.probe(next);
+        // Its answer to what was sent while it was away says nothing of the way to it.
+        peer.context_sent = (0, 0);
         if let Some(number) = self.session_of(&id) {
             self.send(id, number);
         }

@@ -320,3 +320,23 @@ fn one_that_was_away_rides_along_once_it_has_caught_up() {
     assert_eq!(copies(&mut net, "a"), [(2, vec![]), (3, vec![4, 5])]);
     all_have(&mut net, "a");
 }
+
+/// Only the leader and who is of one's own zone pass entries on; whoever else says so is not believed.
+#[test]
+fn entries_passed_on_by_somebody_of_another_zone_are_not_taken() {
+    for from in [2, 9, 3] {
+        let mut net = five();
+        net.settle();
+        net.hold = Some(|_, to, m| to == 4 && matches!(m, Message::Relayed { .. }));
+        net.propose(1, "a");
+        net.quiet();
+        net.hold = None;
+        let held = std::mem::take(&mut net.held);
+        let before = net.nodes[&4].order.last_index();
+        for (_, _, message) in held {
+            net.deliver(from, 4, message);
+        }
+        net.drain(4);
+        assert_eq!(net.nodes[&4].order.last_index() > before, from == 3, "from {from}");
+    }
+}

@@ -239,6 +239,7 @@ fn a_far_zone_gets_one_copy_and_loses_nothing_with_its_relay() -> Test {
     let _alone = alone();
     let far = servers(&[0, 1, 1, 1], Duration::from_millis(20), &[("leader.follow_writer", "no")])?;
     let Some(mut far) = far else { return Ok(()) };
+    set(&far.cluster, 0, "net.relay=yes")?;
     eventually("one of the far zone relays", || {
         Ok(["n2", "n3", "n4"].iter().filter(|n| relay_of(&far.cluster, n).is_ok_and(|r| r != "null")).count()
             == 2)

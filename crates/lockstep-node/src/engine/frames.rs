@@ -59,7 +59,7 @@ impl Engine {
             Message::Append { entries, .. } | Message::Relay { carried: Carried { entries, .. }, .. } => {
                 (entries, self.order.leader() == Some(from))
             }
-            Message::Relayed { term, carried } => (&carried.entries, *term == self.order.term()),
+            Message::Relayed { term, carried } => (&carried.entries, self.order.takes_relayed(from, *term)),
             _ => return Ok(()),
         };
         for entry in entries {

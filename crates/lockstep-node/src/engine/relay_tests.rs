@@ -7,7 +7,7 @@ use crate::submit::Submission;
 const DATA: usize = 20_000;
 
 fn two_zones(versions: [u16; 5]) -> Lab {
-    let tuning = Tuning { follow_writer: false, ..Tuning::default() };
+    let tuning = Tuning { relay: true, follow_writer: false, ..Tuning::default() };
     let mut lab = Lab::new(0, &tuning);
     for (at, version) in versions.into_iter().enumerate() {
         lab.add(&tuning, |hello| hello.zone = (at > 1) as u8);
