@@ -341,7 +341,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// A leader that has not heard a majority for an election timeout does not believe that it leads.
+    /// A leader that has not heard a majority for an election timeout does not believe that it leads; for some of them,
+    /// where its last terms of office ended so.
     fn may_lead(&mut self, slot: usize, local: Micros) -> Check {
         let timeout = self.profile.election_timeout;
         let promises = self.history.promises();
@@ -353,12 +354,13 @@ impl Cluster {
             return Ok(());
         }
         process.leads_since = process.leads_since.min(local);
+        let patience = process.order.patience_in_office().min(16 * timeout);
         let membership = &process.order.tail_state().membership;
         let alive = |other: &lockstep_core::MemberId| {
-            *other == id || local.saturating_sub(process.heard[slot_of(other)]) < timeout
+            *other == id || local.saturating_sub(process.heard[slot_of(other)]) < patience
         };
         // Who has just become a voter is given its time.
-        let settled = local.saturating_sub(process.leads_since) >= 2 * timeout
+        let settled = local.saturating_sub(process.leads_since) >= 2 * patience
             && process.order.tail_state().membership_index <= process.order.commit();
         hold!(
             !promises || !settled || membership.voters().filter(alive).count() >= membership.majority(),

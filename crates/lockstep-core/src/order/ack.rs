@@ -80,6 +80,7 @@ impl Order {
     }
 
     pub(super) fn commit_to(&mut self, index: Index) {
+        self.in_vain = 0;
         self.log.commit_to(index);
         self.outbox.log_changed(&self.log, &self.config, self.now);
     }

@@ -35,6 +35,9 @@ pub(super) struct Transfer {
 /// saved; whoever needs it at once (an origin, a causal read) gets it at once.
 const COMMIT_NEWS_WAIT: Micros = 1_000;
 
+/// A leader's patience doubles so often at most.
+const MOST_IN_VAIN: u32 = 4;
+
 /// Bytes of entries that a probe may carry: most often it is right.
 const PROBE_BYTES: usize = 64 << 10;
 
@@ -97,6 +100,7 @@ impl Order {
     pub(super) fn tick_leader(&mut self) {
         let alone = !self.hears_majority(self.now);
         if alone && self.config.mutation != Some(Mutation::NoCheckQuorum) {
+            self.in_vain = (self.in_vain + 1).min(MOST_IN_VAIN);
             self.leave_office();
             return;
         }
@@ -109,15 +113,22 @@ impl Order {
         }
     }
 
-    /// Whether a majority of the voters has answered within the election timeout before `now`.
+    /// How long this member, when it leads, believes so without a majority's answers; bounded.
+    pub fn patience_in_office(&self) -> Micros {
+        self.config.election_timeout << self.in_vain
+    }
+
+    /// Whether a majority of the voters has answered within the election timeout before `now`; within more, where our
+    /// last terms of office ended in silence before they committed anything.
+    ///
+    /// A large proposal may take a line for longer than that time, and the answers behind it wait. Its origin sends it
+    /// again to each new leader: with the same patience each time, there would be elections for ever.
     pub(super) fn hears_majority(&self, now: Micros) -> bool {
         let membership = &self.log.tail.membership;
+        let patience = self.patience_in_office();
         let heard = membership.voters().filter(|id| {
             *id == self.config.id
-                || self
-                    .peers
-                    .get(id)
-                    .is_some_and(|peer| now.saturating_sub(peer.last_heard) < self.config.election_timeout)
+                || self.peers.get(id).is_some_and(|peer| now.saturating_sub(peer.last_heard) < patience)
         });
         heard.count() >= membership.majority()
     }

@@ -195,6 +195,8 @@ pub struct Order {
     leader: Option<MemberId>,
     /// When the leader was last heard.
     leader_heard: Option<Micros>,
+    /// How many of our own terms of office, one after the other, ended in silence before they committed anything.
+    in_vain: u32,
     /// The connection to it has broken since.
     leader_gone: bool,
     /// When to campaign, or to campaign again.

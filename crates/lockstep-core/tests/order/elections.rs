@@ -255,3 +255,35 @@ fn a_short_break_of_a_connection_changes_nothing() {
     assert_eq!(net.order(1).term(), term);
     assert_eq!(net.texts().len(), 10);
 }
+
+/// Something large goes over the line before the answers. Its sender sends it again to each new leader, so a leader that
+/// was as impatient each time would never hear of them.
+#[test]
+fn a_leader_that_hears_nothing_has_more_patience_next_time() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    let mut terms = Vec::new();
+    for _ in 0..3 {
+        net.hold = Some(|_, to, m| {
+            to == 1 && !matches!(m, Message::VoteReply { .. } | Message::PreVoteReply { .. })
+        });
+        net.elect(1);
+        let began = net.now;
+        while net.order(1).role() == Role::Leader {
+            net.run(HEARTBEAT / 2);
+        }
+        terms.push((net.now - began) / ELECTION);
+    }
+    assert!(terms[1] >= 2 && terms[2] >= 4, "{terms:?}");
+    // Once something is committed all is as before.
+    net.hold = None;
+    net.held.clear();
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.hold = Some(|_, to, _| to == 1);
+    let began = net.now;
+    while net.order(1).role() == Role::Leader {
+        net.run(HEARTBEAT / 2);
+    }
+    assert!(net.now - began <= 2 * ELECTION);
+}
