@@ -13,6 +13,7 @@
 //! **Invariant:** what waits is taken in the end, whatever those at work wait for. Either one of them comes back, or
 //! [`Crew::nudged`] finds that none has, and lets one more go each time.
 
+use crate::pace::WORTH;
 use lockstep_core::Seqno;
 use std::time::Duration;
 
@@ -42,8 +43,6 @@ const MOST: u64 = 1_000_000;
 const WEIGHT: u64 = 16;
 /// Who waits for less than this part of the time of its work does not wait.
 const HARDLY: u64 = 4;
-/// A write-set that takes less work than this, ns, is taken sooner by one who is awake than by one who is woken.
-const SMALL: u64 = 50_000;
 
 /// See the module.
 #[derive(Debug)]
@@ -109,7 +108,7 @@ impl Crew {
     pub(crate) fn room(&self, depends_on: Seqno) -> usize {
         let Some((worked, waited)) = self.means else { return usize::MAX };
         // What stands behind it waits, too: worthwhile only where it is soon taken by one who is awake.
-        let small = waited * HARDLY < worked && worked < SMALL;
+        let small = waited * HARDLY < worked && worked < WORTH;
         if small && self.extra == 0 && self.hands.iter().any(|seqno| *seqno <= depends_on) {
             return 0;
         }

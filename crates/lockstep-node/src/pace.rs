@@ -5,8 +5,8 @@
 use lockstep_core::Micros;
 use std::time::Duration;
 
-/// What one who is awake may be behind with before another is called.
-const WORTH: u64 = 50_000;
+/// What one who is awake may be behind with before another is called, ns.
+pub(crate) const WORTH: u64 = 50_000;
 /// A longer one says nothing of the next: it waited for a lock, or was a large one.
 const MOST: u64 = 1_000_000;
 /// The mean follows with the weight 1/this.

@@ -131,13 +131,10 @@ impl Order {
 
     pub(super) fn on_relayed(&mut self, from: MemberId, term: Term, carried: Carried) {
         let any_term = self.config.mutation == Some(Mutation::RelayedOfAnyTerm);
-        if self.role != Role::Follower || (term != self.term && !any_term) || !self.log.exists() {
+        let term = if any_term { self.term } else { term };
+        let Some(leader) = self.leader.filter(|_| self.takes_relayed(from, term) && self.log.exists()) else {
             return;
-        }
-        let Some(leader) = self.leader else { return };
-        if from != leader && !self.is_of_our_zone(from) {
-            return;
-        }
+        };
         if self.follows_ours(&carried) {
             self.on_append(leader, 0, carried);
             self.take_early(leader);
