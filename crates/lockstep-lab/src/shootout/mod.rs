@@ -17,10 +17,13 @@ use crate::sysbench::{Histogram, Load, SYSBENCH_DATABASE, Sysbench};
 use rig::Rig;
 pub use setup::{FileSystem, Kind, Setup};
 
-/// The loads, by sysbench's names: that which reads, and that which writes, too.
+/// The post's loads, by sysbench's names: that which reads, and that which writes, too.
 pub const READ_ONLY: &str = "oltp_read_only";
 /// See [`READ_ONLY`].
 pub const READ_WRITE: &str = "oltp_read_write";
+/// That whose transactions are one update each: what is left of a commit's cost where nothing else is done. The post has not
+/// got it.
+pub const UPDATE_INDEX: &str = "oltp_update_index";
 
 /// How it is run.
 #[derive(Debug, Clone)]
@@ -37,8 +40,10 @@ pub struct Spec {
     pub threads: Vec<u32>,
     /// For how long each of those that only reads.
     pub read_window: Duration,
-    /// For how long each of those that writes.
+    /// For how long each of those that read and write.
     pub write_window: Duration,
+    /// For how long each of those that update.
+    pub update_window: Duration,
     /// The two sizes of InnoDB's buffer pool, in MiB, the smaller first.
     pub pools: [u32; 2],
     /// The size of each server's file system, in GiB.
@@ -48,7 +53,7 @@ pub struct Spec {
 /// What sysbench said of one load.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// [`READ_ONLY`] or [`READ_WRITE`].
+    /// [`READ_ONLY`], [`READ_WRITE`] or [`UPDATE_INDEX`].
     pub script: &'static str,
     /// By so many threads.
     pub threads: u32,
@@ -88,7 +93,7 @@ pub fn check(setups: &[Setup]) -> Result<()> {
     Sysbench::find().map(drop)
 }
 
-/// Starts the servers of a set-up, fills the tables, runs both loads with each number of threads, and checks in the end that
+/// Starts the servers of a set-up, fills the tables, runs each load with each number of threads, and checks in the end that
 /// copies are equal and that nobody fell back to less than was asked for. Everything is gone when it returns.
 pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     check(&[setup])?;
@@ -108,10 +113,12 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
 
     let mut measured = Vec::new();
     let mut written = 0;
-    for (script, window) in [(READ_ONLY, spec.read_window), (READ_WRITE, spec.write_window)] {
+    let loads =
+        [(READ_ONLY, spec.read_window), (READ_WRITE, spec.write_window), (UPDATE_INDEX, spec.update_window)];
+    for (script, window) in loads {
         for threads in &spec.threads {
             let (load, histogram) = bench.run_with_histogram(script, &[&socket], *threads, window)?;
-            if script == READ_WRITE {
+            if script != READ_ONLY {
                 written += load.transactions;
                 // Nobody is still busy with it when the next one starts.
                 rig.wait_for_copies(&sums)?;
