@@ -23,8 +23,7 @@ use crate::writer::{Jobs, Writer};
 use bytes::Bytes;
 use lockstep_core::order::{Config, Order, RestoreBuilder};
 use lockstep_core::policy::Policy;
-use lockstep_core::state::State;
-use lockstep_core::{Entry, EntryKind, Gtid, Index, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
+use lockstep_core::{Entry, EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
 use lockstep_log::{Log, OpenError, Options, RealDisk, Recovered, Replay};
 use lockstep_net::{Address, Reactor, TlsConfig, TlsFiles, TlsIdentity, Waker};
 use std::collections::{BTreeMap, BTreeSet};
@@ -163,8 +162,6 @@ struct Opened {
     builder: RestoreBuilder,
     /// Its trim marks.
     marks: Vec<Entry>,
-    /// Its views: index, the seqno before, their own.
-    gaps: Vec<(Index, Seqno, Seqno)>,
 }
 
 impl Opened {
@@ -172,31 +169,17 @@ impl Opened {
         let hint = lockstep_log::peek_vote(disk)?;
         let mut builder = RestoreBuilder::new(hint.map_or(0, |vote| vote.commit_hint));
         let mut marks = Vec::new();
-        let mut gaps = Vec::new();
-        let mut last_seqno: Option<Seqno> = None;
         let mut visit = |replay: Replay| match replay {
             Replay::Base { base, .. } => {
                 if base.is_empty() {
                     return Ok(());
                 }
                 let trouble = |e| format!("the state at the head of a segment {e}");
-                // A view may be the first entry that is left.
-                if last_seqno.is_none() {
-                    last_seqno = Some(State::from_bytes(base.clone()).map_err(trouble)?.seqno);
-                }
                 builder.base(base).map_err(trouble)
             }
             Replay::Record(record) => {
                 let (index, term, body) = (record.index, record.term, record.body);
                 let trouble = |e| format!("entry {index} {e}");
-                // Kind, then seqno: what a body begins with.
-                let seqno = body.get(1..9).and_then(|raw| raw.try_into().ok()).map(Seqno::from_le_bytes);
-                if let (Some(&kind), Some(last), Some(seqno)) = (body.first(), last_seqno, seqno)
-                    && kind == EntryKind::View as u8
-                {
-                    gaps.push((index, last, seqno));
-                }
-                last_seqno = seqno;
                 if body.first().is_some_and(|kind| KEPT_AT_START.contains(kind)) {
                     marks.push(Entry::decode_body(index, term, body.clone()).map_err(trouble)?);
                 }
@@ -204,7 +187,7 @@ impl Opened {
             }
         };
         let (log, recovered) = Log::open(disk.clone(), options, &mut visit)?;
-        Ok(Opened { log, recovered, builder, marks, gaps })
+        Ok(Opened { log, recovered, builder, marks })
     }
 }
 
@@ -255,8 +238,7 @@ impl Node {
             }
             opened => opened,
         };
-        let Opened { log, recovered, builder, marks, gaps } =
-            opened.map_err(|e| NodeError::Log(e.to_string()))?;
+        let Opened { log, recovered, builder, marks } = opened.map_err(|e| NodeError::Log(e.to_string()))?;
         if let Some(cut) = &recovered.cut {
             let text = format!(
                 "the log ends in a torn write, which nobody relied on: {} is cut at {} ({})",
@@ -306,9 +288,6 @@ impl Node {
         for entry in &marks {
             engine.feed.remember(entry);
             engine.votes.remember(entry);
-        }
-        for (index, before, seqno) in gaps {
-            engine.feed.note_gap(index, before, seqno);
         }
 
         let mut net = lockstep_net::Config::new("", engine.introduction().to_bytes(), seed);

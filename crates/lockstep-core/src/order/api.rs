@@ -368,6 +368,11 @@ impl Order {
         self.log.bases.iter().map(|base| &base.state)
     }
 
+    /// What was left out where a database stands that is at this seqno: nothing of this history is there.
+    pub fn gap_around(&self, seqno: Seqno) -> Option<Gap> {
+        self.log.gaps.iter().find(|gap| gap.holds(seqno)).copied()
+    }
+
     /// An entry, if it is in memory; else it is in the log.
     pub fn entry(&self, index: Index) -> Option<&Entry> {
         self.log.entry(index)

@@ -17,6 +17,33 @@ pub(super) struct Base {
     pub(super) bytes: u64,
 }
 
+/// Seqnos that a view has left out: what a lost leader may have given to write-sets that nobody else has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// Where the view is.
+    pub index: Index,
+    /// The last seqno before it.
+    pub before: Seqno,
+    /// Its own.
+    pub after: Seqno,
+}
+
+impl Gap {
+    /// What `entry` leaves out after this seqno.
+    pub(super) fn at(entry: &Entry, before: Seqno) -> Option<Gap> {
+        (entry.seqno > before.saturating_add(1)).then_some(Gap {
+            index: entry.index,
+            before,
+            after: entry.seqno,
+        })
+    }
+
+    /// Whether a database that stands there has what this history has not.
+    pub fn holds(&self, seqno: Seqno) -> bool {
+        self.before < seqno && seqno < self.after
+    }
+}
+
 /// **Invariants:** `bases[0].index <= committed.index <= tail.index`; `cache` is dense, ends at `tail.index` and
 /// reaches down to `committed.index + 1` at least; `terms` covers `bases[0].index ..= tail.index`.
 #[derive(Debug)]
@@ -29,6 +56,8 @@ pub(super) struct LogView {
     pub(super) tail: State,
     /// Where each run of entries of one term begins. Ascending in both.
     terms: VecDeque<(Index, Term)>,
+    /// What views of this log leave out, ascending.
+    pub(super) gaps: Vec<Gap>,
     cache: VecDeque<Entry>,
     /// Sum of `Entry::size` over the cache.
     cached_bytes: usize,
@@ -52,6 +81,7 @@ impl LogView {
             committed: nothing.clone(),
             tail: nothing.clone(),
             terms: VecDeque::from([(0, 0)]),
+            gaps: Vec::new(),
             cache: VecDeque::new(),
             cached_bytes: 0,
             origins: BTreeMap::new(),
@@ -63,6 +93,7 @@ impl LogView {
     pub(super) fn starting_at(state: State) -> LogView {
         LogView {
             terms: VecDeque::from([(state.index, state.term)]),
+            gaps: Vec::new(),
             stretches: stretch_after(&state),
             bases: VecDeque::from([Base { state: state.clone(), bytes: 0 }]),
             committed: state.clone(),
@@ -79,6 +110,7 @@ impl LogView {
         entries: Vec<Entry>,
         terms: Vec<(Index, Term)>,
         bases: Vec<(State, u64)>,
+        gaps: Vec<Gap>,
     ) -> Result<LogView, DecodeError> {
         let mut log = LogView {
             stretches: stretch_after(&committed),
@@ -86,6 +118,7 @@ impl LogView {
             tail: committed.clone(),
             committed,
             terms: terms.into(),
+            gaps,
             cache: VecDeque::new(),
             cached_bytes: 0,
             origins: BTreeMap::new(),
@@ -96,8 +129,9 @@ impl LogView {
         if !fits {
             return Err(DecodeError::Invalid("base of the log"));
         }
-        // The runs and the sizes that came in cover these entries already.
+        // The runs, the gaps and the sizes that came in cover these entries already.
         log.terms.retain(|(first, _)| *first <= log.committed.index);
+        log.gaps.retain(|gap| gap.index <= log.committed.index);
         let sizes: Vec<u64> = log.bases.iter().map(|base| base.bytes).collect();
         for entry in entries {
             log.append(entry)?;
@@ -200,8 +234,9 @@ impl LogView {
     /// # Errors
     /// Where it is not the next one, or cannot be read; then nothing has changed.
     pub(super) fn append(&mut self, entry: Entry) -> Result<(), DecodeError> {
-        let term_before = self.tail.term;
+        let (term_before, seqno_before) = (self.tail.term, self.tail.seqno);
         self.tail.apply(&entry)?;
+        self.gaps.extend(Gap::at(&entry, seqno_before));
         if entry.term != term_before {
             self.terms.push_back((entry.index, entry.term));
         }
@@ -263,6 +298,7 @@ impl LogView {
         while self.terms.len() > 1 && self.terms.back().is_some_and(|(first, _)| *first >= from) {
             self.terms.pop_back();
         }
+        self.gaps.retain(|gap| gap.index < from);
         while self.bases.len() > 1 && self.bases.back().is_some_and(|base| base.state.index >= from) {
             self.bases.pop_back();
         }
@@ -353,6 +389,7 @@ impl LogView {
             self.bases.pop_front();
         }
         let base = self.base_index();
+        self.gaps.retain(|gap| gap.index > base);
         while self.terms.get(1).is_some_and(|(begins, _)| *begins <= base) {
             self.terms.pop_front();
         }

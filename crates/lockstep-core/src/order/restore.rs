@@ -1,7 +1,7 @@
 //! Reading the own log back at the start.
 
 use super::disk::Vote;
-use super::log_view::LogView;
+use super::log_view::{Gap, LogView};
 use crate::codec::DecodeError;
 use crate::state::State;
 use crate::types::*;
@@ -21,6 +21,8 @@ pub struct Restored {
     pub terms: Vec<(Index, Term)>,
     /// The base of each segment, ascending, and the bytes of its entries.
     pub bases: Vec<(State, u64)>,
+    /// What views of the log leave out, ascending.
+    pub gaps: Vec<Gap>,
 }
 
 impl Restored {
@@ -31,10 +33,10 @@ impl Restored {
     }
 
     pub(super) fn into_parts(self) -> (Vote, LogView) {
-        let Restored { vote, committed, tail, terms, bases } = self;
+        let Restored { vote, committed, tail, terms, bases, gaps } = self;
         let log = match committed {
             Some(committed) => {
-                let fits = LogView::restored(committed, tail, terms, bases);
+                let fits = LogView::restored(committed, tail, terms, bases, gaps);
                 debug_assert!(fits.is_ok(), "the builder has checked all of it");
                 fits.unwrap_or_else(|_| LogView::empty())
             }
@@ -55,6 +57,7 @@ pub struct RestoreBuilder {
     entries: Vec<Entry>,
     terms: Vec<(Index, Term)>,
     bases: Vec<(State, u64)>,
+    gaps: Vec<Gap>,
 }
 
 impl RestoreBuilder {
@@ -113,11 +116,13 @@ impl RestoreBuilder {
         let Some(committed) = &mut self.committed else {
             return Err(DecodeError::Invalid("beginning of the log"));
         };
-        if index <= self.commit_hint {
-            committed.apply(&entry)?;
-        } else {
-            self.tail.get_or_insert_with(|| committed.clone()).apply(&entry)?;
-        }
+        let fold = match index <= self.commit_hint {
+            true => committed,
+            false => self.tail.get_or_insert_with(|| committed.clone()),
+        };
+        let before = fold.seqno;
+        fold.apply(&entry)?;
+        self.gaps.extend(Gap::at(&entry, before));
         if self.terms.last().is_none_or(|(_, last)| *last != term) {
             self.terms.push((index, term));
         }
@@ -135,8 +140,8 @@ impl RestoreBuilder {
         if self.committed.is_none() && vote == Vote::default() {
             return None;
         }
-        let RestoreBuilder { committed, entries, terms, bases, .. } = self;
-        Some(Restored { vote, committed, tail: entries, terms, bases })
+        let RestoreBuilder { committed, entries, terms, bases, gaps, .. } = self;
+        Some(Restored { vote, committed, tail: entries, terms, bases, gaps })
     }
 }
 

@@ -200,6 +200,41 @@ fn what_is_lost_is_rescued_its_seqno_is_left_out_and_it_does_not_come_back() {
     assert!(!net.texts().contains(&"lost".to_string()), "nothing is merged silently");
 }
 
+#[test]
+fn who_was_away_learns_what_was_left_out_although_it_is_the_first_that_it_hears_of() {
+    let mut net = under(weak(PolicyKind::Async));
+    let commit = net.order(1).commit();
+    let before = net.order(1).tail_state().seqno;
+    net.isolate(1);
+    net.propose(1, "lost");
+    net.drain(1);
+    net.sync(1);
+    net.drain(1);
+    let given = net.order(1).tail_state().seqno;
+    // It reads back that all before it was committed: that is not in memory then.
+    assert_eq!(net.node(1).disk.commit_hint, commit);
+    net.crash(1);
+    net.run(6 * ELECTION);
+    net.restart(1);
+    assert_eq!(net.order(1).gap_around(given), None, "nobody has told it yet");
+    net.heal();
+    net.run(2 * ELECTION);
+    let left_out = |net: &mut Net| {
+        let gap = net.order(1).gap_around(given).expect("its database may be where the cluster never was");
+        assert!(gap.before == before && gap.after > given, "{gap:?}, {before} before {given}");
+        assert_eq!(gap.index, commit + 1, "the view is where the first one was that is lost");
+        assert_eq!(net.order(1).gap_around(gap.before), None);
+        assert_eq!(net.order(1).gap_around(gap.after), None);
+        gap
+    };
+    let told = left_out(&mut net);
+    net.crash(1);
+    net.restart(1);
+    assert_eq!(left_out(&mut net), told, "it reads it back");
+    net.order(1).log_trimmed(told.index + 1);
+    assert_eq!(left_out(&mut net), told, "its segment is still there");
+}
+
 /// Three voters and a learner, led by 1 under semisync, and what only the learner has beside the leader, which is gone.
 fn only_the_learner_has_it(texts: &[String], adjust: fn(&mut Config)) -> Net {
     let mut net = Net::with(3, adjust);

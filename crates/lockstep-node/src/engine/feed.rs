@@ -82,8 +82,6 @@ pub(crate) struct Feed {
     view: Arc<View>,
     /// The trim marks of the own log, by index: certification learns them before it begins.
     marks: VecDeque<(Index, TrimMark)>,
-    /// Views of the own log that leave seqnos out: their index, the seqno before and their own.
-    gaps: Vec<(Index, Seqno, Seqno)>,
     /// The next entry is one's own and committed, but its policy is not met yet; or it is kept from the server
     /// ([`super::applying`]).
     held: bool,
@@ -106,46 +104,21 @@ impl Feed {
     }
 
     /// Follows what happens to the log.
-    pub(super) fn follow(&mut self, op: &WriteOp, before: impl Fn(Index) -> Option<Seqno>) {
+    pub(super) fn follow(&mut self, op: &WriteOp) {
         if op.reset.is_some() {
             self.marks.clear();
-            self.gaps.clear();
             self.cut_off = self.run.is_some();
         }
         if let Some(from) = op.truncate_from {
             self.marks.retain(|(index, _)| *index < from);
-            self.gaps.retain(|(index, ..)| *index < from);
         }
-        for (at, entry) in op.entries.iter().enumerate() {
+        for entry in &op.entries {
             self.remember(entry);
-            if entry.kind == EntryKind::View {
-                let last = match at.checked_sub(1) {
-                    Some(at) => Some(op.entries[at].seqno),
-                    None => before(entry.index),
-                };
-                if let Some(last) = last {
-                    self.note_gap(entry.index, last, entry.seqno);
-                }
-            }
         }
-    }
-
-    /// A view of the own log, and the seqno before it.
-    pub(crate) fn note_gap(&mut self, index: Index, before: Seqno, seqno: Seqno) {
-        if seqno > before + 1 {
-            self.gaps.push((index, before, seqno));
-        }
-    }
-
-    /// What was left out where a database stands that is at this seqno: nothing of this history is there.
-    pub(super) fn gap_around(&self, seqno: Seqno) -> Option<(Seqno, Seqno)> {
-        let around = self.gaps.iter().find(|(_, before, after)| *before < seqno && seqno < *after);
-        around.map(|(_, before, after)| (*before, *after))
     }
 
     pub(super) fn forget_below(&mut self, first: Index) {
         self.marks.retain(|(index, _)| *index >= first);
-        self.gaps.retain(|(index, ..)| *index >= first);
     }
 
     /// Begins after `position`. `bases` are the states at which the log's segments begin.

@@ -477,15 +477,7 @@ impl Engine {
                 }
                 Output::Write(op) => {
                     self.votes.follow(&op);
-                    let order = &self.order;
-                    let committed = order.committed_state();
-                    self.feed.follow(&op, |index| match order.entry(index - 1) {
-                        Some(entry) => Some(entry.seqno),
-                        None => {
-                            let mut states = order.segment_bases().chain([committed]);
-                            states.find(|state| state.index == index - 1).map(|state| state.seqno)
-                        }
-                    });
+                    self.feed.follow(&op);
                     if op.truncate_from.is_some_and(|from| from < self.feed.next_index()) && !diverged {
                         self.feed_was_cut();
                     }

@@ -234,12 +234,11 @@ impl Engine {
             Some(format!("the database is of history {}, the cluster of {history}", position.uuid))
         } else if position.seqno > committed {
             Some(format!("the database is at {}, ahead of the log ({committed})", position.seqno))
-        } else if let Some((from, to)) = self.feed.gap_around(position.seqno) {
+        } else if let Some(gap) = self.order.gap_around(position.seqno) {
             Some(format!(
-                "the database is at seqno {}, which this cluster does not have: it went on from {from} to {to} when \
-                 another member took over, and what this member had committed ahead of it is kept in \
-                 lockstep.rescue.*.log",
-                position.seqno
+                "the database is at seqno {}, which this cluster does not have: it went on from {} to {} when another \
+                 member took over, and what this member had committed ahead of it is kept in lockstep.rescue.*.log",
+                position.seqno, gap.before, gap.after
             ))
         } else {
             self.feed.start(&bases, self.order.committed_state(), position.seqno).err()
