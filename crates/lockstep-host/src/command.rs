@@ -8,7 +8,7 @@ use crate::host::{Config, Host, HostError, SstMode};
 use crate::lean::{self, LeanLoad};
 use crate::load::{self, Load};
 use crate::log;
-use crate::provider::{ALLOW_RULES, EVENTS_SEEN, Stat};
+use crate::provider::{ALLOW_RULES, EVENTS_SEEN, EVENTS_TAKE_MS, Stat};
 use crate::state::ServerState;
 use crate::store::{Changes, Op};
 use lockstep_abi::*;
@@ -175,6 +175,10 @@ fn lifecycle(name: &str, args: &Args<'_>) -> Option<Result<Value, HostError>> {
             rules.ips = args.0["ips"].is_array().then(|| args.texts("ips"));
             rules.delay = Duration::from_millis(args.int_or("delay_ms", 0).max(0) as u64);
             Ok(json!({ "asked": rules.asked }))
+        }
+        "slow_events" => {
+            EVENTS_TAKE_MS.store(args.int_or("ms", 0).max(0) as u64, std::sync::atomic::Ordering::SeqCst);
+            Ok(json!({}))
         }
         "disconnect" => host().and_then(Host::disconnect).map(|()| json!({})),
         "unload" => host().and_then(Host::unload).map(|()| json!({})),
@@ -445,6 +449,11 @@ fn control(host: &'static Host, client: &Client, name: &str, args: &Args<'_>) ->
             Ok(json!({ "status": status.name(), "gtid": gtid.to_string(), "seqno": gtid.seqno }))
         }
         "set_options" => Ok(json!({ "status": provider?.options_set(&args.text("options")?).name() })),
+        // The number itself: also one that is no mode.
+        "isolation" => provider.and_then(|provider| {
+            let mode = NodeIsolationMode(args.int("mode")? as u32);
+            Ok(json!(provider.set_isolation(mode).map(|result| result.0)))
+        }),
         "pause" => Ok(json!({ "seqno": provider?.pause() })),
         "resume" => Ok(json!({ "status": provider?.resume().name() })),
         "desync" => Ok(json!({ "status": provider?.desync().name() })),

@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::checks::lock;
@@ -196,10 +196,13 @@ pub type MembersSeen = (ViewStatus, Gtid, Vec<MemberInfoExtV2>);
 
 /// What came by the event service: name and value.
 pub static EVENTS_SEEN: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
+/// So many milliseconds the server takes for each: it writes a file.
+pub static EVENTS_TAKE_MS: AtomicU64 = AtomicU64::new(0);
 
 unsafe extern "C-unwind" fn note_event(_: *mut c_void, name: *const c_char, value: *const c_char) {
     // SAFETY: by the API two C strings.
     let event = unsafe { (owned(name), owned(value)) };
+    std::thread::sleep(Duration::from_millis(EVENTS_TAKE_MS.load(Ordering::SeqCst)));
     lock(&EVENTS_SEEN).push(event);
 }
 
@@ -377,6 +380,16 @@ impl Provider {
     /// True if the library exports this symbol.
     pub fn exports(&self, name: &CStr) -> bool {
         !self.symbol(name).is_null()
+    }
+
+    /// `wsrep_node_isolation_mode_set_v1`, which a server calls when it crashes; `None` if the library has none.
+    pub fn set_isolation(&self, mode: NodeIsolationMode) -> Option<NodeIsolationResult> {
+        let symbol = self.symbol(NODE_ISOLATION_MODE_SET_V1_SYMBOL);
+        if symbol.is_null() {
+            return None;
+        }
+        // SAFETY: by the API this symbol is a function of this type, which may be called at any time.
+        Some(unsafe { std::mem::transmute::<*mut c_void, NodeIsolationModeSetV1Fn>(symbol)(mode) })
     }
 
     /// Name, version and vendor.

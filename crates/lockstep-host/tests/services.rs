@@ -78,11 +78,100 @@ fn the_membership_can_be_asked_for(cluster: &mut Cluster) {
     assert_eq!(alone["members"][0]["name"], "n3", "{alone}");
 }
 
+const NOT_ISOLATED: u32 = 0;
+const ISOLATED: u32 = 1;
+const FORCE_DISCONNECT: u32 = 2;
+
+fn isolation(member: &Member, mode: u32) -> Value {
+    member.ask("isolation", json!({ "mode": mode })).unwrap()
+}
+
+fn is_in(member: &Member, status: &str, members: usize) {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let view = member.call("view", json!({})).unwrap();
+        if view["status"] == status && view["members"].as_array().unwrap().len() == members {
+            return;
+        }
+        assert!(Instant::now() < end, "{}: {view}, but {status} with {members} was due", member.name);
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
+/// What a server calls in its handler of fatal signals: nothing of it reaches the others any more. They go on; were it to
+/// live on, it could come back.
+fn a_crashing_server_cuts_itself_off(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let (a, c) = (cluster.member(0), cluster.member(2));
+    a.put("s", "t/1", "before").unwrap();
+    assert_eq!(isolation(c, 77), 1, "no such mode");
+    a.put("s", "t/2", "still together").unwrap();
+    c.call("get", json!({ "row": "t/2", "causal": true })).unwrap();
+    assert_eq!(isolation(c, ISOLATED), 0);
+    is_in(c, "NON_PRIMARY", 1);
+    is_in(a, "PRIMARY", 2);
+    a.put("s", "t/3", "without it").unwrap();
+    let alone = code(c.put("s", "t/4", "by nobody"));
+    assert!(!alone.starts_with("ok"), "{alone}");
+    assert_eq!(isolation(c, NOT_ISOLATED), 0);
+    c.call("wait_state", json!({ "state": "synced" })).unwrap();
+    is_in(a, "PRIMARY", 3);
+    let row = c.call("get", json!({ "row": "t/3", "causal": true })).unwrap();
+    assert_eq!(row, "without it");
+}
+
+/// No server asks for this one: it is taken as the other is.
+fn a_forced_disconnection_cuts_off(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let (a, c) = (cluster.member(0), cluster.member(2));
+    assert_eq!(isolation(c, FORCE_DISCONNECT), 0);
+    is_in(c, "NON_PRIMARY", 1);
+    is_in(a, "PRIMARY", 2);
+    a.put("s", "t/1", "without it").unwrap();
+    assert_eq!(isolation(c, NOT_ISOLATED), 0);
+    c.call("wait_state", json!({ "state": "synced" })).unwrap();
+    is_in(a, "PRIMARY", 3);
+}
+
+/// The server writes a file for each event, and its disk hangs.
+fn a_server_that_hangs_in_an_event_holds_up_nothing(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    cluster.stop(1).unwrap();
+    for n in 0..2500 {
+        cluster.member(0).put("s", "t/1", &format!("{n}")).unwrap();
+    }
+    let library = cluster.library.clone();
+    let b = cluster.configure(1, false).unwrap();
+    b.call("slow_events", json!({ "ms": 60_000 })).unwrap();
+    let began = Instant::now();
+    b.call("start", json!({ "library": library })).unwrap();
+    b.call("wait_state", json!({ "state": "synced", "limit_ms": 30_000 })).unwrap();
+    cluster.member(0).put("s", "t/1", "last").unwrap();
+    let b = cluster.member(1);
+    assert_eq!(b.call("get", json!({ "row": "t/1", "causal": true })).unwrap(), "last");
+    assert_eq!(b.call("events", json!({})).unwrap(), json!([]), "it hangs in the first one");
+    cluster.stop(1).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
+}
+
 scenarios! {
     progress_is_told_while_a_member_catches_up: 2,
+    a_crashing_server_cuts_itself_off: 3,
 }
 
 mod lockstep_only {
+    #[test]
+    fn a_forced_disconnection_cuts_off() {
+        let name = "a_forced_disconnection_cuts_off";
+        super::run(super::Kind::Lockstep, name, 3, super::a_forced_disconnection_cuts_off);
+    }
+
+    #[test]
+    fn a_server_that_hangs_in_an_event_holds_up_nothing() {
+        let name = "a_server_that_hangs_in_an_event";
+        super::run(super::Kind::Lockstep, name, 2, super::a_server_that_hangs_in_an_event_holds_up_nothing);
+    }
+
     #[test]
     fn the_membership_can_be_asked_for() {
         let name = "the_membership_can_be_asked_for";
