@@ -106,7 +106,8 @@ fn start_plain(setup: Setup, wan: &Wan) -> Result<Plain> {
     for (zone, at) in setup.places() {
         let number = plain.servers.len() as u32 + 1;
         let mut server = plain.bench.server(if *zone == NEAR { "near" } else { "far" }, number)?;
-        server.config.log_bin = true;
+        // A replica is faster without.
+        server.config.log_bin = number == 1;
         server.config.namespace = Some(wan.namespace(*zone, *at));
         server.config.bind_address = wan.host(*zone, *at);
         server.config.extra = OPTIONS.map(str::to_owned).to_vec();
