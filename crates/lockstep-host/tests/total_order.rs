@@ -247,6 +247,34 @@ fn a_pause_stops_what_has_failed(cluster: &mut Cluster) {
     assert_eq!(code(lost.wait()), "status:TRX_FAIL:ordered");
 }
 
+/// The server has not forgotten that it wants to lag, and says so by its variables, when it connects again.
+fn who_is_desynced_is_so_after_connecting_again(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let b = cluster.member(1);
+    assert_eq!(b.call("desync", json!({})).unwrap()["status"], "OK");
+    b.call("disconnect", json!({})).unwrap();
+    b.call("connect", json!({})).unwrap();
+    b.call("appliers", json!({ "more": 4 })).unwrap();
+    // Its clients are let in,
+    b.call("wait_state", json!({ "state": "synced" })).unwrap();
+    cluster.member(0).put("s", "t/1", "x").unwrap();
+    assert_eq!(b.call("get", json!({ "row": "t/1", "causal": true })).unwrap(), "x");
+    // and those who look at its state send none.
+    let stats = b.ask("stats", json!({})).unwrap();
+    let galera = cluster.kind == Kind::Galera;
+    let (state, count) = if galera { (4, "0") } else { (2, "1") };
+    assert_eq!((&stats["local_state"], &stats["desync_count"]), (&json!(state), &json!(count)), "{stats}");
+    if galera {
+        return;
+    }
+    assert_eq!(b.call("resync", json!({})).unwrap()["status"], "OK");
+    let until = Instant::now() + Duration::from_secs(10);
+    while b.ask("stats", json!({})).unwrap()["local_state"] != 4 {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 scenarios! {
     statements_have_one_order: 2,
     a_statement_ends_transactions_in_its_way: 2,
@@ -258,4 +286,5 @@ scenarios! {
     a_pause_waits_for_what_runs: 2,
     a_pause_stops_what_has_failed: 2,
     desync_and_resync: 2,
+    who_is_desynced_is_so_after_connecting_again: 2,
 }

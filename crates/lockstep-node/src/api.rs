@@ -365,6 +365,20 @@ pub struct ViewInfo {
     pub my_index: Option<usize>,
 }
 
+impl ViewInfo {
+    /// The final one, of a member that has left with its database here.
+    pub fn disconnected(gtid: Gtid) -> ViewInfo {
+        ViewInfo {
+            gtid,
+            before: gtid.seqno,
+            number: -1,
+            status: ViewStatus::Disconnected,
+            members: Vec::new(),
+            my_index: None,
+        }
+    }
+}
+
 /// A write-set or total-order statement in its place.
 #[derive(Clone, Debug)]
 pub struct Ordered {

@@ -152,6 +152,8 @@ pub(crate) struct Engine {
     finished_before: Seqno,
     /// Users' and donations' reasons to be Desynced.
     desyncs: u32,
+    /// The server has been told that it is synced, and of no loss of the majority since.
+    told_synced: bool,
     /// Behind by more than `apply.lag_limit`, and not caught up since.
     lagging: bool,
     applying: applying::Applying,
@@ -256,6 +258,7 @@ impl Engine {
             votes,
             finished_before: lockstep_core::SEQNO_UNDEFINED,
             desyncs: 0,
+            told_synced: false,
             lagging: false,
             applying,
             wish: None,

@@ -391,6 +391,7 @@ impl Engine {
             self.wake_all(false);
             // A server that is being filled, or has not been shown its first view, must not be shown this one.
             self.minority.clear();
+            self.told_synced = false;
             self.show_minority();
             self.phase = match self.phase {
                 Phase::NeedState { .. } => Phase::NeedState { primary: false },
@@ -528,7 +529,10 @@ impl Engine {
                 && self.feed.delivered() >= self.connected_seqno
                 && self.feed.view().position(&self.me.id).is_some()
                 && self.finished() + SYNCED_WITHIN >= self.feed.delivered();
-        if caught_up && self.desyncs == 0 && self.donations.is_empty() {
+        // A server that wants to lag is told so nevertheless, once: until then it refuses all queries. To everybody else it
+        // is Desynced.
+        if caught_up && (self.desyncs == 0 || !self.told_synced) && self.donations.is_empty() {
+            self.told_synced = true;
             // With its part it has caught up, to its server; not to those who look.
             self.lagging = self.applying.is_shut() && lag > 0;
             self.tell_progress(true);
@@ -592,12 +596,7 @@ impl Engine {
         if !settled && other_voters && !expired {
             return;
         }
-        let info = ViewInfo {
-            status: ViewStatus::Disconnected,
-            members: Vec::new(),
-            my_index: None,
-            ..self.view_without_quorum()
-        };
+        let info = ViewInfo::disconnected(self.view_without_quorum().gtid);
         self.wake_all(true);
         self.deliver(Delivery::View { info, in_log: false });
         self.left_at = None;
@@ -605,7 +604,8 @@ impl Engine {
             self.phase = self.given_up.take().map_or(Phase::Idle, Phase::Failed);
         }
         self.feed.stop();
-        self.desyncs = 0;
+        // `desyncs` stay: the server has not forgotten that it wants to lag, when it connects again.
+        self.told_synced = false;
         self.lagging = false;
         self.donations.clear();
         self.state_request = None;
