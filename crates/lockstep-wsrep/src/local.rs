@@ -117,10 +117,10 @@ impl Provider {
             keys.push(Vec::new());
         }
         let Some(trx) = self.trxs.of_handle(handle).as_local() else { return Status::NOT_ALLOWED };
-        let mut inner = trx.lock();
+        let mut content = trx.content();
         for parts in keys {
-            if inner.builder.append_key(&parts, kind).is_err() {
-                inner.incomplete = true;
+            if content.builder.append_key(&parts, kind).is_err() {
+                content.incomplete = true;
                 return Status::SIZE_EXCEEDED;
             }
         }
@@ -151,14 +151,14 @@ impl Provider {
             return Status::OK;
         }
         let Some(trx) = self.trxs.of_handle(handle).as_local() else { return Status::NOT_ALLOWED };
-        let mut inner = trx.lock();
+        let mut content = trx.content();
         for at in 0..count {
             // SAFETY: the server passes `count` buffers, valid during the call.
             let bytes = unsafe { (*data.add(at)).as_slice() };
-            if inner.builder.size() + bytes.len() > self.settings.max_write_set()
-                || inner.builder.append_data(kind, bytes).is_err()
+            if content.builder.size() + bytes.len() > self.settings.max_write_set()
+                || content.builder.append_data(kind, bytes).is_err()
             {
-                inner.incomplete = true;
+                content.incomplete = true;
                 return Status::SIZE_EXCEEDED;
             }
         }
@@ -278,8 +278,10 @@ impl Provider {
             return trx.lock().not_ordered(status);
         }
         let payload = {
+            let mut content = trx.content();
+            let incomplete = std::mem::take(&mut content.incomplete);
             let mut inner = trx.lock();
-            let flags = match inner.begin_certify(flags) {
+            let flags = match inner.begin_certify(flags, incomplete) {
                 Ok(flags) => flags,
                 Err(status) => {
                     if status == Status::NOT_ALLOWED {
@@ -288,16 +290,20 @@ impl Provider {
                             trx.id, inner.state
                         ));
                     }
+                    if incomplete {
+                        content.builder.clear();
+                    }
                     return status;
                 }
             };
-            if inner.builder.size() > self.settings.max_write_set() {
-                inner.builder.clear();
+            if content.builder.size() > self.settings.max_write_set() {
+                content.builder.clear();
                 return inner.not_ordered(Status::SIZE_EXCEEDED);
             }
+            drop(inner);
             // Sampled as late as possible: what has finished by now cannot conflict.
             let meta = self.meta(flags, conn, trx.id);
-            inner.builder.finish(&meta)
+            content.builder.finish(&meta)
         };
         let sent = self.send(trx, EntryKind::WriteSet, payload, settled);
         let status = self.sent(trx, sent, conn, meta);

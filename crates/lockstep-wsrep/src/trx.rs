@@ -91,13 +91,10 @@ pub(crate) struct Inner {
     pub(crate) state: State,
     /// No fragment of it has been ordered yet.
     pub(crate) first: bool,
-    /// Keys and data of what is sent next.
-    pub(crate) builder: WriteSetBuilder,
-    /// Something did not go into `builder`. The server does not always heed what an append returns, and would go on
-    /// to certify half of a transaction.
-    pub(crate) incomplete: bool,
     pub(crate) slot: Option<Slot>,
-    /// The cluster has committed it, and this member leaves before it has.
+    /// It has given its slot back, for this member leaves before its turn.
+    gone: bool,
+    /// The same, and the cluster has committed it.
     elsewhere: bool,
     /// Aborted in its turn: `release` has to say so.
     deferred_abort: bool,
@@ -141,19 +138,18 @@ impl Inner {
         Inner {
             state: State::Executing,
             first: true,
-            builder: WriteSetBuilder::new(),
-            incomplete: false,
             slot: None,
+            gone: false,
             elsewhere: false,
             deferred_abort: false,
         }
     }
 
-    /// `certify` begins: the flags of the write-set, or what to return.
-    pub(crate) fn begin_certify(&mut self, flags: u32) -> Result<u32, Status> {
+    /// `certify` begins, with all that was appended, if it is not `incomplete`: the flags of the write-set, or what to
+    /// return.
+    pub(crate) fn begin_certify(&mut self, flags: u32, incomplete: bool) -> Result<u32, Status> {
         match self.state {
-            State::Executing if std::mem::take(&mut self.incomplete) => {
-                self.builder.clear();
+            State::Executing if incomplete => {
                 self.state = State::Aborting;
                 Err(Status::SIZE_EXCEEDED)
             }
@@ -233,6 +229,8 @@ impl Inner {
                     self.state = State::Aborting;
                     Turn::Refuse(Status::TRX_FAIL)
                 }
+                // The server has seen the seqno, and wants to pass it.
+                _ if self.gone => Turn::Refuse(Status::NODE_FAIL),
                 _ => Turn::Wrong,
             };
         };
@@ -387,6 +385,8 @@ impl Inner {
 
     /// It is not committed here before this member leaves: what the log has of it is applied when it is back.
     pub(crate) fn not_here(&mut self) {
+        self.gone = true;
+        self.state = State::Aborting;
         self.elsewhere |= self.slot.take().is_some_and(|slot| slot.pass && slot.ends());
     }
 
@@ -418,6 +418,17 @@ pub(crate) struct Trx {
     /// The node has been told to hurry for it. Raised under the lock, while it is under way.
     pub(crate) hurried: AtomicBool,
     inner: Mutex<Inner>,
+    content: Mutex<Content>,
+}
+
+/// Keys and data of what is sent next. Only the transaction's own thread looks at it, and that may take long: whoever
+/// aborts it must not wait for that, so it is behind a lock of its own.
+#[derive(Debug)]
+pub(crate) struct Content {
+    pub(crate) builder: WriteSetBuilder,
+    /// Something did not go into `builder`. The server does not always heed what an append returns, and would go on
+    /// to certify half of a transaction.
+    pub(crate) incomplete: bool,
 }
 
 impl Trx {
@@ -427,11 +438,17 @@ impl Trx {
             interrupt: Interrupt::default(),
             hurried: AtomicBool::new(false),
             inner: Mutex::new(Inner::new()),
+            content: Mutex::new(Content { builder: WriteSetBuilder::new(), incomplete: false }),
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         crate::monitor::lock(&self.inner)
+    }
+
+    /// For its own thread.
+    pub(crate) fn content(&self) -> MutexGuard<'_, Content> {
+        crate::monitor::lock(&self.content)
     }
 }
 

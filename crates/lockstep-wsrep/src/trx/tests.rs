@@ -12,7 +12,7 @@ const WHOLE: u32 = FLAG_TRX_START | FLAG_TRX_END;
 
 fn in_certify() -> Inner {
     let mut trx = Inner::new();
-    assert_eq!(trx.begin_certify(FLAG_TRX_END), Ok(WHOLE));
+    assert_eq!(trx.begin_certify(FLAG_TRX_END, false), Ok(WHOLE));
     trx
 }
 
@@ -53,7 +53,7 @@ fn what_fails_certification_takes_its_turn_all_the_same() {
 #[test]
 fn release_takes_the_turn_of_a_failed_fragment() {
     let mut trx = Inner::new();
-    trx.begin_certify(0).unwrap();
+    trx.begin_certify(0, false).unwrap();
     assert_eq!(trx.ordered(slot(5, FLAG_TRX_START, false)), Status::TRX_FAIL);
     trx.roll_back();
     let release = trx.release();
@@ -63,14 +63,18 @@ fn release_takes_the_turn_of_a_failed_fragment() {
 #[test]
 fn a_stream_is_started_once_and_keeps_its_handle() {
     let mut trx = Inner::new();
-    assert_eq!(trx.begin_certify(FLAG_TRX_START), Ok(FLAG_TRX_START));
+    assert_eq!(trx.begin_certify(FLAG_TRX_START, false), Ok(FLAG_TRX_START));
     assert_eq!(trx.ordered(slot(5, FLAG_TRX_START, true)), Status::OK);
     assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: true });
     assert_eq!(trx.got_turn(), Status::OK);
     assert_eq!(trx.leave().map(|left| left.0), Some(5));
     let release = trx.release();
     assert!(release.keep && release.committed && release.finish == Some(5));
-    assert_eq!(trx.begin_certify(FLAG_TRX_START | FLAG_TRX_END), Ok(FLAG_TRX_END), "not started twice");
+    assert_eq!(
+        trx.begin_certify(FLAG_TRX_START | FLAG_TRX_END, false),
+        Ok(FLAG_TRX_END),
+        "not started twice"
+    );
 }
 
 #[test]
@@ -78,7 +82,7 @@ fn an_abort_before_certify_means_that_nothing_is_sent() {
     let mut trx = Inner::new();
     assert_eq!(trx.abort(9), (Status::OK, SEQNO_UNDEFINED, true));
     assert_eq!(trx.abort(9), (Status::NOT_ALLOWED, SEQNO_UNDEFINED, false), "aborted already");
-    assert_eq!(trx.begin_certify(FLAG_TRX_END), Err(Status::CONN_FAIL));
+    assert_eq!(trx.begin_certify(FLAG_TRX_END, false), Err(Status::CONN_FAIL));
     let release = trx.release();
     assert_eq!((release.pass_order, release.finish), (None, None));
 }
@@ -144,9 +148,28 @@ fn what_the_cluster_has_committed_is_no_deadlock_where_its_turn_does_not_come() 
 }
 
 #[test]
+fn who_gave_its_place_back_is_no_server_that_calls_in_the_wrong_order() {
+    // At the gate, in its turn's place, and on its way to rollback.
+    let mut at_the_gate = certified(WHOLE);
+    at_the_gate.not_here();
+    let mut fragment = certified(FLAG_TRX_START);
+    fragment.want_turn();
+    assert_eq!(fragment.no_turn(), Status::NODE_FAIL);
+    let mut failed = in_certify();
+    assert_eq!(failed.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
+    failed.want_turn();
+    assert_eq!(failed.no_turn(), Status::NODE_FAIL);
+    for mut trx in [at_the_gate, fragment, failed] {
+        assert_eq!(trx.want_turn(), Turn::Refuse(Status::NODE_FAIL));
+        let release = trx.release();
+        assert_eq!((release.pass_order, release.finish, release.keep), (None, None, false));
+    }
+}
+
+#[test]
 fn an_aborted_fragment_is_not_replayed() {
     let mut trx = Inner::new();
-    trx.begin_certify(0).unwrap();
+    trx.begin_certify(0, false).unwrap();
     trx.abort(4);
     assert_eq!(trx.ordered(slot(5, FLAG_TRX_START, true)), Status::TRX_FAIL);
     assert_eq!(trx.begin_replay().unwrap_err(), Status::TRX_FAIL);
@@ -199,8 +222,7 @@ fn a_fragment_aborted_in_its_turn_hears_it_at_release() {
 #[test]
 fn half_a_transaction_is_not_certified() {
     let mut trx = Inner::new();
-    trx.incomplete = true;
-    assert_eq!(trx.begin_certify(FLAG_TRX_END), Err(Status::SIZE_EXCEEDED));
+    assert_eq!(trx.begin_certify(FLAG_TRX_END, true), Err(Status::SIZE_EXCEEDED));
     let release = trx.release();
     assert_eq!((release.pass_order, release.finish, release.keep), (None, None, false));
 }
@@ -211,8 +233,18 @@ fn calls_in_the_wrong_order_are_refused() {
     assert_eq!(trx.want_turn(), Turn::Wrong);
     assert_eq!(trx.leave(), None);
     let mut trx = certified(WHOLE);
-    assert_eq!(trx.begin_certify(FLAG_TRX_END), Err(Status::NOT_ALLOWED));
+    assert_eq!(trx.begin_certify(FLAG_TRX_END, false), Err(Status::NOT_ALLOWED));
     assert_eq!(trx.leave(), None);
+}
+
+#[test]
+fn who_aborts_does_not_wait_for_what_copies_the_data() {
+    let trx = Trx::new(7);
+    let content = trx.content();
+    // Its own thread is in `append_data`.
+    assert_eq!(trx.lock().abort(9), (Status::OK, SEQNO_UNDEFINED, true));
+    drop(content);
+    assert_eq!(trx.lock().begin_certify(FLAG_TRX_END, false), Err(Status::CONN_FAIL));
 }
 
 #[test]
