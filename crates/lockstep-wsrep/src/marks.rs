@@ -121,9 +121,12 @@ impl Marks {
         self.write(at, Line::Mark(Mark::Begun(rule)))
     }
 
-    /// The server has executed it.
+    /// The server has executed it. Nothing, where it has no mark that it has begun: all were forgotten meanwhile.
     pub(crate) fn done(&self, at: Gtid) -> io::Result<()> {
-        self.write(at, Line::Mark(Mark::Done))
+        match self.of(at) {
+            Some(_) => self.write(at, Line::Mark(Mark::Done)),
+            None => Ok(()),
+        }
     }
 
     /// The write-set at this place is about to create this table once more, in the place of what is there.
@@ -478,9 +481,12 @@ mod tests {
         let dir = Dir::new("anew");
         let (marks, _) = dir.open();
         let table = |name: &str| ("a schema".to_string(), format!("{name}\n\u{e9}"));
-        marks.done(at(3)).unwrap();
+        let executed = |marks: &Marks, seqno| {
+            marks.begun(at(seqno), Rule::Again).and_then(|()| marks.done(at(seqno))).unwrap();
+        };
+        executed(&marks, 3);
         marks.begun(at(7), COMPARE).unwrap();
-        marks.done(at(8)).unwrap();
+        executed(&marks, 8);
         marks.expect(at(9)).unwrap();
         marks.anew(at(5), table("t")).unwrap();
         // Executed again: this mark is of the new table.
@@ -498,7 +504,7 @@ mod tests {
         check(&marks);
         // Written anew, in the same order.
         lock(&marks.inner).file = None;
-        marks.done(at(2)).unwrap();
+        executed(&marks, 2);
         check(&marks);
         check(&dir.open().0);
         marks.done(at(8)).unwrap();
@@ -515,6 +521,9 @@ mod tests {
         marks.forget().unwrap();
         marks.forget().unwrap();
         assert_eq!((marks.of(at(5)), dir.open().0.of(at(5))), (None, None));
+        // The statement in which it was forgotten comes to its end.
+        marks.done(at(5)).unwrap();
+        assert!(!dir.file().exists() && marks.of(at(5)).is_none());
         for seqno in 0..10_000 {
             let mut inner = lock(&marks.inner);
             inner.history = at(0).uuid;
