@@ -530,7 +530,8 @@ impl Host {
         if status == Status::OK {
             self.holds.pass("before_certify");
             let calls;
-            (status, calls) = provider.certify_telling(trx.conn, &mut handle, flags, &mut meta);
+            let told = || self.holds.pass("certify_tells");
+            (status, calls) = provider.certify_telling(trx.conn, &mut handle, flags, &mut meta, &told);
             let as_often = if status == Status::OK { 1..=1 } else { 0..=1 };
             self.checks.ensure(calls.is_none_or(|calls| as_often.contains(&calls)), || {
                 format!("certify returned {status:?} and had called back {calls:?} times")

@@ -521,17 +521,22 @@ impl Provider {
         call!(self, append_data(handle, &buf, 1, DataType::ORDERED, true)).unwrap_or(Status::NOT_IMPLEMENTED)
     }
 
-    /// `wsrep_certify_v1`, where the library exports it, with how often it has called back; else `certify`.
+    /// `wsrep_certify_v1`, where the library exports it, with how often it has called back, which calls `told`; else
+    /// `certify`.
     pub fn certify_telling(
         &self,
         conn: ConnId,
         handle: &mut WsHandle,
         flags: u32,
         meta: &mut TrxMeta,
+        told: &dyn Fn(),
     ) -> (Status, Option<u32>) {
+        struct Calls<'a>(AtomicU32, &'a dyn Fn());
         unsafe extern "C-unwind" fn count(calls: *mut c_void) {
-            // SAFETY: the counter below, which outlives the call that is given it.
-            unsafe { &*calls.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
+            // SAFETY: what is below, which outlives the call that is given it.
+            let Calls(count, told) = unsafe { &*calls.cast::<Calls<'_>>() };
+            count.fetch_add(1, Ordering::SeqCst);
+            told();
         }
         let symbol = self.symbol(CERTIFY_V1_SYMBOL);
         if symbol.is_null() {
@@ -539,11 +544,11 @@ impl Provider {
         }
         // SAFETY: by the API this symbol is a function of this type.
         let certify: CertifyV1Fn = unsafe { std::mem::transmute(symbol) };
-        let calls = AtomicU32::new(0);
+        let calls = Calls(AtomicU32::new(0), told);
         let seq_cb = SeqCb { ctx: std::ptr::from_ref(&calls).cast_mut().cast(), func: Some(count) };
         // SAFETY: pointers valid for the call.
         let status = unsafe { certify(self.table, conn, handle, flags, meta, &seq_cb) };
-        (status, Some(calls.load(Ordering::SeqCst)))
+        (status, Some(calls.0.load(Ordering::SeqCst)))
     }
 
     /// `certify`.

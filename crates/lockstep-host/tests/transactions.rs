@@ -208,6 +208,30 @@ fn a_rolled_back_transaction_leaves_nothing(cluster: &mut Cluster) {
     assert_eq!(stats["open_transactions"], 0, "{stats}");
 }
 
+/// A server with an order of its own (a binlog's) lets its next thread go when `certify` calls back: that is once the
+/// place among this member's own is settled, and long before it has one among all.
+fn certify_calls_back_before_the_order_is_known(cluster: &mut Cluster) {
+    cluster.start_all().unwrap();
+    let c = cluster.member(2);
+    c.put("s", "t/1", "x").unwrap();
+    c.on("s", "begin", json!({})).unwrap();
+    c.on("s", "put", json!({ "row": "t/1", "value": "y" })).unwrap();
+    c.ask("hold", json!({ "point": "certify_tells" })).unwrap();
+    // Nobody else orders or acknowledges anything.
+    let others: Vec<String> = [0, 1].map(|n| cluster.member(n).pid().to_string()).into();
+    let signal = |name: &str| std::process::Command::new("kill").arg(name).args(&others).status().unwrap();
+    signal("-STOP");
+    let commit = c.send("s", "commit", json!({}));
+    let told = c.ask("wait_held", json!({ "point": "certify_tells", "count": 1 }));
+    c.ask("let_go", json!({ "point": "certify_tells" })).unwrap();
+    signal("-CONT");
+    told.unwrap();
+    commit.wait().unwrap();
+    for member in cluster.running() {
+        assert_eq!(member.call("get", json!({ "row": "t/1", "causal": true })).unwrap(), "y");
+    }
+}
+
 scenarios! {
     first_committer_wins: 2,
     an_idle_transaction_gives_way: 2,
@@ -218,5 +242,6 @@ scenarios! {
     appliers_wait_for_what_they_depend_on: 2,
     keys_conflict_as_they_should: 2,
     an_oversized_write_set_is_refused: 2,
+    certify_calls_back_before_the_order_is_known: 3,
     a_rolled_back_transaction_leaves_nothing: 2,
 }
