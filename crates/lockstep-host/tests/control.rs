@@ -385,6 +385,16 @@ fn without_a_majority_nothing_commits(cluster: &mut Cluster) {
     assert!(refused == "status:CONN_FAIL" || refused == "status:NODE_FAIL", "{refused}");
     let waited = a.call("sync_wait", json!({ "seconds": 1 })).unwrap();
     assert_ne!(waited["status"], "OK");
+    if cluster.kind == Kind::Lockstep {
+        // All of what is set at once, or nothing.
+        let both = json!({ "options": "repl.causal_read_timeout=PT7S; commit.policy=all" });
+        assert_eq!(a.ask("set_options", both).unwrap()["status"], "NODE_FAIL");
+        let each = json!({ "options": "socket.ssl_reload=1; pc.bootstrap=1" });
+        assert_eq!(a.ask("set_options", each).unwrap()["status"], "NODE_FAIL");
+        let is = |name: &str| options(a).into_iter().find(|(known, _)| known == name).map(|(_, value)| value);
+        assert_eq!(is("repl.causal_read_timeout"), Some("PT30S".into()));
+        assert_eq!(is("commit.policy"), Some("quorum".into()));
+    }
     // The statistics answer nevertheless.
     assert_ne!(a.ask("stats", json!({})).unwrap()["local_state"], 4);
     // Another one comes back: a majority again. Galera does not count the absent, and wants to be told.

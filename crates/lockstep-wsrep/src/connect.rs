@@ -13,7 +13,7 @@ use crate::settled::Settled;
 use crate::trx::Transactions;
 use lockstep_abi::{InitArgs, Status};
 use lockstep_node::core::{Gtid, SEQNO_UNDEFINED};
-use lockstep_node::options::{OptionError, Options};
+use lockstep_node::options::{Change, OptionError, Options};
 use lockstep_node::{ConnectArgs, Level, Node, NodeConfig, NodeError};
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
@@ -323,9 +323,7 @@ impl Provider {
         }
         self.shown.open();
         if self.failed.load(Ordering::Acquire) {
-            return Err(
-                "connect: this server's data differ from the cluster's: start the server again".into()
-            );
+            return Err("connect: this server's data differ from the cluster's: start the server again".into());
         }
         let parsed = lockstep_node::net::ClusterAddress::parse(url, lockstep_node::DEFAULT_PORT)
             .map_err(|error| error.to_string())?;
@@ -442,17 +440,31 @@ impl Provider {
         ));
     }
 
-    /// `options_set`.
+    /// `options_set`: all of it, or nothing.
     pub(crate) fn set_options(&self, text: &str) -> Status {
         let policy = self.node().map(|node| node.policy());
-        let (changes, tuning, notes) = match self.settings.set(text, policy) {
-            Ok(changed) => changed,
+        let refused =
+            |error: &dyn std::fmt::Display| format!("wsrep_provider_options stay as they are: {error}");
+        match self.settings.look_ahead(text, policy).map(|(options, changes)| self.orders(&options, &changes))
+        {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                self.log.error(refused(&error));
+                return Status::NODE_FAIL;
+            }
             Err(error @ OptionError::Unknown { .. }) => {
-                self.log.warn(format!("wsrep_provider_options stay as they are: {error}"));
+                self.log.warn(refused(&error));
                 return Status::WARNING;
             }
             Err(error) => {
-                self.log.error(format!("wsrep_provider_options stay as they are: {error}"));
+                self.log.error(refused(&error));
+                return Status::NODE_FAIL;
+            }
+        }
+        let (changes, tuning, notes) = match self.settings.set(text, policy) {
+            Ok(changed) => changed,
+            Err(error) => {
+                self.log.error(refused(&error));
                 return Status::NODE_FAIL;
             }
         };
@@ -462,50 +474,50 @@ impl Provider {
         self.log.set_debug(self.settings.with(|options| options.bool("debug")));
         let Some(node) = self.node() else { return Status::OK };
         node.set_tuning(tuning);
-        let mut status = Status::OK;
-        if let Some(change) = self.settings.with(|options| options.policy_change(&changes))
-            && *lock(&self.connection) != Connection::Closed
-        {
+        for change in changes {
+            match change.name {
+                "gmcast.isolate" => node.isolate(change.value != "0"),
+                _ => {}
+            }
+        }
+        Status::OK
+    }
+
+    /// What of the changes may fail, before any of the others is made: only one such at a time, for what one has done is
+    /// not undone where the next one fails.
+    fn orders(&self, options: &Options, changes: &[Change]) -> Result<(), String> {
+        let Some(node) = self.node() else { return Ok(()) };
+        let is_connected = *lock(&self.connection) != Connection::Closed;
+        let policy = options.policy_change(changes).filter(|_| is_connected);
+        let is_ordered = |name| changes.iter().any(|change| change.name == name) && options.bool(name);
+        let [reload, bootstrap] = ["socket.ssl_reload", "pc.bootstrap"].map(is_ordered);
+        if usize::from(policy.is_some()) + usize::from(reload) + usize::from(bootstrap) > 1 {
+            return Err("commit.*, socket.ssl_reload and pc.bootstrap want a SET GLOBAL each".into());
+        }
+        if let Some(change) = policy {
             match node.change_policy(change) {
                 Ok(true) => {}
                 Ok(false) => self.log.warn(
                     "the change of commit.* is asked for, and not in force yet: a line here, and `lockstep status`, say \
                      when it is",
                 ),
-                Err(text) => {
-                    self.log.error(format!("the policy is not changed: {text}"));
-                    status = Status::NODE_FAIL;
-                }
+                Err(text) => return Err(format!("the policy is not changed: {text}")),
             }
         }
-        for change in changes {
-            match change.name {
-                "gmcast.isolate" => node.isolate(change.value != "0"),
-                "socket.ssl_reload" if self.settings.with(|options| options.bool(change.name)) => {
-                    if let Err(error) = node.reload_tls() {
-                        self.log.error(format!(
-                            "socket.ssl_reload: {error}; what was loaded before stays in force"
-                        ));
-                        status = Status::NODE_FAIL;
-                    }
-                }
-                "pc.bootstrap" if !self.settings.with(|options| options.bool(change.name)) => {}
-                "pc.bootstrap" if node.is_primary() => {
-                    self.log.info(
-                        "pc.bootstrap: this member is in the primary component already; nothing is done",
-                    );
-                }
-                "pc.bootstrap" => {
-                    let answer = node.bootstrap();
-                    if !answer.ok {
-                        self.log.error(format!("pc.bootstrap: {}", answer.text));
-                        status = Status::NODE_FAIL;
-                    }
-                }
-                _ => {}
+        if reload {
+            node.reload_tls().map_err(|error| {
+                format!("socket.ssl_reload: {error}; what was loaded before stays in force")
+            })?;
+        }
+        if bootstrap && node.is_primary() {
+            self.log.info("pc.bootstrap: this member is in the primary component already; nothing is done");
+        } else if bootstrap {
+            let answer = node.bootstrap();
+            if !answer.ok {
+                return Err(format!("pc.bootstrap: {}", answer.text));
             }
         }
-        status
+        Ok(())
     }
 }
 

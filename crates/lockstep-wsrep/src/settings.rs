@@ -47,6 +47,20 @@ impl Settings {
         lock(&self.options).adopt_policy(policy);
     }
 
+    /// What [`Settings::set`] would make of them, and what it would change.
+    pub(crate) fn look_ahead(
+        &self,
+        text: &str,
+        policy: Option<Policy>,
+    ) -> Result<(Options, Vec<Change>), OptionError> {
+        let mut options = lock(&self.options).clone();
+        if let Some(policy) = policy {
+            options.adopt_policy(&policy);
+        }
+        let changes = options.set(text, true)?;
+        Ok((options, changes))
+    }
+
     /// Changes options, all or none, `policy` being the one in force: what has changed, the new tuning, and lines for the log.
     pub(crate) fn set(
         &self,

@@ -12,7 +12,8 @@ fn render() -> String {
         Sizes and numbers take K, M, G, T (powers of 1024). Durations are `100ms`, `1s`, `10min`, `1h`, `1d`, or\n\
         ISO 8601 (`PT1.5S`, `P1D`); a number alone is seconds. Switches take yes, on, true, 1 or no, off, false, 0.\n\
         A backslash takes the character after it as it is (`\\;`). An unknown name, a value out of range or a refused\n\
-        one is an error: the node does not start, or the `SET GLOBAL` fails and changes nothing.\n\
+        one is an error: the node does not start, or the `SET GLOBAL` fails and changes nothing. `commit.*`,\n\
+        `socket.ssl_reload` and `pc.bootstrap` may fail later than that, so each wants a `SET GLOBAL` of its own.\n\
         The client is told only `Incorrect arguments to SET`: the server's error log has the reason.\n\
         *Live* options can change while the server runs.\n",
     );
