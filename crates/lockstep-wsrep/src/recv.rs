@@ -289,14 +289,14 @@ impl Provider {
         }
         let repeats = self.rollbacks.are_open().then_some(REPEAT_ROLLBACKS);
         let waits = repeats.or_else(|| self.awaits_state.load(Ordering::Relaxed).then_some(LOOK));
-        let delivery = node.next(waits, worker.done());
+        let expected = std::mem::take(&mut worker.expected);
+        let (delivery, at_once) = self.together.take(expected, waits, |wait| node.next(wait, worker.done()));
+        if !at_once {
+            worker.landed = None;
+        }
         if let Some(Delivery::Ordered(ordered)) = &delivery {
             worker.taken = Some((ordered.seqno, Instant::now()));
             worker.count += 1;
-        }
-        if std::mem::take(&mut worker.expected) {
-            // It is counted anew if it has something to apply.
-            self.together.stays_away();
         }
         if repeats.is_some() {
             self.repeat_rollbacks(false);

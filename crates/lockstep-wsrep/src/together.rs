@@ -83,9 +83,38 @@ impl Together {
         self.coming.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// It does not flush after all.
+    fn one_less(&self) -> bool {
+        let less = self.coming.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
+        less == Ok(1)
+    }
+
+    /// It does not flush after all: if it was the last one, those who are held wait for nobody.
     pub(crate) fn stays_away(&self) {
-        let _ = self.coming.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
+        if self.one_less() && self.held.load(Ordering::SeqCst) > 0 {
+            let _held = lock(&self.inner);
+            self.first.notify_all();
+        }
+    }
+
+    /// Takes the next one with `next`, which waits for one for so long (`None`: as long as it takes); and whether there
+    /// was one at once. Who is `expected` counts as one who comes until it has it, but not while it sleeps: those who are
+    /// held would wait for it.
+    pub(crate) fn take<T>(
+        &self,
+        expected: bool,
+        wait: Option<Duration>,
+        mut next: impl FnMut(Option<Duration>) -> Option<T>,
+    ) -> (Option<T>, bool) {
+        if !expected {
+            return (next(wait), false);
+        }
+        let one = next(Some(Duration::ZERO));
+        // It is counted anew if it has something to apply.
+        self.stays_away();
+        match one {
+            None => (next(wait), false),
+            one => (one, true),
+        }
     }
 
     fn is_slow(&self) -> bool {
@@ -95,7 +124,8 @@ impl Together {
     /// An applier has left commit order: returns when it is time to flush. [`Together::landed`] must follow. `since`: when
     /// it had landed before, if something waited for it then.
     pub(crate) fn wait(&self, since: Option<Instant>) -> Passed {
-        self.stays_away();
+        // Whoever is held looks when this one is, too.
+        self.one_less();
         if let Some(since) = since {
             follow(&self.way, nanos(since.elapsed()));
         }
@@ -315,6 +345,60 @@ mod tests {
             assert!(!together.is_slow());
             held.join().unwrap();
             assert!(began.elapsed() < MOST);
+        });
+    }
+
+    #[test]
+    fn of_two_who_are_expected_for_one_thing_nobody_waits_for_the_one_that_does_not_get_it() {
+        use std::sync::mpsc::{RecvTimeoutError, channel};
+        let patience = Duration::from_millis(400);
+        let together = slow(2 * patience.as_nanos() as u64);
+        let (give, queue) = channel();
+        let queue = Mutex::new(queue);
+        let next = |wait: Option<Duration>| match wait {
+            // Whoever sleeps does so beside the lock.
+            None => {
+                std::thread::sleep(2 * patience);
+                None
+            }
+            Some(wait) => match lock(&queue).recv_timeout(wait) {
+                Ok(item) => Some(item),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+            },
+        };
+        give.send(1).unwrap();
+        // Both have seen that something waits.
+        together.comes();
+        together.comes();
+        std::thread::scope(|scope| {
+            let worker = || {
+                let began = Instant::now();
+                let (item, at_once) = together.take(true, None, next);
+                assert_eq!(item.is_some(), at_once);
+                if item.is_some() {
+                    together.comes();
+                    let passed = together.wait(None);
+                    together.landed(passed);
+                    assert!(began.elapsed() < patience / 2, "held for {:?}", began.elapsed());
+                }
+            };
+            for thread in [scope.spawn(worker), scope.spawn(worker)] {
+                thread.join().unwrap();
+            }
+        });
+        assert_eq!(together.coming.load(Ordering::SeqCst), 0);
+        // One is held already when the other finds nothing.
+        together.comes();
+        together.comes();
+        std::thread::scope(|scope| {
+            let began = Instant::now();
+            let held = scope.spawn(|| together.wait(None));
+            while together.held.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            together.take(true, Some(Duration::ZERO), |_| None::<u8>);
+            together.landed(held.join().unwrap());
+            assert!(began.elapsed() < patience / 2, "held for {:?}", began.elapsed());
         });
     }
 
