@@ -99,6 +99,11 @@ impl Shared {
         lock(&self.identity).history = history;
     }
 
+    /// What was handed out last.
+    pub(crate) fn delivered_at(&self) -> Gtid {
+        Gtid { uuid: lock(&self.identity).history, seqno: self.delivered.load(Ordering::Acquire) }
+    }
+
     pub(crate) fn set_policy(&self, policy: Policy) {
         *lock(&self.policy) = policy;
     }
@@ -686,6 +691,11 @@ impl Node {
     /// The server is inconsistent: out of the cluster, refuse everything.
     pub fn fail(&self, reason: &str) {
         self.push(Input::Fail(reason.to_string()));
+    }
+
+    /// `ls-node` ends as of an error in the program: for tests of what follows.
+    pub fn panic(&self) {
+        self.push(Input::Panic);
     }
 
     /// Other timing and sizes, from now on. The segment size: from the next start on.

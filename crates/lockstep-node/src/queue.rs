@@ -8,7 +8,7 @@
 use crate::api::{Delivery, ViewInfo, ViewStatus};
 use crate::crew::{Crew, Done};
 use crate::pace::Pace;
-use lockstep_core::Seqno;
+use lockstep_core::{Gtid, Seqno};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -251,6 +251,16 @@ impl Deliveries {
         self.call(inner, usize::MAX);
     }
 
+    /// Ends it for a node that is there no more: the front end is told why, ahead of all that waits, and has a final view
+    /// for its server at the end. Nothing, where that has come to an end already.
+    pub(crate) fn fail(&self, text: String, at: Gtid) {
+        if !self.lock().closed {
+            let info = ViewInfo::disconnected(at);
+            self.push(&mut vec![Delivery::Failed(text), Delivery::View { info, in_log: false }]);
+        }
+        self.close();
+    }
+
     /// What was taken last and is to be handled alone has been.
     pub(crate) fn handled(&self) {
         let mut inner = self.lock();
@@ -382,7 +392,7 @@ mod tests {
     use crate::api::Ordered;
     use crate::crew::Spent;
     use lockstep_core::writeset::WriteSet;
-    use lockstep_core::{EntryKind, Gtid, Uuid};
+    use lockstep_core::{EntryKind, Uuid};
 
     fn view(status: ViewStatus, seqno: Seqno, in_log: bool) -> Delivery {
         let gtid = Gtid { uuid: Uuid([1; 16]), seqno };
@@ -618,6 +628,23 @@ mod tests {
             let rest: Vec<_> = told.iter().collect();
             assert_eq!((rest.len(), rest.last()), (13, Some(&None)));
         });
+    }
+
+    #[test]
+    fn a_node_that_is_there_no_more_has_said_so_and_has_a_final_view() {
+        let queue = behind();
+        let at = Gtid { uuid: Uuid([1; 16]), seqno: 6 };
+        queue.push(&mut vec![Delivery::Synced]);
+        queue.fail("gone".into(), at);
+        queue.fail("gone".into(), at);
+        assert_eq!(taken(&queue, 9), ["Failed(\"gone\")", "4", "5", "6", "Disconnected@6"]);
+        assert!(matches!(queue.next(None, None, || ()), Some(Delivery::Closed)));
+        // One that had left before has nothing to tell.
+        let queue = behind();
+        queue.push(&mut vec![view(ViewStatus::Disconnected, 6, false)]);
+        queue.close();
+        queue.fail("gone".into(), at);
+        assert_eq!(taken(&queue, 9), ["4", "5", "6", "Disconnected@6"]);
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub(crate) enum Input {
     },
     CausalCancelled(u64),
     Fail(String),
+    /// To see what comes of an error in the program.
+    Panic,
     Membership(Arc<Reply<MembershipNow>>),
     /// This member is to go on alone.
     Bootstrap(Arc<Reply<Outcome>>),
@@ -577,6 +579,7 @@ impl Runtime {
                 self.engine.causal_cancelled(id);
             }
             Input::Fail(text) => self.engine.give_up(&text),
+            Input::Panic => panic!("debug.panic was set"),
             Input::FoundBefore(seqno) => self.engine.votes.found_before(seqno),
             Input::Vote { seqno, opinion, text, reply } => self.engine.vote(seqno, opinion, text, reply),
             Input::Bootstrap(reply) => {

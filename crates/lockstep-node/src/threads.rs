@@ -6,9 +6,16 @@ use crate::node::Shared;
 use crate::runtime::{Input, Runtime};
 use crate::writer::{self, Jobs, LogDone, Writer};
 use lockstep_log::Disk;
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// What a panic says.
+fn said(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a text")
+}
 
 /// What one of the two threads does.
 pub(crate) enum Part {
@@ -28,16 +35,17 @@ pub(crate) fn work<D: Disk>(
             Part::Node(runtime) => match catch_unwind(AssertUnwindSafe(|| runtime.run())) {
                 Ok(Some(jobs)) => Part::Log(jobs),
                 ended => {
-                    if ended.is_err() {
-                        logger(
-                            Level::Error,
-                            "the node's thread has failed: this member is out of the cluster",
-                        );
-                    }
                     shared.stopped.store(true, Ordering::Release);
                     shared.primary.store(false, Ordering::Release);
                     shared.state.store(LocalState::Error as u8, Ordering::Release);
-                    shared.deliveries.close();
+                    match ended {
+                        Ok(_) => shared.deliveries.close(),
+                        Err(payload) => {
+                            let text = format!("an error in the program, in ls-node: {}", said(&*payload));
+                            logger(Level::Error, &text);
+                            shared.deliveries.fail(text, shared.delivered_at());
+                        }
+                    }
                     // Whoever pushed meanwhile is not waited for: dropping a submission's filler wakes its thread.
                     shared.take_inputs(&mut Vec::new());
                     return;

@@ -175,6 +175,8 @@ impl Provider {
             again: Again::default(),
             counters: Counters::default(),
             failed: AtomicBool::new(false),
+            owes_final: AtomicBool::new(false),
+            planted: crate::guard::Planted::default(),
             shown: crate::shown::Shown::default(),
             left_after_failure: AtomicBool::new(false),
             key_noted: AtomicBool::new(false),
@@ -323,7 +325,7 @@ impl Provider {
         }
         self.shown.open();
         if self.failed.load(Ordering::Acquire) {
-            return Err("connect: this server's data differ from the cluster's: start the server again".into());
+            return Err("connect: this member has failed, see the lines above: start the server again".into());
         }
         let parsed = lockstep_node::net::ClusterAddress::parse(url, lockstep_node::DEFAULT_PORT)
             .map_err(|error| error.to_string())?;
@@ -364,6 +366,7 @@ impl Provider {
         self.fresh.store(true, Ordering::SeqCst);
         self.history.set(position.uuid);
         *lock(&self.connection) = Connection::Open;
+        self.owes_final.store(true, Ordering::SeqCst);
         let in_doubt = self.statement_in_doubt(position);
         let args = ConnectArgs {
             in_doubt,
@@ -388,6 +391,7 @@ impl Provider {
         });
         if let Err(error) = result {
             *lock(&self.connection) = Connection::Closed;
+            self.owes_final.store(false, Ordering::SeqCst);
             return Err(error.to_string());
         }
         Ok(())
@@ -476,6 +480,8 @@ impl Provider {
         node.set_tuning(tuning);
         for change in changes {
             match change.name {
+                "debug.panic" if change.value.eq_ignore_ascii_case("node") => node.panic(),
+                "debug.panic" => self.planted.plant(&change.value.to_ascii_lowercase()),
                 "gmcast.isolate" => node.isolate(change.value != "0"),
                 _ => {}
             }

@@ -6,8 +6,11 @@
 //! that call back (`recv`, `replay_trx`) alternate between guarded steps and bare calls of the server, and a foreign
 //! exception finds only destructors on its way out. The one callback inside is the logger, which does not throw.
 
+use crate::monitor::lock;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A panic was caught: what it said.
 #[derive(Debug)]
@@ -18,6 +21,30 @@ pub(crate) struct Panicked(pub(crate) String);
 /// The state it may leave behind is not trusted any more: the caller fails the node.
 pub(crate) fn guarded<T>(step: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(step)).map_err(|payload| Panicked(text_of(&*payload)))
+}
+
+/// An error in the program that a test has asked for (`debug.panic`): where it is to be, once.
+#[derive(Default)]
+pub(crate) struct Planted {
+    is: AtomicBool,
+    place: Mutex<String>,
+}
+
+impl Planted {
+    pub(crate) fn plant(&self, place: &str) {
+        place.clone_into(&mut lock(&self.place));
+        self.is.store(true, Ordering::Release);
+    }
+
+    /// Panics, if this is the place.
+    pub(crate) fn here(&self, place: &str) {
+        if self.is.load(Ordering::Relaxed)
+            && *lock(&self.place) == place
+            && self.is.swap(false, Ordering::AcqRel)
+        {
+            panic!("debug.panic was set");
+        }
+    }
 }
 
 fn text_of(payload: &(dyn Any + Send)) -> String {

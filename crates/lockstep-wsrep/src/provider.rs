@@ -151,6 +151,9 @@ pub(crate) struct Provider {
     pub(crate) again: Again,
     pub(crate) counters: Counters,
     pub(crate) failed: AtomicBool,
+    /// The server has been connected and has had no final view since.
+    pub(crate) owes_final: AtomicBool,
+    pub(crate) planted: crate::guard::Planted,
     pub(crate) shown: crate::shown::Shown,
     /// A thread of the server's has been told to leave after a failure.
     pub(crate) left_after_failure: AtomicBool,
@@ -239,7 +242,10 @@ impl Provider {
 
     /// Runs one step of ours; a panic in it fails the node.
     pub(crate) fn step<T>(&self, what: &str, step: impl FnOnce() -> T) -> Option<T> {
-        match guarded(step) {
+        match guarded(|| {
+            self.planted.here(what);
+            step()
+        }) {
             Ok(value) => Some(value),
             Err(panicked) => {
                 self.fail(&format!("an error in the program, in {what}: {}", panicked.0));

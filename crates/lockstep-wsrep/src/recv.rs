@@ -17,36 +17,52 @@ use crate::statement::Former;
 use crate::trx::Handle;
 use lockstep_abi::*;
 use lockstep_node::core::{SEQNO_UNDEFINED, Seqno};
-use lockstep_node::{Delivery, Done, Ordered, Spent, ViewInfo as NodeView, ViewStatus as NodeViewStatus};
+use lockstep_node::{
+    Delivery, Done, Node, Ordered, Spent, ViewInfo as NodeView, ViewStatus as NodeViewStatus,
+};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// An exclusive delivery in somebody's hands: others are handed out once this is dropped, however that comes about.
+struct Alone<'a>(&'a Provider);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        if let Some(node) = self.0.node() {
+            node.handled();
+        }
+    }
+}
+
 /// What the thread has to do next.
-enum Next {
+enum Next<'a> {
     Apply(Box<Job>),
-    Connected(ViewBuffer),
-    View(Box<NodeView>, ViewBuffer, bool),
+    Connected(ViewBuffer, Alone<'a>),
+    View(Box<NodeView>, ViewBuffer, bool, Alone<'a>),
     /// A view that overtakes what this thread has in its hands.
-    Overtaken(Box<NodeView>, ViewBuffer, Box<Held>),
-    NeedState,
+    Overtaken(Box<NodeView>, ViewBuffer, Box<Held<'a>>, Option<Alone<'a>>),
+    NeedState(Alone<'a>),
     Donate {
         id: u64,
         request: bytes::Bytes,
         at: Gtid,
         bypass: bool,
+        alone: Alone<'a>,
     },
-    Synced,
+    Synced(Alone<'a>),
+    /// No final view comes from the node any more, and the server has had none.
+    Final,
     /// Nothing to call: take the next one.
     Again,
     Return(Status),
 }
 
 /// A delivery that was taken and must wait.
-struct Held {
+struct Held<'a> {
     delivery: Delivery,
     /// It is to be handled alone.
-    alone: bool,
+    alone: Option<Alone<'a>>,
 }
 
 /// What is remembered of a thread from one delivery to the next.
@@ -82,9 +98,9 @@ impl Drop for Worker<'_> {
 }
 
 /// Why a wait with a delivery in the thread's hands has ended without its condition.
-enum Break {
-    /// This comes first.
-    Overtaken(NodeView),
+enum Break<'a> {
+    /// This comes first; to be handled alone, unless what waits is.
+    Overtaken(NodeView, Option<Alone<'a>>),
     /// The delivery is dropped: the node has failed or leaves.
     Dropped,
 }
@@ -95,6 +111,9 @@ const MEASURED: u64 = 8;
 const LOOK: Duration = Duration::from_millis(100);
 /// After so many it says what it waits for.
 const LOOKS: u32 = 300;
+
+/// After so many errors in the program a thread takes nothing any more.
+const PANICS: u32 = 3;
 
 /// A write-set that may be applied now.
 struct Job {
@@ -120,9 +139,19 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
     provider.receivers.fetch_add(1, Ordering::SeqCst);
     let mut held = None;
     let mut worker = Worker { provider, taken: None, spent: None, expected: false, landed: None, count: 0 };
+    let mut panics = 0;
     let (status, counted) = loop {
         let in_hand = held.take();
         let Some(next) = provider.step("recv", || provider.next(in_hand, &mut worker)) else {
+            if provider.awaits_state.load(Ordering::SeqCst) {
+                // The server's main thread waits for the state, and would until it is tired.
+                provider.die();
+            }
+            // It has failed, and now leaves as after any failure: that takes a thread, and this may be the only one.
+            panics += 1;
+            if panics < PANICS {
+                continue;
+            }
             break (Status::FATAL, true);
         };
         let calls = &provider.calls;
@@ -157,36 +186,39 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                     break (Status::OK, false);
                 }
             }
-            Next::Connected(view) => {
+            Next::Connected(view, alone) => {
                 // SAFETY: as above; the view lives through the call.
                 let result = unsafe { (calls.connected)(calls.app.0, view.as_ptr()) };
                 provider.step("connected", || {
                     if result != CbStatus::SUCCESS {
                         provider.stop_with("the server refused the connection", false);
                     }
-                    provider.handled();
+                    drop(alone);
                 });
             }
-            Next::View(info, view, in_log) => {
+            Next::View(info, view, in_log, alone) => {
+                if info.status == NodeViewStatus::Disconnected {
+                    provider.owes_final.store(false, Ordering::SeqCst);
+                }
                 // SAFETY: as above.
                 let result = unsafe { (calls.view)(calls.app.0, ctx, view.as_ptr(), std::ptr::null(), 0) };
                 provider.step("view", || {
                     provider.shown(result, &info, in_log);
-                    provider.handled();
+                    drop(alone);
                 });
             }
-            Next::Overtaken(info, view, rest) => {
+            Next::Overtaken(info, view, rest, alone) => {
                 // SAFETY: as above.
                 let result = unsafe { (calls.view)(calls.app.0, ctx, view.as_ptr(), std::ptr::null(), 0) };
                 provider.step("view", || {
                     provider.shown(result, &info, false);
-                    if !rest.alone {
-                        provider.handled();
-                    }
+                    drop(alone);
                 });
                 held = Some(*rest);
             }
-            Next::NeedState => {
+            // SAFETY: as above.
+            Next::Final => unsafe { show_final(provider, ctx) },
+            Next::NeedState(alone) => {
                 let (mut request, mut len) = (std::ptr::null_mut(), 0);
                 // SAFETY: as above; it fills in both.
                 let result = unsafe { (calls.sst_request)(calls.app.0, &mut request, &mut len) };
@@ -196,10 +228,10 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 unsafe { libc::free(request) };
                 provider.step("state request", || {
                     provider.request_state(result, bytes);
-                    provider.handled();
+                    drop(alone);
                 });
             }
-            Next::Donate { id, request, at, bypass } => {
+            Next::Donate { id, request, at, bypass, alone } => {
                 let request = buf_of(&request);
                 // SAFETY: as above.
                 let result =
@@ -208,26 +240,44 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                     if result != CbStatus::SUCCESS {
                         provider.donation_failed(id);
                     }
-                    provider.handled();
+                    drop(alone);
                 });
             }
-            Next::Synced => {
+            Next::Synced(alone) => {
                 // SAFETY: as above.
                 let result = unsafe { (calls.synced)(calls.app.0) };
                 provider.step("synced", || {
                     if result != CbStatus::SUCCESS {
                         provider.stop_with("the server could not process that it is synced", false);
                     }
-                    provider.handled();
+                    drop(alone);
                 });
             }
         }
     };
     if counted {
-        provider.receivers.fetch_sub(1, Ordering::SeqCst);
+        let is_last = provider.receivers.fetch_sub(1, Ordering::SeqCst) == 1;
+        if is_last && provider.owes_final.swap(false, Ordering::SeqCst) {
+            // SAFETY: as above.
+            unsafe { show_final(provider, ctx) };
+            provider.step("recv", || provider.closed());
+        }
         provider.connection_changed.notify_all();
     }
     status
+}
+
+/// Shows the server a final view that is none of the node's: it waits for one, without bound, before it ends.
+///
+/// # Safety
+/// `ctx` is what the server's callbacks expect.
+unsafe fn show_final(provider: &Provider, ctx: *mut c_void) {
+    let info = NodeView::disconnected(provider.position());
+    let Some(view) = provider.step("final view", || provider.view_buffer(&info)) else { return };
+    // SAFETY: the server's own callback, with arguments that live through the call.
+    let result =
+        unsafe { (provider.calls.view)(provider.calls.app.0, ctx, view.as_ptr(), std::ptr::null(), 0) };
+    provider.step("final view", || provider.shown(result, &info, false));
 }
 
 /// `replay_trx`.
@@ -256,13 +306,6 @@ pub(crate) unsafe fn replay(provider: &Provider, handle: &WsHandle, ctx: *mut c_
 }
 
 impl Provider {
-    /// An exclusive delivery has been handled: others may be taken.
-    fn handled(&self) {
-        if let Some(node) = self.node() {
-            node.handled();
-        }
-    }
-
     /// Whether this thread may end because the server asked it to: not the last one.
     fn may_exit(&self) -> bool {
         let fewer = |n: usize| (n > 1).then(|| n - 1);
@@ -275,7 +318,7 @@ impl Provider {
     }
 
     /// Takes the next delivery, or the one in hand again, and prepares it.
-    fn next(&self, held: Option<Held>, worker: &mut Worker) -> Next {
+    fn next<'a>(&'a self, held: Option<Held<'a>>, worker: &mut Worker) -> Next<'a> {
         let Some(node) = self.node() else { return Next::Return(Status::FATAL) };
         if self.failed.load(Ordering::Acquire) && !self.left_after_failure.swap(true, Ordering::AcqRel) {
             node.disconnect();
@@ -283,8 +326,7 @@ impl Provider {
         if let Some(Held { delivery, alone }) = held {
             return match delivery {
                 Delivery::Ordered(ordered) => self.start(ordered, worker),
-                delivery if alone => self.alone(delivery),
-                _ => Next::Again,
+                delivery => alone.map_or(Next::Again, |alone| self.alone(delivery, alone)),
             };
         }
         let repeats = self.rollbacks.are_open().then_some(REPEAT_ROLLBACKS);
@@ -294,6 +336,8 @@ impl Provider {
         if !at_once {
             worker.landed = None;
         }
+        let is_alone = !matches!(&delivery, None | Some(Delivery::Ordered(_) | Delivery::Closed));
+        let alone = is_alone.then(|| Alone(self));
         if let Some(Delivery::Ordered(ordered)) = &delivery {
             worker.taken = Some((ordered.seqno, Instant::now()));
             worker.count += 1;
@@ -307,12 +351,24 @@ impl Provider {
         }
         let Some(delivery) = delivery else { return Next::Again };
         self.counters.recv_queue.sample(node.queued() as i64);
+        self.planted.here("take");
+        match alone {
+            Some(alone) => self.exclusive(node, delivery, alone),
+            None => match delivery {
+                Delivery::Ordered(ordered) => self.ordered(ordered, worker),
+                _ if self.owes_final.swap(false, Ordering::SeqCst) => Next::Final,
+                _ => {
+                    self.closed();
+                    Next::Return(if self.failed.load(Ordering::Acquire) { Status::FATAL } else { Status::OK })
+                }
+            },
+        }
+    }
+
+    /// A delivery that is no write-set.
+    fn exclusive<'a>(&'a self, node: &Node, delivery: Delivery, alone: Alone<'a>) -> Next<'a> {
         match delivery {
-            Delivery::Ordered(ordered) => self.ordered(ordered, worker),
-            Delivery::Closed => {
-                self.closed();
-                Next::Return(if self.failed.load(Ordering::Acquire) { Status::FATAL } else { Status::OK })
-            }
+            Delivery::Ordered(_) | Delivery::Closed => Next::Again,
             Delivery::Connected(info) => {
                 self.own.set(node.identity().view_uuid);
                 self.history.set(info.gtid.uuid);
@@ -321,7 +377,7 @@ impl Provider {
                 self.been_connected.store(true, Ordering::SeqCst);
                 self.note_members(&info);
                 self.log.info(format!("connected as {} at {}", self.own.get(), info.gtid));
-                Next::Connected(self.view_buffer(&info))
+                Next::Connected(self.view_buffer(&info), alone)
             }
             Delivery::StateNeeded { bypass } => {
                 self.awaits_word.store(bypass, Ordering::SeqCst);
@@ -331,15 +387,14 @@ impl Provider {
                     self.note(self.state_file.transfer_begins());
                     self.note(self.marks.forget());
                 }
-                Next::NeedState
+                Next::NeedState(alone)
             }
             Delivery::StateFailed(_) | Delivery::Failed(_) | Delivery::Inconsistent(_) => {
                 self.told_of_failure(delivery);
-                self.handled();
                 Next::Again
             }
             delivery @ (Delivery::View { .. } | Delivery::Donate { .. } | Delivery::Synced) => {
-                self.alone(delivery)
+                self.alone(delivery, alone)
             }
         }
     }
@@ -362,12 +417,11 @@ impl Provider {
     }
 
     /// A delivery that is to be handled after all that was taken before it has finished.
-    fn alone(&self, delivery: Delivery) -> Next {
+    fn alone<'a>(&'a self, delivery: Delivery, alone: Alone<'a>) -> Next<'a> {
         // A server that has failed, or gives its start up, would wait in a view of members for a state that never comes.
         // It gets the last one, which has none.
         let has_members = matches!(&delivery, Delivery::View { info, .. } if !info.members.is_empty());
         if has_members && self.failed.load(Ordering::Acquire) {
-            self.handled();
             return Next::Again;
         }
         let ready = match &delivery {
@@ -378,38 +432,37 @@ impl Provider {
             _ => self.drain(SEQNO_UNDEFINED),
         };
         match (ready, delivery) {
-            (Err(Break::Overtaken(info)), delivery) => self.overtaken(info, delivery, true),
+            (Err(Break::Overtaken(info, first)), delivery) => {
+                self.overtaken(info, Held { delivery, alone: Some(alone) }, first)
+            }
             (Ok(()), Delivery::View { info, in_log }) => {
                 if info.status == NodeViewStatus::Primary {
                     self.history.set(info.gtid.uuid);
                 }
                 self.note_members(&info);
                 let buffer = self.view_buffer(&info);
-                Next::View(Box::new(info), buffer, in_log)
+                Next::View(Box::new(info), buffer, in_log, alone)
             }
             (Ok(()), Delivery::Donate { id, request, joiner, bypass, .. }) => {
                 let at = bypass.unwrap_or_else(|| self.position());
                 *lock(&self.donation) = Some(Donation { id, joiner });
-                Next::Donate { id, request, at: gtid_out(at), bypass: bypass.is_some() }
+                Next::Donate { id, request, at: gtid_out(at), bypass: bypass.is_some(), alone }
             }
             // Where the majority was lost meanwhile, it is said again.
             (Ok(()), Delivery::Synced) if !self.node().is_some_and(|node| node.is_held()) => {
                 // Before any client writes again: a transaction that is tried anew must come after the rollback of its
                 // former self, whose appliers hold its locks on the other members.
                 self.repeat_rollbacks(true);
-                Next::Synced
+                Next::Synced(alone)
             }
-            _ => {
-                self.handled();
-                Next::Again
-            }
+            _ => Next::Again,
         }
     }
 
-    fn overtaken(&self, info: NodeView, delivery: Delivery, alone: bool) -> Next {
+    fn overtaken<'a>(&'a self, info: NodeView, rest: Held<'a>, alone: Option<Alone<'a>>) -> Next<'a> {
         self.note_members(&info);
         let buffer = self.view_buffer(&info);
-        Next::Overtaken(Box::new(info), buffer, Box::new(Held { delivery, alone }))
+        Next::Overtaken(Box::new(info), buffer, Box::new(rest), alone)
     }
 
     /// Waits, for as long as nothing comes that overtakes what is waited with.
@@ -417,7 +470,7 @@ impl Provider {
         &self,
         alone: bool,
         mut wait: impl FnMut(Duration) -> Result<(), Stop>,
-    ) -> Result<(), Break> {
+    ) -> Result<(), Break<'_>> {
         let mut looks = 0u32;
         loop {
             match wait(LOOK) {
@@ -429,27 +482,23 @@ impl Provider {
             if looks == LOOKS {
                 self.explain_patience(alone);
             }
-            match self.node().and_then(|node| node.overtaking(alone)) {
-                None => {}
-                Some(Delivery::View { info, .. }) => return Err(Break::Overtaken(info)),
-                Some(failure) => {
-                    self.told_of_failure(failure);
-                    if !alone {
-                        self.handled();
-                    }
-                }
+            let Some(first) = self.node().and_then(|node| node.overtaking(alone)) else { continue };
+            let alone = (!alone).then(|| Alone(self));
+            match first {
+                Delivery::View { info, .. } => return Err(Break::Overtaken(info, alone)),
+                failure => self.told_of_failure(failure),
             }
         }
     }
 
     /// Waits until everything up to `seqno`, and everything taken so far, has finished.
-    fn drain(&self, seqno: Seqno) -> Result<(), Break> {
+    fn drain(&self, seqno: Seqno) -> Result<(), Break<'_>> {
         let upto = seqno.max(self.taken.load(Ordering::SeqCst));
         self.patiently(true, |look| self.finished.wait(upto, None, Some(look)))
     }
 
     /// What makes a server believe that it is Primary is not shown to it while it is not.
-    fn wait_for_majority(&self) -> Result<(), Break> {
+    fn wait_for_majority(&self) -> Result<(), Break<'_>> {
         let Some(node) = self.node() else { return Ok(()) };
         self.patiently(true, |look| {
             let mut waited = 0;
@@ -467,7 +516,7 @@ impl Provider {
         })
     }
 
-    fn ordered(&self, ordered: Ordered, worker: &Worker) -> Next {
+    fn ordered(&self, ordered: Ordered, worker: &Worker) -> Next<'_> {
         let seqno = ordered.seqno;
         self.counters.received.add(1);
         self.counters.received_bytes.add(ordered.writeset.data.len() as u64);
@@ -510,7 +559,7 @@ impl Provider {
     }
 
     /// Waits until a view may be shown.
-    fn view_ready(&self, info: &NodeView, in_log: bool) -> Result<(), Break> {
+    fn view_ready(&self, info: &NodeView, in_log: bool) -> Result<(), Break<'_>> {
         let seqno = info.gtid.seqno;
         // Below its own seqno: the server moves its checkpoint to the view only if the view is ahead.
         let before = if in_log { info.before } else { seqno };
@@ -527,7 +576,7 @@ impl Provider {
                     self.finished.wait(last, None, Some(look))
                 });
                 return match drained {
-                    Err(Break::Overtaken(info)) => Err(Break::Overtaken(info)),
+                    Err(overtaken @ Break::Overtaken(..)) => Err(overtaken),
                     _ => Ok(()),
                 };
             }

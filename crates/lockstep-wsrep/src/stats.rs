@@ -7,7 +7,7 @@ use crate::counters::ratio;
 use crate::monitor::lock;
 use crate::provider::Provider;
 use lockstep_abi::{StatsValue, StatsVar, VarType};
-use lockstep_node::{LocalState, Metric, MetricKind, Status};
+use lockstep_node::{LocalState, Metric, MetricKind, Node, Status};
 use std::ffi::{CString, c_char};
 use std::ptr;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Provider {
         let c = &self.counters;
         let finished = self.finished.low();
         let votes = status.members.iter().filter(|m| m.role != "learner").count();
-        let connected = status.cluster.primary;
+        let connected = self.node().is_some_and(Node::is_primary);
         // Before there is a node to ask: what this build speaks.
         let protocol = match status.cluster.protocol {
             0 => lockstep_node::net::proto::VERSIONS.1,

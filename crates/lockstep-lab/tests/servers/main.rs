@@ -22,6 +22,7 @@ mod flush;
 mod galera;
 mod joining;
 mod lab;
+mod panics;
 mod parallel_apply;
 mod policy;
 mod refusals;

@@ -127,6 +127,7 @@ const ROWS: &[Row] = &[
     row("commit.timeout", TIME, "PT0S", Own, "how long a commit waits under semisync before it falls back to async; 0: for ever").live(),
     row("commit.zone_acks", Kind::Int(0, 255), "0", Own, "other zones (member.zone) that must have a transaction before its commit returns, in addition").live(),
     row("debug", Kind::Bool, "no", Galera, "log debugging lines").live(),
+    row("debug.panic", Kind::Enum(&["node", "take", "applied", "view", "synced"]), "", Own, "for tests: an error in the program where this says, once, after which the member leaves the cluster and its server is to be started again").unset().live().hide(),
     row("evs.auto_evict", INT, "0", NoEffect(BEATS), "delays after which Galera evicts a member"),
     row("evs.causal_keepalive_period", TIME, "PT1S", NoEffect(BEATS), "Galera's group communication").live(),
     row("evs.debug_log_mask", NAME, "0x1", NoEffect(BEATS), "Galera's group communication").live(),

@@ -1,6 +1,6 @@
 //! A write-set on its way through an applier: when it may begin, what the server gets of it, and what came of that.
 
-use super::{Break, Job, MEASURED, Next, Worker};
+use super::{Break, Held, Job, MEASURED, Next, Worker};
 use crate::provider::Provider;
 use crate::statement::Former;
 use crate::trx::{Handle, Remote, dummy_flags};
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 impl Provider {
     /// A write-set that has been taken.
-    pub(super) fn start(&self, mut ordered: Ordered, worker: &Worker) -> Next {
+    pub(super) fn start(&self, mut ordered: Ordered, worker: &Worker) -> Next<'_> {
         let (seqno, depends_on) = (ordered.seqno, ordered.depends_on);
         let early = self.settled.is_early(ordered.kind, &ordered.writeset);
         let ready = self.patiently(false, |look| {
@@ -26,7 +26,10 @@ impl Provider {
         });
         match ready {
             Ok(()) => {}
-            Err(Break::Overtaken(info)) => return self.overtaken(info, Delivery::Ordered(ordered), false),
+            Err(Break::Overtaken(info, first)) => {
+                let rest = Held { delivery: Delivery::Ordered(ordered), alone: None };
+                return self.overtaken(info, rest, first);
+            }
             // Nothing is applied any more, everything is dropped: the log has it.
             Err(Break::Dropped) => return Next::Again,
         }
