@@ -350,10 +350,9 @@ mod tests {
 
     #[test]
     fn of_two_who_are_expected_for_one_thing_nobody_waits_for_the_one_that_does_not_get_it() {
-        use std::sync::mpsc::{RecvTimeoutError, channel};
         let patience = Duration::from_millis(400);
         let together = slow(2 * patience.as_nanos() as u64);
-        let (give, queue) = channel();
+        let (give, queue) = std::sync::mpsc::channel();
         let queue = Mutex::new(queue);
         let next = |wait: Option<Duration>| match wait {
             // Whoever sleeps does so beside the lock.
@@ -361,10 +360,7 @@ mod tests {
                 std::thread::sleep(2 * patience);
                 None
             }
-            Some(wait) => match lock(&queue).recv_timeout(wait) {
-                Ok(item) => Some(item),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-            },
+            Some(wait) => lock(&queue).recv_timeout(wait).ok(),
         };
         give.send(1).unwrap();
         // Both have seen that something waits.
