@@ -27,29 +27,45 @@ pub enum Side {
     Writeset,
     /// MariaDB's replica without workers: its SQL thread applies.
     MariaDb,
+    /// As [`Side::MariaDb`], with its position in a file, too.
+    MariaDbFile,
     /// With workers and `slave_parallel_mode=minimal`: only commits overlap.
     Minimal,
     /// With `conservative`: what the primary committed as a group.
     Conservative,
+    /// As [`Side::Conservative`], with its position in a file, too.
+    ConservativeFile,
     /// With `optimistic`: everything, and what conflicts again.
     Optimistic,
 }
 
 impl Side {
     /// All of them, ours between their rivals.
-    pub const EACH: [Side; 7] = [
+    pub const EACH: [Side; 9] = [
         Side::Serial,
         Side::MariaDb,
+        Side::MariaDbFile,
         Side::Schema,
         Side::Minimal,
         Side::Writeset,
         Side::Conservative,
+        Side::ConservativeFile,
         Side::Optimistic,
     ];
 
     /// Whether it is a member of ours.
     pub fn is_ours(self) -> bool {
         matches!(self, Side::Serial | Side::Schema | Side::Writeset)
+    }
+
+    /// Whether it is MariaDB's replica without workers.
+    pub fn is_single(self) -> bool {
+        matches!(self, Side::MariaDb | Side::MariaDbFile)
+    }
+
+    /// Whether MariaDB's replica writes its position to a file at each commit (`MASTER_USE_GTID=no`), beside its table.
+    pub fn has_file(self) -> bool {
+        matches!(self, Side::MariaDbFile | Side::ConservativeFile)
     }
 
     /// The name of its setting.
@@ -61,6 +77,8 @@ impl Side {
             Side::MariaDb => "none",
             Side::Minimal => "minimal",
             Side::Conservative => "conservative",
+            Side::MariaDbFile => "none-file",
+            Side::ConservativeFile => "conservative-file",
             Side::Optimistic => "optimistic",
         }
     }
@@ -69,6 +87,8 @@ impl Side {
     pub fn what(self) -> String {
         match self {
             Side::MariaDb => "MariaDB, no workers".into(),
+            Side::MariaDbFile => "MariaDB, no workers, position in a file, too".into(),
+            Side::ConservativeFile => "MariaDB conservative, position in a file, too".into(),
             side if side.is_ours() => format!("Lockstep {}", side.setting()),
             side => format!("MariaDB {}", side.setting()),
         }

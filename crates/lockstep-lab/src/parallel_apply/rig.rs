@@ -123,11 +123,16 @@ impl Rig {
                 format!("SET GLOBAL wsrep_slave_threads={}", case.workers.max(1)),
             ],
             Kind::MariaDb(_) => {
-                let mode = if case.side == Side::MariaDb { "conservative" } else { case.side.setting() };
-                let workers = if case.side == Side::MariaDb { 0 } else { case.workers };
+                let mode = match case.side {
+                    Side::Minimal | Side::Optimistic => case.side.setting(),
+                    _ => "conservative",
+                };
+                let workers = if case.side.is_single() { 0 } else { case.workers };
+                let gtid = if case.side.has_file() { "no" } else { "slave_pos" };
                 vec![
                     flush,
                     "STOP SLAVE".into(),
+                    format!("CHANGE MASTER TO MASTER_USE_GTID={gtid}"),
                     format!("SET GLOBAL slave_parallel_mode='{mode}'"),
                     format!("SET GLOBAL slave_parallel_threads={workers}"),
                     "START SLAVE".into(),
@@ -208,10 +213,12 @@ impl Rig {
     pub(super) fn has_received(&self) -> Result<()> {
         let mut client = self.copy().client()?;
         if let Kind::MariaDb(_) = self.kind {
-            let due = self.due()?;
+            // With GTIDs or without, both know the place in the writer's binlog.
+            let written = self.writer().query("SHOW MASTER STATUS")?;
+            let due = [written.column("File")?, written.column("Position")?];
             self.wait("does not receive everything", || {
                 let answer = self.copy().query("SHOW SLAVE STATUS")?;
-                Ok(last_of(answer.column("Gtid_IO_Pos")?)? >= due)
+                Ok([answer.column("Master_Log_File")?, answer.column("Read_Master_Log_Pos")?] == due)
             })?;
         }
         // A commit of ours has been kept by both members, for two are a majority of two.

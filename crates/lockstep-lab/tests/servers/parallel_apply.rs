@@ -26,16 +26,22 @@ fn a_copy_of_either_kind_is_held_back_let_go_and_followed_to_its_end() -> Test {
     }
     let mut lab = lab();
     // The rows are compared by the lab itself.
-    for (side, workers, schemas) in
-        [(Side::Writeset, 8, 10), (Side::Conservative, 4, 10), (Side::Schema, 2, 3), (Side::MariaDb, 0, 1)]
-    {
+    for (side, workers, schemas) in [
+        (Side::Writeset, 8, 10),
+        (Side::Conservative, 4, 10),
+        (Side::Schema, 2, 3),
+        (Side::ConservativeFile, 4, 10),
+        (Side::MariaDb, 0, 1),
+    ] {
         let case = Case { side, workers, schemas, ..CASE };
         let run = lab.run(&case)?;
         same("updates", run.updates, 1000);
         assert!(run.rate() > 0.0 && run.written_in > Duration::ZERO, "{run:?}");
         assert!(run.progress.last().is_some_and(|(at, done)| *at == run.elapsed && *done >= 1000), "{run:?}");
         let copy = &run.configurations[1].1;
-        assert!(copy.contains("SET GLOBAL") && copy.contains(side.setting().trim_start_matches("none")));
+        let setting = side.setting().trim_start_matches("none").trim_end_matches("-file");
+        assert!(copy.contains("SET GLOBAL") && copy.contains(setting));
+        assert_eq!(copy.contains("MASTER_USE_GTID=no"), side.has_file(), "{copy}");
     }
     Ok(())
 }
