@@ -32,6 +32,7 @@ long=(
     policy::a_rescue_file_is_given_to_the_cluster_again_as_sql
     policy::what_a_lost_leader_had_answered_ahead_is_kept_counted_and_nowhere_else
     shootout::each_kind_of_set_up_runs_with_copies_that_are_equal_and_leaves_no_mount
+    synchronous::clients_far_away_pay_for_each_statement_and_a_far_slave_of_near_masters_costs_nobody_a_round_trip
     tls::encryption_is_switched_on_in_turn_and_certificates_change_without_a_restart
     up::up_says_at_once_which_member_cannot_go_on
     votes::a_statement_that_fails_on_one_member

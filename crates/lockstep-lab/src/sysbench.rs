@@ -31,6 +31,29 @@ pub struct Sysbench {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Histogram(pub Vec<(f64, u64)>);
 
+impl Histogram {
+    /// What so many of 100 stayed below, in milliseconds; `None` where there were none.
+    pub fn percentile(&self, percent: f64) -> Option<f64> {
+        let all: u64 = self.0.iter().map(|(_, count)| count).sum();
+        let wanted = (all as f64 * percent / 100.0).ceil() as u64;
+        let mut seen = 0;
+        self.0.iter().find(|(_, count)| (seen += count, seen >= wanted).1).map(|(ms, _)| *ms)
+    }
+
+    /// The standard deviation of a transaction's time, in milliseconds.
+    pub fn deviation(&self) -> Option<f64> {
+        let all: u64 = self.0.iter().map(|(_, count)| count).sum();
+        if all == 0 {
+            return None;
+        }
+        let mean_of = |of: &dyn Fn(f64) -> f64| {
+            self.0.iter().map(|(ms, count)| of(*ms) * *count as f64).sum::<f64>() / all as f64
+        };
+        let mean = mean_of(&|ms| ms);
+        Some(mean_of(&|ms| (ms - mean).powi(2)).sqrt())
+    }
+}
+
 /// What a run reported.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
@@ -204,6 +227,16 @@ fn parse(text: &str) -> Option<Load> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn percentiles_and_deviation_are_those_of_what_was_counted() {
+        let histogram = Histogram(vec![(1.0, 50), (2.0, 45), (9.0, 5)]);
+        let seen = [1.0, 50.0, 51.0, 95.0, 96.0, 100.0].map(|p| histogram.percentile(p));
+        assert_eq!(seen, [1.0, 1.0, 2.0, 2.0, 9.0, 9.0].map(Some));
+        // 0.5 * 0.85^2 + 0.45 * 0.15^2 + 0.05 * 7.15^2, of a mean of 1.85.
+        assert!((histogram.deviation().unwrap() - 1.711).abs() < 0.001, "{histogram:?}");
+        assert_eq!((Histogram(Vec::new()).percentile(50.0), Histogram(Vec::new()).deviation()), (None, None));
+    }
 
     #[test]
     fn a_report_is_read() {

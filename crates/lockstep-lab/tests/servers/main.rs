@@ -31,6 +31,7 @@ mod restart;
 mod shootout;
 mod special;
 mod stress;
+mod synchronous;
 mod tls;
 mod tools;
 mod up;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::numbers::Stat;
 
-const ABOUT: &str = "about.json";
+const ABOUT: &str = "run.json";
 const RUNS: &str = "runs.jsonl";
 const SAMPLES: &str = "samples.jsonl";
 const CONFIG: &str = "config";
@@ -309,7 +309,7 @@ mod tests {
     fn a_folder_without_results_is_told() {
         let path = fresh("none");
         let refused = Results::load(&path).unwrap_err();
-        assert!(refused.contains("about.json"), "{refused}");
+        assert!(refused.contains("run.json"), "{refused}");
     }
 
     #[test]

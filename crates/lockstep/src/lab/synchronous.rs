@@ -16,6 +16,9 @@ pub(super) const NAME: &str = "synchronous";
 /// The latency profile is that of so many threads.
 const PROFILE: u32 = 32;
 
+/// Which percentiles of it.
+const PERCENTILES: [u32; 9] = [1, 10, 25, 50, 75, 90, 95, 98, 99];
+
 /// Options of `lockstep lab synchronous`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -79,15 +82,25 @@ fn outcome(run: &Run) -> Outcome {
     outcome.more.insert("line_to_far".into(), line(&run.there));
     outcome.more.insert("line_from_far".into(), line(&run.back));
     for (threads, load, histogram) in &run.loads {
-        outcome.measurements.push(json!({ "threads": threads, "transactions": load.transactions,
-            "transactions_per_s": load.per_second, "ms_avg": load.avg_ms, "ms_95": load.p95_ms,
-            "ms_max": load.max_ms, "conflicts": load.errors }));
+        let mut measurement = json!({ "threads": threads, "transactions": load.transactions,
+            "transactions_per_s": load.per_second, "ms_min": load.min_ms, "ms_avg": load.avg_ms,
+            "ms_95": load.p95_ms, "ms_max": load.max_ms, "ms_deviation": histogram.deviation(),
+            "conflicts": load.errors });
+        for percent in PERCENTILES {
+            measurement[below(percent)] = json!(histogram.percentile(percent.into()));
+        }
+        outcome.measurements.push(measurement);
         outcome.samples.push(json!({ "threads": threads, "ms_and_count": histogram.0 }));
     }
     let rates =
         run.loads.iter().map(|(threads, load, _)| format!("{} by {threads}", number(load.per_second)));
     outcome.headline = format!("{} transactions/s", rates.collect::<Vec<_>>().join(", "));
     outcome
+}
+
+/// The field of a percentile, as sysbench's histogram has it.
+fn below(percent: u32) -> String {
+    format!("ms_below_{percent}")
 }
 
 fn stat(results: &Results, setup: Setup, threads: u64, field: &str) -> Option<Stat> {
@@ -116,6 +129,13 @@ pub(super) fn page(results: &Results) -> Page {
     };
     if let Some(threads) = profile {
         sections.push(latency(results, &setups, threads));
+        for (provider, name) in [(Provider::Lockstep, "Lockstep"), (Provider::Galera, "Galera")] {
+            let of = |s: &&Setup| s.provider().is_none_or(|of| of == provider);
+            let setups: Vec<Setup> = setups.iter().filter(of).copied().collect();
+            if setups.iter().any(|setup| setup.provider().is_some()) {
+                sections.push(distribution(results, &setups, threads, name));
+            }
+        }
     }
     Page {
         title: format!("Synchronous replication near, and {rtt} ms away"),
@@ -198,11 +218,17 @@ fn lines(results: &Results, setups: &[Setup], threads: &[u64], name: &str) -> Se
 }
 
 fn latency(results: &Results, setups: &[Setup], threads: u64) -> Section {
-    let mut table =
-        Table::new(&["ms of a transaction", "average", "95 %", "longest", "conflicts tried again"]);
+    let mut table = Table::new(&[
+        "ms of a transaction",
+        "average",
+        "deviation",
+        "95 %",
+        "longest",
+        "conflicts tried again",
+    ]);
     for setup in setups {
         let cell = |field| text(stat(results, *setup, threads, field));
-        let cells = ["ms_avg", "ms_95", "ms_max", "conflicts"].map(cell);
+        let cells = ["ms_avg", "ms_deviation", "ms_95", "ms_max", "conflicts"].map(cell);
         table.row(std::iter::once(setup.what()).chain(cells));
     }
     let title = format!("Average time of a transaction, {threads} threads");
@@ -212,9 +238,39 @@ fn latency(results: &Results, setups: &[Setup], threads: u64) -> Section {
         chart: Some(bars(results, setups, threads, title, "ms, less is better", "ms_avg", true)),
         table,
         notes: vec![
-            "Medians of the repeats, ± standard deviation; the distribution of each run is in samples.jsonl."
+            "Medians of the repeats, ± standard deviation over them; deviation is that of the transactions of a run, whose whole \
+             distribution is in samples.jsonl."
                 .into(),
         ],
+    }
+}
+
+fn distribution(results: &Results, setups: &[Setup], threads: u64, name: &str) -> Section {
+    let mut head = vec!["ms that so many of 100 stayed below".to_owned()];
+    head.extend(PERCENTILES.iter().map(u32::to_string));
+    let mut table = Table { head, rows: Vec::new() };
+    let mut series = Vec::new();
+    for setup in setups {
+        let each = PERCENTILES.map(|percent| (percent, stat(results, *setup, threads, &below(percent))));
+        table.row(std::iter::once(setup.what()).chain(each.iter().map(|(_, stat)| text(*stat))));
+        let point = |(percent, stat): &(u32, Option<Stat>)| {
+            stat.as_ref().map(|stat| (f64::from(*percent), stat.median, stat.deviation))
+        };
+        let points = each.iter().filter_map(point).collect();
+        series.push(Series { name: setup.what(), dashed: setup.provider().is_none(), points });
+    }
+    Section {
+        heading: format!("How long {threads} threads' transactions took: {name}"),
+        chart: Some(Chart::Lines(Lines {
+            title: format!("Latency profile, {threads} threads: {name} and MariaDB alone"),
+            x: "so many of 100 transactions".into(),
+            y: "took no more ms (logarithmic)".into(),
+            x_log: false,
+            y_log: true,
+            series,
+        })),
+        table,
+        ..Section::default()
     }
 }
 
@@ -263,8 +319,8 @@ mod tests {
         check(&html).unwrap();
         let (texts, terminal) = (texts(&html), page.text());
         for setup in Setup::EACH {
-            // In two bar charts, a line chart, and two tables.
-            assert!(texts.iter().filter(|text| **text == setup.what()).count() >= 5, "{setup:?}");
+            // In two bar charts, two line charts, and three tables.
+            assert!(texts.iter().filter(|text| **text == setup.what()).count() >= 7, "{setup:?}");
             let row = format!("{} ", setup.what());
             let row = terminal.lines().find(|line| line.starts_with(&row)).unwrap();
             let cells: Vec<&str> = row[setup.what().len()..].split_whitespace().collect();

@@ -1,0 +1,51 @@
+//! What synchronous replication costs: masters that both write, a slave far from them, and clients far from their server.
+
+use std::time::Duration;
+
+use lockstep_lab::LabError;
+use lockstep_lab::synchronous::{Provider, Run, Setup, Spec, run};
+
+use crate::fixture::{GALERA, Test, alone, built, same};
+
+const ROUND_TRIP: Duration = Duration::from_millis(40);
+
+fn measure(setup: Setup) -> Result<Run, LabError> {
+    let spec = Spec {
+        provider: built("liblockstep.so"),
+        galera: GALERA.into(),
+        round_trip: ROUND_TRIP,
+        tables: 2,
+        rows: 1000,
+        threads: vec![2, 4],
+        window: Duration::from_secs(2),
+    };
+    let run = run(setup, &spec)?;
+    same("loads", run.loads.iter().map(|(threads, ..)| *threads).collect::<Vec<_>>(), vec![2, 4]);
+    for (threads, load, histogram) in &run.loads {
+        eprintln!("{} by {threads}: {load:?}", setup.what());
+        let counted: u64 = histogram.0.iter().map(|(_, count)| count).sum();
+        same("transactions in the histogram", counted, load.transactions);
+        let median = histogram.percentile(50.0).unwrap_or(0.0);
+        assert!(load.min_ms * 0.9 <= median && median <= load.max_ms * 1.1, "{median}: {load:?}");
+    }
+    Ok(run)
+}
+
+#[test]
+fn clients_far_away_pay_for_each_statement_and_a_far_slave_of_near_masters_costs_nobody_a_round_trip() -> Test
+{
+    let _alone = alone();
+    if !lockstep_lab::wan::is_possible() {
+        eprintln!("NOT TESTED: no network namespaces can be made here");
+        return Ok(());
+    }
+    let rtt = ROUND_TRIP.as_secs_f64() * 1e3;
+    let far = measure(Setup::FarClients)?;
+    // A transaction has 20 statements.
+    assert!(far.loads.iter().all(|(_, load, _)| load.min_ms >= 20.0 * rtt), "{:?}", far.loads);
+    let near = measure(Setup::MastersAndFar(Provider::Lockstep))?;
+    same("servers", near.configurations.len(), 3);
+    assert!(near.loads.iter().all(|(_, load, _)| load.min_ms < rtt), "{:?}", near.loads);
+    assert!(near.there.delivered > 0, "nothing went to the far slave: {:?}", near.there);
+    Ok(())
+}
