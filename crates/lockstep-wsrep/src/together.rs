@@ -352,17 +352,14 @@ mod tests {
     fn of_two_who_are_expected_for_one_thing_nobody_waits_for_the_one_that_does_not_get_it() {
         let patience = Duration::from_millis(400);
         let together = slow(2 * patience.as_nanos() as u64);
-        let (give, queue) = std::sync::mpsc::channel();
-        let queue = Mutex::new(queue);
-        let next = |wait: Option<Duration>| match wait {
-            // Whoever sleeps does so beside the lock.
-            None => {
-                std::thread::sleep(2 * patience);
-                None
+        let queue = Mutex::new(Some(1));
+        let next = |wait: Option<Duration>| {
+            let one = lock(&queue).take();
+            if one.is_none() {
+                std::thread::sleep(wait.unwrap_or(2 * patience));
             }
-            Some(wait) => lock(&queue).recv_timeout(wait).ok(),
+            one
         };
-        give.send(1).unwrap();
         // Both have seen that something waits.
         together.comes();
         together.comes();
@@ -371,7 +368,7 @@ mod tests {
                 let began = Instant::now();
                 let (item, at_once) = together.take(true, None, next);
                 assert_eq!(item.is_some(), at_once);
-                if item.is_some() {
+                if at_once {
                     together.comes();
                     let passed = together.wait(None);
                     together.landed(passed);
@@ -382,7 +379,7 @@ mod tests {
                 thread.join().unwrap();
             }
         });
-        assert_eq!(together.coming.load(Ordering::SeqCst), 0);
+        assert_eq!((together.coming.load(Ordering::SeqCst), *lock(&queue)), (0, None));
         // One is held already when the other finds nothing.
         together.comes();
         together.comes();
