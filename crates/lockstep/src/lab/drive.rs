@@ -111,7 +111,11 @@ pub(super) struct Outcome {
     pub(super) headline: String,
 }
 
-/// Runs each case `repeats` times, taking turns, but for those that the folder has already.
+/// After so many failures in a row the next one would fail, too.
+const TOO_MANY: usize = 3;
+
+/// Runs each case `repeats` times, taking turns, but for those that the folder has already. One that fails does not keep the
+/// others from being measured, and is said again in the end.
 pub(super) fn drive(
     folder: &mut Folder,
     cases: &[Case],
@@ -125,12 +129,25 @@ pub(super) fn drive(
         say(&format!("{} of {total} runs are there already", done.len()));
     }
     let mut left = Left::new(due.iter().map(|(_, case)| case.seconds).sum());
+    let (mut failed, mut in_a_row) = (Vec::new(), 0);
     for (at, (repeat, case)) in due.into_iter().enumerate() {
+        if in_a_row == TOO_MANY {
+            break;
+        }
         let step = Step::start(&format!("{} of {total}: {}", done.len() + at + 1, case.what));
-        let failed = |e| format!("{}: {e}\nwhat was measured is kept: go on with --resume", case.what);
         let began = Instant::now();
-        let outcome = run(case).map_err(failed)?;
+        let outcome = run(case);
         left.did(case.seconds, began.elapsed().as_secs_f64());
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(e) => {
+                step.done(&format!("failed, {}", left.text()));
+                failed.push(format!("{}: {e}", case.what));
+                in_a_row += 1;
+                continue;
+            }
+        };
+        in_a_row = 0;
         for (server, text) in &outcome.configurations {
             folder.add_config(&case.setup, server, text)?;
         }
@@ -147,7 +164,13 @@ pub(super) fn drive(
         folder.add(about, samples)?;
         step.done(&format!("{}, {}", outcome.headline, left.text()));
     }
-    Ok(())
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let (failures, path) = (failed.join("\n"), folder.path().display());
+    Err(format!(
+        "{failures}\nwhat was measured is kept: go on with --resume, or see what there is with `lockstep lab report {path}`"
+    ))
 }
 
 /// How long the rest takes: as was expected, corrected by how long what is done took against what was expected of it.
@@ -212,20 +235,37 @@ mod tests {
             })
         };
         let failed = go(3).unwrap_err();
-        assert!(failed.contains("it broke") && failed.contains("--resume"), "{failed}");
+        assert!(failed.contains("a: it broke") && failed.contains("--resume"), "{failed}");
         go(0).unwrap();
         go(0).unwrap();
-        assert_eq!(ran, ["a", "b", "a", "a", "b"]);
+        assert_eq!(ran, ["a", "b", "a", "b", "a"]);
         let results = Results::load(&path).unwrap();
         let of: Vec<(&str, u64)> = results
             .runs
             .iter()
             .map(|r| (r["setup"].as_str().unwrap(), r["repeat"].as_u64().unwrap()))
             .collect();
-        assert_eq!(of, [("a", 1), ("b", 1), ("a", 2), ("b", 2)]);
+        assert_eq!(of, [("a", 1), ("b", 1), ("b", 2), ("a", 2)]);
         let samples = std::fs::read_to_string(path.join("samples.jsonl")).unwrap();
         let last: Value = serde_json::from_str(samples.lines().last().unwrap()).unwrap();
-        assert_eq!(last, json!({ "setup": "b", "repeat": 2, "us": 1 }));
+        assert_eq!(last, json!({ "setup": "a", "repeat": 2, "us": 1 }));
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn where_everything_fails_it_soon_ends() {
+        let path = std::env::temp_dir().join(format!("lockstep-drive-fails-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        let case = |n: usize| Case { setup: n.to_string(), what: n.to_string(), seconds: 1.0 };
+        let cases: Vec<Case> = (0..9).map(case).collect();
+        let mut folder = Folder::open(&path, "x", json!({}), true).unwrap();
+        let mut tried = 0;
+        let failed = drive(&mut folder, &cases, 1, |_| {
+            tried += 1;
+            Err("no disk".into())
+        });
+        assert!(failed.unwrap_err().starts_with("0: no disk\n1: no disk\n2: no disk\n"));
+        assert_eq!(tried, TOO_MANY);
         std::fs::remove_dir_all(&path).unwrap();
     }
 
