@@ -7,7 +7,7 @@
 //! What is different from the paper:
 //! - **Everyone counts acks.** A member acknowledges to the leader and to those whose proposals are not committed yet,
 //!   so an origin learns of the commit without the leader's telling it (`ack.rs`).
-//! - **One copy for each zone.** A member of another zone passes the leader's entries on to its neighbours (`relay.rs`).
+//! - **One copy for each zone.** A member of another zone passes the leader's entries on to its neighbours (`relay/`).
 //! - **The leader's disk is one of many.** Its appends leave before its own write is durable; it counts itself like
 //!   anybody.
 //! - **Proposals are exactly once**: the log itself knows the last number of each member (`proposals.rs`).

@@ -1,0 +1,73 @@
+//! What a leader sends where there are relays.
+
+use super::*;
+
+/// One to whom entries are passed on.
+pub(in crate::order) type Rider<'a> = (MemberId, &'a mut Progress);
+
+/// So many times as much may be on its way to one who gets it by a relay: the answer takes one hop more than the relay's,
+/// which must not shut it out.
+const RIDERS_WINDOW: usize = 3;
+
+impl Order {
+    /// The end of a leader's round, where there are relays: each member's part of it.
+    pub(in crate::order) fn feed_zones(&mut self, peers: &mut BTreeMap<MemberId, Progress>, speak: bool) {
+        let all = peers.iter_mut().map(|(id, peer)| (*id, peer));
+        let (mut riders, direct): (Vec<Rider<'_>>, Vec<Rider<'_>>) = all.partition(|(_, p)| p.via.is_some());
+        riders.sort_by_key(|(_, peer)| peer.via);
+        for (id, peer) in direct {
+            let first = riders.partition_point(|(_, rider)| rider.via < Some(id));
+            let end = riders.partition_point(|(_, rider)| rider.via <= Some(id));
+            let own = &mut riders[first..end];
+            for (rider_id, rider) in own.iter_mut() {
+                self.feed_below(*rider_id, rider, peer.next);
+            }
+            self.feed(id, peer, speak, own);
+        }
+        for (id, rider) in riders {
+            self.tell_news(id, rider, speak);
+        }
+    }
+
+    /// Sends what is missing before `next`, where its relay is: by no relay, and yet so that it may overtake what is on
+    /// its way by one.
+    fn feed_below(&mut self, id: MemberId, peer: &mut Progress, next: Index) {
+        while peer.next < next && peer.window_open(self.config.max_inflight_bytes) {
+            let prev_index = peer.next - 1;
+            let (entries, bytes) = self.log.slice(peer.next, next - 1, self.config.max_append_bytes);
+            let (Some(last), Some(prev_term)) = (entries.last(), self.log.term_at(prev_index)) else {
+                return;
+            };
+            peer.sent(last.index, bytes);
+            let carried = self.carry(peer, prev_index, prev_term, entries);
+            self.send(id, Message::Relayed { term: self.term, carried });
+        }
+    }
+
+    fn carry(&self, peer: &mut Progress, prev_index: Index, prev_term: Term, entries: Vec<Entry>) -> Carried {
+        peer.commit_told = self.commit();
+        peer.persisted_told = self.acknowledged();
+        Carried { prev_index, prev_term, commit: self.commit(), persisted: self.acknowledged(), entries }
+    }
+
+    /// Who goes along with entries from after `prev_index` to `last`: who was sent all before them, and not all of them.
+    pub(in crate::order) fn board(
+        &self,
+        riders: &mut [Rider<'_>],
+        prev_index: Index,
+        last: Index,
+        bytes: usize,
+    ) -> Vec<MemberId> {
+        let mut to = Vec::new();
+        for (id, rider) in riders {
+            let fits = rider.next > prev_index && rider.next <= last;
+            if fits && rider.window_open(RIDERS_WINDOW * self.config.max_inflight_bytes) {
+                rider.sent(last, bytes);
+                rider.commit_told = self.commit();
+                rider.persisted_told = self.acknowledged();
+                to.push(*id);
+            }
+        }
+        to
+    }
+}

@@ -1,0 +1,80 @@
+//! A follower's part: passing on what the leader sends for its zone, and taking what a relay brings.
+
+use super::*;
+
+fn bytes_of(entries: &[Entry]) -> usize {
+    entries.iter().map(Entry::size).sum()
+}
+
+/// What one that is kept counts for, in bytes.
+fn kept(carried: &Carried) -> usize {
+    64 + bytes_of(&carried.entries)
+}
+
+impl Order {
+    /// To the others of our zone: it need not be on our disk, nor fit our log.
+    pub(in crate::order) fn pass_to_zone(&mut self, leader: MemberId, to: &[MemberId], carried: &Carried) {
+        for (at, id) in to.iter().enumerate() {
+            // Where there is no connection, the leader finds out.
+            if *id != leader
+                && *id != self.config.id
+                && self.relays.able.contains(id)
+                && self.is_of_our_zone(*id)
+                && !to[..at].contains(id)
+            {
+                self.relays.passed_on += bytes_of(&carried.entries) as u64;
+                let message = Message::Relayed { term: self.term, carried: carried.clone() };
+                self.send(*id, message);
+            }
+        }
+    }
+
+    /// Whether a [`Message::Relayed`] of this member and term is one to look at: the leader's own, or of a member of our
+    /// zone, while we follow that leader.
+    pub fn takes_relayed(&self, from: MemberId, term: Term) -> bool {
+        self.role == Role::Follower
+            && term == self.term
+            && self.leader.is_some_and(|leader| from == leader || self.is_of_our_zone(from))
+    }
+
+    fn is_of_our_zone(&self, id: MemberId) -> bool {
+        let membership = self.membership();
+        let zone_of = |id: &MemberId| membership.get(id).map(|m| m.zone);
+        zone_of(&id).is_some() && zone_of(&id) == zone_of(&self.config.id)
+    }
+
+    pub(in crate::order) fn on_relayed(&mut self, from: MemberId, term: Term, carried: Carried) {
+        let any_term = self.config.mutation == Some(Mutation::RelayedOfAnyTerm);
+        let term = if any_term { self.term } else { term };
+        let Some(leader) = self.leader.filter(|_| self.takes_relayed(from, term) && self.log.exists()) else {
+            return;
+        };
+        if self.follows_ours(&carried) {
+            self.on_append(leader, 0, carried);
+            self.take_early(leader);
+            return;
+        }
+        // A large one is kept where it is the only one.
+        let bytes = kept(&carried);
+        if self.relays.early.is_empty() || self.relays.early_bytes + bytes <= self.config.max_inflight_bytes {
+            self.relays.early_bytes += bytes;
+            self.relays.early.push_back(carried);
+        }
+    }
+
+    fn follows_ours(&self, carried: &Carried) -> bool {
+        carried.prev_index <= self.commit()
+            || (carried.prev_index <= self.log.last()
+                && self.log.term_at(carried.prev_index) == Some(carried.prev_term))
+    }
+
+    /// Takes what was kept and now follows our log.
+    pub(in crate::order) fn take_early(&mut self, leader: MemberId) {
+        while let Some(at) = self.relays.early.iter().position(|carried| self.follows_ours(carried))
+            && let Some(carried) = self.relays.early.remove(at)
+        {
+            self.relays.early_bytes -= kept(&carried);
+            self.on_append(leader, 0, carried);
+        }
+    }
+}
