@@ -95,6 +95,8 @@ pub(crate) enum Input {
 const NAP: Duration = Duration::from_millis(100);
 /// How long those threads that are awake are trusted to come back for what waits.
 const NUDGE: Micros = 1_000;
+/// Frames of so many bytes have us look at once how long the queue is that they have joined.
+const TELLS_QUEUE: usize = 32 << 10;
 /// How often the published snapshot is made anew.
 const PUBLISH: Micros = 200_000;
 /// How often the log is told how far it is committed, which costs it a sync.
@@ -331,9 +333,11 @@ impl Runtime {
         }
         self.published = now;
         for (member, conn) in self.links.all() {
-            if let Some(rtt) = self.reactor.stats(conn).and_then(|stats| stats.rtt_min) {
+            let Some(stats) = self.reactor.stats(conn) else { continue };
+            if let Some(rtt) = stats.rtt_min {
                 self.engine.measured(member, rtt.as_micros() as Micros);
             }
+            self.engine.order.set_queued(member, stats.queued);
         }
         shared.set_history(self.engine.order.tail_state().history);
         shared.set_status(self.status());
@@ -672,7 +676,12 @@ impl Runtime {
                         None => (kind, payload),
                     };
                     // A queue that overflows closes the connection, which comes back as an event.
+                    let large = payload.len() >= TELLS_QUEUE;
                     let _ = self.reactor.send(conn, kind, &[payload]);
+                    // Between two looks at all of them a relay's queue might become long.
+                    if large && let Some(stats) = self.reactor.stats(conn) {
+                        self.engine.order.set_queued(to, stats.queued);
+                    }
                 }
             }
             Effect::Write { op, may_wait } => {

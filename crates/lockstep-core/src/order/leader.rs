@@ -261,7 +261,8 @@ impl Order {
         riders: &mut [Rider<'_>],
     ) -> bool {
         let mut told = false;
-        while peer.next <= self.log.last() && peer.window_open(self.config.max_inflight_bytes) {
+        let (window, most) = self.limits(peer, !riders.is_empty());
+        while peer.next <= self.log.last() && peer.window_open(window) {
             if peer.next < self.log.cached_from() && peer.next > self.log.base_index() {
                 peer.state = ProgressState::Fetching(peer.next);
                 let max_bytes = self.config.max_append_bytes;
@@ -269,11 +270,12 @@ impl Order {
                 break;
             }
             let context = if told { 0 } else { context };
-            match self.send_entries(id, peer, self.config.max_append_bytes, context, riders) {
+            match self.send_entries(id, peer, most, context, riders) {
                 Some(n) if n > 0 => told = true,
                 _ => break,
             }
         }
+        peer.limited = !riders.is_empty() && peer.next <= self.log.last();
         told
     }
 
@@ -319,10 +321,10 @@ impl Order {
         let mut to = Vec::new();
         if let Some(last) = entries.last() {
             let last = last.index;
-            to = self.board(riders, prev_index, last, bytes);
+            to = self.board(peer, riders, prev_index, last, bytes);
             // While probing, `next` stays: the answer moves it.
             if peer.state != ProgressState::Probe {
-                peer.sent(last, bytes);
+                peer.sent(last, bytes, self.now);
             }
         }
         if context != 0 {
@@ -404,6 +406,7 @@ impl Order {
         finished: Seqno,
         context: u64,
     ) {
+        let moment = self.moment();
         let Some(peer) = self.peers.get_mut(&from) else { return };
         if context > self.lead.context.max(1) {
             return;
@@ -415,7 +418,7 @@ impl Order {
             peer.stuck_since = None;
         }
         peer.finished = peer.finished.max(finished);
-        peer.answered(received);
+        peer.answered(received, self.now, moment);
         match peer.state {
             ProgressState::Probe if received + 1 >= peer.next => peer.replicate(received + 1),
             ProgressState::Base(index) if received >= index => peer.replicate(received + 1),

@@ -1,5 +1,6 @@
 //! What a leader knows of one peer.
 
+use super::relay::{Sent, Way};
 use crate::types::*;
 use std::collections::VecDeque;
 
@@ -55,8 +56,8 @@ pub(super) struct Progress {
     pub(super) probing: bool,
     /// When the base was sent.
     pub(super) base_sent: Micros,
-    /// Last index and bytes of each message on the way.
-    inflight: VecDeque<(Index, usize)>,
+    /// Each message on the way.
+    inflight: VecDeque<Sent>,
     inflight_bytes: usize,
     /// A context that was sent and has not come back (0: none), and when: measures round trips.
     pub(super) context_sent: (u64, Micros),
@@ -72,9 +73,13 @@ pub(super) struct Progress {
     pub(super) leaving: Option<(Index, Micros)>,
     /// Who passes entries on to it.
     pub(super) via: Option<MemberId>,
-    /// While it relays: since when it has not received more, though something is on the way. While it is relayed to: since
-    /// when it has not received more, though its relay has.
+    /// While it relays: since when it has not received more, though something is on the way.
     pub(super) stuck_since: Option<Micros>,
+    /// While it is relayed to: what its relay had received when it was last seen to have more, and when that was.
+    pub(super) lags: Option<(Index, Micros)>,
+    /// While it relays: more is there than may be on its way.
+    pub(super) limited: bool,
+    pub(super) way: Way,
     /// It takes no part in relaying before then, and for how long it was last kept out.
     pub(super) apart: (Micros, Micros),
 }
@@ -102,13 +107,16 @@ impl Progress {
             leaving: None,
             via: None,
             stuck_since: None,
+            lags: None,
+            limited: false,
+            way: Way::default(),
             apart: (0, 0),
         }
     }
 
     /// Something with entries up to `last` leaves.
-    pub(super) fn sent(&mut self, last: Index, bytes: usize) {
-        self.inflight.push_back((last, bytes));
+    pub(super) fn sent(&mut self, last: Index, bytes: usize, now: Micros) {
+        self.inflight.push_back(Sent { last, bytes, at: now });
         self.inflight_bytes += bytes;
         self.next = last + 1;
     }
@@ -118,18 +126,30 @@ impl Progress {
         !self.inflight.is_empty()
     }
 
+    /// How much that is.
+    pub(super) fn bytes_on_the_way(&self) -> usize {
+        self.inflight_bytes
+    }
+
     /// Whether more may be on the way.
     pub(super) fn window_open(&self, max: usize) -> bool {
         self.inflight_bytes < max
     }
 
-    /// It has received everything up to here.
-    pub(super) fn answered(&mut self, received: Index) {
-        while let Some(&(last, bytes)) = self.inflight.front()
-            && last <= received
+    /// It has received everything up to here. `moment`: see [`Way::confirmed`].
+    pub(super) fn answered(&mut self, received: Index, now: Micros, moment: Micros) {
+        let (mut first, mut bytes, mut last) = (None, 0, None);
+        while let Some(&sent) = self.inflight.front()
+            && sent.last <= received
         {
             self.inflight.pop_front();
-            self.inflight_bytes -= bytes;
+            self.inflight_bytes -= sent.bytes;
+            bytes += sent.bytes;
+            (first, last) = (first.or(Some(sent)), Some(sent));
+        }
+        // What went by another says nothing of its own way.
+        if let (None, Some(first), Some(last)) = (self.via, first, last) {
+            self.way.confirmed((first, last), bytes, now, moment);
         }
     }
 
@@ -162,6 +182,7 @@ impl Progress {
         if self.context_sent.0 != 0 && context >= self.context_sent.0 {
             let sample = now.saturating_sub(self.context_sent.1);
             self.rtt = Some(self.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
+            self.way.measured(sample);
             self.context_sent = (0, 0);
         }
     }

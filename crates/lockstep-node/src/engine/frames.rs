@@ -65,8 +65,9 @@ impl Engine {
         for entry in entries {
             if let Err(error) = readable(entry)
                 && is_leaders
-                && let Some(leader) = self.order.leader()
             {
+                // Where the leader is forgotten for a moment, whoever brings its entries stands for it.
+                let leader = self.order.leader().unwrap_or(from);
                 return Err(format!(
                     "entry {} ({:?}) of the leader {} {error}: the members are of different versions, or its log is \
                      damaged; this member stops",

@@ -9,6 +9,9 @@ pub(in crate::order) type Rider<'a> = (MemberId, &'a mut Progress);
 /// which must not shut it out.
 const RIDERS_WINDOW: usize = 3;
 
+/// The most bytes of entries in one message to a relay, which passes it on when it has all of it (one entry may be larger).
+const RELAYED_AT_ONCE: usize = 128 << 10;
+
 impl Order {
     /// The end of a leader's round, where there are relays: each member's part of it.
     pub(in crate::order) fn feed_zones(&mut self, peers: &mut BTreeMap<MemberId, Progress>, speak: bool) {
@@ -29,6 +32,17 @@ impl Order {
         }
     }
 
+    /// How much may be on its way to a peer, and in one message.
+    pub(in crate::order) fn limits(&self, peer: &mut Progress, relays: bool) -> (usize, usize) {
+        let (window, message) = (self.config.max_inflight_bytes, self.config.max_append_bytes);
+        if relays { (peer.way.share(window), message.min(RELAYED_AT_ONCE)) } else { (window, message) }
+    }
+
+    /// How much later than after a round trip a relay's answer may come: it is given no more than it passes on in this time.
+    pub(in crate::order) fn moment(&self) -> Micros {
+        (self.config.heartbeat * 3 / 2).min(self.config.election_timeout / 4)
+    }
+
     /// Sends what is missing before `next`, where its relay is: by no relay, and yet so that it may overtake what is on
     /// its way by one.
     fn feed_below(&mut self, id: MemberId, peer: &mut Progress, next: Index) {
@@ -38,7 +52,7 @@ impl Order {
             let (Some(last), Some(prev_term)) = (entries.last(), self.log.term_at(prev_index)) else {
                 return;
             };
-            peer.sent(last.index, bytes);
+            peer.sent(last.index, bytes, self.now);
             let carried = self.carry(peer, prev_index, prev_term, entries);
             self.send(id, Message::Relayed { term: self.term, carried });
         }
@@ -53,16 +67,20 @@ impl Order {
     /// Who goes along with entries from after `prev_index` to `last`: who was sent all before them, and not all of them.
     pub(in crate::order) fn board(
         &self,
+        relay: &mut Progress,
         riders: &mut [Rider<'_>],
         prev_index: Index,
         last: Index,
         bytes: usize,
     ) -> Vec<MemberId> {
+        let share = relay.way.share(self.config.max_inflight_bytes);
+        // A large entry fills the relay's, and is all the same the only one.
+        let window = RIDERS_WINDOW * share.max(relay.bytes_on_the_way() + bytes);
         let mut to = Vec::new();
         for (id, rider) in riders {
             let fits = rider.next > prev_index && rider.next <= last;
-            if fits && rider.window_open(RIDERS_WINDOW * self.config.max_inflight_bytes) {
-                rider.sent(last, bytes);
+            if fits && rider.window_open(window) {
+                rider.sent(last, bytes, self.now);
                 rider.commit_told = self.commit();
                 rider.persisted_told = self.acknowledged();
                 to.push(*id);

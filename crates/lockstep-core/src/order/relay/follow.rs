@@ -21,6 +21,7 @@ impl Order {
                 && self.relays.able.contains(id)
                 && self.is_of_our_zone(*id)
                 && !to[..at].contains(id)
+                && self.relays.queued.get(id).is_none_or(|bytes| *bytes < self.config.max_inflight_bytes / 2)
             {
                 self.relays.passed_on += bytes_of(&carried.entries) as u64;
                 let message = Message::Relayed { term: self.term, carried: carried.clone() };
@@ -30,11 +31,11 @@ impl Order {
     }
 
     /// Whether a [`Message::Relayed`] of this member and term is one to look at: the leader's own, or of a member of our
-    /// zone, while we follow that leader.
+    /// zone, in our term.
     pub fn takes_relayed(&self, from: MemberId, term: Term) -> bool {
-        self.role == Role::Follower
+        matches!(self.role, Role::Follower | Role::PreCandidate)
             && term == self.term
-            && self.leader.is_some_and(|leader| from == leader || self.is_of_our_zone(from))
+            && (self.leader == Some(from) || self.is_of_our_zone(from))
     }
 
     fn is_of_our_zone(&self, id: MemberId) -> bool {
@@ -46,19 +47,30 @@ impl Order {
     pub(in crate::order) fn on_relayed(&mut self, from: MemberId, term: Term, carried: Carried) {
         let any_term = self.config.mutation == Some(Mutation::RelayedOfAnyTerm);
         let term = if any_term { self.term } else { term };
-        let Some(leader) = self.leader.filter(|_| self.takes_relayed(from, term) && self.log.exists()) else {
+        if !self.takes_relayed(from, term) || !self.log.exists() {
             return;
-        };
-        if self.follows_ours(&carried) {
+        }
+        // Who has not heard of the leader for long has forgotten it, and keeps what comes until it is heard again.
+        if let Some(leader) = self.leader.filter(|_| self.role == Role::Follower)
+            && self.follows_ours(&carried)
+        {
             self.on_append(leader, 0, carried);
             self.take_early(leader);
             return;
         }
-        // A large one is kept where it is the only one.
+        self.keep(carried);
+    }
+
+    /// Keeps what follows something that is not there yet. Of what comes twice, the longer; nothing that brings nothing.
+    fn keep(&mut self, carried: Carried) {
         let bytes = kept(&carried);
-        if self.relays.early.is_empty() || self.relays.early_bytes + bytes <= self.config.max_inflight_bytes {
-            self.relays.early_bytes += bytes;
-            self.relays.early.push_back(carried);
+        let known = self.relays.early.get(&carried.prev_index).map_or(0, kept);
+        // A large one is kept where it is the only one.
+        let fits = self.relays.early.is_empty()
+            || self.relays.early_bytes + bytes <= self.config.max_inflight_bytes + known;
+        if fits && bytes > known && !carried.entries.is_empty() {
+            self.relays.early_bytes = self.relays.early_bytes - known + bytes;
+            self.relays.early.insert(carried.prev_index, carried);
         }
     }
 
@@ -70,8 +82,12 @@ impl Order {
 
     /// Takes what was kept and now follows our log.
     pub(in crate::order) fn take_early(&mut self, leader: MemberId) {
-        while let Some(at) = self.relays.early.iter().position(|carried| self.follows_ours(carried))
-            && let Some(carried) = self.relays.early.remove(at)
+        let next = |order: &Order| {
+            let mut at_our_end = order.relays.early.range(..=order.log.last().max(order.commit()));
+            at_our_end.find(|(_, carried)| order.follows_ours(carried)).map(|(prev, _)| *prev)
+        };
+        while let Some(prev) = next(self)
+            && let Some(carried) = self.relays.early.remove(&prev)
         {
             self.relays.early_bytes -= kept(&carried);
             self.on_append(leader, 0, carried);

@@ -1,0 +1,120 @@
+//! What a leader has measured of the way to a peer, so far as it matters for relays.
+//!
+//! **How much may be on its way by a relay** follows how soon it is answered: no more than gets through in a moment. So a
+//! change of relay costs a moment's bytes again, what is said beside them does not wait behind them for long, and a
+//! silence means something.
+
+use super::*;
+
+/// What may be on its way at first, and at least.
+const FIRST: usize = 1 << 20;
+const LEAST: usize = 128 << 10;
+
+/// Messages of so many bytes and more tell how fast they go.
+const LARGE: usize = 64 << 10;
+
+/// µs for 1 KiB: believed at first (1 MB/s; what is slower shows), and at most.
+const PACE: (Micros, Micros) = (1_000, 16_000);
+
+/// So slowly does the shortest round trip follow longer ones.
+const SLOWLY: Micros = 64;
+
+#[derive(Debug)]
+pub(in crate::order) struct Way {
+    /// The shortest time of a round trip lately: it follows longer ones slowly, for those may have waited behind entries.
+    shortest: Option<Micros>,
+    /// Bytes that may be on their way to it while it relays, if it is to be less than to others.
+    share: usize,
+    shrunk_at: Micros,
+    /// µs that 1 KiB took.
+    pace: Micros,
+    /// Bytes that it has confirmed.
+    confirmed: u64,
+    /// When it last did.
+    moved_at: Micros,
+    /// How many bytes a second it took when it relayed and more was there, and when that was.
+    pub(super) rate: Option<(u64, Micros)>,
+}
+
+impl Default for Way {
+    fn default() -> Way {
+        Way {
+            shortest: None,
+            share: FIRST,
+            shrunk_at: 0,
+            pace: PACE.0,
+            confirmed: 0,
+            moved_at: 0,
+            rate: None,
+        }
+    }
+}
+
+/// Something that was on its way.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::order) struct Sent {
+    pub(in crate::order) last: Index,
+    pub(in crate::order) bytes: usize,
+    pub(in crate::order) at: Micros,
+}
+
+impl Way {
+    /// A round trip of something small has taken so long.
+    pub(in crate::order) fn measured(&mut self, took: Micros) {
+        self.shortest = Some(match self.shortest {
+            Some(shortest) if took > shortest => shortest + (took - shortest).div_ceil(SLOWLY),
+            _ => took,
+        });
+    }
+
+    pub(in crate::order) fn shortest(&self) -> Micros {
+        self.shortest.unwrap_or(0)
+    }
+
+    /// So many bytes, of which `first` was the first and `last` the last message, are confirmed. `moment`: what an answer may
+    /// take longer than a round trip.
+    pub(in crate::order) fn confirmed(
+        &mut self,
+        (first, last): (Sent, Sent),
+        bytes: usize,
+        now: Micros,
+        moment: Micros,
+    ) {
+        if bytes >= LARGE {
+            let took = now.saturating_sub(first.at.max(self.moved_at)).saturating_sub(self.shortest());
+            let pace = (took / (bytes >> 10) as Micros).min(PACE.1);
+            self.pace = pace.max(self.pace - self.pace / 8);
+        }
+        self.moved_at = now;
+        self.confirmed += bytes as u64;
+        if now.saturating_sub(last.at) <= self.shortest() + moment {
+            self.share = self.share.saturating_add(bytes);
+        } else if last.at >= self.shrunk_at {
+            self.share = (self.share / 2).max(LEAST);
+            self.shrunk_at = now;
+        }
+    }
+
+    /// How many bytes may be on their way while it relays; at most `most`.
+    pub(super) fn share(&mut self, most: usize) -> usize {
+        self.share = self.share.min(most.max(LEAST));
+        self.share.min(most)
+    }
+
+    /// It begins to relay, perhaps instead of one that took so much at a time.
+    pub(super) fn begin(&mut self, before: Option<usize>) {
+        self.share = before.map_or(FIRST, |share| share.min(FIRST));
+    }
+
+    pub(super) fn takes(&self) -> usize {
+        self.share
+    }
+
+    pub(super) fn pace(&self) -> Micros {
+        self.pace
+    }
+
+    pub(super) fn bytes_confirmed(&self) -> u64 {
+        self.confirmed
+    }
+}
