@@ -2,7 +2,7 @@
 
 use crate::net::*;
 use lockstep_core::message::{Carried, Message};
-use lockstep_core::order::{Config, Mutation};
+use lockstep_core::order::{Config, Mutation, Role};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Five voters whose leader has chosen its relay.
@@ -339,4 +339,76 @@ fn entries_passed_on_by_somebody_of_another_zone_are_not_taken() {
         net.drain(4);
         assert_eq!(net.nodes[&4].order.last_index() > before, from == 3, "from {from}");
     }
+}
+
+/// Two pieces that 3 passes on to 4, kept back, in their order.
+fn two_kept_back(net: &mut Net) -> Vec<(usize, usize, Message)> {
+    net.hold = Some(|_, to, m| to == 4 && matches!(m, Message::Relayed { .. }));
+    for text in ["a", "b"] {
+        net.propose(1, text);
+        net.quiet();
+    }
+    net.hold = None;
+    std::mem::take(&mut net.held)
+}
+
+/// On a line that is full a member hears nothing of its leader for a while, and asks whether it might lead. What a relay
+/// brings then is not lost: it is there when the leader is heard again.
+#[test]
+fn who_has_forgotten_its_leader_keeps_what_a_relay_brings() {
+    let mut net = five();
+    let held = two_kept_back(&mut net);
+    assert_eq!(held.len(), 2);
+    net.now += 3 * ELECTION;
+    let now = net.now;
+    // Nobody hears what it asks.
+    net.isolate(4);
+    net.order(4).tick(now);
+    net.drain(4);
+    net.wire.clear();
+    net.heal();
+    assert_eq!((net.order(4).role(), net.order(4).leader()), (Role::PreCandidate, None));
+    let before = net.order(4).last_index();
+    for (from, to, message) in held {
+        net.deliver(from, to, message);
+    }
+    assert_eq!(net.order(4).last_index(), before);
+    let (term, commit) = (net.order(1).term(), net.order(4).commit());
+    let prev_term = net.order(4).term_at(commit).unwrap();
+    let entries = Vec::new();
+    let heard = Message::Append {
+        term,
+        prev_index: commit,
+        prev_term,
+        commit,
+        persisted: commit,
+        context: 0,
+        entries,
+    };
+    net.deliver(1, 4, heard);
+    assert_eq!(net.order(4).last_index(), before + 2);
+}
+
+/// What is kept is bounded, so nothing that brings nothing takes the place of something, and nothing is kept twice.
+#[test]
+fn what_brings_nothing_takes_no_room() {
+    let mut net = Net::with(5, |config| config.max_inflight_bytes = 1000);
+    net.relay();
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    let held = two_kept_back(&mut net);
+    let [(3, 4, first), (3, 4, second)] = &held[..] else { panic!("{held:?}") };
+    let Message::Relayed { term, carried } = second else { panic!("{second:?}") };
+    for further in 0..50 {
+        let empty =
+            Carried { prev_index: carried.prev_index + further, entries: Vec::new(), ..carried.clone() };
+        net.deliver(3, 4, Message::Relayed { term: *term, carried: empty });
+        // It comes again and again, before what it follows.
+        let third = Carried { prev_index: carried.prev_index + 100, ..carried.clone() };
+        net.deliver(3, 4, Message::Relayed { term: *term, carried: third });
+    }
+    let before = net.order(4).last_index();
+    net.deliver(3, 4, second.clone());
+    net.deliver(3, 4, first.clone());
+    assert_eq!(net.order(4).last_index(), before + 2);
 }

@@ -118,3 +118,53 @@ impl Way {
         self.confirmed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOMENT: Micros = 150_000;
+
+    fn confirm(way: &mut Way, bytes: usize, sent: Micros, now: Micros) {
+        let sent = Sent { last: 1, bytes, at: sent };
+        way.confirmed((sent, sent), bytes, now, MOMENT);
+    }
+
+    #[test]
+    fn the_share_follows_how_soon_it_is_answered() {
+        let mut way = Way::default();
+        way.measured(20_000);
+        for n in 0..100 {
+            confirm(&mut way, 1 << 20, n * 100_000, n * 100_000 + 30_000);
+        }
+        assert_eq!(way.share(16 << 20), 16 << 20);
+        assert_eq!(way.share(1 << 20), 1 << 20);
+        // Answers that come late: half of it, once for all that was on the way then.
+        let mut way = Way::default();
+        way.measured(20_000);
+        for sent in [0, 10, 20] {
+            confirm(&mut way, 100_000, sent, 300_000);
+        }
+        assert_eq!(way.share(16 << 20), FIRST / 2);
+        for n in 1..10 {
+            confirm(&mut way, 100_000, n * 300_000, n * 300_000 + 300_000);
+        }
+        assert_eq!(way.share(16 << 20), LEAST);
+    }
+
+    #[test]
+    fn a_pace_is_learnt_at_once_and_forgotten_slowly() {
+        let mut way = Way::default();
+        confirm(&mut way, 1 << 20, 0, 8_000_000);
+        assert_eq!(way.pace(), 8_000_000 >> 10);
+        confirm(&mut way, 1 << 20, 8_000_000, 8_010_000);
+        assert!((6_800..7_000).contains(&way.pace()), "{}", way.pace());
+        for n in 0..100 {
+            confirm(&mut way, 1 << 20, 9_000_000 + n * 10_000, 9_010_000 + n * 10_000);
+        }
+        assert!(way.pace() < 20, "{}", way.pace());
+        // What is small says nothing.
+        confirm(&mut way, 100, 10_000_000, 20_000_000);
+        assert!(way.pace() < 20, "{}", way.pace());
+    }
+}
