@@ -5,10 +5,10 @@ use crate::history::{Check, History, Violation, hold};
 use crate::machine::{Clock, Fate, Input, Machine, Name, id_of, slot_of};
 use crate::mirror::Mirror;
 use crate::mutate::{NodeFault, Planted};
-use crate::network::{Network, Quality};
+use crate::network::Network;
 use crate::operator::Operator;
 use crate::policy::Book;
-use crate::profile::{FAULTS, MS, Profile, SECOND, World};
+use crate::profile::{FAULTS, MS, Profile, SECOND, World, zone};
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::server::Server;
@@ -23,6 +23,9 @@ use lockstep_log::MemDisk;
 
 /// Machines of one simulation: those at the start, spares and replacements.
 pub(crate) const MACHINES: usize = 12;
+
+/// Sets the chance that zones are drawn by apart from the rest.
+const ZONES: u64 = 0x5a6f_6e65_5a6f_6e65;
 
 /// What will happen.
 #[derive(Debug)]
@@ -268,7 +271,7 @@ pub(crate) fn member(id: MemberId, role: Role) -> Member {
         id,
         name: format!("n{slot}"),
         address: format!("sim{slot}:4567"),
-        zone: slot as u8 % 2,
+        zone: zone(slot),
         role,
         wants_vote: true,
         arbitrator: false,
@@ -278,7 +281,10 @@ pub(crate) fn member(id: MemberId, role: Role) -> Member {
 impl Cluster {
     pub(crate) fn new(settings: Settings) -> Cluster {
         let mut rng = Rng::new(settings.seed);
-        let profile = Profile::draw(&mut rng, settings.world);
+        let mut profile = Profile::draw(&mut rng, settings.world);
+        if settings.relays() {
+            profile = profile.with_zones(&mut Rng::new(settings.seed ^ ZONES));
+        }
         let salt = rng.bits();
         let machines: Vec<_> = (0..MACHINES)
             .map(|slot| Machine {
@@ -321,10 +327,12 @@ impl Cluster {
             }
         }
         let operator = Operator::new(profile.voters, profile.learners);
+        let mut net = Network::new(MACHINES, profile.quality);
+        net.reset(|from, to| profile.quality_of(from, to));
         Cluster {
             now: 0,
             queue: Queue::default(),
-            net: Network::new(MACHINES, profile.quality),
+            net,
             history: History::new(genesis, settings.promises),
             trace: Trace::new(settings.trace, settings.trace_from),
             counters: Counters::default(),
@@ -595,8 +603,8 @@ impl Cluster {
 
     /// All links as good as they get.
     pub(crate) fn mend_network(&mut self) {
-        let quality: Quality = self.profile.quality;
-        self.net.reset(|_, _| quality);
+        let profile = &self.profile;
+        self.net.reset(|from, to| profile.quality_of(from, to));
     }
 }
 

@@ -5,7 +5,7 @@ use crate::history::Check;
 use crate::machine::{Fate, Input};
 use crate::network::Quality;
 use crate::policy::any_policy;
-use crate::profile::{DiskSpeed, FAULTS, Fault, MS, SECOND};
+use crate::profile::{DiskSpeed, FAULTS, Fault, MS, SECOND, zone};
 use lockstep_core::members::{View, ViewMember};
 use lockstep_core::policy::Policy;
 use lockstep_core::{EntryKind, Micros, codec};
@@ -74,7 +74,9 @@ impl Cluster {
                 }
             }
             Fault::Pause => self.pause(),
-            Fault::Split | Fault::OneWay | Fault::Isolate | Fault::Bridge => self.cut_links(fault),
+            Fault::Split | Fault::OneWay | Fault::Isolate | Fault::Bridge | Fault::CutInZone => {
+                self.cut_links(fault)
+            }
             Fault::Degrade => self.degrade(),
             Fault::SlowDisk => {
                 if let Some(slot) = self.any_running() {
@@ -205,7 +207,7 @@ impl Cluster {
             }
             Undo::Quality(links) => {
                 for (from, to) in links {
-                    self.net.set_quality(from, to, self.profile.quality);
+                    self.net.set_quality(from, to, self.profile.quality_of(from, to));
                 }
             }
             Undo::Disk(slot) => self.machines[slot].speed = self.profile.disk,
@@ -240,6 +242,11 @@ impl Cluster {
                 let cut = match fault {
                     Fault::Split => sides[from] != sides[to],
                     Fault::Bridge => sides[from] != sides[to] && from != one && to != one,
+                    // One direction, both, or only some of them.
+                    Fault::CutInZone => {
+                        let near = zone(from) == zone(to) && (kind < 3 || sides[from] != sides[to]);
+                        near && (from == one || kind > 0 && to == one)
+                    }
                     Fault::OneWay => match kind {
                         0 => from == one,
                         1 => to == one,
@@ -278,6 +285,7 @@ impl Cluster {
             duplicate: *self.rng.pick(&[0, 10_000, 200_000]),
             reorder: *self.rng.pick(&[0, 10_000, 300_000]),
             bytes_per_ms: self.rng.between(20, 20_000),
+            queues: false,
         };
         let mut links = Vec::new();
         for from in 0..MACHINES {

@@ -19,12 +19,21 @@ pub struct Quality {
     pub reorder: u32,
     /// Bytes that pass in a millisecond.
     pub bytes_per_ms: u64,
+    /// They pass one after the other: what is sent waits for what was sent before. Else large ones are only late.
+    pub queues: bool,
 }
 
 impl Quality {
     /// A good local network.
-    pub const LAN: Quality =
-        Quality { delay: 60, jitter: 120, loss: 0, duplicate: 0, reorder: 0, bytes_per_ms: 100_000 };
+    pub const LAN: Quality = Quality {
+        delay: 60,
+        jitter: 120,
+        loss: 0,
+        duplicate: 0,
+        reorder: 0,
+        bytes_per_ms: 100_000,
+        queues: false,
+    };
 }
 
 #[derive(Clone, Debug)]
@@ -34,6 +43,8 @@ struct Link {
     cuts: u32,
     /// When the last message that keeps the order arrives.
     last: Micros,
+    /// When the last message has passed.
+    free: Micros,
 }
 
 /// All directed links between `machines` places.
@@ -46,7 +57,7 @@ pub struct Network {
 impl Network {
     /// All links alike.
     pub fn new(machines: usize, quality: Quality) -> Network {
-        Network { machines, links: vec![Link { quality, cuts: 0, last: 0 }; machines * machines] }
+        Network { machines, links: vec![Link { quality, cuts: 0, last: 0, free: 0 }; machines * machines] }
     }
 
     fn link(&mut self, from: usize, to: usize) -> &mut Link {
@@ -87,6 +98,7 @@ impl Network {
                 let link = self.link(from, to);
                 link.cuts = 0;
                 link.last = 0;
+                link.free = 0;
                 link.quality = quality(from, to);
             }
         }
@@ -102,11 +114,15 @@ impl Network {
         rng: &mut Rng,
     ) -> [Option<Micros>; 2] {
         let link = self.link(from, to);
-        let Quality { delay, jitter, loss, duplicate, reorder, bytes_per_ms } = link.quality;
+        let Quality { delay, jitter, loss, duplicate, reorder, bytes_per_ms, queues } = link.quality;
         if link.cuts > 0 || rng.chance(loss) {
             return [None, None];
         }
-        let pass = bytes as u64 * 1000 / bytes_per_ms.max(1);
+        let mut pass = bytes as u64 * 1000 / bytes_per_ms.max(1);
+        if queues {
+            link.free = link.free.max(now) + pass;
+            pass = link.free - now;
+        }
         let mut arrival = now + delay + rng.below(jitter + 1) + pass;
         if rng.chance(reorder) {
             arrival += rng.below(4 * (delay + jitter) + 1000);
@@ -137,6 +153,15 @@ mod tests {
         let arrivals: Vec<_> = (0..200).map(|now| net.send(now, 0, 1, 100, &mut rng)).collect();
         assert!(arrivals.windows(2).any(|w| w[0][0] > w[1][0]));
         assert!(arrivals.iter().any(|a| a[1].is_some()));
+    }
+
+    #[test]
+    fn a_narrow_line_carries_so_much_and_no_more() {
+        let mut rng = Rng::new(3);
+        let narrow = Quality { delay: 50, jitter: 0, bytes_per_ms: 100, queues: true, ..Quality::LAN };
+        let mut net = Network::new(2, narrow);
+        let arrivals: Vec<_> = (0..10).map(|_| net.send(0, 0, 1, 1000, &mut rng)[0].unwrap()).collect();
+        assert_eq!(arrivals, (1..=10).map(|n| 10_000 * n + 50).collect::<Vec<_>>());
     }
 
     #[test]

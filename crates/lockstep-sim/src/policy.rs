@@ -389,14 +389,15 @@ impl Cluster {
     /// Where nothing has happened since the campaign began, and messages are hardly ever lost, a new leader has heard of
     /// each member that it is connected with: what such a one has, it does not lack.
     fn has_asked(&self, slot: usize, term: Term, log: &Mirror) -> Check {
-        let Quality { loss, bytes_per_ms, .. } = self.profile.quality;
+        let Quality { loss, bytes_per_ms, .. } = self.profile.between_zones.unwrap_or(self.profile.quality);
         let Some(process) = &self.machines[slot].process else { return Ok(()) };
         if process.campaigned != (term, self.weather) || loss > LOST_AT_MOST || bytes_per_ms < WIDE_ENOUGH {
             return Ok(());
         }
         let quick = |slot: usize| self.machines[slot].speed == self.profile.disk;
-        let clean =
-            |from, to| self.net.passes(from, to) && self.net.quality(from, to) == self.profile.quality;
+        let clean = |from, to| {
+            self.net.passes(from, to) && self.net.quality(from, to) == self.profile.quality_of(from, to)
+        };
         let membership = &process.order.tail_state().membership;
         for ((index, _), risky) in &self.book.risky {
             let between = self.book.leaders.iter().any(|t| *t > risky.mark.term && *t < term);

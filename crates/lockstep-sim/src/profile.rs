@@ -36,6 +36,9 @@ pub enum Fault {
     Isolate,
     /// The ends of a chain no longer see each other, the middle sees all.
     Bridge,
+    /// A member no longer reaches the others of its zone, or some of them, and reaches those of the other zone. Where
+    /// leaders send one copy to each zone.
+    CutInZone,
     /// Some links become slow, lossy, doubling or disorderly.
     Degrade,
     /// The disk of one member becomes slow.
@@ -65,7 +68,7 @@ pub enum Fault {
 }
 
 /// All faults.
-pub const FAULTS: [Fault; 23] = [
+pub const FAULTS: [Fault; 24] = [
     Fault::Crash,
     Fault::CrashLeader,
     Fault::CrashAll,
@@ -89,6 +92,7 @@ pub const FAULTS: [Fault; 23] = [
     Fault::Trim,
     Fault::LoseDatabase,
     Fault::Replace,
+    Fault::CutInZone,
 ];
 
 /// Which kind of world a seed draws.
@@ -145,6 +149,8 @@ pub struct Profile {
     pub cache_bytes: usize,
     /// Links at their best.
     pub quality: Quality,
+    /// Those between zones, if they are others.
+    pub between_zones: Option<Quality>,
     /// Disks at their best.
     pub disk: DiskSpeed,
     /// What a disk writes whole or not at all, bytes.
@@ -179,6 +185,11 @@ pub struct Profile {
     pub policies: bool,
     /// One in how many messages is taken through the wire's codec.
     pub codec_one_in: u64,
+}
+
+/// The zone of the member at a place.
+pub fn zone(slot: usize) -> u8 {
+    slot as u8 % 2
 }
 
 impl Profile {
@@ -235,6 +246,25 @@ impl Profile {
         }
     }
 
+    /// Zones that are apart, for leaders that send one copy to each: chance of its own, so that the rest is as it was.
+    pub fn with_zones(self, rng: &mut Rng) -> Profile {
+        let mut weights = self.weights;
+        weights[Fault::CutInZone as usize] = *rng.pick(&[0, 2, 6]);
+        let near = self.quality;
+        let far = Quality {
+            delay: near.delay + rng.between(MS, self.election_timeout / 20),
+            bytes_per_ms: near.bytes_per_ms.min(rng.between(50, 5_000)),
+            queues: true,
+            ..near
+        };
+        Profile { weights, between_zones: rng.one_in(2).then_some(far), ..self }
+    }
+
+    /// The links between two places at their best.
+    pub fn quality_of(&self, from: usize, to: usize) -> Quality {
+        self.between_zones.filter(|_| zone(from) != zone(to)).unwrap_or(self.quality)
+    }
+
     fn any(rng: &mut Rng) -> Profile {
         let quality = match rng.below(10) {
             0..=4 => Quality { delay: rng.between(30, 200), jitter: rng.between(20, 300), ..Quality::LAN },
@@ -260,7 +290,13 @@ impl Profile {
         };
         let far = quality.delay > 4000;
         let election_timeout = if far { rng.between(500, 900) * MS } else { rng.between(150, 700) * MS };
-        let mut weights = std::array::from_fn(|_| if rng.one_in(2) { 0 } else { rng.between(1, 10) as u32 });
+        let mut weights: [u32; FAULTS.len()] = [0; FAULTS.len()];
+        for (at, weight) in weights.iter_mut().enumerate() {
+            // That one is drawn where there are relays.
+            if FAULTS[at] != Fault::CutInZone {
+                *weight = if rng.one_in(2) { 0 } else { rng.between(1, 10) as u32 };
+            }
+        }
         // What can be repaired only by the operator is rarer, and something always happens.
         weights[Fault::Crash as usize] = weights[Fault::Crash as usize].max(1);
         weights[Fault::Replace as usize] = weights[Fault::Replace as usize].min(2);
@@ -281,6 +317,7 @@ impl Profile {
             max_inflight_bytes: *rng.pick(&[2 << 10, 64 << 10, 4 << 20]),
             cache_bytes: *rng.pick(&[1 << 10, 64 << 10, 256 << 10, 1 << 20, 64 << 20]),
             quality,
+            between_zones: None,
             disk,
             sector_bytes: *rng.pick(&[512, 512, 4096, 64]),
             start_fails: *rng.pick(&[0, 0, 4, 30]),
