@@ -36,9 +36,6 @@ pub enum Fault {
     Isolate,
     /// The ends of a chain no longer see each other, the middle sees all.
     Bridge,
-    /// A member no longer reaches the others of its zone, or some of them, and reaches those of the other zone. Where
-    /// leaders send one copy to each zone.
-    CutInZone,
     /// Some links become slow, lossy, doubling or disorderly.
     Degrade,
     /// The disk of one member becomes slow.
@@ -65,6 +62,9 @@ pub enum Fault {
     LoseDatabase,
     /// A machine is lost with its disk and replaced by a new one under a new id.
     Replace,
+    /// A member no longer reaches the others of its zone, or some of them, and reaches those of the other zone. Where
+    /// leaders send one copy to each zone.
+    CutInZone,
 }
 
 /// All faults.
