@@ -98,6 +98,38 @@ fn a_member_that_asked_for_a_new_cluster_comes_back_by_its_address() -> Test {
     Ok(())
 }
 
+/// Its variables say so, and whoever sends traffic looks at its state.
+#[test]
+fn a_desynced_member_is_desynced_when_it_has_connected_again() -> Test {
+    let cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(()); // there it is Synced, and the variable is ON
+    }
+    let list = cluster.servers[2].client()?.value("SELECT @@wsrep_cluster_address")?;
+    cluster.servers[2].query("SET GLOBAL wsrep_desync = ON")?;
+    let before = cluster.servers[2].log().len();
+    // The server closes the sessions of its clients, this one perhaps among them.
+    let _ = cluster.servers[2].query(&format!("SET GLOBAL wsrep_cluster_address = '{list}'"));
+    eventually("it connects again", || Ok(cluster.servers[2].log_since(before).contains("connected as")))?;
+    eventually("it lets clients in", || {
+        let status = cluster.servers[2].wsrep_status();
+        Ok(status.is_ok_and(|status| status["wsrep_ready"] == "ON" && status["wsrep_cluster_size"] == "3"))
+    })?;
+    session(&cluster, 2)?.query("CREATE TABLE t (id INT PRIMARY KEY)")?;
+    let status = cluster.servers[2].wsrep_status()?;
+    for (name, value) in [
+        ("wsrep_ready", "ON"),
+        ("wsrep_cluster_status", "Primary"),
+        ("wsrep_local_state", "2"),
+        ("wsrep_desync_count", "1"),
+    ] {
+        same(name, status[name].as_str(), value);
+    }
+    same("variable", cluster.servers[2].client()?.value("SELECT @@wsrep_desync")?, "1".into());
+    cluster.servers[2].query("SET GLOBAL wsrep_desync = OFF")?;
+    eventually("synced again", || Ok(cluster.servers[2].wsrep_status()?["wsrep_local_state"] == "4"))
+}
+
 #[test]
 fn a_rolling_restart_under_load_loses_nothing() -> Test {
     let mut cluster = shared()?;
