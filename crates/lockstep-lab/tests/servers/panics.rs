@@ -20,8 +20,7 @@ fn a_member_with_an_error_in_its_program_serves_nobody_and_can_be_stopped() -> T
     cluster.servers[0]
         .client()?
         .run(&["CREATE DATABASE test", "CREATE TABLE test.t (id INT PRIMARY KEY)"])?;
-    let mut row = 0;
-    for place in ["node", "view"] {
+    for (row, place) in ["node", "view"].into_iter().enumerate() {
         cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?;
         let mut client = session(&cluster, 1)?;
         client.query(&format!("SET GLOBAL wsrep_provider_options = 'debug.panic={place}'"))?;
@@ -48,7 +47,6 @@ fn a_member_with_an_error_in_its_program_serves_nobody_and_can_be_stopped() -> T
         let began = Instant::now();
         cluster.servers[1].stop_within(Duration::from_secs(40))?;
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-        row += 1;
         eventually("the others go on", || {
             Ok(cluster.servers[0].query(&format!("REPLACE INTO test.t VALUES ({row})")).is_ok())
         })?;
