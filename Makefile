@@ -13,6 +13,7 @@
 # make gaps    how long nobody writes when members are killed or leadership moves, beside Galera's library
 # make bench   the provider beside Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
 # make mariadb-11.8  the tests of real servers with Debian 13's MariaDB, in a root of its own: TESTS="daily rejoin"
+# make alerts  the alert rules, by Prometheus' promtool, which is fetched if it is missing
 # make sim     the simulator: MINUTES=10, SEED=n to replay one history
 # make sim-mutations  every rule broken in turn: the simulator must notice (some minutes)
 SHELL := /bin/bash
@@ -76,6 +77,21 @@ check: setup-test
 	fi
 	$(call say,licences and sources of dependencies)
 	@$(CARGO) deny --locked check bans licenses sources
+	@if $(MAKE) --no-print-directory $(PROMTOOL) >/dev/null; then $(MAKE) --no-print-directory alerts; \
+	else echo "NOT CHECKED: docs/alerts.yml (promtool could not be fetched)"; fi
+
+# Of Debian's package (19 MB) the one program; the package itself would bring a service with it.
+PROMTOOL := $(or $(shell command -v promtool 2>/dev/null),$(TARGET)/promtool/usr/bin/promtool)
+.PHONY: alerts
+alerts: $(PROMTOOL)
+	$(call say,alert rules)
+	@$(PROMTOOL) check rules docs/alerts.yml
+	@$(PROMTOOL) test rules scripts/alerts-test.yml
+
+$(TARGET)/promtool/usr/bin/promtool:
+	@rm -rf $(TARGET)/promtool && mkdir -p $(TARGET)/promtool && cd $(TARGET)/promtool && \
+		{ apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } 2>&1 && \
+		dpkg-deb -x prometheus_*.deb . && rm -f prometheus_*.deb && touch usr/bin/promtool
 
 build:
 	$(call say,release build)

@@ -64,6 +64,16 @@ const OWN: &[(&str, &str, Own)] = &[
     ("lag_seconds", "Age of the oldest transaction that this member's server has not finished.", |s| {
         own_row(s)?.lag_seconds
     }),
+    (
+        "apply_held",
+        "1 while apply.paused or apply.until keeps this member's server where it is, as somebody wants.",
+        |s| flag(s.own.apply_held),
+    ),
+    (
+        "apply_delay_seconds",
+        "apply.delay: how old transactions are when this member's server gets them, at the least.",
+        |s| Some(s.own.apply_delay_seconds),
+    ),
     ("apply_queue_length", "Transactions handed out that wait for an applier thread.", |s| {
         Some(s.own.queued as f64)
     }),

@@ -109,6 +109,10 @@ pub struct OwnStatus {
     pub received_compressed_bytes: u64,
     /// Bytes of entries that this member has passed on to others of its zone (`net.relay`).
     pub relayed_bytes: u64,
+    /// Somebody wants its server to stand where it is: `apply.paused`, or `apply.until` has been reached.
+    pub apply_held: bool,
+    /// `apply.delay`: how old an entry is when the server gets it, at the least.
+    pub apply_delay_seconds: f64,
     /// Why it cannot go on, if it cannot.
     pub failure: Option<String>,
     /// Without a primary component: for whom or what it waits.
@@ -268,6 +272,8 @@ impl Engine {
                 received_plain_bytes: self.unpacked.plain,
                 received_compressed_bytes: self.unpacked.packed,
                 relayed_bytes: self.order.relayed_bytes(),
+                apply_held: self.stands_for_good(),
+                apply_delay_seconds: self.tuning.apply_hold.delay.as_secs_f64(),
                 failure: self.failure(),
                 waits_for: self.waits_for(),
                 version: env!("CARGO_PKG_VERSION").into(),

@@ -92,6 +92,11 @@ impl Engine {
         self.gate().is_set()
     }
 
+    /// Whether the server stands where somebody wants it to, until they say otherwise: no delay ends that.
+    pub(crate) fn stands_for_good(&self) -> bool {
+        self.gate().paused || matches!(self.applying.shut, Some((Why::Until, _)))
+    }
+
     /// The options may have changed.
     pub(super) fn set_applying(&mut self) {
         if self.applying.order != self.tuning.apply_order {

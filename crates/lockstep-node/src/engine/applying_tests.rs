@@ -37,6 +37,7 @@ fn a_paused_member_keeps_and_acknowledges_what_its_server_does_not_get() {
     assert_eq!((finished(&lab, 2), state(&lab, 2)), (before, LocalState::Synced));
     hold(&mut lab, 2, ApplyHold { paused: true, ..ApplyHold::default() });
     assert_eq!(state(&lab, 2), LocalState::Synced, "it has everything");
+    assert!(lab.nodes[2].engine.stands_for_good());
     // One more is away: nothing would be committed without the paused one's acks.
     lab.cut(1, true);
     lab.run(1_000_000);
@@ -49,6 +50,7 @@ fn a_paused_member_keeps_and_acknowledges_what_its_server_does_not_get() {
     let refused = lab.write(2);
     assert!(matches!(refused.wait_for(Duration::ZERO), Some(Outcome::NotSent)));
     hold(&mut lab, 2, ApplyHold::default());
+    assert!(!lab.nodes[2].engine.stands_for_good());
     lab.until("it has caught up", 2_000_000, |lab| finished(lab, 2) >= last);
     lab.until("and is Synced", 1_000_000, |lab| state(lab, 2) == LocalState::Synced);
     assert!(write(&mut lab, 2) > last);
@@ -82,6 +84,7 @@ fn a_delay_is_kept_to_the_millisecond_and_the_lag_is_its_age() {
     assert!(finished(&lab, 2) < seqno);
     let age = lab.nodes[2].engine.age_at_gate().unwrap();
     assert!((19.0..20.0).contains(&age), "{age}");
+    assert!(!lab.nodes[2].engine.stands_for_good(), "it gets on by itself");
     lab.run(200_000);
     assert_eq!((finished(&lab, 2), state(&lab, 2)), (seqno, LocalState::Synced));
 }
@@ -93,10 +96,12 @@ fn it_stops_at_a_seqno_a_gtid_and_a_time_and_not_before() {
     let history = lab.nodes[0].engine.order.tail_state().history;
     for until in [Until::Seqno(seqno), Until::Gtid(Gtid { uuid: history, seqno })] {
         hold(&mut lab, 2, ApplyHold { until: Some(until), ..ApplyHold::default() });
+        assert_eq!(lab.nodes[2].engine.stands_for_good(), finished(&lab, 2) == seqno, "{until:?}");
         for _ in 0..4 {
             write(&mut lab, 0);
         }
         assert_eq!(finished(&lab, 2), seqno, "{until:?}");
+        assert!(lab.nodes[2].engine.stands_for_good());
     }
     let until = Until::Gtid(Gtid { uuid: Uuid([9; 16]), seqno: seqno + 100 });
     hold(&mut lab, 2, ApplyHold { until: Some(until), ..ApplyHold::default() });
