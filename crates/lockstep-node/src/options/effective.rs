@@ -56,8 +56,7 @@ impl Options {
             let row = find(&name)?;
             let at = place(row);
             check(row, &value)?;
-            let command = row.hidden && row.running && row.default.is_none();
-            if !command && next.given[at].is_some() && next.given[at].as_ref() == Some(&value) {
+            if !row.command && next.given[at].is_some() && next.given[at].as_ref() == Some(&value) {
                 continue;
             }
             let same = next.shown(row).is_some_and(|held| row.kind.parse(&held) == row.kind.parse(&value));
@@ -65,7 +64,7 @@ impl Options {
                 return Err(OptionError::Fixed { name: row.name });
             }
             next.given[at] = Some(value.clone());
-            if command || !running || !same {
+            if row.command || !running || !same {
                 changes.retain(|change| change.name != row.name);
                 changes.push(Change { name: row.name, value });
             }
@@ -88,10 +87,17 @@ impl Options {
     }
 
     /// All options as Galera shows them: `name = value; ` each, by name.
+    ///
+    /// A command is among them, as what is not being done, where there is something for it to do: `FLUSH SSL` has the
+    /// server set `socket.ssl_reload` if it finds the name here, and otherwise says OK and does nothing.
     pub fn get_all(&self) -> String {
         let mut out = String::with_capacity(4096);
         for row in rows().iter().filter(|row| !row.hidden) {
-            if let Some(value) = self.shown(row) {
+            let value = match row.command {
+                true => self.is_encrypted().then(|| "0".to_owned()),
+                false => self.shown(row),
+            };
+            if let Some(value) = value {
                 out.push_str(row.name);
                 out.push_str(" = ");
                 out.push_str(&escape(&value));
@@ -101,9 +107,14 @@ impl Options {
         out
     }
 
-    /// All options that are shown, by name, each with the value in force; `None` where there is none.
+    /// All options that are shown and are no commands, by name, each with the value in force; `None` where there is
+    /// none.
     pub fn values(&self) -> Vec<(&'static Row, Option<Value>)> {
-        rows().iter().filter(|row| !row.hidden).map(|row| (row, self.value(row.name))).collect()
+        rows()
+            .iter()
+            .filter(|row| !row.hidden && !row.command)
+            .map(|row| (row, self.value(row.name)))
+            .collect()
     }
 
     /// One line for each option that was given and does not simply do what it says.

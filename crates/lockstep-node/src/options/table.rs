@@ -47,8 +47,10 @@ pub struct Row {
     pub default: Option<&'static str>,
     /// Whether it can change while running.
     pub running: bool,
-    /// Whether it is left out when all are shown: a command rather than a state, or nobody's business.
+    /// Whether it is left out when all are shown: nobody's business.
     pub hidden: bool,
+    /// Whether it is something to do rather than a state: each time it is said counts, and no value of it lasts.
+    pub command: bool,
     /// What it does here.
     pub class: Class,
     /// What is refused.
@@ -79,7 +81,17 @@ const TCP: &str = "members talk over TCP connections, one for each pair";
 const PEERS: &str = "members take missing entries over the connections they have anyway";
 
 const fn row(name: &'static str, kind: Kind, default: &'static str, class: Class, help: &'static str) -> Row {
-    Row { name, kind, default: Some(default), running: false, hidden: false, class, refused: None, help }
+    Row {
+        name,
+        kind,
+        default: Some(default),
+        running: false,
+        hidden: false,
+        command: false,
+        class,
+        refused: None,
+        help,
+    }
 }
 
 impl Row {
@@ -95,6 +107,11 @@ impl Row {
 
     const fn hide(self) -> Row {
         Row { hidden: true, ..self }
+    }
+
+    /// It is a command.
+    const fn act(self) -> Row {
+        Row { default: None, running: true, command: true, ..self }
     }
 
     const fn refuse(self, when: When, reason: &'static str) -> Row {
@@ -200,7 +217,7 @@ const ROWS: &[Row] = &[
     row("net.heartbeat", Kind::Time(ms(10), ms(10_000)), "100ms", Own, "how often the leader is heard of when nothing happens").live(),
     row("net.relay", Kind::Bool, "no", Own, "while this member leads, each other zone (member.zone) gets one copy of the log's entries, which one of its members passes on to the rest").live(),
     row("pc.announce_timeout", TIME, "PT3S", NoEffect(BEATS), "Galera's group communication"),
-    row("pc.bootstrap", Kind::Bool, "", Galera, "this member goes on alone, without the majority, as a new branch of the data: the others must not run (docs/operating.md, No majority)").unset().live().hide(),
+    row("pc.bootstrap", Kind::Bool, "", Galera, "this member goes on alone, without the majority, as a new branch of the data: the others must not run (docs/operating.md, No majority)").act().hide(),
     row("pc.checksum", Kind::Bool, "false", NoEffect("messages always carry a checksum"), "Galera's group communication").live(),
     row("pc.ignore_quorum", Kind::Bool, "false", NoEffect("only a majority writes"), "whether a Galera member without majority stays primary").live()
         .refuse(When::On, "two halves of a cluster that both write lose one half's transactions; only a majority writes"),
@@ -233,6 +250,6 @@ const ROWS: &[Row] = &[
     row("socket.ssl_compression", Kind::Bool, "", NoEffect("TLS 1.3 does not compress"), "whether TLS compresses").unset(),
     row("socket.ssl_key", NAME, "", Galera, "PEM file of the member's private key, without a password").unset(),
     row("socket.ssl_password_file", NAME, "", NoEffect("keys are without a password"), "the private key's password").unset().refuse(When::Not(""), "a password beside the key protects nothing: write the key without one (openssl pkey -in KEY -out NEW), mode 0600"),
-    row("socket.ssl_reload", Kind::Bool, "", Galera, "yes: read certificate, key and authority again, for connections made from now on").unset().live().hide(),
+    row("socket.ssl_reload", Kind::Bool, "", Galera, "yes: read certificate, key and authority again, for connections made from now on; so does FLUSH SSL").act(),
     row("status.address", NAME, "", Own, "a TCP address (host:port) that serves the read-only status; none: only the socket in the data directory"),
 ];

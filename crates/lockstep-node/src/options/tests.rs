@@ -260,10 +260,17 @@ fn encryption_is_asked_for_as_in_galera() {
     }
     let mut options = Options::parse(both).unwrap();
     assert!(options.text("gmcast.listen_addr").starts_with("ssl://"));
-    // A command: each time anew.
+    // A command: each time anew. The server's FLUSH SSL looks for its name among all, and for nothing else.
+    assert!(!Options::default().get_all().contains("socket.ssl_reload"));
     for _ in 0..2 {
+        assert!(options.get_all().contains("; socket.ssl_reload = 0; "), "{}", options.get_all());
         assert_eq!(options.set("socket.ssl_reload=1", true).unwrap().len(), 1);
     }
+    // Said among others, as who sets all of what is shown again does, it does nothing.
+    let all = options.get_all();
+    let changes = options.set(&all, true).unwrap();
+    assert!(!options.bool("socket.ssl_reload"), "{changes:?}");
+    assert!(options.values().iter().all(|(row, _)| !row.command));
     assert_eq!(
         options.set("socket.ssl_key=/other", true),
         Err(OptionError::Fixed { name: "socket.ssl_key" })
