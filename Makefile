@@ -158,13 +158,14 @@ host:
 servers-short:
 	$(call say,real servers (some minutes))
 	@scripts/servers.sh short
+	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers -- a_few
 
 # With `lockstep check` held to what a server says of each option.
 servers: setup-test
 	$(call say,real servers: about twenty minutes)
 	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
 	@scripts/servers.sh all
-	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers
+	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers -- --test-threads=1
 
 # With the tests that take a minute each and have a shorter one beside them.
 .PHONY: servers-long
@@ -172,7 +173,7 @@ servers-long: setup-test
 	$(call say,real servers: all tests)
 	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
 	@LOCKSTEP_DDL_ROUNDS=$(or $(ROUNDS),20) scripts/servers.sh longest
-	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers
+	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers -- --test-threads=1
 
 FAULTS ?=
 PROVIDER ?=

@@ -38,6 +38,15 @@ pub(super) enum Known {
     No,
 }
 
+/// What it says to some arguments.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Said {
+    /// It ended with an error, as a start would.
+    pub(super) refused: bool,
+    /// What it wrote to its error log.
+    pub(super) complaints: String,
+}
+
 /// The server's answer to these arguments. It prints its options and ends.
 fn ask_server(ask: &Ask, arguments: &[String]) -> Option<Output> {
     let run = |program: &str| {
@@ -69,6 +78,13 @@ pub(super) fn knows(ask: &Ask, written: &str, value: Option<&str>) -> Known {
         None => format!("--{written}"),
     };
     ask_server(ask, &[argument]).map_or(Known::Yes, |o| known(&String::from_utf8_lossy(&o.stderr)))
+}
+
+/// Its answer to these arguments; `None` where it cannot be asked.
+pub(super) fn says(ask: &Ask, arguments: &[String]) -> Option<Said> {
+    let output = ask_server(ask, arguments)?;
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+    Some(Said { refused: !output.status.success(), complaints })
 }
 
 /// The names of the options in what a server prints of itself.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lockstep_node::net::{TlsError, TlsFiles, TlsIdentity};
 
-use super::installed::{self, Ask, Known, Printed};
+use super::installed::{self, Ask, Known, Printed, Said};
 
 /// What a provider's file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +62,8 @@ pub(super) trait Machine {
     fn server_prints(&self, ask: &Ask) -> Option<Printed>;
     /// What that server says of an option as it was written.
     fn server_knows(&self, ask: &Ask, written: &str, value: Option<&str>) -> Known;
+    /// What that server says to these arguments.
+    fn server_says(&self, ask: &Ask, arguments: &[String]) -> Option<Said>;
     /// Certificate, key and authority.
     fn keys(&self, files: &TlsFiles, account: &str) -> Keys;
     fn has_program(&self, name: &str) -> bool;
@@ -103,6 +105,10 @@ impl Machine for ThisMachine {
 
     fn server_knows(&self, ask: &Ask, written: &str, value: Option<&str>) -> Known {
         if self.has_server { installed::knows(ask, written, value) } else { Known::Yes }
+    }
+
+    fn server_says(&self, ask: &Ask, arguments: &[String]) -> Option<Said> {
+        self.has_server.then(|| installed::says(ask, arguments)).flatten()
     }
 
     fn keys(&self, files: &TlsFiles, account: &str) -> Keys {
@@ -307,6 +313,37 @@ pub(super) mod tests {
                 "socket" => Known::Yes,
                 _ => Known::No,
             }
+        }
+        /// A numeric option that is no number ends it at once, other bad values when it has seen all.
+        fn server_says(&self, _: &Ask, arguments: &[String]) -> Option<Said> {
+            let mut said = Said::default();
+            for argument in arguments {
+                let (name, value) =
+                    argument.trim_start_matches("--").split_once('=').unwrap_or((argument, ""));
+                let name = name.strip_prefix("loose_").unwrap_or(name);
+                let line = match (name, value) {
+                    ("port" | "max_connect" | "max_connectio", "abc") => {
+                        let name = if name == "max_connectio" { "max_connections" } else { name };
+                        let complaints =
+                            format!("[ERROR] mariadbd: Error while setting value 'abc' to '{name}'\n");
+                        return Some(Said { refused: true, complaints });
+                    }
+                    ("sql_mode", "foo") => {
+                        said.refused = true;
+                        "[ERROR] mariadbd: Error while setting value 'foo' to 'sql_mode'\n"
+                    }
+                    ("character_set_server", "foo") => {
+                        said.refused = true;
+                        "mariadbd: Character set 'foo' is not a compiled character set\n"
+                    }
+                    ("skip_slave_start", "maybe") => {
+                        "[Warning] option 'skip_slave_start': boolean value 'maybe' wasn't recognized. Set to OFF.\n"
+                    }
+                    _ => "",
+                };
+                said.complaints.push_str(line);
+            }
+            Some(said)
         }
         fn keys(&self, _: &TlsFiles, _: &str) -> Keys {
             self.keys.clone()

@@ -10,6 +10,7 @@ mod provider;
 mod server;
 mod tls;
 mod transfer;
+mod values;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -225,8 +226,12 @@ fn check(cnf: &Cnf, machine: &dyn Machine) -> Vec<Finding> {
     let cnf = &cnf;
     let mut check = Check { cnf, machine, options: Options::default(), findings: cnf.findings.clone() };
     names::misplaced(&mut check);
-    names::unknown(&mut check, &names);
+    let known = names::unknown(&mut check, &names);
     names::quotes(&mut check, &names);
+    if !known.is_empty() {
+        values::taken(&mut check, &names, known);
+    }
+    let of_the_server = check.findings.len();
     if provider::library(&mut check) {
         provider::options(&mut check);
         provider::log(&mut check);
@@ -236,6 +241,17 @@ fn check(cnf: &Cnf, machine: &dyn Machine) -> Vec<Finding> {
         network::own_address(&mut check);
         network::ports(&mut check);
         transfer::method(&mut check);
+    }
+    if !check.is_on("wsrep_on", false) {
+        // The server neither loads the provider nor looks at what it wants of others then. Its data it needs all the same.
+        for finding in check.findings[of_the_server..].iter_mut().filter(|f| f.option != "datadir") {
+            if finding.level == Level::Refused {
+                finding.level = Level::Unwise;
+                finding
+                    .text
+                    .push_str(" (once wsrep_on is ON: while it is OFF, the server starts, and runs alone)");
+            }
+        }
     }
     let mut findings = check.findings;
     findings.sort_by_key(|f| f.level);
@@ -328,6 +344,57 @@ mod tests {
         ];
         expect(&of_names(text, &options), &all);
         expect(&of_names(text, &[]), &[]);
+    }
+
+    #[test]
+    fn values_that_the_installed_server_does_not_take() {
+        let text = "[mysqld]\nport=abc\nmax_connect=abc\nsql_mode=foo\nskip_slave_start=maybe\nport=3306\n";
+        let options = ["port", "max_connect", "sql_mode", "skip_slave_start", "character_set_server"];
+        let all = [
+            (Refused, "port", Some(2), "'abc' is none of its values"),
+            (Refused, "max_connect", Some(3), "does not start"),
+            (Refused, "sql_mode", Some(4), "'foo'"),
+            (Unwise, "skip_slave_start", Some(5), "OFF"),
+        ];
+        expect(&of_names(text, &options), &all);
+        // One that is not named, and abbreviations.
+        let options = [&options[..], &["max_connections"]].concat();
+        let text = "[mysqld]\ncharacter_set_server=foo\nskip_slave_start=maybe\nloose_max_connect=abc\nmax_connectio=abc\n";
+        let all = [
+            (Refused, "character_set_server", Some(2), "not a compiled"),
+            (Unwise, "skip_slave_start", Some(3), "OFF"),
+            (Refused, "loose_max_connect", Some(4), "'abc'"),
+            (Refused, "max_connectio", Some(5), "'abc'"),
+            (Note, "max_connectio", Some(5), "taken for max_connections"),
+        ];
+        expect(&of_names(text, &options), &all);
+        expect(&of_names(text, &[]), &[]);
+    }
+
+    #[test]
+    fn what_only_a_member_is_refused_for_does_not_keep_a_server_alone_from_starting() {
+        let findings = |on: &str| {
+            let path = std::env::temp_dir().join(format!("lockstep-check-off-{}.cnf", std::process::id()));
+            let text = format!(
+                "[mysqld]\n{on}\nwsrep_provider=/usr/lib/lockstep/liblockstep.so\nmemlock\nbinlog_format=MIXED\n\
+                 wsrep_provider_options=gcs.fc_limt=1\nwsrep_replicate_myisam=ON\n"
+            );
+            std::fs::write(&path, text).unwrap();
+            let cnf = Cnf::read(std::slice::from_ref(&path), "10.11").unwrap();
+            std::fs::remove_file(&path).unwrap();
+            let refused = check(&cnf, &Fake::default()).into_iter().filter(|f| f.level == Refused);
+            refused.map(|f| f.option).collect::<Vec<_>>()
+        };
+        let all = [
+            "wsrep_replicate_myisam",
+            "wsrep_provider_options",
+            "binlog_format",
+            "memlock",
+            "wsrep_cluster_address",
+        ];
+        assert_eq!(findings("wsrep_on=ON"), all);
+        assert_eq!(findings("wsrep_on=OFF"), all[..1]);
+        assert_eq!(findings(""), all[..1]);
     }
 
     #[test]

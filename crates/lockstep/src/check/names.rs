@@ -109,6 +109,11 @@ impl Names {
         Names { ask, printed, all }
     }
 
+    /// How the installed server is asked.
+    pub(super) fn ask(&self) -> &Ask {
+        &self.ask
+    }
+
     fn has(&self, name: &str) -> bool {
         self.all.binary_search_by(|known| known.as_str().cmp(name)).is_ok()
     }
@@ -132,8 +137,15 @@ fn whole(setting: &Setting) -> String {
 }
 
 /// As it stands in the file: what was made of `skip_name` is an option without a value.
-fn value_as_written(setting: &Setting) -> Option<&str> {
-    setting.value.as_deref().filter(|_| setting.name == whole(setting))
+pub(super) fn value_as_written(setting: &Setting) -> Option<&str> {
+    let whole = whole(setting);
+    let whole = whole.strip_prefix("loose_").unwrap_or(&whole);
+    // The name may have been abbreviated, and be the whole one by now.
+    let made = ["skip_", "disable_", "enable_"]
+        .iter()
+        .filter_map(|prefix| whole.strip_prefix(prefix))
+        .any(|rest| setting.name.starts_with(rest));
+    setting.value.as_deref().filter(|_| !made)
 }
 
 /// Gives settings whose names are abbreviated the whole ones, as the server does, so that the checks find them.
@@ -188,9 +200,10 @@ pub(super) fn misplaced(check: &mut Check<'_>) {
 }
 
 /// Options that the server does not have, and plugins that it cannot load. What the installed server does not list it may
-/// know all the same (it hides some), so it is asked.
-pub(super) fn unknown(check: &mut Check<'_>, names: &Names) {
+/// know all the same (it hides some), so it is asked. Returns the settings that it knows, if it was asked.
+pub(super) fn unknown<'a>(check: &mut Check<'a>, names: &Names) -> Vec<&'a Setting> {
     let cnf = check.cnf;
+    let mut all_known = Vec::new();
     not_loaded(check, names);
     for setting in cnf.settings.iter().filter(|s| cnf.is_servers(&s.group)) {
         let name = setting.name.as_str();
@@ -200,6 +213,7 @@ pub(super) fn unknown(check: &mut Check<'_>, names: &Names) {
             continue;
         }
         if names.has(name) || names.has(&whole(setting)) || names.are_all_of(name) {
+            all_known.push(setting);
             continue;
         }
         let known = match names.that_begin(name).len() {
@@ -210,7 +224,7 @@ pub(super) fn unknown(check: &mut Check<'_>, names: &Names) {
             _ => Known::Ambiguous,
         };
         match known {
-            Known::Yes | Known::BadValue => {}
+            Known::Yes | Known::BadValue => all_known.push(setting),
             Known::Removed => {
                 let text = "this server takes it for old files' sake, and does nothing with it";
                 check.at(Level::Ignored, setting, text);
@@ -232,6 +246,7 @@ pub(super) fn unknown(check: &mut Check<'_>, names: &Names) {
             Known::No => no_such(check, names, setting),
         }
     }
+    if names.printed.is_some() { all_known } else { Vec::new() }
 }
 
 fn no_such(check: &mut Check<'_>, names: &Names, setting: &Setting) {
