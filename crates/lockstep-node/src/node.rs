@@ -547,6 +547,23 @@ impl Node {
     /// # Errors
     /// [`SubmitError`]: it has gone nowhere.
     pub fn submit(&self, kind: EntryKind, payload: Bytes) -> Result<Submission, SubmitError> {
+        self.submit_as(Submission::new(), kind, payload)
+    }
+
+    /// The same for what nobody waits for: in its place it is delivered as anybody's.
+    ///
+    /// # Errors
+    /// [`SubmitError`]: it has gone nowhere.
+    pub fn submit_unattended(&self, kind: EntryKind, payload: Bytes) -> Result<(), SubmitError> {
+        self.submit_as(Submission::unattended(), kind, payload).map(|_| ())
+    }
+
+    fn submit_as(
+        &self,
+        submission: Submission,
+        kind: EntryKind,
+        payload: Bytes,
+    ) -> Result<Submission, SubmitError> {
         if self.shared.stopped.load(Ordering::Acquire) {
             return Err(SubmitError::Closed);
         }
@@ -559,7 +576,6 @@ impl Node {
         if lock(&self.shared.inbox).len() > INBOX_LIMIT {
             return Err(SubmitError::Busy);
         }
-        let submission = Submission::new();
         self.push(Input::Submit { kind, payload, submission: submission.filler() });
         Ok(submission)
     }

@@ -90,9 +90,16 @@ impl Submission {
         None
     }
 
-    /// Nobody waits for it: in its place it is delivered as anybody's.
-    pub fn abandon(self) {
-        self.fill(Outcome::Unknown);
+    /// One for which nobody will wait: in its place it is delivered as anybody's. It is so from the beginning: whoever
+    /// gave one up later might come after its entry, which the slot would have by then, and nobody would ever take.
+    pub(crate) fn unattended() -> Submission {
+        Submission(Arc::new(SubmissionInner { slot: Mutex::new(Slot::Taken) }))
+    }
+
+    /// Nobody waits for it, as nobody has got its entry yet.
+    #[cfg(test)]
+    pub(crate) fn abandon(self) {
+        assert!(self.fill(Outcome::Unknown));
     }
 
     /// Fills the slot and wakes its thread. `false` where it was filled before.
@@ -150,6 +157,25 @@ impl Drop for Filler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_core::writeset::WriteSet;
+    use lockstep_core::{EntryKind, Uuid};
+
+    /// However soon it has its place: a thread may be put aside between sending it and anything that it does next.
+    #[test]
+    fn what_nobody_waits_for_is_given_back_in_its_place() {
+        let ordered = Ordered {
+            seqno: 7,
+            kind: EntryKind::WriteSet,
+            pass: true,
+            depends_on: 6,
+            serial: false,
+            origin: Uuid([2; 16]),
+            writeset: WriteSet::void(),
+        };
+        let submission = Submission::unattended();
+        let given_back = submission.filler().order(ordered).unwrap_err();
+        assert_eq!(given_back.seqno, 7);
+    }
 
     #[test]
     fn a_waiting_thread_is_woken_once_with_what_was_filled_first() {

@@ -619,12 +619,9 @@ impl Provider {
             return Status::TRX_FAIL;
         }
         let payload = builder.finish(&self.meta(FLAG_ROLLBACK | FLAG_PA_UNSAFE, NO_TRX, id));
-        match node.submit(EntryKind::WriteSet, payload) {
-            // Nobody waits for it: it comes back to this member's appliers too.
-            Ok(submission) => {
-                submission.abandon();
-                Status::OK
-            }
+        // Nobody waits for it: it comes back to this member's appliers too.
+        match node.submit_unattended(EntryKind::WriteSet, payload) {
+            Ok(()) => Status::OK,
             Err(_) => Status::TRX_FAIL,
         }
     }
