@@ -10,6 +10,7 @@ mod fetch;
 mod lab;
 mod log;
 mod member;
+mod place;
 mod progress;
 mod rescue;
 mod status;
@@ -85,11 +86,11 @@ struct UpArgs {
     /// The provider's file [default: liblockstep.so beside this program].
     #[arg(long)]
     provider: Option<PathBuf>,
-    /// Where the servers' files go.
+    /// Where the servers' files go: a folder that does not exist yet, or one that `up` has made.
     #[arg(long, default_value = up::DEFAULT_DIR)]
     dir: PathBuf,
-    /// The first of three neighbouring TCP ports for SQL; members talk on those from 10 above it on [default: 33061,
-    /// 45671; or as before].
+    /// The first of three neighbouring TCP ports for SQL; members talk on those from 10 above it on (beside 33061:
+    /// 45671) [default: as before, or 33061].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1024..65000))]
     port: Option<u16>,
 }

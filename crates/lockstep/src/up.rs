@@ -1,6 +1,6 @@
 //! `lockstep up` and `lockstep down`: three servers on loopback as one cluster, to look at and to play with.
 //!
-//! They run as `mysql` in a folder of their own, never touching the machine's own server. What is running is found
+//! They run as `mysql` in a folder of their own (`place`), never touching the machine's own server. What is running is found
 //! again by the `*.pid` files there, or, if somebody else has started it, by its data directory, so that both commands can be given at any time and from anywhere.
 
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use lockstep_node::MemberStatus;
 
 use crate::fetch::{self, Target};
 use crate::member::{self, Health, health};
+use crate::place;
 use crate::progress::{Step, say};
 use crate::status;
 use crate::survey::{self, Survey};
@@ -35,16 +36,28 @@ fn text(error: lockstep_lab::LabError) -> String {
 /// Starts what does not run yet, shows that it replicates, and leaves it running.
 pub(crate) fn up(dir: &Path, provider: Option<PathBuf>, port: Option<u16>) -> Result<(), String> {
     need_root("up")?;
+    let dir = &place::absolute(dir)?;
     let install = Installation::find().map_err(text)?;
+    place::check(dir, install.account.as_ref())?;
     let ports = Ports::of(dir, port);
     let mut servers = servers(dir, &install, &ports);
     let ran: Vec<bool> = servers.iter_mut().map(Server::is_running).collect();
     let running = ran.iter().filter(|ran| **ran).count();
+    let before = Ports::of(dir, None);
+    if running > 0 && ports != before {
+        return Err(format!(
+            "servers of {} run, with ports from {} on: nothing was changed. Stop them first ({}), then start them with other \
+             ports; or leave --port away",
+            dir.display(),
+            before.0[0].0,
+            commands(dir).1,
+        ));
+    }
     if running == servers.len() {
         say(&format!("The servers in {} run already.", dir.display()));
         for server in servers.iter_mut().filter(|s| !matches!(health(s), Health::Ready)) {
             let step = Step::start(&format!("{}: waiting until it is synced", server.name()));
-            member::wait(server, &step, true).map_err(|e| advise(&e, dir))?;
+            ready(server, &step, &[], true).map_err(|e| advise(&e, dir))?;
             step.done("synced");
         }
     } else {
@@ -83,15 +96,20 @@ fn program() -> String {
     here.unwrap_or(me).display().to_string()
 }
 
-/// What to do when not all came up.
-fn advise(error: &str, dir: &Path) -> String {
-    let (up, down) = match dir == Path::new(DEFAULT_DIR) {
+/// How to start and how to stop the cluster of this folder.
+fn commands(dir: &Path) -> (String, String) {
+    match dir == Path::new(DEFAULT_DIR) {
         true => ("`make up`".to_owned(), "`make down`".to_owned()),
         false => {
             let me = program();
             (format!("`{me} up --dir {}`", dir.display()), format!("`{me} down --dir {}`", dir.display()))
         }
-    };
+    }
+}
+
+/// What to do when not all came up. The folder is `up`'s own, see `place`: only such a one may be removed.
+fn advise(error: &str, dir: &Path) -> String {
+    let (up, down) = commands(dir);
     format!(
         "{error}\nMend the cause and run {up} again: it goes on from here. To start afresh: {down}, then `rm -r {}`",
         dir.display()
@@ -125,6 +143,10 @@ fn by_hand(server: &Server) -> &'static str {
 /// is killed, and does not keep the others from being stopped.
 pub(crate) fn down(dir: &Path, timeout: Duration) -> Result<(), String> {
     let (mut stopped, mut killed, mut left) = (0, 0, Vec::new());
+    let dir = &place::absolute(dir)?;
+    if dir.exists() && !place::is_ours(dir) {
+        return Err(format!("`up` has not made {}: nothing was stopped", dir.display()));
+    }
     let install = Installation::find().map_err(text)?;
     let mut servers = servers(dir, &install, &Ports::of(dir, None));
     for server in servers.iter_mut().rev() {
@@ -206,7 +228,7 @@ impl Ports {
     fn of(dir: &Path, first: Option<u16>) -> Ports {
         let cnf = std::fs::read_to_string(dir.join(NAMES[0]).with_extension("cnf")).unwrap_or_default();
         let used = port_in(&cnf);
-        match first.or(used.filter(|port| *port != SQL_PORTS[0])) {
+        match first.or(used).filter(|port| *port != SQL_PORTS[0]) {
             Some(first) => Ports([0, 1, 2].map(|i| (first + i, first + 10 * (i + 1)))),
             None => Ports([0, 1, 2].map(|i| (SQL_PORTS[i], PEER_PORTS[i]))),
         }
@@ -289,10 +311,6 @@ fn prepare(
     provider: &Path,
     running: usize,
 ) -> Result<(), String> {
-    if let Some(parent) = dir.parent() {
-        std::fs::create_dir_all(parent).map_err(|e| format!("cannot create {}: {e}", parent.display()))?;
-    }
-    install.make_dir(dir, 0o755).map_err(text)?;
     for server in servers.iter_mut().filter(|s| s.pid().is_none()) {
         let Some(wsrep) = &server.config.wsrep else { continue };
         for port in [server.config.sql_port, wsrep.peer_port, wsrep.sst_port] {
@@ -304,6 +322,10 @@ fn prepare(
             }
         }
     }
+    if !provider.is_file() {
+        return Err(format!("there is no provider {}", provider.display()));
+    }
+    place::make(dir, install)?;
     for server in servers.iter_mut().filter(|s| s.pid().is_none()) {
         if let Some(text) = keep_own_file(&mut server.config)? {
             say(&text);
@@ -334,29 +356,35 @@ fn start(dir: &Path, install: &Installation, servers: &mut [Server], ran: &[bool
         }
         let what = if *ran { "runs already, waiting until it is synced" } else { "starting" };
         let step = Step::start(&format!("{}: {what}", server.name()));
-        match ran {
-            true => member::wait(server, &step, true)?,
-            false => ready(server, &step, &[])?,
-        }
+        ready(server, &step, &[], *ran)?;
         step.done("synced");
     }
     Ok(())
 }
 
-/// Waits until a server that was spawned is a synced member. Its ports are among those that the kernel also gives to
-/// outgoing connections: one that is taken just now is tried again.
-fn ready(server: &mut Server, step: &Step, args: &[&str]) -> Result<(), String> {
+/// What a provider writes at its process's end, where only a new one can go on: a supervisor starts it again.
+const ENDS_FOR_ANOTHER: &str = "process ends now";
+
+/// Waits until a server is a synced member. `ran`: it was running before. One that ended only to be started again is started
+/// again. Its ports are among those that the kernel also gives to outgoing connections: one that is taken just now is tried
+/// again, too.
+fn ready(server: &mut Server, step: &Step, args: &[&str], ran: bool) -> Result<(), String> {
     let mut tries = 0;
     loop {
-        let error = match member::wait(server, step, false) {
+        let error = match member::wait(server, step, ran && tries == 0) {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
         tries += 1;
-        if tries > 5 || server.is_running() || !error.contains("Address already in use") {
+        let for_another = error.contains(ENDS_FOR_ANOTHER);
+        let taken = !ran && error.contains("Address already in use");
+        if tries > 5 || server.is_running() || !(for_another || taken) {
             return Err(error);
         }
-        std::thread::sleep(Duration::from_secs(2));
+        match for_another {
+            true => step.note("it ended to be started again, as its log says: starting it again"),
+            false => std::thread::sleep(Duration::from_secs(2)),
+        }
         server.spawn(args).map_err(text)?;
     }
 }
@@ -384,13 +412,13 @@ fn start_first_time(install: &Installation, servers: &mut [Server]) -> Result<()
             }
             let step = Step::start("n1: starting as the first member");
             server.spawn(&["--wsrep-new-cluster"]).map_err(text)?;
-            ready(server, &step, &["--wsrep-new-cluster"])?;
+            ready(server, &step, &["--wsrep-new-cluster"], false)?;
             step.done("synced");
         } else {
             install.make_dir(&datadir, 0o755).map_err(text)?;
             let step = Step::start(&format!("{}: joining, with a copy of the database", server.name()));
             server.spawn(&[]).map_err(text)?;
-            ready(server, &step, &[])?;
+            ready(server, &step, &[], false)?;
             step.done("synced");
         }
     }
@@ -403,7 +431,12 @@ fn make_database(install: &Installation, datadir: &Path) -> Result<(), String> {
     if fresh.exists() {
         std::fs::remove_dir_all(&fresh).map_err(|e| format!("cannot remove {}: {e}", fresh.display()))?;
     }
-    install.make_template(&fresh, false).map_err(text)?;
+    if let Err(error) = install.make_template(&fresh, false) {
+        // What is half made is of no use to the next attempt.
+        let _ = std::fs::remove_dir_all(&fresh);
+        let _ = std::fs::remove_dir_all(fresh.with_extension("tmp"));
+        return Err(error.to_string());
+    }
     std::fs::rename(&fresh, datadir).map_err(|e| format!("cannot rename {}: {e}", fresh.display()))
 }
 
@@ -457,6 +490,7 @@ mod tests {
         assert_eq!(Ports::of(&dir, Some(23000)).0[2], (23002, 23030));
         std::fs::write(dir.join("n1.cnf"), "port=33061\n").unwrap();
         assert_eq!(Ports::of(&dir, None), usual);
+        assert_eq!(Ports::of(&dir, Some(33061)), usual, "whoever names the usual one gets the usual ones");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

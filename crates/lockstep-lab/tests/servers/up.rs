@@ -1,10 +1,10 @@
-//! `lockstep up` on a cluster of which one member has fallen out.
+//! `lockstep up`: on a cluster of which one member has fallen out, or two have been left behind; and where it must not be.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Client, Installation, LabError, free_ports};
+use lockstep_lab::{Client, LabError, free_ports};
 
 use crate::fixture::{Kind, Test, alone, built, eventually, kind, same};
 
@@ -21,7 +21,12 @@ impl Up {
 
     fn run_with(&self, command: &str, more: &[&str]) -> Result<Output, LabError> {
         let mut program = Command::new(built("lockstep"));
-        program.arg(command).arg("--dir").arg(&self.dir);
+        program.arg(command).arg("--dir");
+        match (self.dir.parent().filter(|beside| beside.is_dir()), self.dir.file_name()) {
+            // As somebody says it who stands beside the folder.
+            (Some(beside), Some(name)) => program.arg(name).current_dir(beside),
+            _ => program.arg(&self.dir),
+        };
         if command == "up" {
             program.arg("--port").arg(self.port.to_string());
         }
@@ -56,9 +61,16 @@ fn up_says_at_once_which_member_cannot_go_on() -> Test {
     let dir = Path::new("/var/tmp").join(format!("lockstep-up-{}", std::process::id()));
     // The members' ports are those from 10 above the first one on.
     let up = Up { dir, port: free_ports(40)? };
-    Installation::find()?.make_dir(&up.dir, 0o755)?;
     let first = up.run("up")?;
     assert!(first.status.success(), "{}", text(&first));
+
+    let other = Up { dir: up.dir.clone(), port: up.port + 1 };
+    let refused = text(&other.run("up")?);
+    std::mem::forget(other);
+    assert!(
+        refused.contains(&format!("servers of {} run, with ports from {} on", up.dir.display(), up.port)),
+        "{refused}"
+    );
 
     // n3 alone has a row that the others are to write.
     up.client("n1")?.run(&["CREATE DATABASE odd", "CREATE TABLE odd.t (id INT PRIMARY KEY)"])?;
@@ -111,5 +123,77 @@ fn up_says_at_once_which_member_cannot_go_on() -> Test {
     for name in ["n1", "n2", "n3"] {
         assert!(up.client(name).is_err(), "{name} still answers");
     }
+    Ok(())
+}
+
+/// Whoever was left behind when one went on alone ends once, to be started again: `up` does that.
+#[test]
+fn up_starts_again_who_ends_to_join_a_branch() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _alone = alone();
+    let dir = Path::new("/var/tmp").join(format!("lockstep-up-branch-{}", std::process::id()));
+    let up = Up { dir, port: free_ports(40)? };
+    let first = up.run("up")?;
+    assert!(first.status.success(), "{}", text(&first));
+    let mut third = up.client("n3")?;
+    for name in ["n1", "n2"] {
+        let pid = std::fs::read_to_string(up.dir.join(format!("{name}.pid"))).unwrap_or_default();
+        let killed = Command::new("kill").args(["-KILL", pid.trim()]).status();
+        assert!(killed.is_ok_and(|status| status.success()), "{name} cannot be killed");
+    }
+    eventually("n3 is alone", || Ok(third.status("wsrep_cluster_status")? == "non-Primary"))?;
+    let socket = up.dir.join("n3/lockstep.sock");
+    let done = Command::new(built("lockstep")).arg("bootstrap").arg("--socket").arg(&socket).output();
+    assert!(done.as_ref().is_ok_and(|done| done.status.success()), "{done:?}");
+    eventually("n3 writes", || Ok(third.query("CREATE DATABASE IF NOT EXISTS branch").is_ok()))?;
+    let again = up.run("up")?;
+    assert!(again.status.success(), "{}", text(&again));
+    assert!(text(&again).contains("it ended to be started again"), "{}", text(&again));
+    Ok(())
+}
+
+/// What does not belong to `up` stays as it is, and a refusal leaves nothing behind.
+#[test]
+fn up_takes_no_folder_that_it_has_not_made() -> Test {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    let _alone = alone();
+    let root = Path::new("/var/tmp").join(format!("lockstep-up-foreign-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&root);
+    let (foreign, closed) = (root.join("foreign"), root.join("closed"));
+    for dir in [&foreign, &closed] {
+        std::fs::create_dir_all(dir).expect("a folder of root's");
+    }
+    std::fs::write(foreign.join("precious"), "x").expect("a file");
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).expect("its mode");
+    let port = free_ports(40)?;
+    let listener = std::net::TcpListener::bind(("127.0.0.1", port)).expect("a port that is free");
+    let refused = |dir: &Path, due: &str| {
+        let up = Up { dir: dir.to_owned(), port };
+        let (said, stopped) = (up.run("up"), up.run("down"));
+        // Its drop would remove the folder.
+        std::mem::forget(up);
+        let (said, stopped) = (said.expect("it runs"), stopped.expect("it runs"));
+        assert!(!said.status.success() && text(&said).contains(due), "{}: {}", dir.display(), text(&said));
+        assert!(!text(&said).contains("rm -r"), "{}", text(&said));
+        assert!(!stopped.status.success(), "{}", text(&stopped));
+    };
+    refused(&foreign, "`up` has not made it: nothing was changed");
+    refused(&closed.join("c"), &format!("may not enter {}", closed.display()));
+    refused(&root.join("with space"), "letters, digits");
+    refused(&root.join("above/new"), &format!("port {port} of loopback"));
+    drop(listener);
+    let left: Vec<String> = std::fs::read_dir(&root)
+        .expect("it")
+        .flatten()
+        .map(|f| f.file_name().to_string_lossy().into())
+        .collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+    let owner = std::fs::metadata(&foreign).expect("it").uid();
+    assert_eq!((owner, std::fs::read_dir(&foreign).expect("it").count()), (0, 1));
+    assert_eq!(std::fs::read_dir(&closed).expect("it").count(), 0);
+    let _ = std::fs::remove_dir_all(&root);
     Ok(())
 }
