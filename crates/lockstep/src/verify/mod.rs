@@ -325,14 +325,7 @@ fn picture(report: &Report) -> String {
     for one in &report.differences {
         out.push_str(&format!("\n  {}", one.text));
         for row in &one.rows {
-            let mut says = Vec::new();
-            if !row.differs_on.is_empty() {
-                says.push(format!("differs on {}", row.differs_on.join(", ")));
-            }
-            if !row.missing_on.is_empty() {
-                says.push(format!("missing on {}", row.missing_on.join(", ")));
-            }
-            out.push_str(&format!("\n    {}: {}", row.key, says.join("; ")));
+            out.push_str(&format!("\n    {}: {}", row.key, row.text()));
         }
     }
     out

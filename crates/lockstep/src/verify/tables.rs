@@ -160,6 +160,20 @@ pub(super) struct RowDifference {
     pub(super) differs_on: Vec<String>,
     /// Where it is not.
     pub(super) missing_on: Vec<String>,
+    /// Where alone it is, alike on each, where most or as many have none; `differs_on` is empty then.
+    pub(super) only_on: Vec<String>,
+}
+
+impl RowDifference {
+    /// For people: what is missing on all others is said by where it is.
+    pub(super) fn text(&self) -> String {
+        if !self.only_on.is_empty() {
+            return format!("only on {}", self.only_on.join(", "));
+        }
+        let says = [("differs", &self.differs_on), ("missing", &self.missing_on)];
+        let says = says.iter().filter(|(_, on)| !on.is_empty());
+        says.map(|(what, on)| format!("{what} on {}", on.join(", "))).collect::<Vec<_>>().join("; ")
+    }
 }
 
 /// The statement that shows how a table is defined.
@@ -221,10 +235,14 @@ pub(super) fn compare_rows(members: &[(String, Rows)]) -> Vec<RowDifference> {
         if odd.is_empty() {
             continue;
         }
-        let missing = |name: &String| values.iter().any(|(n, value)| n == name && value.is_none());
-        let missing_on: Vec<String> = values.iter().filter(|v| v.1.is_none()).map(|v| v.0.clone()).collect();
-        let differs_on = odd.into_iter().filter(|name| !missing(name)).collect();
-        out.push(RowDifference { key: key.to_owned(), differs_on, missing_on });
+        let (missing, present): (Vec<_>, Vec<_>) = values.iter().partition(|v| v.1.is_none());
+        let alike = present.windows(2).all(|two| two[0].1 == two[1].1);
+        let names = |of: &[&(String, _)]| of.iter().map(|v| v.0.clone()).collect::<Vec<String>>();
+        let missing_on = names(&missing);
+        let only_on = if alike && missing.len() >= present.len() { names(&present) } else { Vec::new() };
+        let differs_on =
+            odd.into_iter().filter(|name| !missing_on.contains(name) && !only_on.contains(name)).collect();
+        out.push(RowDifference { key: key.to_owned(), differs_on, missing_on, only_on });
     }
     out.sort_by(|a, b| by_value(&a.key, &b.key));
     out
@@ -301,10 +319,18 @@ mod tests {
         let keys: Vec<&str> = found.iter().map(|r| r.key.as_str()).collect();
         assert_eq!(keys, ["2", "9", "10"]);
         assert_eq!((found[0].differs_on.clone(), found[0].missing_on.len()), (vec!["n3".to_owned()], 0));
+        assert!(found[1].differs_on.is_empty(), "a row that is there once has nothing to differ from");
         assert_eq!(
-            (found[1].differs_on.clone(), found[1].missing_on.clone()),
-            (vec!["n2".to_owned()], vec!["n1".to_owned(), "n3".to_owned()])
+            (&found[1].only_on[..], &found[1].missing_on[..]),
+            (&["n2".to_owned()][..], &["n1", "n3"].map(str::to_owned)[..])
         );
-        assert_eq!(found[2].missing_on, ["n3"]);
+        assert_eq!((found[2].missing_on[0].as_str(), found[2].only_on.len()), ("n3", 0));
+        assert_eq!([&found[1], &found[2]].map(RowDifference::text), ["only on n2", "missing on n3"]);
+        // One has none, and the others are not alike: nobody is most.
+        let members =
+            [("n1".to_owned(), rows("")), ("n2".to_owned(), rows("1 a")), ("n3".to_owned(), rows("1 b"))];
+        let found = compare_rows(&members);
+        assert_eq!((found[0].differs_on.len(), found[0].missing_on.len(), found[0].only_on.len()), (2, 1, 0));
+        assert_eq!(found[0].text(), "differs on n2, n3; missing on n1");
     }
 }
