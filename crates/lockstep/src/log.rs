@@ -10,6 +10,7 @@ use clap::Args;
 use lockstep_node::core::branch::Branch;
 use lockstep_node::core::codec::Reader;
 use lockstep_node::core::members::{Membership, View};
+use lockstep_node::core::policy::Policy;
 use lockstep_node::core::state::{State, TrimMark};
 use lockstep_node::core::types::{Entry, EntryKind, MemberId};
 use lockstep_node::core::vote::{Outcome, SUCCESS};
@@ -423,9 +424,33 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
             Ok(outcome) => line.note = describe_outcome(&outcome, names),
             Err(e) => line.note = format!("damaged: it {e}"),
         },
-        EntryKind::Policy | EntryKind::Trim | EntryKind::Piece => {}
+        EntryKind::Policy => match Policy::decode(&mut Reader::new(entry.payload.clone())) {
+            Ok(policy) => line.note = describe_policy(&policy),
+            Err(e) => line.note = format!("damaged: it {e}"),
+        },
+        EntryKind::Trim | EntryKind::Piece => {}
     }
     line
+}
+
+/// What holds from this entry on, as the options say it: the policy, and what is not as by default.
+fn describe_policy(policy: &Policy) -> String {
+    let Policy { kind, acks, zone_acks, on_receive, timeout, max_at_risk } = *policy;
+    let usual = Policy::of(kind);
+    let mut out = format!("commit.policy={}", kind.name());
+    let mut say = |differs: bool, what: String| {
+        if differs {
+            out.push_str("; ");
+            out.push_str(&what);
+        }
+    };
+    say(acks != usual.acks, format!("commit.acks={acks}"));
+    say(zone_acks != usual.zone_acks, format!("commit.zone_acks={zone_acks}"));
+    let ack_on = if on_receive { "receive" } else { "persist" };
+    say(on_receive != usual.on_receive, format!("commit.ack_on={ack_on}"));
+    say(timeout != usual.timeout, format!("commit.timeout=PT{}S", timeout as f64 / 1e6));
+    say(max_at_risk != usual.max_at_risk, format!("async.max_at_risk={max_at_risk}"));
+    out
 }
 
 fn describe_outcome(outcome: &Outcome, names: &Names) -> String {
@@ -511,6 +536,34 @@ mod tests {
     fn a_table_is_told_with_its_rows() {
         let line = TableLine { table: "a.b".into(), inserted: 2, updated: 0, deleted: 1, uncounted: 0 };
         assert_eq!(line.to_string(), "a.b +2 -1");
+    }
+
+    #[test]
+    fn an_entry_about_the_policy_says_what_holds_from_it_on() {
+        use lockstep_node::core::policy::PolicyKind;
+        let mut policy = Policy::of(PolicyKind::Semisync);
+        assert_eq!(describe_policy(&policy), "commit.policy=semisync");
+        (policy.acks, policy.zone_acks, policy.on_receive) = (2, 1, true);
+        (policy.timeout, policy.max_at_risk) = (1_500_000, 300);
+        assert_eq!(
+            describe_policy(&policy),
+            "commit.policy=semisync; commit.acks=2; commit.zone_acks=1; commit.ack_on=receive; commit.timeout=PT1.5S; \
+             async.max_at_risk=300"
+        );
+        let entry = Entry {
+            index: 7,
+            term: 1,
+            kind: EntryKind::Policy,
+            seqno: 5,
+            proposal: Default::default(),
+            time: 0,
+            payload: policy.to_payload(),
+        };
+        assert!(
+            describe(&entry, &mut Names::default(), Duration::ZERO)
+                .note
+                .starts_with("commit.policy=semisync; ")
+        );
     }
 
     #[test]
