@@ -4,6 +4,7 @@
 //! that of a member in a primary component, its leader's if possible, completed by what the others know of
 //! themselves. Where members disagree, that is said.
 
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use lockstep_node::Status;
 use serde::Serialize;
 
 use crate::fetch::{self, Target};
+use crate::up;
 
 /// Once one member has answered, the others have this long: one that is frozen must not hold up the picture.
 const LATE: Duration = Duration::from_millis(700);
@@ -58,7 +60,11 @@ pub(crate) fn ask(targets: &[Target], expected: bool) -> Result<Survey, String> 
         let all = silent.join("\n  ");
         let why = match all.contains(fetch::NOT_ALLOWED) {
             true => "no member could be asked: their sockets are for root and the server's account",
-            false => "no member answers. Is the server running? (`make up` starts a cluster)",
+            // Whoever asked for a server of their own has no use for another one.
+            false if targets == fetch::sockets(Path::new(up::DEFAULT_DIR)) => {
+                "no member answers. Is the server running? (`make up` starts a cluster)"
+            }
+            false => "no member answers. Is the server running?",
         };
         return Err(format!("{why}\n  {all}"));
     };
@@ -241,7 +247,7 @@ mod tests {
         let target = Target::Socket("/nonexistent/lockstep.sock".into());
         let text = ask(&[target], true).unwrap_err();
         assert!(text.contains("/nonexistent/lockstep.sock: no such socket"), "{text}");
-        assert!(text.starts_with("no member answers. Is the server running?"), "{text}");
+        assert!(text.starts_with("no member answers. Is the server running?\n"), "{text}");
     }
 
     #[test]
