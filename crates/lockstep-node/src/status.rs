@@ -43,6 +43,8 @@ pub struct ClusterStatus {
     pub uuid: String,
     /// `commit.policy`.
     pub policy: String,
+    /// `commit.zone_acks`: other zones that must have a transaction, in addition.
+    pub zone_acks: u8,
     /// Whether semisync has fallen back to async.
     pub fallen_back: bool,
     /// The term.
@@ -241,6 +243,7 @@ impl Engine {
                 name: self.cluster.clone(),
                 uuid: committed.history.to_string(),
                 policy: committed.policy.name().into(),
+                zone_acks: committed.policy.zone_acks,
                 fallen_back: self.order.has_fallen_back(),
                 term: self.order.term(),
                 leader: leader.map(name_of).unwrap_or_default(),

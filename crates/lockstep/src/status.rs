@@ -81,12 +81,12 @@ pub(crate) fn table(survey: &Survey) -> String {
         }
         false => "non-Primary: not in a cluster yet".into(),
     };
-    let fallen = if cluster.fallen_back { ", FALLEN BACK to async" } else { "" };
+    let policy = policy(survey);
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
-        "cluster {} as {} sees it · {primary} · policy {}{fallen} · leader {leader} (term {}) · history {}",
-        cluster.name, own.name, cluster.policy, cluster.term, cluster.uuid
+        "cluster {} as {} sees it · {primary} · policy {policy} · leader {leader} (term {}) · history {}",
+        cluster.name, own.name, cluster.term, cluster.uuid
     );
     if let Some(failure) = &own.failure {
         let _ = writeln!(out, "{} cannot go on: {failure}", own.name);
@@ -117,6 +117,23 @@ pub(crate) fn table(survey: &Survey) -> String {
     );
     for note in notes {
         let _ = write!(out, "\nnote: {note}");
+    }
+    out
+}
+
+/// Whom commits wait for, and what that has left at risk.
+fn policy(survey: &Survey) -> String {
+    let Survey { status, .. } = survey;
+    let mut out = status.cluster.policy.clone();
+    if status.cluster.zone_acks > 0 && out != "async" {
+        let _ = write!(out, " and {} other zone", status.cluster.zone_acks);
+        out.push_str(if status.cluster.zone_acks == 1 { "" } else { "s" });
+    }
+    if status.cluster.fallen_back {
+        out.push_str(", FALLEN BACK to async");
+    }
+    if status.own.at_risk > 0 {
+        let _ = write!(out, ", {} at risk", status.own.at_risk);
     }
     out
 }
@@ -224,6 +241,10 @@ mod tests {
         survey.status.cluster.policy = "semisync".into();
         survey.status.cluster.fallen_back = true;
         assert!(table(&survey).contains("policy semisync, FALLEN BACK to async · leader"));
+        survey.status.own.at_risk = 12;
+        assert!(table(&survey).contains("FALLEN BACK to async, 12 at risk · leader"));
+        (survey.status.cluster.fallen_back, survey.status.cluster.zone_acks) = (false, 1);
+        assert!(table(&survey).contains("policy semisync and 1 other zone, 12 at risk · leader"));
     }
 
     #[test]
