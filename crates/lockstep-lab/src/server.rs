@@ -44,6 +44,11 @@ impl Server {
         Server { config, install: install.clone(), session: session.or(found), by_hand }
     }
 
+    /// Whether a server works in this data directory, whoever has started it.
+    pub fn runs_in(datadir: &Path) -> bool {
+        Session::find_in(datadir).is_some()
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.config.name

@@ -72,6 +72,14 @@ fn up_says_at_once_which_member_cannot_go_on() -> Test {
         "{refused}"
     );
 
+    // Its ports are its own, also where nothing but its process tells that it runs.
+    let (socket, aside) = (up.dir.join("n1/lockstep.sock"), up.dir.join("n1/aside.sock"));
+    std::fs::rename(&socket, &aside).expect("the socket can be renamed");
+    let checked = Command::new(built("lockstep")).arg("check").arg(up.dir.join("n1.cnf")).output();
+    std::fs::rename(&aside, &socket).expect("and back");
+    let checked = text(&checked.expect("it runs"));
+    assert!(checked.contains(" refused, ") && !checked.contains("is taken now"), "{checked}");
+
     // n3 alone has a row that the others are to write.
     up.client("n1")?.run(&["CREATE DATABASE odd", "CREATE TABLE odd.t (id INT PRIMARY KEY)"])?;
     up.client("n3")?.run(&[

@@ -75,7 +75,7 @@ pub(super) trait Machine {
     fn addresses(&self) -> Vec<IpAddr>;
     /// The addresses of a name.
     fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, String>;
-    /// Whether a member runs in this data directory.
+    /// Whether a server runs in this data directory.
     fn runs_in(&self, datadir: &Path) -> bool;
     /// The first port that the system gives to outgoing connections.
     fn first_ephemeral_port(&self) -> u16;
@@ -217,7 +217,9 @@ impl Machine for ThisMachine {
     }
 
     fn runs_in(&self, datadir: &Path) -> bool {
+        // With Galera's library it has no socket of this name: a server works in its data directory.
         std::os::unix::net::UnixStream::connect(datadir.join("lockstep.sock")).is_ok()
+            || lockstep_lab::Server::runs_in(datadir)
     }
 
     fn first_ephemeral_port(&self) -> u16 {

@@ -88,8 +88,25 @@ impl fmt::Display for Finding {
         if let (Some(file), Some(line)) = (&self.file, self.line) {
             write!(f, "{}:{line}: ", file.display())?;
         }
-        write!(f, "{}: {}: {}", self.level, self.option, self.text)
+        write!(f, "{}: {}: {}", self.level, shown(&self.option), shown(&self.text))
     }
+}
+
+/// What a file holds may be anything, and is shown on a terminal: on one line, without control characters, not endless.
+fn shown(text: &str) -> String {
+    const LENGTH: usize = 500;
+    let mut out = String::new();
+    for (at, c) in text.chars().enumerate() {
+        match c {
+            _ if at == LENGTH => {
+                out.push('…');
+                break;
+            }
+            c if c.is_control() => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 /// All that was found, as JSON.
@@ -239,6 +256,7 @@ fn check(cnf: &Cnf, machine: &dyn Machine) -> Vec<Finding> {
         server::settings(&mut check);
         network::cluster(&mut check);
         network::own_address(&mut check);
+        network::clients(&mut check);
         network::ports(&mut check);
         transfer::method(&mut check);
     }
@@ -300,6 +318,14 @@ mod tests {
     fn the_readme_s_configuration_is_clean() {
         let machine = Fake::default();
         expect(&findings("clean.cnf", &machine), &[]);
+    }
+
+    #[test]
+    fn what_is_no_text_is_shown_without_harm() {
+        let found = of_names("\u{1b}[2J\u{0}junk\n", &[]);
+        let line = found.first().map(Finding::to_string).unwrap_or_default();
+        assert!(line.contains("\\u{1b}[2J\\u{0}junk") && !line.contains('\u{1b}'), "{line:?}");
+        assert_eq!(shown(&"x".repeat(600)).chars().count(), 501);
     }
 
     #[test]

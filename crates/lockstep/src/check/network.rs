@@ -31,9 +31,16 @@ fn has_others(check: &Check<'_>) -> bool {
 
 /// `wsrep_cluster_name` and `wsrep_cluster_address`.
 pub(super) fn cluster(check: &mut Check<'_>) {
-    if check.text("wsrep_cluster_name", "").is_empty() {
-        let text = "is not set, so that it is my_wsrep_cluster: two clusters without a name of their own take each other's \
-                    members";
+    let name = check.cnf.get("wsrep_cluster_name");
+    if name.is_none_or(|name| name.text().is_empty()) {
+        let text = match name {
+            None => {
+                "is not set, so that it is my_wsrep_cluster: two clusters without a name of their own take each other's members"
+            }
+            Some(_) => {
+                "is empty, and so is the cluster's name then: members of one with a name refuse this one"
+            }
+        };
         check.about(Level::Unwise, "wsrep_cluster_name", text);
     }
     let Some(setting) = check.cnf.get(ADDRESS) else {
@@ -93,6 +100,29 @@ pub(super) fn cluster(check: &mut Check<'_>) {
 pub(super) fn own_address(check: &mut Check<'_>) {
     const NAME: &str = "wsrep_node_address";
     let receive = check.text("wsrep_sst_receive_address", "AUTO").to_owned();
+    let base = check.options.text("base_host");
+    let (option, given) = match base.is_empty() {
+        true => (NAME, check.text(NAME, "").to_owned()),
+        false => ("wsrep_provider_options", base),
+    };
+    let address = match given.is_empty() {
+        true => None,
+        // As with the provider, an IPv6 address alone needs no brackets here.
+        false if given.parse::<std::net::Ipv6Addr>().is_ok() => {
+            Address::parse(&format!("[{given}]"), check.options.port()).ok()
+        }
+        false => match Address::parse(&given, check.options.port()) {
+            Err(error) => return check.about(Level::Refused, option, error.to_string()),
+            Ok(address) => Some(address),
+        },
+    };
+    if address.as_ref().is_some_and(Address::is_wildcard) {
+        let text = format!(
+            "{given} means every address: it is fit to listen on, and no address at which the others can reach this member, which \
+             they are told"
+        );
+        return check.about(Level::Unwise, option, text);
+    }
     if !has_others(check) {
         return;
     }
@@ -102,43 +132,33 @@ pub(super) fn own_address(check: &mut Check<'_>) {
         );
         check.about(Level::Unwise, "wsrep_sst_receive_address", text);
     }
-    let base = check.options.text("base_host");
-    let (option, given) = match base.is_empty() {
-        true => (NAME, check.text(NAME, "").to_owned()),
-        false => ("wsrep_provider_options", base),
-    };
-    if !given.is_empty() {
-        match Address::parse(&given, check.options.port()) {
-            Err(error) => check.about(Level::Refused, option, error.to_string()),
-            Ok(address) if is_loopback(&address.host) => {
+    if let Some(address) = address {
+        if is_loopback(&address.host) {
+            let text =
+                format!("{given} is this machine's own address: the others cannot reach this member there");
+            check.about(Level::Unwise, option, text);
+        } else {
+            let listen = Address::parse(&check.options.listen(), check.options.port()).map(|at| at.port);
+            let told = Address::parse(&given, 0).map_or(0, |at| at.port);
+            if let Ok(listen) = listen
+                && told != 0
+                && told != listen
+            {
                 let text = format!(
-                    "{given} is this machine's own address: the others cannot reach this member there"
+                    "the others are told port {told}, but this member listens on {listen} (gmcast.listen_addr): right only \
+                     behind a translation of addresses"
                 );
                 check.about(Level::Unwise, option, text);
             }
-            Ok(address) => {
-                let listen = Address::parse(&check.options.listen(), check.options.port()).map(|at| at.port);
-                let told = Address::parse(&given, 0).map_or(0, |at| at.port);
-                if let Ok(listen) = listen
-                    && told != 0
-                    && told != listen
-                {
-                    let text = format!(
-                        "the others are told port {told}, but this member listens on {listen} (gmcast.listen_addr): right only \
-                         behind a translation of addresses"
-                    );
-                    check.about(Level::Unwise, option, text);
-                }
-                let own = check.machine.addresses();
-                if let Host::Ip(ip) = address.host
-                    && !own.is_empty()
-                    && !own.contains(&ip)
-                {
-                    let text = format!(
-                        "{ip} is not an address of this machine: right only behind a translation of addresses"
-                    );
-                    check.about(Level::Unwise, option, text);
-                }
+            let own = check.machine.addresses();
+            if let Host::Ip(ip) = address.host
+                && !own.is_empty()
+                && !own.contains(&ip)
+            {
+                let text = format!(
+                    "{ip} is not an address of this machine: right only behind a translation of addresses"
+                );
+                check.about(Level::Unwise, option, text);
             }
         }
         let bind = check.text("bind_address", "");
@@ -170,6 +190,15 @@ pub(super) fn own_address(check: &mut Check<'_>) {
     }
 }
 
+/// Whether clients get in over TCP at all.
+pub(super) fn clients(check: &mut Check<'_>) {
+    if check.is_on("skip_networking", false) {
+        let text = "clients reach this server over its Unix socket only (members do reach it): `lockstep verify` and proxies on \
+                    other machines cannot ask it";
+        check.about(Level::Unwise, "skip_networking", text);
+    }
+}
+
 /// A port that the member needs, and the option that says so.
 struct Need {
     option: &'static str,
@@ -183,7 +212,10 @@ pub(super) fn ports(check: &mut Check<'_>) {
     const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let bind = check.text("bind_address", "").parse().unwrap_or(ANY);
     let sql = check.number("port", PORT_FOR_SQL) as u16;
-    let mut needs = vec![Need { option: "port", what: "clients", port: sql, address: bind }];
+    let mut needs = Vec::new();
+    if !check.is_on("skip_networking", false) {
+        needs.push(Need { option: "port", what: "clients", port: sql, address: bind });
+    }
     match Address::parse(&check.options.listen(), check.options.port()) {
         Ok(listen) => needs.push(Need {
             option: "wsrep_provider_options",
@@ -232,5 +264,62 @@ pub(super) fn ports(check: &mut Check<'_>) {
             // make up's own ports are such: a start that meets one is tried again.
             check.about(Level::Note, option, text);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cnf::Cnf;
+    use super::super::machine::tests::Fake;
+    use super::Level;
+
+    /// What is found in a member's file with these lines, whose cluster is on this machine: option, level, text.
+    fn found(lines: &str) -> Vec<(String, Level, String)> {
+        let path = std::env::temp_dir().join(format!(
+            "lockstep-check-net-{}-{:?}.cnf",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        let text = format!(
+            "[mysqld]\nbinlog_format=ROW\ninnodb_autoinc_lock_mode=2\nwsrep_slave_threads=4\nwsrep_on=ON\n\
+             wsrep_provider=/usr/lib/lockstep/liblockstep.so\nwsrep_cluster_name=shop\n\
+             wsrep_cluster_address=gcomm://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3\n{lines}\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        let cnf = Cnf::read(std::slice::from_ref(&path), "10.11").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let all = super::super::check(&cnf, &Fake::default());
+        all.into_iter().map(|f| (f.option, f.level, f.text)).collect()
+    }
+
+    #[test]
+    fn an_address_that_the_provider_refuses_is_found_on_loopback_too() {
+        assert_eq!(found("wsrep_node_address=127.0.0.1:9"), []);
+        assert_eq!(found("wsrep_node_address=::1"), []);
+        for bad in ["127.0.0.1:99999", "127.0.0.1:"] {
+            let all = found(&format!("wsrep_node_address={bad}"));
+            assert!(
+                matches!(&all[..], [(option, Level::Refused, text)] if option == "wsrep_node_address" && text.contains("bad port")),
+                "{bad}: {all:?}"
+            );
+        }
+        let all = found("wsrep_node_address=0.0.0.0");
+        assert!(matches!(&all[..], [(_, Level::Unwise, text)] if text.contains("every address")), "{all:?}");
+    }
+
+    #[test]
+    fn an_empty_name_of_the_cluster_is_no_missing_one() {
+        let all = found("wsrep_cluster_name=");
+        assert!(matches!(&all[..], [(_, Level::Unwise, text)] if text.starts_with("is empty")), "{all:?}");
+    }
+
+    #[test]
+    fn a_server_without_tcp_is_said_to_be_one() {
+        let all = found("skip-networking");
+        assert!(
+            matches!(&all[..], [(_, Level::Unwise, text)] if text.contains("Unix socket only")),
+            "{all:?}"
+        );
+        assert_eq!(found("skip-networking=0"), []);
     }
 }
