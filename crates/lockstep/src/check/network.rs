@@ -308,6 +308,16 @@ mod tests {
     }
 
     #[test]
+    fn provider_options_without_a_value_are_refused() {
+        let all = found("wsrep_provider_options");
+        assert!(
+            matches!(&all[..], [(_, Level::Refused, text)] if text.starts_with("has no value")),
+            "{all:?}"
+        );
+        assert_eq!(found("wsrep_provider_options="), []);
+    }
+
+    #[test]
     fn an_empty_name_of_the_cluster_is_no_missing_one() {
         let all = found("wsrep_cluster_name=");
         assert!(matches!(&all[..], [(_, Level::Unwise, text)] if text.starts_with("is empty")), "{all:?}");

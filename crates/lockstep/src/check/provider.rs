@@ -81,6 +81,9 @@ pub(super) fn options(check: &mut Check<'_>) {
     let cnf = check.cnf;
     let all: Vec<_> = cnf.all(NAME).collect();
     let Some((last, before)) = all.split_last() else { return };
+    if last.value.is_none() {
+        return check.at(Level::Refused, last, "has no value: the server does not start");
+    }
     for earlier in before.iter().filter(|s| !s.text().trim().is_empty()) {
         let text = format!(
             "replaces all that {}, line {}, set: the options of several lines do not add up; write them into one",
