@@ -266,7 +266,7 @@ impl Default for Tuning {
             disk_timeout: Duration::from_secs(5),
             apply_timeout: Duration::from_secs(30),
             compress: Compress::default(),
-            relay: false,
+            relay: true,
             follow_writer: true,
             segment_bytes: 64 << 20,
             log_direct: true,

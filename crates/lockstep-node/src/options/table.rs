@@ -215,7 +215,7 @@ const ROWS: &[Row] = &[
     row("member.zone", Kind::Int(0, 255), "0", Own, "where the member is"),
     row("net.compress", Kind::Enum(&["off", "zone", "all"]), "off", Own, "compress the log's entries on their way to members of other zones (member.zone), or to all").live(),
     row("net.heartbeat", Kind::Time(ms(10), ms(10_000)), "100ms", Own, "how often the leader is heard of when nothing happens").live(),
-    row("net.relay", Kind::Bool, "no", Own, "while this member leads, each other zone (member.zone) gets one copy of the log's entries, which one of its members passes on to the rest").live(),
+    row("net.relay", Kind::Bool, "yes", Own, "while this member leads, each other zone (member.zone) gets one copy of the log's entries, which one of its members passes on to the rest").live(),
     row("pc.announce_timeout", TIME, "PT3S", NoEffect(BEATS), "Galera's group communication"),
     row("pc.bootstrap", Kind::Bool, "", Galera, "this member goes on alone, without the majority, as a new branch of the data: the others must not run (docs/operating.md, No majority)").act().hide(),
     row("pc.checksum", Kind::Bool, "false", NoEffect("messages always carry a checksum"), "Galera's group communication").live(),
