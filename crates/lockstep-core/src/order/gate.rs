@@ -192,6 +192,9 @@ impl Order {
         for at in 0..stretches.len() {
             let later = (at + 1..stretches.len()).filter(|later| stretches[*later].after <= commit);
             let met = later.map(|later| self.met(later)).fold(self.met(at), Index::max);
+            // What lies before this stretch is met by now, and a stronger policy does not apply backwards. Of the first
+            // one's `after` that is not known: it is where the log was read back, or begins.
+            let met = if at > 0 { met.max(stretches[at].after) } else { met };
             if stretches.get(at + 1).is_none_or(|next| met < next.after) {
                 answerable = met;
                 break;

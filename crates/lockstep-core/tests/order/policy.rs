@@ -90,6 +90,47 @@ fn semisync_waits_for_the_acks_that_it_asks_for() {
     assert!(net.order(1).answerable() > last);
 }
 
+/// The members that are shown, in a view.
+fn show(net: &mut Net, leader: usize, members: &[usize]) {
+    let shown = members.iter().map(|n| lockstep_core::members::ViewMember {
+        id: id(*n),
+        view_uuid: id(*n),
+        name: format!("n{n}"),
+        incoming: String::new(),
+    });
+    let mut w = lockstep_core::codec::Writer::new();
+    lockstep_core::members::View { number: 1, members: shown.collect() }.encode(&mut w);
+    let now = net.now;
+    net.order(leader).append_control(now, EntryKind::View, w.into_bytes()).unwrap();
+}
+
+#[test]
+fn a_stronger_policy_does_not_apply_to_what_was_there_before_it() {
+    let quorum_with_a_zone = Policy { zone_acks: 1, ..Policy::default() };
+    for stronger in [
+        Policy { acks: 2, ..weak(PolicyKind::Semisync) },
+        Policy::of(PolicyKind::All),
+        quorum_with_a_zone, // 3 is in another one
+    ] {
+        let mut net = Net::new(3);
+        net.elect(1);
+        show(&mut net, 1, &[1, 2, 3]);
+        net.settle();
+        net.isolate(3);
+        net.propose(1, "before");
+        net.drain(1);
+        let before = net.order(1).last_index();
+        change(&mut net, 1, stronger);
+        let policy = net.order(1).last_index();
+        net.propose(1, "after");
+        net.settle();
+        assert_eq!((policy, net.order(1).commit()), (before + 1, before + 2));
+        for n in 1..=2 {
+            assert_eq!(net.order(n).answerable(), policy, "{stronger:?} on {n}: 3 has neither");
+        }
+    }
+}
+
 #[test]
 fn semisync_falls_back_in_time_and_returns_when_the_replicas_are_there_again() {
     let mut net = under(Policy { acks: 2, timeout: ELECTION / 2, ..weak(PolicyKind::Semisync) });
@@ -111,19 +152,7 @@ fn semisync_falls_back_in_time_and_returns_when_the_replicas_are_there_again() {
 fn all_waits_for_every_member_of_the_view_learners_too() {
     let mut net = Net::new(3);
     net.elect(1);
-    let view = |members: &[usize]| {
-        let shown = members.iter().map(|n| lockstep_core::members::ViewMember {
-            id: id(*n),
-            view_uuid: id(*n),
-            name: format!("n{n}"),
-            incoming: String::new(),
-        });
-        let mut w = lockstep_core::codec::Writer::new();
-        lockstep_core::members::View { number: 1, members: shown.collect() }.encode(&mut w);
-        w.into_bytes()
-    };
-    let now = net.now;
-    net.order(1).append_control(now, EntryKind::View, view(&[1, 2, 3])).unwrap();
+    show(&mut net, 1, &[1, 2, 3]);
     change(&mut net, 1, Policy::of(PolicyKind::All));
     net.propose(2, "a");
     net.settle();
@@ -135,8 +164,7 @@ fn all_waits_for_every_member_of_the_view_learners_too() {
     assert_eq!(net.order(2).commit(), first + 1);
     assert_eq!(net.order(2).answerable(), first, "3 does not have it");
     // It is taken out of the view: nobody waits for it any more.
-    let now = net.now;
-    net.order(1).append_control(now, EntryKind::View, view(&[1, 2])).unwrap();
+    show(&mut net, 1, &[1, 2]);
     net.settle();
     assert!(net.order(2).answerable() > first);
 }
