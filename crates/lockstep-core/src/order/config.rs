@@ -85,6 +85,12 @@ pub enum Mutation {
     SeqnosGivenTwice,
     /// A commit under `all` waits for a majority only.
     AllIsMajority,
+    /// A commit under `semisync` waits for nobody.
+    NoAcksAwaited,
+    /// `commit.zone_acks` is for nothing.
+    NoZonesAwaited,
+    /// What a member has in memory counts, though its disk was asked for.
+    ReceivedIsPersisted,
     /// What a relay brings is taken for the leader's, whatever the term in which it was said.
     RelayedOfAnyTerm,
 }

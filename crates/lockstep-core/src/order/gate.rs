@@ -48,6 +48,8 @@ pub(super) struct Gate {
     leader_has_fallen: bool,
     /// What the acks that came in since allow has to be worked out again.
     told: Index,
+    /// The last entry that another member is known to have, and its seqno: see [`Order::held_elsewhere`].
+    elsewhere: Option<(Index, Seqno)>,
 }
 
 impl Gate {
@@ -67,6 +69,7 @@ impl Gate {
         self.waiting = None;
         self.fallen = None;
         self.leader_has_fallen = false;
+        self.elsewhere = None;
     }
 
     fn deadline(&self, timeout: Micros) -> Micros {
@@ -151,22 +154,61 @@ impl Order {
         }
     }
 
+    /// Up to where each other member has what it has, as this policy means it.
+    fn held_by_others(&self, policy: &Policy) -> impl Iterator<Item = Index> {
+        let on_receive = policy.on_receive || self.config.mutation == Some(Mutation::ReceivedIsPersisted);
+        let members = self.log.tail.membership.members.iter().filter(|m| m.id != self.config.id);
+        members.map(move |m| match self.peers.get(&m.id) {
+            Some(peer) if on_receive => peer.received.min(self.matched),
+            _ => self.held_by(&m.id),
+        })
+    }
+
     /// Up to here `commit.acks` other members have it.
     fn acked(&self, policy: &Policy) -> Index {
-        if policy.acks == 0 {
+        if policy.acks == 0 || self.config.mutation == Some(Mutation::NoAcksAwaited) {
             return Index::MAX;
         }
-        let members = self.log.tail.membership.members.iter().filter(|m| m.id != self.config.id);
-        let held = members.map(|m| match self.peers.get(&m.id) {
-            Some(peer) if policy.on_receive => peer.received.min(self.matched),
-            _ => self.held_by(&m.id),
-        });
-        let mut held: Vec<Index> = held.collect();
+        let mut held: Vec<Index> = self.held_by_others(policy).collect();
         ack::reached_by(&mut held, usize::from(policy.acks))
+    }
+
+    /// The last seqno that another member is known to have, for a leader that commits without any: what is committed
+    /// says nothing of the others then. `None` for all else, and while there is no other member.
+    ///
+    /// What others had before this leader led is not known: until one of them answers, it is where it began to lead.
+    pub fn held_elsewhere(&self) -> Option<Seqno> {
+        self.gate.elsewhere.filter(|_| self.commits_alone()).map(|(_, seqno)| seqno)
+    }
+
+    fn commits_alone(&self) -> bool {
+        let membership = &self.log.tail.membership;
+        self.role == Role::Leader && membership.majority() == 1 && membership.members.len() > 1
+    }
+
+    fn look_elsewhere(&mut self) {
+        if !self.commits_alone() {
+            self.gate.elsewhere = None;
+            return;
+        }
+        let held = self.held_by_others(&self.log.tail.policy).max().unwrap_or(0);
+        let known = self.gate.elsewhere.get_or_insert((0, self.log.tail.seqno));
+        if held <= known.0 {
+            return;
+        }
+        // Who lags far behind has what is in memory no more: no less than the beginning of its segment.
+        let segment = || self.log.bases.iter().rev().find(|base| base.state.index <= held);
+        let seqno = self.log.entry(held).map(|entry| entry.seqno);
+        if let Some(seqno) = seqno.or_else(|| segment().map(|base| base.state.seqno)) {
+            *known = (held, seqno);
+        }
     }
 
     /// Up to here members of so many zones beside one's own have it.
     fn in_zones(&self, zones: u8) -> Index {
+        if self.config.mutation == Some(Mutation::NoZonesAwaited) {
+            return Index::MAX;
+        }
         let mut held: BTreeMap<u8, Index> = BTreeMap::new();
         for member in &self.log.tail.membership.members {
             let index = self.held_by(&member.id);
@@ -185,6 +227,7 @@ impl Order {
             }
             return;
         }
+        self.look_elsewhere();
         self.watch_fallback();
         let stretches = &self.log.stretches;
         let commit = self.commit();

@@ -90,6 +90,76 @@ fn semisync_waits_for_the_acks_that_it_asks_for() {
     assert!(net.order(1).answerable() > last);
 }
 
+#[test]
+fn semisync_takes_for_an_ack_what_it_is_told_to_the_disk_or_the_memory() {
+    for on_receive in [false, true] {
+        let mut net = under(Policy { on_receive, ..weak(PolicyKind::Semisync) });
+        net.isolate(3);
+        net.node(2).slow_disk = true;
+        let last = net.order(1).last_index();
+        net.propose(1, "in its memory");
+        net.settle();
+        assert_eq!(net.order(1).answerable() > last, on_receive);
+        assert_eq!(net.order(1).commit(), last, "a majority has it on disk, or it is not committed");
+        net.sync(2);
+        net.settle();
+        assert!(net.order(1).answerable() > last && net.order(1).commit() > last);
+    }
+}
+
+#[test]
+fn acks_of_other_zones_are_waited_for_under_each_policy_but_async() {
+    // 1 and 2 are in one zone, 3 in another.
+    for kind in [PolicyKind::Quorum, PolicyKind::Semisync, PolicyKind::Async] {
+        let mut net = under(Policy { zone_acks: 1, max_at_risk: 100, ..weak(kind) });
+        net.isolate(3);
+        let last = net.order(1).last_index();
+        net.propose(1, "in one zone");
+        net.settle();
+        assert_eq!(net.order(1).commit(), last + 1);
+        assert_eq!(net.order(1).answerable() > last, kind == PolicyKind::Async, "{kind:?}");
+        net.heal();
+        net.run(ELECTION);
+        assert!(net.order(1).answerable() > last, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_primary_that_votes_alone_knows_what_no_replica_has() {
+    let mut net = Net::new(1);
+    net.add(2, DiskImage::default(), |_| {});
+    net.add(3, DiskImage::default(), |_| {});
+    net.elect(1);
+    let now = net.now;
+    assert_eq!(net.order(1).held_elsewhere(), None, "there is nobody else");
+    let one = voters([1]).with(member(2, MemberRole::Learner));
+    net.order(1).change_membership(now, one.clone()).unwrap();
+    net.settle();
+    net.order(1).change_membership(now, one.with(member(3, MemberRole::Learner))).unwrap();
+    net.settle();
+    change(&mut net, 1, weak(PolicyKind::Async));
+    let at_risk = |net: &mut Net| {
+        let elsewhere = net.order(1).held_elsewhere().expect("it leads alone");
+        net.order(1).committed_state().seqno - elsewhere
+    };
+    net.propose(1, "everywhere");
+    net.settle();
+    assert_eq!(at_risk(&mut net), 0);
+    net.isolate(2);
+    net.propose(1, "with one of them");
+    net.settle();
+    assert_eq!(at_risk(&mut net), 0);
+    net.isolate(3);
+    for text in ["a", "b", "c"] {
+        net.propose(1, text);
+        net.settle();
+    }
+    assert_eq!(at_risk(&mut net), 3);
+    net.heal();
+    net.run(ELECTION);
+    assert_eq!(at_risk(&mut net), 0);
+}
+
 /// The members that are shown, in a view.
 fn show(net: &mut Net, leader: usize, members: &[usize]) {
     let shown = members.iter().map(|n| lockstep_core::members::ViewMember {
