@@ -74,6 +74,9 @@ const OWN: &[(&str, &str, Own)] = &[
         "apply.delay: how old transactions are when this member's server gets them, at the least.",
         |s| Some(s.own.apply_delay_seconds),
     ),
+    ("lag_bytes", "About how many bytes of this member's log its server has not finished.", |s| {
+        own_row(s)?.lag_bytes.map(|n| n as f64)
+    }),
     ("apply_queue_length", "Transactions handed out that wait for an applier thread.", |s| {
         Some(s.own.queued as f64)
     }),
@@ -221,6 +224,7 @@ impl Status {
             applied: Some(7),
             lag_trx: Some(0),
             lag_seconds: Some(0.0),
+            lag_bytes: Some(0),
             rtt_us: (role != "leader").then_some(150),
             ..MemberStatus::default()
         };

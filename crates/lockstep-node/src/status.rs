@@ -152,6 +152,9 @@ pub struct MemberStatus {
     /// How long ago the oldest entry that its server has not finished was placed in the log, in seconds: known of
     /// oneself, and 0 of those who have caught up.
     pub lag_seconds: Option<f64>,
+    /// About how many bytes of its log its server has not finished, agreed on or not: known of oneself, and 0 of those who
+    /// have caught up.
+    pub lag_bytes: Option<u64>,
     /// Round-trip time in µs, as the leader measures it while connected.
     pub rtt_us: Option<u64>,
     /// The name of the member of its zone that passes the log's entries on to it (`net.relay`), as the leader knows; `None`:
@@ -376,6 +379,11 @@ impl Engine {
                 }
                 _ => None,
             };
+            let lag_bytes = match lag_trx {
+                Some(0) => Some(0),
+                Some(_) if me => self.bytes_behind(),
+                _ => None,
+            };
             // What a leader knows of the others' disks and ways is true only while it leads.
             let persisted = match me {
                 true => Some(self.order.persisted()),
@@ -397,6 +405,7 @@ impl Engine {
                 applied,
                 lag_trx,
                 lag_seconds,
+                lag_bytes,
                 relay: relays.get(&member.id).map(|relay| self.name_of(relay)),
                 rtt_us: self.way_to(&member.id).filter(|_| leads && peer.is_some()),
             });

@@ -97,6 +97,7 @@ fn combine(mut answers: Vec<Status>) -> Option<Survey> {
         member.persisted = member.persisted.or(own.persisted);
         if member.lag_seconds.is_none() && own.lag_trx != Some(0) {
             member.lag_seconds = own.lag_seconds;
+            member.lag_bytes = own.lag_bytes;
         }
     }
     Some(Survey { status, notes })
@@ -200,13 +201,16 @@ mod tests {
         let mut leader = said_by("n1");
         leader.members[1].lag_trx = Some(5);
         leader.members[1].lag_seconds = None;
+        leader.members[1].lag_bytes = None;
         let mut second = said_by("n2");
         second.members[1].lag_trx = Some(4);
         second.members[1].lag_seconds = Some(1.5);
+        second.members[1].lag_bytes = Some(900);
         second.cluster.leader = "n3".into();
         let survey = combine(vec![second, leader]).unwrap();
         assert_eq!(survey.status.own.name, "n1");
         assert_eq!(survey.status.members[1].lag_seconds, Some(1.5));
+        assert_eq!(survey.status.members[1].lag_bytes, Some(900));
         assert_eq!(survey.notes, ["n2 says that n3 leads (term 2)"]);
     }
 

@@ -368,6 +368,11 @@ impl Order {
         self.log.bases.iter().map(|base| &base.state)
     }
 
+    /// About how many bytes the entries from this index on have: exact for few, or where a segment begins.
+    pub fn bytes_from(&self, index: Index) -> u64 {
+        self.log.bytes_from(index)
+    }
+
     /// What was left out where a database stands that is at this seqno: nothing of this history is there.
     pub fn gap_around(&self, seqno: Seqno) -> Option<Gap> {
         self.log.gaps.iter().find(|gap| gap.holds(seqno)).copied()

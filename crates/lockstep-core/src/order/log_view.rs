@@ -202,6 +202,32 @@ impl LogView {
         self.cache.get(usize::try_from(at).ok()?)
     }
 
+    /// About how many bytes the entries from this index on have. Few are counted; of the segment in which more begin,
+    /// entries count as its mean.
+    pub(super) fn bytes_from(&self, from: Index) -> u64 {
+        const FEW: u64 = 1000;
+        if self.last() < from {
+            return 0;
+        }
+        if from >= self.cached_from() && self.last() - from < FEW {
+            let start = (from - self.cached_from()) as usize;
+            return self.cache.range(start..).map(|entry| entry.size() as u64).sum();
+        }
+        let mut end = self.last();
+        let mut bytes = 0;
+        for base in self.bases.iter().rev() {
+            let first = base.state.index + 1;
+            if first >= from {
+                bytes += base.bytes;
+            } else {
+                let (above, all) = (end + 1 - from, end + 1 - first);
+                return bytes + (u128::from(base.bytes) * u128::from(above) / u128::from(all)) as u64;
+            }
+            end = base.state.index;
+        }
+        bytes
+    }
+
     /// The memberships of the entries that are not known to be committed, ascending.
     pub(super) fn open_memberships(&self) -> impl Iterator<Item = Membership> + '_ {
         let skip = (self.committed.index + 1 - self.cached_from()) as usize;

@@ -236,6 +236,11 @@ impl Feed {
         self.lag.age(finished, wall)
     }
 
+    /// About how many bytes have been delivered and are not finished.
+    fn bytes_above(&self, finished: Seqno) -> u64 {
+        self.lag.bytes(finished)
+    }
+
     pub(super) fn next_trim(&self, low: Seqno, tail: &State) -> Option<TrimMark> {
         let limits = TrimLimits { min_advance: 1, ..TrimLimits::default() };
         self.run.as_ref()?.certifier.next_trim(low, &limits, tail)
@@ -407,7 +412,8 @@ impl Engine {
                 }
                 self.feed.failed += !outcome.pass as u64;
                 self.feed.delivered = seqno;
-                self.feed.lag.delivered(entry.seqno, entry.time, || self.finished.load(Ordering::Acquire));
+                let finished = || self.finished.load(Ordering::Acquire);
+                self.feed.lag.delivered(entry.seqno, entry.time, entry.size() as u64, finished);
                 if whole.is_none() {
                     let text =
                         format!("the write-set at seqno {seqno} cannot be read: it fails on every member");
@@ -449,7 +455,8 @@ impl Engine {
                     return Ok(());
                 }
                 self.feed.delivered = seqno;
-                self.feed.lag.delivered(entry.seqno, entry.time, || self.finished.load(Ordering::Acquire));
+                let finished = || self.finished.load(Ordering::Acquire);
+                self.feed.lag.delivered(entry.seqno, entry.time, entry.size() as u64, finished);
                 let view = self.feed.view.clone();
                 let my_index = view.members.iter().position(|m| m.view_uuid == self.me.view_uuid);
                 let info = ViewInfo {
@@ -534,6 +541,12 @@ impl Engine {
         self.feed.start(&bases, self.order.committed_state(), delivered)?;
         self.feed.view = view;
         Ok(())
+    }
+
+    /// About how many bytes of the own log the server has not finished. `None`: where it stands in it is not known.
+    pub(crate) fn bytes_behind(&self) -> Option<u64> {
+        let ahead = || self.order.bytes_from(self.feed.next_index());
+        self.feed.is_running().then(|| self.feed.bytes_above(self.finished()) + ahead())
     }
 
     /// To the thread that waits for it, else to the appliers.

@@ -1,4 +1,4 @@
-//! How old, in time, is what the server has not finished yet.
+//! How old, in time, is what the server has not finished yet, and how much, in bytes.
 
 use super::{Effect, Engine};
 use lockstep_core::{Micros, Seqno};
@@ -10,22 +10,41 @@ const GRAIN: Micros = 100_000;
 /// The times at which entries that were delivered had been placed in the log.
 #[derive(Debug, Default)]
 pub(super) struct LagMeter {
-    /// The last seqno of each stretch of at most [`GRAIN`], and when its first entry was placed. Both ascend.
-    stretches: VecDeque<(Seqno, Micros)>,
+    /// Ascending in seqnos and times.
+    stretches: VecDeque<Stretch>,
+}
+
+/// What was placed within [`GRAIN`].
+#[derive(Debug)]
+struct Stretch {
+    first: Seqno,
+    last: Seqno,
+    /// When its first entry was placed.
+    began: Micros,
+    bytes: u64,
 }
 
 impl LagMeter {
     /// An entry goes to the server. `finished` is asked for only when a stretch begins.
-    pub(super) fn delivered(&mut self, seqno: Seqno, placed: Micros, finished: impl FnOnce() -> Seqno) {
+    pub(super) fn delivered(
+        &mut self,
+        seqno: Seqno,
+        placed: Micros,
+        bytes: u64,
+        finished: impl FnOnce() -> Seqno,
+    ) {
         match self.stretches.back_mut() {
             // Clocks of leaders differ, and are put right: time that goes back is time that stands.
-            Some((last, began)) if placed < *began + GRAIN => *last = seqno,
+            Some(stretch) if placed < stretch.began + GRAIN => {
+                stretch.last = seqno;
+                stretch.bytes += bytes;
+            }
             _ => {
                 let finished = finished();
-                while self.stretches.front().is_some_and(|(last, _)| *last <= finished) {
+                while self.stretches.front().is_some_and(|stretch| stretch.last <= finished) {
                     self.stretches.pop_front();
                 }
-                self.stretches.push_back((seqno, placed));
+                self.stretches.push_back(Stretch { first: seqno, last: seqno, began: placed, bytes });
             }
         }
     }
@@ -33,8 +52,19 @@ impl LagMeter {
     /// How long ago the oldest delivered entry above `finished` was placed, in seconds, up to [`GRAIN`] too much;
     /// `None` where there is none.
     pub(super) fn age(&self, finished: Seqno, wall: Micros) -> Option<f64> {
-        let (_, placed) = self.stretches.iter().find(|(last, _)| *last > finished)?;
-        Some(wall.saturating_sub(*placed) as f64 / 1e6)
+        let stretch = self.stretches.iter().find(|stretch| stretch.last > finished)?;
+        Some(wall.saturating_sub(stretch.began) as f64 / 1e6)
+    }
+
+    /// About how many bytes the delivered entries above `finished` have: of the stretch in which that lies, its mean
+    /// counts.
+    pub(super) fn bytes(&self, finished: Seqno) -> u64 {
+        let open = self.stretches.iter().filter(|stretch| stretch.last > finished);
+        open.map(|Stretch { first, last, bytes, .. }| {
+            let above = (last - finished.max(first - 1)) as u64;
+            (u128::from(*bytes) * u128::from(above) / u128::from((last + 1 - first) as u64)) as u64
+        })
+        .sum()
     }
 }
 
@@ -89,15 +119,16 @@ mod tests {
         let mut meter = LagMeter::default();
         assert_eq!(meter.age(0, 9_000_000), None);
         for (seqno, placed) in [(1, 1_000_000), (2, 1_050_000), (3, 2_000_000), (4, 5_000_000)] {
-            meter.delivered(seqno, placed, || 0);
+            meter.delivered(seqno, placed, 100 * seqno as u64, || 0);
         }
         assert_eq!(meter.age(0, 9_000_000), Some(8.0));
         assert_eq!(meter.age(1, 9_000_000), Some(8.0), "2 was placed in the stretch that 1 began");
         assert_eq!(meter.age(2, 9_000_000), Some(7.0));
         assert_eq!(meter.age(4, 9_000_000), None);
-        meter.delivered(5, 6_000_000, || 4);
+        assert_eq!([0, 1, 2, 3, 4].map(|at| meter.bytes(at)), [1000, 850, 700, 400, 0]);
+        meter.delivered(5, 6_000_000, 10, || 4);
         assert_eq!(meter.stretches.len(), 1, "what has finished is forgotten");
-        meter.delivered(6, 3_000_000, || 4);
+        meter.delivered(6, 3_000_000, 10, || 4);
         assert_eq!(meter.age(5, 9_000_000), Some(3.0));
     }
 }

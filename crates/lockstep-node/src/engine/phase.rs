@@ -494,6 +494,12 @@ impl Engine {
         }
     }
 
+    /// Who was Desynced for its lag is Synced again well within `apply.lag_limit`, however low that is: a lag that stays where
+    /// it is must not take a member to and fro.
+    fn near_enough(&self) -> i64 {
+        SYNCED_WITHIN.min((self.tuning.lag_limit / 2) as i64)
+    }
+
     /// Synced once caught up; Desynced beyond the lag limit, so that proxies go round, until caught up again.
     fn watch_sync(&mut self) {
         let Phase::Running { primary: true, synced } = self.phase else { return };
@@ -528,7 +534,8 @@ impl Engine {
                 && self.feed.next_index() + SYNCED_WITHIN as u64 > self.order.commit()
                 && self.feed.delivered() >= self.connected_seqno
                 && self.feed.view().position(&self.me.id).is_some()
-                && self.finished() + SYNCED_WITHIN >= self.feed.delivered();
+                && self.finished() + SYNCED_WITHIN >= self.feed.delivered()
+                && (!self.lagging || self.is_held_back() || lag <= self.near_enough());
         // A server that wants to lag is told so nevertheless, once: until then it refuses all queries. To everybody else it
         // is Desynced.
         if caught_up && (self.desyncs == 0 || !self.told_synced) && self.donations.is_empty() {

@@ -2,8 +2,9 @@
 
 use super::super::Phase;
 use super::super::harness::Lab;
-use crate::api::{ConnectArgs, LocalState, Tuning};
+use crate::api::{ApplyHold, ConnectArgs, LocalState, Tuning};
 use lockstep_core::Gtid;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 fn primary(lab: &Lab, at: usize) -> bool {
@@ -55,4 +56,64 @@ fn a_server_that_wants_to_lag_is_told_that_it_is_synced_when_the_majority_is_bac
     assert_eq!(lab.nodes[2].engine.local_state(), LocalState::Donor, "to all who look");
     lab.nodes[2].engine.resync();
     lab.until("it lags no more", 5_000_000, |lab| lab.nodes[2].engine.local_state() == LocalState::Synced);
+}
+
+#[test]
+fn a_lag_that_stays_where_it_is_takes_a_member_out_once_and_a_small_one_brings_it_back() {
+    for (lag_limit, back) in [(10, 5), (3000, 1024)] {
+        let mut lab = Lab::new(2, &Tuning { lag_limit, ..Tuning::default() });
+        lab.run(1_000_000);
+        lab.nodes[1].database_hangs = true;
+        let behind = |lab: &mut Lab, lag: i64| {
+            let agreed = lab.nodes[0].engine.order.committed_state().seqno;
+            lab.nodes[1].finished.store(agreed - lag, Ordering::Release);
+            lab.run(2_000_000);
+            lab.nodes[1].engine.local_state()
+        };
+        let said = |lab: &Lab| {
+            lab.lines.iter().filter(|(at, line)| *at == 1 && line.contains("Desynced until")).count()
+        };
+        for _ in 0..lag_limit + 1 {
+            lab.write(0);
+        }
+        lab.run(1_000_000);
+        let limit = lag_limit as i64;
+        assert_eq!((behind(&mut lab, limit), said(&lab)), (LocalState::Donor, 1), "{limit}");
+        assert_eq!(behind(&mut lab, back + 1), LocalState::Donor, "{limit}");
+        assert_eq!(behind(&mut lab, back), LocalState::Synced, "{limit}");
+        assert_eq!(behind(&mut lab, limit), LocalState::Synced, "{limit}");
+        assert_eq!(said(&lab), 1, "{:#?}", lab.lines);
+        assert_eq!((behind(&mut lab, limit + 1), said(&lab)), (LocalState::Donor, 2), "{limit}");
+    }
+}
+
+#[test]
+fn a_member_knows_how_many_bytes_it_is_behind() {
+    let mut lab = Lab::new(2, &Tuning::default());
+    lab.run(1_000_000);
+    let bytes = |lab: &Lab| lab.members(1).into_iter().find(|m| m.name == "n2").unwrap().lag_bytes;
+    assert_eq!(bytes(&lab), Some(0));
+    let write = |lab: &mut Lab| {
+        for _ in 0..20 {
+            lab.write_bytes(0, &[7; 1000]);
+        }
+        lab.run(1_000_000);
+    };
+    // Handed to its server, which does nothing.
+    lab.nodes[1].database_hangs = true;
+    write(&mut lab);
+    let one = bytes(&lab).unwrap();
+    assert!((20_000..30_000).contains(&one), "{one}");
+    // And kept from it.
+    let apply_hold = ApplyHold { paused: true, ..ApplyHold::default() };
+    lab.nodes[1].engine.set_tuning(Tuning { apply_hold, ..Tuning::default() });
+    write(&mut lab);
+    let both = bytes(&lab).unwrap();
+    assert!((40_000..60_000).contains(&both), "{both}");
+    let of_the_first = lab.members(0).into_iter().find(|m| m.name == "n2").unwrap();
+    assert_eq!((of_the_first.lag_trx, of_the_first.lag_bytes), (Some(40), None), "it knows of itself only");
+    lab.nodes[1].engine.set_tuning(Tuning::default());
+    lab.nodes[1].database_hangs = false;
+    lab.run(1_000_000);
+    assert_eq!(bytes(&lab), Some(0));
 }
