@@ -4,7 +4,8 @@
 //! share a disk or processors, the others' commits get faster.
 //!
 //! Who is *needed* for an entry is a matter of order: the leader, the origin, then the others as they follow the leader in
-//! the order of ids, those who are not connected left out; as many as make a majority. Nothing depends on members
+//! the order of ids, as many as make a majority. Left out are those who are not connected, and those who are surely
+//! farther from the leader than this member is: whose acks come later than its own anyway. Nothing depends on members
 //! agreeing about it: who is wrong syncs a moment sooner or later than it had to. And who finds again and again that an
 //! entry was not committed when its own late sync was done, because one of those disks is slow or gone, waits no more
 //! for a while.
@@ -20,6 +21,9 @@ const EAGER: Micros = 1_000_000;
 /// After so many late syncs in succession without which an entry would not have been committed so soon. One is
 /// no evidence: word of a commit comes with what the leader sends next.
 const MISSED: u32 = 3;
+
+/// So much farther, µs, is not farther: what a local network and its disks make of a round trip.
+const AS_NEAR: Micros = 2_000;
 
 /// Syncs that were told that they may wait.
 #[derive(Debug, Default)]
@@ -42,7 +46,16 @@ fn a_majority_is_enough(policy: Policy, voters: usize) -> bool {
     policy.zone_acks == 0 && with_leader <= voters / 2 + 1
 }
 
-/// Whether `me` is among those whose syncs are waited for. `voters` ascend; `up` says who is there.
+/// Whether the other one's ack surely reaches the leader later than this member's: by the zones, where these say it, and
+/// by what this member measures: the way to the other one is no longer than those of both to the leader together.
+fn is_farther(own_way: Option<Micros>, zones: [u8; 3], its_way: Option<Micros>) -> bool {
+    let [leader, own, its] = zones;
+    let elsewhere = own == leader && its != leader;
+    let far = own_way.zip(its_way).is_some_and(|(own, its)| its > own.saturating_mul(2) + AS_NEAR);
+    elsewhere || far
+}
+
+/// Whether `me` is among those whose syncs are waited for. `voters` ascend; `up` says who is there, and not too far.
 fn is_needed(
     me: MemberId,
     leader: MemberId,
@@ -95,12 +108,21 @@ impl Engine {
         if op.entries.is_empty() || !a_majority_is_enough(self.order.policy(), voters.len()) {
             return false;
         }
+        // The ack that lets a commit under semisync return may be that of a member without a vote.
+        let Policy { kind, acks, .. } = self.order.policy();
+        if kind == PolicyKind::Semisync && acks > 0 && !voters.contains(&self.me.id) {
+            return false;
+        }
+        let own_way = self.way_to(&leader);
+        let leaders_zone = self.peers.get(&leader).map_or(self.me.zone, |peer| peer.hello.zone);
+        let counts = |id: &MemberId| {
+            self.peers.get(id).is_some_and(|peer| {
+                !is_farther(own_way, [leaders_zone, self.me.zone, peer.hello.zone], peer.rtt)
+            })
+        };
         let needed = |entry: &Entry| {
             let data = matches!(entry.kind, EntryKind::WriteSet | EntryKind::Trim);
-            !data
-                || is_needed(self.me.id, leader, entry.proposal.member, &voters, |id| {
-                    self.peers.contains_key(id)
-                })
+            !data || is_needed(self.me.id, leader, entry.proposal.member, &voters, counts)
         };
         !op.entries.iter().any(needed)
     }
@@ -142,6 +164,20 @@ mod tests {
         assert!(a_majority_is_enough(semisync(1), 3) && a_majority_is_enough(semisync(1), 2));
         assert!(!a_majority_is_enough(semisync(2), 3) && a_majority_is_enough(semisync(2), 5));
         assert!(!a_majority_is_enough(Policy { zone_acks: 1, ..Policy::of(PolicyKind::Quorum) }, 3));
+    }
+
+    #[test]
+    fn who_is_far_away_is_not_waited_for_by_who_is_near() {
+        let (near, far) = (Some(300), Some(80_000));
+        assert!(is_farther(near, [0, 0, 0], far));
+        assert!(!is_farther(far, [0, 0, 0], far), "it may be beside the leader");
+        assert!(!is_farther(near, [0, 0, 0], Some(1_500)), "a busy network");
+        assert!(is_farther(None, [0, 0, 1], None) && !is_farther(None, [0, 0, 0], None));
+        assert!(!is_farther(None, [0, 1, 0], None) && !is_farther(None, [0, 1, 2], None));
+        // 2 is first by its id, and far; 3 is near.
+        let voters = [id(1), id(2), id(3)];
+        assert!(!is_needed(id(3), id(1), id(1), &voters, |_| true));
+        assert!(is_needed(id(3), id(1), id(1), &voters, |other| *other != id(2)));
     }
 
     #[test]
