@@ -30,6 +30,7 @@ mod submit;
 mod threads;
 mod uuids;
 mod wire;
+mod wish;
 mod writer;
 
 pub use api::*;

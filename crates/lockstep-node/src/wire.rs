@@ -1,6 +1,7 @@
 //! What nodes say to each other beside the order protocol: who they are, how they are, and state transfers.
 
 use crate::api::{LocalState, NodeConfig};
+use crate::wish::Wish;
 use bytes::Bytes;
 use lockstep_core::branch::PARENTS_KEPT;
 use lockstep_core::codec::{DecodeError, Reader, Writer};
@@ -227,8 +228,10 @@ pub(crate) enum NodeMessage {
     Opinion { seqno: Seqno, opinion: Opinion, text: String },
     /// The leader asks for that.
     AskOpinion { seqno: Seqno },
-    /// To the leader: this should be the policy.
+    /// To the leader: this should be the policy. To those who do not know the next one.
     Policy(Policy),
+    /// To the leader: this should be changed of it. The number is new with each wish of a member.
+    Wish { number: u64, wish: Wish },
 }
 
 /// What an operator asks for, on its way from the member that was asked to the one that does it.
@@ -391,6 +394,11 @@ impl NodeMessage {
                 w.u8(8);
                 policy.encode(&mut w);
             }
+            NodeMessage::Wish { number, wish } => {
+                w.u8(9);
+                w.u64(*number);
+                wish.encode(&mut w);
+            }
         }
         w.into_bytes()
     }
@@ -430,6 +438,7 @@ impl NodeMessage {
             6 => NodeMessage::Opinion { seqno: r.i64()?, opinion: r.u64()?, text: r.str()? },
             7 => NodeMessage::AskOpinion { seqno: r.i64()? },
             8 => NodeMessage::Policy(Policy::decode(&mut r)?),
+            9 => NodeMessage::Wish { number: r.u64()?, wish: Wish::decode(&mut r)? },
             _ => return Err(DecodeError::Invalid("kind of a node message")),
         };
         r.end()?;
@@ -470,6 +479,7 @@ mod tests {
             NodeMessage::Opinion { seqno: 7, opinion: 9, text: "no such table".into() },
             NodeMessage::AskOpinion { seqno: 7 },
             NodeMessage::Policy(Policy { acks: 2, ..Policy::default() }),
+            NodeMessage::Wish { number: 7, wish: Wish::of(|policy| policy.acks = 2) },
         ];
         for message in messages {
             let bytes = message.to_bytes();

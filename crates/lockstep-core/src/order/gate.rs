@@ -173,8 +173,9 @@ impl Order {
         ack::reached_by(&mut held, usize::from(policy.acks))
     }
 
-    /// The last seqno that another member is known to have, for a leader that commits without any: what is committed
-    /// says nothing of the others then. `None` for all else, and while there is no other member.
+    /// The last seqno that another member than the leader is known to have, where a leader commits without any: what is
+    /// committed says nothing of the others then. Who follows such a leader knows it of itself. `None` where commits take
+    /// more than one, and while there is no other member.
     ///
     /// What others had before this leader led is not known: until one of them answers, it is where it began to lead.
     pub fn held_elsewhere(&self) -> Option<Seqno> {
@@ -183,7 +184,7 @@ impl Order {
 
     fn commits_alone(&self) -> bool {
         let membership = &self.log.tail.membership;
-        self.role == Role::Leader && membership.majority() == 1 && membership.members.len() > 1
+        membership.majority() == 1 && membership.members.len() > 1
     }
 
     fn look_elsewhere(&mut self) {
@@ -191,7 +192,12 @@ impl Order {
             self.gate.elsewhere = None;
             return;
         }
-        let held = self.held_by_others(&self.log.tail.policy).max().unwrap_or(0);
+        let policy = &self.log.tail.policy;
+        let held = match self.role {
+            Role::Leader => self.held_by_others(policy).max().unwrap_or(0),
+            _ if policy.on_receive => self.matched,
+            _ => self.acknowledged(),
+        };
         let known = self.gate.elsewhere.get_or_insert((0, self.log.tail.seqno));
         if held <= known.0 {
             return;

@@ -1,7 +1,7 @@
 //! Engines of a few members in one test, under a fake clock: a network that takes a millisecond, disks and databases
 //! that can be made to hang. A member that is cut off is not restarted; it is as if its cables were pulled.
 
-use super::peers::RELAYED_SINCE;
+use super::peers::WISHES_SINCE;
 use super::phase::Phase;
 use super::{Admission, Effect, Engine, Micros, ReadFor};
 use crate::api::{ConnectArgs, Delivery, Hold, Tuning};
@@ -180,7 +180,7 @@ impl Lab {
             database_hangs: false,
             to_finish: Vec::new(),
             frozen: false,
-            version: RELAYED_SINCE,
+            version: WISHES_SINCE,
             sent: BTreeMap::new(),
             views: Vec::new(),
             trim: None,

@@ -158,7 +158,9 @@ pub(crate) struct Engine {
     lagging: bool,
     applying: applying::Applying,
     /// A change of policy that somebody here waits for.
-    wish: Option<policy::Wish>,
+    wish: Option<policy::Wished>,
+    /// What was wished of this member as a leader, and done.
+    granted: policy::Granted,
     /// An operator lets this member go on alone.
     overriding: Option<branch::Override>,
     /// What policies have meant so far.
@@ -262,6 +264,7 @@ impl Engine {
             lagging: false,
             applying,
             wish: None,
+            granted: policy::Granted::default(),
             overriding: None,
             commits: policy::Commits::default(),
             disks: policy::Disks::default(),
@@ -406,7 +409,10 @@ impl Engine {
             NodeMessage::Donated { code, gtid, text } => self.donated(from, code, gtid, text),
             NodeMessage::Opinion { seqno, opinion, text } => self.told_opinion(from, seqno, opinion, &text),
             NodeMessage::AskOpinion { seqno } => self.asked_opinion(from, seqno),
-            NodeMessage::Policy(policy) => self.asked_for_policy(from, policy),
+            NodeMessage::Policy(policy) => {
+                self.asked_for_policy(from, |_| policy);
+            }
+            NodeMessage::Wish { number, wish } => self.wished(from, number, wish),
         }
     }
 

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 /// The first protocol version whose speakers pass entries on, and take what was passed on.
 pub(crate) const RELAYED_SINCE: u16 = 4;
+/// The first one whose speakers know what is to be changed of a policy from what it is to be in all.
+pub(crate) const WISHES_SINCE: u16 = 5;
 /// A member that has been heard of within this is there.
 const ALIVE: Micros = 1_500_000;
 /// How long others may refuse this member for its identity.
@@ -26,6 +28,8 @@ pub(crate) struct Peer {
     pub(crate) health: Option<Health>,
     /// When anything came from it.
     pub(super) heard: Micros,
+    /// The protocol version that both speak, once it is known.
+    pub(super) version: u16,
     /// The shortest of its latest round trips, once one is known.
     pub(super) rtt: Option<Micros>,
 }
@@ -238,7 +242,7 @@ impl Engine {
         }
         self.gone.remove(&id);
         self.dial(hello.address.clone());
-        self.peers.insert(id, Peer { hello, health: None, heard: self.now, rtt: None });
+        self.peers.insert(id, Peer { hello, health: None, heard: self.now, version: 0, rtt: None });
         self.order.peer_up(self.now, id);
         self.look_at_duties();
         self.donor_is_back(id);
@@ -271,6 +275,9 @@ impl Engine {
 
     /// The protocol version that both speak on the connection which this member has just got.
     pub(crate) fn peer_speaks(&mut self, id: MemberId, version: u16) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.version = version;
+        }
         if version >= RELAYED_SINCE {
             self.order.peer_relays(id);
         }

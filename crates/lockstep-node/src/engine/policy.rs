@@ -1,7 +1,9 @@
 //! Commit policies, as far as they are the node's: changes are asked of the leader, what happens is said and counted.
 
+use super::peers::WISHES_SINCE;
 use super::{Effect, Engine, Level, Micros, NodeMessage};
 use crate::api::ServerEnd;
+use crate::wish::Wish;
 use lockstep_core::EntryKind;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::{Index, MemberId, Term};
@@ -18,10 +20,19 @@ const STALLED: Micros = 5;
 
 /// A change of policy that has been asked for here.
 #[derive(Debug)]
-pub(crate) struct Wish {
-    policy: Policy,
+pub(crate) struct Wished {
+    wish: Wish,
+    /// The leader does it once, however often it is asked.
+    number: u64,
     ask_at: Micros,
     until: Micros,
+}
+
+/// The last wish of each member that the leader has put into the log, in its term.
+#[derive(Debug, Default)]
+pub(super) struct Granted {
+    term: Term,
+    last: BTreeMap<MemberId, u64>,
 }
 
 /// Commits that wait for acks are spoken of after this, and again.
@@ -128,7 +139,7 @@ impl Engine {
         self.say_waiting();
         let Some(wish) = &mut self.wish else { return };
         let committed = self.order.committed_state().policy;
-        if committed == wish.policy {
+        if committed == wish.wish.on(&committed) {
             self.wish = None;
             return self.effects.push(Effect::PolicyChanged(Ok(())));
         }
@@ -144,7 +155,12 @@ impl Engine {
             && let Some(leader) = self.order.leader()
         {
             wish.ask_at = self.now + ASK_AGAIN;
-            let message = NodeMessage::Policy(wish.policy);
+            let knows = leader == self.me.id
+                || self.peers.get(&leader).is_some_and(|peer| peer.version >= WISHES_SINCE);
+            let message = match knows {
+                true => NodeMessage::Wish { number: wish.number, wish: wish.wish },
+                false => NodeMessage::Policy(wish.wish.on(&self.order.policy())),
+            };
             self.tell(leader, &message);
         }
     }
@@ -239,15 +255,17 @@ impl Engine {
     }
 
     /// The front end wants another policy.
-    pub(crate) fn wish_for_policy(&mut self, change: impl FnOnce(&mut Policy)) {
-        let mut policy = self.order.policy();
-        change(&mut policy);
+    pub(crate) fn wish_for_policy(&mut self, change: impl Fn(&mut Policy)) {
+        let new = Wish::of(change);
         if !self.phase.is_primary() {
             let text = "there is no primary component: a policy is agreed on by a majority";
             return self.effects.push(Effect::PolicyChanged(Err(text.into())));
         }
-        self.wish = Some(Wish { policy, ask_at: self.now, until: self.now + PATIENCE });
-        self.warn_of_policy(policy);
+        // One that is under way is not to be lost for the next.
+        let wish = self.wish.as_ref().map_or(new, |wished| wished.wish.and(&new));
+        let (number, until) = (self.wall(), self.now + PATIENCE);
+        self.wish = Some(Wished { wish, number, ask_at: self.now, until });
+        self.warn_of_policy(wish.on(&self.order.policy()));
     }
 
     /// What asks for more members or zones than there are waits for them.
@@ -275,10 +293,25 @@ impl Engine {
     }
 
     /// A member asks for another policy.
-    pub(super) fn asked_for_policy(&mut self, from: MemberId, policy: Policy) {
+    pub(super) fn asked_for_policy(&mut self, from: MemberId, wanted: impl Fn(&Policy) -> Policy) -> bool {
         let member = self.order.membership().get(&from).is_some();
-        if member && self.order.leads_in_earnest() && self.order.policy() != policy {
-            let _ = self.order.append_control(self.now, EntryKind::Policy, policy.to_payload());
+        if !member || !self.order.leads_in_earnest() {
+            return false;
+        }
+        let now = self.order.policy();
+        let policy = wanted(&now);
+        policy == now || self.order.append_control(self.now, EntryKind::Policy, policy.to_payload()).is_ok()
+    }
+
+    /// The same, of the settings that are named. Asked again it is done already, and not once more: somebody may have
+    /// changed the same settings since.
+    pub(super) fn wished(&mut self, from: MemberId, number: u64, wish: Wish) {
+        let term = self.order.term();
+        if self.granted.term != term {
+            self.granted = Granted { term, ..Granted::default() };
+        }
+        if self.granted.last.get(&from) != Some(&number) && self.asked_for_policy(from, |now| wish.on(now)) {
+            self.granted.last.insert(from, number);
         }
     }
 
@@ -293,7 +326,9 @@ impl Engine {
         let committed = self.order.committed_state();
         let leader = self.order.leader().and_then(|id| self.peers.get(&id));
         let theirs = leader.and_then(|peer| peer.health).map_or(0, |health| health.delivered);
-        let beyond = self.feed.delivered().max(theirs) - committed.seqno;
+        // A leader that votes alone agrees with itself at once: what counts is what another member is known to have.
+        let agreed = self.order.held_elsewhere().unwrap_or(committed.seqno);
+        let beyond = self.feed.delivered().max(theirs) - agreed;
         let weak = self.order.policy().is_weak() || committed.policy.is_weak();
         if weak { beyond.max(0) as u64 } else { 0 }
     }
@@ -360,7 +395,8 @@ impl Engine {
             return;
         }
         let (now, last) = (self.now, self.order.last_index());
-        let patience = STALLED * self.tuning.election_timeout.as_micros() as Micros;
+        // The one in force: it follows the round trips, and an ack is no sooner there than they allow.
+        let patience = STALLED * self.order.election_timeout();
         let peers = &self.peers;
         self.disks.moved.retain(|id, _| peers.contains_key(id));
         for id in peers.keys() {

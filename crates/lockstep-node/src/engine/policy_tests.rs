@@ -1,6 +1,7 @@
 use super::super::harness::Lab;
 use crate::api::ServerEnd;
 use crate::api::{Outcome, Tuning};
+use crate::wish::Wish;
 use lockstep_core::policy::{Policy, PolicyKind};
 use std::time::Duration;
 
@@ -102,6 +103,93 @@ fn everybody_knows_what_is_at_risk() {
     (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (false, false);
     lab.run(300_000);
     assert_eq!(at_risk(&lab), [0, 0, 0]);
+}
+
+#[test]
+fn what_a_primary_that_votes_alone_has_alone_is_at_risk() {
+    let tuning = Tuning::default();
+    let mut lab = Lab::new(1, &tuning);
+    for _ in 0..2 {
+        lab.add(&tuning, |hello| hello.wants_vote = false);
+    }
+    lab.until("they are shown", 20_000_000, |lab| shown(lab, 0) == 3);
+    lab.run(2_000_000);
+    set(&mut lab, |policy| policy.kind = PolicyKind::Async);
+    let at_risk = |lab: &Lab| lab.nodes.iter().map(|node| node.engine.at_risk()).collect::<Vec<_>>();
+    assert!(writes(&mut lab, 0));
+    lab.run(300_000);
+    assert_eq!(at_risk(&lab), [0, 0, 0]);
+    (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);
+    for _ in 0..5 {
+        assert!(writes(&mut lab, 0), "nobody is waited for");
+    }
+    lab.run(300_000);
+    assert_eq!(at_risk(&lab), [5, 5, 5]);
+    lab.nodes[1].disk_hangs = false;
+    lab.run(300_000);
+    assert_eq!(at_risk(&lab)[..2], [0, 0], "one other has it");
+    lab.nodes[2].disk_hangs = false;
+    lab.run(300_000);
+    assert_eq!(at_risk(&lab), [0, 0, 0]);
+    (1..3).for_each(|at| lab.cut(at, true));
+    assert!(writes(&mut lab, 0));
+    assert_eq!(at_risk(&lab)[0], 1);
+}
+
+#[test]
+fn two_changes_that_cross_leave_both() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    // The third is a leader's of an older version.
+    for old in [false, true] {
+        if old {
+            lab.nodes[0].version = 4;
+            lab.relink(0, 1);
+        }
+        set(&mut lab, |policy| *policy = Policy::default());
+        if !old {
+            lab.nodes[0].engine.wish_for_policy(|policy| policy.kind = PolicyKind::Semisync);
+        } else {
+            set(&mut lab, |policy| policy.kind = PolicyKind::Semisync);
+        }
+        lab.nodes[1].engine.wish_for_policy(|policy| policy.acks = 2);
+        lab.nodes[1].engine.wish_for_policy(|policy| policy.timeout = 7);
+        let both = Policy { acks: 2, timeout: 7, ..Policy::of(PolicyKind::Semisync) };
+        lab.run(3_000_000);
+        for node in &lab.nodes {
+            assert_eq!(node.engine.order.committed_state().policy, both, "{old}");
+        }
+    }
+}
+
+#[test]
+fn a_wish_that_comes_again_does_not_undo_what_was_changed_since() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let acks = |n: u8| Wish::of(move |policy| policy.acks = n);
+    let (one, other) = (lab.id(1), lab.id(2));
+    for (from, number, wish, then) in
+        [(one, 7, acks(2), 2), (other, 7, acks(3), 3), (one, 7, acks(2), 3), (one, 8, acks(2), 2)]
+    {
+        lab.nodes[0].engine.wished(from, number, wish);
+        lab.run(100_000);
+        assert_eq!(lab.nodes[1].engine.order.committed_state().policy.acks, then);
+    }
+}
+
+#[test]
+fn under_all_a_disk_far_away_has_the_time_of_its_way() {
+    let mut lab = under_all();
+    lab.nodes[2].disk_hangs = true;
+    lab.write(0);
+    lab.run(20_000);
+    let (id, now) = (lab.id(2), lab.now);
+    let engine = &mut lab.nodes[0].engine;
+    // Ten round trips of 200 ms: the election timeout has followed them.
+    engine.order.set_timing(100_000, 2_000_000);
+    for (later, stalls) in [(0, false), (4_000_000, false), (8_000_000, false), (11_000_000, true)] {
+        engine.at(now + later, 1_000_000_000_000_000 + now + later);
+        engine.watch_disks(1024);
+        assert_eq!(engine.stalls(&id), stalls, "after {later} µs");
+    }
 }
 
 #[test]

@@ -6,8 +6,8 @@ use super::edit::Change;
 use lockstep_core::Micros;
 use lockstep_core::policy::{Policy, PolicyKind};
 
-/// A change of policy.
-pub type PolicyChange = Box<dyn FnOnce(&mut Policy) + Send>;
+/// A change of policy: it names settings, and does not mind what the others are.
+pub type PolicyChange = Box<dyn Fn(&mut Policy) + Send>;
 
 impl Options {
     /// What they say of the policy.
@@ -47,8 +47,8 @@ impl Options {
             return None;
         }
         Some(Box::new(move |policy: &mut Policy| {
-            for name in names {
-                match name {
+            for name in &names {
+                match *name {
                     "commit.policy" => policy.kind = wanted.kind,
                     "commit.acks" => policy.acks = wanted.acks,
                     "commit.zone_acks" => policy.zone_acks = wanted.zone_acks,
