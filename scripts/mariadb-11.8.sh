@@ -78,9 +78,12 @@ unshare --mount --pid --net --fork --kill-child sh -euc '
     shift 3
     ip link set lo up
     mount --make-rprivate /
+    # As a mount of its own: ip netns changes how / is shared.
+    mount --bind "$root" "$root"
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"
     mount -t tmpfs tmpfs "$root/tmp"
+    mount -t tmpfs tmpfs "$root/run"
     chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin RUST_BACKTRACE=0 \
         CARGO_TARGET_DIR=/lockstep \
         LOCKSTEP_TEST_PROVIDER="$provider" ${LOCKSTEP_LAB_KEEP:+LOCKSTEP_LAB_KEEP=1} "/lockstep/$tests" --test-threads=1 "$@"
