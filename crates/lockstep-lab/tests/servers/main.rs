@@ -22,6 +22,7 @@ mod flush;
 mod galera;
 mod joining;
 mod lab;
+mod newer;
 mod panics;
 mod parallel_apply;
 mod policy;

@@ -1,0 +1,92 @@
+//! What newer servers (MariaDB 11.8 does) ask of a provider beside 10.11: a variable of each option, and what a file is to
+//! say of the server. Where the server knows neither, this says so and does nothing.
+
+use lockstep_lab::{Client, Cluster, ClusterSpec, LabError};
+
+use crate::fixture::{Kind, Test, alone, eventually, fails, kind, same, session, spec};
+use crate::policy::is_under;
+
+/// The file, in each server's data directory.
+const FILE: &str = "status.json";
+
+/// As servers are that nobody has told to leave the options in one variable.
+fn with_variables() -> ClusterSpec {
+    let mut spec = spec();
+    spec.extra.retain(|line| !line.contains("plugin_wsrep_provider"));
+    spec.provider_options.push(("gcs.fc_factor".into(), "0.75".into()));
+    spec.extra.push(format!("loose_wsrep_status_file={FILE}"));
+    spec
+}
+
+fn options(c: &mut Client) -> Result<String, LabError> {
+    c.value("SELECT @@wsrep_provider_options")
+}
+
+/// What the file of a server says.
+fn file(cluster: &Cluster, n: usize) -> String {
+    std::fs::read_to_string(cluster.servers[n].datadir().join(FILE)).unwrap_or_default()
+}
+
+#[test]
+fn options_are_variables_and_a_file_says_how_the_server_is() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(()); // it has other options
+    }
+    let _one = alone();
+    let mut cluster = Cluster::start(&with_variables())?;
+    let mut c = cluster.servers[0].client()?;
+    let count = "SELECT COUNT(*) FROM information_schema.global_variables WHERE variable_name LIKE 'WSREP\\_PROVIDER\\_%'";
+    if c.number(count)? < 20 {
+        eprintln!("NOT TESTED: this server makes no variables of a provider's options");
+        return Ok(());
+    }
+    for n in 0..3 {
+        eventually("it is Synced", || Ok(file(&cluster, n).contains("\"state\": \"SYNCED\"")))?;
+    }
+
+    // What the configuration file says in wsrep_provider_options is in them. (A variable that it names has that value, of which
+    // MariaDB 11.8.6 does not tell the provider, Galera's neither.)
+    same("the variable", c.value("SELECT @@wsrep_provider_gcs_fc_factor")?.as_str(), "0.750000");
+    c.run(&[
+        "SET GLOBAL wsrep_provider_gcs_fc_limit = 77",
+        "SET GLOBAL wsrep_provider_cert_log_conflicts = ON",
+        "SET GLOBAL wsrep_provider_repl_causal_read_timeout = 7.5",
+        "SET GLOBAL wsrep_provider_commit_policy = 'all'",
+    ])?;
+    let seen = options(&mut c)?;
+    for option in [
+        "gcs.fc_factor = 0.75;",
+        "gcs.fc_limit = 77;",
+        "cert.log_conflicts = yes;",
+        "repl.causal_read_timeout = 7.500000;",
+        "commit.policy = all;",
+    ] {
+        assert!(seen.contains(option), "{option}: {seen}");
+    }
+    for n in 0..3 {
+        eventually("all are under it", || is_under(&cluster, n, "all"))?;
+    }
+    // What cannot be is refused, and what was stays; the file has the reason.
+    fails(&mut c, "SET GLOBAL wsrep_provider_options = 'commit.policy=async'", 1238)?;
+    fails(&mut c, "SET GLOBAL wsrep_provider_base_port = 1", 1238)?;
+    fails(&mut c, "SET GLOBAL wsrep_provider_socket_ssl_reload = 1", 1193)?;
+    fails(&mut c, "SET GLOBAL wsrep_provider_commit_policy = 'nonsense'", 1231)?;
+    same("the variable", c.value("SELECT @@wsrep_provider_commit_policy")?.as_str(), "all");
+    eventually("the reason", || {
+        Ok(file(&cluster, 0).contains("must be one of quorum, async, semisync, all"))
+    })?;
+    drop(c);
+
+    // A member that was away says so until it has caught up.
+    cluster.servers[0]
+        .client()?
+        .run(&["CREATE DATABASE test", "CREATE TABLE test.t (id INT PRIMARY KEY)"])?;
+    cluster.servers[2].stop()?;
+    assert!(!file(&cluster, 2).contains("\"state\": \"SYNCED\""), "{}", file(&cluster, 2));
+    session(&cluster, 0)?.run(&["INSERT INTO test.t SELECT seq FROM seq_1_to_1000"])?;
+    cluster.servers[2].start(&[])?;
+    eventually("it is back", || Ok(file(&cluster, 2).contains("\"state\": \"SYNCED\"")))?;
+    cluster.wait_size(3)?;
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, 1000);
+    eventually("it is under it, too", || is_under(&cluster, 2, "all"))
+}
