@@ -55,10 +55,12 @@ fn node_messages() {
         delivered: 9,
         leaving: true,
         has_state: false,
+        held_back: false,
     };
     let request = Bytes::from_static(b"rsync\0tcp://x:4444");
     let messages = [
         NodeMessage::Health(health),
+        NodeMessage::Health(Health { held_back: true, ..health }),
         NodeMessage::Peers(vec!["a:1".into(), "[::1]:2".into()]),
         NodeMessage::StateRequest {
             donor: "n1,".into(),

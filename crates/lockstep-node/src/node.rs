@@ -95,8 +95,9 @@ impl Shared {
         std::mem::swap(&mut *lock(&self.inbox), into);
     }
 
-    pub(crate) fn set_history(&self, history: Uuid) {
-        lock(&self.identity).history = history;
+    pub(crate) fn set_history(&self, history: Uuid, log: Uuid) {
+        let mut identity = lock(&self.identity);
+        (identity.history, identity.log) = (history, log);
     }
 
     /// What was handed out last.
@@ -314,7 +315,8 @@ impl Node {
                 .map_err(|e| NodeError::Setup(format!("status.address {address} is wrong: {e}")))?;
             reactor.serve_tcp(&address).map_err(|e| NodeError::Setup(format!("status.address: {e}")))?;
         }
-        let engine_history = engine.introduction().history;
+        let introduction = engine.introduction();
+        let (history, log_id) = (introduction.history, introduction.log_id);
         let histories = engine.own_histories();
         let shared = Arc::new(Shared {
             inbox: Mutex::new(Vec::new()),
@@ -332,7 +334,7 @@ impl Node {
             isolated: AtomicBool::new(false),
             hurry: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
-            identity: Mutex::new(Identity { member: id, view_uuid, history: engine_history }),
+            identity: Mutex::new(Identity { member: id, view_uuid, history, log: log_id }),
             histories: Mutex::new(histories),
             status: Mutex::new(Arc::new(Status::default())),
         });

@@ -339,7 +339,8 @@ impl Runtime {
             }
             self.engine.order.set_queued(member, stats.queued);
         }
-        shared.set_history(self.engine.order.tail_state().history);
+        let tail = self.engine.order.tail_state();
+        shared.set_history(tail.history, tail.log_id);
         shared.set_status(self.status());
         if now >= self.hinted_at + HINT {
             self.hint(now);

@@ -395,7 +395,8 @@ impl Engine {
                 role: role.into(),
                 state: state.into(),
                 zone: member.zone,
-                address: member.address.clone(),
+                // The log says where it was, until a leader has put that right.
+                address: if me { self.me.address.clone() } else { member.address.clone() },
                 gone_seconds: silent_since
                     .or_else(|| self.unseen_since(&member.id))
                     .map(|since| seconds(self.now.saturating_sub(since))),

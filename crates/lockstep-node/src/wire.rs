@@ -193,6 +193,9 @@ impl Hello {
     }
 }
 
+/// The kind of a [`NodeMessage::Health`] of a member from whose server entries are kept; 1 else.
+const HELD_BACK: u8 = 10;
+
 /// How a member is, told to all it is connected to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Health {
@@ -208,6 +211,8 @@ pub struct Health {
     pub leaving: bool,
     /// It has the state from which it can go on by the log alone (so that it may vote).
     pub has_state: bool,
+    /// Entries are kept from its server, which refuses writes. Said only to members that speak protocol version 5.
+    pub held_back: bool,
 }
 
 /// Everything beside the order protocol.
@@ -343,8 +348,16 @@ impl NodeMessage {
     pub(crate) fn to_bytes(&self) -> Bytes {
         let mut w = Writer::new();
         match self {
-            NodeMessage::Health(Health { state, finished, seen, delivered, leaving, has_state }) => {
-                w.u8(1);
+            NodeMessage::Health(Health {
+                state,
+                finished,
+                seen,
+                delivered,
+                leaving,
+                has_state,
+                held_back,
+            }) => {
+                w.u8(if *held_back { HELD_BACK } else { 1 });
                 w.u8(*state as u8);
                 w.i64(*finished);
                 w.i64(*seen);
@@ -406,13 +419,14 @@ impl NodeMessage {
     pub(crate) fn from_bytes(bytes: Bytes) -> Result<NodeMessage, DecodeError> {
         let mut r = Reader::new(bytes);
         let message = match r.u8()? {
-            1 => NodeMessage::Health(Health {
+            kind @ (1 | HELD_BACK) => NodeMessage::Health(Health {
                 state: state_from(r.u8()?)?,
                 finished: r.i64()?,
                 seen: r.i64()?,
                 delivered: r.i64()?,
                 leaving: r.bool()?,
                 has_state: r.bool()?,
+                held_back: kind == HELD_BACK,
             }),
             2 => {
                 let n = r.count(4)?;
@@ -461,6 +475,7 @@ mod tests {
                 delivered: 9,
                 leaving: true,
                 has_state: false,
+                held_back: true,
             }),
             NodeMessage::Peers(vec!["a:1".into(), "[::1]:2".into()]),
             NodeMessage::StateRequest {

@@ -18,6 +18,7 @@ fn args(cluster: &str, peers: &[u16], timeout: Duration) -> ConnectArgs {
         peers: peers.iter().map(|p| format!("127.0.0.1:{p}")).collect(),
         bootstrap: peers.is_empty(),
         position: Gtid::UNDEFINED,
+        log: Uuid::NIL,
         by_donor: false,
         waits_for_others: false,
         timeout,

@@ -3,8 +3,8 @@
 mod common;
 
 use common::*;
-use lockstep_node::core::Gtid;
 use lockstep_node::core::policy::PolicyKind;
+use lockstep_node::core::{Gtid, Uuid};
 use lockstep_node::*;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -33,6 +33,7 @@ fn a_member_that_waits_says_for_whom_and_what_its_log_has() {
         bootstrap: false,
         position,
         in_doubt: None,
+        log: Uuid::NIL,
         by_donor: false,
         timeout: Duration::from_secs(10),
         waits_for_others: false,

@@ -17,7 +17,7 @@ use lockstep_node::options::{Change, OptionError, Options};
 use lockstep_node::{ConnectArgs, Level, Node, NodeConfig, NodeError};
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -111,7 +111,7 @@ impl Provider {
         let data_dir = PathBuf::from(if data_dir.is_empty() { "." } else { &data_dir });
         let options = Options::parse(&text).map_err(|error| error.to_string())?;
         log.set_debug(options.bool("debug"));
-        for note in options.notes() {
+        for note in options.notes().into_iter().chain(crate::settings::unwise(&options)) {
             log.line(if note.warn { Level::Warn } else { Level::Info }, &note.text);
         }
         // What a former provider of this process has not written yet.
@@ -180,7 +180,7 @@ impl Provider {
             shown: crate::shown::Shown::default(),
             left_after_failure: AtomicBool::new(false),
             key_noted: AtomicBool::new(false),
-            refused_writes: Mutex::new(None),
+            refused_writes: Mutex::new([None; 2]),
         }))
     }
 
@@ -339,16 +339,11 @@ impl Provider {
                 "wsrep_cluster_address: option {name}={value} is not taken from there: write it into wsrep_provider_options"
             ));
         }
-        if bootstrap && !self.state_file.get().safe_to_bootstrap {
-            return Err("It may not be safe to bootstrap the cluster from this node: it was not the last one to \
-                        leave the cluster and may not have all that was committed. Start the others without \
-                        --wsrep-new-cluster: a majority of them goes on by itself. If the others are gone for good, start this \
-                        one without --wsrep-new-cluster, too, and run lockstep bootstrap while it waits for them. \
-                        Where there is no log yet (a database that comes from Galera), set safe_to_bootstrap to 1 in \
-                        grastate.dat"
-                .into());
-        }
         let mut position = self.start_from();
+        if bootstrap && !self.state_file.get().safe_to_bootstrap {
+            let dir = self.settings.with(|options| options.log_dir());
+            return Err(unsafe_to_found(position, has_log(&dir.unwrap_or_else(|| self.data_dir.clone()))));
+        }
         if !position.is_defined() {
             let node = self.start_node(bootstrap).map_err(|error| error.to_string())?;
             position = self.recover_position(node);
@@ -374,6 +369,7 @@ impl Provider {
             peers: parsed.peers.iter().map(ToString::to_string).collect(),
             bootstrap,
             position,
+            log: self.state_file.get().log,
             // A process that was a member before has the domain, and no method but mysqldump serves one that runs.
             by_donor: server_keeps_gtids() && !self.been_connected.load(Ordering::SeqCst),
             timeout,
@@ -527,6 +523,40 @@ impl Provider {
     }
 }
 
+/// Whether there are files of a log.
+fn has_log(dir: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(dir) else { return false };
+    entries.flatten().any(|entry| is_segment(&entry.file_name().to_string_lossy()))
+}
+
+fn is_segment(name: &str) -> bool {
+    let digits = name.strip_prefix("lockstep.").and_then(|rest| rest.strip_suffix(".log"));
+    digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// What is said where `grastate.dat` says that this member was not the last one to leave.
+fn unsafe_to_found(position: Gtid, has_log: bool) -> String {
+    let begin = "It may not be safe to bootstrap the cluster from this node: it was not the last one to leave the cluster and \
+                 may not have all that was committed.";
+    if has_log {
+        return format!(
+            "{begin} Start the others without --wsrep-new-cluster: a majority of them goes on by itself. If the others are \
+             gone for good, start this one without --wsrep-new-cluster, too, and run lockstep bootstrap while it waits for \
+             them"
+        );
+    }
+    let at = match position.is_defined() {
+        true => format!("this member's is {position}"),
+        false => "this member's is not known; a start with --wsrep-recover says it".to_string(),
+    };
+    format!(
+        "{begin} There is no log here yet (a database that comes from Galera, for one): compare the positions of all members \
+         ({at}; the others' are in their grastate.dat, or come from --wsrep-recover). On the member with the highest \
+         position set safe_to_bootstrap to 1 in grastate.dat and start it with --wsrep-new-cluster; start the others without: \
+         what they have and it has not is lost"
+    )
+}
+
 /// Whether a connection founds a cluster. The server keeps the wish, once an empty address or `--wsrep-new-cluster` has
 /// made it, until a connection succeeds: after an empty address was refused, every later one comes with it. An address
 /// that names members, given to a process that was a member before, means those.
@@ -555,6 +585,21 @@ mod tests {
         {
             assert_eq!(with_brackets(given.into()), taken);
         }
+    }
+
+    #[test]
+    fn where_a_cluster_is_founded_from_is_said_with_the_position_and_only_a_log_makes_a_majority() {
+        let at = Gtid { uuid: Uuid([7; 16]), seqno: 407 };
+        let text = unsafe_to_found(at, false);
+        assert!(text.contains(&format!("this member's is {at}")), "{text}");
+        assert!(
+            text.contains("On the member with the highest position set safe_to_bootstrap to 1"),
+            "{text}"
+        );
+        assert!(!text.contains("goes on by itself"), "{text}");
+        assert!(is_segment("lockstep.000000000000001f.log") && !is_segment("lockstep.id.log"));
+        let text = unsafe_to_found(at, true);
+        assert!(text.contains("goes on by itself") && !text.contains("set safe_to_bootstrap"), "{text}");
     }
 
     #[test]

@@ -24,21 +24,31 @@ pub(crate) struct Saved {
     pub(crate) safe_to_bootstrap: bool,
     /// It names no history only because a statement in total order is, or was, under way.
     pub(crate) in_statement: bool,
+    /// Which log has brought the database there; nil where the file does not say, as one by Galera's library. A log that was
+    /// founded on data of its history gives seqnos again that the history had given before.
+    pub(crate) log: Uuid,
 }
 
 /// The comment that says so; Galera's library and the tools pass over it.
 const IN_STATEMENT: &str = "# within a statement in total order: see lockstep.ddl.log";
 
+/// The comment that names the log.
+const OF_LOG: &str = "# lockstep log: ";
+
 impl Saved {
     /// In good order.
     fn at(position: Gtid, safe_to_bootstrap: bool) -> Saved {
-        Saved { position, safe_to_bootstrap, in_statement: false }
+        Saved { position, safe_to_bootstrap, in_statement: false, log: Uuid::NIL }
     }
 
     fn parse(text: &str) -> Saved {
         let mut saved = Saved::at(Gtid::UNDEFINED, true);
         for line in text.lines() {
             saved.in_statement |= line.trim_end() == IN_STATEMENT;
+            if let Some(log) = line.strip_prefix(OF_LOG) {
+                saved.log = Uuid::parse(log.trim()).unwrap_or(Uuid::NIL);
+                continue;
+            }
             let Some((key, value)) = line.split_once(':') else { continue };
             let value = value.trim();
             match key.trim() {
@@ -56,6 +66,9 @@ impl Saved {
             "# GALERA saved state\nversion: 2.1\nuuid:    {}\nseqno:   {}\nsafe_to_bootstrap: {}\n",
             self.position.uuid, self.position.seqno, self.safe_to_bootstrap as u8
         );
+        if !self.log.is_nil() {
+            let _ = writeln!(text, "{OF_LOG}{}", self.log);
+        }
         if self.in_statement {
             text = text + IN_STATEMENT + "\n";
         }
@@ -180,13 +193,18 @@ impl StateFile {
         lock(&self.inner).saved
     }
 
+    /// The log that brings the database where it will be said to stand.
+    pub(crate) fn of_log(&self, log: Uuid) {
+        lock(&self.inner).saved.log = log;
+    }
+
     /// Says where the database stands: written at once, or when the last unsafe mark goes.
     pub(crate) fn set(&self, position: Gtid, safe_to_bootstrap: bool) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         if inner.corrupt {
             return Ok(());
         }
-        inner.saved = Saved::at(position, safe_to_bootstrap);
+        inner.saved = Saved { log: inner.saved.log, ..Saved::at(position, safe_to_bootstrap) };
         inner.at_end = false;
         match inner.unsafe_marks {
             0 => self.write(&mut inner),
@@ -203,7 +221,7 @@ impl StateFile {
         if inner.corrupt {
             return Ok(());
         }
-        inner.saved = Saved::at(position, safe_to_bootstrap);
+        inner.saved = Saved { log: inner.saved.log, ..Saved::at(position, safe_to_bootstrap) };
         inner.at_end = true;
         self.write(&mut inner)
     }
@@ -393,6 +411,23 @@ mod tests {
         let (file, warning) = StateFile::open(&dir.0).unwrap();
         assert_eq!(warning, None);
         assert_eq!(file.get(), Saved::at(Gtid::UNDEFINED, true));
+    }
+
+    #[test]
+    fn the_log_that_brought_the_database_there_is_named_until_galera_writes_the_file() {
+        let dir = Dir::new("log");
+        let (file, _) = StateFile::open(&dir.0).unwrap();
+        let log = Uuid([0xcd; 16]);
+        file.of_log(log);
+        file.set(at(SEQNO_UNDEFINED), false).unwrap();
+        assert_eq!(dir.read(), Saved { log, ..Saved::at(at(SEQNO_UNDEFINED), false) });
+        // The longest text that there is fits.
+        let longest = Saved { log, in_statement: true, ..Saved::at(at(i64::MAX), true) };
+        assert!(longest.text().len() <= MAX_SIZE, "{}", longest.text().len());
+        assert_eq!(Saved::parse(&longest.text()), longest);
+        let galeras = "# GALERA saved state\nversion: 2.1\nuuid:    abababab-abab-abab-abab-abababababab\nseqno:   9\n\
+                       safe_to_bootstrap: 1\n";
+        assert_eq!(Saved::parse(galeras), Saved::at(at(9), true));
     }
 
     #[test]

@@ -24,6 +24,15 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is said that only the leader may write.
 const SAY_REFUSED: Duration = Duration::from_secs(10);
 
+/// What a client wants to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Write {
+    /// Rows.
+    Rows,
+    /// In total order.
+    Statement,
+}
+
 /// What became of a write-set that was handed to the log.
 pub(crate) enum Sent {
     /// It has its place.
@@ -66,15 +75,16 @@ impl Provider {
 
     /// Under a weak policy only the leader's server writes; whatever slips through fails certification on every member.
     /// And one that entries are kept from does not: its commits would wait behind them.
-    pub(crate) fn may_originate(&self) -> Result<(), Status> {
+    pub(crate) fn may_originate(&self, what: Write) -> Result<(), Status> {
         let may = |node: &Node| node.may_originate() && !node.is_held_back();
         let Some(node) = self.node().filter(|node| !may(node)) else { return Ok(()) };
         let now = Instant::now();
-        let mut said = lock(&self.refused_writes);
+        let mut all = lock(&self.refused_writes);
+        let said = &mut all[what as usize];
         if said.is_none_or(|at| now.duration_since(at) > SAY_REFUSED) {
             *said = Some(now);
-            drop(said);
-            self.log.warn(if node.is_held_back() {
+            drop(all);
+            let text = if node.is_held_back() {
                 "writes are refused here: entries are kept from this server (apply.paused, apply.delay, apply.until), and a \
                  commit would wait behind them; write on another member, or SET GLOBAL wsrep_provider_options = \
                  'apply.paused=no; apply.delay=0; apply.until=none'"
@@ -86,6 +96,14 @@ impl Provider {
                     node.policy().name(),
                     node.status().cluster.leader
                 )
+            };
+            self.log.warn(match what {
+                Write::Rows => text,
+                // The server has no other words for a statement that has no place in total order.
+                Write::Statement => format!(
+                    "{text}. A client whose statement (CREATE, ALTER, GRANT ...) is refused so hears of error 1205, a lock wait \
+                     timeout: there was none, and to try again here is of no use"
+                ),
             });
         }
         // Not a code after which the server runs the statement again, or calls it a deadlock.
@@ -274,7 +292,7 @@ impl Provider {
             return Status::NOT_ALLOWED;
         };
         self.undefined(meta, conn, trx.id);
-        if let Err(status) = self.may_write().and_then(|()| self.may_originate()) {
+        if let Err(status) = self.may_write().and_then(|()| self.may_originate(Write::Rows)) {
             return trx.lock().not_ordered(status);
         }
         let payload = {

@@ -159,7 +159,7 @@ pub(crate) struct Provider {
     pub(crate) left_after_failure: AtomicBool,
     pub(crate) key_noted: AtomicBool,
     /// When it was last said that only the leader may write.
-    pub(crate) refused_writes: Mutex<Option<Instant>>,
+    pub(crate) refused_writes: Mutex<[Option<Instant>; 2]>,
 }
 
 impl Provider {

@@ -654,8 +654,19 @@ impl Provider {
         }
     }
 
+    /// The state file names the log from which this server gets what it has.
+    fn name_log(&self) {
+        if let Some(identity) = self.node().map(|node| node.identity())
+            && !identity.log.is_nil()
+            && identity.history == self.history.get()
+        {
+            self.state_file.of_log(identity.log);
+        }
+    }
+
     /// `grastate.dat` while the server runs: which history, no seqno.
     pub(crate) fn save_running(&self) {
+        self.name_log();
         let position = lockstep_node::core::Gtid { uuid: self.history.get(), seqno: -1 };
         self.note(self.state_file.set(position, self.safe_to_bootstrap.load(Ordering::SeqCst)));
     }
@@ -766,6 +777,7 @@ impl Provider {
                 self.save_running();
             } else {
                 let safe = self.safe_to_bootstrap.load(Ordering::SeqCst);
+                self.name_log();
                 self.note(self.state_file.set_at_end(position, safe));
                 self.log.info(format!("left the cluster at {position}"));
                 self.note(crate::files::remove_view(&self.data_dir));

@@ -3,10 +3,16 @@
 use crate::monitor::lock;
 use lockstep_node::Tuning;
 use lockstep_node::core::policy::Policy;
-use lockstep_node::options::{Change, OptionError, Options};
+use lockstep_node::options::{Change, Note, OptionError, Options};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
+
+/// What is unwise about the options for the log, as `lockstep check` says it. What the server has set is not known here.
+pub(crate) fn unwise(options: &Options) -> Vec<Note> {
+    let texts = options.unwise("innodb_flush_log_at_timeout (1 s, where it is not set)", 1);
+    texts.into_iter().map(|text| Note { warn: true, text }).collect()
+}
 
 /// See the module.
 pub(crate) struct Settings {
@@ -66,14 +72,17 @@ impl Settings {
         &self,
         text: &str,
         policy: Option<Policy>,
-    ) -> Result<(Vec<Change>, Tuning, Vec<lockstep_node::options::Note>), OptionError> {
+    ) -> Result<(Vec<Change>, Tuning, Vec<Note>), OptionError> {
         let mut options = lock(&self.options);
         if let Some(policy) = policy {
             options.adopt_policy(&policy);
         }
         let changes = options.set(text, true)?;
         self.refresh(&options);
-        let notes = options.notes_on(&changes);
+        let mut notes = options.notes_on(&changes);
+        if changes.iter().any(|change| change.name.starts_with("log.")) {
+            notes.extend(unwise(&options));
+        }
         Ok((changes, options.tuning(), notes))
     }
 

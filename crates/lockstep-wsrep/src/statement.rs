@@ -53,7 +53,9 @@ impl Provider {
             self.log.warn("to_execute_start: non-blocking operations are not offered");
             return Status::NOT_IMPLEMENTED;
         }
-        if let Err(status) = self.may_write().and_then(|()| self.may_originate()) {
+        if let Err(status) =
+            self.may_write().and_then(|()| self.may_originate(crate::local::Write::Statement))
+        {
             return status;
         }
         // SAFETY: the caller vouches for it.

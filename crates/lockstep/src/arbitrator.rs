@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use lockstep_lab::{Signal, Signals};
-use lockstep_node::core::Gtid;
+use lockstep_node::core::{Gtid, Uuid};
 use lockstep_node::net::{Address, ClusterAddress};
 use lockstep_node::options::Options;
 use lockstep_node::{ConnectArgs, DEFAULT_PORT, Delivery, Level, Node, NodeConfig, NodeError, ViewStatus};
@@ -361,6 +361,7 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
         peers: plan.peers.iter().map(ToString::to_string).collect(),
         bootstrap: false,
         position: Gtid::UNDEFINED,
+        log: Uuid::NIL,
         by_donor: false,
         in_doubt: None,
         timeout: patience,

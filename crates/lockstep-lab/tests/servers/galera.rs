@@ -116,3 +116,65 @@ fn a_crashed_galera_member_founds_a_cluster_at_its_recovered_position() -> Test 
     same("rows", client.number("SELECT COUNT(*) FROM t")?, 1);
     Ok(())
 }
+
+/// Galera's members stop one after the other while clients write, and the one that stopped first founds the cluster.
+#[test]
+fn who_has_more_of_galeras_history_than_the_founder_takes_a_copy() -> Test {
+    if kind() == Kind::Galera || !Path::new(GALERA).exists() {
+        return Ok(()); // there is only one provider to try
+    }
+    let _alone = alone();
+    let galera = ClusterSpec { provider: GALERA.into(), ..spec() };
+    let mut cluster = Cluster::start(&galera)?;
+    cluster.servers[0].client()?.query("CREATE DATABASE IF NOT EXISTS test")?;
+    session(&cluster, 0)?.query("CREATE TABLE t (who VARCHAR(20), n INT, PRIMARY KEY (who, n))")?;
+    write(&cluster, "galera")?;
+    cluster.servers[0].stop()?;
+    for n in 10..20 {
+        session(&cluster, 1)?.query(&format!("INSERT INTO t VALUES ('lost', {n})"))?;
+    }
+    cluster.servers[2].stop()?;
+    cluster.servers[1].stop()?;
+    let at = seqno(&cluster.servers[0]);
+    assert!(at > 0 && seqno(&cluster.servers[1]) > at + 10 && seqno(&cluster.servers[2]) > at + 9);
+    let file = cluster.bench().dir().join("provider.so");
+    cluster.bench().installation().copy_provider(&provider(), &file)?;
+    // It says where it stands, and not that others go on by themselves.
+    cluster.servers[0].spawn(&["--wsrep-new-cluster"])?;
+    cluster.servers[0].wait_ended(Duration::from_secs(60))?;
+    let log = cluster.servers[0].log();
+    assert!(log.contains(&format!(":{at}; the others' are in their grastate.dat")), "{log}");
+    assert!(!log.contains("goes on by itself"), "{log}");
+    let path = cluster.servers[0].datadir().join("grastate.dat");
+    let io = |source| LabError::Io { what: "edit grastate.dat".into(), source };
+    let text = std::fs::read_to_string(&path).map_err(io)?;
+    std::fs::write(&path, text.replace("safe_to_bootstrap: 0", "safe_to_bootstrap: 1")).map_err(io)?;
+    cluster.servers[0].start(&["--wsrep-new-cluster"])?;
+    // The seqnos that the others have for other transactions are given again, and more.
+    for n in 0..30 {
+        session(&cluster, 0)?.query(&format!("INSERT INTO t VALUES ('lockstep', {n})"))?;
+    }
+    for n in [1, 2] {
+        cluster.servers[n].start(&[])?;
+        let log = cluster.servers[n].log();
+        let why = format!("but this cluster was founded on data at seqno {at}");
+        assert!(log.contains(&why), "{}", cluster.servers[n].log_tail(40));
+    }
+    cluster.wait_size(3)?;
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, 33);
+    cluster.same_everywhere("CHECKSUM TABLE test.t")?;
+    // Once it has the cluster's data its file says so, and a lost log is no reason for a copy.
+    cluster.servers[2].stop()?;
+    for entry in std::fs::read_dir(cluster.servers[2].datadir()).map_err(io)?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with("lockstep.") {
+            std::fs::remove_file(entry.path()).map_err(io)?;
+        }
+    }
+    let said = |cluster: &Cluster| cluster.servers[2].log().matches("the state must be transferred").count();
+    let before = said(&cluster);
+    cluster.servers[2].start(&[])?;
+    cluster.wait_size(3)?;
+    same("copies", said(&cluster), before);
+    cluster.same_everywhere("CHECKSUM TABLE test.t")?;
+    Ok(())
+}

@@ -150,6 +150,11 @@ impl Engine {
         founder.wants_vote = true;
         let branch = Branch { history: fresh, log_id: fresh, founder };
         self.order.branch(self.now, &branch).map_err(|error| error.to_string())?;
+        // Its log names nobody else any more, so that the time for finding a majority would count, which may be over; but
+        // all that is waited for is the own disk.
+        if let Phase::Connecting { until, .. } = &mut self.phase {
+            *until = Micros::MAX;
+        }
         let text = format!(
             "this member goes on alone, by an operator's order: a new branch of the data begins, history {fresh}, after \
              {}:{}. What {} had committed without it is not in it; they must not be Primary beside it (stop them, if \

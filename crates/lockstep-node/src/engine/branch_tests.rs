@@ -2,6 +2,7 @@ use super::super::harness::Lab;
 use super::super::phase::Phase;
 use crate::api::{Outcome, Tuning};
 use crate::operator::{Answer, Command};
+use lockstep_core::Gtid;
 use std::time::Duration;
 
 fn bootstrap(lab: &mut Lab, at: usize) -> Answer {
@@ -239,4 +240,31 @@ fn a_joiner_is_of_one_log() {
     lab.run(100_000);
     assert!(!lab.linked(4, 5), "{:#?}", lab.lines);
     assert!(lab.linked(4, 0) && lab.linked(5, 2));
+}
+
+/// What its start waits for is over by the clock before the command comes.
+#[test]
+fn who_has_waited_for_the_others_for_long_goes_on_alone_all_the_same() {
+    for patient in [true, false] {
+        let mut lab = Lab::new(3, &Tuning::default());
+        let state = lab.nodes[1].engine.order.committed_state();
+        let position = Gtid { uuid: state.history, seqno: state.seqno };
+        lab.cut(0, true);
+        lab.cut(2, true);
+        lab.restart(1, |args| {
+            args.position = position;
+            args.timeout = Duration::from_secs(30);
+            args.waits_for_others = patient;
+        });
+        lab.run(if patient { 36_000_000 } else { 29_000_000 });
+        // Its disk is slow just now.
+        lab.nodes[1].disk_hangs = true;
+        let token = lab.command(1, Command::Bootstrap);
+        lab.run(2_000_000);
+        lab.nodes[1].disk_hangs = false;
+        let answer = lab.answer(token);
+        assert!(answer.ok, "{answer:?}");
+        lab.until("it is Primary", 1_000_000, |lab| primary(lab, 1));
+        assert!(writes(&mut lab, 1));
+    }
 }

@@ -57,7 +57,7 @@ impl Engine {
             .filter(|id| *id != self.me.id && self.unfit_to_lead(id).is_none())
             .filter(|id| self.order.matched(id) + NEAR_ENOUGH >= self.order.last_index())
             .filter(|id| !stands || self.is_synced(id))
-            .max_by_key(|id| self.order.matched(id));
+            .max_by_key(|id| (!self.is_kept_from(id), self.order.matched(id)));
         let passes = heir.is_some_and(|heir| self.order.transfer_leadership(self.now, heir).is_ok());
         if passes && only_writer {
             self.has_passed_on();

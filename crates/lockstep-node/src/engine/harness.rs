@@ -82,6 +82,10 @@ pub(super) struct Lab {
     pub(super) failed: Vec<(usize, String)>,
     /// Whose logs are to be set aside.
     pub(super) aside: Vec<usize>,
+    /// Whom who has dialed.
+    pub(super) dials: Vec<(usize, String)>,
+    /// Where the database of the next new member stands, and the log with which it came there.
+    pub(super) data: (Gtid, Uuid),
     tokens: u64,
     /// How often one was started again.
     lives: u8,
@@ -103,6 +107,8 @@ impl Lab {
             lines: Vec::new(),
             failed: Vec::new(),
             aside: Vec::new(),
+            dials: Vec::new(),
+            data: (Gtid::UNDEFINED, Uuid::NIL),
             tokens: 0,
             lives: 0xd0,
         };
@@ -151,7 +157,8 @@ impl Lab {
         };
         change(&mut me);
         let view_uuid = me.view_uuid;
-        let finished = Arc::new(AtomicI64::new(-1));
+        let (position, log) = self.data;
+        let finished = Arc::new(AtomicI64::new(position.seqno));
         let order = Order::new(config, None, self.now);
         let mut engine = Engine::new(order, me, tuning.clone(), finished.clone(), self.now);
         let commits = Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: finished.clone() });
@@ -163,7 +170,8 @@ impl Lab {
             cluster: "test".into(),
             peers: Vec::new(),
             bootstrap: at == 0,
-            position: Gtid::UNDEFINED,
+            position,
+            log,
             by_donor: false,
             in_doubt: None,
             timeout: Duration::from_secs(3600),
@@ -202,6 +210,7 @@ impl Lab {
             peers: Vec::new(),
             bootstrap: false,
             position: Gtid::UNDEFINED,
+            log: Uuid::NIL,
             by_donor: false,
             in_doubt: None,
             timeout: Duration::from_secs(3600),
@@ -464,12 +473,12 @@ impl Lab {
             }
             Effect::SetAside(_) => self.aside.push(at),
             Effect::Left => self.cut(at, true),
+            Effect::Dial(address) => self.dials.push((at, address)),
             Effect::Log(_, line) => self.lines.push((at, line)),
             Effect::Answer { token, answer } => self.answers.push((at, token, answer)),
             Effect::TrimLog(limits) => self.nodes[at].trim = Some(limits),
             Effect::PolicyChanged(_)
             | Effect::PolicyNow(_)
-            | Effect::Dial(_)
             | Effect::Connected(_)
             | Effect::Causal { .. }
             | Effect::Progress { .. } => {}

@@ -540,13 +540,17 @@ impl Engine {
             delivered: self.feed.delivered(),
             leaving: self.leaving,
             has_state: self.feed.has_started(),
+            held_back: self.is_held_back() && !self.me.arbitrator,
         }
     }
 
     fn health_step(&mut self) {
         let health = self.health();
         let urgent = self.told.is_none_or(|t| {
-            t.state != health.state || t.leaving != health.leaving || t.has_state != health.has_state
+            t.state != health.state
+                || t.leaving != health.leaving
+                || t.has_state != health.has_state
+                || t.held_back != health.held_back
         });
         if !urgent && self.now < self.last_health + HEALTH_PERIOD {
             return;
@@ -555,9 +559,10 @@ impl Engine {
         self.last_health = self.now;
         self.adapt_timing();
         let payload = NodeMessage::Health(health).to_bytes();
-        let ids: Vec<MemberId> = self.peers.keys().copied().collect();
-        for to in ids {
-            self.effects.push(Effect::Send { to, kind: FRAME_NODE, payload: payload.clone() });
+        let for_older = NodeMessage::Health(Health { held_back: false, ..health }).to_bytes();
+        for (to, peer) in &self.peers {
+            let payload = if peer.version >= peers::HELD_BACK_SINCE { &payload } else { &for_older };
+            self.effects.push(Effect::Send { to: *to, kind: FRAME_NODE, payload: payload.clone() });
         }
     }
 

@@ -304,6 +304,13 @@ impl Engine {
         if let Some(why) = self.unfit_to_lead(&id) {
             return Err(Step::Failed(format!("{name} {why}")));
         }
+        if self.is_kept_from(&id) {
+            return Err(Step::Failed(format!(
+                "entries are kept from the server of {name} (apply.paused, apply.delay, apply.until), so that it refuses \
+                 writes and leads no longer than it must. Before it is to lead, there: SET GLOBAL wsrep_provider_options = \
+                 'apply.paused=no; apply.delay=0; apply.until=none'"
+            )));
+        }
         if self.operator.tasks.iter().any(|t| matches!(t.work, Work::Switchover { .. })) {
             return Err(Step::Failed("another switchover is under way: try again soon".into()));
         }
@@ -317,6 +324,11 @@ impl Engine {
             let work = Work::Switchover { to: heir, view: None };
             self.operator.tasks.push(Task { asker: None, began: self.now, work });
         }
+    }
+
+    /// Whether entries are kept from a member's server, as far as it has said: whoever else can lead is to lead instead.
+    pub(super) fn is_kept_from(&self, id: &MemberId) -> bool {
+        self.peers.get(id).and_then(|peer| peer.health).is_some_and(|health| health.held_back)
     }
 
     /// Why a member should not be made the leader, if so.

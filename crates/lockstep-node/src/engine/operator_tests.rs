@@ -1,6 +1,6 @@
 use super::super::harness::Lab;
 use super::COMMANDS;
-use crate::api::{Outcome, Tuning};
+use crate::api::{ApplyHold, Outcome, Tuning};
 use crate::operator::Command;
 use crate::wire::OperatorMessage;
 use lockstep_core::Uuid;
@@ -218,4 +218,29 @@ fn a_replica_votes_when_it_is_told_to_and_may_lead_then() {
     lab.cut(3, true);
     let answer = promote(&mut lab, 1, "n4");
     assert!(!answer.ok && answer.text.contains("n4 is not connected"), "{answer:?}");
+}
+
+#[test]
+fn a_member_from_whose_server_entries_are_kept_is_not_made_the_leader() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    for hold in [
+        ApplyHold { paused: true, ..ApplyHold::default() },
+        ApplyHold { delay: Duration::from_secs(60), ..ApplyHold::default() },
+    ] {
+        lab.nodes[2].engine.set_tuning(Tuning { apply_hold: hold, ..Tuning::default() });
+        lab.run(300_000);
+        let token = lab.command(1, switchover("n3"));
+        let answer = lab.answer(token);
+        assert!(!answer.ok && answer.text.contains("entries are kept from the server of n3"), "{answer:?}");
+        assert_eq!(lab.leader(0), Some(0));
+    }
+    // Who leaves prefers the other one, though this one has as much.
+    lab.nodes[0].engine.disconnect();
+    lab.until("another leads", 5_000_000, |lab| lab.leader(1).is_some_and(|at| at != 0));
+    assert_eq!(lab.leader(1), Some(1));
+    lab.nodes[2].engine.set_tuning(Tuning::default());
+    lab.run(300_000);
+    let token = lab.command(1, switchover("n3"));
+    let answer = lab.answer(token);
+    assert!(answer.ok, "{answer:?}");
 }

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 pub(crate) const RELAYED_SINCE: u16 = 4;
 /// The first one whose speakers know what is to be changed of a policy from what it is to be in all.
 pub(crate) const WISHES_SINCE: u16 = 5;
+/// The first one whose speakers understand that entries are kept from a member's server.
+pub(crate) const HELD_BACK_SINCE: u16 = 5;
 /// A member that has been heard of within this is there.
 const ALIVE: Micros = 1_500_000;
 /// How long others may refuse this member for its identity.
@@ -256,7 +258,8 @@ impl Engine {
             .chain([self.me.address.clone()])
             .collect();
         self.tell(id, &NodeMessage::Peers(addresses));
-        let health = self.health();
+        // What older members do not know of follows once it is known which version this one speaks.
+        let health = Health { held_back: false, ..self.health() };
         self.tell(id, &NodeMessage::Health(health));
     }
 
@@ -296,9 +299,15 @@ impl Engine {
     pub(super) fn forget_peers(&mut self) {
         for id in std::mem::take(&mut self.peers).into_keys() {
             self.order.peer_down(self.now, id);
+            // For people who look; a leader of a later connection begins anew.
+            self.gone.insert(id, Gone { since: self.now });
         }
-        self.gone.clear();
         self.unlike.clear();
+    }
+
+    /// Another connection begins: since when others were missed in the one before means nothing to it.
+    pub(super) fn forget_the_gone(&mut self) {
+        self.gone.clear();
     }
 
     /// A connection has ended.
@@ -347,9 +356,17 @@ impl Engine {
         self.now.saturating_sub(at) > 5 * self.order.election_timeout()
     }
 
+    /// Whether it is where this member is, or where it was, as the log says until a leader has put that right, and nobody
+    /// else is known to be.
+    fn is_own(&self, address: &str) -> bool {
+        let membership = self.order.membership();
+        let mut theirs = membership.members.iter().filter(|m| m.address == address).peekable();
+        address == self.me.address || theirs.peek().is_some() && theirs.all(|m| m.id == self.me.id)
+    }
+
     /// Before it connects a member knows others by its log, but has not been told of which cluster it is to be one.
     pub(super) fn dial(&mut self, address: String) {
-        if self.phase.is_connected() && !address.is_empty() && address != self.me.address {
+        if self.phase.is_connected() && !address.is_empty() && !self.is_own(&address) {
             self.effects.push(Effect::Dial(address));
         }
     }

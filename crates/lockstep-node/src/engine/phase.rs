@@ -78,6 +78,7 @@ impl Engine {
         let empty = self.order.last_index() == 0 && self.order.membership().members.is_empty();
         if !empty {
             self.compare_with_log(&mut args)?;
+            args.log = self.order.tail_state().log_id;
         }
         if args.bootstrap && !empty {
             let membership = self.order.membership();
@@ -128,6 +129,7 @@ impl Engine {
         addresses.extend(self.order.membership().members.iter().map(|m| m.address.clone()));
         let until = self.now + args.timeout.as_micros() as Micros;
         self.majority_seen = self.now;
+        self.forget_the_gone();
         self.phase = Phase::Connecting { args, until, say: self.now + SAY_EVERY };
         for address in addresses {
             self.dial(address);
@@ -240,6 +242,8 @@ impl Engine {
                  member took over, and what this member had committed ahead of it is kept in lockstep.rescue.*.log",
                 position.seqno, gap.before, gap.after
             ))
+        } else if let Some(why) = self.is_of_another_log(position, args.log, &bases) {
+            Some(why)
         } else {
             self.feed.start(&bases, self.order.committed_state(), position.seqno).err()
         };
@@ -269,6 +273,34 @@ impl Engine {
                 self.phase = Phase::NeedState { primary: true };
                 self.deliver(Delivery::StateNeeded { bypass: false });
             }
+        }
+    }
+
+    /// Whether the transactions at and before this position may be others than the log's, and why.
+    ///
+    /// A log that was founded on data with a history gives the seqnos after its beginning anew. Whoever comes with that
+    /// history from beyond the beginning, and without a log, may have the first owner's transactions there: a member of
+    /// Galera's cluster that had more than the one that founded this one. What a log has begun, nobody else has numbered.
+    fn is_of_another_log(&self, position: Gtid, reached_with: Uuid, bases: &[State]) -> Option<String> {
+        let state = self.order.committed_state();
+        let begun_here = state.log_id.is_nil() || state.log_id == state.history;
+        if begun_here || reached_with == state.log_id || self.me.arbitrator {
+            return None;
+        }
+        let beginning = bases.first().filter(|base| base.index == 0).map(|base| base.seqno);
+        match beginning {
+            Some(seqno) if position.seqno <= seqno => None,
+            Some(seqno) => Some(format!(
+                "the database is at seqno {}, but this cluster was founded on data at seqno {seqno} and has given the seqnos \
+                 since then itself: nothing says that this database has them from it, and not from the cluster of before \
+                 (for a restored backup of this cluster, see docs/restore.md)",
+                position.seqno
+            )),
+            None => Some(format!(
+                "the database is at seqno {}, and nothing says that it came there with this cluster's log, and not with the \
+                 cluster on whose data this one was founded (for a restored backup of this cluster, see docs/restore.md)",
+                position.seqno
+            )),
         }
     }
 
@@ -309,7 +341,7 @@ impl Engine {
                 0 => "nobody answers at the addresses of wsrep_cluster_address; start the first member with \
                       --wsrep-new-cluster"
                     .into(),
-                _ => "the members that answer have no majority".into(),
+                _ => self.nobody_founded(),
             };
         }
         let missing: Vec<String> = membership
@@ -341,6 +373,34 @@ impl Engine {
         }
     }
 
+    /// What a member without a log says that meets others, none of whom lets it in.
+    fn nobody_founded(&self) -> String {
+        let names = |of: &[&super::peers::Peer]| {
+            of.iter().map(|p| p.hello.name.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        let (known, unknown): (Vec<_>, Vec<_>) = self.peers.values().partition(|p| p.hello.last_index > 0);
+        if known.is_empty() {
+            let at = match &self.phase {
+                Phase::Connecting { args, .. } if args.position.is_defined() => {
+                    format!(" (this one's data are at {})", args.position)
+                }
+                _ => String::new(),
+            };
+            return format!(
+                "connected to {}, but nobody has a log, and so there is no cluster yet: found it on the member with the \
+                 highest position{at}. Stop that one, set safe_to_bootstrap to 1 in its grastate.dat, and start it with \
+                 --wsrep-new-cluster; the others join it",
+                names(&unknown)
+            );
+        }
+        format!(
+            "this member has no log, and {}, whose logs it could get, {} no leader: their error logs and `lockstep status` \
+             say for whom they wait. Start those; where they are gone for good, docs/operating.md, No majority",
+            names(&known),
+            if known.len() == 1 { "has" } else { "have" }
+        )
+    }
+
     /// The names of voters whose members are there under another identity, for their logs are damaged or lost.
     fn back_without_their_logs(&self) -> Option<String> {
         let membership = self.order.membership();
@@ -355,14 +415,14 @@ impl Engine {
         (!names.is_empty()).then(|| names.join(", "))
     }
 
-    /// For whom or what a member without a primary component waits.
+    /// For whom or what a member without a primary component waits, or the commits of one that has it.
     pub(crate) fn waits_for(&self) -> Option<String> {
         let waits = match self.phase {
             Phase::Connecting { .. } => true,
             Phase::NeedState { primary } | Phase::Running { primary, .. } => !primary,
             _ => false,
         };
-        waits.then(|| self.missing())
+        if waits { Some(self.missing()) } else { self.acks_awaited() }
     }
 
     /// Whether too few voters are connected to elect anybody.
@@ -587,7 +647,7 @@ impl Engine {
                     .filter(|id| *id != self.me.id && self.peers.get(id).is_some_and(|p| !p.leaving()))
                     .max_by_key(|id| {
                         let serves = membership.get(id).is_some_and(|m| !m.arbitrator);
-                        (serves, self.order.matched(id))
+                        (serves, !self.is_kept_from(id), self.order.matched(id))
                     });
                 if let Some(heir) = heir {
                     let _ = self.order.transfer_leadership(self.now, heir);

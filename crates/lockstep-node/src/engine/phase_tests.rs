@@ -3,7 +3,7 @@
 use super::super::Phase;
 use super::super::harness::Lab;
 use crate::api::{ApplyHold, ConnectArgs, LocalState, Tuning};
-use lockstep_core::Gtid;
+use lockstep_core::{Gtid, Uuid};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -116,4 +116,106 @@ fn a_member_knows_how_many_bytes_it_is_behind() {
     lab.nodes[1].database_hangs = false;
     lab.run(1_000_000);
     assert_eq!(bytes(&lab), Some(0));
+}
+
+/// Galera's members stop one after the other, and whoever stopped first founds the cluster: the seqnos from there on are
+/// given a second time, and the others have them for other transactions.
+#[test]
+fn data_from_beyond_the_beginning_of_a_log_are_not_taken_for_its_own() {
+    let history = Uuid([0x99; 16]);
+    let at = |seqno| Gtid { uuid: history, seqno };
+    let mut lab = Lab::new(0, &Tuning::default());
+    lab.data = (at(407), Uuid::NIL);
+    lab.add(&Tuning::default(), |_| {});
+    lab.until("it is Primary", 1_000_000, |lab| primary(lab, 0));
+    for _ in 0..30 {
+        lab.write(0);
+        lab.run(10_000);
+    }
+    let log = lab.nodes[0].engine.order.committed_state().log_id;
+    let came =
+        |lab: &Lab, n: usize, text: &str| lab.lines.iter().any(|(m, line)| *m == n && line.contains(text));
+    // Without a log of its own; and the same data, where they say that this log brought them there.
+    for (n, (data, by_log)) in [
+        ((at(419), Uuid::NIL), false),
+        ((at(419), Uuid([1; 16])), false),
+        ((at(419), log), true),
+        ((at(407), Uuid::NIL), true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        lab.data = data;
+        lab.add(&Tuning::default(), |_| {});
+        lab.until("it is Primary", 20_000_000, |lab| primary(lab, n + 1));
+        let line = match by_log {
+            true => format!("goes on from seqno {} by the log", data.0.seqno),
+            false => "the state must be transferred: the database is at seqno 419, but this cluster was founded on data at seqno \
+                      407"
+                .into(),
+        };
+        assert!(came(&lab, n + 1, &line), "{:#?}", lab.lines);
+    }
+}
+
+#[test]
+fn who_left_says_since_when_the_others_are_not_connected() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.run(300_000_000);
+    lab.nodes[2].engine.disconnect();
+    lab.run(3_000_000);
+    assert_eq!(lab.nodes[2].engine.phase, Phase::Idle);
+    for member in lab.members(2).iter().filter(|m| m.name != "n3") {
+        assert!(member.gone_seconds.is_some_and(|gone| gone < 4.0), "{member:?}");
+    }
+}
+
+#[test]
+fn a_member_with_a_new_address_does_not_look_for_itself_at_the_old_one() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.cut(0, true);
+    lab.cut(2, true);
+    let old = lab.nodes[0].engine.me.address.clone();
+    lab.nodes[0].engine.me.address = "10.0.0.1:4999".into();
+    lab.dials.clear();
+    lab.restart(0, |_| {});
+    lab.run(1_000_000);
+    let dialed: Vec<&str> = lab.dials.iter().filter(|(n, _)| *n == 0).map(|(_, to)| to.as_str()).collect();
+    assert!(dialed.contains(&"10.0.0.2:4567") && !dialed.contains(&old.as_str()), "{dialed:?}");
+    let own = |lab: &Lab| lab.members(0).into_iter().find(|m| m.name == "n1").map(|m| m.address);
+    assert_eq!(own(&lab).as_deref(), Some("10.0.0.1:4999"));
+    // Another member has come to be there.
+    lab.nodes[0].engine.dial("10.0.0.3:4567".into());
+    lab.run(1_000);
+    assert!(lab.dials.contains(&(0, "10.0.0.3:4567".into())));
+}
+
+#[test]
+fn where_nobody_has_founded_a_cluster_it_is_said_what_to_do() {
+    let mut lab = Lab::new(1, &Tuning::default());
+    lab.cut(0, true);
+    lab.data = (Gtid { uuid: Uuid([0x99; 16]), seqno: 419 }, Uuid::NIL);
+    for n in 1..3 {
+        lab.add(&Tuning::default(), |_| {});
+        lab.cut(0, true);
+        assert!(lab.nodes[n].engine.waits_for().is_some());
+    }
+    lab.run(11_000_000);
+    assert!(
+        lab.said("connected to n3, but nobody has a log")
+            && lab.said(":419). Stop that one, set safe_to_bootstrap")
+    );
+    // A read replica that has the log; the only voter has lost its own.
+    let mut lab = Lab::new(1, &Tuning::default());
+    lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
+    lab.run(1_000_000);
+    lab.add(&Tuning::default(), |_| {});
+    lab.cut(0, true);
+    lab.relink(1, 2);
+    lab.run(12_000_000);
+    let text = lab.nodes[2].engine.waits_for().unwrap_or_default();
+    assert!(
+        text.contains("this member has no log, and n2, whose logs it could get, has no leader"),
+        "{text}"
+    );
 }

@@ -37,6 +37,8 @@ pub(super) struct Granted {
 
 /// Commits that wait for acks are spoken of after this, and again.
 const SAY_EVERY: Micros = 10_000_000;
+/// And are shown in the status after this.
+const SHOW_AFTER: Micros = 2_000_000;
 
 /// What a member has on its disk, and since when that has not moved.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +75,8 @@ pub(crate) struct Commits {
     said: Option<Policy>,
     /// The first entry that waits for acks, and when to say so.
     waits: Option<(Index, Micros)>,
+    /// It has been said of that one.
+    waited_long: bool,
     fallen: bool,
 }
 
@@ -226,7 +230,7 @@ impl Engine {
     /// Nothing ends the wait for acks that do not come, but for `commit.timeout` under semisync: so it is said whose.
     fn say_waiting(&mut self) {
         let Some(index) = self.order.unanswered().filter(|_| self.phase.is_primary()) else {
-            self.commits.waits = None;
+            (self.commits.waits, self.commits.waited_long) = (None, false);
             return;
         };
         match &mut self.commits.waits {
@@ -234,24 +238,44 @@ impl Engine {
                 if self.now < *due {
                     return;
                 }
+                self.commits.waited_long = true;
                 *due = self.now + SAY_EVERY;
             }
             waits => {
                 *waits = Some((index, self.now + SAY_EVERY));
+                self.commits.waited_long = false;
                 return;
             }
         }
-        let lacking =
-            self.order.lacking(index).map(|member| format!("{} (zone {})", member.name, member.zone));
-        let lacking = lacking.collect::<Vec<_>>().join(", ");
         let Policy { acks, zone_acks, .. } = self.order.policy();
         let text = format!(
             "commits wait for acknowledgements that have not come for 10 s (commit.policy = {}, commit.acks = {acks}, \
-             commit.zone_acks = {zone_acks}). Not from: {lacking}. Start who is missing, or ask for less: SET GLOBAL \
-             wsrep_provider_options = 'commit...'",
-            self.order.policy().name()
+             commit.zone_acks = {zone_acks}). {}",
+            self.order.policy().name(),
+            self.unacknowledged(index)
         );
         self.log(Level::Warn, text);
+    }
+
+    /// Why the entry at `index` is not acknowledged by as many as the policy asks for, and what to do.
+    fn unacknowledged(&self, index: Index) -> String {
+        let mut said = self.asks_too_much(self.order.policy());
+        let lacking =
+            self.order.lacking(index).map(|member| format!("{} (zone {})", member.name, member.zone));
+        let lacking = lacking.collect::<Vec<_>>().join(", ");
+        if !lacking.is_empty() {
+            said.push(format!("Not from: {lacking}. Start who is missing"));
+        }
+        said.push("Ask for less: SET GLOBAL wsrep_provider_options = 'commit...'".into());
+        said.join(". ")
+    }
+
+    /// For people who look: why this member's commits wait, once they have for a while.
+    pub(super) fn acks_awaited(&self) -> Option<String> {
+        let (index, due) = self.commits.waits?;
+        // `due` moves on each time it is said; before the first time it is one period after the begin.
+        let long = self.commits.waited_long || self.now + SAY_EVERY >= due + SHOW_AFTER;
+        long.then(|| format!("commits wait for acknowledgements. {}", self.unacknowledged(index)))
     }
 
     /// The front end wants another policy.
@@ -270,26 +294,34 @@ impl Engine {
 
     /// What asks for more members or zones than there are waits for them.
     fn warn_of_policy(&mut self, policy: Policy) {
+        for text in self.asks_too_much(policy) {
+            self.log(Level::Warn, text);
+        }
+    }
+
+    /// What no number of acknowledgements from the members that there are can meet.
+    fn asks_too_much(&self, policy: Policy) -> Vec<String> {
+        let mut said = Vec::new();
         let membership = self.order.membership();
         let others = membership.members.len().saturating_sub(1);
         if policy.kind == PolicyKind::Semisync && usize::from(policy.acks) > others {
-            let text = format!(
+            said.push(format!(
                 "commit.acks = {}, but there are {others} other members: commits wait until there are more",
                 policy.acks
-            );
-            self.log(Level::Warn, text);
+            ));
         }
         let mut zones: Vec<u8> = membership.members.iter().map(|m| m.zone).collect();
         zones.sort_unstable();
         zones.dedup();
         if policy.kind != PolicyKind::Async && usize::from(policy.zone_acks) >= zones.len().max(1) {
-            let text = format!(
-                "commit.zone_acks = {}, but the members are in {} zones (member.zone): commits wait until there are more",
+            said.push(format!(
+                "commit.zone_acks = {} asks for acknowledgements from as many other zones, but the members are in {} in \
+                 all (member.zone): commits wait until there are more",
                 policy.zone_acks,
                 zones.len()
-            );
-            self.log(Level::Warn, text);
+            ));
         }
+        said
     }
 
     /// A member asks for another policy.

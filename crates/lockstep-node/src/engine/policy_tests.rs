@@ -262,3 +262,28 @@ fn a_setting_that_changes_under_a_policy_is_not_said_to_change_the_policy() {
     set(&mut lab, |policy| policy.kind = PolicyKind::Quorum);
     assert!(lab.said("commit.policy is quorum from now on"));
 }
+
+#[test]
+fn more_zones_than_there_are_are_said_to_be_missing_in_the_log_and_in_the_status() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let awaited = |lab: &Lab| lab.nodes[0].engine.waits_for();
+    set(&mut lab, |policy| policy.zone_acks = 1);
+    assert!(lab.said(
+        "commit.zone_acks = 1 asks for acknowledgements from as many other zones, but the members are in 1"
+    ));
+    assert_eq!(awaited(&lab), None);
+    let write = lab.write(0);
+    lab.run(3_000_000);
+    assert!(write.wait_for(Duration::ZERO).is_none());
+    let text = awaited(&lab).unwrap_or_default();
+    assert!(text.contains("but the members are in 1") && text.contains("Ask for less"), "{text}");
+    lab.run(9_000_000);
+    let line =
+        lab.lines.iter().find(|(_, line)| line.contains("have not come for 10 s")).map(|l| l.1.clone());
+    let line = line.unwrap_or_default();
+    assert!(line.contains("but the members are in 1") && !line.contains("Not from"), "{line}");
+    set(&mut lab, |policy| policy.zone_acks = 0);
+    lab.run(100_000);
+    assert!(write.wait_for(Duration::ZERO).is_some());
+    assert_eq!(awaited(&lab), None);
+}

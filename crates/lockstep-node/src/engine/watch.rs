@@ -132,7 +132,8 @@ impl Engine {
                 }
         };
         let membership = self.order.membership();
-        membership.voters().filter(|id| *id != self.me.id).filter(fit).max_by_key(|id| self.order.matched(id))
+        let others = membership.voters().filter(|id| *id != self.me.id).filter(fit);
+        others.max_by_key(|id| (!self.is_kept_from(id), self.order.matched(id)))
     }
 }
 

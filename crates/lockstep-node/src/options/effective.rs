@@ -127,6 +127,27 @@ impl Options {
         changes.iter().filter_map(|change| find(change.name).ok()).filter_map(|row| self.note(row)).collect()
     }
 
+    /// What is taken and does harm in the settings for the log, one line each; `flush` names how often InnoDB flushes at
+    /// the latest, in seconds.
+    pub fn unwise(&self, flush: &str, seconds: u64) -> Vec<String> {
+        let mut said = Vec::new();
+        if self.time("log.keep_min").as_secs() <= seconds {
+            said.push(format!(
+                "log.keep_min must be more than {flush}: what InnoDB has not flushed yet is supplied by the log after a crash"
+            ));
+        }
+        let (size, segment) = (self.size("log.size"), self.size("log.segment"));
+        if size < segment {
+            said.push(format!(
+                "log.size = {} is less than one file of the log (log.segment = {}): nothing is kept for longer than \
+                 log.keep_min, so that a member that was away for longer takes a copy of the whole database",
+                self.text("log.size"),
+                self.text("log.segment")
+            ));
+        }
+        said
+    }
+
     fn note(&self, row: &Row) -> Option<Note> {
         let Row { name, .. } = row;
         let value = self.given[place(row)].as_ref()?;

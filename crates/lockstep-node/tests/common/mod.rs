@@ -8,7 +8,7 @@
 )]
 
 use lockstep_node::core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
-use lockstep_node::core::{EntryKind, Gtid, Seqno};
+use lockstep_node::core::{EntryKind, Gtid, Seqno, Uuid};
 use lockstep_node::*;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,6 +109,7 @@ impl Server {
             peers: peers.iter().map(|p| format!("127.0.0.1:{p}")).collect(),
             bootstrap: peers.is_empty(),
             position,
+            log: Uuid::NIL,
             by_donor: false,
             timeout: Duration::from_secs(60),
             waits_for_others: false,

@@ -159,11 +159,7 @@ pub(super) fn log(check: &mut Check<'_>) {
         check.about(Level::Unwise, option, text);
     }
     let flush = check.number("innodb_flush_log_at_timeout", 1);
-    if check.options.time("log.keep_min").as_secs() <= flush {
-        let text = format!(
-            "log.keep_min must be more than innodb_flush_log_at_timeout = {flush} s: what InnoDB has not flushed yet is \
-             supplied by the log after a crash"
-        );
+    for text in check.options.unwise(&format!("innodb_flush_log_at_timeout = {flush} s"), flush) {
         check.about(Level::Unwise, "wsrep_provider_options", text);
     }
 }
