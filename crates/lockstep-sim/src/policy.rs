@@ -122,6 +122,8 @@ pub(crate) struct Book {
     /// Who voted for a candidate of a term, or told it how its log ends.
     reached: BTreeMap<(usize, Term), u32>,
     leaders: Vec<Term>,
+    /// Up to where anybody has counted entries as committed, and what held there.
+    known: Option<(Index, Controls)>,
     /// The last elections: term, whom the winner had heard of, its log then.
     elections: VecDeque<(Term, u32, Mirror)>,
     /// Acknowledged early, in all; and what of it was lost.
@@ -133,6 +135,13 @@ impl Book {
     /// On this machine's disk now.
     pub(crate) fn on_disk(&mut self, slot: usize, index: Index, mark: Mark) {
         self.had.entry((index, mark.hash)).or_default().disk |= 1 << slot;
+    }
+
+    /// Somebody counts everything up to here as committed, whose log this is.
+    pub(crate) fn committed(&mut self, index: Index, controls: &Controls) {
+        if self.known.as_ref().is_none_or(|(known, _)| *known < index) {
+            self.known = Some((index, controls.clone()));
+        }
     }
 
     /// In its memory.
@@ -220,9 +229,8 @@ impl Cluster {
             }
         };
         let policies = process.controls.of(index, process.commit);
-        // The leader, whose word counts, may know more.
-        let leader = self.leader().and_then(|slot| self.machines[slot].process.as_ref());
-        let known = leader.map_or(Vec::new(), |p| p.controls.of(index, p.commit));
+        // The leader, whose word counts, may have known more, and may be gone by now.
+        let known = self.book.known.as_ref().map_or(Vec::new(), |(commit, c)| c.of(index, *commit));
         hold!(
             holds(&machine.id) && policies.iter().chain(&known).any(kept),
             "an acknowledged entry is where its policy promises",

@@ -452,6 +452,9 @@ impl Cluster {
         self.say(slot, format_args!("commits {index}"));
         if let Some(process) = &mut self.machines[slot].process {
             process.commit = index;
+            if self.profile.policies {
+                self.book.committed(index, &process.controls);
+            }
         }
         Ok(())
     }
