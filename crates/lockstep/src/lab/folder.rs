@@ -306,6 +306,20 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_the_same_after_they_have_been_read_and_written_again() {
+        let path = fresh("digits");
+        let open = |resume| Folder::open(&path, "x", json!({}), resume).unwrap();
+        // One in a few hundred would be read as its neighbour.
+        let rates: Vec<f64> = (1..2000).map(|n| f64::from(n) * 1234.567 / 7.3).collect();
+        open(false).add(json!({ "setup": "alone", "repeat": 1, "rates": rates }), []).unwrap();
+        let runs = || std::fs::read_to_string(path.join(RUNS)).unwrap();
+        let before = runs();
+        drop(open(true));
+        assert!(runs() == before);
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
     fn a_folder_without_results_is_told() {
         let path = fresh("none");
         let refused = Results::load(&path).unwrap_err();
