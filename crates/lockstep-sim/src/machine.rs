@@ -167,6 +167,8 @@ pub(crate) struct Process {
     pub(crate) slow_sync: Option<u64>,
     /// When, by its own clock, it became a leader.
     pub(crate) leads_since: Micros,
+    /// The patience that it had in office, and when it had that last: see `may_lead`.
+    pub(crate) patience: (Micros, Micros),
     /// Who writes, if it leads.
     pub(crate) follow: Follow,
     /// A transaction of a client here that goes in fragments.

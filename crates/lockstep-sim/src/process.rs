@@ -195,6 +195,7 @@ impl Cluster {
             pre_votes: Default::default(),
             slow_sync: None,
             leads_since: Micros::MAX,
+            patience: (0, 0),
             transfer_asked: false,
         };
         let (term, last) = (process.order.term(), process.memory.last());

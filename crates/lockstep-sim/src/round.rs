@@ -354,7 +354,12 @@ impl Cluster {
             return Ok(());
         }
         process.leads_since = process.leads_since.min(local);
+        // A commit ends the longer patience, and the leader looks at it with its next heartbeat.
         let patience = process.order.patience_in_office().min(16 * timeout);
+        if patience >= process.patience.0 || local.saturating_sub(process.patience.1) >= timeout {
+            process.patience = (patience, local);
+        }
+        let patience = process.patience.0;
         let membership = &process.order.tail_state().membership;
         let alive = |other: &lockstep_core::MemberId| {
             *other == id || local.saturating_sub(process.heard[slot_of(other)]) < patience
