@@ -109,13 +109,18 @@ fn a_policy_changes_under_load_and_no_transaction_fails() -> Test {
     let mut rows = 0;
     // Whoever is asked, the leader makes the change, and all members have it.
     for (asked, policy) in [(0, "all"), (1, "semisync"), (2, "async"), (0, "quorum")] {
-        let mut best = Duration::MAX;
+        let (mut best, mut calm) = (Duration::MAX, Duration::ZERO);
         for _ in 0..3 {
+            let nothing = load_during(&cluster, 0, 4, || Ok(()))?;
             let load =
                 load_during(&cluster, 0, 4, || set(&cluster, asked, &format!("commit.policy={policy}")))?;
-            same("failed transactions", load.errors, Vec::new());
-            rows += load.rows as i64;
-            best = best.min(load.gap);
+            for load in [&nothing, &load] {
+                same("failed transactions", load.errors.clone(), Vec::new());
+                rows += load.rows as i64;
+            }
+            if load.gap < best {
+                (best, calm) = (load.gap, nothing.gap);
+            }
             if best <= Duration::from_millis(100) {
                 break;
             }
@@ -123,8 +128,10 @@ fn a_policy_changes_under_load_and_no_transaction_fails() -> Test {
             let other = if policy == "quorum" { "all" } else { "quorum" };
             set(&cluster, asked, &format!("commit.policy={other}"))?;
         }
-        eprintln!("to {policy}: longest gap {best:?}");
-        assert!(best <= Duration::from_millis(300), "the shortest of three gaps was {best:?}");
+        eprintln!("to {policy}: longest gap {best:?}, just before without a change {calm:?}");
+        // Where the machine itself stands still for longer than that, no more than twice as long as without a change.
+        let allowed = Duration::from_millis(100).max(2 * calm);
+        assert!(best <= allowed, "the shortest of three gaps was {best:?}, without a change {calm:?}");
         set(&cluster, asked, &format!("commit.policy={policy}"))?;
         for n in 0..3 {
             eventually("every member shows it", || is_under(&cluster, n, policy))?;
@@ -265,11 +272,15 @@ fn semisync_waits_for_the_nearest_falls_back_loudly_and_returns_by_itself() -> T
     assert!(second <= Duration::from_millis(250), "it does not wait again: {second:?}");
     eventually("it has fallen back", || Ok(primary("status")? == "OFF" && primary("no_tx")? == "2"))?;
     same("fallbacks", primary("no_times")?.as_str(), "1");
+    // The primary votes alone, so that both are agreed on; but nobody else has them.
+    let at_risk = || primary("at_risk").map(|risk| risk.parse::<i64>().unwrap_or(-1));
+    eventually("both are at risk", || Ok(at_risk()? >= 2))?;
     let log = cluster.servers[0].log();
     assert!(log.contains("semisync has fallen back to async"), "{log}");
     cluster.servers[1].resume()?;
     cluster.servers[2].resume()?;
     eventually("it is back", || Ok(primary("status")? == "ON"))?;
+    eventually("nothing is at risk", || Ok(at_risk()? == 0))?;
     let log = cluster.servers[0].log();
     assert!(log.contains("no longer fallen back"), "{log}");
     timed_insert(&cluster, 0, 6)?;
@@ -278,6 +289,12 @@ fn semisync_waits_for_the_nearest_falls_back_loudly_and_returns_by_itself() -> T
 
     // One of two is killed, and two are asked for: all that are left show the fallback, and the return.
     set(&cluster, 0, "commit.acks=2")?;
+    // A replica that stood still may have heard of the first fallback and of its end at once: then it has not seen it.
+    let no_times = |cluster: &Cluster, n: usize| -> Result<i64, LabError> {
+        let shown = cluster.servers[n].client()?.status("wsrep_semi_sync_no_times")?;
+        Ok(shown.parse().unwrap_or(-1))
+    };
+    let seen = [no_times(&cluster, 0)?, no_times(&cluster, 1)?];
     cluster.servers[2].kill();
     let killed = timed_insert(&cluster, 0, 7)?;
     eprintln!("a replica killed: the commit took {killed:?}");
@@ -288,7 +305,7 @@ fn semisync_waits_for_the_nearest_falls_back_loudly_and_returns_by_itself() -> T
     for n in 0..2 {
         eventually("it is seen", || {
             let (on, clients) = (status(n, "status")?, status(n, "clients")?);
-            Ok(on == "OFF" && clients == "1" && status(n, "no_times")? == "2")
+            Ok(on == "OFF" && clients == "1" && no_times(&cluster, n)? == seen[n] + 1)
         })?;
     }
     cluster.servers[2].start(&[])?;
@@ -334,6 +351,60 @@ fn a_replica_is_promoted_by_command_and_takes_over_when_the_primary_is_lost() ->
     cluster.wait_size(3)?;
     same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?, 2);
     Ok(())
+}
+
+#[test]
+fn when_a_primary_that_voted_alone_is_killed_a_replica_goes_on_with_all_that_was_answered() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let mut cluster = primary_and_replicas()?;
+    set(&cluster, 0, "commit.policy=semisync")?;
+    for n in 0..3 {
+        eventually("all are under it", || is_under(&cluster, n, "semisync"))?;
+    }
+    let socket = cluster.servers[0].config.socket();
+    let (told, started) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || -> Result<i64, LabError> {
+        let mut client = Client::connect(&socket, "root", Duration::from_secs(10))?;
+        for answered in 0.. {
+            if answered == 100 {
+                let _ = told.send(());
+            }
+            if client.query(&format!("INSERT INTO test.p VALUES ({})", answered + 1)).is_err() {
+                return Ok(answered);
+            }
+        }
+        unreachable!("it is killed")
+    });
+    let wait = started.recv_timeout(Duration::from_secs(20));
+    wait.map_err(|_| LabError::Value("the primary does not write".into()))?;
+    cluster.servers[0].kill();
+    let answered = writer.join().expect("the writer panicked")?;
+    let is_primary = |n: usize| -> Result<bool, LabError> {
+        let mut client = cluster.servers[n].client()?;
+        Ok(client.status("wsrep_cluster_status")? == "Primary" && client.status("wsrep_ready")? == "ON")
+    };
+    eventually("it is missed", || Ok(!is_primary(1)? && !is_primary(2)?))?;
+    // The one that has less of the log refuses.
+    let mut heir = None;
+    for n in [1, 2] {
+        let said = lockstep(&cluster.servers[n], &["bootstrap"])?;
+        eprintln!("{said:?}");
+        if said.status.success() {
+            heir = Some(n);
+            break;
+        }
+    }
+    let heir = heir.ok_or(LabError::Value("neither goes on".into()))?;
+    eventually("it goes on", || is_primary(heir))?;
+    let there = session(&cluster, heir)?.number("SELECT COUNT(*) FROM test.p")?;
+    eprintln!("{answered} answered, {there} there");
+    assert!((answered..=answered + 1).contains(&there), "{answered} answered, {there} there");
+    // Nobody is there to acknowledge anything.
+    set(&cluster, heir, "commit.policy=quorum")?;
+    cluster.servers[heir].query("INSERT INTO test.p VALUES (1000000)").map(|_| ())
 }
 
 #[test]
