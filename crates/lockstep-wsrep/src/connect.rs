@@ -111,8 +111,12 @@ impl Provider {
         let data_dir = PathBuf::from(if data_dir.is_empty() { "." } else { &data_dir });
         let options = Options::parse(&text).map_err(|error| error.to_string())?;
         log.set_debug(options.bool("debug"));
-        for note in options.notes().into_iter().chain(crate::settings::unwise(&options)) {
+        for note in options.notes() {
             log.line(if note.warn { Level::Warn } else { Level::Info }, &note.text);
+        }
+        // No warning: who comes from Galera may have a small gcache.size (MariaDB's own tests have), and knows it.
+        for note in crate::settings::unwise(&options) {
+            log.line(Level::Info, &note.text);
         }
         // What a former provider of this process has not written yet.
         crate::files::process_ends();
