@@ -129,8 +129,11 @@ impl Cluster {
             self.reached.0 = self.now;
         }
         self.reached.1 = reached;
+        // What was sent again before the faults ended has to pass a narrow line first.
+        let queues = self.profile.between_zones.is_some_and(|line| line.queues);
+        let standstill = if queues { 4 * STANDSTILL } else { STANDSTILL };
         hold!(
-            self.now < self.healed_at + HEALING && self.now < self.reached.0 + STANDSTILL,
+            self.now < self.healed_at + HEALING && self.now < self.reached.0 + standstill,
             "progress returns when faults end",
             "{} s after the last fault, {} s after the last progress: {missing}",
             (self.now - self.healed_at) / SECOND,
