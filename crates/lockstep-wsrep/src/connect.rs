@@ -115,8 +115,8 @@ impl Provider {
             log.line(if note.warn { Level::Warn } else { Level::Info }, &note.text);
         }
         // No warning: who comes from Galera may have a small gcache.size (MariaDB's own tests have), and knows it.
-        for note in crate::settings::unwise(&options) {
-            log.line(Level::Info, &note.text);
+        for text in crate::settings::unwise(&options) {
+            log.line(Level::Info, &text);
         }
         // What a former provider of this process has not written yet.
         crate::files::process_ends();

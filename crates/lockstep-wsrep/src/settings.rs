@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// What is unwise about the options for the log, as `lockstep check` says it. What the server has set is not known here.
-pub(crate) fn unwise(options: &Options) -> Vec<Note> {
-    let texts = options.unwise("innodb_flush_log_at_timeout (1 s, where it is not set)", 1);
-    texts.into_iter().map(|text| Note { warn: true, text }).collect()
+pub(crate) fn unwise(options: &Options) -> Vec<String> {
+    options.unwise("innodb_flush_log_at_timeout (1 s, where it is not set)", 1)
 }
 
 /// See the module.
@@ -81,7 +80,7 @@ impl Settings {
         self.refresh(&options);
         let mut notes = options.notes_on(&changes);
         if changes.iter().any(|change| change.name.starts_with("log.")) {
-            notes.extend(unwise(&options));
+            notes.extend(unwise(&options).into_iter().map(|text| Note { warn: true, text }));
         }
         Ok((changes, options.tuning(), notes))
     }

@@ -267,15 +267,20 @@ fn the_heir_takes_what_only_a_learner_has() {
     assert!(net.texts().contains(&"acknowledged".to_string()), "{:?}", net.texts());
 }
 
-#[test]
-fn what_is_lost_is_rescued_its_seqno_is_left_out_and_it_does_not_come_back() {
-    let mut net = under(weak(PolicyKind::Async));
+/// The leader, cut off, places "lost" and has it on its disk: the seqno that it gave.
+fn given_alone(net: &mut Net) -> lockstep_core::Seqno {
     net.isolate(1);
     net.propose(1, "lost");
     net.drain(1);
     net.sync(1);
     net.drain(1);
-    let given = net.order(1).tail_state().seqno;
+    net.order(1).tail_state().seqno
+}
+
+#[test]
+fn what_is_lost_is_rescued_its_seqno_is_left_out_and_it_does_not_come_back() {
+    let mut net = under(weak(PolicyKind::Async));
+    let given = given_alone(&mut net);
     assert_eq!(net.order(1).early(), net.order(1).last_index());
     net.run(6 * ELECTION);
     let heir = (2..=3).find(|n| net.order(*n).role() == Role::Leader).expect("somebody takes over");
@@ -303,12 +308,7 @@ fn who_was_away_learns_what_was_left_out_although_it_is_the_first_that_it_hears_
     let mut net = under(weak(PolicyKind::Async));
     let commit = net.order(1).commit();
     let before = net.order(1).tail_state().seqno;
-    net.isolate(1);
-    net.propose(1, "lost");
-    net.drain(1);
-    net.sync(1);
-    net.drain(1);
-    let given = net.order(1).tail_state().seqno;
+    let given = given_alone(&mut net);
     // It reads back that all before it was committed: that is not in memory then.
     assert_eq!(net.node(1).disk.commit_hint, commit);
     net.crash(1);

@@ -302,10 +302,10 @@ fn semisync_waits_for_the_nearest_falls_back_loudly_and_returns_by_itself() -> T
     assert!(killed <= Duration::from_secs(3), "{killed:?}");
     let status =
         |n: usize, name: &str| cluster.servers[n].client()?.status(&format!("wsrep_semi_sync_{name}"));
-    for n in 0..2 {
+    for (n, before) in seen.into_iter().enumerate() {
         eventually("it is seen", || {
             let (on, clients) = (status(n, "status")?, status(n, "clients")?);
-            Ok(on == "OFF" && clients == "1" && no_times(&cluster, n)? == seen[n] + 1)
+            Ok(on == "OFF" && clients == "1" && no_times(&cluster, n)? == before + 1)
         })?;
     }
     cluster.servers[2].start(&[])?;

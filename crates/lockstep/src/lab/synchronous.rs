@@ -115,13 +115,8 @@ pub(super) fn page(results: &Results) -> Page {
         Setup::EACH.into_iter().filter(|setup| ran.contains(&setup.name().as_str())).collect();
     let threads = results.counts("threads");
     let mut sections = vec![throughput(results, &setups, &threads)];
-    for (provider, name) in [(Provider::Lockstep, "Lockstep"), (Provider::Galera, "Galera")] {
-        let of = |s: &&Setup| s.provider().is_none_or(|of| of == provider);
-        let setups: Vec<Setup> = setups.iter().filter(of).copied().collect();
-        if setups.iter().any(|setup| setup.provider().is_some()) {
-            sections.push(lines(results, &setups, &threads, name));
-        }
-    }
+    let sides = by_provider(&setups);
+    sections.extend(sides.iter().map(|(name, setups)| lines(results, setups, &threads, name)));
     let profile = if threads.contains(&u64::from(PROFILE)) {
         Some(u64::from(PROFILE))
     } else {
@@ -129,13 +124,7 @@ pub(super) fn page(results: &Results) -> Page {
     };
     if let Some(threads) = profile {
         sections.push(latency(results, &setups, threads));
-        for (provider, name) in [(Provider::Lockstep, "Lockstep"), (Provider::Galera, "Galera")] {
-            let of = |s: &&Setup| s.provider().is_none_or(|of| of == provider);
-            let setups: Vec<Setup> = setups.iter().filter(of).copied().collect();
-            if setups.iter().any(|setup| setup.provider().is_some()) {
-                sections.push(distribution(results, &setups, threads, name));
-            }
-        }
+        sections.extend(sides.iter().map(|(name, setups)| distribution(results, setups, threads, name)));
     }
     Page {
         title: format!("Synchronous replication near, and {rtt} ms away"),
@@ -152,6 +141,16 @@ pub(super) fn page(results: &Results) -> Page {
         ],
         sections,
     }
+}
+
+/// Those of each provider that ran, and MariaDB's beside them.
+fn by_provider(setups: &[Setup]) -> Vec<(&'static str, Vec<Setup>)> {
+    let of = |provider| {
+        setups.iter().copied().filter(move |s: &Setup| s.provider().is_none_or(|of| of == provider))
+    };
+    let sides = [("Lockstep", Provider::Lockstep), ("Galera", Provider::Galera)];
+    let sides = sides.map(|(name, provider)| (name, of(provider).collect::<Vec<_>>()));
+    sides.into_iter().filter(|(_, setups)| setups.iter().any(|setup| setup.provider().is_some())).collect()
 }
 
 fn side(setup: Setup) -> Side {
