@@ -560,10 +560,11 @@ impl Runtime {
                 }
             }
             Input::Disconnect { reply } => {
-                if self.engine.phase.is_connected() || self.engine.failure().is_some() {
-                    self.engine.disconnect();
+                self.engine.disconnect();
+                if self.engine.is_leaving() {
                     self.leaving.push(reply);
                 } else {
+                    // It was never there, or has left by itself: nothing more will come.
                     self.shared.deliveries.close();
                     reply.set(());
                 }

@@ -6,7 +6,7 @@ use common::*;
 use lockstep_node::ViewStatus;
 use lockstep_node::core::Gtid;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn three_members_write_leave_and_come_back_by_the_log() {
@@ -195,6 +195,10 @@ fn a_member_whose_server_cannot_go_on_leaves_the_majority_to_the_others() {
     assert_eq!(two.write(b"k", b"no more"), None);
     let lost = one.views.lock().unwrap().iter().any(|v| v.status == ViewStatus::NonPrimary);
     assert!(!lost, "the other one had its majority all the time");
+    // Who stops it waits for nothing: it has left.
+    let began = Instant::now();
+    two.node.disconnect();
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 #[test]

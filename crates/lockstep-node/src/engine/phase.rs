@@ -621,6 +621,11 @@ impl Engine {
         self.end_votes();
     }
 
+    /// Whether it is on its way out: `Effect::Left` is still to come.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.left_at.is_some()
+    }
+
     /// This member's server cannot go on, because its data differ, for one: it leaves in good order, so that the others
     /// need not wait for its vote, and does not come back.
     pub(crate) fn give_up(&mut self, text: &str) {
