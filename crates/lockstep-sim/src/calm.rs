@@ -14,7 +14,8 @@ pub(crate) const HEALING: Micros = 120 * SECOND;
 /// But somebody comes nearer to the end within this time.
 const STANDSTILL: Micros = 8 * SECOND;
 
-/// In so many election timeouts there is a leader that hears a majority, once all processes run.
+/// In so many election timeouts there is a leader that hears a majority, once all processes run. While an heir takes over
+/// what a weak policy may have acknowledged, it takes as many round trips as that has messages; the log grows meanwhile.
 const ELECTING: u64 = 12;
 
 impl Cluster {
@@ -69,7 +70,10 @@ impl Cluster {
         // What began on a slow disk takes its time, though the disk be fast again.
         let slow = |p: &crate::machine::Process| p.slow_sync.is_some() && p.slow_sync == p.syncing;
         let slow = self.machines.iter().filter_map(|m| m.process.as_ref()).any(slow);
-        if up && !slow && self.all_run_since == Micros::MAX {
+        if !up {
+            // Who finds that its database has what is lost ends, and comes back with a copy; it may be needed meanwhile.
+            self.all_run_since = Micros::MAX;
+        } else if !slow && self.all_run_since == Micros::MAX {
             self.all_run_since = self.now;
         }
         if !self.led && up {
@@ -78,11 +82,13 @@ impl Cluster {
             if self.led {
                 self.counters.longest_election = self.counters.longest_election.max(since);
             }
+            let silent = since.min(self.now - self.tail_taken_at);
             hold!(
-                self.led || since < ELECTING * self.profile.election_timeout,
+                self.led || silent < ELECTING * self.profile.election_timeout,
                 "a leader is found when faults end",
-                "{} ms after all processes run",
-                since / MS
+                "{} ms after all processes run, {} ms after a candidate has last taken over a tail",
+                since / MS,
+                (self.now - self.tail_taken_at) / MS
             );
         }
         if up && self.healed_with == 0 {

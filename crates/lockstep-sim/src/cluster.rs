@@ -202,7 +202,7 @@ impl Settings {
     }
 
     /// Whether leaders send one copy to each zone: in every other seed, so that the draws of the rest mean what they did.
-    pub(crate) fn relays(&self) -> bool {
+    pub fn relays(&self) -> bool {
         self.seed.is_multiple_of(2)
     }
 
@@ -251,6 +251,8 @@ pub(crate) struct Cluster {
     pub(crate) healed_at: Micros,
     /// When all processes ran again.
     pub(crate) all_run_since: Micros,
+    /// When the log of a candidate has last grown, or changed: it takes over another's tail.
+    pub(crate) tail_taken_at: Micros,
     /// There has been a leader since.
     pub(crate) led: bool,
     /// When all were last farther than before, and how far.
@@ -345,6 +347,7 @@ impl Cluster {
             short_reigns: 0,
             healed_at: 0,
             all_run_since: 0,
+            tail_taken_at: 0,
             led: false,
             reached: (0, 0),
             healed_with: 0,

@@ -89,7 +89,13 @@ pub fn kept() -> Vec<(u64, World)> {
     let seed = |line: &str| {
         let mut words = line.split_whitespace();
         let seed = words.next()?.parse().ok()?;
-        Some((seed, if words.next() == Some("short-reigns") { World::ShortReigns } else { World::Any }))
+        let world = match words.next() {
+            Some("short-reigns") => World::ShortReigns,
+            Some("policies") => World::Policies,
+            Some("writers") => World::Writers,
+            _ => World::Any,
+        };
+        Some((seed, world))
     };
     lines.filter_map(seed).collect()
 }

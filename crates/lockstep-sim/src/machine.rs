@@ -155,11 +155,8 @@ pub(crate) struct Process {
     pub(crate) run: Option<Run>,
     /// When, by its own clock, anything was last heard from the member at each place.
     pub(crate) heard: [Micros; MACHINES],
-    /// The term for which it has last asked how the others' logs end, and the members as it knew them then: a tail may
-    /// bring others.
-    pub(crate) surveyed: (Term, Arc<Membership>),
-    /// The term of its last campaign, and the [weather](crate::cluster::Cluster::weather) when that began.
-    pub(crate) campaigned: (Term, u64),
+    /// Its last campaign.
+    pub(crate) campaign: Campaign,
     /// Who has granted its pre-vote in which term, a bit for each place. What was granted to an earlier life may come
     /// late, and be of a later term.
     pub(crate) pre_votes: BTreeMap<Term, u32>,
@@ -175,6 +172,16 @@ pub(crate) struct Process {
     pub(crate) stream: Option<u64>,
     /// A Base was taken and the database is older: a state transfer is under way.
     pub(crate) transfer_asked: bool,
+}
+
+/// A campaign, as it was when others first heard of it.
+#[derive(Default)]
+pub(crate) struct Campaign {
+    pub(crate) term: Term,
+    /// See [`crate::cluster::Cluster::weather`].
+    pub(crate) weather: u64,
+    /// The members as it knew them when it began: a tail, or what comes when it has given up, may bring others.
+    pub(crate) membership: Arc<Membership>,
 }
 
 /// Whether a machine can come back.

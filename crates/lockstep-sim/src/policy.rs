@@ -161,9 +161,9 @@ impl Book {
         }
     }
 
-    /// Nobody asks any more about what is committed.
-    fn forget(&mut self, committed: Index) {
-        self.had.retain(|(index, _), _| *index + 2000 > committed);
+    /// Nobody asks any more about elections of long ago. Who had an entry is never forgotten: a member that was away for
+    /// long answers for what it proposed before.
+    fn forget(&mut self) {
         let last = self.leaders.last().copied().unwrap_or(0);
         self.reached.retain(|(_, term), _| *term + 8 > last);
     }
@@ -399,7 +399,9 @@ impl Cluster {
     fn has_asked(&self, slot: usize, term: Term, log: &Mirror) -> Check {
         let Quality { loss, bytes_per_ms, .. } = self.profile.between_zones.unwrap_or(self.profile.quality);
         let Some(process) = &self.machines[slot].process else { return Ok(()) };
-        if process.campaigned != (term, self.weather) || loss > LOST_AT_MOST || bytes_per_ms < WIDE_ENOUGH {
+        let campaign = &process.campaign;
+        let disturbed = (campaign.term, campaign.weather) != (term, self.weather);
+        if disturbed || loss > LOST_AT_MOST || bytes_per_ms < WIDE_ENOUGH {
             return Ok(());
         }
         let quick = |slot: usize| self.machines[slot].speed == self.profile.disk;
@@ -489,7 +491,7 @@ impl Cluster {
             );
         }
         self.book.risky = open;
-        self.book.forget(committed);
+        self.book.forget();
         Ok(())
     }
 

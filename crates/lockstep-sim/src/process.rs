@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Event, MACHINES};
 use crate::history::{Check, Violation, hold};
-use crate::machine::{Fate, Input, Name, Process};
+use crate::machine::{Campaign, Fate, Input, Name, Process};
 use crate::mirror::{Mark, Mirror};
 use crate::mutate::NodeFault;
 use crate::policy::Controls;
@@ -190,8 +190,7 @@ impl Cluster {
             follow,
             stream: None,
             heard: [local; MACHINES],
-            surveyed: (0, membership.clone()),
-            campaigned: (0, 0),
+            campaign: Campaign::default(),
             pre_votes: Default::default(),
             slow_sync: None,
             leads_since: Micros::MAX,

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Event};
 use crate::history::{Check, Violation, Witness, hold};
-use crate::machine::{Flight, Input, Name, slot_of};
+use crate::machine::{Campaign, Flight, Input, Name, slot_of};
 use crate::mirror::{Change, Mark};
 use lockstep_core::members::Membership;
 use lockstep_core::message::{Carried, Message};
@@ -72,8 +72,8 @@ impl Cluster {
                     process.heard[slot_of(&from)] = local;
                     if let Message::PreVoteReply { term, granted: true } = message {
                         *process.pre_votes.entry(term).or_default() |= 1 << slot_of(&from);
-                        let own = order.term();
-                        process.pre_votes.retain(|granted, _| *granted >= own);
+                        // A campaign may go on in this round before a newer term ends it.
+                        process.pre_votes.retain(|granted, _| *granted >= term_before);
                     }
                     // Of what comes when it leads already, or does not campaign any more, nobody says that it has heard.
                     if let Message::VoteReply { term, granted: true } | Message::Tail { term, .. } = message
@@ -135,15 +135,11 @@ impl Cluster {
                     }
                     if let Message::Survey { term } | Message::Vote { term, .. } = message
                         && let Some(process) = &mut self.machines[slot].process
-                        && process.campaigned.0 < term
+                        && process.campaign.term < term
                     {
-                        process.campaigned = (term, self.weather);
-                    }
-                    if let Message::Survey { term } = message
-                        && let Some(process) = &mut self.machines[slot].process
-                        && process.surveyed.0 < term
-                    {
-                        process.surveyed = (term, process.order.tail_state().membership.clone());
+                        // Its own vote has been written since it began, so that was in an earlier round.
+                        let membership = process.membership.clone();
+                        process.campaign = Campaign { term, weather: self.weather, membership };
                     }
                     if let Message::Vote { term, transfer, .. } = message {
                         let id = self.machines[slot].id;
@@ -231,6 +227,9 @@ impl Cluster {
                 )),
             );
             self.trace.line(self.now, &Name(slot), format_args!("{text}"));
+        }
+        if process.order.role() == Role::Candidate && !op.entries.is_empty() {
+            self.tail_taken_at = self.now;
         }
         let mut change = Change {
             reset: op.reset.as_ref().map(|state| (state.index, state.term)),
@@ -325,10 +324,7 @@ impl Cluster {
         let granted = |id: &lockstep_core::MemberId| {
             *id == machine.id || process.pre_votes.get(&term).is_some_and(|who| who >> slot_of(id) & 1 == 1)
         };
-        let membership = match process.surveyed.0 == term {
-            true => &process.surveyed.1,
-            false => &process.order.tail_state().membership,
-        };
+        let membership = &process.campaign.membership;
         let count = membership.voters().filter(granted).count();
         // One that is taken out by an entry that may not hold campaigns, too; its own vote does not count then.
         hold!(
