@@ -4,6 +4,7 @@ use clap::Parser;
 use clap::builder::PossibleValuesParser;
 use lockstep_sim::profile::FAULTS;
 use lockstep_sim::{Counters, Outcome, PLANTS, Settings, World, mutate, simulate};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,7 +46,7 @@ struct Args {
     #[arg(long)]
     outcomes_only: bool,
     /// Only worlds in which leaders never last.
-    #[arg(long)]
+    #[arg(long, group = "worlds")]
     short_reigns: bool,
     /// Plant every fault of the list in turn: each must be found within its number of seeds.
     #[arg(long, conflicts_with_all = ["seed", "seeds", "mutate"])]
@@ -54,11 +55,14 @@ struct Args {
     #[arg(long, conflicts_with_all = ["seed", "seeds"])]
     kept: bool,
     /// Only worlds in which commit policies change all the time.
-    #[arg(long, conflicts_with = "short_reigns")]
+    #[arg(long, group = "worlds")]
     policies: bool,
     /// Only worlds in which nearly all clients are at one member, which leadership follows.
-    #[arg(long, conflicts_with_all = ["short_reigns", "policies"])]
+    #[arg(long, group = "worlds")]
     writers: bool,
+    /// None of these worlds. Without any of the four the seed's number decides.
+    #[arg(long, group = "worlds")]
+    plain: bool,
     /// Say for every seed what was counted.
     #[arg(long)]
     verbose: bool,
@@ -73,12 +77,14 @@ struct Sum {
     acknowledged: u64,
     certified: (u64, u64),
     violations: u64,
+    worlds: BTreeMap<World, u64>,
     counters: Counters,
 }
 
 impl Sum {
-    fn add(&mut self, outcome: &Outcome) {
+    fn add(&mut self, outcome: &Outcome, world: World) {
         self.seeds += 1;
+        *self.worlds.entry(world).or_default() += 1;
         self.simulated += outcome.simulated;
         self.entries += outcome.entries;
         self.elections += outcome.elections;
@@ -107,29 +113,40 @@ fn replay(args: &Args, outcome: &Outcome, world: World) -> String {
     if args.outcomes_only {
         text += " --outcomes-only";
     }
-    if world == World::ShortReigns {
-        text += " --short-reigns";
-    }
-    if args.policies {
-        text += " --policies";
-    }
-    if world == World::Writers {
-        text += " --writers";
-    }
+    // Always said, so that it is the same history whatever decided on the world.
+    text += " --";
+    text += name(world);
     text
 }
 
+/// What a world is called, here and on the command line.
+fn name(world: World) -> &'static str {
+    match world {
+        World::Any => "plain",
+        World::ShortReigns => "short-reigns",
+        World::Policies => "policies",
+        World::Writers => "writers",
+    }
+}
+
+/// The world that was asked for, if one was.
+fn world(args: &Args) -> Option<World> {
+    let asked = [
+        (args.plain, World::Any),
+        (args.short_reigns, World::ShortReigns),
+        (args.policies, World::Policies),
+        (args.writers, World::Writers),
+    ];
+    asked.into_iter().find_map(|(asked, world)| asked.then_some(world))
+}
+
 fn settings(args: &Args, seed: u64) -> Settings {
+    let plant = args.mutate.as_deref().and_then(mutate::by_name);
+    // A planted fault is looked for where it can show.
+    let own = || plant.map_or(World::of(seed), |plant| plant.world(!args.outcomes_only));
     Settings {
-        world: match (args.short_reigns, args.policies) {
-            (true, _) => World::ShortReigns,
-            (_, true) => World::Policies,
-            _ if args.writers => World::Writers,
-            // Of many seeds some are such worlds, too.
-            _ if args.seed.is_none() && args.mutate.is_none() && seed % 4 == 3 => World::Writers,
-            _ => World::Any,
-        },
-        mutation: args.mutate.as_deref().and_then(mutate::by_name).map(|plant| plant.fault),
+        world: world(args).unwrap_or_else(own),
+        mutation: plant.map(|plant| plant.fault),
         trace: args.trace,
         trace_from: (args.trace_from * 1e6) as u64,
         promises: !args.outcomes_only,
@@ -201,7 +218,7 @@ fn main() -> ExitCode {
                     let outcome = simulate(settings);
                     let Ok(mut guard) = sum.lock() else { return };
                     let (sum, told) = &mut *guard;
-                    sum.add(&outcome);
+                    sum.add(&outcome, settings.world);
                     if args.verbose {
                         println!("{outcome:?}");
                     }
@@ -268,6 +285,8 @@ fn main() -> ExitCode {
     );
     let kinds = FAULTS.iter().zip(&c.by_kind).map(|(fault, n)| format!("{fault:?}={n}"));
     println!("faults by kind: {}", kinds.collect::<Vec<_>>().join(" "));
+    let worlds = sum.worlds.iter().map(|(world, n)| format!("{}={n}", name(*world)));
+    println!("seeds by world: {}", worlds.collect::<Vec<_>>().join(" "));
     println!(
         "seeds={} cluster_hours={:.2} entries={} faults={} violations={}",
         sum.seeds,

@@ -41,8 +41,15 @@ pub struct Plant {
     pub seeds: u64,
     /// By what users would see one of the seeds 1 to this finds it; 0: liveness alone suffers, or too rarely.
     pub by_outcomes: u64,
-    /// The worlds in which it is looked for by outcomes.
+    /// Where it can show: see [`Plant::world`].
     pub world: World,
+}
+
+impl Plant {
+    /// The worlds in which it is looked for.
+    pub fn world(&self, promises: bool) -> World {
+        if promises && self.world == World::ShortReigns { World::Any } else { self.world }
+    }
 }
 
 const fn plant(name: &'static str, fault: Planted, seeds: u64, by_outcomes: u64) -> Plant {
@@ -113,11 +120,8 @@ pub fn by_name(name: &str) -> Option<&'static Plant> {
 
 /// Looks for a planted fault: the first seed that finds it, and what it says; `Err`: how many seeds did not.
 pub fn hunt(plant: &Plant, promises: bool) -> Result<(u64, String), u64> {
-    let (seeds, world) = match promises {
-        true if matches!(plant.world, World::Policies | World::Writers) => (plant.seeds, plant.world),
-        true => (plant.seeds, World::Any),
-        false => (plant.by_outcomes, plant.world),
-    };
+    let seeds = if promises { plant.seeds } else { plant.by_outcomes };
+    let world = plant.world(promises);
     for seed in 1..=seeds {
         let settings = Settings { mutation: Some(plant.fault), world, promises, ..Settings::seed(seed) };
         if let Some(violation) = simulate(settings).violation {

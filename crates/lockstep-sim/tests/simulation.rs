@@ -2,10 +2,11 @@
 
 use lockstep_sim::profile::{FAULTS, World};
 use lockstep_sim::{Counters, Outcome, PLANTS, Settings, kept, mutate, simulate};
+use std::process::Command;
 
 fn clean(seed: u64) -> Outcome {
     let outcome = simulate(Settings::seed(seed));
-    assert_eq!(outcome.violation, None, "replay: lockstep-sim --seed {seed} --trace");
+    assert_eq!(outcome.violation, None, "replay: lockstep-sim --seed {seed} --plain --trace");
     outcome
 }
 
@@ -103,4 +104,39 @@ fn policies_keep_their_promises() {
         sum.add(&outcome.counters);
     }
     assert!(sum.early > 100 && sum.lost > 0, "{sum:?}");
+}
+
+/// A run of many seeds is in all worlds, and each of them meets what else a seed's number decides.
+#[test]
+fn all_worlds_are_run() {
+    for world in [World::Any, World::Policies, World::Writers] {
+        for relays in [false, true] {
+            let meets = |seed: &u64| World::of(*seed) == world && Settings::seed(*seed).relays() == relays;
+            assert!((1..=40).filter(meets).count() >= 4, "{world:?}, relays: {relays}");
+        }
+    }
+}
+
+/// What is printed below a violation is the command that repeats it, whatever decided on the world.
+#[test]
+fn a_violation_says_how_to_repeat_it() {
+    let run = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_lockstep-sim")).args(args).output().expect("runs");
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("is text")
+    };
+    let line = |text: &str, begins: &str| {
+        let line = text.lines().find_map(|line| line.trim_start().strip_prefix(begins));
+        line.unwrap_or_else(|| panic!("{begins} is not in {text}")).to_string()
+    };
+    for args in [
+        &["--from", "4", "--seeds", "1", "--mutate", "no-acks-awaited"][..],
+        &["--from", "4", "--seeds", "1", "--mutate", "two-votes", "--policies"],
+        &["--seed", "1", "--mutate", "two-votes"],
+    ] {
+        let first = run(args);
+        let replay = line(&first, "replay: cargo run -q --release -p lockstep-sim -- ");
+        let again = run(&replay.split(' ').collect::<Vec<_>>());
+        assert_eq!(line(&first, "VIOLATION seed"), line(&again, "VIOLATION seed"), "{replay}");
+    }
 }
