@@ -4,7 +4,8 @@
 //! microseconds. More threads than processors do not apply such ones faster: they take the processor from each other in
 //! the middle, so that whoever's turn it is does not run while those who run wait for theirs, and each commit costs two
 //! hand-offs. So there are as many at work as there are processors, and the one that has just finished, whose caches are
-//! warm, takes the next.
+//! warm, takes the next. Where a write-set takes less time than the processor's going from one thread to another, one
+//! thread alone applies them fastest: whoever shared the work would only wait for its turn, and everyone behind it.
 //!
 //! Where write-sets wait (for a flush of the disk at each commit, for pages to be read, for locks), it takes more threads
 //! to overlap that: as many more as they wait longer than they work, and once more as many, for those who wait together
@@ -44,6 +45,9 @@ const WEIGHT: u64 = 16;
 /// Who waits for less than this part of the time of its work does not wait.
 const HARDLY: u64 = 4;
 
+/// What it costs, ns, that one thread waits for its turn and another one wakes it: work that is shorter is not shared.
+const HAND_OFF: u64 = 5_000;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Crew {
@@ -52,6 +56,9 @@ pub(crate) struct Crew {
     hands: Vec<Seqno>,
     /// The mean times of work and of waiting, ns, once they have been measured.
     means: Option<(u64, u64)>,
+    /// The median time of work, ns: unlike the mean it does not say of many short ones that they are long where a few were
+    /// interrupted in the middle.
+    typical: u64,
     /// So many more may be at work, for those who are have not come back.
     extra: usize,
     /// One has come back since the last nudge.
@@ -66,7 +73,7 @@ impl Default for Crew {
 
 impl Crew {
     fn new(processors: usize) -> Crew {
-        Crew { processors, hands: Vec::new(), means: None, extra: 0, came_back: false }
+        Crew { processors, hands: Vec::new(), means: None, typical: MOST, extra: 0, came_back: false }
     }
 
     /// One has taken this write-set.
@@ -81,6 +88,11 @@ impl Crew {
             let (mean_worked, mean_waited) = self.means.unwrap_or((worked, waited));
             let follow = |mean, time| (mean * (WEIGHT - 1) + time) / WEIGHT;
             self.means = Some((follow(mean_worked, worked), follow(mean_waited, waited)));
+            let step = (self.typical / WEIGHT).max(1);
+            self.typical = match worked > self.typical {
+                true => (self.typical + step).min(MOST),
+                false => self.typical.saturating_sub(step),
+            };
         }
         self.gone(done.seqno);
     }
@@ -112,8 +124,10 @@ impl Crew {
         if small && self.extra == 0 && self.hands.iter().any(|seqno| *seqno <= depends_on) {
             return 0;
         }
-        let more = self.processors as u64 * 2 * waited / worked.max(1);
-        let limit = self.processors.saturating_add(more as usize).saturating_add(self.extra);
+        let shared = self.typical >= HAND_OFF || waited * HARDLY >= worked;
+        let processors = if shared { self.processors as u64 } else { 1 };
+        let more = processors * 2 * waited / worked.max(1);
+        let limit = (processors as usize).saturating_add(more as usize).saturating_add(self.extra);
         limit.saturating_sub(self.hands.len())
     }
 }
@@ -187,6 +201,36 @@ mod tests {
             }
         });
         assert!(forgotten.count() < 60);
+    }
+
+    #[test]
+    fn what_takes_less_time_than_a_hand_off_one_thread_does_alone() {
+        let tiny = |seqno, worked, waited| {
+            let (worked, waited) = (Duration::from_nanos(worked), Duration::from_nanos(waited));
+            Done { seqno, time: worked + waited, spent: Some(Spent { worked, waited }) }
+        };
+        let mut crew = Crew::new(8);
+        (0..200).for_each(|_| crew.back(&tiny(99, 700, 0)));
+        assert_eq!(crew.room(0), 1);
+        // One in ten is interrupted in the middle: they are short all the same.
+        (0..200).for_each(|n| crew.back(&tiny(99, if n % 10 == 0 { 900_000 } else { 700 }, 0)));
+        assert_eq!(crew.room(0), 1);
+        crew.took(5);
+        assert_eq!(crew.room(0), 0);
+        // It is stuck: the others are not.
+        crew.nudged();
+        crew.nudged();
+        assert_eq!(crew.room(0), 1);
+        crew.back(&tiny(5, 700, 0));
+        // They wait, or have become long ones.
+        let shared = |worked, waited| {
+            let mut crew = Crew::new(8);
+            (0..200).for_each(|_| crew.back(&tiny(99, 700, 0)));
+            (0..100).for_each(|_| crew.back(&tiny(99, worked, waited)));
+            crew.room(0)
+        };
+        assert!(shared(700, 2_000) > 20);
+        assert_eq!(shared(20_000, 0), 8);
     }
 
     #[test]
