@@ -48,6 +48,14 @@ impl Installation {
         })
     }
 
+    /// The server's version, as it says it.
+    pub fn version(&self) -> Result<String> {
+        let said = run_to_end(Command::new(&self.mariadbd).args(["--no-defaults", "--version"]))?;
+        // Behind the path of the program.
+        let version = said.split_once("Ver ").map_or(said.as_str(), |(_, version)| version);
+        Ok(version.trim().to_owned())
+    }
+
     /// Makes `path` (and its parents) a directory of the account, readable by all who must traverse it.
     pub fn make_dir(&self, path: &Path, mode: u32) -> Result<()> {
         std::fs::create_dir_all(path).map_err(LabError::path("create", path))?;

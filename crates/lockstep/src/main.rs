@@ -68,7 +68,8 @@ enum Command {
     /// Run three servers under load while they are killed, paused, cut off and filled up, and compare what their clients
     /// were told with what is there. Exit code 3: something was lost or wrong.
     Chaos(chaos::ChaosArgs),
-    /// Reproduce classic experiments with replication over distances, beside its rivals.
+    /// Reproduce classic experiments with replication over distances, beside its rivals. Exit code 3: not all was measured
+    /// that was to be.
     #[command(subcommand)]
     Lab(lab::LabCommand),
     /// A member of `bench provider`: a miniature server, driven by lines on standard input.
@@ -227,7 +228,7 @@ fn main() -> ExitCode {
         Command::Chaos(args) => chaos::run(&args),
         Command::Log(args) => log::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Bench(command) => bench::run(&command).map(|()| ExitCode::SUCCESS),
-        Command::Lab(command) => lab::run(&command).map(|()| ExitCode::SUCCESS),
+        Command::Lab(command) => lab::run(&command),
         Command::BenchMember => {
             lockstep_host::command::serve(std::io::stdin().lock());
             // Whatever still runs in the provider goes down with the process, as when a server is killed.

@@ -79,18 +79,37 @@ fn the_command_writes_a_report_and_resumes() -> Test {
     let (sound, text) = lab(&run)?;
     assert!(sound && text.contains(Setup::Alone.what()) && text.contains("report.html"), "{text}");
     let kept = |name: &str| std::fs::read(Path::new(&out).join(name)).unwrap_or_default();
-    let (runs, report) = (kept("runs.jsonl"), kept("report.html"));
-    assert!(String::from_utf8_lossy(&report).contains("</html>"));
+    let runs = kept("runs.jsonl");
+    assert!(String::from_utf8_lossy(&kept("report.html")).contains("</html>"));
+    assert!(text.contains("1 repeat, no deviation."), "{text}");
     assert!(!kept("config/alone-near.cnf").is_empty());
 
     let (sound, text) = lab(&run)?;
     assert!(!sound && text.contains("--resume"), "{text}");
     let (sound, text) = lab(&[&run[..], &["--resume"]].concat())?;
-    assert!(sound && text.contains("1 of 1 runs are there already"), "{text}");
+    assert!(sound && text.contains("1 of 1 runs are taken over"), "{text}");
     let (sound, text) = lab(&[&run[..], &["--resume", "--rtt", "10"]].concat())?;
     assert!(!sound && text.contains("round_trip_ms was 85.5, and is 10.0 now"), "{text}");
+    // As if the folder came from elsewhere.
+    let about = String::from_utf8_lossy(&kept("run.json")).replace("\"kernel\": \"", "\"kernel\": \"0.1-");
+    assert!(about.contains("\"mariadb\": \"1"), "{about}");
+    std::fs::write(Path::new(&out).join("run.json"), about)
+        .map_err(|source| LabError::Io { what: "write run.json".into(), source })?;
+    let (sound, text) = lab(&[&run[..], &["--resume"]].concat())?;
+    assert!(!sound && text.contains("kernel was 0.1-") && text.contains("--mixed"), "{text}");
+    let (sound, text) = lab(&[&run[..], &["--resume", "--mixed"]].concat())?;
+    assert!(sound && text.contains("These results are mixed") && text.contains("kernel was 0.1-"), "{text}");
+    let report = kept("report.html");
     let (sound, text) = lab(&["report", &out])?;
     assert!(sound && kept("report.html") == report && kept("runs.jsonl") == runs, "{text}");
+    let _ = std::fs::remove_dir_all(&dir);
+
+    // What is missing does not vanish.
+    let run = ["semi-sync-wan", "--quick", "--setups", "galera", "--galera", "/none.so", "--out", &out];
+    let (sound, text) = lab(&run)?;
+    assert!(!sound && text.contains("there is no /none.so") && text.contains("not measured"), "{text}");
+    let report = kept("report.html");
+    assert!(String::from_utf8_lossy(&report).contains("there is no /none.so"));
     let _ = std::fs::remove_dir_all(&dir);
     Ok(())
 }

@@ -1,17 +1,22 @@
 //! Runs the set-ups of an experiment one after the other, again and again, into a folder of results.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Instant;
 
 use lockstep_lab::wan::Counters;
 use serde_json::{Map, Value, json};
 
-use super::folder::{self, Folder, Results};
+use super::folder::{self, Folder, Results, Resume};
+use super::origin::Origin;
 use super::page::Page;
 use crate::progress::{Step, say};
 
 /// Debian's Galera library.
 const GALERA: &str = "/usr/lib/galera/libgalera_smm.so";
+
+/// The exit code where something that was to be measured was not.
+const NOT_WHOLE: u8 = 3;
 
 /// The options that all experiments have.
 #[derive(clap::Args, Debug, Clone)]
@@ -22,9 +27,13 @@ pub(super) struct Common {
     /// Where the results go [default: lab-NAME].
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
-    /// Go on with what an interrupted run has left in that folder.
+    /// Go on with what an interrupted run has left in that folder, with the same options, on the same machine, with the
+    /// same versions.
     #[arg(long)]
     pub(super) resume: bool,
+    /// With --resume: also on another machine, or with other versions. The report says that its results are mixed.
+    #[arg(long, requires = "resume")]
+    pub(super) mixed: bool,
     /// Our provider's file [default: liblockstep.so beside this program].
     #[arg(long, value_name = "FILE")]
     provider: Option<PathBuf>,
@@ -38,7 +47,13 @@ impl Common {
     pub(super) fn folder(&self, experiment: &str, parameters: Value) -> Result<Folder, String> {
         let default = || PathBuf::from(format!("lab-{experiment}"));
         let path = self.out.clone().unwrap_or_else(default);
-        Folder::open(&path, experiment, parameters, self.resume)
+        let origin = Origin::of(&self.provider()?, &self.galera)?;
+        let resume = match (self.resume, self.mixed) {
+            (false, _) => Resume::No,
+            (true, false) => Resume::Same,
+            (true, true) => Resume::Mixed,
+        };
+        Folder::open(&path, experiment, parameters, origin, resume)
     }
 
     /// Our provider's file.
@@ -46,23 +61,15 @@ impl Common {
         self.provider.clone().map_or_else(crate::up::beside_this_program, Ok)
     }
 
-    /// The set-ups to run: those that were named, or all of the lab's; without Galera's where its library is missing.
-    pub(super) fn setups<S: Copy>(&self, named: &[S], each: &[S], is_galera: impl Fn(&S) -> bool) -> Vec<S> {
-        let mut setups = if named.is_empty() { each.to_vec() } else { named.to_vec() };
-        if setups.iter().any(&is_galera) && !self.has_galera() {
-            setups.retain(|setup| !is_galera(setup));
-        }
-        setups
+    /// Why a set-up of the rival's cannot be measured, if it cannot.
+    pub(super) fn no_galera(&self) -> Option<String> {
+        (!self.galera.is_file()).then(|| format!("there is no {}", self.galera.display()))
     }
+}
 
-    /// Whether the rival is there; says so if not.
-    fn has_galera(&self) -> bool {
-        let there = self.galera.is_file();
-        if !there {
-            say(&format!("without Galera: there is no {}", self.galera.display()));
-        }
-        there
-    }
+/// The set-ups to run: those that were named, or all of the lab's.
+pub(super) fn chosen<S: Copy>(named: &[S], each: &[S]) -> Vec<S> {
+    if named.is_empty() { each.to_vec() } else { named.to_vec() }
 }
 
 /// The set-up of this name, for the command line; an error that names them all.
@@ -92,6 +99,8 @@ pub(super) struct Case {
     pub(super) what: String,
     /// About how long one run takes.
     pub(super) seconds: f64,
+    /// Why it cannot be measured here, if it cannot.
+    pub(super) absent: Option<String>,
 }
 
 /// What one run of a set-up found.
@@ -115,24 +124,35 @@ pub(super) struct Outcome {
 const TOO_MANY: usize = 3;
 
 /// Runs each case `repeats` times, taking turns, but for those that the folder has already. One that fails does not keep the
-/// others from being measured, and is said again in the end.
+/// others from being measured; it is kept why, and said again in the end. What failed is returned.
 pub(super) fn drive(
     folder: &mut Folder,
     cases: &[Case],
     repeats: usize,
     mut run: impl FnMut(&Case) -> Result<Outcome, String>,
-) -> Result<(), String> {
+) -> Result<Vec<String>, String> {
+    folder.plan(cases, repeats)?;
     let all = (1..=repeats).flat_map(|repeat| cases.iter().map(move |case| (repeat, case)));
     let (done, due): (Vec<_>, Vec<_>) = all.partition(|(repeat, case)| folder.has(&case.setup, *repeat));
     let total = done.len() + due.len();
-    if !done.is_empty() {
-        say(&format!("{} of {total} runs are there already", done.len()));
+    if !folder.taken_over().is_empty() {
+        let (from, rest) = (folder.taken_over(), due.len());
+        say(&format!("{} of {total} runs are taken over, {from}; left to measure: {rest}", done.len()));
     }
-    let mut left = Left::new(due.iter().map(|(_, case)| case.seconds).sum());
+    let due_seconds = due.iter().filter(|(_, case)| case.absent.is_none()).map(|(_, case)| case.seconds);
+    let mut left = Left::new(due_seconds.sum());
     let (mut failed, mut in_a_row) = (Vec::new(), 0);
     for (at, (repeat, case)) in due.into_iter().enumerate() {
-        if in_a_row == TOO_MANY {
-            break;
+        let reason = match (&case.absent, in_a_row) {
+            (Some(why), _) => Some(why.clone()),
+            (None, TOO_MANY) => Some(format!("not tried after {TOO_MANY} failures in a row")),
+            _ => None,
+        };
+        if let Some(why) = reason {
+            say(&format!("{} of {total}: {} is not measured: {why}", done.len() + at + 1, case.what));
+            folder.add_failed(case, repeat, &why)?;
+            failed.push(format!("{}: {why}", case.what));
+            continue;
         }
         let step = Step::start(&format!("{} of {total}: {}", done.len() + at + 1, case.what));
         let began = Instant::now();
@@ -142,6 +162,7 @@ pub(super) fn drive(
             Ok(outcome) => outcome,
             Err(e) => {
                 step.done(&format!("failed, {}", left.text()));
+                folder.add_failed(case, repeat, &e)?;
                 failed.push(format!("{}: {e}", case.what));
                 in_a_row += 1;
                 continue;
@@ -164,13 +185,8 @@ pub(super) fn drive(
         folder.add(about, samples)?;
         step.done(&format!("{}, {}", outcome.headline, left.text()));
     }
-    if failed.is_empty() {
-        return Ok(());
-    }
-    let (failures, path) = (failed.join("\n"), folder.path().display());
-    Err(format!(
-        "{failures}\nwhat was measured is kept: go on with --resume, or see what there is with `lockstep lab report {path}`"
-    ))
+    failed.dedup();
+    Ok(failed)
 }
 
 /// How long the rest takes: as was expected, corrected by how long what is done took against what was expected of it.
@@ -206,25 +222,50 @@ impl Left {
 pub(super) fn report(path: &Path, page: impl FnOnce(&Results) -> Page) -> Result<(), String> {
     let results = Results::load(path)?;
     let page = page(&results);
-    say(&page.text());
+    say(&page.text(&results));
     let report = folder::write_report(path, &page.html(&results))?;
     say(&format!("Report: {}", report.display()));
     Ok(())
+}
+
+/// Reports what there is; the exit code says whether that is all.
+pub(super) fn finish(
+    folder: &Folder,
+    failed: &[String],
+    page: impl FnOnce(&Results) -> Page,
+) -> Result<ExitCode, String> {
+    report(folder.path(), page)?;
+    if failed.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!(
+        "lockstep: not everything was measured:\n{}\nWhat was measured is kept: try the rest again with --resume.",
+        failed.join("\n")
+    );
+    Ok(ExitCode::from(NOT_WHOLE))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn case_of(setup: &str) -> Case {
+        Case { setup: setup.into(), what: setup.into(), seconds: 1.0, absent: None }
+    }
+
+    fn open(path: &Path) -> Folder {
+        Folder::open(path, "x", json!({}), Origin::default(), Resume::Same).unwrap()
+    }
+
     #[test]
     fn set_ups_take_turns_and_a_failed_one_is_all_that_resume_repeats() {
         let path = std::env::temp_dir().join(format!("lockstep-drive-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
-        let case = |setup: &str| Case { setup: setup.into(), what: setup.into(), seconds: 1.0 };
+        let case = |setup: &str| case_of(setup);
         let cases = [case("a"), case("b")];
         let mut ran = Vec::new();
         let mut go = |fail_at: usize| {
-            let mut folder = Folder::open(&path, "x", json!({}), true).unwrap();
+            let mut folder = open(&path);
             drive(&mut folder, &cases, 2, |case| {
                 ran.push(case.setup.clone());
                 if ran.len() == fail_at {
@@ -234,10 +275,12 @@ mod tests {
                 Ok(Outcome { measurements: vec![json!({ "rate": 1.0 })], samples, ..Outcome::default() })
             })
         };
-        let failed = go(3).unwrap_err();
-        assert!(failed.contains("a: it broke") && failed.contains("--resume"), "{failed}");
-        go(0).unwrap();
-        go(0).unwrap();
+        assert_eq!(go(3).unwrap(), ["a: it broke"]);
+        let missing = Results::load(&path).unwrap().missing();
+        assert_eq!(missing, [("a".to_owned(), "2".to_owned(), "it broke".to_owned())]);
+        assert!(go(0).unwrap().is_empty());
+        assert!(go(0).unwrap().is_empty());
+        assert!(Results::load(&path).unwrap().missing().is_empty());
         assert_eq!(ran, ["a", "b", "a", "b", "a"]);
         let results = Results::load(&path).unwrap();
         let of: Vec<(&str, u64)> = results
@@ -253,19 +296,51 @@ mod tests {
     }
 
     #[test]
-    fn where_everything_fails_it_soon_ends() {
+    fn where_everything_fails_it_soon_ends_and_says_what_is_missing() {
         let path = std::env::temp_dir().join(format!("lockstep-drive-fails-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
-        let case = |n: usize| Case { setup: n.to_string(), what: n.to_string(), seconds: 1.0 };
-        let cases: Vec<Case> = (0..9).map(case).collect();
-        let mut folder = Folder::open(&path, "x", json!({}), true).unwrap();
+        let cases: Vec<Case> = (0..5).map(|n| case_of(&n.to_string())).collect();
+        let mut folder = open(&path);
         let mut tried = 0;
         let failed = drive(&mut folder, &cases, 1, |_| {
             tried += 1;
             Err("no disk".into())
         });
-        assert!(failed.unwrap_err().starts_with("0: no disk\n1: no disk\n2: no disk\n"));
-        assert_eq!(tried, TOO_MANY);
+        let failed = failed.unwrap();
+        assert_eq!(failed[..3], ["0: no disk", "1: no disk", "2: no disk"]);
+        assert_eq!((failed.len(), tried), (5, TOO_MANY));
+        let results = Results::load(&path).unwrap();
+        assert_eq!(results.missing().len(), 5);
+        assert_eq!(results.why_not("1"), "1: no disk");
+        assert_eq!(results.why_not("4"), "4: not tried after 3 failures in a row");
+        assert_eq!(results.setups(), ["0", "1", "2", "3", "4"]);
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn a_rival_that_is_not_there_is_missing_and_ends_nothing() {
+        let path = std::env::temp_dir().join(format!("lockstep-drive-absent-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        let mut cases = vec![case_of("a"), case_of("b")];
+        cases[0].absent = Some("there is no x.so".into());
+        let failed = drive(&mut open(&path), &cases, 4, |_| Ok(Outcome::default())).unwrap();
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        let results = Results::load(&path).unwrap();
+        let why = "there is no x.so".to_owned();
+        assert_eq!(results.missing(), [("a".to_owned(), "1, 2, 3, 4".to_owned(), why)]);
+        assert_eq!((results.runs.len(), results.repeats()), (4, (4, 4)));
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn what_an_interrupted_experiment_did_not_come_to_is_missing() {
+        let path = std::env::temp_dir().join(format!("lockstep-drive-killed-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        open(&path).plan(&[case_of("a")], 2).unwrap();
+        let results = Results::load(&path).unwrap();
+        assert_eq!(results.why_not("a"), "a: not run yet: go on with --resume");
+        assert_eq!(results.why_not("b"), "b: not chosen");
+        assert_eq!(results.missing()[0].1, "1, 2");
         std::fs::remove_dir_all(&path).unwrap();
     }
 

@@ -9,6 +9,7 @@ mod folder;
 #[cfg(test)]
 mod markup;
 mod numbers;
+mod origin;
 mod page;
 mod parallel_apply;
 mod semi_sync_wan;
@@ -17,6 +18,7 @@ mod svg;
 mod synchronous;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Subcommand;
 
@@ -46,8 +48,8 @@ pub(crate) struct ReportArgs {
     dir: PathBuf,
 }
 
-/// Runs the experiment that `command` names.
-pub(crate) fn run(command: &LabCommand) -> Result<(), String> {
+/// Runs the experiment that `command` names; the exit code says whether all of it was measured.
+pub(crate) fn run(command: &LabCommand) -> Result<ExitCode, String> {
     match command {
         LabCommand::SemiSyncWan(args) => semi_sync_wan::run(args),
         LabCommand::ParallelApply(args) => parallel_apply::run(args),
@@ -68,7 +70,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<(), String> {
                     ));
                 }
             };
-            drive::report(&args.dir, page)
+            drive::report(&args.dir, page).map(|()| ExitCode::SUCCESS)
         }
     }
 }

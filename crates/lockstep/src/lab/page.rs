@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::folder::Results;
 use super::numbers::number;
+use super::origin::mixture;
 use super::svg::{Chart, escape};
 
 /// The style of all reports; colours of plots by class, light and dark.
@@ -85,7 +86,7 @@ impl Table {
     }
 }
 
-/// What this project claims, and what was measured. What was not measured is not judged.
+/// What this project claims, and what was measured. What was not measured is said, with the reason, and not judged.
 #[derive(Debug, Clone)]
 pub(super) struct Claims(Table);
 
@@ -99,28 +100,29 @@ impl Claims {
         &mut self,
         claim: String,
         wanted: String,
-        measured: Option<f64>,
+        measured: Result<f64, String>,
         met: impl Fn(f64) -> &'static str,
     ) {
-        if let Some(measured) = measured {
-            self.0.row([claim, wanted, number(measured), met(measured).into()]);
+        match measured {
+            Ok(measured) => self.0.row([claim, wanted, number(measured), met(measured).into()]),
+            Err(why) => self.0.row([claim, wanted, "not measured".into(), why]),
         }
     }
 
     /// It is to be so much, or more.
-    pub(super) fn at_least(&mut self, claim: impl Into<String>, wanted: f64, measured: Option<f64>) {
+    pub(super) fn at_least(&mut self, claim: impl Into<String>, wanted: f64, measured: Result<f64, String>) {
         let met = |measured| if measured >= wanted { "met" } else { "MISSED" };
         self.add(claim.into(), format!("at least {wanted}"), measured, met);
     }
 
     /// It is to be so much, or less.
-    pub(super) fn at_most(&mut self, claim: impl Into<String>, wanted: f64, measured: Option<f64>) {
+    pub(super) fn at_most(&mut self, claim: impl Into<String>, wanted: f64, measured: Result<f64, String>) {
         let met = |measured| if measured <= wanted { "met" } else { "MISSED" };
         self.add(claim.into(), format!("at most {wanted}"), measured, met);
     }
 
     /// What is said without a claim.
-    pub(super) fn told(&mut self, what: impl Into<String>, measured: Option<f64>) {
+    pub(super) fn told(&mut self, what: impl Into<String>, measured: Result<f64, String>) {
         self.add(what.into(), "–".into(), measured, |_| "");
     }
 
@@ -130,21 +132,51 @@ impl Claims {
     }
 }
 
-/// The one divided by the other, where both were measured.
-pub(super) fn ratio(a: Option<f64>, b: Option<f64>) -> Option<f64> {
-    a.zip(b).map(|(a, b)| a / b)
+/// The one divided by the other, where both were measured; else why not.
+pub(super) fn ratio(a: Result<f64, String>, b: Result<f64, String>) -> Result<f64, String> {
+    match (a, b) {
+        (Ok(a), Ok(b)) => Ok(a / b),
+        (Err(a), Err(b)) if a != b => Err(format!("{a}; {b}")),
+        (Err(why), _) | (_, Err(why)) => Err(why),
+    }
+}
+
+/// What a reader has to know before he believes a number: what is missing, and what does not belong together.
+fn doubts(results: &Results) -> Vec<Section> {
+    let mut sections = Vec::new();
+    let missing = results.missing();
+    if !missing.is_empty() {
+        let mut table = Table::new(&["not measured", "repeats", "because"]);
+        for (what, repeats, why) in missing {
+            table.row([what, repeats, why.lines().next().unwrap_or_default().to_owned()]);
+        }
+        sections.push(Section { heading: "What is missing".into(), table, ..Section::default() });
+    }
+    let mixture = mixture(&results.about);
+    if !mixture.is_empty() {
+        let notes = mixture.into_iter().map(String::from).collect();
+        let heading = "These results are mixed: part of them was measured with something else".into();
+        sections.push(Section { heading, notes, ..Section::default() });
+    }
+    sections
 }
 
 impl Page {
     /// The tables, for the terminal.
-    pub(super) fn text(&self) -> String {
+    pub(super) fn text(&self, results: &Results) -> String {
         let mut out = String::new();
-        for section in self.sections.iter().filter(|section| !section.table.rows.is_empty()) {
-            let _ = writeln!(out, "\n{}\n\n{}", section.heading, section.table.text());
+        let doubts = doubts(results);
+        let shown = |section: &&Section| !section.table.rows.is_empty() || !section.notes.is_empty();
+        for section in self.sections.iter().chain(&doubts).filter(shown) {
+            let _ = writeln!(out, "\n{}\n", section.heading);
+            if !section.table.rows.is_empty() {
+                let _ = writeln!(out, "{}", section.table.text());
+            }
             for note in &section.notes {
                 let _ = writeln!(out, "{note}");
             }
         }
+        let _ = writeln!(out, "\n{}", results.repeats_text());
         out
     }
 
@@ -159,13 +191,14 @@ impl Page {
         for text in &self.lead {
             let _ = writeln!(out, "<p class=\"lead\">{}</p>", escape(text));
         }
-        for section in &self.sections {
+        let _ = writeln!(out, "<p class=\"note\">{}</p>", escape(&results.repeats_text()));
+        for section in doubts(results).iter().chain(&self.sections) {
             let _ = writeln!(out, "<section>\n<h2>{}</h2>", escape(&section.heading));
             if !section.text.is_empty() {
                 let _ = writeln!(out, "<p>{}</p>", escape(&section.text));
             }
             if let Some(chart) = &section.chart {
-                let _ = writeln!(out, "<figure>\n{}</figure>", chart.svg());
+                let _ = writeln!(out, "<figure>\n{}</figure>", chart.svg(&results.repeats_text()));
             }
             if !section.table.rows.is_empty() {
                 out.push_str(&section.table.html());
@@ -188,7 +221,12 @@ fn origin(results: &Results) -> String {
     let _ = writeln!(out, "<pre><code>{}</code></pre>", escape(&plain(&about["command"])));
     let mut table = Table::new(&["", ""]);
     table.row(["begun".into(), plain(&about["begun"])]);
-    for (title, part) in [("machine", &about["machine"]), ("parameters", &about["parameters"])] {
+    table.row(["load of the machine before".into(), plain(&about["load_before"])]);
+    for time in about["resumed"].as_array().into_iter().flatten() {
+        table.row(["resumed".into(), plain(&time["at"])]);
+    }
+    for title in ["machine", "versions", "parameters"] {
+        let part = &about[title];
         for (name, value) in part.as_object().into_iter().flatten() {
             table.row([format!("{title}: {}", name.replace('_', " ")), plain(value)]);
         }
@@ -258,12 +296,15 @@ mod tests {
         let page = Page { title: "A & B".into(), lead: vec!["1 < 2".into()], sections: vec![section] };
         let results = Results {
             about: json!({ "experiment": "x", "command": "lockstep lab x --out '<dir>'", "begun": "2030",
+                "repeats": 2, "plan": [{ "setup": "alone", "what": "one" }, { "setup": "far", "what": "another" }],
+                "resumed": [{ "at": "2031", "differences": ["kernel was 6, and is 7 now"] }],
                 "parameters": { "clients": [1, 64] }, "machine": { "processors": 2 } }),
             runs: vec![
-                json!({ "setup": "alone", "version": "10.11 <x>" }),
-                json!({ "setup": "far", "version": "10.11 <x>" }),
-                json!({ "setup": "alone", "version": "10.11 <x>" }),
+                json!({ "setup": "alone", "repeat": 1, "version": "10.11 <x>" }),
+                json!({ "setup": "far", "repeat": 1, "version": "10.11 <x>" }),
+                json!({ "setup": "alone", "repeat": 2, "version": "10.11 <x>" }),
             ],
+            failed: Vec::new(),
             config: vec![("alone-n1.cnf".into(), "[mysqld]\na=<b>&c\n".into())],
         };
         (page, results)
@@ -289,6 +330,9 @@ mod tests {
             "alone, far",
             "alone-n1.cnf",
             "[mysqld]\na=<b>&c",
+            "Medians of 1 to 2 repeats, ± standard deviation where there is more than one.",
+            "not run yet: go on with --resume",
+            "kernel was 6, and is 7 now",
         ] {
             assert!(texts.iter().any(|t| t == text), "{text} is not in {texts:?}");
         }
@@ -308,10 +352,26 @@ mod tests {
 
     #[test]
     fn tables_stand_in_the_terminal() {
-        let (page, _) = page();
-        let text = page.text();
+        let (page, mut results) = page();
+        let text = page.text(&results);
         assert!(text.contains("\nset-up               inserts/s\n"), "{text}");
         assert!(text.contains("\nsemi-sync                 11.5\n"), "{text}");
         assert!(text.contains("a & b\n"), "{text}");
+        assert!(text.contains("\nanother             2  not run yet"), "{text}");
+        results.runs.pop();
+        results.about["repeats"] = json!(1);
+        assert!(page.text(&results).ends_with("\n1 repeat, no deviation.\n"), "{text}");
+    }
+
+    #[test]
+    fn a_claim_without_its_measurement_says_why() {
+        let mut claims = Claims::new("claim");
+        claims.at_least("a", 2.0, ratio(Ok(3.0), Ok(1.0)));
+        claims.at_most("b", 2.0, ratio(Ok(3.0), Err("galera: it broke".into())));
+        claims.told("c", ratio(Err("x".into()), Err("y".into())));
+        let rows = claims.section(Vec::new()).table.rows;
+        assert_eq!(rows[0], ["a", "at least 2", "3.00", "met"]);
+        assert_eq!(rows[1], ["b", "at most 2", "not measured", "galera: it broke"]);
+        assert_eq!(rows[2], ["c", "–", "not measured", "x; y"]);
     }
 }

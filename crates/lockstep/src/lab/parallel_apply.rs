@@ -1,15 +1,16 @@
 //! `lockstep lab parallel-apply`.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use lockstep_lab::parallel_apply::{Case as What, ParallelApply, Run, SCHEMAS, Side, Spec};
 use serde_json::{Value, json};
 
-use super::drive::{Case, Common, Outcome, drive, report};
+use super::drive::{Case, Common, Outcome, drive, finish};
 use super::folder::Results;
 use super::numbers::{Stat, number, text};
 use super::page::{Claims, Page, Section, Table, ratio};
-use super::svg::{Bar, Bars, Chart, Lines, Series};
+use super::svg::{self, Bar, Bars, Chart, Lines, Series};
 
 /// Its name.
 pub(super) const NAME: &str = "parallel-apply";
@@ -36,7 +37,7 @@ pub(crate) struct Args {
 }
 
 /// Runs the experiment.
-pub(crate) fn run(args: &Args) -> Result<(), String> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let common = &args.common;
     let quick = common.quick;
     let or = |given: Option<u32>, full, small| given.unwrap_or(if quick { small } else { full });
@@ -66,16 +67,17 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         };
         1.0 + f64::from(count) * (each + 0.000_08)
     };
-    let case = |what: &What| Case { setup: what.name(), what: describe(what), seconds: seconds(what) };
+    let case =
+        |what: &What| Case { setup: what.name(), what: describe(what), seconds: seconds(what), absent: None };
     let cases: Vec<Case> = whats.iter().map(case).collect();
     let mut folder = common.folder(NAME, parameters)?;
     let mut lab = ParallelApply::new(spec);
-    drive(&mut folder, &cases, repeats as usize, |case| {
+    let failed = drive(&mut folder, &cases, repeats as usize, |case| {
         let what = whats.iter().find(|what| what.name() == case.setup).ok_or("no such set-up")?;
         let run = lab.run(what).map_err(|e| e.to_string())?;
         Ok(outcome(what, &run))
     })?;
-    report(folder.path(), page)
+    finish(&folder, &failed, page)
 }
 
 /// What is measured, ours and MariaDB's in turn.
@@ -172,29 +174,43 @@ impl Part<'_> {
         )
     }
 
-    fn rate(&self, side: Side, workers: u64) -> Option<f64> {
-        self.stat(side, workers, "updates_per_s").map(|stat| stat.median)
+    fn name(&self, side: Side, workers: u64) -> String {
+        let workers = u32::try_from(workers).unwrap_or(u32::MAX);
+        let schemas = u32::try_from(self.schemas).unwrap_or(u32::MAX);
+        What { side, workers, schemas, flush: self.flush, slow: self.slow }.name()
     }
 
-    /// Numbers of workers that were measured.
+    fn rate(&self, side: Side, workers: u64) -> Result<f64, String> {
+        let stat = self.stat(side, workers, "updates_per_s");
+        stat.map(|stat| stat.median).ok_or_else(|| self.results.why_not(&self.name(side, workers)))
+    }
+
+    /// Whether it was measured, or was to be.
+    fn has(&self, side: Side, workers: u64) -> bool {
+        self.results.setups().contains(&self.name(side, workers).as_str())
+    }
+
+    /// Numbers of workers that were measured, or were to be.
     fn workers(&self) -> Vec<u64> {
-        let mut all: Vec<u64> = Side::EACH
-            .iter()
-            .flat_map(|side| self.measurements(*side))
-            .filter_map(|m| m["workers"].as_u64())
-            .collect();
+        let asked = self.results.about["parameters"]["workers"].as_array().into_iter().flatten();
+        let measured = Side::EACH.iter().flat_map(|side| self.measurements(*side));
+        let mut all: Vec<u64> =
+            measured.map(|m| &m["workers"]).chain(asked).filter_map(Value::as_u64).chain([0]).collect();
         all.sort_unstable();
         all.dedup();
+        all.retain(|workers| Side::EACH.iter().any(|side| self.has(*side, *workers)));
         all
     }
 
-    /// MariaDB's best: in whatever mode, with however many workers.
-    fn rivals_best(&self) -> Option<f64> {
+    /// MariaDB's best: in whatever mode, with however many workers. Unless all of them were measured it is not known.
+    fn rivals_best(&self) -> Result<f64, String> {
         let rivals = Side::EACH.into_iter().filter(|side| !side.is_ours());
-        rivals
+        let rates = rivals
             .flat_map(|side| self.workers().into_iter().map(move |workers| (side, workers)))
-            .filter_map(|(side, workers)| self.rate(side, workers))
-            .reduce(f64::max)
+            .filter(|(side, workers)| self.has(*side, *workers))
+            .map(|(side, workers)| self.rate(side, workers));
+        let rates = rates.collect::<Result<Vec<f64>, String>>()?;
+        rates.into_iter().reduce(f64::max).ok_or_else(|| "no rival was chosen".into())
     }
 }
 
@@ -250,7 +266,7 @@ fn by_workers(part: &Part<'_>, heading: &str, what: &str) -> Section {
     for side in Side::EACH {
         let stats: Vec<(u64, Option<Stat>)> =
             workers.iter().map(|count| (*count, part.stat(side, *count, "updates_per_s"))).collect();
-        if stats.iter().all(|(_, stat)| stat.is_none()) {
+        if !workers.iter().any(|count| part.has(side, *count)) {
             continue;
         }
         let most = stats.iter().rev().find(|(_, stat)| stat.is_some()).map_or(0, |(count, _)| *count);
@@ -272,7 +288,10 @@ fn by_workers(part: &Part<'_>, heading: &str, what: &str) -> Section {
             ));
         }
     }
-    notes.push("The last column is of the largest number of workers.".into());
+    notes.push(format!(
+        "The last column is of the largest number of workers. {}",
+        part.results.repeats_text()
+    ));
     Section {
         heading: heading.into(),
         text: what.into(),
@@ -296,12 +315,15 @@ fn slow_disk(part: &Part<'_>, heading: &str) -> Section {
     let mut bars = Vec::new();
     for side in Side::EACH {
         for workers in part.workers() {
-            let Some(rate) = part.stat(side, workers, "updates_per_s") else { continue };
+            if !part.has(side, workers) {
+                continue;
+            }
+            let rate = part.stat(side, workers, "updates_per_s");
             let field = |name: &str| part.stat(side, workers, name).map_or(f64::NAN, |stat| stat.median);
             let each = field("updates") / field("flushes");
-            table.row([side.what(), workers.to_string(), rate.text(), number(each)]);
+            table.row([side.what(), workers.to_string(), text(rate), number(each)]);
             let kind = usize::from(!side.is_ours());
-            bars.push(Bar { label: side.what(), value: rate.median, spread: rate.deviation, kind });
+            bars.push(Bar { kind, ..Bar::of(side.what(), rate, svg::Side::MariaDb) });
         }
     }
     Section {
@@ -319,7 +341,7 @@ fn slow_disk(part: &Part<'_>, heading: &str) -> Section {
             })
         }),
         table,
-        notes: Vec::new(),
+        notes: vec![part.results.repeats_text()],
     }
 }
 
@@ -335,7 +357,7 @@ fn targets(results: &Results) -> Section {
         let (flush, relaxed, slow) =
             (part(schemas, true, false), part(schemas, false, false), part(schemas, true, true));
         let (ours, serial) = (flush.rate(side, JUDGED), flush.rate(Side::Serial, JUDGED));
-        claims.at_least(format!("{name}, flush: against serial"), 3.0, ratio(ours, serial));
+        claims.at_least(format!("{name}, flush: against serial"), 3.0, ratio(ours.clone(), serial));
         claims.at_least(
             format!("{name}, flush: against MariaDB's best"),
             1.0,
@@ -384,7 +406,7 @@ mod tests {
                 "measurements": outcome.measurements }));
         }
         let about = json!({ "experiment": NAME, "parameters": { "slow_disk_adds_ms": 2 } });
-        Results { about, runs, config: Vec::new() }
+        Results { about, runs, failed: Vec::new(), config: Vec::new() }
     }
 
     #[test]
@@ -404,7 +426,7 @@ mod tests {
             let seen = texts.iter().filter(|text| **text == side.what()).count();
             assert!(seen >= if side.has_file() { 4 } else { 12 }, "{}: {seen}", side.what());
         }
-        let terminal = page.text();
+        let terminal = page.text(&results);
         let line = terminal.lines().find(|line| line.starts_with("Lockstep writeset")).unwrap();
         let cells: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(cells, ["Lockstep", "writeset", "–", "1000", "3000", "333"]);
@@ -417,8 +439,31 @@ mod tests {
         let verdicts: Vec<(&str, &str)> = rows.iter().map(|row| (row[2].as_str(), row[3].as_str())).collect();
         let each = [("3.00", "met"), ("3.00", "met"), ("3.00", "met"), ("3.00", "MISSED")];
         assert_eq!(verdicts, [each, each, each].concat());
-        // What did not run is not judged.
-        let nothing = Results { about: json!({}), runs: Vec::new(), config: Vec::new() };
-        assert!(targets(&nothing).table.rows.is_empty());
+        // What did not run is said, and not judged.
+        let nothing = Results { about: json!({}), runs: Vec::new(), failed: Vec::new(), config: Vec::new() };
+        let rows = targets(&nothing).table.rows;
+        assert_eq!(rows.len(), verdicts.len());
+        assert!(rows.iter().all(|row| row[2] == "not measured"), "{rows:?}");
+    }
+
+    #[test]
+    fn without_one_of_the_rivals_their_best_is_not_known() {
+        let mut results = results();
+        let plan = results.runs.iter().map(|run| json!({ "setup": run["setup"], "what": "x" }));
+        results.about["plan"] = plan.collect();
+        results.about["parameters"]["workers"] = json!([1, 10]);
+        results.runs.retain(|run| run["setup"] != "mariadb-optimistic-10w-10s-flush");
+        let why = json!("it broke");
+        results.failed.push(json!({ "setup": "mariadb-optimistic-10w-10s-flush", "repeat": 1, "why": why }));
+        let rows = targets(&results).table.rows;
+        let judged: Vec<&str> = rows[..4].iter().map(|row| row[3].as_str()).collect();
+        let why = "mariadb-optimistic-10w-10s-flush: it broke";
+        assert_eq!(judged, ["met", why, why, "MISSED"]);
+        let text = page(&results).text(&results);
+        let row = text.lines().find(|line| line.starts_with("MariaDB optimistic")).unwrap();
+        assert_eq!(
+            row.split_whitespace().collect::<Vec<_>>(),
+            ["MariaDB", "optimistic", "–", "1000", "–", "333"]
+        );
     }
 }

@@ -87,11 +87,11 @@ pub(super) struct Series {
 }
 
 impl Chart {
-    /// An `<svg>` element, complete.
-    pub(super) fn svg(&self) -> String {
+    /// An `<svg>` element, complete, with a word in its corner on what the numbers are: it goes where the plot goes.
+    pub(super) fn svg(&self, corner: &str) -> String {
         match self {
-            Chart::Bars(bars) => bars.svg(),
-            Chart::Lines(lines) => lines.svg(),
+            Chart::Bars(bars) => bars.svg(corner),
+            Chart::Lines(lines) => lines.svg(corner),
         }
     }
 }
@@ -224,7 +224,7 @@ fn width(text: &str) -> f64 {
 }
 
 impl Bars {
-    fn svg(&self) -> String {
+    fn svg(&self, corner: &str) -> String {
         const ROW: f64 = 32.0;
         let legend = if self.kinds.len() > 1 { 26.0 } else { 0.0 };
         let top = 36.0 + legend;
@@ -233,7 +233,7 @@ impl Bars {
         let most = self.bars.iter().flat_map(|bar| [bar.value, bar.value + bar.spread.unwrap_or(0.0)]);
         // Room for the longest bar's value.
         let axis = Axis::over(most, self.log, left, WIDTH - 110.0);
-        let mut canvas = Canvas::new(bottom + 48.0, &self.title);
+        let mut canvas = Canvas::new(bottom + 68.0, &self.title);
         if self.kinds.len() > 1 {
             let mut x = left;
             for (kind, name) in self.kinds.iter().enumerate() {
@@ -278,12 +278,13 @@ impl Bars {
         canvas.line("axis", (left, top - 4.0), (left, bottom + 2.0));
         let unit = if self.log { format!("{} (logarithmic)", self.unit) } else { self.unit.clone() };
         canvas.text("unit", "middle", (f64::midpoint(left, WIDTH - 110.0), bottom + 40.0), &unit);
+        canvas.text("tick", "end", (WIDTH, bottom + 62.0), corner);
         canvas.end()
     }
 }
 
 impl Lines {
-    fn svg(&self) -> String {
+    fn svg(&self, corner: &str) -> String {
         let names = self.series.iter().map(|series| width(&series.name)).fold(60.0, f64::max).min(330.0);
         let (left, right) = (74.0, WIDTH - names - 50.0);
         let (top, bottom) = (58.0, 58.0 + (22.0 * self.series.len() as f64).max(340.0));
@@ -301,7 +302,7 @@ impl Lines {
         }
         let most = points().flat_map(|p| [p.1, p.1 + p.2.unwrap_or(0.0)]);
         let up = Axis::over(most, self.y_log, bottom, top);
-        let mut canvas = Canvas::new(bottom + 52.0, &self.title);
+        let mut canvas = Canvas::new(bottom + 68.0, &self.title);
         canvas.text(
             "unit",
             "start",
@@ -320,6 +321,7 @@ impl Lines {
         }
         canvas.line("axis", (left, bottom), (right, bottom));
         canvas.text("unit", "middle", (f64::midpoint(left, right), bottom + 42.0), &self.x);
+        canvas.text("tick", "end", (WIDTH, bottom + 62.0), corner);
         let mut ends = Vec::new();
         for (at, series) in self.series.iter().enumerate() {
             let places: Vec<(f64, f64)> = series
@@ -351,9 +353,15 @@ impl Lines {
         let mut ys: Vec<f64> = ends.iter().map(|(_, (_, y))| *y).collect();
         spread_out(&mut ys, 19.0, top, bottom);
         for ((at, (x, y)), label) in ends.into_iter().zip(ys) {
+            let name = &self.series[at].name;
+            if !self.series[at].points.iter().any(|p| p.0.is_finite() && p.1.is_finite()) {
+                let text = format!("{name} (not measured)");
+                canvas.text("tick", "start", (right + 34.0, label + 4.5), &text);
+                continue;
+            }
             canvas.line("leader", (x + 7.0, y), (right + 16.0, label));
             canvas.marker(at % COLOURS, (right + 24.0, label));
-            canvas.text("label", "start", (right + 34.0, label + 4.5), &self.series[at].name);
+            canvas.text("label", "start", (right + 34.0, label + 4.5), name);
         }
         canvas.end()
     }
@@ -421,10 +429,12 @@ mod tests {
 
     #[test]
     fn bars_are_sound_markup_with_each_label_and_value() {
-        let svg = Chart::Bars(bars()).svg();
+        let svg = Chart::Bars(bars()).svg("3 repeats");
         check(&svg).unwrap();
         let texts = texts(&svg);
-        for text in ["no replica", "semi-sync <far>", "11.5", "1067", "900", "not measured", "Lockstep"] {
+        for text in
+            ["no replica", "semi-sync <far>", "11.5", "1067", "900", "not measured", "Lockstep", "3 repeats"]
+        {
             assert!(texts.iter().any(|t| t == text), "{text} is not in {texts:?}");
         }
         assert!(texts[0].contains("<per>") && !svg.contains("NaN"), "{svg}");
@@ -432,7 +442,7 @@ mod tests {
 
     #[test]
     fn longer_bars_are_larger_values_and_none_leaves_the_picture() {
-        let svg = bars().svg();
+        let svg = bars().svg("");
         let widths: Vec<f64> = svg
             .lines()
             .filter(|line| line.starts_with("<rect") && line.contains("height=\"22.0\""))
@@ -458,10 +468,10 @@ mod tests {
             y_log: true,
             series: vec![series("a & b", 11.6), series("c", 11.7), series("empty", f64::NAN)],
         };
-        let svg = Chart::Lines(chart).svg();
+        let svg = Chart::Lines(chart).svg("3 repeats");
         check(&svg).unwrap();
         let texts = texts(&svg);
-        for text in ["a & b", "c", "connections", "64"] {
+        for text in ["a & b", "c", "empty (not measured)", "connections", "64", "3 repeats"] {
             assert!(texts.iter().any(|t| t == text), "{text} is not in {texts:?}");
         }
         assert_eq!(svg.matches("class=\"whisker\"").count(), 9);

@@ -1,11 +1,12 @@
 //! `lockstep lab synchronous`.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use lockstep_lab::synchronous::{Provider, Run, Setup, Spec, run as run_setup};
 use serde_json::json;
 
-use super::drive::{Case, Common, Outcome, drive, line, named, report};
+use super::drive::{Case, Common, Outcome, chosen, drive, finish, line, named};
 use super::folder::Results;
 use super::numbers::{Stat, number, text};
 use super::page::{Page, Section, Table};
@@ -38,15 +39,14 @@ fn setup(name: &str) -> Result<Setup, String> {
 }
 
 /// Runs the experiment.
-pub(crate) fn run(args: &Args) -> Result<(), String> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let common = &args.common;
     let (repeats, threads, window) = match common.quick {
         true => (1, vec![8, PROFILE], 4),
         false => (3, vec![8, PROFILE, 128], 20),
     };
     let (tables, rows) = if common.quick { (2, 5_000) } else { (4, 25_000) };
-    let of_galera = |setup: &Setup| setup.provider() == Some(Provider::Galera);
-    let setups = common.setups(&args.setups, &Setup::EACH, of_galera);
+    let setups = chosen(&args.setups, &Setup::EACH);
     let parameters = json!({ "round_trip_ms": args.rtt, "repeats": repeats, "load": "sysbench oltp_read_write",
         "tables": tables, "rows_of_each": rows, "threads": threads, "seconds_each": window,
         "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });
@@ -64,13 +64,18 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         let start = if setup.provider().is_some() { 9.0 } else { 4.0 };
         start + (window as f64 + 1.0) * spec.threads.len() as f64
     };
-    let case = |s: &Setup| Case { setup: s.name(), what: s.what(), seconds: seconds(*s) };
+    let case = |s: &Setup| Case {
+        setup: s.name(),
+        what: s.what(),
+        seconds: seconds(*s),
+        absent: common.no_galera().filter(|_| s.provider() == Some(Provider::Galera)),
+    };
     let cases: Vec<Case> = setups.iter().map(case).collect();
-    drive(&mut folder, &cases, repeats, |case| {
+    let failed = drive(&mut folder, &cases, repeats, |case| {
         let run = run_setup(setup(&case.setup)?, &spec).map_err(|e| e.to_string())?;
         Ok(outcome(&run))
     })?;
-    report(folder.path(), page)
+    finish(&folder, &failed, page)
 }
 
 fn outcome(run: &Run) -> Outcome {
@@ -189,7 +194,7 @@ fn throughput(results: &Results, setups: &[Setup], threads: &[u64]) -> Section {
         text: String::new(),
         chart: Some(bars(results, setups, most, title, "transactions/s", "transactions_per_s", false)),
         table,
-        notes: vec!["Medians of the repeats, ± standard deviation.".into()],
+        notes: vec![results.repeats_text()],
     }
 }
 
@@ -307,7 +312,7 @@ mod tests {
                 "measurements": outcome.measurements }));
         }
         let about = json!({ "experiment": NAME, "parameters": { "round_trip_ms": 90.0 } });
-        Results { about, runs, config: Vec::new() }
+        Results { about, runs, failed: Vec::new(), config: Vec::new() }
     }
 
     #[test]
@@ -316,7 +321,7 @@ mod tests {
         let page = page(&results);
         let html = page.html(&results);
         check(&html).unwrap();
-        let (texts, terminal) = (texts(&html), page.text());
+        let (texts, terminal) = (texts(&html), page.text(&results));
         for setup in Setup::EACH {
             // In two bar charts, two line charts, and three tables.
             assert!(texts.iter().filter(|text| **text == setup.what()).count() >= 7, "{setup:?}");

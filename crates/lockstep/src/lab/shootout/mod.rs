@@ -2,12 +2,13 @@
 
 mod post;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use lockstep_lab::shootout::{self, Kind, Measured, READ_ONLY, READ_WRITE, Run, Setup, Spec, UPDATE_INDEX};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::drive::{Case, Common, Outcome, drive, named, report};
+use super::drive::{Case, Common, Outcome, chosen, drive, finish, named};
 use super::folder::Results;
 use super::numbers::{Stat, number, text};
 use super::page::{Claims, Page, Section, Table, ratio};
@@ -34,9 +35,9 @@ fn setup(name: &str) -> Result<Setup, String> {
 }
 
 /// Runs the experiment.
-pub(crate) fn run(args: &Args) -> Result<(), String> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let common = &args.common;
-    let setups = common.setups(&args.setups, &Setup::EACH, |setup| setup.kind == Kind::Galera);
+    let setups = chosen(&args.setups, &Setup::EACH);
     shootout::check(&setups).map_err(|e| e.to_string())?;
     let repeats = if common.quick { 1 } else { 3 };
     let small = Spec {
@@ -81,13 +82,18 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         };
         start + filling + loads * spec.threads.len() as f64
     };
-    let case = |s: &Setup| Case { setup: s.name().into(), what: s.what().into(), seconds: seconds(*s) };
+    let case = |s: &Setup| Case {
+        setup: s.name().into(),
+        what: s.what().into(),
+        seconds: seconds(*s),
+        absent: common.no_galera().filter(|_| s.kind == Kind::Galera),
+    };
     let cases: Vec<Case> = setups.iter().map(case).collect();
-    drive(&mut folder, &cases, repeats, |case| {
+    let failed = drive(&mut folder, &cases, repeats, |case| {
         let run = shootout::run(setup(&case.setup)?, &spec).map_err(|e| e.to_string())?;
         Ok(outcome(&run))
     })?;
-    report(folder.path(), page)
+    finish(&folder, &failed, page)
 }
 
 fn outcome(run: &Run) -> Outcome {
@@ -223,14 +229,14 @@ fn rates(results: &Results, setups: &[Setup], threads: &[u64], script: &str, hea
         let title = format!("Requests per second, {script}, {count} threads");
         Bars::of_sides(title, "requests/s", false, setups.iter().map(bar).collect())
     });
-    let notes = vec!["Medians of the repeats, ± standard deviation.".into()];
+    let notes = vec![results.repeats_text()];
     Section { heading: heading.into(), text: String::new(), chart, table, notes }
 }
 
 fn latencies(results: &Results, setups: &[Setup], threads: &[u64], script: &str, heading: &str) -> Section {
     let cell = |setup: Setup, count| times(results, setup.name(), script, count);
     let table = table_of(setups, threads, "ms by threads: shortest / average / 95 %", cell);
-    let notes = vec!["Each is the median over the repeats.".into()];
+    let notes = vec![results.repeats_text()];
     Section { heading: heading.into(), table, notes, ..Section::default() }
 }
 
@@ -262,24 +268,25 @@ fn claims(results: &Results, threads: &[u64]) -> Section {
     for (script, count) in
         [READ_WRITE, UPDATE_INDEX].iter().flat_map(|s| threads.iter().map(move |c| (*s, *c)))
     {
-        let rate = |setup| stat(results, setup, script, count, "requests_per_s").map(|stat| stat.median);
+        let chosen = |m: &Value| m["script"] == script && m["threads"] == count;
+        let rate = |setup| results.median(setup, "requests_per_s", chosen);
         let ours = rate("lockstep-semisync-innodb-0");
         let (flushing, alone) = (rate("mariadb-semi-sync"), rate("no-binlog-innodb-0"));
         claims.at_least(
             format!("{script}, {count} threads: semisync, InnoDB 0, against MariaDB semi-sync that flushes its binlog"),
             2.0,
-            ratio(ours, flushing),
+            ratio(ours.clone(), flushing.clone()),
         );
         claims.told(
             "what could be had at most: that server with no copy and no binlog against it",
-            ratio(alone, flushing),
+            ratio(alone.clone(), flushing),
         );
         for (what, rival) in [
             ("MariaDB semi-sync that flushes nothing", rate("mariadb-semi-sync-both-0")),
             ("Galera, InnoDB 0", rate("galera-innodb-0")),
             ("the same server with no copy and no binlog", alone),
         ] {
-            claims.told(format!("ours against {what}"), ratio(ours, rival));
+            claims.told(format!("ours against {what}"), ratio(ours.clone(), rival));
         }
     }
     claims.section(Vec::new())
@@ -323,7 +330,12 @@ mod tests {
             runs.push(json!({ "setup": setup.name(), "repeat": 1, "version": outcome.version,
                 "measurements": outcome.measurements }));
         }
-        Results { about: json!({ "experiment": NAME, "parameters": {} }), runs, config: Vec::new() }
+        Results {
+            about: json!({ "experiment": NAME, "parameters": {} }),
+            runs,
+            failed: Vec::new(),
+            config: Vec::new(),
+        }
     }
 
     #[test]
@@ -332,7 +344,7 @@ mod tests {
         let page = page(&results);
         let html = page.html(&results);
         check(&html).unwrap();
-        let (texts, terminal) = (texts(&html), page.text());
+        let (texts, terminal) = (texts(&html), page.text(&results));
         for setup in Setup::EACH {
             // In three bar charts, a line chart, and six tables.
             assert!(texts.iter().filter(|text| **text == setup.what()).count() >= 10, "{setup:?}");
@@ -352,6 +364,7 @@ mod tests {
         let verdicts: Vec<(&str, &str)> = rows.iter().map(|row| (row[2].as_str(), row[3].as_str())).collect();
         let told = [("1.00", ""), ("3.00", ""), ("3.00", ""), ("3.00", ""), ("1.00", "MISSED")];
         assert_eq!(verdicts[..6], [&[("3.00", "met")][..], &told[..]].concat());
-        assert!(claims(&results(&Setup::EACH[..1]), &[16]).table.rows.is_empty());
+        let rows = claims(&results(&Setup::EACH[..1]), &[16]).table.rows;
+        assert!(rows.iter().all(|row| row[2] == "not measured" && row[3].contains("not chosen")), "{rows:?}");
     }
 }
