@@ -167,7 +167,7 @@ pub struct Run {
     pub version: String,
     /// For each of [`Spec::threads`], what sysbench said.
     pub loads: Vec<(u32, Load, Histogram)>,
-    /// What the line to the far zone saw from the start of the servers to the end.
+    /// What the line to the far zone saw while the load ran.
     pub there: Counters,
     /// And the way back.
     pub back: Counters,
@@ -201,6 +201,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
             .run(&["CREATE USER 'far'@'%'", &format!("GRANT ALL ON {SYSBENCH_DATABASE}.* TO 'far'@'%'")])?;
         bench.far = Some((wan.namespace(NEAR, 0), wan.host(FAR, 0), first.config.sql_port));
     }
+    wan.count_anew();
     let mut loads = Vec::new();
     for threads in &spec.threads {
         let (load, histogram) = bench.run_with_histogram(SCRIPT, &sockets, *threads, spec.window)?;

@@ -47,7 +47,7 @@ pub struct Run {
     pub version: String,
     /// A single connection first, then those of [`Spec::clients`].
     pub loads: Vec<Load>,
-    /// What the line to the far zone saw from the start of the servers to the end.
+    /// What the line to the far zone saw from the first insert to the end.
     pub there: Counters,
     /// And the way back.
     pub back: Counters,
@@ -71,6 +71,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     const COUNT: &str = "SELECT COUNT(*) FROM inserttest.foo";
     rig.wait_for_copies(COUNT, "0")?;
     rig.check_promise(0)?;
+    wan.count_anew();
 
     let count = if setup.waits_for_far() { spec.far_inserts } else { spec.inserts };
     let mut loads = vec![load::of_one(rig.writer(), count)?];

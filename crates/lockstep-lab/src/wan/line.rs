@@ -62,10 +62,18 @@ pub struct Counters {
     pub delivered: u64,
     /// Bytes that came out.
     pub delivered_bytes: u64,
-    /// Came out more than a millisecond after they were due: the machine was too busy for the line's promise.
+    /// Came out more than a millisecond after they were due, or may have, as far as the line can know: the machine was too
+    /// busy for its promise.
     pub late: u64,
     /// The longest that one came out after it was due, in nanoseconds.
     pub latest: u64,
+}
+
+impl Counters {
+    /// Which part of the packets came out late, 0 to 1.
+    pub fn late_share(&self) -> f64 {
+        if self.delivered == 0 { 0.0 } else { self.late as f64 / self.delivered as f64 }
+    }
 }
 
 /// From when on a packet counts as late.
@@ -86,6 +94,8 @@ pub(super) struct Line<P> {
 #[derive(Debug)]
 struct Held<P> {
     due: u64,
+    /// How long at most it had waited for somebody to take it when it entered.
+    waited: u64,
     len: usize,
     packet: P,
 }
@@ -100,6 +110,11 @@ impl<P> Line<P> {
         self.counters
     }
 
+    /// Starts the counters at nothing. What is under way counts when it comes out.
+    pub(super) fn count_anew(&mut self) {
+        self.counters = Counters::default();
+    }
+
     /// What is under way keeps the time at which it is due, and nothing overtakes it.
     pub(super) fn set(&mut self, settings: Settings) {
         if settings.seed != self.settings.seed {
@@ -109,7 +124,14 @@ impl<P> Line<P> {
     }
 
     /// A packet of `len` bytes enters. What does not reach the other end is given back.
+    #[cfg(test)]
     pub(super) fn push(&mut self, now: u64, len: usize, packet: P) -> Result<(), P> {
+        self.push_late(now, 0, len, packet)
+    }
+
+    /// The same, of a packet that may have waited so long for somebody to take it. It is not sent on its way as if it had, or
+    /// it might come early; it counts as late by so much.
+    pub(super) fn push_late(&mut self, now: u64, waited: u64, len: usize, packet: P) -> Result<(), P> {
         self.counters.taken += 1;
         let Some(passed) = self.pass_narrow_place(now, len) else {
             self.counters.dropped += 1;
@@ -121,7 +143,7 @@ impl<P> Line<P> {
         }
         let due = passed + self.distance();
         let due = self.held.back().map_or(due, |before| due.max(before.due));
-        self.held.push_back(Held { due, len, packet });
+        self.held.push_back(Held { due, waited, len, packet });
         Ok(())
     }
 
@@ -173,6 +195,7 @@ impl<P> Line<P> {
     pub(super) fn pop(&mut self, now: u64) -> Option<(usize, P)> {
         let late = now.checked_sub(self.next_due()?)?;
         let held = self.held.pop_front()?;
+        let late = late + held.waited;
         self.counters.delivered += 1;
         self.counters.delivered_bytes += held.len as u64;
         self.counters.late += u64::from(late > LATE);
@@ -237,6 +260,18 @@ mod tests {
             line.pop(now).unwrap();
         }
         assert_eq!((line.counters().late, line.counters().latest), (1, MS + 1));
+    }
+
+    #[test]
+    fn what_was_taken_late_is_late_when_it_comes_out_and_not_early() {
+        let mut line = Line::new(settings(1));
+        line.push_late(0, MS / 2, 40, 1).unwrap();
+        line.push_late(0, MS + 1, 40, 2).unwrap();
+        assert_eq!(run(&mut line), [(MS, 1), (MS, 2)]);
+        assert_eq!((line.counters().late, line.counters().latest), (1, MS + 1));
+        assert_eq!(line.counters().late_share(), 0.5);
+        line.count_anew();
+        assert_eq!((line.counters(), line.counters().late_share()), (Counters::default(), 0.0));
     }
 
     #[test]

@@ -108,6 +108,11 @@ impl Wan {
         self.relay.counters(from, to).ok_or_else(|| no_line(from, to))
     }
 
+    /// Starts the counters of all lines at nothing.
+    pub fn count_anew(&self) {
+        self.relay.count_anew();
+    }
+
     /// Packets to an address that no line leads to, and packets that the kernel did not take back.
     pub fn strays(&self) -> (u64, u64) {
         self.relay.strays()

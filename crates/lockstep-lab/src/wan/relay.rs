@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -68,7 +69,17 @@ impl Relay {
             .name("wan".into())
             .spawn(move || {
                 be_punctual();
-                Work { devices, lines: shared, stopped, start: Instant::now(), spare: Vec::new() }.run()
+                let work = Work {
+                    devices,
+                    lines: shared,
+                    stopped,
+                    start: Instant::now(),
+                    queued: Queued::of_this_thread(),
+                    looked: 0,
+                    asleep: 0,
+                    spare: Vec::new(),
+                };
+                work.run()
             })
             .map_err(LabError::io("start the thread of the delay line"))?;
         Ok(Relay { lines, stop: Some(stop), thread: Some(thread), failure: None })
@@ -77,6 +88,11 @@ impl Relay {
     /// What has become of the packets of one direction; none if there is no line.
     pub(super) fn counters(&self, from: usize, to: usize) -> Option<Counters> {
         lock(&self.lines).line(from, to).map(|line| line.counters())
+    }
+
+    /// Starts the counters of all lines at nothing.
+    pub(super) fn count_anew(&self) {
+        lock(&self.lines).lines.iter_mut().flatten().for_each(Line::count_anew);
     }
 
     /// Packets that had no line to where they wanted, and packets that a device did not take.
@@ -124,6 +140,12 @@ struct Work {
     lines: Arc<Mutex<Lines>>,
     stopped: PipeReader,
     start: Instant,
+    queued: Queued,
+    /// When all devices were last found empty, on the clock that began at `start`.
+    looked: u64,
+    /// For how long since then the thread slept. A packet ends its sleep: what is found was there before that for no longer
+    /// than the thread was awake, or wanted to be.
+    asleep: u64,
     /// Buffers to use again: in the long run none is made.
     spare: Vec<Packet>,
 }
@@ -136,14 +158,21 @@ impl Work {
         loop {
             let next = self.deliver();
             let wait = next.map(|due| Duration::from_nanos(due.saturating_sub(self.now())));
+            let (began, queued) = (self.now(), self.queued.total());
             poll(&mut watched, wait)?;
+            let woke = self.now();
+            self.asleep += (woke - began).saturating_sub(self.queued.total() - queued);
             if watched.last().is_some_and(|stopped| stopped.revents != 0) {
                 return Ok(());
             }
+            let mut empty = true;
             for (from, state) in watched[..self.devices.len()].iter().enumerate() {
                 if state.revents != 0 {
-                    self.receive(from)?;
+                    empty &= self.receive(from)?;
                 }
+            }
+            if empty {
+                (self.looked, self.asleep) = (woke, 0);
             }
         }
     }
@@ -152,8 +181,8 @@ impl Work {
         super::line::nanos(self.start.elapsed())
     }
 
-    /// Takes what a device has, a batch at most.
-    fn receive(&mut self, from: usize) -> io::Result<()> {
+    /// Takes what a device has, a batch at most; whether nothing is left.
+    fn receive(&mut self, from: usize) -> io::Result<bool> {
         for _ in 0..BATCH {
             let mut packet = self.spare.pop().unwrap_or_else(|| Box::new([0; MTU]));
             let len = match (&self.devices[from]).read(&mut packet[..]) {
@@ -161,17 +190,19 @@ impl Work {
                 Err(e) => {
                     self.spare.push(packet);
                     return match e.kind() {
-                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+                        io::ErrorKind::WouldBlock => Ok(true),
+                        io::ErrorKind::Interrupted => Ok(false),
                         _ => Err(e),
                     };
                 }
             };
             let now = self.now();
-            if let Some(back) = accept(&mut lock(&self.lines), from, now, len, packet) {
+            let waited = (now - self.looked).saturating_sub(self.asleep);
+            if let Some(back) = accept(&mut lock(&self.lines), from, now, waited, len, packet) {
                 self.spare.push(back);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Writes all that is due; when the next will be.
@@ -194,11 +225,40 @@ impl Work {
     }
 }
 
+/// For how long this thread wanted a processor and had none, which nothing else tells it: the time between a packet's arrival
+/// and its own awakening looks like sleep.
+struct Queued(Option<File>);
+
+impl Queued {
+    fn of_this_thread() -> Queued {
+        Queued(File::open("/proc/thread-self/schedstat").ok())
+    }
+
+    /// In nanoseconds so far; 0 where the kernel does not say.
+    fn total(&self) -> u64 {
+        let mut text = [0; 64];
+        let len = self.0.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
+        queued(&text[..len]).unwrap_or(0)
+    }
+}
+
+/// The second number.
+fn queued(schedstat: &[u8]) -> Option<u64> {
+    std::str::from_utf8(schedstat).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// Puts a packet on its line, or gives it back.
-fn accept(lines: &mut Lines, from: usize, now: u64, len: usize, packet: Packet) -> Option<Packet> {
+fn accept(
+    lines: &mut Lines,
+    from: usize,
+    now: u64,
+    waited: u64,
+    len: usize,
+    packet: Packet,
+) -> Option<Packet> {
     match zone_of(&packet[..len]) {
         Destination::Zone(to) => match lines.line(from, to) {
-            Some(line) => line.push(now, len, packet).err(),
+            Some(line) => line.push_late(now, waited, len, packet).err(),
             None => {
                 lines.strays += 1;
                 Some(packet)
@@ -255,6 +315,39 @@ fn poll(watched: &mut [libc::pollfd], wait: Option<Duration>) -> io::Result<()> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_without_a_processor_is_known() {
+        assert_eq!(queued(b"123 456 7\n"), Some(456));
+        assert_eq!(queued(b""), None);
+        // A thread that is not punctual, on the one processor of another: both want it all the time.
+        let one = || {
+            // SAFETY: changes this thread's processors only; the set is a live value of the size that is said.
+            unsafe {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
+                let first =
+                    (0..libc::CPU_SETSIZE as usize).find(|at| libc::CPU_ISSET(*at, &set)).unwrap_or(0);
+                libc::CPU_ZERO(&mut set);
+                libc::CPU_SET(first, &mut set);
+                libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+            }
+        };
+        let end = Instant::now() + Duration::from_millis(300);
+        let other = std::thread::spawn(move || {
+            one();
+            while Instant::now() < end {}
+        });
+        let waited = std::thread::spawn(move || {
+            one();
+            let queued = Queued::of_this_thread();
+            while Instant::now() < end {}
+            queued.total()
+        });
+        let waited = Duration::from_nanos(waited.join().unwrap());
+        other.join().unwrap();
+        assert!(waited > Duration::from_millis(20), "{waited:?} of 300 ms");
+    }
 
     #[test]
     fn the_zone_is_read_from_the_destination() {

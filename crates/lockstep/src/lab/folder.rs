@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::drive::Case;
-use super::numbers::Stat;
+use super::drive::{Case, LINE_LATE};
+use super::numbers::{Known, Stat};
 use super::origin::{self, Origin};
 
 const ABOUT: &str = "run.json";
@@ -261,6 +261,14 @@ impl Results {
 
     /// What its numbers are, for all who read them.
     pub(super) fn repeats_text(&self) -> String {
+        let doubt = match self.late().len() {
+            0 => String::new(),
+            late => format!(" †: with a late line, as in {late} of {} runs.", self.runs.len()),
+        };
+        format!("{}{doubt}", self.medians_text())
+    }
+
+    fn medians_text(&self) -> String {
         match self.repeats() {
             (0, _) => "Nothing was measured.".into(),
             (1, 1) => "1 repeat, no deviation.".into(),
@@ -279,7 +287,18 @@ impl Results {
 
     /// What the repeats of a set-up found in this field, of the measurements that `chosen` takes.
     pub(super) fn stat(&self, setup: &str, field: &str, chosen: impl Fn(&Value) -> bool) -> Option<Stat> {
-        Stat::of(self.measurements(setup).filter(|m| chosen(m)).filter_map(|m| m[field].as_f64()))
+        let chosen = || self.measurements(setup).filter(|m| chosen(m));
+        let stat = Stat::of(chosen().filter_map(|m| m[field].as_f64()))?;
+        Some(Stat { doubtful: chosen().any(|m| m[LINE_LATE] == true), ..stat })
+    }
+
+    /// The runs in which the delay line was late: set-up, repeat, and how late.
+    pub(super) fn late<'a>(&'a self) -> Vec<(&'a str, u64, &'a str)> {
+        let of = |run: &'a Value| {
+            let how = run[LINE_LATE].as_str()?;
+            Some((run["setup"].as_str().unwrap_or_default(), run["repeat"].as_u64().unwrap_or(0), how))
+        };
+        self.runs.iter().filter_map(of).collect()
     }
 
     /// The median of the same, or why there is none.
@@ -288,8 +307,8 @@ impl Results {
         setup: &str,
         field: &str,
         chosen: impl Fn(&Value) -> bool,
-    ) -> Result<f64, String> {
-        self.stat(setup, field, chosen).map(|stat| stat.median).ok_or_else(|| self.why_not(setup))
+    ) -> Result<Known, String> {
+        self.stat(setup, field, chosen).map(Known::of).ok_or_else(|| self.why_not(setup))
     }
 
     /// The numbers that this field of any measurement has, in order.

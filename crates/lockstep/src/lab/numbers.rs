@@ -6,7 +6,36 @@ pub(super) struct Stat {
     pub(super) median: f64,
     /// Of one value nothing can be said.
     pub(super) deviation: Option<f64>,
+    /// Whether one of the repeats is in doubt.
+    pub(super) doubtful: bool,
 }
+
+/// A number to judge by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Known {
+    pub(super) value: f64,
+    /// Whether anything that it is made of is in doubt.
+    pub(super) doubtful: bool,
+}
+
+impl Known {
+    pub(super) fn of(stat: Stat) -> Known {
+        Known { value: stat.median, doubtful: stat.doubtful }
+    }
+
+    /// So many times as much.
+    pub(super) fn times(self, factor: f64) -> Known {
+        Known { value: self.value * factor, ..self }
+    }
+
+    /// This of that.
+    pub(super) fn by(self, other: Known) -> Known {
+        Known { value: self.value / other.value, doubtful: self.doubtful || other.doubtful }
+    }
+}
+
+/// What is put behind a number that is in doubt.
+pub(super) const DOUBT: &str = " †";
 
 impl Stat {
     /// Of these values, if there are any.
@@ -19,15 +48,25 @@ impl Stat {
             len if len % 2 == 1 => values[half],
             _ => f64::midpoint(values[half - 1], values[half]),
         };
-        Some(Stat { median, deviation: deviation(&values) })
+        Some(Stat { median, deviation: deviation(&values), doubtful: false })
     }
 
     /// "943 ± 12".
     pub(super) fn text(&self) -> String {
         match self.deviation {
-            None => number(self.median),
-            Some(deviation) => format!("{} ± {}", number(self.median), number(deviation)),
+            None => self.median_text(),
+            Some(deviation) => format!("{} ± {}{}", number(self.median), number(deviation), self.doubt()),
         }
+    }
+
+    /// "943".
+    pub(super) fn median_text(&self) -> String {
+        format!("{}{}", number(self.median), self.doubt())
+    }
+
+    /// What stands behind it.
+    pub(super) fn doubt(&self) -> &'static str {
+        if self.doubtful { DOUBT } else { "" }
     }
 }
 
@@ -89,12 +128,14 @@ mod tests {
     #[test]
     fn medians_and_deviations() {
         let of = |values: &[f64]| Stat::of(values.iter().copied());
-        assert_eq!(of(&[3.0, 1.0, 2.0]), Some(Stat { median: 2.0, deviation: Some(1.0) }));
+        assert_eq!(of(&[3.0, 1.0, 2.0]), Some(Stat { median: 2.0, deviation: Some(1.0), doubtful: false }));
         assert_eq!(of(&[4.0, 1.0, 2.0, 3.0]).map(|s| s.median), Some(2.5));
         assert_eq!(of(&[2.0, 4.0, 6.0]).and_then(|s| s.deviation), Some(2.0));
-        assert_eq!(of(&[2.0, f64::NAN]), Some(Stat { median: 2.0, deviation: None }));
+        assert_eq!(of(&[2.0, f64::NAN]), Some(Stat { median: 2.0, deviation: None, doubtful: false }));
         assert_eq!(of(&[]), None);
         assert_eq!(of(&[2.0]).unwrap().text(), "2.00");
+        let doubtful = Stat { median: 2.0, deviation: Some(1.0), doubtful: true };
+        assert_eq!((doubtful.text(), doubtful.median_text()), ("2.00 ± 1.00 †".into(), "2.00 †".into()));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::folder::Results;
-use super::numbers::number;
+use super::numbers::{DOUBT, Known, number};
 use super::origin::mixture;
 use super::svg::{Chart, escape};
 
@@ -100,29 +100,37 @@ impl Claims {
         &mut self,
         claim: String,
         wanted: String,
-        measured: Result<f64, String>,
+        measured: Result<Known, String>,
         met: impl Fn(f64) -> &'static str,
     ) {
         match measured {
-            Ok(measured) => self.0.row([claim, wanted, number(measured), met(measured).into()]),
+            Ok(Known { value, doubtful }) => {
+                let doubt = if doubtful { DOUBT } else { "" };
+                self.0.row([claim, wanted, format!("{}{doubt}", number(value)), met(value).into()]);
+            }
             Err(why) => self.0.row([claim, wanted, "not measured".into(), why]),
         }
     }
 
     /// It is to be so much, or more.
-    pub(super) fn at_least(&mut self, claim: impl Into<String>, wanted: f64, measured: Result<f64, String>) {
+    pub(super) fn at_least(
+        &mut self,
+        claim: impl Into<String>,
+        wanted: f64,
+        measured: Result<Known, String>,
+    ) {
         let met = |measured| if measured >= wanted { "met" } else { "MISSED" };
         self.add(claim.into(), format!("at least {wanted}"), measured, met);
     }
 
     /// It is to be so much, or less.
-    pub(super) fn at_most(&mut self, claim: impl Into<String>, wanted: f64, measured: Result<f64, String>) {
+    pub(super) fn at_most(&mut self, claim: impl Into<String>, wanted: f64, measured: Result<Known, String>) {
         let met = |measured| if measured <= wanted { "met" } else { "MISSED" };
         self.add(claim.into(), format!("at most {wanted}"), measured, met);
     }
 
     /// What is said without a claim.
-    pub(super) fn told(&mut self, what: impl Into<String>, measured: Result<f64, String>) {
+    pub(super) fn told(&mut self, what: impl Into<String>, measured: Result<Known, String>) {
         self.add(what.into(), "–".into(), measured, |_| "");
     }
 
@@ -133,9 +141,9 @@ impl Claims {
 }
 
 /// The one divided by the other, where both were measured; else why not.
-pub(super) fn ratio(a: Result<f64, String>, b: Result<f64, String>) -> Result<f64, String> {
+pub(super) fn ratio(a: Result<Known, String>, b: Result<Known, String>) -> Result<Known, String> {
     match (a, b) {
-        (Ok(a), Ok(b)) => Ok(a / b),
+        (Ok(a), Ok(b)) => Ok(a.by(b)),
         (Err(a), Err(b)) if a != b => Err(format!("{a}; {b}")),
         (Err(why), _) | (_, Err(why)) => Err(why),
     }
@@ -151,6 +159,15 @@ fn doubts(results: &Results) -> Vec<Section> {
             table.row([what, repeats, why.lines().next().unwrap_or_default().to_owned()]);
         }
         sections.push(Section { heading: "What is missing".into(), table, ..Section::default() });
+    }
+    let late = results.late();
+    if !late.is_empty() {
+        let mut table = Table::new(&["the delay line was late", "repeat", "how late"]);
+        for (setup, repeat, how) in late {
+            table.row([setup.to_owned(), repeat.to_string(), how.to_owned()]);
+        }
+        let heading = "What is in doubt (†), because the machine was too busy for the line".into();
+        sections.push(Section { heading, table, ..Section::default() });
     }
     let mixture = mixture(&results.about);
     if !mixture.is_empty() {
@@ -366,11 +383,12 @@ mod tests {
     #[test]
     fn a_claim_without_its_measurement_says_why() {
         let mut claims = Claims::new("claim");
-        claims.at_least("a", 2.0, ratio(Ok(3.0), Ok(1.0)));
-        claims.at_most("b", 2.0, ratio(Ok(3.0), Err("galera: it broke".into())));
+        let known = |value, doubtful| Ok(Known { value, doubtful });
+        claims.at_least("a", 2.0, ratio(known(3.0, false), known(1.0, true)));
+        claims.at_most("b", 2.0, ratio(known(3.0, false), Err("galera: it broke".into())));
         claims.told("c", ratio(Err("x".into()), Err("y".into())));
         let rows = claims.section(Vec::new()).table.rows;
-        assert_eq!(rows[0], ["a", "at least 2", "3.00", "met"]);
+        assert_eq!(rows[0], ["a", "at least 2", "3.00 †", "met"]);
         assert_eq!(rows[1], ["b", "at most 2", "not measured", "galera: it broke"]);
         assert_eq!(rows[2], ["c", "–", "not measured", "x; y"]);
     }

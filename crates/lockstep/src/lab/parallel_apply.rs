@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::drive::{Case, Common, Outcome, drive, finish};
 use super::folder::Results;
-use super::numbers::{Stat, number, text};
+use super::numbers::{Known, Stat, number, text};
 use super::page::{Claims, Page, Section, Table, ratio};
 use super::svg::{self, Bar, Bars, Chart, Lines, Series};
 
@@ -180,9 +180,9 @@ impl Part<'_> {
         What { side, workers, schemas, flush: self.flush, slow: self.slow }.name()
     }
 
-    fn rate(&self, side: Side, workers: u64) -> Result<f64, String> {
+    fn rate(&self, side: Side, workers: u64) -> Result<Known, String> {
         let stat = self.stat(side, workers, "updates_per_s");
-        stat.map(|stat| stat.median).ok_or_else(|| self.results.why_not(&self.name(side, workers)))
+        stat.map(Known::of).ok_or_else(|| self.results.why_not(&self.name(side, workers)))
     }
 
     /// Whether it was measured, or was to be.
@@ -203,14 +203,17 @@ impl Part<'_> {
     }
 
     /// MariaDB's best: in whatever mode, with however many workers. Unless all of them were measured it is not known.
-    fn rivals_best(&self) -> Result<f64, String> {
+    fn rivals_best(&self) -> Result<Known, String> {
         let rivals = Side::EACH.into_iter().filter(|side| !side.is_ours());
         let rates = rivals
             .flat_map(|side| self.workers().into_iter().map(move |workers| (side, workers)))
             .filter(|(side, workers)| self.has(*side, *workers))
             .map(|(side, workers)| self.rate(side, workers));
-        let rates = rates.collect::<Result<Vec<f64>, String>>()?;
-        rates.into_iter().reduce(f64::max).ok_or_else(|| "no rival was chosen".into())
+        let rates = rates.collect::<Result<Vec<Known>, String>>()?;
+        rates
+            .into_iter()
+            .max_by(|a, b| a.value.total_cmp(&b.value))
+            .ok_or_else(|| "no rival was chosen".into())
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockstep_lab::semi_sync_wan::{Load, Run, Setup, Spec, run as run_setup};
 use serde_json::{Value, json};
 
-use super::drive::{Case, Common, Outcome, chosen, drive, finish, line, named};
+use super::drive::{Case, Common, Late, Outcome, chosen, drive, finish, line, named};
 use super::folder::Results;
 use super::numbers::{Stat, number, percentile, text};
 use super::page::{Claims, Page, Section, Table, ratio};
@@ -77,6 +77,7 @@ fn outcome(run: &Run) -> Outcome {
         version: run.version.clone(),
         measurements: run.loads.iter().map(measurement).collect(),
         configurations: run.configurations.clone(),
+        late: Late::of(&run.there, &run.back),
         ..Outcome::default()
     };
     outcome.more.insert("line_to_far".into(), line(&run.there));
@@ -205,7 +206,7 @@ fn one_connection(results: &Results, setups: &[Setup], rtt: f64) -> Section {
 fn commit_times(results: &Results, setups: &[Setup], rtt: f64) -> Section {
     let mut table = Table::new(&["one connection, ms", "shortest", "median", "95 %", "99 %", "longest"]);
     for setup in setups {
-        let cell = |field| stat(results, *setup, 1, field).map_or_else(|| "–".into(), |s| number(s.median));
+        let cell = |field| stat(results, *setup, 1, field).map_or_else(|| "–".into(), |s| s.median_text());
         let fields = ["ms_min", "ms_median", "ms_95", "ms_99", "ms_max"];
         table.row(std::iter::once(setup.what().to_owned()).chain(fields.map(cell)));
     }
@@ -294,7 +295,7 @@ fn targets(results: &Results, rtt: f64) -> Section {
     ] {
         let two = one(setup, "inserts_per_s");
         let claim = format!("{what}: inserts/s of one connection against one per round trip");
-        claims.at_least(claim, 0.97, two.clone().map(|rate| rate * rtt / 1e3));
+        claims.at_least(claim, 0.97, two.clone().map(|rate| rate.times(rtt / 1e3)));
         let together = ratio(median(setup, 64, "inserts_per_s"), two);
         claims.at_least(format!("{what}: 64 connections against one"), 60.0, together);
     }

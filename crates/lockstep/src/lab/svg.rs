@@ -51,7 +51,8 @@ impl Bar {
     /// With the median of what was measured.
     pub(super) fn of(label: impl Into<String>, stat: Option<Stat>, side: Side) -> Bar {
         let value = stat.map_or(f64::NAN, |stat| stat.median);
-        Bar { label: label.into(), value, spread: stat.and_then(|stat| stat.deviation), kind: side as usize }
+        let label = format!("{}{}", label.into(), stat.map_or("", |stat| stat.doubt()));
+        Bar { label, value, spread: stat.and_then(|stat| stat.deviation), kind: side as usize }
     }
 }
 

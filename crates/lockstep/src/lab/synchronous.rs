@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockstep_lab::synchronous::{Provider, Run, Setup, Spec, run as run_setup};
 use serde_json::json;
 
-use super::drive::{Case, Common, Outcome, chosen, drive, finish, line, named};
+use super::drive::{Case, Common, Late, Outcome, chosen, drive, finish, line, named};
 use super::folder::Results;
 use super::numbers::{Stat, number, text};
 use super::page::{Page, Section, Table};
@@ -82,6 +82,7 @@ fn outcome(run: &Run) -> Outcome {
     let mut outcome = Outcome {
         version: run.version.clone(),
         configurations: run.configurations.clone(),
+        late: Late::of(&run.there, &run.back),
         ..Outcome::default()
     };
     outcome.more.insert("line_to_far".into(), line(&run.there));
