@@ -60,9 +60,34 @@ pub(crate) fn start_alone((zone, at): (usize, usize), extra: Vec<String>, wan: &
     Ok(cluster)
 }
 
-/// Each server's name and option file.
-pub(crate) fn configurations(servers: &[Server]) -> Vec<(String, String)> {
-    servers.iter().map(|server| (server.name().to_owned(), server.config.render())).collect()
+/// Each server's name and option file; and then for each, as `NAME.variables`, what it said of itself while it ran, which is
+/// more than its options: what was set by statements, what is derived, and the provider's own.
+pub(crate) fn configurations(servers: &[Server]) -> Result<Vec<(String, String)>> {
+    let options = servers.iter().map(|server| (server.name().to_owned(), server.config.render()));
+    Ok(options.chain(variables(servers)?).collect())
+}
+
+/// The second half of [`configurations`].
+pub(crate) fn variables(servers: &[Server]) -> Result<Vec<(String, String)>> {
+    let of = |server: &Server| {
+        let mut text = String::new();
+        let mut line = |name: &str, value: &str| text.push_str(&format!("{name}={value}\n"));
+        line("# network namespace", server.config.namespace.as_deref().unwrap_or("the machine's"));
+        if let Some(processor) = server.config.processor {
+            line("# processor", &processor.to_string());
+        }
+        let status = server.query("SHOW SLAVE STATUS")?;
+        for (name, value) in status.columns.iter().zip(status.rows.iter().flatten()) {
+            line(&format!("# SHOW SLAVE STATUS: {name}"), value.as_deref().unwrap_or_default());
+        }
+        for row in server.query("SHOW GLOBAL VARIABLES")?.rows {
+            if let [Some(name), Some(value)] = &row[..] {
+                line(name, value);
+            }
+        }
+        Ok((format!("{}.variables", server.name()), text))
+    };
+    servers.iter().map(of).collect()
 }
 
 /// The server's version, and the provider's where there is one.

@@ -97,6 +97,16 @@ impl Network {
         format!("{}-hub", self.tag)
     }
 
+    /// All addresses of this zone.
+    pub(crate) fn network(&self) -> String {
+        format!("{}/24", self.address(0))
+    }
+
+    /// The address of the bridge's namespace, once [`Network::add_gateway`] has given it one.
+    pub(crate) fn gateway(&self) -> String {
+        self.address(GATEWAY)
+    }
+
     fn address(&self, last: impl std::fmt::Display) -> String {
         format!("{}.{}.{}.{last}", NETWORK[0], NETWORK[1], self.zone)
     }
@@ -104,7 +114,7 @@ impl Network {
     /// Lets members send through the bridge's namespace what is for other networks of ours. What is for elsewhere fails at
     /// once: whoever asks a name server, as rsync does of each who connects, would wait for its answer for seconds.
     pub(crate) fn add_gateway(&self) -> Result<()> {
-        let (hub, gateway) = (self.hub(), self.address(GATEWAY));
+        let (hub, gateway) = (self.hub(), self.gateway());
         ip(&["-n", &hub, "addr", "add", &format!("{gateway}/24"), "dev", "hub"])?;
         within(&hub, || std::fs::write(FORWARD, "1"))?
             .map_err(LabError::path("write", Path::new(FORWARD)))?;

@@ -8,7 +8,7 @@ use crate::cluster::Cluster;
 use crate::error::Result;
 use crate::far::{self, FAR, GALERA_FAR, NEAR};
 use crate::sysbench::{Histogram, Load, SYSBENCH_DATABASE, Sysbench};
-use crate::wan::{Counters, Link, Wan};
+use crate::wan::{Counters, Kind, Link, Wan};
 
 /// The load.
 const SCRIPT: &str = "oltp_read_write";
@@ -148,6 +148,8 @@ pub struct Spec {
     pub provider: PathBuf,
     /// Galera's library.
     pub galera: PathBuf,
+    /// What the line to the far zone is made of.
+    pub line: Kind,
     /// From the near zone to the far one and back.
     pub round_trip: Duration,
     /// Tables of sysbench's, and the rows of each.
@@ -167,19 +169,20 @@ pub struct Run {
     pub version: String,
     /// For each of [`Spec::threads`], what sysbench said.
     pub loads: Vec<(u32, Load, Histogram)>,
+    /// What a packet and its answer took over the line before the load began, at the shortest.
+    pub round_trip: Duration,
     /// What the line to the far zone saw while the load ran.
     pub there: Counters,
     /// And the way back.
     pub back: Counters,
-    /// The name and option file of each server.
+    /// The name and option file of each server, and what it said of itself.
     pub configurations: Vec<(String, String)>,
 }
 
 /// Starts the servers of a set-up, fills the tables, and runs the load with each number of threads. Everything is gone
 /// when it returns.
 pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
-    let link = Link::of_round_trip(NEAR, FAR, spec.round_trip);
-    let mut wan = Wan::new(&[NEAR_MEMBERS, 1], &[Link::of_round_trip(NEAR, FAR, Duration::ZERO)])?;
+    let mut wan = Wan::of(spec.line, &[NEAR_MEMBERS, 1], &[Link::of_round_trip(NEAR, FAR, Duration::ZERO)])?;
     let cluster = start(setup, spec, &wan)?;
     let mut bench = Sysbench::find()?;
     bench.tables = spec.tables;
@@ -190,8 +193,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     let count = format!("SELECT COUNT(*) FROM {SYSBENCH_DATABASE}.sbtest{}", spec.tables);
     far::wait_for_copies(&cluster.servers, PATIENCE, &count, &spec.rows.to_string())?;
 
-    wan.set(NEAR, FAR, link.there)?;
-    wan.set(FAR, NEAR, link.back)?;
+    let round_trip = wan.set_round_trip(NEAR, FAR, spec.round_trip)?;
     let masters = &cluster.servers[..setup.masters()];
     let sockets: Vec<PathBuf> = masters.iter().map(|server| server.config.socket()).collect();
     let sockets: Vec<&std::path::Path> = sockets.iter().map(PathBuf::as_path).collect();
@@ -201,7 +203,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
             .run(&["CREATE USER 'far'@'%'", &format!("GRANT ALL ON {SYSBENCH_DATABASE}.* TO 'far'@'%'")])?;
         bench.far = Some((wan.namespace(NEAR, 0), wan.host(FAR, 0), first.config.sql_port));
     }
-    wan.count_anew();
+    wan.count_anew()?;
     let mut loads = Vec::new();
     for threads in &spec.threads {
         let (load, histogram) = bench.run_with_histogram(SCRIPT, &sockets, *threads, spec.window)?;
@@ -210,9 +212,10 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     Ok(Run {
         version: format!("{}, {}", far::version(first)?, bench.version()?),
         loads,
+        round_trip,
         there: wan.counters(NEAR, FAR)?,
         back: wan.counters(FAR, NEAR)?,
-        configurations: far::configurations(&cluster.servers),
+        configurations: far::configurations(&cluster.servers)?,
     })
 }
 

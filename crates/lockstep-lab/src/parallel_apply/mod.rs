@@ -157,7 +157,7 @@ pub struct Run {
     pub retried: u64,
     /// When it had been looked at, and how many updates there were by then.
     pub progress: Vec<(Duration, u64)>,
-    /// The name and option file of each server, and what was set while it ran.
+    /// The name and option file of each server, with what was set while it ran, and what it said of itself.
     pub configurations: Vec<(String, String)>,
 }
 
@@ -240,7 +240,7 @@ impl ParallelApply {
             flushes: flushes_after - flushes,
             retried: retried_after - retried,
             progress,
-            configurations: rig.configurations(),
+            configurations: rig.configurations()?,
         })
     }
 }

@@ -7,6 +7,7 @@ use super::{Case, SCHEMAS, Side, Spec, follow};
 use crate::client::Client;
 use crate::cluster::{Cluster, ClusterSpec};
 use crate::error::{LabError, Result};
+use crate::far;
 use crate::replica::{Plain, admit_replica, replicate_from, replicates};
 use crate::server::Server;
 use crate::slow_disk::SlowDisk;
@@ -313,12 +314,13 @@ impl Rig {
     }
 
     /// Each server's option file; the copy's with what was set for the case.
-    pub(super) fn configurations(&self) -> Vec<(String, String)> {
+    pub(super) fn configurations(&self) -> Result<Vec<(String, String)>> {
         let text = |server: &Server| match server.name() == self.copy().name() {
             true => format!("{}# Set while it ran:\n# {}\n", server.config.render(), self.set.join("\n# ")),
             false => server.config.render(),
         };
-        self.servers().iter().map(|server| (server.name().to_owned(), text(server))).collect()
+        let options = self.servers().iter().map(|server| (server.name().to_owned(), text(server)));
+        Ok(options.chain(far::variables(self.servers())?).collect())
     }
 
     /// Waits for the copy.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::error::{LabError, Result};
 use crate::far::{FAR, NEAR};
-use crate::wan::{Counters, Link, Wan};
+use crate::wan::{Counters, Kind, Link, Wan};
 pub use load::{Connection, Load};
 use rig::Rig;
 pub use setup::Setup;
@@ -28,6 +28,8 @@ pub struct Spec {
     pub galera: PathBuf,
     /// Our command, which is the arbitrator; none: whatever the path has.
     pub lockstep: Option<PathBuf>,
+    /// What the line to the far zone is made of.
+    pub line: Kind,
     /// From the near zone to the far one and back.
     pub round_trip: Duration,
     /// Inserts of a single connection.
@@ -47,11 +49,13 @@ pub struct Run {
     pub version: String,
     /// A single connection first, then those of [`Spec::clients`].
     pub loads: Vec<Load>,
+    /// What a packet and its answer took over the line before the load began, at the shortest.
+    pub round_trip: Duration,
     /// What the line to the far zone saw from the first insert to the end.
     pub there: Counters,
     /// And the way back.
     pub back: Counters,
-    /// The name and option file of each server.
+    /// The name and option file of each server, and what it said of itself.
     pub configurations: Vec<(String, String)>,
 }
 
@@ -59,11 +63,9 @@ pub struct Run {
 /// and that nobody fell back to less than was asked for. Everything is gone when it returns.
 pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     // The distance comes when all are there: rsync copies the database folder by folder, many round trips for each.
-    let link = Link::of_round_trip(NEAR, FAR, spec.round_trip);
-    let mut wan = Wan::new(&[NEAR_MEMBERS, 1], &[Link::of_round_trip(NEAR, FAR, Duration::ZERO)])?;
+    let mut wan = Wan::of(spec.line, &[NEAR_MEMBERS, 1], &[Link::of_round_trip(NEAR, FAR, Duration::ZERO)])?;
     let mut rig = Rig::start(setup, spec, &wan)?;
-    wan.set(NEAR, FAR, link.there)?;
-    wan.set(FAR, NEAR, link.back)?;
+    let round_trip = wan.set_round_trip(NEAR, FAR, spec.round_trip)?;
     rig.writer().client()?.run(&[
         "CREATE DATABASE inserttest",
         "CREATE TABLE inserttest.foo (id INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, text VARCHAR(8)) ENGINE=InnoDB",
@@ -71,7 +73,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     const COUNT: &str = "SELECT COUNT(*) FROM inserttest.foo";
     rig.wait_for_copies(COUNT, "0")?;
     rig.check_promise(0)?;
-    wan.count_anew();
+    wan.count_anew()?;
 
     let count = if setup.waits_for_far() { spec.far_inserts } else { spec.inserts };
     let mut loads = vec![load::of_one(rig.writer(), count)?];
@@ -91,8 +93,9 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     Ok(Run {
         version: rig.version()?,
         loads,
+        round_trip,
         there: wan.counters(NEAR, FAR)?,
         back: wan.counters(FAR, NEAR)?,
-        configurations: rig.configurations(),
+        configurations: rig.configurations()?,
     })
 }

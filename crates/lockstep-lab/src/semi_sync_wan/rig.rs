@@ -73,7 +73,7 @@ impl Rig {
         &self.servers()[0]
     }
 
-    pub(super) fn configurations(&self) -> Vec<(String, String)> {
+    pub(super) fn configurations(&self) -> Result<Vec<(String, String)>> {
         far::configurations(self.servers())
     }
 

@@ -70,7 +70,7 @@ pub struct Run {
     pub version: String,
     /// One for each load and number of threads.
     pub measured: Vec<Measured>,
-    /// The name and option file of each server.
+    /// The name and option file of each server, and what it said of itself.
     pub configurations: Vec<(String, String)>,
 }
 
@@ -130,6 +130,6 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     Ok(Run {
         version: format!("{}, {}", rig.version()?, bench.version()?),
         measured,
-        configurations: rig.configurations(),
+        configurations: rig.configurations()?,
     })
 }

@@ -95,7 +95,7 @@ impl Rig {
         &self.servers.all()[0]
     }
 
-    pub(super) fn configurations(&self) -> Vec<(String, String)> {
+    pub(super) fn configurations(&self) -> Result<Vec<(String, String)>> {
         far::configurations(self.servers.all())
     }
 

@@ -1,5 +1,5 @@
-//! A wide area network on one machine, where the kernel has no netem: zones of network namespaces, with lines of our own
-//! between them that delay, lose and limit.
+//! A wide area network on one machine: zones of network namespaces, with lines between them that delay, lose and limit. The
+//! lines are our own, for many a kernel has no netem, or netem's, where that is asked for.
 //!
 //! The members of a zone share a bridge and reach each other as any namespaces do. What is for another zone goes by the
 //! bridge's namespace into a TUN device there, through a [`Line`](line::Line) in this process, and out of the other
@@ -9,19 +9,52 @@
 //! member - bridge - wan (TUN) - Line, in one thread - wan (TUN) - bridge - member
 //! ```
 //!
+//! With netem, a pair of veth devices is in the place of the TUN devices and the thread (`netem.rs`).
+//!
 //! Nothing of it is to be seen on the machine's own network, and it all goes when the value is dropped.
 
 mod line;
+mod netem;
 mod relay;
 mod tun;
 
-use std::time::Duration;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
 
 pub use line::{Counters, HELD_MAX, Settings};
 
 use crate::error::{LabError, Result};
 use crate::netns::{self, Network, ZONES_MAX};
+use netem::Netem;
 use relay::Relay;
+
+/// What delays the packets between zones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// A thread of this process, between TUN devices. It knows when it was late.
+    #[default]
+    Own,
+    /// The kernel's netem.
+    Netem,
+}
+
+impl Kind {
+    /// Netem where it works here, else our own, and why.
+    pub fn of_this_machine() -> (Kind, Option<String>) {
+        match netem::is_there() {
+            Ok(()) => (Kind::Netem, None),
+            Err(why) => (Kind::Own, Some(why)),
+        }
+    }
+
+    /// An error that says why it cannot be used on this machine.
+    pub fn check(self) -> Result<()> {
+        match self {
+            Kind::Own => Ok(()),
+            Kind::Netem => netem::is_there().map_err(LabError::Value),
+        }
+    }
+}
 
 /// A line between two zones, by their numbers.
 #[derive(Debug, Clone)]
@@ -49,8 +82,14 @@ impl Link {
 #[derive(Debug)]
 pub struct Wan {
     // Before the namespaces: the thread ends first.
-    relay: Relay,
+    lines: Lines,
     zones: Vec<Network>,
+}
+
+#[derive(Debug)]
+enum Lines {
+    Own(Relay),
+    Netem(Netem),
 }
 
 /// Whether this machine and account can make network namespaces: a machine can, a chroot on it may not.
@@ -62,6 +101,11 @@ impl Wan {
     /// Makes one zone of each number of members, and these lines; between zones without a line nothing passes. Needs root,
     /// `ip`, and the kernel's tun driver.
     pub fn new(members: &[usize], links: &[Link]) -> Result<Wan> {
+        Wan::of(Kind::Own, members, links)
+    }
+
+    /// The same with lines of this kind; netem needs `tc` instead of the tun driver.
+    pub fn of(kind: Kind, members: &[usize], links: &[Link]) -> Result<Wan> {
         if let Some(wrong) = objection(members, links) {
             return Err(LabError::Value(wrong));
         }
@@ -72,18 +116,19 @@ impl Wan {
             });
         }
         let mut zones = Vec::new();
-        let mut devices = Vec::new();
         for (at, count) in members.iter().enumerate() {
             let zone = Network::of_zone(at, *count)?;
             zone.add_gateway()?;
-            devices.push(tun::open(&zone.hub())?);
-            zone.route_others_through(tun::NAME)?;
             zones.push(zone);
         }
-        let directions = links.iter().flat_map(|link| {
-            [(link.from, link.to, link.there.clone()), (link.to, link.from, link.back.clone())]
-        });
-        Ok(Wan { relay: Relay::start(devices, directions)?, zones })
+        let lines = match kind {
+            Kind::Own => Lines::Own(own_lines(&zones, links)?),
+            Kind::Netem => Lines::Netem(Netem::start(
+                &zones,
+                links.iter().map(|link| (link.from, link.to, link.there.clone(), link.back.clone())),
+            )?),
+        };
+        Ok(Wan { lines, zones })
     }
 
     /// The namespace of a member of a zone, for `ip netns exec` and a server's configuration.
@@ -101,21 +146,67 @@ impl Wan {
         netns::within(&self.namespace(zone, member), work)
     }
 
+    /// The shortest of some round trips of a small packet between these members, by zone and place in it.
+    pub fn round_trip(&self, (zone, member): (usize, usize), other: (usize, usize)) -> Result<Duration> {
+        const TRIES: u32 = 3;
+        let bound = |zone, member| {
+            let socket = self.within(zone, member, || UdpSocket::bind("0.0.0.0:0"))?;
+            socket
+                .and_then(|socket| socket.set_read_timeout(Some(Duration::from_secs(10))).map(|()| socket))
+                .map_err(LabError::io("make a socket to measure the line with"))
+        };
+        let (asks, answers) = (bound(zone, member)?, bound(other.0, other.1)?);
+        let port = answers.local_addr().map_err(LabError::io("find the port of a socket"))?.port();
+        let target = format!("{}:{port}", self.host(other.0, other.1));
+        let mut best = Duration::MAX;
+        // The first is for the neighbour tables.
+        for number in 0..=TRIES {
+            let began = Instant::now();
+            let there_and_back = || {
+                asks.send_to(&[0], target.as_str())?;
+                let (_, from) = answers.recv_from(&mut [0; 8])?;
+                answers.send_to(&[0], from)?;
+                asks.recv(&mut [0; 8])
+            };
+            there_and_back().map_err(LabError::io("measure a round trip over the line"))?;
+            if number > 0 {
+                best = best.min(began.elapsed());
+            }
+        }
+        Ok(best)
+    }
+
     /// What has become of the packets from one zone to another so far; an error if the line has none, or stands still
     /// because a device of it failed.
     pub fn counters(&mut self, from: usize, to: usize) -> Result<Counters> {
-        self.relay.check()?;
-        self.relay.counters(from, to).ok_or_else(|| no_line(from, to))
+        let counters = match &mut self.lines {
+            Lines::Own(relay) => {
+                relay.check()?;
+                relay.counters(from, to)
+            }
+            Lines::Netem(netem) => netem.counters(from, to)?,
+        };
+        counters.ok_or_else(|| no_line(from, to))
     }
 
     /// Starts the counters of all lines at nothing.
-    pub fn count_anew(&self) {
-        self.relay.count_anew();
+    pub fn count_anew(&mut self) -> Result<()> {
+        match &mut self.lines {
+            Lines::Own(relay) => {
+                relay.count_anew();
+                Ok(())
+            }
+            Lines::Netem(netem) => netem.count_anew(),
+        }
     }
 
-    /// Packets to an address that no line leads to, and packets that the kernel did not take back.
+    /// Packets to an address that no line leads to, and packets that the kernel did not take back. Netem does not count
+    /// them.
     pub fn strays(&self) -> (u64, u64) {
-        self.relay.strays()
+        match &self.lines {
+            Lines::Own(relay) => relay.strays(),
+            Lines::Netem(_) => (0, 0),
+        }
     }
 
     /// Makes one direction of a line another. What is under way arrives when it was due before.
@@ -123,8 +214,39 @@ impl Wan {
         if let Some(wrong) = settings.objection() {
             return Err(LabError::Value(wrong));
         }
-        if self.relay.set(from, to, settings) { Ok(()) } else { Err(no_line(from, to)) }
+        let has = match &self.lines {
+            Lines::Own(relay) => relay.set(from, to, settings),
+            Lines::Netem(netem) => netem.set(from, to, &settings)?,
+        };
+        if has { Ok(()) } else { Err(no_line(from, to)) }
     }
+
+    /// Gives a line this round trip, half of it each way, and measures it: what came of it, which is not less.
+    pub fn set_round_trip(&self, from: usize, to: usize, round_trip: Duration) -> Result<Duration> {
+        let link = Link::of_round_trip(from, to, round_trip);
+        self.set(from, to, link.there)?;
+        self.set(to, from, link.back)?;
+        let measured = self.round_trip((from, 0), (to, 0))?;
+        if measured < round_trip {
+            return Err(LabError::Value(format!(
+                "the line was to take {round_trip:?} there and back, and takes {measured:?}"
+            )));
+        }
+        Ok(measured)
+    }
+}
+
+/// A TUN device in each zone, and the thread between them.
+fn own_lines(zones: &[Network], links: &[Link]) -> Result<Relay> {
+    let mut devices = Vec::new();
+    for zone in zones {
+        devices.push(tun::open(&zone.hub())?);
+        zone.route_others_through(tun::NAME)?;
+    }
+    let directions = links
+        .iter()
+        .flat_map(|link| [(link.from, link.to, link.there.clone()), (link.to, link.from, link.back.clone())]);
+    Relay::start(devices, directions)
 }
 
 fn no_line(from: usize, to: usize) -> LabError {
@@ -159,6 +281,49 @@ mod tests {
         lossy.back.loss = 2.0;
         assert!(objection(&[1, 1], &[lossy]).is_some());
         assert!(objection(&[1, netns::MEMBERS_MAX + 1], &[]).is_some());
+    }
+
+    #[test]
+    fn a_line_is_measured_before_it_is_used() {
+        if !netns::is_possible() {
+            eprintln!("NOT TESTED: no network namespaces here");
+            return;
+        }
+        let mut wan = Wan::new(&[1, 1], &[Link::of_round_trip(0, 1, Duration::ZERO)]).unwrap();
+        let asked = Duration::from_micros(20_001);
+        let measured = wan.set_round_trip(0, 1, asked).unwrap();
+        assert!((asked..asked * 20).contains(&measured), "{measured:?}");
+        assert_eq!(wan.counters(0, 1).unwrap().delivered, 4);
+        wan.count_anew().unwrap();
+        assert_eq!(wan.counters(0, 1).unwrap(), Counters::default());
+    }
+
+    #[test]
+    fn who_wants_netem_gets_it_or_hears_why_not() {
+        if !netns::is_possible() {
+            eprintln!("NOT TESTED: no network namespaces here");
+            return;
+        }
+        let wanted = Wan::of(Kind::Netem, &[1, 1], &[Link::of_round_trip(0, 1, Duration::from_millis(20))]);
+        match Kind::of_this_machine() {
+            (Kind::Netem, None) => {
+                let mut wan = wanted.unwrap();
+                let asked = Duration::from_millis(40);
+                let measured = wan.set_round_trip(0, 1, asked).unwrap();
+                assert!(measured < asked * 10, "{measured:?}");
+                let counters = wan.counters(0, 1).unwrap();
+                assert!(counters.delivered >= 4, "{counters:?}");
+                wan.count_anew().unwrap();
+                assert!(wan.counters(0, 1).unwrap().delivered <= 1);
+            }
+            (Kind::Own, Some(why)) => {
+                eprintln!("NOT TESTED: netem itself: {why}");
+                assert!(why.contains("netem") || why.contains("tc"), "{why}");
+                assert!(wanted.unwrap_err().to_string().contains(&why));
+                assert!(Kind::Netem.check().is_err() && Kind::Own.check().is_ok());
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lockstep_lab::LabError;
 use lockstep_lab::semi_sync_wan::{Run, Setup, Spec, run};
+use lockstep_lab::wan::Kind;
 
 use crate::fixture::{GALERA, Test, alone, built, provider};
 
@@ -14,6 +15,7 @@ fn spec() -> Spec {
         provider: provider(),
         galera: GALERA.into(),
         lockstep: Some(built("lockstep")),
+        line: Kind::Own,
         round_trip: Duration::from_micros(85_500),
         inserts: 30,
         far_inserts: 5,
@@ -83,6 +85,8 @@ fn the_command_writes_a_report_and_resumes() -> Test {
     assert!(String::from_utf8_lossy(&kept("report.html")).contains("</html>"));
     assert!(text.contains("1 repeat, no deviation."), "{text}");
     assert!(!kept("config/alone-near.cnf").is_empty());
+    let variables = String::from_utf8_lossy(&kept("config/alone-near.variables")).into_owned();
+    assert!(variables.contains("\ninnodb_flush_log_at_trx_commit=0\n"), "{variables}");
 
     let (sound, text) = lab(&run)?;
     assert!(!sound && text.contains("--resume"), "{text}");

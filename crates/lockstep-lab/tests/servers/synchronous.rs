@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lockstep_lab::LabError;
 use lockstep_lab::synchronous::{Provider, Run, Setup, Spec, run};
+use lockstep_lab::wan::Kind;
 
 use crate::fixture::{GALERA, Test, alone, built, same};
 
@@ -13,6 +14,7 @@ fn measure(setup: Setup) -> Result<Run, LabError> {
     let spec = Spec {
         provider: built("liblockstep.so"),
         galera: GALERA.into(),
+        line: Kind::Own,
         round_trip: ROUND_TRIP,
         tables: 2,
         rows: 1000,
@@ -44,7 +46,7 @@ fn clients_far_away_pay_for_each_statement_and_a_far_slave_of_near_masters_costs
     // A transaction has 20 statements.
     assert!(far.loads.iter().all(|(_, load, _)| load.min_ms >= 20.0 * rtt), "{:?}", far.loads);
     let near = measure(Setup::MastersAndFar(Provider::Lockstep))?;
-    same("servers", near.configurations.len(), 3);
+    same("option files, and variables", near.configurations.len(), 6);
     assert!(near.loads.iter().all(|(_, load, _)| load.min_ms < rtt), "{:?}", near.loads);
     assert!(near.there.delivered > 0, "nothing went to the far slave: {:?}", near.there);
     Ok(())

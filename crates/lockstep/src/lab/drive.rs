@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use lockstep_lab::wan::Counters;
 use serde_json::{Map, Value, json};
 
 use super::folder::{self, Folder, Results, Resume};
-use super::numbers::number;
+use super::line::Late;
 use super::origin::Origin;
 use super::page::Page;
 use crate::progress::{Step, say};
@@ -83,40 +82,6 @@ pub(super) fn named<S: Copy, N: Into<String>>(
         let names: Vec<String> = each.iter().map(|setup| name(*setup).into()).collect();
         format!("there is no such set-up; there are {}", names.join(", "))
     })
-}
-
-/// What became of the packets of one direction, for the record of a run.
-pub(super) fn line(counters: &Counters) -> Value {
-    json!({ "packets": counters.delivered, "bytes": counters.delivered_bytes, "lost": counters.lost,
-        "dropped": counters.dropped, "over_1_ms_late": counters.late, "latest_us": counters.latest / 1000 })
-}
-
-/// A line may be late for so much of its packets: more, and what was measured over it is in doubt.
-const LATE_SHARE: f64 = 0.01;
-
-/// By how much the lines of a run broke their promise, if they did.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Late {
-    /// Which part of the packets was late, at the worse line.
-    share: f64,
-    /// In words.
-    text: String,
-}
-
-impl Late {
-    /// Of both directions of a line.
-    pub(super) fn of(there: &Counters, back: &Counters) -> Option<Late> {
-        let worse = if there.late_share() >= back.late_share() { there } else { back };
-        let share = worse.late_share();
-        (share > LATE_SHARE).then(|| Late {
-            share,
-            text: format!(
-                "{} % of the packets came more than 1 ms late, one of them {} ms",
-                number(100.0 * share),
-                number(worse.latest as f64 / 1e6)
-            ),
-        })
-    }
 }
 
 /// One set-up of an experiment.
@@ -328,6 +293,7 @@ pub(super) fn finish(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_lab::wan::Counters;
 
     fn case_of(setup: &str) -> Case {
         Case { setup: setup.into(), what: setup.into(), seconds: 1.0, absent: None }

@@ -16,6 +16,8 @@ const RUNS: &str = "runs.jsonl";
 const FAILED: &str = "failed.jsonl";
 const SAMPLES: &str = "samples.jsonl";
 const CONFIG: &str = "config";
+/// How names of option files end; a report shows these, and nothing else of what is beside them.
+const OPTIONS: &str = ".cnf";
 const REPORT: &str = "report.html";
 /// The field of a run that says where its samples end in `samples.jsonl`: what is behind the last run's belongs to one
 /// that was interrupted.
@@ -168,9 +170,10 @@ impl Folder {
         Ok(())
     }
 
-    /// Keeps an option file.
+    /// Keeps an option file, or whatever else has a name with a dot.
     pub(super) fn add_config(&self, setup: &str, server: &str, text: &str) -> Result<(), String> {
-        write(&self.path.join(CONFIG).join(format!("{setup}-{server}.cnf")), text)
+        let end = if server.contains('.') { "" } else { OPTIONS };
+        write(&self.path.join(CONFIG).join(format!("{setup}-{server}{end}")), text)
     }
 }
 
@@ -188,7 +191,10 @@ impl Results {
         failed.retain(|f| !runs.iter().any(|run| run["setup"] == f["setup"] && run["repeat"] == f["repeat"]));
         let mut config = Vec::new();
         for entry in std::fs::read_dir(path.join(CONFIG)).into_iter().flatten().flatten() {
-            config.push((entry.file_name().to_string_lossy().into_owned(), read(&entry.path())?));
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.ends_with(OPTIONS) {
+                config.push((name, read(&entry.path())?));
+            }
         }
         config.sort();
         Ok(Results { about, runs, failed, config })
@@ -405,6 +411,7 @@ mod tests {
         let parameters = json!({ "inserts": 2 });
         let mut folder = open(&path, "x", parameters.clone(), No).unwrap();
         folder.add_config("alone", "n1", "[mysqld]\n").unwrap();
+        folder.add_config("alone", "n1.variables", "a=b\n").unwrap();
         let run = json!({ "setup": "alone", "repeat": 1, "measurements": [{ "rate": 3 }] });
         folder.add(run, [json!({ "us": 1 }), json!({ "us": 2 })]).unwrap();
         assert!(folder.has("alone", 1) && !folder.has("alone", 2) && !folder.has("far", 1));
@@ -412,6 +419,7 @@ mod tests {
         let results = Results::load(&path).unwrap();
         assert_eq!(results.about["parameters"]["inserts"], 2);
         assert_eq!(results.config, [("alone-n1.cnf".to_owned(), "[mysqld]\n".to_owned())]);
+        assert_eq!(std::fs::read_to_string(path.join("config/alone-n1.variables")).unwrap(), "a=b\n");
         assert_eq!(results.setups(), ["alone"]);
         assert_eq!(results.measurements("alone").collect::<Vec<_>>(), [&json!({ "rate": 3 })]);
         let refused = open(&path, "x", parameters, No).err().unwrap();

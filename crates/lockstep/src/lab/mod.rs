@@ -6,6 +6,7 @@
 
 mod drive;
 mod folder;
+mod line;
 #[cfg(test)]
 mod markup;
 mod numbers;

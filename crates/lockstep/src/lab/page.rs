@@ -32,6 +32,9 @@ pub(super) struct Section {
     pub(super) notes: Vec<String>,
 }
 
+/// What is longer is no number, and may be broken into lines.
+const LONG: usize = 34;
+
 /// Numbers, in rows; the first cell of each says of what.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
@@ -74,8 +77,9 @@ impl Table {
 
     fn html(&self) -> String {
         let row = |cells: &[String], cell: &str| {
-            let cells: String =
-                cells.iter().map(|text| format!("<{cell}>{}</{cell}>", escape(text))).collect();
+            let class = |text: &str| if text.chars().count() > LONG { " class=\"words\"" } else { "" };
+            let cells = cells.iter().map(|text| format!("<{cell}{}>{}</{cell}>", class(text), escape(text)));
+            let cells: String = cells.collect();
             format!("<tr>{cells}</tr>\n")
         };
         let body: String = self.rows.iter().map(|cells| row(cells, "td")).collect();

@@ -6,8 +6,9 @@ use std::time::Duration;
 use lockstep_lab::semi_sync_wan::{Load, Run, Setup, Spec, run as run_setup};
 use serde_json::{Value, json};
 
-use super::drive::{Case, Common, Late, Outcome, chosen, drive, finish, line, named};
+use super::drive::{Case, Common, Outcome, chosen, drive, finish, named};
 use super::folder::Results;
+use super::line::{self, Late, LineArgs};
 use super::numbers::{Stat, number, percentile, text};
 use super::page::{Claims, Page, Section, Table, ratio};
 use super::svg::{Bar, Bars, Chart, Lines, Series, Side};
@@ -20,6 +21,8 @@ pub(super) const NAME: &str = "semi-sync-wan";
 pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    line: LineArgs,
     /// Milliseconds to the far member and back.
     #[arg(long, value_name = "MS", default_value_t = 85.5, value_parser = super::milliseconds)]
     rtt: f64,
@@ -38,13 +41,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let (repeats, inserts, far_inserts) = if common.quick { (1, 1000, 100) } else { (3, 10_000, 1000) };
     let (clients, window) = if common.quick { (vec![64], 3) } else { (vec![4, 16, 64, 256], 10) };
     let setups = chosen(&args.setups, &Setup::EACH);
-    let parameters = json!({ "round_trip_ms": args.rtt, "repeats": repeats, "inserts": inserts,
+    let kind = args.line.kind()?;
+    let parameters = json!({ "line": line::name(kind), "round_trip_ms": args.rtt, "repeats": repeats, "inserts": inserts,
         "inserts_that_wait_for_the_far_member": far_inserts, "connections": clients, "seconds_each": window,
         "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });
     let spec = Spec {
         provider: common.provider()?,
         galera: common.galera.clone(),
         lockstep: std::env::current_exe().ok(),
+        line: kind,
         round_trip: Duration::from_secs_f64(args.rtt / 1e3),
         inserts,
         far_inserts,
@@ -67,21 +72,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let cases: Vec<Case> = setups.iter().map(case).collect();
     let failed = drive(&mut folder, &cases, repeats, |case| {
         let run = run_setup(setup(&case.setup)?, &spec).map_err(|e| e.to_string())?;
-        Ok(outcome(&run))
+        Ok(outcome(&spec, &run))
     })?;
     finish(&folder, &failed, page)
 }
 
-fn outcome(run: &Run) -> Outcome {
+fn outcome(spec: &Spec, run: &Run) -> Outcome {
     let mut outcome = Outcome {
         version: run.version.clone(),
         measurements: run.loads.iter().map(measurement).collect(),
         configurations: run.configurations.clone(),
-        late: Late::of(&run.there, &run.back),
+        late: Late::of_run(&run.there, &run.back, spec.round_trip, run.round_trip),
         ..Outcome::default()
     };
-    outcome.more.insert("line_to_far".into(), line(&run.there));
-    outcome.more.insert("line_from_far".into(), line(&run.back));
+    line::record(&mut outcome.more, spec.line, &run.there, &run.back, run.round_trip);
     for load in &run.loads {
         let clients = load.connections.len();
         for (at, connection) in load.connections.iter().enumerate() {
@@ -144,8 +148,9 @@ pub(super) fn page(results: &Results) -> Page {
         format!(
             "Connections insert rows (id, text VARCHAR(8)), one row per commit, into a server next to them. A copy of the \
              database is kept {rtt} ms (there and back) away. Real servers in network namespaces of one machine; the distance \
-             is the lab's own delay line. A run counts only if every copy has all rows in the end and no semi-synchronous \
-             replication fell back."
+             is {}. A run counts only if every copy has all rows in the end and no semi-synchronous \
+             replication fell back.",
+            line::what(parameters)
         ),
         "After a blog post of 2012, which found 1066 inserts/s of one connection with no replica, 943 with an asynchronous \
          one, and 11.5 with a semi-synchronous one, 85.5 ms away, and concluded that one should not use it there."
@@ -299,24 +304,18 @@ fn targets(results: &Results, rtt: f64) -> Section {
         let together = ratio(median(setup, 64, "inserts_per_s"), two);
         claims.at_least(format!("{what}: 64 connections against one"), 60.0, together);
     }
-    let late: Option<u64> = results
-        .runs
-        .iter()
-        .map(|run| {
-            Some(
-                run["line_to_far"]["over_1_ms_late"].as_u64()?
-                    + run["line_from_far"]["over_1_ms_late"].as_u64()?,
-            )
-        })
-        .sum();
-    let packets: u64 =
-        results.runs.iter().filter_map(|run| run["line_to_far"]["packets"].as_u64()).sum::<u64>()
-            + results.runs.iter().filter_map(|run| run["line_from_far"]["packets"].as_u64()).sum::<u64>();
-    let late = late.unwrap_or(0);
-    let notes = vec![format!(
-        "Of {packets} packets over the long line {late} arrived more than 1 ms after they were due, because the machine was \
-         busy; none arrives early."
-    )];
+    let of = |run: &Value, field: &str| {
+        Some(run["line_to_far"][field].as_u64()? + run["line_from_far"][field].as_u64()?)
+    };
+    let packets: u64 = results.runs.iter().filter_map(|run| of(run, "packets")).sum();
+    let late: Option<u64> = results.runs.iter().map(|run| of(run, "over_1_ms_late")).sum();
+    let notes = vec![match late {
+        Some(late) => format!(
+            "Of {packets} packets over the long line {late} arrived more than 1 ms after they were due, because the machine \
+             was busy; none arrives early."
+        ),
+        None => format!("Of {packets} packets over the long line nobody knows whether they were late."),
+    }];
     claims.section(notes)
 }
 
@@ -326,6 +325,20 @@ mod tests {
     use crate::lab::markup::{check, texts};
     use lockstep_lab::semi_sync_wan::Connection;
     use lockstep_lab::wan::Counters;
+
+    fn spec() -> Spec {
+        Spec {
+            provider: "x".into(),
+            galera: "x".into(),
+            lockstep: None,
+            line: Default::default(),
+            round_trip: Duration::from_micros(85_500),
+            inserts: 10,
+            far_inserts: 10,
+            clients: vec![64],
+            window: Duration::from_secs(1),
+        }
+    }
 
     fn load(clients: usize, ms: u64) -> Load {
         let connection =
@@ -341,11 +354,12 @@ mod tests {
                 let run = Run {
                     version: "10.11".into(),
                     loads: vec![load(1, ms), load(64, ms)],
+                    round_trip: Duration::from_millis(86),
                     there: Counters { delivered: 10, late: 1, ..Counters::default() },
                     back: Counters::default(),
                     configurations: Vec::new(),
                 };
-                let outcome = outcome(&run);
+                let outcome = outcome(&spec(), &run);
                 assert_eq!(outcome.samples.len(), 65);
                 assert_eq!(outcome.samples[0]["us"][9], ms * 1000);
                 let mut run = json!({ "setup": setup.name(), "repeat": repeat, "version": "10.11",

@@ -6,8 +6,9 @@ use std::time::Duration;
 use lockstep_lab::synchronous::{Provider, Run, Setup, Spec, run as run_setup};
 use serde_json::json;
 
-use super::drive::{Case, Common, Late, Outcome, chosen, drive, finish, line, named};
+use super::drive::{Case, Common, Outcome, chosen, drive, finish, named};
 use super::folder::Results;
+use super::line::{self, Late, LineArgs};
 use super::numbers::{Stat, number, text};
 use super::page::{Page, Section, Table};
 use super::svg::{Bar, Bars, Chart, Lines, Series, Side};
@@ -25,6 +26,8 @@ const PERCENTILES: [u32; 9] = [1, 10, 25, 50, 75, 90, 95, 98, 99];
 pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    line: LineArgs,
     /// Milliseconds to the far member and back.
     #[arg(long, value_name = "MS", default_value_t = 90.0, value_parser = super::milliseconds)]
     rtt: f64,
@@ -47,12 +50,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     };
     let (tables, rows) = if common.quick { (2, 5_000) } else { (4, 25_000) };
     let setups = chosen(&args.setups, &Setup::EACH);
-    let parameters = json!({ "round_trip_ms": args.rtt, "repeats": repeats, "load": "sysbench oltp_read_write",
+    let kind = args.line.kind()?;
+    let parameters = json!({ "line": line::name(kind), "round_trip_ms": args.rtt, "repeats": repeats, "load": "sysbench oltp_read_write",
         "tables": tables, "rows_of_each": rows, "threads": threads, "seconds_each": window,
         "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });
     let spec = Spec {
         provider: common.provider()?,
         galera: common.galera.clone(),
+        line: kind,
         round_trip: Duration::from_secs_f64(args.rtt / 1e3),
         tables,
         rows,
@@ -73,20 +78,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let cases: Vec<Case> = setups.iter().map(case).collect();
     let failed = drive(&mut folder, &cases, repeats, |case| {
         let run = run_setup(setup(&case.setup)?, &spec).map_err(|e| e.to_string())?;
-        Ok(outcome(&run))
+        Ok(outcome(&spec, &run))
     })?;
     finish(&folder, &failed, page)
 }
 
-fn outcome(run: &Run) -> Outcome {
+fn outcome(spec: &Spec, run: &Run) -> Outcome {
     let mut outcome = Outcome {
         version: run.version.clone(),
         configurations: run.configurations.clone(),
-        late: Late::of(&run.there, &run.back),
+        late: Late::of_run(&run.there, &run.back, spec.round_trip, run.round_trip),
         ..Outcome::default()
     };
-    outcome.more.insert("line_to_far".into(), line(&run.there));
-    outcome.more.insert("line_from_far".into(), line(&run.back));
+    line::record(&mut outcome.more, spec.line, &run.there, &run.back, run.round_trip);
     for (threads, load, histogram) in &run.loads {
         let mut measurement = json!({ "threads": threads, "transactions": load.transactions,
             "transactions_per_s": load.per_second, "ms_min": load.min_ms, "ms_avg": load.avg_ms,
@@ -137,9 +141,10 @@ pub(super) fn page(results: &Results) -> Page {
         lead: vec![
             format!(
                 "sysbench's oltp_read_write (14 reads and 4 writes per transaction) on one to three servers; far is {rtt} ms there \
-                 and back, by the lab's own delay line. InnoDB's log is flushed once a second but where it says flushing; \
+                 and back, by {}. InnoDB's log is flushed once a second but where it says flushing; \
                  Lockstep has its defaults, quorum with its log fsynced before a commit returns, Galera its makers' options \
-                 for long lines. All servers and the load share the machine."
+                 for long lines. All servers and the load share the machine.",
+                line::what(&results.about["parameters"])
             ),
             "After a blog post of 2011: a synchronous slave near hardly shows, one far away adds its round trip to each \
              transaction, and clients far from their server are worse off by far."
@@ -286,6 +291,19 @@ mod tests {
     use lockstep_lab::wan::Counters;
     use lockstep_lab::{Histogram, Load};
 
+    fn spec() -> Spec {
+        Spec {
+            provider: "x".into(),
+            galera: "x".into(),
+            line: Default::default(),
+            round_trip: Duration::from_millis(90),
+            tables: 1,
+            rows: 1,
+            threads: vec![8, 32],
+            window: Duration::from_secs(1),
+        }
+    }
+
     fn results() -> Results {
         let mut runs = Vec::new();
         for setup in Setup::EACH {
@@ -303,11 +321,12 @@ mod tests {
             let run = Run {
                 version: "10.11".into(),
                 loads: vec![(8, load(640.0), histogram.clone()), (32, load(1234.0), histogram)],
+                round_trip: Duration::from_millis(90),
                 there: Counters::default(),
                 back: Counters::default(),
                 configurations: Vec::new(),
             };
-            let outcome = outcome(&run);
+            let outcome = outcome(&spec(), &run);
             assert_eq!(outcome.samples[1], json!({ "threads": 32, "ms_and_count": [[12.5, 100]] }));
             runs.push(json!({ "setup": setup.name(), "repeat": 1, "version": outcome.version,
                 "measurements": outcome.measurements }));

@@ -1,0 +1,158 @@
+//! The long line of an experiment: which kind is taken, what became of its packets, and whether that was what it promises.
+
+use std::time::Duration;
+
+use lockstep_lab::wan::{Counters, Kind};
+use serde_json::{Map, Value, json};
+
+use super::numbers::number;
+use crate::progress::say;
+
+/// The options of experiments with a long line.
+#[derive(clap::Args, Debug, Clone)]
+pub(super) struct LineArgs {
+    /// What delays packets to the far member: the lab's own line, the kernel's netem, or netem where there is one and else the
+    /// lab's own.
+    #[arg(long, value_enum, value_name = "KIND", default_value = "own")]
+    line: Wanted,
+}
+
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq)]
+enum Wanted {
+    Own,
+    Netem,
+    Auto,
+}
+
+impl LineArgs {
+    /// The line to take; an error if it is not to be had here.
+    pub(super) fn kind(&self) -> Result<Kind, String> {
+        match self.line {
+            Wanted::Own => Ok(Kind::Own),
+            Wanted::Netem => Kind::Netem.check().map(|()| Kind::Netem).map_err(|e| e.to_string()),
+            Wanted::Auto => {
+                let (kind, why) = Kind::of_this_machine();
+                if let Some(why) = why {
+                    say(&format!("over the lab's own line: {why}"));
+                }
+                Ok(kind)
+            }
+        }
+    }
+}
+
+/// As the parameters of an experiment name it.
+pub(super) fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Own => "own",
+        Kind::Netem => "netem",
+    }
+}
+
+/// As reports name it.
+pub(super) fn what(parameters: &Value) -> &'static str {
+    match parameters["line"].as_str() {
+        Some("netem") => "the kernel's netem",
+        _ => "the lab's own delay line",
+    }
+}
+
+/// A line may be late for so much of its packets: more, and what was measured over it is in doubt.
+const LATE_SHARE: f64 = 0.01;
+/// What late means.
+const LATE: Duration = Duration::from_millis(1);
+
+/// By how much the line of a run broke its promise, if it did.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Late {
+    /// Which part of the packets was late, in the worse direction.
+    pub(super) share: f64,
+    /// In words.
+    pub(super) text: String,
+}
+
+impl Late {
+    /// Of both directions.
+    pub(super) fn of(there: &Counters, back: &Counters) -> Option<Late> {
+        let worse = if there.late_share() >= back.late_share() { there } else { back };
+        let share = worse.late_share();
+        (share > LATE_SHARE).then(|| Late {
+            share,
+            text: format!(
+                "{} % of the packets came more than 1 ms late, one of them {} ms",
+                number(100.0 * share),
+                number(worse.latest as f64 / 1e6)
+            ),
+        })
+    }
+
+    /// The same; and a line of which not even the shortest round trip was what was asked for is late altogether.
+    pub(super) fn of_run(
+        there: &Counters,
+        back: &Counters,
+        asked: Duration,
+        measured: Duration,
+    ) -> Option<Late> {
+        let ms = |time: Duration| number(time.as_secs_f64() * 1e3);
+        if measured > asked + LATE {
+            let text = format!("the shortest round trip took {} ms instead of {}", ms(measured), ms(asked));
+            return Some(Late { share: 1.0, text });
+        }
+        Late::of(there, back)
+    }
+}
+
+/// For the record of a run: what became of the packets of both directions, and the shortest round trip.
+pub(super) fn record(
+    more: &mut Map<String, Value>,
+    kind: Kind,
+    there: &Counters,
+    back: &Counters,
+    measured: Duration,
+) {
+    for (name, counters) in [("line_to_far", there), ("line_from_far", back)] {
+        let mut of = json!({ "packets": counters.delivered, "bytes": counters.delivered_bytes, "dropped": counters.dropped });
+        // Netem does not say.
+        if kind == Kind::Own {
+            of["lost"] = counters.lost.into();
+            of["over_1_ms_late"] = counters.late.into();
+            of["latest_us"] = (counters.latest / 1000).into();
+        }
+        more.insert(name.into(), of);
+    }
+    more.insert("line_round_trip_ms".into(), (measured.as_secs_f64() * 1e3).into());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_one_of_a_hundred_or_a_longer_way_is_late() {
+        let of = |late| Counters { delivered: 1000, late, latest: 2_500_000, ..Counters::default() };
+        let none = Counters::default();
+        assert_eq!(Late::of(&of(10), &none), None);
+        let late = Late::of(&of(5), &of(11)).unwrap();
+        assert_eq!(late.text, "1.10 % of the packets came more than 1 ms late, one of them 2.50 ms");
+        let ms = Duration::from_millis;
+        assert_eq!(Late::of_run(&of(10), &none, ms(90), ms(91)), None);
+        let late = Late::of_run(&of(10), &none, ms(90), ms(92)).unwrap();
+        assert_eq!(late.text, "the shortest round trip took 92.0 ms instead of 90.0");
+    }
+
+    #[test]
+    fn what_netem_does_not_know_is_not_said() {
+        let counters = Counters { delivered: 5, ..Counters::default() };
+        for (kind, known) in [(Kind::Own, true), (Kind::Netem, false)] {
+            let mut more = Map::new();
+            record(&mut more, kind, &counters, &counters, Duration::from_micros(90_500));
+            assert_eq!(more["line_to_far"]["packets"], 5);
+            assert_eq!(more["line_from_far"]["over_1_ms_late"].is_u64(), known);
+            assert_eq!(more["line_round_trip_ms"], 90.5);
+            assert_eq!(
+                what(&json!({ "line": name(kind) })),
+                ["the kernel's netem", "the lab's own delay line"][usize::from(known)]
+            );
+        }
+    }
+}
