@@ -37,30 +37,38 @@ impl Pace {
     }
 }
 
-/// From so many transactions under way on, more of them come together.
-const COMPANY: usize = 3;
-/// And for so long they are expected after that.
+/// From so many transactions under way on, at the mean, more of them come together.
+const COMPANY: usize = 4;
+/// And for so long they are expected after there were as many at once.
 const EXPECTED: Micros = 5_000;
+/// The mean follows, round by round, with the weight 1/this.
+const ROUNDS: usize = 32;
+/// It is counted in such parts.
+const PARTS: usize = 64;
 
 /// Whether it is worthwhile to let others run before what waits is taken, so that a round, a frame or a sync carries
-/// more. Among many clients it is; where one waits for each step of one transaction, it hands the processor to whoever
-/// computes beside it, and nobody brings anything.
+/// more. Among many clients that commit all the time it is. Where clients mostly do other things than commit, it hands
+/// the processor to those who do: the commit waits for them, and they bring nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Company {
+    mean: usize,
     until: Micros,
 }
 
 impl Company {
-    /// So many transactions are under way now.
+    /// So many transactions are under way in this round.
     pub(crate) fn counted(&mut self, now: Micros, under_way: usize) {
         if under_way >= COMPANY {
             self.until = now + EXPECTED;
         }
+        // A crowd for a moment does not outlast it by much.
+        let now = under_way.min(8 * COMPANY) * PARTS;
+        self.mean = (self.mean * (ROUNDS - 1) + now).div_ceil(ROUNDS);
     }
 
     /// Whether more is on its way.
     pub(crate) fn is_expected(&self, now: Micros) -> bool {
-        now < self.until
+        self.mean >= COMPANY * PARTS && now < self.until
     }
 }
 
@@ -138,17 +146,24 @@ mod tests {
     }
 
     #[test]
-    fn company_is_expected_for_a_moment_after_it_was_there() {
+    fn company_is_expected_where_it_mostly_is_and_for_a_moment_after_it_was_there() {
         let mut company = Company::default();
-        for under_way in [0, 1, 2] {
-            company.counted(100, under_way);
-            assert!(!company.is_expected(100), "{under_way}");
-        }
-        company.counted(100, COMPANY);
+        let mut rounds = |counts: &[usize]| {
+            (0..200).for_each(|n| company.counted(100, counts[n % counts.len()]));
+            company.is_expected(100)
+        };
+        assert!(!rounds(&[0, 1, 2, 3]));
+        // Some come together now and then.
+        assert!(!rounds(&[5, 1, 0, 2]));
+        assert!(rounds(&[8, 2, 6]));
+        assert!(rounds(&[64]));
+        assert!(!rounds(&[1]), "soon after");
+        assert!(rounds(&[COMPANY]));
         // Between two rounds there may be nothing for an instant.
-        company.counted(101, 0);
-        assert!(company.is_expected(101) && company.is_expected(99 + EXPECTED));
-        assert!(!company.is_expected(100 + EXPECTED));
+        company.counted(101, 5);
+        company.counted(102, 4);
+        assert!(company.is_expected(102) && company.is_expected(101 + EXPECTED));
+        assert!(!company.is_expected(102 + EXPECTED));
     }
 
     #[test]
