@@ -413,7 +413,7 @@ impl Engine {
                 self.feed.failed += !outcome.pass as u64;
                 self.feed.delivered = seqno;
                 let finished = || self.finished.load(Ordering::Acquire);
-                self.feed.lag.delivered(entry.seqno, entry.time, entry.size() as u64, finished);
+                self.feed.lag.delivered(entry.seqno, entry.time, self.wall, entry.size() as u64, finished);
                 if whole.is_none() {
                     let text =
                         format!("the write-set at seqno {seqno} cannot be read: it fails on every member");
@@ -456,7 +456,7 @@ impl Engine {
                 }
                 self.feed.delivered = seqno;
                 let finished = || self.finished.load(Ordering::Acquire);
-                self.feed.lag.delivered(entry.seqno, entry.time, entry.size() as u64, finished);
+                self.feed.lag.delivered(entry.seqno, entry.time, self.wall, entry.size() as u64, finished);
                 let view = self.feed.view.clone();
                 let my_index = view.members.iter().position(|m| m.view_uuid == self.me.view_uuid);
                 let info = ViewInfo {

@@ -10,7 +10,7 @@ const GRAIN: Micros = 100_000;
 /// The times at which entries that were delivered had been placed in the log.
 #[derive(Debug, Default)]
 pub(super) struct LagMeter {
-    /// Ascending in seqnos and times.
+    /// Ascending in seqnos and times; none begins later than it was delivered, by the own clock.
     stretches: VecDeque<Stretch>,
 }
 
@@ -25,14 +25,19 @@ struct Stretch {
 }
 
 impl LagMeter {
-    /// An entry goes to the server. `finished` is asked for only when a stretch begins.
+    /// An entry goes to the server, `wall` being the own clock. `finished` is asked for only when a stretch begins.
+    ///
+    /// A leader's clock may be ahead of this one. What it placed in the future is taken to have been placed now: else,
+    /// once another member leads, all would join a stretch that has not begun yet, and be of no age.
     pub(super) fn delivered(
         &mut self,
         seqno: Seqno,
         placed: Micros,
+        wall: Micros,
         bytes: u64,
         finished: impl FnOnce() -> Seqno,
     ) {
+        let placed = placed.min(wall);
         match self.stretches.back_mut() {
             // Clocks of leaders differ, and are put right: time that goes back is time that stands.
             Some(stretch) if placed < stretch.began + GRAIN => {
@@ -119,16 +124,34 @@ mod tests {
         let mut meter = LagMeter::default();
         assert_eq!(meter.age(0, 9_000_000), None);
         for (seqno, placed) in [(1, 1_000_000), (2, 1_050_000), (3, 2_000_000), (4, 5_000_000)] {
-            meter.delivered(seqno, placed, 100 * seqno as u64, || 0);
+            meter.delivered(seqno, placed, 9_000_000, 100 * seqno as u64, || 0);
         }
         assert_eq!(meter.age(0, 9_000_000), Some(8.0));
         assert_eq!(meter.age(1, 9_000_000), Some(8.0), "2 was placed in the stretch that 1 began");
         assert_eq!(meter.age(2, 9_000_000), Some(7.0));
         assert_eq!(meter.age(4, 9_000_000), None);
         assert_eq!([0, 1, 2, 3, 4].map(|at| meter.bytes(at)), [1000, 850, 700, 400, 0]);
-        meter.delivered(5, 6_000_000, 10, || 4);
+        meter.delivered(5, 6_000_000, 9_000_000, 10, || 4);
         assert_eq!(meter.stretches.len(), 1, "what has finished is forgotten");
-        meter.delivered(6, 3_000_000, 10, || 4);
+        meter.delivered(6, 3_000_000, 9_000_000, 10, || 4);
         assert_eq!(meter.age(5, 9_000_000), Some(3.0));
+    }
+
+    #[test]
+    fn after_a_leader_whose_clock_was_ahead_the_age_grows_with_the_own_clock() {
+        let mut meter = LagMeter::default();
+        let second = 1_000_000;
+        for at in 1..=3 {
+            meter.delivered(at, (60 + at as Micros) * second, at as Micros * second, 10, || 0);
+        }
+        assert_eq!(meter.stretches.len(), 3);
+        // Another one leads, whose clock is right, and the server finishes nothing.
+        for at in 4..=6 {
+            meter.delivered(at, at as Micros * second, at as Micros * second, 10, || 0);
+        }
+        assert_eq!(
+            [0, 1, 3, 5].map(|finished| meter.age(finished, 10 * second)),
+            [9.0, 8.0, 6.0, 4.0].map(Some)
+        );
     }
 }
