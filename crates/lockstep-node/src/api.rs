@@ -251,6 +251,8 @@ pub struct Tuning {
     pub apply_order: ApplyOrder,
     /// `apply.paused`, `apply.delay`, `apply.until`.
     pub apply_hold: ApplyHold,
+    /// What of it holds because it was set while the server ran, whatever its configuration says: for people.
+    pub apply_kept: Vec<String>,
     /// `gcs.vote_policy`: so many members that could apply an entry outvote all others; 0: the most frequent result wins.
     pub vote_policy: usize,
     /// `commit.*` and `async.*`: what a founder's cluster begins with.
@@ -276,6 +278,7 @@ impl Default for Tuning {
             lag_limit: 10_000,
             apply_order: ApplyOrder::default(),
             apply_hold: ApplyHold::default(),
+            apply_kept: Vec::new(),
             vote_policy: 0,
             policy: Policy::default(),
         }

@@ -360,6 +360,7 @@ impl Node {
             causal: BTreeMap::new(),
             commands: BTreeMap::new(),
             commands_given: 0,
+            asking: BTreeMap::new(),
             asked_within: BTreeMap::new(),
             log_dir,
             // It begins a segment, and its server wants some, too.

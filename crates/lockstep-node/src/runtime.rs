@@ -125,6 +125,8 @@ pub(crate) struct Runtime {
     /// Who waits for the answers to commands, by their numbers.
     pub(crate) commands: BTreeMap<u64, ConnId>,
     pub(crate) commands_given: u64,
+    /// Who waits to hear what is agreed on.
+    pub(crate) asking: BTreeMap<u64, ConnId>,
     /// The same for the front end's own.
     pub(crate) asked_within: BTreeMap<u64, Arc<Reply<Outcome>>>,
     /// Where the log is.
@@ -497,6 +499,11 @@ impl Runtime {
         if request.method == Method::Post && request.local {
             return self.take_command(&request);
         }
+        if (request.method, request.path.as_str()) == (Method::Get, "/agreed") {
+            self.commands_given += 1;
+            self.asking.insert(self.commands_given, request.conn);
+            return self.engine.ask_agreed(self.commands_given);
+        }
         let status = self.status();
         let (code, kind, body) = match (request.method, request.path.as_str()) {
             (Method::Get, "/status") => match serde_json::to_string(&status) {
@@ -507,7 +514,7 @@ impl Runtime {
                 let more = self.front_end_stats.as_ref().map_or_else(Vec::new, |f| f());
                 (200, "text/plain; version=0.0.4", status.prometheus(&more))
             }
-            _ => (404, "text/plain", "there are /status and /metrics\n".to_string()),
+            _ => (404, "text/plain", "there are /status, /metrics and /agreed\n".to_string()),
         };
         self.reactor.respond(request.conn, code, kind, body);
     }
@@ -651,7 +658,10 @@ impl Runtime {
             }
             LogDone::Read { whom, from, entries } => self.engine.read(whom, from, entries),
             LogDone::Trimmed { first, early } => self.engine.log_trimmed(first, early),
-            LogDone::Size(bytes) => self.log_bytes = bytes,
+            LogDone::Size(bytes) => {
+                self.log_bytes = bytes;
+                self.engine.log_takes(bytes);
+            }
             LogDone::Rescued { text, transactions } => self.engine.rescued(&text, transactions),
             LogDone::Failed(text) => {
                 self.engine
@@ -747,6 +757,19 @@ impl Runtime {
                 }
                 if let Some(conn) = self.commands.remove(&token) {
                     self.answer_command(conn, if answer.ok { 200 } else { 409 }, &answer);
+                }
+            }
+            Effect::Agreed { token, result } => {
+                if let Some(conn) = self.asking.remove(&token) {
+                    let (code, kind, body) = match result {
+                        Ok(gtid) => {
+                            let body =
+                                serde_json::json!({ "uuid": gtid.uuid.to_string(), "seqno": gtid.seqno });
+                            (200, "application/json", body.to_string())
+                        }
+                        Err(text) => (503, "text/plain", text),
+                    };
+                    self.reactor.respond(conn, code, kind, body);
                 }
             }
             Effect::PolicyNow(policy) => {

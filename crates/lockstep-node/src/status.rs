@@ -113,6 +113,9 @@ pub struct OwnStatus {
     pub relayed_bytes: u64,
     /// Somebody wants its server to stand where it is: `apply.paused`, or `apply.until` has been reached.
     pub apply_held: bool,
+    /// Which of `apply.paused`, `apply.delay` and `apply.until` hold because they were set while the server ran, whatever its
+    /// configuration says; each as `name=value`.
+    pub apply_kept: Vec<String>,
     /// `apply.delay`: how old an entry is when the server gets it, at the least.
     pub apply_delay_seconds: f64,
     /// Why it cannot go on, if it cannot.
@@ -279,6 +282,7 @@ impl Engine {
                 received_compressed_bytes: self.unpacked.packed,
                 relayed_bytes: self.order.relayed_bytes(),
                 apply_held: self.stands_for_good(),
+                apply_kept: self.tuning.apply_kept.clone(),
                 apply_delay_seconds: self.tuning.apply_hold.delay.as_secs_f64(),
                 failure: self.failure(),
                 waits_for: self.waits_for(),

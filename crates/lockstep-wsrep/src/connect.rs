@@ -3,6 +3,7 @@
 use crate::again::Again;
 use crate::counters::Counters;
 use crate::files::{StateFile, gtid_in};
+use crate::kept::Kept;
 use crate::log::Log;
 use crate::marks::Marks;
 use crate::monitor::{CommitOrder, Finished, Gate, lock};
@@ -109,7 +110,7 @@ impl Provider {
             ));
         }
         let data_dir = PathBuf::from(if data_dir.is_empty() { "." } else { &data_dir });
-        let options = Options::parse(&text).map_err(|error| error.to_string())?;
+        let mut options = Options::parse(&text).map_err(|error| error.to_string())?;
         log.set_debug(options.bool("debug"));
         for note in options.notes() {
             log.line(if note.warn { Level::Warn } else { Level::Info }, &note.text);
@@ -117,6 +118,11 @@ impl Provider {
         // No warning: who comes from Galera may have a small gcache.size (MariaDB's own tests have), and knows it.
         for text in crate::settings::unwise(&options) {
             log.line(Level::Info, &text);
+        }
+        let beside_log = options.log_dir().unwrap_or_else(|| data_dir.clone());
+        let (kept, notes) = Kept::open(&beside_log, &mut options)?;
+        for note in notes {
+            log.warn(note.text);
         }
         // What a former provider of this process has not written yet.
         crate::files::process_ends();
@@ -142,7 +148,7 @@ impl Provider {
         Ok(Arc::new(Provider {
             calls,
             log,
-            settings: Settings::new(options),
+            settings: Settings::new(options, kept),
             proto_ver: args.proto_ver,
             data_dir,
             names: Names { name, address, incoming },
@@ -196,6 +202,7 @@ impl Provider {
         let ends = logger.clone();
         let shows = logger.clone();
         let address = self.own_address()?;
+        let tuning = self.settings.tuning();
         self.settings.with(|options| {
             Ok(NodeConfig {
                 name: names.name,
@@ -209,7 +216,7 @@ impl Provider {
                 may_begin_anew,
                 arbitrator: false,
                 hold: Some(Arc::new(crate::hold::HoldCommits::of(self))),
-                tuning: options.tuning(),
+                tuning,
                 tls: options.tls(),
                 status_address: options.status_address(),
                 logger: Arc::new(move |level, text: &str| {

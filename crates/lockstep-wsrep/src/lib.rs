@@ -18,6 +18,7 @@ mod files;
 mod fuzz;
 mod guard;
 mod hold;
+mod kept;
 mod local;
 mod log;
 mod marks;

@@ -1,5 +1,6 @@
 //! The provider's options: the node's table, and those few values of it that are looked at often.
 
+use crate::kept::Kept;
 use crate::monitor::lock;
 use lockstep_node::Tuning;
 use lockstep_node::core::policy::Policy;
@@ -16,6 +17,7 @@ pub(crate) fn unwise(options: &Options) -> Vec<String> {
 /// See the module.
 pub(crate) struct Settings {
     options: Mutex<Options>,
+    kept: Mutex<Kept>,
     max_write_set: AtomicUsize,
     causal_read_us: AtomicU64,
     log_conflicts: AtomicBool,
@@ -23,13 +25,14 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(options: Options) -> Settings {
+    pub(crate) fn new(options: Options, kept: Kept) -> Settings {
         let settings = Settings {
             max_write_set: AtomicUsize::new(0),
             causal_read_us: AtomicU64::new(0),
             log_conflicts: AtomicBool::new(false),
             zone: options.zone(),
             options: Mutex::new(options),
+            kept: Mutex::new(kept),
         };
         settings.refresh(&lock(&settings.options));
         settings
@@ -45,6 +48,12 @@ impl Settings {
     /// Looks at the options.
     pub(crate) fn with<T>(&self, look: impl FnOnce(&Options) -> T) -> T {
         look(&lock(&self.options))
+    }
+
+    /// For the node.
+    pub(crate) fn tuning(&self) -> Tuning {
+        let tuning = lock(&self.options).tuning();
+        Tuning { apply_kept: lock(&self.kept).list(), ..tuning }
     }
 
     /// The policy that is in force, for those who look at the options.
@@ -82,7 +91,11 @@ impl Settings {
         if changes.iter().any(|change| change.name.starts_with("log.")) {
             notes.extend(unwise(&options).into_iter().map(|text| Note { warn: true, text }));
         }
-        Ok((changes, options.tuning(), notes))
+        let mut kept = lock(&self.kept);
+        if let Err(text) = kept.changed(&options, &changes) {
+            notes.push(Note { warn: true, text });
+        }
+        Ok((changes, Tuning { apply_kept: kept.list(), ..options.tuning() }, notes))
     }
 
     /// `repl.max_ws_size`, bytes.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use lockstep_node::Status;
+use lockstep_node::{OwnStatus, Status};
 use serde::Serialize;
 
 use crate::fetch::{self, Target};
@@ -87,8 +87,8 @@ fn combine(mut answers: Vec<Status>) -> Option<Survey> {
     let rank = |s: &Status| (s.cluster.primary, leads(s), s.cluster.term, s.log.committed);
     let best = (0..answers.len()).rev().max_by_key(|at| rank(&answers[*at]))?;
     let mut status = answers.remove(best);
-    let notes =
-        rescued(&status).into_iter().chain(answers.iter().flat_map(|other| disagreement(&status, other)));
+    let own = rescued(&status).into_iter().chain(kept(&status));
+    let notes = own.chain(answers.iter().flat_map(|other| disagreement(&status, other)));
     let notes = notes.collect();
     let history = &status.cluster.uuid;
     for member in status.members.iter_mut().filter(|m| m.is_connected()) {
@@ -111,6 +111,17 @@ fn rescued(status: &Status) -> Option<String> {
             "{} keeps {} transactions that the cluster does not have, in lockstep.rescue.*.log: look at them with lockstep log \
              --rescue, and move the file away when they are dealt with",
             own.name, own.rescued_transactions
+        )
+    })
+}
+
+/// What holds in a member though its configuration says otherwise.
+fn kept(status: &Status) -> Option<String> {
+    let OwnStatus { name, apply_kept, .. } = &status.own;
+    (!apply_kept.is_empty()).then(|| {
+        format!(
+            "{name} has {}: set while it ran, it holds also after a restart, until it is set again",
+            apply_kept.join(", ")
         )
     })
 }
@@ -138,6 +149,7 @@ fn disagreement(best: &Status, other: &Status) -> Vec<String> {
         notes.push(format!("{name} waits: {what}"));
     }
     notes.extend(rescued(other));
+    notes.extend(kept(other));
     notes
 }
 
@@ -194,6 +206,17 @@ mod tests {
                 "{notes:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_was_set_while_a_member_ran_is_said() {
+        let mut answers = vec![said_by("n1"), said_by("n2")];
+        answers[1].own.apply_kept = vec!["apply.paused=yes".into(), "apply.delay=1h".into()];
+        let notes = combine(answers).unwrap().notes;
+        assert!(
+            notes[0].starts_with("n2 has apply.paused=yes, apply.delay=1h: set while it ran"),
+            "{notes:?}"
+        );
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! `lockstep wait`: until members have applied what the cluster has agreed on.
 
 use std::process::ExitCode;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use lockstep_node::Status;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::progress::say;
-use crate::{Source, seconds, status};
+use crate::{Source, fetch, seconds, status};
 
 /// The exit code where the time was over before.
 const TOO_LATE: u8 = 3;
@@ -17,8 +18,9 @@ const SAY_EVERY: Duration = Duration::from_secs(2);
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct WaitArgs {
-    /// A seqno, or a GTID (UUID:seqno, as in wsrep_gtid and `WSREP_LAST_SEEN_GTID()`) [default: the last one that the
-    /// cluster has agreed on now].
+    /// A seqno, or UUID:seqno: wsrep_cluster_state_uuid and wsrep_last_committed, as they are after a write. (The
+    /// server's own GTIDs, domain-server-number, count something else: `WSREP_SYNC_WAIT_UPTO_GTID()` waits for
+    /// them.) [default: whatever the cluster has agreed on by now, on any member].
     position: Option<String>,
     /// Wait for these members only, with commas between [default: all that are connected and have a database].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -50,9 +52,74 @@ struct Lacking {
     applied: Option<i64>,
 }
 
+/// Up to where the cluster has agreed, as a member says who has asked the leader.
+#[derive(Debug, Deserialize)]
+struct Agreed {
+    uuid: String,
+    seqno: i64,
+}
+
+/// Why nobody says that.
+#[derive(Debug, PartialEq, Eq)]
+enum Untold {
+    /// It may be said later.
+    Yet(String),
+    Never(String),
+}
+
+/// Asks all within reach: the first that knows, for what one says is what any would.
+fn agreed(source: &Source, history: &str) -> Result<i64, Untold> {
+    let (mut targets, _) = source.targets();
+    targets.extend(source.fallback());
+    let (sender, answers) = mpsc::channel();
+    for target in targets {
+        let sender = sender.clone();
+        std::thread::spawn(move || {
+            let answer = fetch::get(&target, "/agreed");
+            // Whoever is late has nobody to tell.
+            let _ = sender.send(answer.map_err(|objection| format!("{target}: {objection}")));
+        });
+    }
+    drop(sender);
+    first_that_knows(answers.into_iter(), history)
+}
+
+fn first_that_knows(
+    answers: impl Iterator<Item = Result<String, String>>,
+    history: &str,
+) -> Result<i64, Untold> {
+    let mut objections = Vec::new();
+    let mut old = 0;
+    for answer in answers {
+        match answer.and_then(|body| serde_json::from_str::<Agreed>(&body).map_err(|e| e.to_string())) {
+            Ok(Agreed { uuid, seqno }) if uuid.eq_ignore_ascii_case(history) => return Ok(seqno),
+            Ok(Agreed { uuid, .. }) => objections.push(format!("one is of another history, {uuid}")),
+            Err(objection) => {
+                old += usize::from(objection.contains(" 404 "));
+                objections.push(objection);
+            }
+        }
+    }
+    let text = objections.join("; ");
+    Err(match old > 0 && old == objections.len() {
+        true => Untold::Never(format!(
+            "the members within reach are of an older version, which does not say what the cluster has agreed on: say \
+             up to where to wait ({text})"
+        )),
+        false => Untold::Yet(format!("nobody says what the cluster has agreed on: {text}")),
+    })
+}
+
 /// The seqno of a position, which must be of this history.
-fn target(position: Option<&str>, status: &Status) -> Result<i64, String> {
-    let Some(text) = position else { return Ok(status.log.seqno) };
+fn target(text: &str, status: &Status) -> Result<i64, String> {
+    let number = |part: &str| part.parse::<u64>().is_ok();
+    if text.split('-').count() == 3 && text.split('-').all(number) {
+        return Err(format!(
+            "{text} is a GTID of the server's own count (domain-server-number), which says nothing of the cluster's: \
+             WSREP_SYNC_WAIT_UPTO_GTID('{text}') in a session waits for it; here say wsrep_last_committed, as it is after \
+             the write where that was made"
+        ));
+    }
     let (uuid, seqno) = match text.rsplit_once(':') {
         Some((uuid, seqno)) => (Some(uuid), seqno),
         None => (None, text),
@@ -61,7 +128,7 @@ fn target(position: Option<&str>, status: &Status) -> Result<i64, String> {
         let history = &status.cluster.uuid;
         return Err(format!("{uuid} is another history: this cluster's is {history}"));
     }
-    let wrong = || format!("'{text}' is neither a seqno nor a GTID (UUID:seqno)");
+    let wrong = || format!("'{text}' is neither a seqno nor UUID:seqno");
     seqno.parse().ok().filter(|seqno| *seqno >= 0).ok_or_else(wrong)
 }
 
@@ -97,7 +164,20 @@ pub(crate) fn run(args: &WaitArgs) -> Result<ExitCode, String> {
         };
         let seqno = match seqno {
             Some(seqno) => seqno,
-            None => *seqno.insert(target(args.position.as_deref(), &status)?),
+            None => {
+                let found = match &args.position {
+                    Some(text) => Ok(target(text, &status)?),
+                    None => agreed(&args.source, &status.cluster.uuid),
+                };
+                match found {
+                    Ok(found) => *seqno.insert(found),
+                    Err(Untold::Yet(_)) if !late => {
+                        std::thread::sleep(PERIOD);
+                        continue;
+                    }
+                    Err(Untold::Yet(text) | Untold::Never(text)) => return Err(text),
+                }
+            }
         };
         let lacking = lacking(&status, seqno, &args.member)?;
         // A place that the cluster has not come to is reached by nobody.
@@ -161,13 +241,28 @@ mod tests {
     #[test]
     fn a_position_is_a_seqno_or_a_gtid_of_this_history() {
         let status = cluster();
-        assert_eq!(target(None, &status), Ok(20));
-        assert_eq!(target(Some("7"), &status), Ok(7));
-        assert_eq!(target(Some("6E6F7420-6120-7265-616C-207575696421:8"), &status), Ok(8));
-        assert!(target(Some("00000000-6120-7265-616c-207575696421:8"), &status).is_err());
+        assert_eq!(target("7", &status), Ok(7));
+        assert_eq!(target("6E6F7420-6120-7265-616C-207575696421:8", &status), Ok(8));
+        assert!(target("00000000-6120-7265-616c-207575696421:8", &status).is_err());
+        assert!(target("9-1-4711", &status).unwrap_err().contains("WSREP_SYNC_WAIT_UPTO_GTID('9-1-4711')"));
         for wrong in ["", "x", "-4", "6e6f7420-6120-7265-616c-207575696421:", "1.5"] {
-            assert!(target(Some(wrong), &status).is_err(), "{wrong}");
+            assert!(target(wrong, &status).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_agreed_on_is_what_one_of_this_history_says() {
+        let asked = |answers: &[Result<&str, &str>]| {
+            let own = |text: &&str| text.to_string();
+            let answers: Vec<_> = answers.iter().map(|a| a.as_ref().map(own).map_err(own)).collect();
+            first_that_knows(answers.into_iter(), "aa-bb")
+        };
+        let (no_leader, old) = (Err("n1: HTTP/1.0 503 no leader"), Err("n2: HTTP/1.0 404 Not Found"));
+        let ours = Ok(r#"{"uuid":"AA-BB","seqno":7}"#);
+        assert_eq!(asked(&[no_leader, Ok(r#"{"uuid":"cc","seqno":9}"#), ours]), Ok(7));
+        assert!(matches!(asked(&[no_leader, old]), Err(Untold::Yet(_))));
+        assert!(matches!(asked(&[old, old]), Err(Untold::Never(_))));
+        assert!(matches!(asked(&[]), Err(Untold::Yet(_))));
     }
 
     #[test]

@@ -108,11 +108,130 @@ fn a_delayed_member_gets_what_is_old_enough_and_one_with_an_end_nothing_behind_i
     let wait = |more: &[&str]| lockstep(&cluster.servers[0], &[&["wait"], more].concat());
     same("n3 is waited for", wait(&["--timeout", "0.5"])?.status.code(), Some(3));
     same("up to there it has it", wait(&[&format!("{uuid}:{}", last + 2)])?.status.code(), Some(0));
+    // A time, to the second: what was placed in the log up to then.
     set(&cluster, 2, "apply.until=none")?;
     same("n3 has it", wait(&["--member", "n3"])?.status.code(), Some(0));
-    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.a")?.number()?, 5);
+    std::thread::sleep(Duration::from_millis(1100));
+    let now = first.value("SELECT UTC_TIMESTAMP()")?;
+    set(&cluster, 2, &format!("apply.until={now}"))?;
+    std::thread::sleep(Duration::from_millis(1100));
+    first.query("DELETE FROM test.a")?;
+    eventually("it stands", || {
+        Ok(cluster.servers[2].log().matches("apply.until: the server stands").count() > 1)
+    })?;
+    std::thread::sleep(Duration::from_millis(300));
+    same("rows there", rows(&cluster, 2)?, 5);
+    set(&cluster, 2, "apply.until=none")?;
+    same("n3 has it", wait(&["--member", "n3"])?.status.code(), Some(0));
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.a")?.number()?, 0);
     cluster.servers[2].client()?.query("INSERT INTO test.a VALUES (6)")?;
     Ok(())
+}
+
+#[test]
+fn what_was_set_to_be_held_back_is_held_back_after_a_crash_too() -> Test {
+    let mut cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    table(&cluster)?;
+    set(&cluster, 2, "apply.paused=yes")?;
+    cluster.servers[0].query("DELETE FROM test.a")?;
+    let again = |cluster: &mut Cluster| -> Test {
+        cluster.servers[2].kill();
+        cluster.servers[2].spawn(&[])?;
+        eventually("it is ready", || {
+            let ready =
+                cluster.servers[2].wsrep_status().ok().and_then(|all| all.get("wsrep_ready").cloned());
+            Ok(ready.as_deref() == Some("ON"))
+        })
+    };
+    for _ in 0..2 {
+        again(&mut cluster)?;
+        std::thread::sleep(Duration::from_millis(500));
+        same("rows there", rows(&cluster, 2)?, 1);
+    }
+    assert!(
+        cluster.servers[2]
+            .log()
+            .contains("apply.paused is yes, as it was set by SET GLOBAL before this start")
+    );
+    let said = done(&lockstep(&cluster.servers[2], &["status"])?)?;
+    assert!(said.contains("note: n3 has apply.paused=yes: set while it ran"), "{said}");
+    // Set back it is back to what the configuration says, for good.
+    set(&cluster, 2, "apply.paused=no")?;
+    eventually("it has the statement", || Ok(rows(&cluster, 2)? == 0))?;
+    again(&mut cluster)?;
+    cluster.wait_size(3)?;
+    cluster.servers[0].query("INSERT INTO test.a VALUES (7)")?;
+    eventually("it applies", || Ok(rows(&cluster, 2)? == 1))?;
+    session(&cluster, 2)?.query("INSERT INTO a VALUES (8)").map(|_| ())
+}
+
+/// After `write`, `lockstep wait` at this member, with nothing said, while `meanwhile` is done: it ends well, and then
+/// all three have these rows. Their reads wait for nothing.
+fn waited_for(
+    cluster: &Cluster,
+    at: usize,
+    due: i64,
+    write: impl FnOnce() -> Test,
+    meanwhile: impl FnOnce() -> Test,
+) -> Test {
+    let mut readers = (0..3).map(|n| cluster.servers[n].client()).collect::<Result<Vec<_>, _>>()?;
+    for reader in &mut readers {
+        reader.query("SET SESSION wsrep_sync_wait = 0")?;
+    }
+    write()?;
+    std::thread::scope(|scope| {
+        let wait = scope.spawn(move || -> Result<Vec<i64>, LabError> {
+            done(&lockstep(&cluster.servers[at], &["wait", "--timeout", "30"])?)?;
+            readers.iter_mut().map(|reader| reader.number("SELECT COUNT(*) FROM test.a")).collect()
+        });
+        let outcome = meanwhile();
+        let seen = wait.join().expect("a client")?;
+        same("rows when it had waited", seen, vec![due; 3]);
+        outcome
+    })
+}
+
+#[test]
+fn to_wait_means_for_what_was_acknowledged_anywhere() -> Test {
+    let cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    table(&cluster)?;
+    done(&lockstep(&cluster.servers[0], &["switchover", "--to", "n1"])?)?;
+    let some = Duration::from_millis(300);
+    let insert = |n: usize, id: i64| cluster.servers[n].query(&format!("INSERT INTO test.a VALUES ({id})"));
+    // n3 hears of nothing, and does not know yet that it is alone: asked itself, it must not say that all is there.
+    for (writer, due) in [(0, 2), (1, 3)] {
+        let write = || {
+            set(&cluster, 2, "gmcast.isolate=1")?;
+            insert(writer, due).map(|_| ())
+        };
+        waited_for(&cluster, 2, due, write, || {
+            std::thread::sleep(some);
+            set(&cluster, 2, "gmcast.isolate=0")
+        })?;
+        eventually("it is Synced, and all see it", || {
+            Ok(cluster.servers[2].wsrep_status()?["wsrep_local_state_comment"] == "Synced"
+                && cluster.servers[0].wsrep_status()?["wsrep_cluster_size"] == "3")
+        })?;
+    }
+    // Acknowledged before anybody else has it: what the leader knows to be agreed on is not the end of it.
+    set(&cluster, 0, "commit.policy=async")?;
+    let resume = || [1, 2].into_iter().try_for_each(|n| cluster.servers[n].resume());
+    let write = || {
+        [1, 2].into_iter().try_for_each(|n| cluster.servers[n].pause())?;
+        insert(0, 4).map(|_| ()).inspect_err(|_| drop(resume()))
+    };
+    let outcome = waited_for(&cluster, 0, 4, write, || {
+        std::thread::sleep(some);
+        resume()
+    });
+    set(&cluster, 0, "commit.policy=quorum")?;
+    outcome
 }
 
 #[test]

@@ -21,6 +21,9 @@ const KNOWN: usize = 4096;
 /// Two members from whom entries are kept do not hand leadership to and fro more often than this.
 const PASS_ON_AGAIN: Micros = 5_000_000;
 
+/// How often it is said that the log grows.
+const SAY_GROWS_EVERY: Micros = 600_000_000;
+
 /// Why the gate is shut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Why {
@@ -43,6 +46,8 @@ pub(super) struct Applying {
     told: Option<(Why, Seqno)>,
     /// When leadership was last handed on though nothing stood at the gate.
     passed_on_at: Option<Micros>,
+    /// When it was last said that the log grows beyond its limit for what is kept from the server.
+    said_grows: Option<Micros>,
     order: ApplyOrder,
     /// What is not known of the order goes back to here.
     floor: Seqno,
@@ -220,6 +225,23 @@ impl Engine {
             }
             _ => None,
         }
+    }
+
+    /// So many bytes are in the log now. What this member's server has not got stays in it without bound.
+    pub(crate) fn log_takes(&mut self, bytes: u64) {
+        let limit = self.tuning.log_max_bytes;
+        let said = self.applying.said_grows.is_some_and(|at| self.now < at + SAY_GROWS_EVERY);
+        if bytes <= limit || said || !self.applying.is_shut() {
+            return;
+        }
+        self.applying.said_grows = Some(self.now);
+        let text = format!(
+            "the log takes {} MiB, more than log.max_size ({} MiB), for it holds all that is kept from this member's server \
+             (apply.paused, apply.delay, apply.until), and goes on growing: let the server have it before the disk is full",
+            bytes >> 20,
+            limit >> 20
+        );
+        self.log(Level::Warn, text);
     }
 
     pub(super) fn may_pass_on_again(&self) -> bool {

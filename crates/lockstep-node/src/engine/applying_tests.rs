@@ -250,3 +250,20 @@ fn databases_whose_last_write_set_has_finished_are_forgotten() {
         assert!(applying.last.len() <= KNOWN + 3);
     }
 }
+
+#[test]
+fn a_log_that_grows_for_what_is_kept_from_the_server_is_warned_of() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let limit = Tuning::default().log_max_bytes;
+    lab.nodes[2].engine.log_takes(2 * limit);
+    lab.run(10_000);
+    assert!(!lab.said("more than log.max_size"), "its server has everything");
+    hold(&mut lab, 2, ApplyHold { paused: true, ..ApplyHold::default() });
+    write(&mut lab, 0);
+    for bytes in [limit, limit + 1, 2 * limit] {
+        lab.nodes[2].engine.log_takes(bytes);
+        lab.run(10_000);
+    }
+    let said = lab.lines.iter().filter(|(at, line)| *at == 2 && line.contains("more than log.max_size"));
+    assert_eq!(said.count(), 1);
+}

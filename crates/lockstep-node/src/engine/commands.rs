@@ -136,6 +136,7 @@ impl Engine {
     }
 
     pub(super) fn read_ready(&mut self, context: u64, index: Option<Index>) {
+        self.agreed_ready(context, index);
         let mut kept = Vec::with_capacity(self.causal.len());
         for mut read in std::mem::take(&mut self.causal) {
             if read.context != context {

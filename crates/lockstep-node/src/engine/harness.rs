@@ -77,6 +77,7 @@ pub(super) struct Lab {
     /// Pairs of which one has closed the connection: it is made again.
     relinks: BTreeSet<(usize, usize)>,
     pub(super) answers: Vec<(usize, u64, Answer)>,
+    pub(super) agreed: BTreeMap<u64, Result<Gtid, String>>,
     pub(super) lines: Vec<(usize, String)>,
     /// Who was told that there is no state to be had.
     pub(super) failed: Vec<(usize, String)>,
@@ -104,6 +105,7 @@ impl Lab {
             links: BTreeSet::new(),
             relinks: BTreeSet::new(),
             answers: Vec::new(),
+            agreed: BTreeMap::new(),
             lines: Vec::new(),
             failed: Vec::new(),
             aside: Vec::new(),
@@ -356,6 +358,19 @@ impl Lab {
         self.answers.iter().find(|a| a.1 == token).map(|a| a.2.clone()).expect("it is there")
     }
 
+    /// Asks a member what is agreed on; the question's number.
+    pub(super) fn ask_agreed(&mut self, at: usize) -> u64 {
+        self.tokens += 1;
+        self.nodes[at].engine.ask_agreed(self.tokens);
+        self.tokens
+    }
+
+    /// The answer, which must come within its time.
+    pub(super) fn agreed(&mut self, token: u64) -> Result<Gtid, String> {
+        self.until("a question is answered", 5_000_000, |lab| lab.agreed.contains_key(&token));
+        self.agreed[&token].clone()
+    }
+
     /// Goes on until something is so.
     #[track_caller]
     pub(super) fn until(&mut self, what: &str, limit: Micros, so: impl Fn(&Lab) -> bool) {
@@ -476,6 +491,7 @@ impl Lab {
             Effect::Dial(address) => self.dials.push((at, address)),
             Effect::Log(_, line) => self.lines.push((at, line)),
             Effect::Answer { token, answer } => self.answers.push((at, token, answer)),
+            Effect::Agreed { token, result } => drop(self.agreed.insert(token, result)),
             Effect::TrimLog(limits) => self.nodes[at].trim = Some(limits),
             Effect::PolicyChanged(_)
             | Effect::PolicyNow(_)

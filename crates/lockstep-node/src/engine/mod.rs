@@ -4,10 +4,12 @@
 //! Inputs are method calls; effects are collected and taken with [`Engine::take`]. One round is: all inputs that are
 //! there, then [`Engine::round`]. Whatever waits when a round begins is one batch of it.
 
+mod agreed;
 mod applying;
 #[cfg(test)]
 mod arbitrator_tests;
 mod branch;
+mod clocks;
 mod commands;
 mod doubt;
 mod duties;
@@ -43,7 +45,7 @@ use lockstep_core::members::ViewMember;
 use lockstep_core::message::{Carried, Message};
 use lockstep_core::order::{Order, Output, WriteOp};
 use lockstep_core::policy::Policy;
-use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno, ViewUuid};
+use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Seqno, ViewUuid};
 use peers::{Gone, Peer};
 use phase::Phase;
 use std::collections::{BTreeMap, VecDeque};
@@ -111,6 +113,8 @@ pub(crate) enum Effect {
     PolicyChanged(Result<(), String>),
     /// A causal read may go on when this seqno has finished (`None`: no majority).
     Causal { id: u64, seqno: Option<Seqno> },
+    /// To the question of this number: up to where the cluster has agreed, or why nobody knows.
+    Agreed { token: u64, result: Result<Gtid, String> },
     /// Another branch has left this member's: at the next start its log is set aside, for this reason.
     SetAside(Box<Wish>),
     /// To the operator who gave the command of this number.
@@ -157,6 +161,7 @@ pub(crate) struct Engine {
     /// Behind by more than `apply.lag_limit`, and not caught up since.
     lagging: bool,
     applying: applying::Applying,
+    clocks: clocks::Clocks,
     /// A change of policy that somebody here waits for.
     wish: Option<policy::Wished>,
     /// What was wished of this member as a leader, and done.
@@ -176,6 +181,7 @@ pub(crate) struct Engine {
     /// The position from which a donor's word is all that is wanted; −1 where the state itself is.
     bypass: Seqno,
     causal: Vec<commands::CausalRead>,
+    agreed: Vec<agreed::Asked>,
     /// The seqno of the view with which this connection began: a member that has not reached it is not caught up.
     connected_seqno: Seqno,
     /// This connection's server knows a Primary view.
@@ -263,6 +269,7 @@ impl Engine {
             told_synced: false,
             lagging: false,
             applying,
+            clocks: clocks::Clocks::default(),
             wish: None,
             granted: policy::Granted::default(),
             overriding: None,
@@ -275,6 +282,7 @@ impl Engine {
             state_request: None,
             bypass: lockstep_core::SEQNO_UNDEFINED,
             causal: Vec::new(),
+            agreed: Vec::new(),
             connected_seqno: 0,
             shown: false,
             positions_shown: 0,
@@ -463,6 +471,7 @@ impl Engine {
         if room {
             self.feed_step();
         }
+        self.agreed_step();
         self.votes_step();
         self.policy_step();
         self.donations_step();
@@ -485,6 +494,7 @@ impl Engine {
                     self.effects.push(Effect::Send { to, kind: FRAME_ORDER, payload: w.into_bytes() });
                 }
                 Output::Write(op) => {
+                    self.compare_clocks(&op.entries);
                     self.votes.follow(&op);
                     self.feed.follow(&op);
                     if op.truncate_from.is_some_and(|from| from < self.feed.next_index()) && !diverged {

@@ -261,6 +261,7 @@ impl Options {
                     _ => None,
                 },
             },
+            apply_kept: Vec::new(),
             vote_policy: self.int("gcs.vote_policy").clamp(0, 255) as usize,
             policy: self.policy(),
         }
