@@ -1,7 +1,7 @@
 //! Members far apart: what a commit costs, and who leads.
 
 use std::process::Command;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use lockstep_lab::wan::{Link, Wan};
@@ -93,6 +93,42 @@ fn a_commit_anywhere_takes_one_round_trip_to_the_nearest_that_complete_a_majorit
         assert!((60.0..80.0).contains(took), "{took} ms on n{}", n + 1);
     }
     eprintln!("n3 leads: {took:.1?} ms");
+    Ok(())
+}
+
+/// The server holds the lock on its global variables while the provider is told of new options.
+#[test]
+fn who_connects_while_a_policy_is_changed_from_afar_waits_for_some_round_trips_at_the_most() -> Test {
+    let _alone = alone();
+    let far = servers(&[0, 1, 1], Duration::from_millis(85), &[("leader.follow_writer", "no")])?;
+    let Some(Far { cluster, .. }) = &far else { return Ok(()) };
+    done(&lockstep(&cluster.servers[0], &["switchover", "--to", "n2"])?)?;
+    let stop = AtomicBool::new(false);
+    let longest = std::thread::scope(|scope| {
+        let connects = scope.spawn(|| -> Result<Duration, lockstep_lab::LabError> {
+            let mut longest = Duration::ZERO;
+            while !stop.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                cluster.servers[0].client()?;
+                longest = longest.max(began.elapsed());
+            }
+            Ok(longest)
+        });
+        let mut changes = || -> Test {
+            for policy in ["semisync", "quorum", "all", "quorum"] {
+                let began = Instant::now();
+                set(cluster, 0, &format!("commit.policy={policy}"))?;
+                eprintln!("to {policy}, the leader being 85 ms away: {:?}", began.elapsed());
+            }
+            Ok(())
+        };
+        let outcome = changes();
+        stop.store(true, Ordering::Relaxed);
+        let longest = connects.join().expect("a client");
+        outcome.and(longest)
+    })?;
+    eprintln!("who connected meanwhile waited for {longest:?}");
+    assert!(longest < Duration::from_millis(500), "{longest:?}");
     Ok(())
 }
 
