@@ -208,7 +208,7 @@ impl Order {
         self.up.insert(id);
         if self.leader == Some(id) && self.role != Role::Leader {
             // What was on the way to it is gone.
-            self.outbox.go_back(&self.log, &self.config, self.now);
+            self.outbox.connected(&self.log, &self.config, self.now);
             self.reads.ask_again();
         }
         match self.role {

@@ -2,8 +2,13 @@
 //!
 //! An origin numbers its proposals densely. The log itself holds the last number of each origin (its session), so a
 //! leader takes exactly the next number and drops what it has and what comes after a gap; the origin sends again,
-//! from where its own log shows that the leader's got to, whenever something may have been lost. A proposal leaves the
-//! outbox when the committed session has reached it.
+//! from where its own log shows, or the leader says, that the leader's got to, whenever something may have been lost. A
+//! proposal leaves the outbox when the committed session has reached it.
+//!
+//! **When something may have been lost.** A connection that is new has lost what was on the way; on one that lasts, silence alone
+//! says so, and it may as well be a line that takes long for something large. Each copy makes that line take longer, and the
+//! acks that wait behind it come later still. So the silence that counts is twice as long after each time in vain, and
+//! at least twice as long as what was sent last has taken.
 
 use super::config::Mutation;
 use super::*;
@@ -14,12 +19,17 @@ use std::collections::VecDeque;
 /// Bytes of proposals that go to a new leader before it is known that any have arrived.
 const FIRST_WINDOW: u64 = 8 << 10;
 
+/// The longest silence that is not taken for a loss, in election timeouts.
+const MOST_PATIENCE: u64 = 16;
+
 #[derive(Debug)]
 struct Item {
     kind: EntryKind,
     payload: Bytes,
     /// Sum of the sizes of all items ever up to this one: distances in bytes are differences.
     ends_at: u64,
+    /// When it was first sent to the present leader.
+    sent_at: Option<Micros>,
 }
 
 /// **Invariants:** the items' numbers are dense, from `first`; `committed < first`; `sent <= ever_sent < first +
@@ -38,6 +48,10 @@ pub(super) struct Outbox {
     /// Up to here our own log holds them, and since when that has not moved.
     logged: u64,
     logged_at: Micros,
+    /// Up to here the leader of `reign` has said that it holds them: as long as it leads, it does.
+    held: u64,
+    /// So long a silence is no loss, where that is longer than an election timeout.
+    patience: Micros,
     /// The last number that a leader sent us back to, and when: its answers to all that followed a gap say the same.
     went_back: (u64, Micros),
     /// Nothing is sent or appended any more in this life.
@@ -61,6 +75,10 @@ impl Outbox {
         self.items.get(usize::try_from(number.checked_sub(self.committed + 1)?).ok()?)
     }
 
+    fn item_mut(&mut self, number: u64) -> Option<&mut Item> {
+        self.items.get_mut(usize::try_from(number.checked_sub(self.committed + 1)?).ok()?)
+    }
+
     fn ends_at(&self, number: u64) -> u64 {
         self.item(number).map_or(self.begins_at, |item| item.ends_at)
     }
@@ -68,7 +86,7 @@ impl Outbox {
     fn push(&mut self, kind: EntryKind, payload: Bytes) -> u64 {
         let size = (64 + payload.len()) as u64;
         let ends_at = self.items.back().map_or(self.begins_at, |item| item.ends_at) + size;
-        self.items.push_back(Item { kind, payload, ends_at });
+        self.items.push_back(Item { kind, payload, ends_at, sent_at: None });
         self.last()
     }
 
@@ -84,6 +102,10 @@ impl Outbox {
 
     /// The log has grown, shrunk, or is committed further.
     pub(super) fn log_changed(&mut self, log: &LogView, config: &Config, now: Micros) {
+        let logged = session_number(&log.tail, config);
+        if logged > self.logged {
+            self.learn_patience(logged, now);
+        }
         let committed = session_number(&log.committed, config);
         while self.committed < committed
             && let Some(item) = self.items.pop_front()
@@ -91,11 +113,10 @@ impl Outbox {
             self.committed += 1;
             self.begins_at = item.ends_at;
         }
-        let logged = session_number(&log.tail, config);
         if logged != self.logged {
             // Where it has shrunk, the rest is to be sent again.
             if logged < self.logged {
-                self.sent = self.sent.min(logged);
+                self.sent = self.sent.min(logged.max(self.held));
             }
             self.logged = logged;
             self.logged_at = now;
@@ -104,18 +125,37 @@ impl Outbox {
         self.ever_sent = self.ever_sent.max(self.sent);
     }
 
-    /// Sends all again that our own log does not show.
-    pub(super) fn go_back(&mut self, log: &LogView, config: &Config, now: Micros) {
-        self.sent = session_number(&log.tail, config);
+    /// This one has been sent, and has come to our own log: what comes after it may take as long.
+    fn learn_patience(&mut self, number: u64, now: Micros) {
+        let took = self.item(number).and_then(|item| item.sent_at).map_or(0, |at| now.saturating_sub(at));
+        self.patience = (2 * took).max(self.patience - self.patience / 8);
+    }
+
+    fn patience(&self, config: &Config) -> Micros {
+        self.patience.clamp(config.election_timeout, MOST_PATIENCE * config.election_timeout)
+    }
+
+    /// There is a new connection to the leader: what was on the way is gone, and so is what it waited for.
+    pub(super) fn connected(&mut self, log: &LogView, config: &Config, now: Micros) {
+        self.patience = 0;
+        self.go_back(log, config, now);
+    }
+
+    /// Sends all again of which neither our own log nor the leader says that it has arrived.
+    fn go_back(&mut self, log: &LogView, config: &Config, now: Micros) {
+        self.sent = session_number(&log.tail, config).max(self.held);
         self.logged_at = now;
     }
 
-    /// There is another leader, which holds our proposals up to `number`, and to which little is sent at first.
-    fn begin_reign(&mut self, reign: (Term, MemberId), number: u64, now: Micros) {
+    /// There is another leader, which has our proposals up to `number`, as far as we know, and to which little is sent at
+    /// first. `held`: up to where it has said so itself.
+    fn begin_reign(&mut self, reign: (Term, MemberId), number: u64, held: u64, now: Micros) {
         self.reign = reign;
         self.sent = number;
+        self.held = held;
         self.logged_at = now;
         self.window = (FIRST_WINDOW, self.ends_at(number));
+        self.items.iter_mut().for_each(|item| item.sent_at = None);
     }
 
     /// The leader's log holds our proposals up to `number`.
@@ -132,8 +172,14 @@ impl Outbox {
             return;
         }
         if self.reign != (term, leader) {
-            self.begin_reign((term, leader), number, now);
-        } else if number < self.sent {
+            self.begin_reign((term, leader), number, number, now);
+            self.ever_sent = self.ever_sent.max(self.sent);
+            return;
+        }
+        // Answers may overtake each other.
+        self.held = self.held.max(number);
+        let number = self.held;
+        if number < self.sent {
             let again = self.went_back.0 == number && now < self.went_back.1 + config.heartbeat;
             if !again {
                 self.went_back = (number, now);
@@ -147,17 +193,18 @@ impl Outbox {
     }
 
     fn waits(&self, log: &LogView, config: &Config) -> bool {
-        self.sent > session_number(&log.tail, config)
+        self.sent > session_number(&log.tail, config).max(self.held)
     }
 
     pub(super) fn tick(&mut self, log: &LogView, config: &Config, now: Micros) {
-        if self.waits(log, config) && now >= self.logged_at + config.election_timeout {
+        if now >= self.deadline(log, config) {
+            self.patience = 2 * self.patience(config);
             self.go_back(log, config, now);
         }
     }
 
     pub(super) fn deadline(&self, log: &LogView, config: &Config) -> Micros {
-        if self.waits(log, config) { self.logged_at + config.election_timeout } else { Micros::MAX }
+        if self.waits(log, config) { self.logged_at + self.patience(config) } else { Micros::MAX }
     }
 }
 
@@ -216,6 +263,7 @@ impl Order {
             number += 1;
         }
         self.outbox.reign = (self.term, self.config.id);
+        self.outbox.held = 0;
         self.outbox.log_changed(&self.log, &self.config, self.now);
     }
 
@@ -225,7 +273,7 @@ impl Order {
         let outbox = &mut self.outbox;
         if outbox.reign != (self.term, leader) {
             let logged = session_number(&self.log.tail, &self.config);
-            outbox.begin_reign((self.term, leader), logged, self.now);
+            outbox.begin_reign((self.term, leader), logged, 0, self.now);
         }
         outbox.sent = outbox.sent.max(outbox.committed);
         if outbox.sent >= outbox.last() || outbox.sent < outbox.given {
@@ -247,13 +295,14 @@ impl Order {
             let first = self.outbox.sent + 1;
             let mut proposals = Vec::new();
             let mut bytes = 0;
-            while let Some(item) = self.outbox.item(first + proposals.len() as u64) {
+            while let Some(item) = self.outbox.item_mut(first + proposals.len() as u64) {
                 let size = 64 + item.payload.len();
                 let most = self.config.max_append_bytes.min(usize::try_from(window).unwrap_or(usize::MAX));
                 if !proposals.is_empty() && bytes + size > most {
                     break;
                 }
                 bytes += size;
+                item.sent_at.get_or_insert(self.now);
                 proposals.push(Proposal { kind: item.kind, payload: item.payload.clone() });
             }
             self.outbox.sent += proposals.len() as u64;

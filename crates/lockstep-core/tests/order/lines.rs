@@ -43,6 +43,8 @@ pub(crate) struct Lines {
     pub(crate) busy: BTreeMap<usize, Micros>,
     /// Bytes of messages that have gone from the leader's zone to the other.
     pub(crate) crossed: u64,
+    /// Bytes of proposals that have gone from one to another.
+    pub(crate) proposed: BTreeMap<(usize, usize), u64>,
     /// By whom the leader sends to each, each time that this changed.
     pub(crate) relays: Vec<(Micros, BTreeSet<usize>)>,
     /// The most bytes that were ever in a pipe between these.
@@ -85,6 +87,7 @@ impl Lines {
             frozen: BTreeSet::new(),
             busy: BTreeMap::new(),
             crossed: 0,
+            proposed: BTreeMap::new(),
             relays: Vec::new(),
             most_queued: BTreeMap::new(),
         };
@@ -179,6 +182,9 @@ impl Lines {
             let mut w = Writer::new();
             message.encode(&mut w);
             let bytes = w.into_bytes().len() as u64 + 30;
+            if matches!(message, Message::Propose { .. }) {
+                *self.proposed.entry((from, to)).or_default() += bytes;
+            }
             let line = self.lines[&(from, to)];
             let far = |n: usize| usize::from(n > 2);
             if far(from) == 0 && far(to) == 1 {

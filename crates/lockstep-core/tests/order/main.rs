@@ -11,6 +11,7 @@ mod membership;
 mod net;
 mod oracle;
 mod policy;
+mod proposal_lines;
 mod proposals;
 mod reads;
 mod relay;

@@ -86,6 +86,36 @@ fn what_was_lost_on_the_way_is_sent_again_in_order() {
     assert_eq!(net.texts().len(), 4);
 }
 
+/// As long as it leads, it has it: the entry comes back sooner or later.
+#[test]
+fn what_the_leader_says_it_has_is_not_sent_again() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.hold = Some(|_, to, message| match message {
+        Message::Append { entries, .. } => to == 2 && !entries.is_empty(),
+        _ => false,
+    });
+    net.propose(2, "there");
+    net.settle();
+    assert_eq!(net.order(1).last_index(), net.order(2).last_index() + 1);
+    let (term, incarnation) = (net.order(1).term(), net.nodes[&2].incarnation);
+    for number in [1, 0] {
+        net.deliver(1, 2, Message::ProposeReply { term, incarnation, number });
+    }
+    net.hold = Some(|_, to, message| match message {
+        Message::Append { entries, .. } => to == 2 && !entries.is_empty(),
+        message => matches!(message, Message::Propose { .. }),
+    });
+    net.held.clear();
+    net.run(4 * ELECTION);
+    assert!(!net.held.iter().any(|(_, _, m)| matches!(m, Message::Propose { .. })), "{:?}", net.held);
+    net.hold = None;
+    net.run(4 * ELECTION);
+    assert_eq!(net.texts(), ["there"]);
+    assert_eq!(net.order(2).outstanding(), (0, 0));
+}
+
 #[test]
 fn only_what_was_never_sent_can_be_withdrawn() {
     let mut net = Net::new(3);
