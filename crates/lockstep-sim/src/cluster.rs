@@ -24,6 +24,10 @@ use lockstep_log::MemDisk;
 /// Machines of one simulation: those at the start, spares and replacements.
 pub(crate) const MACHINES: usize = 12;
 
+/// Of so many messages that are passed on in a zone one comes again, late: a relay that hangs may pass on what its leader said
+/// long after another leads, and nothing must hang on when it does.
+const LATE_RELAYED: u64 = 32;
+
 /// Sets the chance that zones are drawn by apart from the rest.
 const ZONES: u64 = 0x5a6f_6e65_5a6f_6e65;
 
@@ -575,6 +579,12 @@ impl Cluster {
             self.say(from, format_args!("-> {} {}{fate}", Name(slot), crate::round::brief(&message)));
         }
         let (from_life, to_life) = (self.life(from), self.life(slot));
+        if matches!(message, Message::Relayed { .. }) && self.rng.one_in(LATE_RELAYED) {
+            let patience = self.profile.election_timeout;
+            let at = self.now + self.rng.between(patience / 4, 8 * patience);
+            let message = Box::new(message.clone());
+            self.queue.push(at, Event::Message { from, from_life, to: slot, to_life, message });
+        }
         if let Some(at) = arrivals[1] {
             let message = Box::new(message.clone());
             self.queue.push(at, Event::Message { from, from_life, to: slot, to_life, message });

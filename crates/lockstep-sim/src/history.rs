@@ -17,6 +17,9 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::fmt;
 
+/// Of so many elections the leaders' logs are remembered: an ack is of the term that its sender is in.
+const ELECTIONS: usize = 16;
+
 /// A broken rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
@@ -92,6 +95,8 @@ pub struct Witness<'a> {
 pub struct History {
     promises: bool,
     leaders: BTreeMap<Term, (MemberId, u64)>,
+    /// The logs of the last of them when they were elected.
+    elected_with: BTreeMap<Term, Mirror>,
     votes: FxHashMap<(MemberId, Term), MemberId>,
     placed: FxHashMap<(Index, Term), Placed>,
     /// `fixed[i]` is index i + 1.
@@ -170,6 +175,7 @@ impl History {
         History {
             promises,
             leaders: BTreeMap::new(),
+            elected_with: BTreeMap::new(),
             votes: FxHashMap::default(),
             placed: FxHashMap::default(),
             fixed: Vec::new(),
@@ -260,6 +266,12 @@ impl History {
             first.0,
             first.1
         );
+        if self.promises {
+            self.elected_with.insert(term, log.clone());
+            if self.elected_with.len() > ELECTIONS {
+                self.elected_with.pop_first();
+            }
+        }
         // By log matching it holds what precedes the last one, if it holds that.
         let last = self.fixed.iter().rposition(|f| f.seen_in < term);
         if let Some(at) = last {
@@ -274,6 +286,21 @@ impl History {
                 log.last()
             );
         }
+        Ok(())
+    }
+
+    /// A member tells what it has, in this term, of the log of the term's leader: then it has that, up to `index`. All that
+    /// the leader has added since its election is of its term, and by log matching the last entry speaks for all before it.
+    pub fn acks(&self, id: MemberId, term: Term, index: Index, log: &Mirror) -> Check {
+        let Some(elected) = self.elected_with.get(&term) else { return Ok(()) };
+        let theirs = if index <= elected.last() { elected.term_at(index) } else { Some(term) };
+        let mine = log.term_at(index);
+        // What lies below somebody's base is committed.
+        hold!(
+            index < log.base || index < elected.base || mine == theirs,
+            "an ack is about the leader's log",
+            "{id:?} says in term {term} that it has up to {index}: of term {mine:?}, the leader's is of {theirs:?}"
+        );
         Ok(())
     }
 

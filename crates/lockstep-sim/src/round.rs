@@ -420,6 +420,9 @@ impl Cluster {
             }
             _ => {}
         }
+        if let (Message::Ack { term, received, .. }, Some(process)) = (message, &machine.process) {
+            self.history.acks(machine.id, *term, *received, &process.memory)?;
+        }
         Ok(())
     }
 
