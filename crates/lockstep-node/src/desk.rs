@@ -1,7 +1,7 @@
 //! Two threads that can do each other's work.
 //!
-//! A commit that has no company is as fast as the hand-offs on its way are few. So `ls-node` writes and syncs the log
-//! itself where nothing else waits for it, instead of handing over to `ls-log` and being called back. But it must never
+//! A commit that has little company is as fast as the hand-offs on its way are few. So `ls-node` writes and syncs the log
+//! itself where not many come together, instead of handing over to `ls-log` and being called back. But it must never
 //! hang in the disk: others would take the member for dead. So before it writes it leaves the node on the desk, and
 //! `ls-log`, which looks every few milliseconds, takes it from there when the write lasts too long, and leaves its jobs
 //! in its place: they have changed parts.

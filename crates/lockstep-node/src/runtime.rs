@@ -272,8 +272,8 @@ impl Runtime {
         None
     }
 
-    /// Gives `ls-log` its jobs, but for a write that this thread does itself: one that somebody waits for, that has no
-    /// company, and that `ls-log` has nothing before.
+    /// Gives `ls-log` its jobs, but for a write that this thread does itself: one that somebody waits for, that expects no
+    /// company, and that `ls-log` has nothing before. What comes meanwhile is in the next one, together.
     fn hand_over(&mut self, stop: bool) -> Option<Box<WriteOp>> {
         let idle = self.asked <= self.done;
         for job in &self.log_later {
@@ -283,7 +283,7 @@ impl Runtime {
         }
         if idle
             && !stop
-            && self.engine.is_alone()
+            && !self.engine.has_readers()
             && self.quickness.is_quick(self.engine.now)
             && let [LogJob::Write { op, may_wait: false, gather: false }] = &self.log_later[..]
             && is_small(op)

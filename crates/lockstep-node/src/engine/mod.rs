@@ -588,9 +588,9 @@ impl Engine {
         self.slots.len()
     }
 
-    /// One transaction at most, and no read that is to see what is committed, waits for this thread.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.under_way() <= 1 && self.causal.is_empty()
+    /// Reads that are to see what is committed wait for this thread.
+    pub(crate) fn has_readers(&self) -> bool {
+        !self.causal.is_empty()
     }
 
     /// How many transactions are on their way to their places, as far as this member knows.
