@@ -107,7 +107,13 @@ const OWN: &[(&str, &str, Own)] = &[
     ("at_risk", "Transactions acknowledged to clients that the cluster has not agreed on yet.", |s| {
         Some(s.own.at_risk as f64)
     }),
+    (
+        "at_risk_max",
+        "async.max_at_risk, under async and semisync: where the leader is not a majority by itself, commits wait beyond it.",
+        |s| s.cluster.max_at_risk.map(|n| n as f64),
+    ),
     ("fallen_back", "1 while semisync has fallen back to async.", |s| flag(s.cluster.fallen_back)),
+    ("rescue_files", "Rescue files that wait for somebody to look at them.", |s| Some(s.own.rescued as f64)),
     (
         "rescued_transactions",
         "Transactions in rescue files: this member had them, the cluster has not.",

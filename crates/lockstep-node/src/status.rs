@@ -45,6 +45,8 @@ pub struct ClusterStatus {
     pub policy: String,
     /// `commit.zone_acks`: other zones that must have a transaction, in addition.
     pub zone_acks: u8,
+    /// `async.max_at_risk`, under async and semisync.
+    pub max_at_risk: Option<u64>,
     /// Whether semisync has fallen back to async.
     pub fallen_back: bool,
     /// The term.
@@ -250,6 +252,7 @@ impl Engine {
                 uuid: committed.history.to_string(),
                 policy: committed.policy.name().into(),
                 zone_acks: committed.policy.zone_acks,
+                max_at_risk: committed.policy.is_weak().then_some(committed.policy.max_at_risk),
                 fallen_back: self.order.has_fallen_back(),
                 term: self.order.term(),
                 leader: leader.map(name_of).unwrap_or_default(),
