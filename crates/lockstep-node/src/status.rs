@@ -378,7 +378,7 @@ impl Engine {
             };
             let known = |seqno: i64| (seqno >= 0).then_some(seqno);
             let applied = health.and_then(|h| known(h.finished));
-            let lag_trx = applied.map(|applied| (agreed - applied).max(0));
+            let lag_trx = applied.map(|applied| self.order.between(applied, agreed).max(0));
             let lag_seconds = match lag_trx {
                 Some(0) => Some(0.0),
                 Some(_) if me => {

@@ -373,6 +373,12 @@ impl Order {
         self.log.bytes_from(index)
     }
 
+    /// How many seqnos above `from`, up to `to`, there is something at: without those that a view has left out.
+    pub fn between(&self, from: Seqno, to: Seqno) -> Seqno {
+        let left_out = |gap: &Gap| (gap.after.min(to + 1) - 1 - gap.before.max(from)).max(0);
+        to - from - self.log.gaps.iter().map(left_out).sum::<Seqno>()
+    }
+
     /// What was left out where a database stands that is at this seqno: nothing of this history is there.
     pub fn gap_around(&self, seqno: Seqno) -> Option<Gap> {
         self.log.gaps.iter().find(|gap| gap.holds(seqno)).copied()

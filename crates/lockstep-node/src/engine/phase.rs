@@ -563,7 +563,7 @@ impl Engine {
     /// Synced once caught up; Desynced beyond the lag limit, so that proxies go round, until caught up again.
     fn watch_sync(&mut self) {
         let Phase::Running { primary: true, synced } = self.phase else { return };
-        let lag = self.order.committed_state().seqno - self.finished();
+        let lag = self.order.between(self.finished(), self.order.committed_state().seqno);
         if synced && self.applying.is_shut() {
             // It has what it is to have; `lagging` says for all to see that this is not everything.
             self.lagging |= lag > 0;

@@ -287,3 +287,20 @@ fn more_zones_than_there_are_are_said_to_be_missing_in_the_log_and_in_the_status
     assert!(write.wait_for(Duration::ZERO).is_some());
     assert_eq!(awaited(&lab), None);
 }
+
+#[test]
+fn seqnos_that_an_heir_leaves_out_are_no_lag() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    set(&mut lab, |policy| policy.kind = PolicyKind::Async);
+    lab.run(1_000_000);
+    // The view of the heir leaves out as many as may be at risk, which is as many as the limit of the lag.
+    for at in 1..3 {
+        lab.nodes[at].database_hangs = true;
+    }
+    lab.cut(0, true);
+    lab.until("another one leads", 5_000_000, |lab| lab.leader(1).is_some_and(|leader| leader != 0));
+    lab.run(3_000_000);
+    let lags = |lab: &Lab| -> Vec<_> { lab.members(1).iter().map(|m| m.lag_trx.unwrap_or(0)).collect() };
+    assert!(lags(&lab).iter().all(|lag| *lag < 10), "{:?}", lags(&lab));
+    assert!(!lab.lines.iter().any(|(_, line)| line.contains("Desynced until")), "{:#?}", lab.lines);
+}
