@@ -8,7 +8,7 @@
 # make fuzz    every decoder of network, disk and configuration, mutated inputs: MINUTES=10, LOCKSTEP_FUZZ_SEED=n to repeat
 # make soak    members that come and go under load, through the C ABI: SECONDS_EACH=120
 # make mtr     MariaDB's own Galera tests, beside what Galera's library passes: RIVAL=1 runs that as well; T="galera.fk ..."
-# make chaos   real servers under load and faults: MINUTES=10 SEED=n FAULTS=kill-all,pause PROVIDER=file JSON=file
+# make chaos   real servers under load and faults: MINUTES=10 SEED=n FAULTS=kill-all,pause POLICY=async PROVIDER=file JSON=file
 #              EVERY=10 (seconds) ROUNDS=3 ARBITRATOR=1 UPGRADE_TO=file RIVAL=file
 # make gaps    how long nobody writes when members are killed or leadership moves, beside Galera's library
 # make bench   the provider beside Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
@@ -181,6 +181,8 @@ JSON ?=
 EVERY ?=
 ROUNDS ?=
 ARBITRATOR ?=
+POLICY ?=
+VOTERS ?=
 UPGRADE_TO ?=
 
 .PHONY: chaos gaps
@@ -194,6 +196,7 @@ chaos: setup-test
 	@$(TARGET)/release/lockstep chaos $(if $(ROUNDS),--rounds $(ROUNDS),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FAULTS),--faults $(FAULTS)) $(if $(PROVIDER),--provider $(PROVIDER)) $(if $(JSON),--json $(JSON)) \
 		$(if $(EVERY),--every $(EVERY)) $(if $(ARBITRATOR),--arbitrator) \
+		$(if $(POLICY),--policy $(POLICY)) $(if $(VOTERS),--voters $(VOTERS)) \
 		$(if $(filter-out file,$(origin RIVAL)),--rival $(RIVAL)) \
 		$(if $(UPGRADE_TO),--upgrade-to $(UPGRADE_TO),$(if $(findstring upgrade,$(FAULTS)),\
 			$(if $(PROVIDER),,--upgrade-to $(TARGET)/next/liblockstep.so)))

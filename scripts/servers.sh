@@ -24,6 +24,9 @@ second=(chaos:: galera:: rejoin:: restart:: special:: stress:: tools:: up:: veri
 long=(
     allow::a_lock_on_the_table_holds_up_nobody_but_a_joiner
     branch::damage_to_the_logs_of_a_majority_is_said_and_the_one_that_is_whole_may_go_on
+    chaos::under_all_one_of_three_is_enough
+    chaos::under_async_no_more_is_lost_than_was_at_risk
+    chaos::under_semisync_a_replica_goes_on_when_the_only_voter_is_lost
     ddl::a_member_killed_while_it_applies_statements_executes_each_once
     distance::leadership_follows_a_single_writer_and_its_commits_get_near
     distance::many_connections_over_a_distance_have_as_many_times_the_rate_of_one

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lockstep_lab::chaos::{ChaosSpec, Fault, FaultReport, Report, run as run_chaos, side_by_side};
+use lockstep_lab::chaos::{
+    ChaosSpec, Fault, FaultReport, Policy, Report, run as run_chaos, side_by_side, usual_faults,
+};
 use serde_json::{Map, Value, json};
 
 use crate::progress::say;
@@ -32,13 +34,26 @@ pub(crate) struct ChaosArgs {
     /// Decides which faults come when, and upon whom.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The kinds of faults, separated by commas [default: all that this machine allows]: kill, kill-first, kill-other,
-    /// kill-all, pause, isolate, split, bridge, disk-full, slow-disk, hung-disk, restart, switchover, upgrade.
+    /// The kinds of faults, separated by commas [default: all that this machine allows and the policy says something
+    /// of]: kill, kill-first, kill-other, kill-all, lose-first, lose-others, pause, isolate, split, bridge, disk-full, slow-disk, hung-disk, restart, switchover, upgrade.
     #[arg(long, value_delimiter = ',', value_name = "FAULT")]
     faults: Vec<Fault>,
     /// Two servers and an arbitrator (lockstep's; for Galera's library garbd) in place of three servers.
     #[arg(long)]
     arbitrator: bool,
+    /// commit.policy of the cluster: async, semisync, quorum or all. Whatever is lost beyond what it allows is a violation.
+    #[arg(long, default_value_t = Policy::Quorum)]
+    policy: Policy,
+    /// Servers that vote: 3, or 1, a primary that is its own majority.
+    #[arg(long, default_value_t = 3, value_parser = voters, conflicts_with = "arbitrator")]
+    voters: usize,
+    /// Servers beside them that do not vote: read replicas [default: 1 under semisync, 2 where one server votes, else
+    /// none].
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=3), conflicts_with = "arbitrator")]
+    learners: Option<u8>,
+    /// async.max_at_risk: how many transactions a leader may have answered ahead of the others.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..1_000_000))]
+    max_at_risk: u64,
     /// What `upgrade` upgrades to: another build of the provider; a program lockstep beside it is the arbitrator from
     /// then on. Galera's library needs none: it begins with its protocol before the last.
     #[arg(long, value_name = "FILE")]
@@ -60,6 +75,14 @@ pub(crate) struct ChaosArgs {
     json: Option<PathBuf>,
 }
 
+fn voters(text: &str) -> Result<usize, String> {
+    match text {
+        "1" => Ok(1),
+        "3" => Ok(3),
+        _ => Err("1 or 3 servers may vote".into()),
+    }
+}
+
 fn minutes(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(minutes) if (0.1..=10_000.0).contains(&minutes) => Ok(minutes),
@@ -70,7 +93,24 @@ fn minutes(text: &str) -> Result<f64, String> {
 /// Runs the command.
 pub(crate) fn run(args: &ChaosArgs) -> Result<ExitCode, String> {
     let provider = args.provider.clone().map_or_else(up::beside_this_program, Ok)?;
+    let learners = match (args.learners, args.voters, args.policy) {
+        (Some(learners), ..) => usize::from(learners),
+        _ if args.arbitrator => 0,
+        (None, 1, _) => 2,
+        (None, _, Policy::Semisync) => 1,
+        _ => 0,
+    };
+    if args.voters == 1 && learners == 0 {
+        return Err("one server alone is no cluster: --learners says how many replicas it has".into());
+    }
     let mut spec = ChaosSpec {
+        voters: args.voters,
+        learners,
+        policy: args.policy,
+        // Where nothing waits for it, one that lags is not given up as soon.
+        patience: Duration::from_secs(if args.policy.is_weak() { 180 } else { 60 }),
+        max_at_risk: args.max_at_risk,
+        faults: usual_faults(args.policy),
         length: Duration::from_secs_f64(args.minutes * 60.0),
         seed: args.seed,
         hold: Duration::from_secs(args.hold),
@@ -90,7 +130,15 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<ExitCode, String> {
     let clean = report.is_clean();
     let mut json = value(&report);
     if let Some(rival) = &args.rival {
-        let rival = run_one(&ChaosSpec { provider: rival.clone(), upgrade_to: None, ..spec })?;
+        let rival = ChaosSpec {
+            provider: rival.clone(),
+            upgrade_to: None,
+            policy: Policy::Quorum,
+            voters: 3,
+            learners: 0,
+            ..spec
+        };
+        let rival = run_one(&rival)?;
         say("");
         say(&side_by_side(&report, &rival));
         json = json!({ "provider": json, "rival": value(&rival) });
@@ -105,7 +153,10 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<ExitCode, String> {
 
 /// One provider's run, and its report.
 fn run_one(spec: &ChaosSpec) -> Result<Report, String> {
-    let servers = if spec.arbitrator { "two servers and an arbitrator" } else { "three servers" };
+    let servers = match spec.arbitrator {
+        true => "two servers and an arbitrator".to_owned(),
+        false => format!("{} servers", spec.voters + spec.learners),
+    };
     say(&format!("starting {servers}, which takes some seconds"));
     let began = Instant::now();
     let report = run_chaos(spec, &|line| say(&format!("{:>5} s  {line}", began.elapsed().as_secs())))
@@ -135,12 +186,17 @@ fn value(report: &Report) -> Value {
         "calm": of(&report.calm),
         "acknowledged": report.acknowledged,
         "lost": report.lost,
+        "rescued": report.rescued,
+        "rescue_files": report.rescue_files,
         "unknown": report.unknown,
         "list_transactions": report.list_transactions,
         "audits": report.audits,
         "causal_reads": report.causal_reads,
         "anomalies": anomalies,
         "arbitrator": report.arbitrator,
+        "policy": report.policy.name(),
+        "voters": report.servers.0,
+        "learners": report.servers.1,
         "upgrade": report.upgrade.as_ref().map(|upgrade| {
             json!({ "protocol_before": upgrade.before, "protocol_meanwhile": upgrade.meanwhile,
                 "protocol_after": upgrade.after })

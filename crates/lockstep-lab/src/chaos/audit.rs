@@ -1,11 +1,16 @@
 //! What is there in the end, against what the clients were told.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use super::ChaosSpec;
+use super::fault::Fault;
 use super::history::{self, Anomaly};
+use super::lists;
 use super::load::{self, Heards};
+use super::policy::{Losses, Promise};
 use super::report::Report;
+use super::rescued::{self, Rescued};
 use crate::cluster::Cluster;
 use crate::error::{LabError, Result};
 
@@ -18,8 +23,26 @@ pub(super) fn is_allowed(anomaly: Anomaly, snapshot_isolation: bool) -> bool {
     }
 }
 
-pub(super) fn audit(cluster: &Cluster, heards: &Heards, spec: &ChaosSpec, report: &mut Report) -> Result<()> {
+pub(super) fn audit(
+    cluster: &Cluster,
+    heards: &Heards,
+    spec: &ChaosSpec,
+    files: &[PathBuf],
+    report: &mut Report,
+) -> Result<()> {
     report.violations.extend(heards.complaints.iter().cloned());
+    let mut kept: Vec<Vec<Rescued>> = Vec::new();
+    for file in files {
+        let command = spec.command.as_ref().ok_or_else(|| LabError::Value("no command lockstep".into()))?;
+        kept.push(rescued::read(command, file)?);
+    }
+    let all = || kept.iter().flatten();
+    let kept_rows: BTreeSet<(u64, u64)> = all().filter_map(|t| t.row).collect();
+    let kept_transfers: BTreeSet<(u64, u64)> = all().filter_map(|t| t.transfer).collect();
+    let kept_elements: BTreeSet<u64> = all().flat_map(|t| t.elements.iter().copied()).collect();
+    let mut losses = Losses::default();
+    let mut acknowledged_rows: BTreeSet<(u64, u64)> = BTreeSet::new();
+    let mut lost_rows: BTreeSet<(u64, u64)> = BTreeSet::new();
     same(cluster, report)?;
     let mut client = cluster.servers[0].client()?;
     client.query("SET SESSION wsrep_sync_wait = 15")?;
@@ -28,17 +51,32 @@ pub(super) fn audit(cluster: &Cluster, heards: &Heards, spec: &ChaosSpec, report
         let there = client.query(&sql)?;
         let there: BTreeSet<u64> =
             there.rows.iter().filter_map(|row| row.first()?.as_deref()?.parse().ok()).collect();
-        let lost: Vec<&u64> = inserts.acknowledged.iter().filter(|n| !there.contains(n)).collect();
-        if !lost.is_empty() {
-            let some: Vec<String> = lost.iter().take(10).map(|n| n.to_string()).collect();
+        let mut gone: Vec<u64> = Vec::new();
+        for (n, time) in inserts.acknowledged.iter().zip(&inserts.times) {
+            let row = (inserts.client, *n);
+            acknowledged_rows.insert(row);
+            if there.contains(n) {
+                continue;
+            }
+            lost_rows.insert(row);
+            if kept_rows.contains(&row) {
+                losses.rescued += 1;
+                losses.during.push(report.fault_at(*time));
+            } else {
+                gone.push(*n);
+            }
+        }
+        if !gone.is_empty() && !spec.policy.is_weak() {
+            let some: Vec<String> = gone.iter().take(10).map(|n| n.to_string()).collect();
             let text = format!(
                 "{} acknowledged rows of client {} are gone: {} ...",
-                lost.len(),
+                gone.len(),
                 inserts.client,
                 some.join(", ")
             );
             report.violations.push(text);
         }
+        losses.gone += gone.len() as u64;
         let known: BTreeSet<u64> = inserts.acknowledged.iter().chain(&inserts.unknown).copied().collect();
         let ghosts = there.difference(&known).count();
         if ghosts > 0 {
@@ -47,18 +85,27 @@ pub(super) fn audit(cluster: &Cluster, heards: &Heards, spec: &ChaosSpec, report
                 inserts.client
             ));
         }
-        report.lost += lost.len() as u64;
         report.acknowledged += inserts.acknowledged.len() as u64;
         report.unknown += inserts.unknown.len() as u64;
     }
     // The journal explains each balance, and holds what was acknowledged.
-    let entries = client.number("SELECT COUNT(*) FROM chaos.journal")? as u64;
-    let (done, open) = (heards.transfers, heards.unknown_transfers);
-    if !(done..=done + open).contains(&entries) {
-        report
-            .violations
-            .push(format!("{entries} transfers in the journal; {done} were acknowledged, {open} are open"));
-        report.lost += done.saturating_sub(entries);
+    let entries = client.query("SELECT client, n FROM chaos.journal")?;
+    let number = |value: &Option<String>| value.as_deref()?.parse::<u64>().ok();
+    let entries: BTreeSet<(u64, u64)> =
+        entries.rows.iter().filter_map(|row| Some((number(row.first()?)?, number(row.get(1)?)?))).collect();
+    let lost_transfers: BTreeSet<(u64, u64)> = heards.transfers.difference(&entries).copied().collect();
+    let gone = lost_transfers.difference(&kept_transfers).count() as u64;
+    losses.gone += gone;
+    losses.rescued += lost_transfers.len() as u64 - gone;
+    if gone > 0 && !spec.policy.is_weak() {
+        report.violations.push(format!("{gone} acknowledged transfers are gone"));
+    }
+    let ghosts = entries
+        .iter()
+        .filter(|entry| !heards.transfers.contains(entry) && !heards.unknown_transfers.contains(entry));
+    let ghosts = ghosts.count();
+    if ghosts > 0 {
+        report.violations.push(format!("{ghosts} transfers are there, though they were refused"));
     }
     let unexplained = client.number(
         "SELECT COUNT(*) FROM chaos.bank AS b WHERE balance <> (SELECT balance FROM (SELECT id, 1000 \
@@ -69,8 +116,8 @@ pub(super) fn audit(cluster: &Cluster, heards: &Heards, spec: &ChaosSpec, report
     if unexplained > 0 {
         report.violations.push(format!("{unexplained} balances are not what the journal says"));
     }
-    report.acknowledged += done;
-    report.unknown += open;
+    report.acknowledged += heards.transfers.len() as u64;
+    report.unknown += heards.unknown_transfers.len() as u64;
 
     let mut last: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for row in client.query("SELECT id, list FROM chaos.lists WHERE list <> ''")?.rows {
@@ -80,15 +127,45 @@ pub(super) fn audit(cluster: &Cluster, heards: &Heards, spec: &ChaosSpec, report
         };
         last.insert(id, load::elements(&list)?);
     }
-    for finding in history::check(&heards.history, &last) {
+    let mut transactions = heards.history.clone();
+    let mut lost_elements = BTreeSet::new();
+    if spec.policy.is_weak() {
+        let taken = lists::without_lost(transactions, &last, &kept_elements);
+        losses.gone += taken.gone;
+        losses.rescued += taken.rescued;
+        (transactions, lost_elements) = (taken.history, taken.lost);
+    }
+    for finding in history::check(&transactions, &last) {
         *report.anomalies.entry(finding.anomaly).or_default() += 1;
         if !is_allowed(finding.anomaly, spec.snapshot_isolation) {
             if finding.anomaly == Anomaly::Lost {
-                report.lost += 1;
+                losses.gone += 1;
             }
             report.violations.push(format!("{}: {}", finding.anomaly, finding.text));
         }
     }
+    // How much each leader that was lost had answered ahead, as far as that is not in the others' logs.
+    for file in &kept {
+        let lost = file.iter().filter(|t| {
+            t.row.is_some_and(|row| lost_rows.contains(&row))
+                || t.transfer.is_some_and(|transfer| lost_transfers.contains(&transfer))
+                || t.elements.iter().any(|element| lost_elements.contains(element))
+        });
+        losses.largest = losses.largest.max(lost.count() as u64);
+    }
+    blind(heards, &acknowledged_rows, &lost_rows, report);
+    counted(cluster, report);
+    let promise = Promise {
+        policy: spec.policy,
+        max_at_risk: spec.max_at_risk,
+        alone: spec.voters == 1 && !spec.arbitrator,
+        leaders_lost: report.times(Fault::LoseFirst),
+        overlapping: spec.every.is_some(),
+    };
+    report.violations.extend(promise.broken(&losses));
+    report.lost = losses.gone;
+    report.rescued = losses.rescued;
+    report.rescue_files = files.len() as u64;
     let heard = |what| heards.history.iter().filter(|t| t.heard == what).count() as u64;
     report.acknowledged += heard(history::Heard::Committed);
     report.unknown += heard(history::Heard::Unknown);
@@ -97,6 +174,39 @@ pub(super) fn audit(cluster: &Cluster, heards: &Heards, spec: &ChaosSpec, report
     report.causal_reads = heards.causal_reads;
     report.measure(heards);
     Ok(())
+}
+
+/// A causal read sees what was acknowledged before it began, but for what was lost with a leader.
+fn blind(
+    heards: &Heards,
+    acknowledged: &BTreeSet<(u64, u64)>,
+    lost: &BTreeSet<(u64, u64)>,
+    report: &mut Report,
+) {
+    for read in &heards.blind {
+        let owed = acknowledged.range((read.client, read.seen + 1)..=(read.client, read.due));
+        let owed: Vec<_> = owed.filter(|row| !lost.contains(row)).collect();
+        if let Some((_, last)) = owed.last() {
+            report.violations.push(format!(
+                "a causal read by {} saw rows up to {} of client {}, after {last} was acknowledged",
+                read.member, read.seen, read.client
+            ));
+        }
+    }
+}
+
+/// What members say of their rescue files is what is there.
+fn counted(cluster: &Cluster, report: &mut Report) {
+    for server in &cluster.servers {
+        let there = rescued::files(&server.datadir()).len().to_string();
+        // Other providers have no such thing.
+        let Ok(said) = server.client().and_then(|mut client| client.status("wsrep_rescued_files")) else {
+            continue;
+        };
+        if said != there {
+            report.violations.push(format!("{} says {said} rescue files, and has {there}", server.name()));
+        }
+    }
 }
 
 /// All members have the same.

@@ -11,6 +11,7 @@ use super::disk::Disk;
 use super::fault::Fault;
 use super::human::Missed;
 use super::load::Dice;
+use super::policy::Policy;
 use super::slow::SlowDisks;
 use super::upgrade::{Next, Upgrade};
 use crate::arbitrator::Arbitrator;
@@ -79,8 +80,12 @@ pub(super) struct Crew {
     /// What comes after the library in use.
     pub(super) next: Option<Next>,
     pub(super) upgrade: Option<Upgrade>,
-    /// Moves leadership.
-    command: Option<PathBuf>,
+    /// Moves leadership, and lets one that is left go on.
+    pub(super) command: Option<PathBuf>,
+    /// Whether one server alone votes.
+    alone: bool,
+    /// Copies of rescue files from disks that are lost since: their transactions are no loss.
+    pub(super) kept: Vec<PathBuf>,
     /// When each that is down may be started.
     due: Vec<Option<Instant>>,
     starts: u64,
@@ -92,7 +97,7 @@ pub(super) struct Crew {
 impl Drop for Crew {
     fn drop(&mut self) {
         // Before the disk and the network go from under them.
-        for at in 0..self.voters() {
+        for at in 0..self.members() {
             self.kill(at);
         }
     }
@@ -101,21 +106,28 @@ impl Drop for Crew {
 /// How the servers are to be.
 fn cluster_spec(spec: &ChaosSpec) -> ClusterSpec {
     let mut cluster = ClusterSpec::new(&spec.provider);
-    cluster.members = if spec.arbitrator { 2 } else { 3 };
+    cluster.members = if spec.arbitrator { 2 } else { spec.voters + spec.learners };
     cluster.extra = vec![
         format!("innodb_flush_log_at_trx_commit={}", spec.flush),
         "innodb_buffer_pool_size=64M".into(),
         "max_connections=200".into(),
     ];
+    if spec.policy != Policy::Quorum {
+        let option = |name: &str, value: String| (name.to_owned(), value);
+        cluster.provider_options = vec![
+            option("commit.policy", spec.policy.to_string()),
+            option("async.max_at_risk", spec.max_at_risk.to_string()),
+        ];
+    }
     cluster
 }
 
 impl Crew {
     pub(super) fn start(chaos: &ChaosSpec, faults: &[Fault], galera: bool) -> Result<Crew> {
         let mut spec = cluster_spec(chaos);
-        let voters = spec.members + usize::from(chaos.arbitrator);
+        let members = spec.members + usize::from(chaos.arbitrator);
         let network = match faults.iter().any(|fault| fault.needs_network()) {
-            true => Some(Network::new(voters)?),
+            true => Some(Network::new(members)?),
             false => None,
         };
         let place = |at: usize| {
@@ -128,6 +140,10 @@ impl Crew {
             false => None,
         };
         let mut cluster = Cluster::prepare(&spec)?;
+        // Those in the middle: the first founds the cluster, and the last has the disk that may be full.
+        for server in cluster.servers.iter_mut().skip(1).take(chaos.learners) {
+            vote(server, false)?;
+        }
         let disk = match (faults.iter().any(|fault| fault.needs_disk()), cluster.servers.last()) {
             (true, Some(server)) => Some(Disk::under(server, &cluster)?),
             _ => None,
@@ -159,7 +175,9 @@ impl Crew {
             next,
             upgrade: None,
             command: chaos.command.clone(),
-            due: vec![None; voters],
+            alone: chaos.voters == 1 && !chaos.arbitrator,
+            kept: Vec::new(),
+            due: vec![None; members],
             starts: 0,
             broken: false,
             missed: Missed::default(),
@@ -184,8 +202,8 @@ impl Crew {
         Ok(())
     }
 
-    /// How many vote: the servers, and the arbitrator, which comes after them.
-    pub(super) fn voters(&self) -> usize {
+    /// How many there are: the servers, and the arbitrator, which comes after them.
+    pub(super) fn members(&self) -> usize {
         self.cluster.servers.len() + usize::from(self.arbitrator.is_some())
     }
 
@@ -264,8 +282,8 @@ impl Crew {
 
     /// Whether all are synced members of one component.
     pub(super) fn are_whole(&self, states: &[Option<State>]) -> bool {
-        let voters = self.voters();
-        states.iter().all(|state| state.is_some_and(|s| s.ready && s.size == voters))
+        let members = self.members();
+        states.iter().all(|state| state.is_some_and(|s| s.ready && s.size == members))
     }
 
     /// What all have logged, shortened.
@@ -344,7 +362,7 @@ impl Crew {
 
     /// Does it, and undoes it after `hold`; on whom it was done.
     pub(super) fn inject(&mut self, fault: Fault, dice: &mut Dice, hold: Duration) -> Result<String> {
-        let count = self.voters();
+        let count = self.members();
         let any = dice.roll(count as u64) as usize;
         // Where no server is it, it is the arbitrator, if there is one.
         let first = self.states().iter().position(|s| s.is_some_and(|s| s.index == 0));
@@ -355,7 +373,7 @@ impl Crew {
             Fault::Kill => {
                 (0..count).map(|n| (any + n) % count).find(|at| self.is_running(*at)).unwrap_or(any)
             }
-            Fault::KillFirst => first,
+            Fault::KillFirst | Fault::LoseFirst => first,
             Fault::KillOther => other,
             Fault::DiskFull => self.cluster.servers.len() - 1,
             _ => any,
@@ -363,6 +381,16 @@ impl Crew {
         let name = self.name(target).to_owned();
         match fault {
             Fault::Kill | Fault::KillFirst | Fault::KillOther => self.kill(target),
+            Fault::LoseFirst if target < self.cluster.servers.len() => {
+                self.kill(target);
+                self.lose_disk(target)?;
+                if self.alone {
+                    return self.replica_goes_on(target);
+                }
+            }
+            // The arbitrator leads.
+            Fault::LoseFirst => self.kill(target),
+            Fault::LoseOthers => return self.one_is_left(target),
             Fault::KillAll => {
                 // One at a time would give the others a moment to notice.
                 (0..count).for_each(|at| drop(self.signal(at, libc::SIGKILL)));
@@ -443,6 +471,16 @@ impl Crew {
             Err(error) => Ok(format!("{}: {}", to.name(), error.to_string().replace('\n', " "))),
         }
     }
+}
+
+/// What a server says of its vote when it joins.
+pub(super) fn vote(server: &mut Server, votes: bool) -> Result<()> {
+    let options = &mut server.wsrep_mut()?.provider_options;
+    options.retain(|(name, _)| name != "member.vote");
+    if !votes {
+        options.push(("member.vote".into(), "no".into()));
+    }
+    Ok(())
 }
 
 fn start(server: &mut Server, galera: bool, extra: &[&str]) -> Result<()> {

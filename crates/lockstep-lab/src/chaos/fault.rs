@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::policy::Policy;
 use super::{ChaosSpec, slow};
 use crate::error::{LabError, Result};
 use crate::install::is_root;
@@ -18,6 +19,10 @@ pub enum Fault {
     KillOther,
     /// `kill -9` of all, at once.
     KillAll,
+    /// `kill -9` of the one that leads, and its disk is lost.
+    LoseFirst,
+    /// `kill -9` of all but one, and their disks are lost.
+    LoseOthers,
     /// SIGSTOP of one, SIGCONT later.
     Pause,
     /// One is cut off from the others.
@@ -41,11 +46,13 @@ pub enum Fault {
 }
 
 /// All kinds.
-pub const ALL_FAULTS: [Fault; 14] = [
+pub const ALL_FAULTS: [Fault; 16] = [
     Fault::Kill,
     Fault::KillFirst,
     Fault::KillOther,
     Fault::KillAll,
+    Fault::LoseFirst,
+    Fault::LoseOthers,
     Fault::Pause,
     Fault::Isolate,
     Fault::Split,
@@ -66,6 +73,8 @@ impl Fault {
             Fault::KillFirst => "kill-first",
             Fault::KillOther => "kill-other",
             Fault::KillAll => "kill-all",
+            Fault::LoseFirst => "lose-first",
+            Fault::LoseOthers => "lose-others",
             Fault::Pause => "pause",
             Fault::Isolate => "isolate",
             Fault::Split => "split",
@@ -79,10 +88,22 @@ impl Fault {
         }
     }
 
-    /// Whether it is among those of a run that names none.
-    pub fn is_usual(self) -> bool {
-        // It is what `kill-first` and `kill-other` are together.
-        self != Fault::Kill
+    /// Whether it is among those of a run under this policy that names none.
+    pub fn is_usual(self, policy: Policy) -> bool {
+        match self {
+            // It is what `kill-first` and `kill-other` are together.
+            Fault::Kill => false,
+            // What a policy promises is about disks that are lost, where that is not a matter of majorities.
+            Fault::LoseFirst => policy != Policy::Quorum,
+            Fault::LoseOthers => policy == Policy::All,
+            _ => true,
+        }
+    }
+
+    /// Whether those who elect the next leader may reach nobody of those who have what is acknowledged: all come back one
+    /// after the other, in any order.
+    pub(super) fn may_part_all(self) -> bool {
+        matches!(self, Fault::KillAll | Fault::Split)
     }
 
     /// Whether it comes once in a run at most: there is no way back.
@@ -139,6 +160,15 @@ pub(super) fn possible(spec: &ChaosSpec, galera: bool, say: &dyn Fn(&str)) -> Re
             }
             Fault::Switchover if galera => Some("Galera's library has no leader"),
             Fault::Switchover if spec.command.is_none() => Some("it needs the command lockstep"),
+            Fault::LoseOthers if galera || spec.policy != Policy::All => {
+                Some("only commit.policy=all promises anything where all but one are lost")
+            }
+            Fault::LoseOthers if spec.arbitrator || spec.command.is_none() => {
+                Some("it needs the command lockstep, and servers only")
+            }
+            Fault::LoseFirst if spec.voters == 1 && spec.command.is_none() => {
+                Some("it needs the command lockstep, which lets a replica go on")
+            }
             Fault::Upgrade if !galera && spec.upgrade_to.is_none() => {
                 Some("it needs another build of the provider, which --upgrade-to names")
             }

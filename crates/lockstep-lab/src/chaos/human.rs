@@ -108,15 +108,15 @@ impl Crew {
 
     /// Who is no synced member of the whole.
     fn outside(&self, states: &[Option<State>]) -> Vec<bool> {
-        let voters = self.voters();
+        let members = self.members();
         // Where all servers are members of something, it is those of less than the whole, or the arbitrator.
         let all = states.iter().all(|state| state.is_some_and(|s| s.ready));
-        let part = |state: &Option<State>| state.is_some_and(|s| s.size != voters);
+        let part = |state: &Option<State>| state.is_some_and(|s| s.size != members);
         let mut outside: Vec<bool> = states
             .iter()
             .map(|state| if all { part(state) } else { !state.is_some_and(|s| s.ready) })
             .collect();
-        outside.resize(voters, all && states.iter().any(part));
+        outside.resize(members, all && states.iter().any(part));
         outside
     }
 
@@ -128,7 +128,7 @@ impl Crew {
             self.kill(at);
             let before = steps.iter().any(|step| step.contains(&format!("restarted {name}")));
             if before {
-                empty(&self.datadir(at))?;
+                self.lose_disk(at)?;
                 done.push(format!("emptied {name}"));
             } else {
                 done.push(format!("restarted {name}"));
@@ -164,7 +164,7 @@ impl Crew {
 }
 
 /// Removes what is in a folder, which may be where a disk is mounted.
-fn empty(folder: &Path) -> Result<()> {
+pub(super) fn empty(folder: &Path) -> Result<()> {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         let gone = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };

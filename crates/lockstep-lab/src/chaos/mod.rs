@@ -7,8 +7,12 @@ mod disk;
 mod fault;
 pub mod history;
 mod human;
+mod lists;
 mod load;
+mod lost;
+mod policy;
 mod report;
+mod rescued;
 mod slow;
 mod upgrade;
 
@@ -17,9 +21,10 @@ use std::time::{Duration, Instant};
 
 use self::crew::Crew;
 use self::load::{Dice, Load};
-use crate::error::Result;
+use crate::error::{LabError, Result};
 
 pub use self::fault::{ALL_FAULTS, Fault};
+pub use self::policy::Policy;
 pub use self::report::{FaultReport, Report, side_by_side};
 pub use self::upgrade::Upgrade;
 
@@ -53,6 +58,14 @@ pub struct ChaosSpec {
     pub rounds: Option<u32>,
     /// Two servers and an arbitrator in place of three servers.
     pub arbitrator: bool,
+    /// Servers that vote: three, or one, which is its own majority.
+    pub voters: usize,
+    /// Servers beside them that do not vote.
+    pub learners: usize,
+    /// `commit.policy`.
+    pub policy: Policy,
+    /// `async.max_at_risk`.
+    pub max_at_risk: u64,
     /// What members are upgraded to. A program `lockstep` beside it is the arbitrator from then on.
     pub upgrade_to: Option<PathBuf>,
     /// This project's command: the arbitrator, and what moves leadership.
@@ -66,7 +79,7 @@ impl ChaosSpec {
             provider,
             length: Duration::from_secs(600),
             seed: 1,
-            faults: ALL_FAULTS.into_iter().filter(|fault| fault.is_usual()).collect(),
+            faults: usual_faults(Policy::Quorum),
             hold: Duration::from_secs(5),
             calm: Duration::from_secs(3),
             patience: Duration::from_secs(60),
@@ -76,10 +89,19 @@ impl ChaosSpec {
             every: None,
             rounds: None,
             arbitrator: false,
+            voters: 3,
+            learners: 0,
+            policy: Policy::Quorum,
+            max_at_risk: 100,
             upgrade_to: None,
             command: None,
         }
     }
+}
+
+/// The faults of a run under this policy that names none.
+pub fn usual_faults(policy: Policy) -> Vec<Fault> {
+    ALL_FAULTS.into_iter().filter(|fault| fault.is_usual(policy)).collect()
 }
 
 /// Runs it. `say` hears what happens, a line each.
@@ -90,10 +112,13 @@ impl ChaosSpec {
 pub fn run(spec: &ChaosSpec, say: &dyn Fn(&str)) -> Result<Report> {
     let name = spec.provider.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let galera = name.contains("galera");
+    if galera && (spec.policy != Policy::Quorum || spec.learners > 0) {
+        return Err(LabError::Value("Galera's library has neither commit policies nor learners".into()));
+    }
     let faults = fault::possible(spec, galera, say)?;
     let mut crew = Crew::start(spec, &faults, galera)?;
     load::prepare(crew.cluster())?;
-    let load = Load::new(crew.cluster(), spec.inserters, spec.snapshot_isolation);
+    let load = Load::new(crew.cluster(), spec);
     let mut report = Report::new(spec, galera);
     let mut dice = Dice(spec.seed);
     let (outcome, heards) =
@@ -103,7 +128,8 @@ pub fn run(spec: &ChaosSpec, say: &dyn Fn(&str)) -> Result<Report> {
     report.upgrade = crew.take_upgrade();
     let wrong = report.upgrade.as_ref().map(Upgrade::violations).unwrap_or_default();
     report.violations.extend(wrong);
-    audit::audit(crew.cluster(), &heards, spec, &mut report)?;
+    let files = crew.rescue_files()?;
+    audit::audit(crew.cluster(), &heards, spec, &files, &mut report)?;
     Ok(report)
 }
 

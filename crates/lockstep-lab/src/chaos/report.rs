@@ -7,7 +7,11 @@ use super::ChaosSpec;
 use super::fault::Fault;
 use super::history::Anomaly;
 use super::load::Heards;
+use super::policy::Policy;
 use super::upgrade::Upgrade;
+
+/// A fault is blamed for what was answered up to so long before it, in µs.
+const BEFORE: u64 = 1_000_000;
 
 /// What one kind of fault did to writes.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -49,6 +53,10 @@ pub struct Report {
     pub unknown: u64,
     /// Those of the acknowledged that are gone.
     pub lost: u64,
+    /// Those of the acknowledged that are in rescue files only.
+    pub rescued: u64,
+    /// How many rescue files there were.
+    pub rescue_files: u64,
     /// Transactions on lists among the acknowledged, whose history was checked.
     pub list_transactions: u64,
     /// How often all the money was found.
@@ -67,6 +75,10 @@ pub struct Report {
     pub upgrade: Option<Upgrade>,
     /// Whether there were two servers and an arbitrator.
     pub arbitrator: bool,
+    /// `commit.policy`.
+    pub policy: Policy,
+    /// Servers that vote, and those that do not.
+    pub servers: (usize, usize),
     windows: Vec<(Option<Fault>, u64, u64)>,
 }
 
@@ -85,6 +97,8 @@ impl Report {
             acknowledged: 0,
             unknown: 0,
             lost: 0,
+            rescued: 0,
+            rescue_files: 0,
             list_transactions: 0,
             audits: 0,
             causal_reads: 0,
@@ -94,18 +108,33 @@ impl Report {
             starts: 0,
             upgrade: None,
             arbitrator: spec.arbitrator,
+            policy: spec.policy,
+            servers: (spec.voters, spec.learners),
             windows: Vec::new(),
         }
     }
 
-    /// Whether nothing was found that must not be.
+    /// Whether nothing was found that must not be. What the policy allows to be lost is no violation.
     pub fn is_clean(&self) -> bool {
-        self.violations.is_empty() && self.lost == 0
+        self.violations.is_empty()
     }
 
     /// A fault's time, or that between two, in µs since the load began.
     pub(super) fn window(&mut self, fault: Option<Fault>, from: u64, to: u64) {
         self.windows.push((fault, from, to));
+    }
+
+    /// How often this fault was injected.
+    pub(super) fn times(&self, fault: Fault) -> u64 {
+        self.windows.iter().filter(|(of, ..)| *of == Some(fault)).count() as u64
+    }
+
+    /// In which fault's time this moment is: what was answered just before one is lost by it.
+    pub(super) fn fault_at(&self, time: u64) -> Option<Fault> {
+        let near = |(fault, from, to): &&(Option<Fault>, u64, u64)| {
+            fault.is_some() && from.saturating_sub(BEFORE) <= time && time <= *to
+        };
+        self.windows.iter().find(near).and_then(|(fault, ..)| *fault)
     }
 
     /// The gaps in each window.
@@ -139,7 +168,14 @@ impl Report {
             out,
             "{} · {}{}, seed {} · innodb_snapshot_isolation {} · innodb_flush_log_at_trx_commit {}",
             self.provider,
-            if self.arbitrator { "two servers and an arbitrator · " } else { "" },
+            match (self.arbitrator, self.servers) {
+                (true, _) => "two servers and an arbitrator · ".to_owned(),
+                (false, (3, 0)) => String::new(),
+                (false, (voters, learners)) => format!("{voters} voting and {learners} other servers · "),
+            } + &match self.policy {
+                Policy::Quorum => String::new(),
+                policy => format!("commit.policy={policy} · "),
+            },
             match self.rounds {
                 Some(rounds) => format!("each fault {rounds} times"),
                 None => format!("{} s", self.seconds),
@@ -164,9 +200,11 @@ impl Report {
         }
         let _ = writeln!(
             out,
-            "acknowledged {}, lost {}, open {}; {} list transactions, {} audits, {} causal reads; {} starts by the supervisor",
+            "acknowledged {}, lost {}, rescued {} ({} files), open {}; {} list transactions, {} audits, {} causal reads; {} starts by the supervisor",
             self.acknowledged,
             self.lost,
+            self.rescued,
+            self.rescue_files,
             self.unknown,
             self.list_transactions,
             self.audits,
@@ -202,6 +240,9 @@ pub fn side_by_side(one: &Report, other: &Report) -> String {
     let both = |what: &str, of: &dyn Fn(&Report) -> String| [what.to_owned(), of(one), of(other)];
     rows.push(both("transactions acknowledged", &|r| r.acknowledged.to_string()));
     rows.push(both("of these lost", &|r| r.lost.to_string()));
+    if one.rescued > 0 {
+        rows.push(both("of these in rescue files only", &|r| r.rescued.to_string()));
+    }
     rows.push(both("violations", &|r| r.violations.len().to_string()));
     rows.push(both("human steps", &|r| r.human_steps.len().to_string()));
     let kinds: std::collections::BTreeSet<Fault> =

@@ -95,7 +95,7 @@ impl Crew {
         if let Next::Library { file, .. } = &next {
             self.cluster.bench().installation().copy_provider(file, &library)?;
         }
-        let mut order: Vec<usize> = (0..self.voters()).filter(|at| *at != first).collect();
+        let mut order: Vec<usize> = (0..self.members()).filter(|at| *at != first).collect();
         order.push(first);
         for (done, at) in order.iter().enumerate() {
             if done > 0 {

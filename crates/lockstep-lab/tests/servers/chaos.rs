@@ -3,22 +3,30 @@
 use std::time::Duration;
 
 use lockstep_lab::LabError;
-use lockstep_lab::chaos::{ChaosSpec, Fault, Report, run};
+use lockstep_lab::chaos::{ChaosSpec, Fault, Policy, Report, run};
 
-use crate::fixture::{Test, alone, provider};
+use crate::fixture::{Kind, Test, alone, built, kind, provider};
 
-fn chaos(faults: &[Fault], seconds: u64, snapshot_isolation: bool) -> Result<Report, LabError> {
-    let _alone = alone();
-    let spec = ChaosSpec {
+fn spec(faults: &[Fault], seconds: u64, snapshot_isolation: bool) -> ChaosSpec {
+    ChaosSpec {
         length: Duration::from_secs(seconds),
         faults: faults.to_vec(),
         hold: Duration::from_secs(3),
         calm: Duration::from_secs(1),
         patience: Duration::from_secs(60),
         snapshot_isolation,
+        command: Some(built("lockstep")),
         ..ChaosSpec::new(provider())
-    };
-    let report = run(&spec, &|line| eprintln!("{line}"))?;
+    }
+}
+
+fn chaos(faults: &[Fault], seconds: u64, snapshot_isolation: bool) -> Result<Report, LabError> {
+    goes(&spec(faults, seconds, snapshot_isolation))
+}
+
+fn goes(spec: &ChaosSpec) -> Result<Report, LabError> {
+    let _alone = alone();
+    let report = run(spec, &|line| eprintln!("{line}"))?;
     eprintln!("{}", report.text());
     Ok(report)
 }
@@ -35,6 +43,40 @@ fn clients_find_what_they_were_told_after_kills_and_cuts() -> Test {
         report.text()
     );
     Ok(())
+}
+
+/// Each fault once under this policy, with one server more that does not vote.
+fn under(policy: Policy, faults: &[Fault], voters: usize, learners: usize) -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let mut spec = spec(faults, 0, true);
+    spec.rounds = Some(1);
+    (spec.policy, spec.voters, spec.learners) = (policy, voters, learners);
+    let report = goes(&spec)?;
+    assert!(report.is_clean(), "{}", report.text());
+    assert!(report.acknowledged > 200, "too few to mean anything:\n{}", report.text());
+    Ok(())
+}
+
+#[test]
+fn under_async_no_more_is_lost_than_was_at_risk() -> Test {
+    under(Policy::Async, &[Fault::LoseFirst, Fault::Isolate], 3, 0)
+}
+
+#[test]
+fn under_semisync_who_acknowledged_is_enough() -> Test {
+    under(Policy::Semisync, &[Fault::LoseFirst, Fault::Isolate], 3, 1)
+}
+
+#[test]
+fn under_semisync_a_replica_goes_on_when_the_only_voter_is_lost() -> Test {
+    under(Policy::Semisync, &[Fault::LoseFirst], 1, 2)
+}
+
+#[test]
+fn under_all_one_of_three_is_enough() -> Test {
+    under(Policy::All, &[Fault::LoseOthers], 3, 0)
 }
 
 #[test]
