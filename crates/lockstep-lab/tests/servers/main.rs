@@ -29,6 +29,7 @@ mod policy;
 mod refusals;
 mod rejoin;
 mod restart;
+mod settings;
 mod shared_id;
 mod shootout;
 mod special;
