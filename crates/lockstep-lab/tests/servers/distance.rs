@@ -114,7 +114,7 @@ fn who_connects_while_a_policy_is_changed_from_afar_waits_for_some_round_trips_a
             }
             Ok(longest)
         });
-        let mut changes = || -> Test {
+        let changes = || -> Test {
             for policy in ["semisync", "quorum", "all", "quorum"] {
                 let began = Instant::now();
                 set(cluster, 0, &format!("commit.policy={policy}"))?;
