@@ -152,7 +152,7 @@ pub struct MemberStatus {
     pub persisted: Option<u64>,
     /// The last seqno that its server has finished.
     pub applied: Option<i64>,
-    /// Seqnos between the last one agreed on and what it has finished.
+    /// Seqnos between the last one agreed on and what it has finished, but for those that were left out.
     pub lag_trx: Option<i64>,
     /// How long ago the oldest entry that its server has not finished was placed in the log, in seconds: known of
     /// oneself, and 0 of those who have caught up.
@@ -353,7 +353,6 @@ impl Engine {
         let membership = self.order.membership();
         let leader = self.order.leader();
         let leads = leader == Some(self.me.id);
-        let agreed = self.order.committed_state().seqno;
         let relays: BTreeMap<MemberId, MemberId> =
             self.order.progress().into_iter().filter_map(|peer| Some((peer.id, peer.via?))).collect();
         let mut members = Vec::with_capacity(membership.members.len());
@@ -378,7 +377,7 @@ impl Engine {
             };
             let known = |seqno: i64| (seqno >= 0).then_some(seqno);
             let applied = health.and_then(|h| known(h.finished));
-            let lag_trx = applied.map(|applied| self.order.between(applied, agreed).max(0));
+            let lag_trx = applied.map(|applied| self.lag_of(applied));
             let lag_seconds = match lag_trx {
                 Some(0) => Some(0.0),
                 Some(_) if me => {

@@ -373,15 +373,16 @@ impl Order {
         self.log.bytes_from(index)
     }
 
-    /// How many seqnos above `from`, up to `to`, there is something at: without those that a view has left out.
-    pub fn between(&self, from: Seqno, to: Seqno) -> Seqno {
-        let left_out = |gap: &Gap| (gap.after.min(to + 1) - 1 - gap.before.max(from)).max(0);
-        to - from - self.log.gaps.iter().map(left_out).sum::<Seqno>()
-    }
-
     /// What was left out where a database stands that is at this seqno: nothing of this history is there.
     pub fn gap_around(&self, seqno: Seqno) -> Option<Gap> {
         self.log.gaps.iter().find(|gap| gap.holds(seqno)).copied()
+    }
+
+    /// How many seqnos there are above the first of these, up to the second: what views have left out is nothing that
+    /// anybody could apply.
+    pub fn seqnos_between(&self, above: Seqno, upto: Seqno) -> i64 {
+        let left_out = self.log.gaps.iter().map(|gap| (gap.after - 1).min(upto) - gap.before.max(above));
+        (upto - above - left_out.map(|n| n.max(0)).sum::<i64>()).max(0)
     }
 
     /// An entry, if it is in memory; else it is in the log.

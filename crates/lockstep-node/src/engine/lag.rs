@@ -40,7 +40,8 @@ impl LagMeter {
         let placed = placed.min(wall);
         match self.stretches.back_mut() {
             // Clocks of leaders differ, and are put right: time that goes back is time that stands.
-            Some(stretch) if placed < stretch.began + GRAIN => {
+            // What a view leaves out has no bytes.
+            Some(stretch) if placed < stretch.began + GRAIN && seqno == stretch.last + 1 => {
                 stretch.last = seqno;
                 stretch.bytes += bytes;
             }
@@ -84,17 +85,10 @@ pub(super) struct CatchUp {
     told_at: Micros,
 }
 
-impl CatchUp {
-    /// Where it stands now: in all, and done.
-    fn progress(&self, agreed: Seqno, finished: Seqno) -> (Seqno, Seqno) {
-        ((agreed - self.from).max(0), (finished - self.from).max(0))
-    }
-}
-
 impl Engine {
     /// Tells how far this member has come, at the begin and from time to time; `synced`: for the last time.
     pub(super) fn tell_progress(&mut self, synced: bool) {
-        let (agreed, finished) = (self.order.committed_state().seqno, self.finished());
+        let finished = self.finished();
         let first = self.catching_up.is_none();
         // A first view says where the database is.
         if finished < 0 {
@@ -105,7 +99,8 @@ impl Engine {
             return;
         }
         state.told_at = self.now;
-        let (total, done) = state.progress(agreed, finished);
+        let from = state.from;
+        let (total, done) = (self.lag_of(from), self.order.seqnos_between(from, finished));
         if synced {
             self.catching_up = None;
         }

@@ -6,7 +6,7 @@ use crate::api::{ConnectArgs, Delivery, LocalState, NodeError, ViewInfo, ViewSta
 use crate::wire::Hello;
 use lockstep_core::members::{Member, Membership, Role};
 use lockstep_core::state::State;
-use lockstep_core::{Gtid, SEQNO_UNDEFINED, Uuid, ViewUuid};
+use lockstep_core::{Gtid, SEQNO_UNDEFINED, Seqno, Uuid, ViewUuid};
 
 /// How long without a leader before the server hears of it, in election timeouts.
 const LEADERLESS: Micros = 4;
@@ -560,10 +560,15 @@ impl Engine {
         SYNCED_WITHIN.min((self.tuning.lag_limit / 2) as i64)
     }
 
+    /// How many transactions that are agreed on a server that has finished this one has not.
+    pub(crate) fn lag_of(&self, finished: Seqno) -> i64 {
+        self.order.seqnos_between(finished, self.order.committed_state().seqno)
+    }
+
     /// Synced once caught up; Desynced beyond the lag limit, so that proxies go round, until caught up again.
     fn watch_sync(&mut self) {
         let Phase::Running { primary: true, synced } = self.phase else { return };
-        let lag = self.order.between(self.finished(), self.order.committed_state().seqno);
+        let lag = self.lag_of(self.finished());
         if synced && self.applying.is_shut() {
             // It has what it is to have; `lagging` says for all to see that this is not everything.
             self.lagging |= lag > 0;
@@ -594,7 +599,7 @@ impl Engine {
                 && self.feed.next_index() + SYNCED_WITHIN as u64 > self.order.commit()
                 && self.feed.delivered() >= self.connected_seqno
                 && self.feed.view().position(&self.me.id).is_some()
-                && self.finished() + SYNCED_WITHIN >= self.feed.delivered()
+                && self.order.seqnos_between(self.finished(), self.feed.delivered()) <= SYNCED_WITHIN
                 && (!self.lagging || self.is_held_back() || lag <= self.near_enough());
         // A server that wants to lag is told so nevertheless, once: until then it refuses all queries. To everybody else it
         // is Desynced.

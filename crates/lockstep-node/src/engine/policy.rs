@@ -360,9 +360,9 @@ impl Engine {
         let theirs = leader.and_then(|peer| peer.health).map_or(0, |health| health.delivered);
         // A leader that votes alone agrees with itself at once: what counts is what another member is known to have.
         let agreed = self.order.held_elsewhere().unwrap_or(committed.seqno);
-        let beyond = self.feed.delivered().max(theirs) - agreed;
+        let beyond = self.order.seqnos_between(agreed, self.feed.delivered().max(theirs));
         let weak = self.order.policy().is_weak() || committed.policy.is_weak();
-        if weak { beyond.max(0) as u64 } else { 0 }
+        if weak { beyond as u64 } else { 0 }
     }
 
     /// A thread of this member's server hears that its transaction, placed at `placed`, may return.

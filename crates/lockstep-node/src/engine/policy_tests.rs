@@ -1,6 +1,6 @@
 use super::super::harness::Lab;
 use crate::api::ServerEnd;
-use crate::api::{Outcome, Tuning};
+use crate::api::{ApplyHold, LocalState, Outcome, Tuning};
 use crate::wish::Wish;
 use lockstep_core::policy::{Policy, PolicyKind};
 use std::time::Duration;
@@ -303,4 +303,44 @@ fn seqnos_that_an_heir_leaves_out_are_no_lag() {
     let lags = |lab: &Lab| -> Vec<_> { lab.members(1).iter().map(|m| m.lag_trx.unwrap_or(0)).collect() };
     assert!(lags(&lab).iter().all(|lag| *lag < 10), "{:?}", lags(&lab));
     assert!(!lab.lines.iter().any(|(_, line)| line.contains("Desynced until")), "{:#?}", lab.lines);
+}
+
+#[test]
+fn the_seqnos_that_a_new_leader_leaves_out_are_no_lag() {
+    for killed in [true, false] {
+        let mut lab = Lab::new(3, &Tuning::default());
+        set(&mut lab, |policy| *policy = Policy::of(PolicyKind::Semisync));
+        let apply_hold = ApplyHold { delay: Duration::from_secs(3600), ..ApplyHold::default() };
+        lab.nodes[2].engine.set_tuning(Tuning { apply_hold, ..Tuning::default() });
+        for _ in 0..5 {
+            assert!(writes(&mut lab, 0));
+        }
+        let before = lab.nodes[1].engine.order.committed_state().seqno;
+        if killed {
+            lab.cut(0, true);
+        } else {
+            let (now, heir) = (lab.now, lab.id(1));
+            lab.nodes[0].engine.order.transfer_leadership(now, heir).unwrap();
+        }
+        // Those that others see are Synced all the while, and nobody lacks more than there is: the writes and views.
+        let serving = if killed { 1..2 } else { 0..2 };
+        let calm = |lab: &Lab| {
+            for at in serving.clone() {
+                let engine = &lab.nodes[at].engine;
+                assert_eq!(engine.local_state(), LocalState::Synced, "n{}: {:#?}", at + 1, lab.lines);
+                for member in engine.members_status() {
+                    assert!(member.lag_trx.is_none_or(|lag| lag <= 9), "{member:?}");
+                }
+                assert!(engine.at_risk() <= 9);
+            }
+            let order = &lab.nodes[1].engine.order;
+            order.leads_in_earnest() && order.committed_state().seqno > before + 10_000
+        };
+        lab.until("another leads, and has left seqnos out", 5_000_000, calm);
+        let end = lab.now + 1_000_000;
+        lab.until("some time has passed", 2_000_000, |lab| calm(lab) && lab.now >= end);
+        assert!(!lab.said("Desynced until"));
+        let delayed = lab.members(2).into_iter().find(|m| m.name == "n3").and_then(|m| m.lag_trx);
+        assert!(delayed.is_some_and(|lag| (5..10).contains(&lag)), "{delayed:?}");
+    }
 }
