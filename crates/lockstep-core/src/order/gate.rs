@@ -15,6 +15,7 @@
 //! ([`Message::Settled`]), for acks between others may be lost.
 
 use super::config::Mutation;
+use super::marks::Marks;
 use super::*;
 use crate::members::{Member, View};
 use crate::policy::{Policy, PolicyKind};
@@ -39,8 +40,8 @@ pub(super) struct Gate {
     early: Index,
     /// The most that was ever delivered early, and is in the log still.
     given: Index,
-    /// The first entry that waits for acks, and since when (as far as we have looked).
-    waiting: Option<(Index, Micros)>,
+    /// Since when entries that are on our own disk wait for acks of semisync.
+    waiting: Marks,
     /// Semisync has fallen back to async. With it, an entry and when it was the last one: once that one is
     /// acknowledged, the time that it took tells whether the replicas have caught up.
     fallen: Option<(Index, Micros)>,
@@ -59,22 +60,22 @@ impl Gate {
         self.given = self.given.min(from.saturating_sub(1));
         self.floor = self.floor.min(from.saturating_sub(1));
         self.told = self.told.min(self.floor);
-        self.waiting = None;
+        self.waiting.clear();
         lost
     }
 
     /// Another term, or another office in it.
     pub(super) fn forget(&mut self) {
         self.early = 0;
-        self.waiting = None;
+        self.waiting.clear();
         self.fallen = None;
         self.leader_has_fallen = false;
         self.elsewhere = None;
     }
 
     fn deadline(&self, timeout: Micros) -> Micros {
-        match self.waiting {
-            Some((_, since)) if timeout > 0 && self.fallen.is_none() => since.saturating_add(timeout),
+        match self.waiting.first() {
+            Some(since) if timeout > 0 && self.fallen.is_none() => since.saturating_add(timeout),
             _ => Micros::MAX,
         }
     }
@@ -302,35 +303,35 @@ impl Order {
         self.gate.early = at;
     }
 
-    /// Semisync that waits for too long goes on as async, and comes back once the replicas have caught up.
+    /// Semisync that waits for too long goes on as async, and comes back once the replicas have caught up. Each commit has
+    /// its own time: acks that come steadily, and later with each, are too late as well.
     fn watch_fallback(&mut self) {
         let policy = self.log.tail.policy;
         let semisync = policy.kind == PolicyKind::Semisync && policy.timeout > 0;
         if self.role != Role::Leader || !semisync {
-            self.gate.waiting = None;
+            self.gate.waiting.clear();
             self.gate.fallen = None;
             return;
         }
+        let zones = if policy.zone_acks > 0 { self.in_zones(policy.zone_acks) } else { Index::MAX };
+        let acked = self.acked(&policy).min(zones);
         if let Some((mark, since)) = self.gate.fallen {
-            let zones = if policy.zone_acks > 0 { self.in_zones(policy.zone_acks) } else { Index::MAX };
-            if self.acked(&policy).min(zones) < mark {
+            if acked < mark {
                 return;
             }
             // The way of that entry took less time than one waits: they have caught up.
             let caught_up = self.now.saturating_sub(since) < policy.timeout;
             self.gate.fallen = (!caught_up).then_some((self.log.last(), self.now));
-            self.gate.waiting = None;
-            return;
+            if !caught_up {
+                return;
+            }
         }
-        let answerable = self.answerable();
-        self.gate.waiting = match self.gate.waiting {
-            _ if answerable >= self.acknowledged() => None,
-            Some((index, since)) if index > answerable => Some((index, since)),
-            _ => Some((answerable.saturating_add(1), self.now)),
-        };
+        let own = self.acknowledged();
+        self.gate.waiting.note(own, self.now, policy.timeout);
+        self.gate.waiting.answered(self.answerable().max(acked).min(own));
         if self.gate.deadline(policy.timeout) <= self.now {
             self.gate.fallen = Some((self.log.last(), self.now));
-            self.gate.waiting = None;
+            self.gate.waiting.clear();
         }
     }
 

@@ -28,6 +28,7 @@ mod follower;
 mod gate;
 mod leader;
 mod log_view;
+mod marks;
 mod membership;
 mod progress;
 mod proposals;

@@ -1,11 +1,11 @@
 //! Commit policies: when a commit may return, and what a weak one may lose.
 
 use crate::net::*;
-use lockstep_core::EntryKind;
 use lockstep_core::members::Role as MemberRole;
 use lockstep_core::message::Message;
 use lockstep_core::order::*;
 use lockstep_core::policy::{Policy, PolicyKind};
+use lockstep_core::{EntryKind, Index, Micros};
 
 /// Three voters, led by 1, under this policy.
 fn under(policy: Policy) -> Net {
@@ -416,4 +416,60 @@ fn what_has_come_of_a_tail_is_kept_for_the_next_campaign() {
     net.settle();
     let there = net.texts();
     assert!(texts.iter().all(|text| there.contains(text)), "{heir}: {there:?}");
+}
+
+/// Ten that are written at once, and acknowledged one after the other by a disk that takes this long for each.
+fn ten_on_a_slow_disk(timeout: Micros) -> (Net, Index) {
+    let mut net = under(Policy { timeout, ..weak(PolicyKind::Semisync) });
+    net.isolate(3);
+    net.node(2).slow_disk = true;
+    let first = net.order(1).last_index() + 1;
+    for n in 0..10 {
+        net.propose(1, &format!("{n}"));
+        net.quiet();
+    }
+    assert_eq!((net.order(1).last_index(), net.node(2).writes.len()), (first + 9, 10));
+    (net, first)
+}
+
+#[test]
+fn semisync_falls_back_where_acks_come_steadily_and_ever_later() {
+    let timeout = ELECTION / 2;
+    let (mut net, first) = ten_on_a_slow_disk(timeout);
+    let began = net.now;
+    net.run(timeout * 9 / 10);
+    net.sync_one(2);
+    net.settle();
+    assert!(net.order(1).answerable() == first && !net.order(1).has_fallen_back());
+    net.run(timeout / 10);
+    assert!(net.now < began + timeout * 11 / 10);
+    assert!(net.order(1).has_fallen_back(), "the second has waited for as long as the first");
+    assert!(net.order(1).answerable() >= first + 9);
+    // Each ack comes sooner than the timeout, and the last that was written at the fallback waits for it still.
+    for n in 1..9 {
+        net.run(timeout * 9 / 10);
+        net.sync_one(2);
+        net.settle();
+        assert!(net.order(1).has_fallen_back(), "{n} of ten");
+    }
+    net.node(2).slow_disk = false;
+    net.run(2 * timeout);
+    assert!(!net.order(1).has_fallen_back(), "there is no backlog any more");
+}
+
+#[test]
+fn a_commit_that_comes_later_has_its_own_time() {
+    let timeout = ELECTION / 2;
+    let (mut net, first) = ten_on_a_slow_disk(timeout);
+    net.run(timeout / 2);
+    net.propose(1, "later");
+    net.run(timeout / 3);
+    // All ten, but not the later one.
+    (0..10).for_each(|_| assert!(net.sync_one(2)));
+    net.settle();
+    assert_eq!(net.order(1).answerable(), first + 9);
+    net.run(timeout / 3);
+    assert!(!net.order(1).has_fallen_back(), "it waits for half as long only");
+    net.run(timeout / 2);
+    assert!(net.order(1).has_fallen_back());
 }
