@@ -5,10 +5,10 @@
 //! member proposes nearly everything in several windows in a row, whoever has come to lead rests first, and a leader that
 //! has to move leadership again soon after it had it back rests twice as long each time.
 //!
-//! What members have proposed is read from the log's own count of it, once in a window: a proposal costs nothing more.
+//! What members have written is read from the log's count of it, once in a window. Write-sets count, however large: one
+//! that goes through the log in a thousand pieces is one commit, and one round trip is all that a move would save it.
 
 use crate::order::Order;
-use crate::state::Session;
 use crate::types::*;
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub struct Follow {
     term: Term,
     /// The present window began then, with these numbers.
     since: Micros,
-    sessions: BTreeMap<MemberId, Session>,
+    written: BTreeMap<MemberId, u64>,
     /// Who has written nearly everything, for so many windows in a row, and its share of the last one in percent.
     writer: Option<(MemberId, u32, u64)>,
     rest: Micros,
@@ -53,7 +53,7 @@ impl Follow {
             window,
             term: 0,
             since: 0,
-            sessions: BTreeMap::new(),
+            written: BTreeMap::new(),
             writer: None,
             rest: REST * window,
             rests_until: 0,
@@ -65,7 +65,7 @@ impl Follow {
     fn forget(&mut self) {
         self.term = 0;
         self.writer = None;
-        self.sessions.clear();
+        self.written.clear();
     }
 
     /// Whom this member, as the leader, should let lead instead, and that one's share of all proposals in percent. The
@@ -104,15 +104,14 @@ impl Follow {
 
     fn begin(&mut self, order: &Order, now: Micros) {
         self.since = now;
-        self.sessions.clone_from(&order.tail_state().sessions);
+        self.written.clone_from(order.written_by());
     }
 
     /// A window ends.
     fn count(&mut self, order: &Order) {
         let (mut all, mut most) = (0, (0, None));
-        for (id, session) in &order.tail_state().sessions {
-            let before = self.sessions.get(id).filter(|before| before.incarnation == session.incarnation);
-            let count = session.number - before.map_or(0, |before| before.number.min(session.number));
+        for (id, written) in order.written_by() {
+            let count = written.saturating_sub(self.written.get(id).copied().unwrap_or(0));
             all += count;
             if count > most.0 {
                 most = (count, Some(*id));

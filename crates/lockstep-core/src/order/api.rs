@@ -385,6 +385,11 @@ impl Order {
         (upto - above - left_out.map(|n| n.max(0)).sum::<i64>()).max(0)
     }
 
+    /// How many write-sets and statements of each member have been put into the log of this process: it only grows.
+    pub fn written_by(&self) -> &BTreeMap<MemberId, u64> {
+        &self.log.written
+    }
+
     /// An entry, if it is in memory; else it is in the log.
     pub fn entry(&self, index: Index) -> Option<&Entry> {
         self.log.entry(index)

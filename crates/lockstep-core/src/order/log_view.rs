@@ -58,6 +58,8 @@ pub(super) struct LogView {
     terms: VecDeque<(Index, Term)>,
     /// What views of this log leave out, ascending.
     pub(super) gaps: Vec<Gap>,
+    /// How many write-sets and statements of each member have been put into the log here, cut off again or not.
+    pub(super) written: BTreeMap<MemberId, u64>,
     cache: VecDeque<Entry>,
     /// Sum of `Entry::size` over the cache.
     cached_bytes: usize,
@@ -82,6 +84,7 @@ impl LogView {
             tail: nothing.clone(),
             terms: VecDeque::from([(0, 0)]),
             gaps: Vec::new(),
+            written: BTreeMap::new(),
             cache: VecDeque::new(),
             cached_bytes: 0,
             origins: BTreeMap::new(),
@@ -98,6 +101,7 @@ impl LogView {
             bases: VecDeque::from([Base { state: state.clone(), bytes: 0 }]),
             committed: state.clone(),
             tail: state,
+            written: BTreeMap::new(),
             cache: VecDeque::new(),
             cached_bytes: 0,
             origins: BTreeMap::new(),
@@ -119,6 +123,7 @@ impl LogView {
             committed,
             terms: terms.into(),
             gaps,
+            written: BTreeMap::new(),
             cache: VecDeque::new(),
             cached_bytes: 0,
             origins: BTreeMap::new(),
@@ -268,6 +273,9 @@ impl LogView {
         }
         if !entry.proposal.member.is_nil() {
             self.origins.insert(entry.proposal.member, entry.index);
+            if matches!(entry.kind, EntryKind::WriteSet | EntryKind::TotalOrder) {
+                *self.written.entry(entry.proposal.member).or_default() += 1;
+            }
         }
         self.note_policy(&entry);
         let size = entry.size();

@@ -93,6 +93,33 @@ fn one_of_several_writers_moves_nothing_and_neither_does_a_short_visit() {
 }
 
 #[test]
+fn one_large_write_set_in_pieces_is_one_commit() {
+    let mut w = Watched::new(3);
+    for _ in 0..20 {
+        // Its last part is what counts.
+        let now = w.net.now;
+        for _ in 0..30 {
+            w.net.order(2).propose(now, EntryKind::Piece, bytes::Bytes::from_static(b"piece"));
+        }
+        w.windows(1, &[]);
+    }
+    w.net.propose(2, "the last part");
+    w.proposed += 1;
+    w.windows(2, &[]);
+    assert_eq!(w.moves, []);
+    // One that writes beside it is the writer.
+    for _ in 0..REST {
+        let now = w.net.now;
+        for _ in 0..30 {
+            w.net.order(2).propose(now, EntryKind::Piece, bytes::Bytes::from_static(b"piece"));
+        }
+        w.windows(1, &[3]);
+    }
+    assert_eq!(w.leader(), 3);
+    w.all_is_there_once();
+}
+
+#[test]
 fn a_writer_that_comes_and_goes_moves_leadership_ever_less_often() {
     let mut w = Watched::new(3);
     w.windows(REST, &[2]);
