@@ -93,6 +93,11 @@ impl Policy {
         matches!(self.kind, PolicyKind::Async | PolicyKind::Semisync)
     }
 
+    /// Whether a commit waits for acknowledgements of semisync: with none asked for, it is async by another name.
+    pub fn awaits_acks(self) -> bool {
+        self.kind == PolicyKind::Semisync && (self.acks > 0 || self.zone_acks > 0)
+    }
+
     /// Whether being committed is all that it asks for.
     pub fn is_plain(self) -> bool {
         self.kind == PolicyKind::Quorum && self.zone_acks == 0

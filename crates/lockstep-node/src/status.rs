@@ -43,6 +43,8 @@ pub struct ClusterStatus {
     pub uuid: String,
     /// `commit.policy`.
     pub policy: String,
+    /// `commit.acks`: other members that must have a transaction, under semisync.
+    pub acks: u8,
     /// `commit.zone_acks`: other zones that must have a transaction, in addition.
     pub zone_acks: u8,
     /// `async.max_at_risk`, under async and semisync.
@@ -64,6 +66,13 @@ pub struct ClusterStatus {
     /// The highest protocol version that this member and all that it is connected with speak: the oldest build's. 0 where an
     /// older version made the snapshot.
     pub protocol: u16,
+}
+
+impl ClusterStatus {
+    /// Whether commits wait for acknowledgements of semisync, or would if it had not fallen back.
+    pub fn awaits_acks(&self) -> bool {
+        self.primary && self.policy == "semisync" && (self.acks > 0 || self.zone_acks > 0)
+    }
 }
 
 /// Who answers.
@@ -251,6 +260,7 @@ impl Engine {
                 name: self.cluster.clone(),
                 uuid: committed.history.to_string(),
                 policy: committed.policy.name().into(),
+                acks: committed.policy.acks,
                 zone_acks: committed.policy.zone_acks,
                 max_at_risk: committed.policy.is_weak().then_some(committed.policy.max_at_risk),
                 fallen_back: self.order.has_fallen_back(),

@@ -119,15 +119,14 @@ impl Provider {
 
     /// ON while commits wait for acknowledgements of semisync, as MariaDB's `Rpl_semi_sync_master_status`.
     fn semi_sync(&self, status: &Status) -> &'static str {
-        let on = status.cluster.policy == "semisync" && !status.cluster.fallen_back && status.cluster.primary;
-        if on { "ON" } else { "OFF" }
+        if status.cluster.awaits_acks() && !status.cluster.fallen_back { "ON" } else { "OFF" }
     }
 
     /// Members whose acknowledgements semisync may wait for: all but the leader, as far as this one sees them.
     fn semi_sync_clients(&self, status: &Status) -> i64 {
         let leads = |id: &str| status.members.iter().any(|m| m.id == id && m.role == "leader");
         let others = status.members.iter().filter(|m| m.is_connected() && !leads(&m.id));
-        if status.cluster.policy == "semisync" && status.cluster.primary { others.count() as i64 } else { 0 }
+        if status.cluster.awaits_acks() { others.count() as i64 } else { 0 }
     }
 
     /// `FLUSH STATUS`.

@@ -40,6 +40,8 @@ pub(super) struct Gate {
     early: Index,
     /// The most that was ever delivered early, and is in the log still.
     given: Index,
+    /// The first that might be delivered early, were not as much at risk already as may be.
+    withheld: Option<Index>,
     /// Since when entries that are on our own disk wait for acks of semisync.
     waiting: Marks,
     /// Semisync has fallen back to async. With it, an entry and when it was the last one: once that one is
@@ -67,6 +69,7 @@ impl Gate {
     /// Another term, or another office in it.
     pub(super) fn forget(&mut self) {
         self.early = 0;
+        self.withheld = None;
         self.waiting.clear();
         self.fallen = None;
         self.leader_has_fallen = false;
@@ -98,6 +101,11 @@ impl Order {
     pub fn unanswered(&self) -> Option<Index> {
         let next = self.answerable().saturating_add(1);
         (next <= self.commit()).then_some(next)
+    }
+
+    /// A leader's first write-set that waits for a majority under a weak policy, for `async.max_at_risk` are at risk already.
+    pub fn withheld(&self) -> Option<Index> {
+        self.gate.withheld
     }
 
     /// The members that are not known here to have this entry.
@@ -265,6 +273,7 @@ impl Order {
         let mutation = self.config.mutation;
         let earnest =
             self.leads_in_earnest() || (self.is_leader() && mutation == Some(Mutation::EarlyBeforeOwnTerm));
+        self.gate.withheld = None;
         if !earnest || !self.log.committed.policy.is_weak() {
             self.gate.early = 0;
             return;
@@ -290,6 +299,7 @@ impl Order {
                 | EntryKind::Branch => false,
             };
             if !may || entry.seqno > last_seqno {
+                self.gate.withheld = may.then_some(at + 1);
                 break;
             }
             at += 1;

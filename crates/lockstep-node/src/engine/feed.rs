@@ -552,11 +552,15 @@ impl Engine {
     /// To the thread that waits for it, else to the appliers.
     fn hand_over(&mut self, entry: &Entry, ordered: Ordered) {
         let own = entry.proposal.member == self.me.id && entry.proposal.incarnation == self.me.incarnation;
+        // A fragment of a streaming transaction is none yet.
+        let commits = ordered.pass && ordered.writeset.meta.flags & flags::TRX_END != 0;
         let ordered = match own.then(|| self.take_slot(entry.proposal.number)).flatten() {
             None => ordered,
             Some(submission) => match submission.order(ordered) {
                 Ok(thread) => {
-                    self.count_answer(entry.time);
+                    if commits && let Some(run) = &self.feed.run {
+                        self.count_answer(entry, run.writers.policy());
+                    }
                     self.woken.extend(thread);
                     return;
                 }

@@ -79,6 +79,8 @@ pub(super) struct Lab {
     pub(super) answers: Vec<(usize, u64, Answer)>,
     pub(super) agreed: BTreeMap<u64, Result<Gtid, String>>,
     pub(super) lines: Vec<(usize, String)>,
+    /// What has become of the changes of policy that were asked for: when, of whom.
+    pub(super) policies: Vec<(Micros, usize, Result<(), String>)>,
     /// Who was told that there is no state to be had.
     pub(super) failed: Vec<(usize, String)>,
     /// Whose logs are to be set aside.
@@ -107,6 +109,7 @@ impl Lab {
             answers: Vec::new(),
             agreed: BTreeMap::new(),
             lines: Vec::new(),
+            policies: Vec::new(),
             failed: Vec::new(),
             aside: Vec::new(),
             dials: Vec::new(),
@@ -326,13 +329,22 @@ impl Lab {
 
     /// The same with these data.
     pub(super) fn write_bytes(&mut self, at: usize, data: &[u8]) -> Submission {
+        self.write_flagged(at, data, flags::TRX_START | flags::TRX_END)
+    }
+
+    /// A fragment of a streaming transaction, its first.
+    pub(super) fn write_fragment(&mut self, at: usize) -> Submission {
+        self.write_flagged(at, b"row", flags::TRX_START)
+    }
+
+    fn write_flagged(&mut self, at: usize, data: &[u8], flags: u32) -> Submission {
         let mut builder = WriteSetBuilder::new();
         let key = self.now.to_le_bytes();
         builder.append_key(&[b"t", &key], KeyType::Exclusive).unwrap();
         builder.append_data(DataKind::Ordered, data).unwrap();
         let engine = &mut self.nodes[at].engine;
         let payload = builder.finish(&Meta {
-            flags: flags::TRX_START | flags::TRX_END,
+            flags,
             last_seen: engine.feed.delivered(),
             source: engine.me.view_uuid,
             epoch: 0,
@@ -493,11 +505,9 @@ impl Lab {
             Effect::Answer { token, answer } => self.answers.push((at, token, answer)),
             Effect::Agreed { token, result } => drop(self.agreed.insert(token, result)),
             Effect::TrimLog(limits) => self.nodes[at].trim = Some(limits),
-            Effect::PolicyChanged(_)
-            | Effect::PolicyNow(_)
-            | Effect::Connected(_)
-            | Effect::Causal { .. }
-            | Effect::Progress { .. } => {}
+            Effect::PolicyChanged(result) => self.policies.push((self.now, at, result)),
+            Effect::PolicyNow(_) | Effect::Connected(_) | Effect::Causal { .. } | Effect::Progress { .. } => {
+            }
         }
     }
 }

@@ -162,8 +162,8 @@ pub(crate) struct Engine {
     lagging: bool,
     applying: applying::Applying,
     clocks: clocks::Clocks,
-    /// A change of policy that somebody here waits for.
-    wish: Option<policy::Wished>,
+    /// Changes of policy that somebody here has asked for.
+    wishes: policy::Wishes,
     /// What was wished of this member as a leader, and done.
     granted: policy::Granted,
     /// An operator lets this member go on alone.
@@ -270,7 +270,7 @@ impl Engine {
             lagging: false,
             applying,
             clocks: clocks::Clocks::default(),
-            wish: None,
+            wishes: policy::Wishes::default(),
             granted: policy::Granted::default(),
             overriding: None,
             commits: policy::Commits::default(),

@@ -5,8 +5,9 @@ use super::{Effect, Engine, Level, Micros, NodeMessage};
 use crate::api::ServerEnd;
 use crate::wish::Wish;
 use lockstep_core::EntryKind;
+use lockstep_core::codec::Reader;
 use lockstep_core::policy::{Policy, PolicyKind};
-use lockstep_core::{Index, MemberId, Term};
+use lockstep_core::{Entry, Index, MemberId, Term};
 use std::collections::BTreeMap;
 
 /// Who asked the leader for a policy asks again after this, for the leader may be another one by then.
@@ -26,6 +27,22 @@ pub(crate) struct Wished {
     number: u64,
     ask_at: Micros,
     until: Micros,
+    /// When a leader was asked first.
+    asked: Option<Micros>,
+    /// Policies that were agreed on up to here have been looked at.
+    looked: Index,
+    /// An earlier wish of this member's may yet come about before this one: that all is as wished does not say that it
+    /// stays so.
+    unsure: bool,
+}
+
+/// What has been asked for here.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    /// What somebody here waits for.
+    pending: Option<Wished>,
+    /// Nobody waits any more for the last one, and it may yet come about.
+    in_vain: bool,
 }
 
 /// The last wish of each member that the leader has put into the log, in its term.
@@ -73,7 +90,7 @@ pub(crate) struct Commits {
     /// The transactions in them.
     pub(crate) rescued_transactions: u64,
     said: Option<Policy>,
-    /// The first entry that waits for acks, and when to say so.
+    /// The first entry that waits for acks, or for others to have what is at risk, and when to say so.
     waits: Option<(Index, Micros)>,
     /// It has been said of that one.
     waited_long: bool,
@@ -141,14 +158,17 @@ impl Engine {
         self.say_policy();
         self.say_fallback();
         self.say_waiting();
-        let Some(wish) = &mut self.wish else { return };
-        let committed = self.order.committed_state().policy;
-        if committed == wish.wish.on(&committed) {
-            self.wish = None;
+        self.wish_step();
+    }
+
+    fn wish_step(&mut self) {
+        if self.wish_is_granted() {
+            self.wishes = Wishes::default();
             return self.effects.push(Effect::PolicyChanged(Ok(())));
         }
+        let Some(wish) = &mut self.wishes.pending else { return };
         if self.now >= wish.until {
-            self.wish = None;
+            self.wishes = Wishes { pending: None, in_vain: true };
             let text = "the change of policy was not agreed on within 10 s: is there a leader, and a majority? It may yet \
                         come about";
             // Who has asked for it has been told to look here.
@@ -159,6 +179,7 @@ impl Engine {
             && let Some(leader) = self.order.leader()
         {
             wish.ask_at = self.now + ASK_AGAIN;
+            wish.asked.get_or_insert(self.now);
             let knows = leader == self.me.id
                 || self.peers.get(&leader).is_some_and(|peer| peer.version >= WISHES_SINCE);
             let message = match knows {
@@ -167,6 +188,32 @@ impl Engine {
             };
             self.tell(leader, &message);
         }
+    }
+
+    /// Whether a policy as it was wished has been agreed on: also where another one that was overruled it at once.
+    fn wish_is_granted(&mut self) -> bool {
+        let commit = self.order.commit();
+        let Some(wished) = &mut self.wishes.pending else { return false };
+        let wish = wished.wish;
+        let met = |policy: Policy| wish.on(&policy) == policy;
+        let new = wished.looked.max(self.order.first_index() - 1) + 1..=commit;
+        wished.looked = commit;
+        let mut policies = new
+            .filter_map(|index| self.order.entry(index))
+            .filter(|entry| entry.kind == EntryKind::Policy)
+            .filter_map(|entry| Policy::decode(&mut Reader::new(entry.payload.clone())).ok());
+        if policies.any(met) {
+            return true;
+        }
+        // A leader that has been asked for the earlier one has been asked for this one since.
+        let sure = !wished.unsure || wished.asked.is_some_and(|at| self.now >= at + ASK_AGAIN);
+        sure && self.is_in_force(&wish)
+    }
+
+    /// Whether it changes nothing, neither of what is agreed on nor of what is about to be.
+    fn is_in_force(&self, wish: &Wish) -> bool {
+        let committed = self.order.committed_state().policy;
+        [committed, self.order.policy()].iter().all(|policy| wish.on(policy) == *policy)
     }
 
     fn say_policy(&mut self) {
@@ -227,9 +274,11 @@ impl Engine {
         }
     }
 
-    /// Nothing ends the wait for acks that do not come, but for `commit.timeout` under semisync: so it is said whose.
+    /// Nothing ends the wait for acks that do not come, but for `commit.timeout` under semisync, and nothing at all that for
+    /// what may not be at risk as well: so it is said whose.
     fn say_waiting(&mut self) {
-        let Some(index) = self.order.unanswered().filter(|_| self.phase.is_primary()) else {
+        let waits = self.order.unanswered().or(self.order.withheld());
+        let Some(index) = waits.filter(|_| self.phase.is_primary()) else {
             (self.commits.waits, self.commits.waited_long) = (None, false);
             return;
         };
@@ -248,26 +297,48 @@ impl Engine {
             }
         }
         let Policy { acks, zone_acks, .. } = self.order.policy();
-        let text = format!(
-            "commits wait for acknowledgements that have not come for 10 s (commit.policy = {}, commit.acks = {acks}, \
-             commit.zone_acks = {zone_acks}). {}",
-            self.order.policy().name(),
-            self.unacknowledged(index)
-        );
+        let name = self.order.policy().name();
+        let what = match self.order.unanswered() {
+            Some(_) => format!(
+                "commits wait for acknowledgements that have not come for 10 s (commit.policy = {name}, commit.acks = \
+                 {acks}, commit.zone_acks = {zone_acks}). "
+            ),
+            None => format!("commits have waited for 10 s (commit.policy = {name}): "),
+        };
+        let text = format!("{what}{}", self.unacknowledged(index));
         self.log(Level::Warn, text);
     }
 
-    /// Why the entry at `index` is not acknowledged by as many as the policy asks for, and what to do.
+    /// Why the entry at `index` is not acknowledged by as many as the policy asks for, or is not to be at risk as well; and
+    /// what to do.
     fn unacknowledged(&self, index: Index) -> String {
-        let mut said = self.asks_too_much(self.order.policy());
-        let lacking =
-            self.order.lacking(index).map(|member| format!("{} (zone {})", member.name, member.zone));
+        let at_limit = self.order.unanswered().is_none();
+        let (mut said, lacks) = match at_limit {
+            true => (vec![self.at_limit()], self.order.commit() + 1),
+            false => (self.asks_too_much(self.order.policy()), index),
+        };
+        let lacking = self.order.lacking(lacks).filter(|member| !at_limit || member.role.votes());
+        let lacking = lacking.map(|member| format!("{} (zone {})", member.name, member.zone));
         let lacking = lacking.collect::<Vec<_>>().join(", ");
-        if !lacking.is_empty() {
-            said.push(format!("Not from: {lacking}. Start who is missing"));
+        match lacking.is_empty() {
+            true => {}
+            false if at_limit => said.push(format!("Not on the disks of: {lacking}. See to those")),
+            false => said.push(format!("Not from: {lacking}. Start who is missing")),
         }
-        said.push("Ask for less: SET GLOBAL wsrep_provider_options = 'commit...'".into());
+        // Another policy would have to be agreed on, too.
+        if !at_limit {
+            said.push("Ask for less: SET GLOBAL wsrep_provider_options = 'commit...'".into());
+        }
         said.join(". ")
+    }
+
+    /// What stands in the way where no acknowledgement is asked for.
+    fn at_limit(&self) -> String {
+        format!(
+            "the cluster has not agreed on the last {} transactions, and no more may be at risk (async.max_at_risk): \
+             commit.timeout does not end that",
+            self.order.policy().max_at_risk
+        )
     }
 
     /// For people who look: why this member's commits wait, once they have for a while.
@@ -275,20 +346,29 @@ impl Engine {
         let (index, due) = self.commits.waits?;
         // `due` moves on each time it is said; before the first time it is one period after the begin.
         let long = self.commits.waited_long || self.now + SAY_EVERY >= due + SHOW_AFTER;
-        long.then(|| format!("commits wait for acknowledgements. {}", self.unacknowledged(index)))
+        let what = if self.order.unanswered().is_some() { " for acknowledgements. " } else { ": " };
+        long.then(|| format!("commits wait{what}{}", self.unacknowledged(index)))
     }
 
     /// The front end wants another policy.
     pub(crate) fn wish_for_policy(&mut self, change: impl Fn(&mut Policy)) {
         let new = Wish::of(change);
+        let Wishes { pending, in_vain } = std::mem::take(&mut self.wishes);
+        let unsure = in_vain || pending.is_some();
+        if !unsure && self.is_in_force(&new) {
+            return self.effects.push(Effect::PolicyChanged(Ok(())));
+        }
         if !self.phase.is_primary() {
+            // What is refused takes what it was to replace with it.
+            self.wishes.in_vain = unsure;
             let text = "there is no primary component: a policy is agreed on by a majority";
             return self.effects.push(Effect::PolicyChanged(Err(text.into())));
         }
         // One that is under way is not to be lost for the next.
-        let wish = self.wish.as_ref().map_or(new, |wished| wished.wish.and(&new));
-        let (number, until) = (self.wall(), self.now + PATIENCE);
-        self.wish = Some(Wished { wish, number, ask_at: self.now, until });
+        let wish = pending.map_or(new, |wished| wished.wish.and(&new));
+        let (number, until, looked) = (self.wall(), self.now + PATIENCE, self.order.commit());
+        let pending = Wished { wish, number, ask_at: self.now, until, asked: None, looked, unsure };
+        self.wishes = Wishes { pending: Some(pending), in_vain };
         self.warn_of_policy(wish.on(&self.order.policy()));
     }
 
@@ -365,16 +445,17 @@ impl Engine {
         if weak { beyond as u64 } else { 0 }
     }
 
-    /// A thread of this member's server hears that its transaction, placed at `placed`, may return.
-    pub(super) fn count_answer(&mut self, placed: Micros) {
-        if self.order.policy().kind != PolicyKind::Semisync {
+    /// A thread of this member's server hears that its transaction, which passes, may return. Of those that were placed
+    /// under another policy, or may return since it is another one, nothing is known of acknowledgements.
+    pub(super) fn count_answer(&mut self, entry: &Entry, placed_under: Policy) {
+        if !placed_under.awaits_acks() || !self.order.committed_state().policy.awaits_acks() {
             return;
         }
         if self.order.has_fallen_back() {
             self.commits.no += 1;
         } else {
             self.commits.yes += 1;
-            self.commits.waited += self.wall().saturating_sub(placed);
+            self.commits.waited += self.wall().saturating_sub(entry.time);
         }
     }
 

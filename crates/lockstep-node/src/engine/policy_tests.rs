@@ -1,6 +1,7 @@
 use super::super::harness::Lab;
 use crate::api::ServerEnd;
 use crate::api::{ApplyHold, LocalState, Outcome, Tuning};
+use crate::submit::Submission;
 use crate::wish::Wish;
 use lockstep_core::policy::{Policy, PolicyKind};
 use std::time::Duration;
@@ -247,6 +248,44 @@ fn commits_that_wait_for_a_zone_say_so() {
     assert_eq!(lines(&lab), 2);
 }
 
+/// Where no acknowledgement is asked for, or all that is asked for comes, commits wait for the majority nevertheless once
+/// as much is at risk as may be.
+#[test]
+fn commits_that_wait_for_fewer_to_be_at_risk_say_so() {
+    for kind in [PolicyKind::Async, PolicyKind::Semisync] {
+        let mut lab = Lab::new(3, &Tuning::default());
+        let settings = Policy { max_at_risk: 5, timeout: 100_000, on_receive: true, ..Policy::of(kind) };
+        set(&mut lab, |policy| *policy = settings);
+        (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);
+        for _ in 0..5 {
+            assert!(writes(&mut lab, 0), "nobody is waited for");
+        }
+        let write = lab.write(0);
+        let lines = |lab: &Lab| {
+            let about = "no more may be at risk (async.max_at_risk)";
+            let lines = lab.lines.iter().filter(|(at, line)| *at == 0 && line.contains(about));
+            lines.map(|(_, line)| line.clone()).collect::<Vec<_>>()
+        };
+        let awaited = |lab: &Lab| lab.nodes[0].engine.waits_for();
+        lab.run(1_500_000);
+        assert_eq!(awaited(&lab), None);
+        lab.run(1_500_000);
+        let said = awaited(&lab).unwrap_or_default();
+        assert!(said.contains("agreed on the last 5 transactions"), "{said}");
+        assert!(said.contains("Not on the disks of: n2 (zone 0), n3 (zone 0)."), "{said}");
+        lab.run(6_000_000);
+        assert_eq!(lines(&lab), [""; 0]);
+        lab.run(2_000_000);
+        assert!(lines(&lab).len() == 1 && lines(&lab)[0].contains("n2 (zone 0)"), "{:#?}", lab.lines);
+        assert!(write.wait_for(Duration::ZERO).is_none(), "no more than that");
+        lab.nodes[2].disk_hangs = false;
+        lab.run(100_000);
+        assert!(matches!(write.wait_for(Duration::ZERO), Some(Outcome::Ordered(_))));
+        lab.run(20_000_000);
+        assert_eq!((awaited(&lab), lines(&lab).len()), (None, 1));
+    }
+}
+
 #[test]
 fn a_setting_that_changes_under_a_policy_is_not_said_to_change_the_policy() {
     let mut lab = under_all();
@@ -342,5 +381,120 @@ fn the_seqnos_that_a_new_leader_leaves_out_are_no_lag() {
         assert!(!lab.said("Desynced until"));
         let delayed = lab.members(2).into_iter().find(|m| m.name == "n3").and_then(|m| m.lag_trx);
         assert!(delayed.is_some_and(|lag| (5..10).contains(&lag)), "{delayed:?}");
+    }
+}
+
+/// Transactions with acknowledgements and without, as the first member has counted them.
+fn counted(lab: &Lab) -> (u64, u64) {
+    let commits = &lab.nodes[0].engine.commits;
+    (commits.yes, commits.no)
+}
+
+fn passed(write: &Submission) -> Option<bool> {
+    match write.wait_for(Duration::ZERO) {
+        Some(Outcome::Ordered(ordered)) => Some(ordered.pass),
+        _ => None,
+    }
+}
+
+#[test]
+fn semisync_counts_transactions_that_commit() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    set(&mut lab, |policy| *policy = Policy::of(PolicyKind::Semisync));
+    let fragment = lab.write_fragment(0);
+    lab.run(100_000);
+    assert_eq!((passed(&fragment), counted(&lab)), (Some(true), (0, 0)), "a fragment commits nothing");
+    assert!(writes(&mut lab, 0));
+    assert_eq!(counted(&lab), (1, 0));
+    // What a leader has not placed when its time is over is placed by the next one, and fails: only that one may write.
+    let (now, heir) = (lab.now, lab.id(1));
+    lab.nodes[0].engine.order.transfer_leadership(now, heir).unwrap();
+    let late = lab.write(0);
+    lab.until("another one leads", 2_000_000, |lab| lab.leader(0) == Some(1));
+    lab.run(500_000);
+    assert_eq!((passed(&late), counted(&lab)), (Some(false), (1, 0)));
+}
+
+#[test]
+fn where_no_acknowledgement_is_asked_for_none_is_counted() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    set(&mut lab, |policy| *policy = Policy { acks: 0, ..Policy::of(PolicyKind::Semisync) });
+    (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);
+    assert!(writes(&mut lab, 0));
+    assert_eq!(counted(&lab), (0, 0));
+    (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (false, false);
+    assert!(writes(&mut lab, 0));
+    assert_eq!(counted(&lab), (0, 0));
+}
+
+#[test]
+fn what_was_placed_before_semisync_does_not_count() {
+    for at_once in [false, true] {
+        let mut lab = Lab::new(3, &Tuning::default());
+        (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (at_once, at_once);
+        let write = lab.write(0);
+        lab.nodes[0].engine.wish_for_policy(|policy| policy.kind = PolicyKind::Semisync);
+        lab.run(50_000);
+        (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (false, false);
+        lab.run(100_000);
+        assert_eq!(lab.nodes[0].engine.order.committed_state().policy.kind, PolicyKind::Semisync);
+        assert_eq!((passed(&write), counted(&lab)), (Some(true), (0, 0)));
+        assert!(writes(&mut lab, 0));
+        assert_eq!(counted(&lab), (1, 0));
+    }
+}
+
+#[test]
+fn of_two_changes_of_one_setting_that_cross_both_are_answered() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.run(1_000_000);
+    let began = lab.now;
+    lab.nodes[1].engine.wish_for_policy(|policy| policy.acks = 2);
+    lab.nodes[2].engine.wish_for_policy(|policy| policy.acks = 3);
+    lab.run(20_000_000);
+    assert_eq!(lab.policies.len(), 2, "{:?}", lab.policies);
+    for (at, _, result) in &lab.policies {
+        assert!(result.is_ok() && *at < began + 100_000, "{:?}", lab.policies);
+    }
+    assert!(!lab.said("was not agreed on"));
+}
+
+#[test]
+fn a_change_that_is_under_way_is_taken_back_by_naming_what_is_in_force() {
+    let mut options = crate::options::Options::default();
+    let mut change = |lab: &mut Lab, text: &str| {
+        options.adopt_policy(&lab.nodes[1].engine.order.committed_state().policy);
+        let changes = options.set(text, true).unwrap();
+        let change = options.policy_change(&changes).expect("it may be about to change");
+        lab.nodes[1].engine.wish_for_policy(change);
+    };
+    for elected in [false, true] {
+        let mut lab = Lab::new(3, &Tuning::default());
+        lab.run(1_000_000);
+        if elected {
+            // Nobody leads.
+            lab.cut(0, true);
+        } else {
+            // The leader has put it into the log, and nobody has it yet.
+            (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);
+        }
+        change(&mut lab, "commit.policy=semisync");
+        lab.run(if elected { 0 } else { 50_000 });
+        change(&mut lab, "commit.policy=quorum");
+        lab.run(20_000);
+        assert_eq!(lab.policies, [], "{elected}");
+        (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (false, false);
+        lab.run(3_000_000);
+        assert!(matches!(lab.policies[..], [(_, 1, Ok(()))]), "{:?}", lab.policies);
+        lab.run(12_000_000);
+        for node in &lab.nodes[1..] {
+            assert_eq!(node.engine.order.committed_state().policy, Policy::default(), "{elected}");
+        }
+        // Where nothing is under way, it is in force at once.
+        let now = lab.now;
+        change(&mut lab, "commit.policy=quorum");
+        lab.run(1_000);
+        assert!(lab.policies.last().is_some_and(|(at, ..)| *at <= now + 1_000), "{:?}", lab.policies);
+        assert_eq!(lab.policies.len(), 2);
     }
 }

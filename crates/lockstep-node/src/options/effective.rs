@@ -44,8 +44,9 @@ impl Options {
         Ok(options)
     }
 
-    /// Changes options, all or none; returns those whose value is another now (and commands, such as `pc.bootstrap`,
-    /// even if repeated). While `running`, only those that can change then.
+    /// Changes options, all or none; returns those whose value is another now, and, even if repeated, commands, such as
+    /// `pc.bootstrap`, and while `running` what is the cluster's: what is in force here may be about to change. While
+    /// `running`, only those that can change then.
     ///
     /// # Errors
     /// [`OptionError`], and then nothing has changed.
@@ -56,7 +57,8 @@ impl Options {
             let row = find(&name)?;
             let at = place(row);
             check(row, &value)?;
-            if !row.command && next.given[at].is_some() && next.given[at].as_ref() == Some(&value) {
+            let repeats = row.command || running && row.is_of_policy();
+            if !repeats && next.given[at].is_some() && next.given[at].as_ref() == Some(&value) {
                 continue;
             }
             let same = next.shown(row).is_some_and(|held| row.kind.parse(&held) == row.kind.parse(&value));
@@ -64,7 +66,7 @@ impl Options {
                 return Err(OptionError::Fixed { name: row.name });
             }
             next.given[at] = Some(value.clone());
-            if row.command || !running || !same {
+            if repeats || !running || !same {
                 changes.retain(|change| change.name != row.name);
                 changes.push(Change { name: row.name, value });
             }

@@ -42,8 +42,7 @@ impl Options {
     pub fn policy_change(&self, changes: &[Change]) -> Option<PolicyChange> {
         let wanted = self.policy();
         let names: Vec<&'static str> = changes.iter().map(|change| change.name).collect();
-        let of_policy = |name: &&str| name.starts_with("commit.") || name.starts_with("async.");
-        if !names.iter().any(of_policy) {
+        if !names.iter().any(|name| super::edit::find(name).is_ok_and(|row| row.is_of_policy())) {
             return None;
         }
         Some(Box::new(move |policy: &mut Policy| {

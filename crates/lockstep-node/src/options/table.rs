@@ -59,6 +59,13 @@ pub struct Row {
     pub help: &'static str,
 }
 
+impl Row {
+    /// Whether it is the cluster's: a setting of the commit policy.
+    pub fn is_of_policy(&self) -> bool {
+        self.name.starts_with("commit.") || self.name.starts_with("async.")
+    }
+}
+
 /// All options, sorted by name.
 pub fn rows() -> &'static [Row] {
     ROWS
