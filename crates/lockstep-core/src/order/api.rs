@@ -35,6 +35,7 @@ impl Order {
             matched: commit,
             gate: gate::Gate::default(),
             survey: None,
+            farthest: 0,
             tail_asked: None,
             up: BTreeSet::new(),
             own_view_member: None,

@@ -97,6 +97,11 @@ impl Disk {
         self.vote_dirty = true;
     }
 
+    /// Whether the vote as it is now is not on the disk yet.
+    pub(super) fn vote_waits(&self) -> bool {
+        self.vote_dirty || self.in_flight.front().is_some_and(|flight| flight.ticket <= self.vote_ticket)
+    }
+
     /// Keeps this until the vote as it is now is on the disk.
     pub(super) fn after_vote(&mut self, what: Held) {
         self.waiting.push(what);

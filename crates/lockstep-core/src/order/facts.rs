@@ -49,6 +49,11 @@ impl Order {
         self.config.election_timeout = election_timeout;
     }
 
+    /// The round trip to the member farthest away, of those that there is a connection with.
+    pub fn set_farthest(&mut self, rtt: Micros) {
+        self.farthest = rtt;
+    }
+
     /// Silence of a leader after which others campaign.
     pub fn election_timeout(&self) -> Micros {
         self.config.election_timeout

@@ -216,6 +216,8 @@ pub struct Order {
     gate: gate::Gate,
     /// The search for the most up-to-date tail, before a campaign.
     survey: Option<survey::Survey>,
+    /// The longest round trip to anybody.
+    farthest: Micros,
     /// A candidate waits for entries that must come from the disk.
     tail_asked: Option<(MemberId, Index)>,
     /// With whom the transport has a connection.

@@ -10,6 +10,10 @@
 //! that the paper says of logs and elections holds as before. Nothing is taken from a membership on that no voter who
 //! answered holds: what stands behind it was acknowledged to nobody, and it might lay down who may vote at all.
 //!
+//! Who has not answered within half an election timeout (or two of the longest round trips, if that is more) is done without,
+//! where a majority has. But for who shows that it is there: its disk is slow, and it says so each time that it is asked
+//! again. What it has acknowledged is not to be lost for that, so it is waited for, for five election timeouts at the most.
+//!
 //! Messages are lost: what is not answered is asked again. And what has come of a tail is kept, so that another campaign,
 //! should this one fail, goes on where it ended.
 
@@ -21,6 +25,8 @@ use crate::members::View;
 
 /// The most bytes of a tail in one message: it must come through before patience ends.
 const TAIL_BYTES: usize = 256 << 10;
+/// So many election timeouts a member is waited for that is there and has not answered, in all.
+const MOST: Micros = 5;
 
 /// See the module.
 #[derive(Debug)]
@@ -31,6 +37,10 @@ pub(super) struct Survey {
     answers: BTreeMap<MemberId, (Term, Index)>,
     /// Who was lost while its tail was being fetched: if it comes back, it is asked anew.
     lost: BTreeSet<MemberId>,
+    /// When it began.
+    began: Micros,
+    /// When somebody was last heard of who has not answered: its disk is slow.
+    slow: BTreeMap<MemberId, Micros>,
     /// After that nobody is waited for who is not needed; [`Micros::MAX`] when it has passed.
     deadline: Micros,
     late: bool,
@@ -59,8 +69,10 @@ struct Source {
 }
 
 impl Survey {
-    fn new(deadline: Micros, repeat_at: Micros) -> Survey {
+    fn new(began: Micros, deadline: Micros, repeat_at: Micros) -> Survey {
         Survey {
+            began,
+            slow: BTreeMap::new(),
             tails: BTreeMap::new(),
             answers: BTreeMap::new(),
             lost: BTreeSet::new(),
@@ -90,8 +102,9 @@ impl Order {
 
     /// Everybody is asked as soon as our own term, and our vote in it, is on the disk.
     pub(super) fn begin_survey(&mut self) {
-        let half = self.config.election_timeout / 2;
-        self.survey = Some(Survey::new(self.now + half, self.now + self.survey_period()));
+        let timeout = self.config.election_timeout;
+        let patience = (timeout / 2).max(2 * self.farthest).min(MOST * timeout);
+        self.survey = Some(Survey::new(self.now, self.now + patience, self.now + self.survey_period()));
         let message = self.survey_message();
         for id in self.others() {
             self.disk.after_vote(Held::Send(id, message.clone()));
@@ -116,17 +129,22 @@ impl Order {
         if self.survey.as_ref().is_some_and(|survey| survey.repeat_at <= now) {
             self.repeat_survey();
         }
-        if let Some(survey) = &mut self.survey
-            && survey.deadline <= now
-        {
-            survey.deadline = Micros::MAX;
-            survey.late = true;
-            self.go_on_with_survey();
+        let (period, most) = (self.survey_period(), MOST * self.config.election_timeout);
+        let Some(survey) = self.survey.as_mut().filter(|survey| survey.deadline <= now) else { return };
+        let is_there = |(id, at): (&MemberId, &Micros)| {
+            self.up.contains(id) && !survey.answers.contains_key(id) && now.saturating_sub(*at) < 3 * period
+        };
+        if now < survey.began + most && survey.slow.iter().any(is_there) {
+            survey.deadline = now + period;
+            return;
         }
+        survey.deadline = Micros::MAX;
+        survey.late = true;
+        self.go_on_with_survey();
     }
 
-    /// Asks again what has not been answered. While a tail is being fetched everybody hears of it: it may take long, and
-    /// who hears nothing campaigns.
+    /// Asks again what has not been answered. While a tail is being fetched, or somebody is waited for, everybody hears of it:
+    /// it may take long, and who hears nothing campaigns.
     fn repeat_survey(&mut self) {
         let (now, period) = (self.now, self.survey_period());
         let others = self.others();
@@ -138,7 +156,8 @@ impl Order {
         if !self.votes.contains_key(&id) {
             return;
         }
-        let fetching = survey.source.is_some();
+        let waiting = !survey.late && !survey.again && now >= survey.began + 2 * period;
+        let long = waiting || survey.source.is_some();
         let mut ask = None;
         if let Some(source) = survey.source.as_mut().filter(|source| source.repeat_at <= now) {
             source.patience *= 2;
@@ -147,12 +166,15 @@ impl Order {
         }
         let silent = |id: &MemberId| !survey.answers.contains_key(id);
         let to: Vec<_> =
-            others.into_iter().filter(|id| self.up.contains(id) && (fetching || silent(id))).collect();
+            others.into_iter().filter(|id| self.up.contains(id) && (long || silent(id))).collect();
         for id in to {
             self.send(id, message.clone());
         }
         if let Some((id, from)) = ask {
             self.send(id, Message::TailAsk { term, from });
+        }
+        if waiting {
+            self.reset_election_timer();
         }
     }
 
@@ -164,6 +186,7 @@ impl Order {
             self.send(from, Message::Tail { term, last_index, last_term });
             return;
         }
+        let asked_before = term == self.term;
         if term > self.term {
             self.become_follower(term, None);
         }
@@ -171,6 +194,10 @@ impl Order {
             self.send(from, Message::Tail { term: self.term, last_index, last_term });
         } else if self.leader.is_none() {
             self.reset_election_timer();
+            if asked_before && self.disk.vote_waits() {
+                // We are there, and do not promise anything yet: of an older term it is no answer.
+                self.send(from, Message::Tail { term: term - 1, last_index, last_term });
+            }
             self.disk.after_vote(Held::Send(from, Message::Tail { term, last_index, last_term }));
         }
     }
@@ -183,6 +210,11 @@ impl Order {
         if term > self.term {
             return self.become_follower(term, None);
         }
+        if term < self.term
+            && let Some(survey) = &mut self.survey
+        {
+            survey.slow.insert(from, self.now);
+        }
         // Who says that it has entries of this term has not promised anything.
         if term < self.term || last_term >= term {
             return;
@@ -194,7 +226,7 @@ impl Order {
         {
             // Late, but not too late: no vote counts until we have that.
             let repeat_at = self.now + self.survey_period();
-            self.survey = Some(Survey { again: true, ..Survey::new(Micros::MAX, repeat_at) });
+            self.survey = Some(Survey { again: true, ..Survey::new(self.now, Micros::MAX, repeat_at) });
         }
         if let Some(survey) = &mut self.survey
             && (survey.lost.remove(&from) || !survey.answers.contains_key(&from))

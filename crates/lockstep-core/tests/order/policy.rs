@@ -473,3 +473,53 @@ fn a_commit_that_comes_later_has_its_own_time() {
     net.run(timeout / 2);
     assert!(net.order(1).has_fallen_back());
 }
+
+#[test]
+fn the_heir_waits_for_one_whose_disk_is_slow_and_not_for_ever() {
+    for (comes_after, there) in [(2, true), (20, false)] {
+        let mut net = only_the_learner_has_it(&["acknowledged".into()], |_| {});
+        net.node(4).slow_disk = true;
+        let mut led_after = None;
+        for past in 0..40 {
+            if past == 2 * comes_after {
+                net.sync(4);
+                net.node(4).slow_disk = false;
+            }
+            if led_after.is_none() && net.leader().is_some_and(|leader| leader != 1) {
+                led_after = Some(past);
+            }
+            net.run(ELECTION / 2);
+        }
+        let led_after = led_after.expect("somebody takes over");
+        assert!(led_after <= 2 * 8, "it took {led_after} half election timeouts");
+        net.settle();
+        let texts = net.texts();
+        assert_eq!(texts.contains(&"acknowledged".to_string()), there, "{comes_after}: {texts:?}");
+    }
+}
+
+#[test]
+fn the_heir_waits_for_one_that_is_far_away_and_not_for_one_that_is_silent() {
+    for (rtt, there) in [(3 * ELECTION / 4, true), (0, false)] {
+        let mut net = only_the_learner_has_it(&["acknowledged".into()], |_| {});
+        (2..=3).for_each(|n| net.order(n).set_farthest(rtt));
+        // Its answers take long; and who says nothing is not waited for.
+        net.hold = Some(|from, _, _| from == 4);
+        let mut led_after = None;
+        for past in 0..20 {
+            if led_after.is_none() && net.leader().is_some_and(|leader| leader != 1) {
+                led_after = Some(past);
+            }
+            let came = std::mem::take(&mut net.held);
+            net.run(3 * ELECTION / 4);
+            net.wire.extend(came);
+        }
+        let led_after = led_after.expect("somebody takes over");
+        assert!(led_after <= 6, "it took {led_after} times three quarters of an election timeout");
+        net.hold = None;
+        net.run(4 * ELECTION);
+        net.settle();
+        let texts = net.texts();
+        assert_eq!(texts.contains(&"acknowledged".to_string()), there, "{rtt}: {texts:?}");
+    }
+}

@@ -60,6 +60,8 @@ impl Engine {
         let way = nearest.copied().max(leader).unwrap_or(0);
         let timeout = micros(self.tuning.election_timeout).max((ROUND_TRIPS * way).min(LONGEST));
         self.order.set_timing(micros(self.tuning.heartbeat), timeout);
+        let farthest = self.peers.values().filter_map(|peer| peer.rtt).max();
+        self.order.set_farthest(farthest.unwrap_or(0).min(LONGEST));
     }
 
     /// A write of the log leaves for the disk.
