@@ -247,6 +247,8 @@ impl Status {
         status.cluster.name = "demo".into();
         status.cluster.uuid = "h".into();
         status.cluster.policy = "quorum".into();
+        // Of semisync: for the names of all metrics.
+        status.cluster.max_at_risk = Some(10_000);
         status.cluster.leader = "n1".into();
         status.cluster.term = 2;
         status.cluster.primary = true;
