@@ -2,6 +2,7 @@
 //! every member, as far back as the log tells enough.
 
 use lockstep_node::core::certify::{Certifier, CertifyError, Failure, Outcome};
+use lockstep_node::core::policy::Writers;
 use lockstep_node::core::state::{State, TrimMark};
 use lockstep_node::core::types::{Entry, EntryKind, Seqno};
 use lockstep_node::core::writeset::WriteSet;
@@ -55,6 +56,9 @@ pub(crate) struct Judge {
     /// What a certifier is made from.
     state: State,
     certifier: Certifier,
+    /// Under a weak policy only the leader's write-sets count. Needs nothing but the log's entries, so that it goes on
+    /// where certification begins anew.
+    writers: Writers,
     /// The log is not what it should be: nothing is judged any more.
     broken: Option<String>,
 }
@@ -62,7 +66,13 @@ pub(crate) struct Judge {
 impl Judge {
     /// `base` is the state before the first entry, `marks` all trim marks after it.
     pub(crate) fn new(base: &State, marks: Vec<TrimMark>) -> Judge {
-        let mut judge = Judge { marks, state: base.clone(), certifier: Certifier::new(base), broken: None };
+        let mut judge = Judge {
+            marks,
+            state: base.clone(),
+            certifier: Certifier::new(base),
+            writers: Writers::after(base),
+            broken: None,
+        };
         judge.restart(base.seqno);
         judge
     }
@@ -81,11 +91,12 @@ impl Judge {
         if let Some(broken) = &self.broken {
             return judged.then(|| Judged::unknown(broken));
         }
+        self.writers.follow(entry);
         let outcome = match entry.kind {
-            EntryKind::WriteSet | EntryKind::TotalOrder => match WriteSet::parse(&entry.payload) {
-                Ok(set) => self.certifier.certify(entry.seqno, entry.kind, &set),
-                Err(_) => self.certifier.void(entry.seqno),
-            },
+            EntryKind::WriteSet | EntryKind::TotalOrder => {
+                let set = WriteSet::parse(&entry.payload).ok();
+                self.certifier.judge(&self.writers, entry, set.as_ref())
+            }
             EntryKind::View => self.certifier.barrier(entry.seqno),
             EntryKind::Trim => {
                 let trimmed = TrimMark::from_payload(entry.payload.clone()).map(|mark| {
@@ -130,7 +141,8 @@ fn tell(outcome: &Outcome) -> Judged {
 mod tests {
     use super::*;
     use lockstep_node::core::members::Membership;
-    use lockstep_node::core::types::{ProposalId, Uuid};
+    use lockstep_node::core::policy::{Policy, PolicyKind};
+    use lockstep_node::core::types::{MemberId, ProposalId, Term, Uuid};
     use lockstep_node::core::writeset::{KeyType, Meta, WriteSetBuilder, flags};
 
     fn base(seqno: Seqno) -> State {
@@ -211,5 +223,54 @@ mod tests {
         let wrong = TrimMark { trim: 11, verdicts_to: 11, failed: vec![11] };
         let log = [write(11, 1, 10, b"x"), trim(11, &wrong), write(12, 1, 11, b"x")];
         assert_eq!(verdicts(&mut judge, &log), [Verdict::Passed, Verdict::Unknown]);
+    }
+
+    /// A write-set of this member, placed in this term; what its server calls itself is another matter.
+    fn of(member: MemberId, term: Term, write: Entry) -> Entry {
+        Entry { term, proposal: ProposalId { member, ..ProposalId::default() }, ..write }
+    }
+
+    #[test]
+    fn under_a_weak_policy_a_write_of_the_leader_before_fails_as_on_every_member() {
+        use Verdict::*;
+        let (old, new) = (Uuid([1; 16]), Uuid([2; 16]));
+        let state = State { policy: Policy::of(PolicyKind::Semisync), term: 1, leader: old, ..base(10) };
+        let led_by = |term, leader: MemberId, seqno| Entry {
+            term,
+            payload: leader.0.to_vec().into(),
+            ..entry(EntryKind::Noop, seqno)
+        };
+        let mark = TrimMark { trim: 10, verdicts_to: 13, failed: vec![12] };
+        let log = [
+            of(old, 1, write(11, 1, 10, b"x")),
+            led_by(2, new, 11),
+            of(old, 2, write(12, 1, 11, b"y")), // was on its way when leadership moved
+            of(new, 2, write(13, 2, 11, b"y")), // no conflict: what failed has no keys
+            Entry { term: 2, ..trim(13, &mark) },
+            of(new, 2, write(14, 2, 13, b"z")),
+        ];
+        // Whether the mark is known ahead, as the command knows it, or not.
+        for marks in [vec![], vec![mark.clone()]] {
+            let mut judge = Judge::new(&state, marks);
+            assert_eq!(verdicts(&mut judge, &log), [Passed, Failed, Passed, Passed]);
+        }
+        let mut judge = Judge::new(&state, vec![]);
+        let told: Vec<Judged> = log[..3].iter().filter_map(|entry| judge.take(entry)).collect();
+        assert!(told[1].why.contains("only the leader may write"), "{}", told[1].why);
+    }
+
+    #[test]
+    fn who_may_write_is_known_where_certification_begins_anew() {
+        use Verdict::*;
+        let (old, new) = (Uuid([1; 16]), Uuid([2; 16]));
+        let state = State { term: 1, leader: old, trim: 5, verdicts_to: 5, ..base(10) };
+        let weak = Policy::of(PolicyKind::Async).to_payload();
+        let log = [
+            Entry { payload: weak, ..entry(EntryKind::Policy, 10) },
+            of(old, 1, write(11, 1, 8, b"x")), // had not seen 9 and 10, which are not here
+            of(new, 1, write(12, 2, 11, b"y")),
+            of(old, 1, write(13, 1, 11, b"y")),
+        ];
+        assert_eq!(verdicts(&mut Judge::new(&state, vec![]), &log), [Unknown, Failed, Passed]);
     }
 }
