@@ -19,7 +19,10 @@ const STAND: Micros = 2_500_000;
 /// All stand within this, or the attempt is given up.
 const GATHER: Micros = 1_500_000;
 /// A member that is behind by more is not waited for.
-const BEHIND: Seqno = 1000;
+const BEHIND: i64 = 1000;
+
+/// Why a member is behind that does not apply all because somebody wants it so.
+const KEPT: &str = "held back by apply.paused, apply.delay or apply.until";
 
 /// This member stands.
 #[derive(Debug)]
@@ -86,7 +89,6 @@ impl Engine {
         }
         let view = self.order.tail_state().view.clone();
         let membership = self.order.membership();
-        let committed = self.order.committed_state().seqno;
         let mut members = BTreeMap::new();
         for member in &view.members {
             if membership.get(&member.id).is_some_and(|m| m.arbitrator) {
@@ -101,15 +103,15 @@ impl Engine {
                     .filter(|h| h.has_state)
                     .map(|h| h.finished),
             };
-            match finished {
-                Some(finished) if finished + BEHIND >= committed => {
+            match finished.map(|finished| self.lag_of(finished)) {
+                Some(lag) if lag <= BEHIND => {
                     members.insert(member.id, (None, false));
                 }
-                Some(finished) => {
+                Some(lag) => {
+                    let why = if self.is_kept(&member.id) { format!(", {KEPT}") } else { String::new() };
                     let text = format!(
-                        "{} is behind by {} transactions: verify when it has caught up",
-                        member.name,
-                        committed - finished
+                        "{} is behind by {lag} transactions{why}: verify when it has caught up",
+                        member.name
                     );
                     return self.answer_hold(token, false, &text, self.now, None);
                 }
@@ -134,6 +136,11 @@ impl Engine {
         for to in ids {
             self.tell_operator(to, OperatorMessage::Hold { id });
         }
+    }
+
+    /// Whether a member, or this one, is behind because somebody wants it to be.
+    fn is_kept(&self, id: &MemberId) -> bool {
+        if *id == self.me.id { self.is_held_back() } else { self.is_kept_from(id) }
     }
 
     /// The command `release`.
@@ -306,13 +313,26 @@ impl Engine {
         }
         if late {
             let waiting = |m: &(Option<Seqno>, bool)| m.0.is_none() || !m.1;
-            let names: Vec<MemberId> =
+            let who: Vec<MemberId> =
                 gathering.members.iter().filter(|(_, m)| waiting(m)).map(|(id, _)| *id).collect();
-            let names: Vec<String> = names.iter().map(|id| self.name_of(id)).collect();
-            self.gathering_failed(format!(
-                "{} did not come to a stand in time (a long statement, a lock, a slow member?): try again",
-                names.join(", ")
-            ));
+            // A short delay is no obstacle, so that it was tried at all.
+            let (kept, slow): (Vec<_>, Vec<_>) = who.iter().partition(|id| self.is_kept(id));
+            let names =
+                |of: &[&MemberId]| of.iter().map(|id| self.name_of(id)).collect::<Vec<_>>().join(", ");
+            let mut why = Vec::new();
+            if !slow.is_empty() {
+                let who = names(&slow);
+                why.push(format!(
+                    "{who} did not come to a stand in time (a long statement, a lock, a slow member?): try again"
+                ));
+            }
+            if !kept.is_empty() {
+                let who = names(&kept);
+                why.push(format!(
+                    "{who} did not come to a stand in time, {KEPT}: verify when it has caught up"
+                ));
+            }
+            self.gathering_failed(why.join("; "));
         }
     }
 

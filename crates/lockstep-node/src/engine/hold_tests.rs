@@ -1,6 +1,7 @@
 use super::super::harness::Lab;
-use crate::api::Tuning;
+use crate::api::{ApplyHold, Tuning};
 use crate::operator::{Answer, Command};
+use lockstep_core::policy::{Policy, PolicyKind};
 use std::sync::atomic::Ordering;
 
 /// Writes everywhere, all the time.
@@ -74,4 +75,44 @@ fn who_does_not_come_to_a_stand_is_named_and_all_go_on() {
     lab.run(5_000_000);
     let answer = ask(&mut lab, 1, Command::Hold);
     assert!(answer.ok, "the last one was forgotten: {answer:?}");
+}
+
+#[test]
+fn who_is_held_back_is_said_to_be_and_to_lack_no_more_than_there_is() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.nodes[0].engine.wish_for_policy(|policy| *policy = Policy::of(PolicyKind::Semisync));
+    lab.until("the policy is in force", 5_000_000, |lab| {
+        lab.nodes.iter().all(|node| node.engine.order.committed_state().policy.is_weak())
+    });
+    let apply_hold = ApplyHold { paused: true, ..ApplyHold::default() };
+    lab.nodes[2].engine.set_tuning(Tuning { apply_hold, ..Tuning::default() });
+    lab.run(10_000);
+    let before = lab.nodes[1].engine.order.committed_state().seqno;
+    let (now, heir) = (lab.now, lab.id(1));
+    lab.nodes[0].engine.order.transfer_leadership(now, heir).unwrap();
+    lab.until("another leads, and has left seqnos out", 5_000_000, |lab| {
+        let order = &lab.nodes[1].engine.order;
+        order.leads_in_earnest() && order.committed_state().seqno > before + 10_000
+    });
+    let kept = "held back by apply.paused, apply.delay or apply.until: verify when it has caught up";
+    // A few behind, which is asked; and many, which is not. Whoever is asked knows it, also of itself.
+    for asked in [0, 2] {
+        let answer = ask(&mut lab, asked, Command::Hold);
+        assert!(!answer.ok && answer.seconds > 1.0, "{answer:?}");
+        assert_eq!(answer.text, format!("n3 did not come to a stand in time, {kept}"));
+        lab.run(100_000);
+    }
+    for _ in 0..1100 {
+        lab.write(1).abandon();
+        lab.run(2_000);
+    }
+    for asked in [0, 2] {
+        let answer = ask(&mut lab, asked, Command::Hold);
+        let lag = answer.text.strip_prefix("n3 is behind by ").and_then(|text| text.split(' ').next());
+        let lag: i64 = lag.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{answer:?}"));
+        assert!((1100..1200).contains(&lag) && answer.text.ends_with(kept), "{answer:?}");
+    }
+    lab.nodes[2].engine.set_tuning(Tuning::default());
+    lab.run(2_000_000);
+    assert!(ask(&mut lab, 0, Command::Hold).ok);
 }
