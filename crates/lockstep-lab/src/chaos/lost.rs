@@ -23,7 +23,9 @@ impl Crew {
 
     fn keep_rescued(&mut self, at: usize) -> Result<()> {
         for file in rescued::files(&self.datadir(at)) {
-            let copy = self.cluster.bench().dir().join(format!("rescued.{}.log", self.kept.len()));
+            // `lockstep log --rescue` takes no other name.
+            let name = format!("lockstep.rescue.{}.log", self.kept.len() + 1);
+            let copy = self.cluster.bench().dir().join(name);
             std::fs::copy(&file, &copy).map_err(LabError::path("copy", &file))?;
             self.kept.push(copy);
         }
