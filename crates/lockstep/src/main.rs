@@ -7,6 +7,7 @@ mod chaos;
 mod check;
 mod command;
 mod fetch;
+mod hello;
 mod lab;
 mod log;
 mod member;

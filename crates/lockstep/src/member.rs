@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use lockstep_lab::{LabError, Server};
+use lockstep_node::options::Options;
 
 use crate::fetch;
 use crate::progress::Step;
@@ -25,6 +26,8 @@ pub(crate) enum Health {
     Ready,
     /// It answers, and is connected or connects.
     Waiting(String),
+    /// It is in a primary component and has a state, but is behind: or somebody wants it to be.
+    Desynced(String),
     /// It answers, and has left the cluster.
     Unconnected(String),
     /// It answers, and never comes back in this process.
@@ -38,6 +41,7 @@ impl Health {
         match self {
             Health::Ready => "synced",
             Health::Waiting(text)
+            | Health::Desynced(text)
             | Health::Unconnected(text)
             | Health::Failed(text)
             | Health::Silent(text) => text,
@@ -64,6 +68,9 @@ fn judge(status: &BTreeMap<String, String>) -> Health {
     if state == INCONSISTENT {
         return Health::Failed(text);
     }
+    if (component, get("wsrep_local_state")) == ("Primary", "2") {
+        return Health::Desynced(text);
+    }
     if get("wsrep_connected") == "OFF" { Health::Unconnected(text) } else { Health::Waiting(text) }
 }
 
@@ -87,14 +94,58 @@ fn failed(server: &Server, state: &str) -> String {
     )
 }
 
-/// Waits until a server is ready. `ran`: it was running before, so that nobody starts or connects it now.
-pub(crate) fn wait(server: &mut Server, step: &Step, ran: bool) -> Result<(), String> {
+/// Options by which somebody keeps entries from a server, and what lets it go on.
+const HOLDS: [(&str, &str); 3] = [("apply.paused", "no"), ("apply.delay", "0"), ("apply.until", "none")];
+
+/// Why a server does not get all that it could, if somebody wants it so: as a line for people. It takes no writes then, and
+/// may not be Synced for as long as they want.
+pub(crate) fn held(server: &Server) -> Option<String> {
+    let options = server.client().and_then(|mut c| c.value("SELECT @@wsrep_provider_options")).ok()?;
+    let said =
+        fetch::get(&fetch::socket_in(&server.datadir()), "/status").and_then(|body| survey::parse(&body));
+    held_by(&options, &said.map(|status| status.own.apply_kept).unwrap_or_default())
+}
+
+/// `kept`: what was set while it ran, as the status has it.
+fn held_by(options: &str, kept: &[String]) -> Option<String> {
+    let mut by = Vec::new();
+    let mut release = Vec::new();
+    for part in options.split(';') {
+        let Some((name, value)) = part.split_once('=') else { continue };
+        let (name, value) = (name.trim(), value.trim());
+        let Some((_, free)) = HOLDS.iter().find(|(hold, _)| *hold == name) else { continue };
+        // What it means is the options' own business: a delay of nothing has many names.
+        let hold = Options::parse(&format!("{name}={value}")).is_ok_and(|o| o.tuning().apply_hold.is_set());
+        if !hold {
+            continue;
+        }
+        let ran = kept.iter().any(|k| k.split('=').next() == Some(name));
+        let since = if ran { "set while it ran" } else { "its configuration says so" };
+        let what = if name == "apply.paused" { name.to_owned() } else { format!("{name}={value}") };
+        by.push(format!("{what} ({since})"));
+        release.push(format!("{name}={free}"));
+    }
+    (!by.is_empty()).then(|| {
+        format!(
+            "held by {}; to let it go on, there: SET GLOBAL wsrep_provider_options = '{}'",
+            by.join(", "),
+            release.join("; ")
+        )
+    })
+}
+
+/// Waits until a server is ready, or a member that somebody holds where it is; and says which. `ran`: it was running before, so
+/// that nobody starts or connects it now.
+pub(crate) fn wait(server: &mut Server, step: &Step, ran: bool) -> Result<String, String> {
     let began = Instant::now();
     let mut said = String::new();
     loop {
         let health = health(server);
         if health == Health::Ready {
-            return Ok(());
+            return Ok(health.text().to_owned());
+        }
+        if matches!(health, Health::Desynced(_)) && held(server).is_some() {
+            return Ok("held where it is".into());
         }
         let name = server.name().to_owned();
         if let Some(status) = server.ended() {
@@ -156,6 +207,25 @@ mod tests {
             state("OFF", "Disconnected", "5", "Inconsistent", "OFF"),
             Health::Failed("Inconsistent, Disconnected".into())
         );
-        assert!(matches!(state("ON", "Primary", "2", "Donor/Desynced", "ON"), Health::Waiting(_)));
+        assert!(matches!(state("ON", "Primary", "2", "Donor/Desynced", "ON"), Health::Desynced(_)));
+    }
+
+    #[test]
+    fn a_member_that_is_held_is_said_to_be_with_what_lets_it_go_on() {
+        let free =
+            "apply.delay = 0; apply.order = writeset; apply.paused = no; apply.until = none; debug = no";
+        assert_eq!(held_by(free, &[]), None);
+        let paused = "apply.delay = PT0S; apply.paused = yes; apply.until = none";
+        assert_eq!(
+            held_by(paused, &["apply.paused=yes".into()]).unwrap(),
+            "held by apply.paused (set while it ran); to let it go on, there: SET GLOBAL wsrep_provider_options = \
+             'apply.paused=no'"
+        );
+        let two = held_by("apply.delay = 1h; apply.until = 70", &["apply.until=70".into()]).unwrap();
+        assert!(
+            two.contains("apply.delay=1h (its configuration says so), apply.until=70 (set while it ran)"),
+            "{two}"
+        );
+        assert!(two.ends_with("'apply.delay=0; apply.until=none'"), "{two}");
     }
 }

@@ -10,6 +10,7 @@ use lockstep_lab::{Installation, Server, ServerConfig, SstMethod, Wsrep, is_free
 use lockstep_node::MemberStatus;
 
 use crate::fetch::{self, Target};
+use crate::hello;
 use crate::member::{self, Health, health};
 use crate::place;
 use crate::progress::{Step, say};
@@ -57,15 +58,15 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>, port: Option<u16>) -> Re
         say(&format!("The servers in {} run already.", dir.display()));
         for server in servers.iter_mut().filter(|s| !matches!(health(s), Health::Ready)) {
             let step = Step::start(&format!("{}: waiting until it is synced", server.name()));
-            ready(server, &step, &[], true).map_err(|e| advise(&e, dir))?;
-            step.done("synced");
+            let is = ready(server, &step, &[], true).map_err(|e| advise(&e, dir))?;
+            step.done(&is);
         }
     } else {
         let provider = provider.map_or_else(beside_this_program, Ok)?;
         prepare(dir, &install, &mut servers, &provider, running)?;
         start(dir, &install, &mut servers, &ran).map_err(|e| advise(&e, dir))?;
     }
-    show_replication(&servers)?;
+    hello::show(dir, &servers)?;
     say("");
     say(&status::table(&settled(&fetch::sockets(dir))?));
     say("");
@@ -356,8 +357,8 @@ fn start(dir: &Path, install: &Installation, servers: &mut [Server], ran: &[bool
         }
         let what = if *ran { "runs already, waiting until it is synced" } else { "starting" };
         let step = Step::start(&format!("{}: {what}", server.name()));
-        ready(server, &step, &[], *ran)?;
-        step.done("synced");
+        let is = ready(server, &step, &[], *ran)?;
+        step.done(&is);
     }
     Ok(())
 }
@@ -365,14 +366,14 @@ fn start(dir: &Path, install: &Installation, servers: &mut [Server], ran: &[bool
 /// What a provider writes at its process's end, where only a new one can go on: a supervisor starts it again.
 const ENDS_FOR_ANOTHER: &str = "process ends now";
 
-/// Waits until a server is a synced member. `ran`: it was running before. One that ended only to be started again is started
+/// Waits until a server is a synced member, or one that somebody holds, and says which. `ran`: it was running before. One that ended only to be started again is started
 /// again. Its ports are among those that the kernel also gives to outgoing connections: one that is taken just now is tried
 /// again, too.
-fn ready(server: &mut Server, step: &Step, args: &[&str], ran: bool) -> Result<(), String> {
+fn ready(server: &mut Server, step: &Step, args: &[&str], ran: bool) -> Result<String, String> {
     let mut tries = 0;
     loop {
         let error = match member::wait(server, step, ran && tries == 0) {
-            Ok(()) => return Ok(()),
+            Ok(is) => return Ok(is),
             Err(error) => error,
         };
         tries += 1;
@@ -412,14 +413,14 @@ fn start_first_time(install: &Installation, servers: &mut [Server]) -> Result<()
             }
             let step = Step::start("n1: starting as the first member");
             server.spawn(&["--wsrep-new-cluster"]).map_err(text)?;
-            ready(server, &step, &["--wsrep-new-cluster"], false)?;
-            step.done("synced");
+            let is = ready(server, &step, &["--wsrep-new-cluster"], false)?;
+            step.done(&is);
         } else {
             install.make_dir(&datadir, 0o755).map_err(text)?;
             let step = Step::start(&format!("{}: joining, with a copy of the database", server.name()));
             server.spawn(&[]).map_err(text)?;
-            ready(server, &step, &[], false)?;
-            step.done("synced");
+            let is = ready(server, &step, &[], false)?;
+            step.done(&is);
         }
     }
     Ok(())
@@ -438,41 +439,6 @@ fn make_database(install: &Installation, datadir: &Path) -> Result<(), String> {
         return Err(error.to_string());
     }
     std::fs::rename(&fresh, datadir).map_err(|e| format!("cannot rename {}: {e}", fresh.display()))
-}
-
-/// Writes a row on each member and reads it on the others.
-fn show_replication(servers: &[Server]) -> Result<(), String> {
-    servers[0]
-        .client()
-        .and_then(|mut c| {
-            c.run(&[
-                "CREATE DATABASE IF NOT EXISTS lockstep",
-                "CREATE TABLE IF NOT EXISTS lockstep.hello (id BIGINT AUTO_INCREMENT PRIMARY KEY, \
-                 writer VARCHAR(64) NOT NULL, written_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3))",
-            ])
-        })
-        .map_err(text)?;
-    for writer in servers {
-        let insert = format!("INSERT INTO lockstep.hello (writer) VALUES ('{}')", writer.name());
-        let id = writer.client().and_then(|mut c| c.query(&insert)).map_err(text)?.insert_id;
-        let mut readers = Vec::new();
-        for reader in servers.iter().filter(|r| r.name() != writer.name()) {
-            let read = format!("SELECT writer FROM lockstep.hello WHERE id = {id}");
-            let seen = reader
-                .client()
-                .and_then(|mut c| {
-                    c.query("SET SESSION wsrep_sync_wait = 1")?;
-                    c.value(&read)
-                })
-                .map_err(text)?;
-            if seen != writer.name() {
-                return Err(format!("{} wrote row {id}, but {} read `{seen}`", writer.name(), reader.name()));
-            }
-            readers.push(reader.name());
-        }
-        say(&format!("{} wrote row {id}: read on {}", writer.name(), readers.join(" and ")));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

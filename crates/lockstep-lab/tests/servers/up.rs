@@ -162,6 +162,33 @@ fn up_starts_again_who_ends_to_join_a_branch() -> Test {
     Ok(())
 }
 
+/// Where not all may write, and one is held, all is as somebody wants it: `up` says so, and shows what can be shown.
+#[test]
+fn up_writes_where_it_may_and_does_not_wait_for_who_is_held() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _alone = alone();
+    let dir = Path::new("/var/tmp").join(format!("lockstep-up-held-{}", std::process::id()));
+    let up = Up { dir, port: free_ports(40)? };
+    let first = up.run("up")?;
+    assert!(first.status.success(), "{}", text(&first));
+    up.client("n1")?.query("SET GLOBAL wsrep_provider_options = 'commit.policy=semisync'")?;
+    let weak = up.run("up")?;
+    assert!(weak.status.success(), "{}", text(&weak));
+    assert!(text(&weak).contains("may write under semisync"), "{}", text(&weak));
+    up.client("n2")?.query("SET GLOBAL wsrep_provider_options = 'apply.paused=yes'")?;
+    // Once while all run, which gives it something that it does not get; and once after a stop.
+    for _ in 0..2 {
+        let held = up.run("up")?;
+        assert!(held.status.success(), "{}", text(&held));
+        assert!(text(&held).contains("n2 is held by apply.paused (set while it ran)"), "{}", text(&held));
+        let down = up.run("down")?;
+        assert!(down.status.success(), "{}", text(&down));
+    }
+    Ok(())
+}
+
 /// What does not belong to `up` stays as it is, and a refusal leaves nothing behind.
 #[test]
 fn up_takes_no_folder_that_it_has_not_made() -> Test {

@@ -1,0 +1,141 @@
+//! `lockstep up` shows that what it has started replicates: a row from each member that may write, read on the others.
+//!
+//! Under a weak policy the leader alone may write, and who it is may change at any moment. A member that somebody holds
+//! (`apply.paused` and the like) takes no writes, and gets the rows when they want it to.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use lockstep_lab::Server;
+
+use crate::progress::say;
+use crate::{fetch, member, survey};
+
+/// Leadership may be on its way to another member for so long.
+const SETTLES: Duration = Duration::from_secs(10);
+/// A row may be on its way to another member for so long.
+const ARRIVES: Duration = Duration::from_secs(5);
+
+/// Who may write.
+#[derive(Debug, PartialEq, Eq)]
+enum Writers {
+    All,
+    /// The leader, under this policy.
+    Only(String, String),
+}
+
+impl Writers {
+    fn under(policy: &str, leader: &str) -> Writers {
+        match policy {
+            "semisync" | "async" => Writers::Only(leader.to_owned(), policy.to_owned()),
+            _ => Writers::All,
+        }
+    }
+
+    fn may(&self, name: &str) -> bool {
+        match self {
+            Writers::All => true,
+            Writers::Only(leader, _) => leader == name,
+        }
+    }
+}
+
+/// Writes a row on each member that may write and reads it on the others.
+pub(crate) fn show(dir: &Path, servers: &[Server]) -> Result<(), String> {
+    let mut free = Vec::new();
+    for server in servers {
+        match member::held(server) {
+            Some(held) => say(&format!("{} is {held}", server.name())),
+            None => free.push(server),
+        }
+    }
+    let deadline = Instant::now() + SETTLES;
+    loop {
+        let cluster = survey::ask(&fetch::sockets(dir), true)?.status.cluster;
+        let writers = Writers::under(&cluster.policy, &cluster.leader);
+        let error = match show_once(&free, &writers) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        // Under the others nothing that a moment would mend.
+        if writers == Writers::All || Instant::now() >= deadline {
+            return Err(error);
+        }
+        sleep(Duration::from_millis(200));
+    }
+}
+
+fn show_once(free: &[&Server], allowed: &Writers) -> Result<(), String> {
+    if free.is_empty() {
+        say("All members are held: none of them may write.");
+        return Ok(());
+    }
+    let writers: Vec<_> = free.iter().filter(|server| allowed.may(server.name())).collect();
+    let Some(first) = writers.first() else {
+        return Err(match allowed {
+            Writers::Only(leader, policy) if !leader.is_empty() => format!(
+                "only the leader may write under {policy}, and {leader}, which leads, is held or none of these servers"
+            ),
+            _ => "nobody leads, so that nobody may write".into(),
+        });
+    };
+    let text = |error: lockstep_lab::LabError| error.to_string();
+    let table = [
+        "CREATE DATABASE IF NOT EXISTS lockstep",
+        "CREATE TABLE IF NOT EXISTS lockstep.hello (id BIGINT AUTO_INCREMENT PRIMARY KEY, \
+         writer VARCHAR(64) NOT NULL, written_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3))",
+    ];
+    first.client().and_then(|mut c| c.run(&table)).map_err(text)?;
+    for writer in &writers {
+        let insert = format!("INSERT INTO lockstep.hello (writer) VALUES ('{}')", writer.name());
+        let id = writer.client().and_then(|mut c| c.query(&insert)).map_err(text)?.insert_id;
+        let mut readers = Vec::new();
+        for reader in free.iter().filter(|r| r.name() != writer.name()) {
+            let seen = read(reader, id, *allowed != Writers::All)?;
+            if seen != writer.name() {
+                return Err(format!("{} wrote row {id}, but {} read `{seen}`", writer.name(), reader.name()));
+            }
+            readers.push(reader.name());
+        }
+        let read = if readers.is_empty() { "nobody else".into() } else { readers.join(" and ") };
+        say(&format!("{} wrote row {id}: read on {read}", writer.name()));
+    }
+    if let Writers::Only(leader, policy) = allowed {
+        say(&format!("(only {leader} may write under {policy})"));
+    }
+    Ok(())
+}
+
+/// Who wrote this row, as this member has it. Under a weak policy it may come `later` than its writer's answer.
+fn read(reader: &Server, id: u64, later: bool) -> Result<String, String> {
+    let sql = format!("SELECT writer FROM lockstep.hello WHERE id = {id}");
+    let deadline = Instant::now() + ARRIVES;
+    loop {
+        let seen = reader.client().and_then(|mut c| {
+            c.query("SET SESSION wsrep_sync_wait = 1")?;
+            c.value(&sql)
+        });
+        match seen {
+            Ok(seen) => return Ok(seen),
+            Err(_) if later && Instant::now() < deadline => sleep(Duration::from_millis(50)),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn under_a_weak_policy_the_leader_alone_is_let_write() {
+        for policy in ["semisync", "async"] {
+            let writers = Writers::under(policy, "n3");
+            assert_eq!(["n1", "n2", "n3"].map(|name| writers.may(name)), [false, false, true], "{policy}");
+        }
+        for policy in ["quorum", "all"] {
+            assert!(Writers::under(policy, "n3").may("n1"), "{policy}");
+        }
+    }
+}
