@@ -201,6 +201,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_a_killed_process_has_left_goes_and_what_others_have_stays() {
+        // Above the highest that the kernel gives; and a process that is there as long as any.
+        let [left, used] = ["4194305", "1"].map(|pid| format!("{PREFIX}{pid}-swept-hub"));
+        if ip(&["netns", "add", &left]).is_err() {
+            eprintln!("NOT TESTED: no network namespaces here");
+            return;
+        }
+        ip(&["netns", "add", &used]).unwrap();
+        sweep();
+        let there = [&left, &used].map(|name| Path::new(FOLDER).join(name).exists());
+        ip(&["netns", "del", &used]).unwrap();
+        assert_eq!(there, [false, true]);
+    }
+
+    #[test]
     fn members_are_cut_off_and_come_back() {
         let Ok(network) = Network::new(3) else {
             eprintln!("NOT TESTED: no network namespaces here");

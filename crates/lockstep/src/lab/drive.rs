@@ -300,7 +300,8 @@ mod tests {
     }
 
     fn open(path: &Path) -> Folder {
-        Folder::open(path, "x", json!({}), Origin::default(), Resume::Same).unwrap()
+        let resume = if path.exists() { Resume::Same } else { Resume::No };
+        Folder::open(path, "x", json!({}), Origin::default(), resume).unwrap()
     }
 
     #[test]

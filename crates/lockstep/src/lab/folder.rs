@@ -91,6 +91,10 @@ impl Folder {
                 let begun = results.about["begun"].as_str().unwrap_or("unknown").to_owned();
                 (results.runs, format!("of a run that began {begun}"))
             }
+            // A slip of the pen must not begin hours of measuring.
+            (false, Resume::Same | Resume::Mixed) if !path.join(ABOUT).exists() => {
+                return Err(format!("nothing to resume in {}: leave --resume out", path.display()));
+            }
             (false, _) => {
                 create_dir_all(path.join(CONFIG))
                     .map_err(|e| format!("cannot make {}: {e}", path.display()))?;
@@ -431,7 +435,7 @@ mod tests {
     fn an_interrupted_experiment_goes_on_after_its_last_whole_run() {
         let path = fresh("resumed");
         let parameters = json!({ "inserts": 2 });
-        let mut folder = open(&path, "x", parameters.clone(), Same).unwrap();
+        let mut folder = open(&path, "x", parameters.clone(), No).unwrap();
         folder.add(json!({ "setup": "alone", "repeat": 1 }), [json!({ "us": 1 })]).unwrap();
         drop(folder);
         // Killed while it wrote.
@@ -457,6 +461,25 @@ mod tests {
             assert!(refused.contains(why) && refused.contains("--out"), "{refused}");
         }
         assert_eq!(lines(&path, RUNS), 2);
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn where_there_is_nothing_to_resume_nothing_begins() {
+        let path = fresh("nothing");
+        for made in [false, true] {
+            if made {
+                create_dir_all(&path).unwrap();
+            }
+            for resume in [Same, Resume::Mixed] {
+                let refused = open(&path, "x", json!({}), resume).err().unwrap();
+                assert!(
+                    refused.starts_with("nothing to resume in") && refused.ends_with(": leave --resume out"),
+                    "{refused}"
+                );
+            }
+            assert!(!path.join(ABOUT).exists());
+        }
         std::fs::remove_dir_all(&path).unwrap();
     }
 
