@@ -9,7 +9,7 @@ use crate::marks::Marks;
 use crate::monitor::{CommitOrder, Finished, Gate, lock};
 use crate::provider::{AppCtx, AtomicUuid, Callbacks, Connection, Provider};
 use crate::rollbacks::Rollbacks;
-use crate::settings::Settings;
+use crate::settings::{Settings, where_until_is};
 use crate::settled::Settled;
 use crate::trx::Transactions;
 use lockstep_abi::{InitArgs, Status};
@@ -496,11 +496,17 @@ impl Provider {
         Status::OK
     }
 
-    /// What of the changes may fail, before any of the others is made: only one such at a time, for what one has done is
+    /// What of the changes may fail, or be in vain, before any of the others is made: only one such at a time, for what one has done is
     /// not undone where the next one fails.
     fn orders(&self, options: &Options, changes: &[Change]) -> Result<(), String> {
         let Some(node) = self.node() else { return Ok(()) };
         let is_connected = *lock(&self.connection) != Connection::Closed;
+        if changes.iter().any(|change| change.name == "apply.until")
+            && let Some(until) = options.tuning().apply_hold.until
+            && let Some(warning) = where_until_is(until, node.history(), node.last_committed())?
+        {
+            self.log.warn(warning);
+        }
         let policy = options.policy_change(changes).filter(|_| is_connected);
         let is_ordered = |name| changes.iter().any(|change| change.name == name) && options.bool(name);
         let [reload, bootstrap] = ["socket.ssl_reload", "pc.bootstrap"].map(is_ordered);

@@ -2,9 +2,10 @@
 
 use crate::kept::Kept;
 use crate::monitor::lock;
-use lockstep_node::Tuning;
 use lockstep_node::core::policy::Policy;
+use lockstep_node::core::{Seqno, Uuid};
 use lockstep_node::options::{Change, Note, OptionError, Options};
+use lockstep_node::{Tuning, Until};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -116,5 +117,50 @@ impl Settings {
     /// `member.zone`.
     pub(crate) fn zone(&self) -> u8 {
         self.zone
+    }
+}
+/// What is to be said of an `apply.until` where the server is `at` this seqno of this history (nil: none yet).
+///
+/// # Errors
+/// It is of another history: nobody can say where that is, and the server would stand at once and for ever.
+pub(crate) fn where_until_is(until: Until, history: Uuid, at: Seqno) -> Result<Option<String>, String> {
+    let seqno = match until {
+        Until::Gtid(gtid) if gtid.uuid != history && history != Uuid::NIL => {
+            return Err(format!(
+                "apply.until: {} is another history: this cluster's is {history}",
+                gtid.uuid
+            ));
+        }
+        Until::Gtid(gtid) => gtid.seqno,
+        Until::Seqno(seqno) => seqno,
+        Until::Time(_) => return Ok(None),
+    };
+    Ok((at > seqno).then(|| {
+        format!(
+            "apply.until={seqno}: this member is already beyond it, at {at}, and stands at what comes next"
+        )
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_node::core::Gtid;
+
+    #[test]
+    fn where_to_stop_is_a_place_in_this_history_and_ahead() {
+        let (here, other) = (Uuid([1; 16]), Uuid([2; 16]));
+        let gtid = |uuid, seqno| Until::Gtid(Gtid { uuid, seqno });
+        let refused = where_until_is(gtid(other, 70), here, 60).unwrap_err();
+        assert_eq!(refused, format!("apply.until: {other} is another history: this cluster's is {here}"));
+        // Before there is a history nobody can tell.
+        assert_eq!(where_until_is(gtid(other, 70), Uuid::NIL, -1), Ok(None));
+        for until in [gtid(here, 70), Until::Seqno(70)] {
+            assert_eq!(where_until_is(until, here, 69), Ok(None));
+            assert_eq!(where_until_is(until, here, 70), Ok(None));
+            let said = where_until_is(until, here, 84).unwrap().unwrap_or_default();
+            assert!(said.starts_with("apply.until=70: this member is already beyond it, at 84"), "{said}");
+        }
+        assert_eq!(where_until_is(Until::Time(0), here, 84), Ok(None));
     }
 }
