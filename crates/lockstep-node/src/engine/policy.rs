@@ -317,19 +317,49 @@ impl Engine {
             true => (vec![self.at_limit()], self.order.commit() + 1),
             false => (self.asks_too_much(self.order.policy()), index),
         };
-        let lacking = self.order.lacking(lacks).filter(|member| !at_limit || member.role.votes());
-        let lacking = lacking.map(|member| format!("{} (zone {})", member.name, member.zone));
-        let lacking = lacking.collect::<Vec<_>>().join(", ");
-        match lacking.is_empty() {
-            true => {}
-            false if at_limit => said.push(format!("Not on the disks of: {lacking}. See to those")),
-            false => said.push(format!("Not from: {lacking}. Start who is missing")),
+        // Who has acknowledged what is known where it is waited for; elsewhere those would be blamed who are well.
+        let knows = at_limit || self.order.is_leader() || !self.slots.is_empty();
+        let lacking: Vec<_> =
+            self.order.lacking(lacks).filter(|m| knows && (!at_limit || m.role.votes())).collect();
+        let names = lacking.iter().map(|member| format!("{} (zone {})", member.name, member.zone));
+        let names = names.collect::<Vec<_>>().join(", ");
+        match (names.is_empty(), self.order.leader()) {
+            (true, Some(leader)) if !knows && said.is_empty() => {
+                said.push(format!("Whose, {} says, which leads", self.name_of(&leader)));
+            }
+            (true, _) => {}
+            (false, _) if at_limit => said.push(format!("Not on the disks of: {names}. See to those")),
+            (false, _) => said.push(format!("Not from: {names}. Start who is missing")),
         }
         // Another policy would have to be agreed on, too.
-        if !at_limit {
-            said.push("Ask for less: SET GLOBAL wsrep_provider_options = 'commit...'".into());
+        let lacking: Vec<MemberId> = lacking.iter().map(|member| member.id).collect();
+        if let Some(settings) = self.can_be_had(&lacking).filter(|_| !at_limit) {
+            said.push(format!("Ask for less: SET GLOBAL wsrep_provider_options = '{settings}'"));
         }
         said.join(". ")
+    }
+
+    /// The policy's settings that would be met without these members, where those in force are not.
+    fn can_be_had(&self, without: &[MemberId]) -> Option<String> {
+        let policy = self.order.policy();
+        let members = &self.order.membership().members;
+        let others: Vec<_> =
+            members.iter().filter(|m| m.id != self.me.id && !without.contains(&m.id)).collect();
+        let zone = members.iter().find(|m| m.id == self.me.id).map(|m| m.zone);
+        let mut zones: Vec<u8> = others.iter().map(|m| m.zone).filter(|z| Some(*z) != zone).collect();
+        zones.sort_unstable();
+        zones.dedup();
+        let mut settings = Vec::new();
+        if policy.kind == PolicyKind::Semisync && usize::from(policy.acks) > others.len() {
+            settings.push(format!("commit.acks={}", others.len()));
+        }
+        if policy.kind == PolicyKind::All && !without.is_empty() {
+            settings.push("commit.policy=quorum".into());
+        }
+        if policy.kind != PolicyKind::Async && usize::from(policy.zone_acks) > zones.len() {
+            settings.push(format!("commit.zone_acks={}", zones.len()));
+        }
+        (!settings.is_empty()).then(|| settings.join("; "))
     }
 
     /// What stands in the way where no acknowledgement is asked for.

@@ -328,6 +328,35 @@ fn more_zones_than_there_are_are_said_to_be_missing_in_the_log_and_in_the_status
 }
 
 #[test]
+fn where_more_is_asked_for_than_there_are_nobody_who_is_well_is_blamed() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let settings = Policy { acks: 7, timeout: 3_600_000_000, ..Policy::of(PolicyKind::Semisync) };
+    set(&mut lab, |policy| *policy = settings);
+    let write = lab.write(0);
+    lab.run(12_000_000);
+    assert!(write.wait_for(Duration::ZERO).is_none());
+    let awaited = |lab: &Lab, at: usize| lab.nodes[at].engine.waits_for().unwrap_or_default();
+    let lines: Vec<_> = lab.lines.iter().filter(|(_, line)| line.contains("commits wait for ack")).collect();
+    assert!(!lines.is_empty() && lines.iter().all(|(_, line)| !line.contains("Not from")), "{lines:#?}");
+    for at in 0..3 {
+        let text = awaited(&lab, at);
+        assert!(!text.contains("Not from"), "n{}: {text}", at + 1);
+        assert!(text.is_empty() || text.ends_with("wsrep_provider_options = 'commit.acks=2'"), "{text}");
+    }
+    assert!(awaited(&lab, 0).contains("commit.acks = 7, but there are 2 other members"));
+    // Who is missing is named by the one that waits.
+    set(&mut lab, |policy| policy.acks = 2);
+    assert!(matches!(write.wait_for(Duration::ZERO), Some(Outcome::Ordered(_))));
+    lab.cut(2, true);
+    lab.write(0);
+    lab.run(3_000_000);
+    let text = awaited(&lab, 0);
+    assert!(text.contains("Not from: n3 (zone 0).") && text.ends_with("'commit.acks=1'"), "{text}");
+    let text = awaited(&lab, 1);
+    assert!(!text.contains("Not from"), "{text}");
+}
+
+#[test]
 fn seqnos_that_an_heir_leaves_out_are_no_lag() {
     let mut lab = Lab::new(3, &Tuning::default());
     set(&mut lab, |policy| policy.kind = PolicyKind::Async);
