@@ -134,6 +134,10 @@ fn what_was_set_to_be_held_back_is_held_back_after_a_crash_too() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
+    // By its present configuration: where that has changed since the start, it counts at the next one.
+    cluster.servers[2].stop()?;
+    cluster.servers[2].start(&[])?;
+    cluster.wait_size(3)?;
     table(&cluster)?;
     // What InnoDB has not flushed when it is killed is held back, too, when it is back: the row is to be there.
     std::thread::sleep(Duration::from_secs(2));
