@@ -142,7 +142,7 @@ impl Order {
     /// Up to here this policy is met. [`Index::MAX`] where it asks for no more than to be committed.
     fn met(&self, at: usize) -> Index {
         let Stretch { policy, view, .. } = &self.log.stretches[at];
-        let zones = if policy.zone_acks > 0 { self.in_zones(policy.zone_acks) } else { Index::MAX };
+        let zones = self.in_zones(policy.zone_acks);
         match policy.kind {
             PolicyKind::Quorum => zones,
             PolicyKind::All if self.config.mutation == Some(Mutation::AllIsMajority) => Index::MAX,
@@ -219,9 +219,9 @@ impl Order {
         }
     }
 
-    /// Up to here members of so many zones beside one's own have it.
+    /// Up to here members of so many zones beside one's own have it; of none: that keeps nothing waiting.
     fn in_zones(&self, zones: u8) -> Index {
-        if self.config.mutation == Some(Mutation::NoZonesAwaited) {
+        if zones == 0 || self.config.mutation == Some(Mutation::NoZonesAwaited) {
             return Index::MAX;
         }
         let mut held: BTreeMap<u8, Index> = BTreeMap::new();
@@ -323,7 +323,7 @@ impl Order {
             self.gate.fallen = None;
             return;
         }
-        let zones = if policy.zone_acks > 0 { self.in_zones(policy.zone_acks) } else { Index::MAX };
+        let zones = self.in_zones(policy.zone_acks);
         let acked = self.acked(&policy).min(zones);
         if let Some((mark, since)) = self.gate.fallen {
             if acked < mark {
