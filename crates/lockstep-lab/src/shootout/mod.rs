@@ -48,6 +48,8 @@ pub struct Spec {
     pub pools: [u32; 2],
     /// The size of each server's file system, in GiB.
     pub disk: u32,
+    /// How much longer a flush takes on the slow disk.
+    pub slow: Duration,
 }
 
 /// What sysbench said of one load.

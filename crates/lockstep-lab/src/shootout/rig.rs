@@ -14,6 +14,7 @@ use crate::mount::Mount;
 use crate::netns::Network;
 use crate::replica::{Plain, check_semi_sync, replicate};
 use crate::server::Server;
+use crate::slow_disk::SlowDisk;
 
 /// For a replica to connect, or to have everything: it may be far behind.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -77,6 +78,11 @@ impl Rig {
         let install = servers.installation().clone();
         for (at, server) in servers.all_mut().iter_mut().enumerate() {
             server.config.processor = processors.get(at).or(processors.last()).copied();
+            server.config.disk = setup.slow_disk.then(|| {
+                let disk = SlowDisk::new();
+                disk.set(spec.slow);
+                disk
+            });
             mounts.push(mount(server, setup.file_system, spec.disk, &install)?);
         }
         let mut rig = Rig { setup, _mounts: mounts, servers, _network: network };

@@ -39,21 +39,41 @@ pub struct Setup {
     pub(super) flush: bool,
     /// Whether there is a binlog, and whether that is flushed at each commit.
     pub(super) binlog: Option<bool>,
+    /// Whether each flush of its servers takes longer: as on a volume in a network, or on the disks of the post's days.
+    pub(super) slow_disk: bool,
 }
 
 /// On XFS and with the larger pool.
 const fn of(name: &'static str, what: &'static str, kind: Kind, flush: bool, binlog: Option<bool>) -> Setup {
-    Setup { name, what, kind, file_system: Xfs, large_pool: true, flush, binlog }
+    Setup { name, what, kind, file_system: Xfs, large_pool: true, flush, binlog, slow_disk: false }
 }
 
 /// One server that flushes everything.
 const fn alone(name: &'static str, what: &'static str, file_system: FileSystem, large_pool: bool) -> Setup {
-    Setup { name, what, kind: Kind::Alone, file_system, large_pool, flush: true, binlog: Some(true) }
+    Setup {
+        name,
+        what,
+        kind: Kind::Alone,
+        file_system,
+        large_pool,
+        flush: true,
+        binlog: Some(true),
+        slow_disk: false,
+    }
 }
+
+/// The same where each flush takes longer.
+const fn slow(setup: Setup, name: &'static str, what: &'static str) -> Setup {
+    Setup { name, what, slow_disk: true, ..setup }
+}
+
+const SEMI_SYNC: Setup = of("mariadb-semi-sync", "MariaDB semi-sync", Kind::SemiSync, true, Some(true));
+const OURS: Setup =
+    of("lockstep-semisync-innodb-0", "Lockstep semisync, InnoDB 0", Kind::Lockstep("semisync"), false, None);
 
 impl Setup {
     /// All of them.
-    pub const EACH: [Setup; 18] = [
+    pub const EACH: [Setup; 20] = [
         alone("ext4-small-pool", "one server, ext4, small pool", Ext4, false),
         alone("ext4", "one server, ext4", Ext4, true),
         alone("xfs-small-pool", "one server, XFS, small pool", Xfs, false),
@@ -63,7 +83,7 @@ impl Setup {
         of("xfs-both-0", "one server, sync_binlog=0, InnoDB 0", Kind::Alone, false, Some(false)),
         of("no-binlog", "one server, no binlog", Kind::Alone, true, None),
         of("no-binlog-innodb-0", "one server, no binlog, InnoDB 0", Kind::Alone, false, None),
-        of("mariadb-semi-sync", "MariaDB semi-sync", Kind::SemiSync, true, Some(true)),
+        SEMI_SYNC,
         of(
             "mariadb-semi-sync-binlog-0",
             "MariaDB semi-sync, sync_binlog=0",
@@ -81,15 +101,11 @@ impl Setup {
         of("galera", "Galera", Kind::Galera, true, None),
         of("galera-innodb-0", "Galera, InnoDB 0", Kind::Galera, false, None),
         of("lockstep-semisync", "Lockstep semisync", Kind::Lockstep("semisync"), true, None),
-        of(
-            "lockstep-semisync-innodb-0",
-            "Lockstep semisync, InnoDB 0",
-            Kind::Lockstep("semisync"),
-            false,
-            None,
-        ),
+        OURS,
         of("lockstep-quorum", "Lockstep quorum", Kind::Lockstep("quorum"), true, None),
         of("lockstep-quorum-innodb-0", "Lockstep quorum, InnoDB 0", Kind::Lockstep("quorum"), false, None),
+        slow(SEMI_SYNC, "mariadb-semi-sync-slow-disk", "MariaDB semi-sync, slow disk"),
+        slow(OURS, "lockstep-semisync-innodb-0-slow-disk", "Lockstep semisync, InnoDB 0, slow disk"),
     ];
 
     /// A short name, as in results.
@@ -147,6 +163,7 @@ mod tests {
             assert_eq!(!setup.flush, setup.what.contains("InnoDB 0"), "{}", setup.name);
             assert_eq!(setup.binlog == Some(false), both || setup.what.contains("sync_binlog=0"));
             assert_eq!(setup.file_system == Ext4, setup.what.contains("ext4"));
+            assert_eq!(setup.slow_disk, setup.what.contains("slow disk"));
             let options = setup.options([64, 256]);
             let pool = if setup.what.contains("small pool") { 64 } else { 256 };
             assert!(options.contains(&format!("innodb_buffer_pool_size={pool}M")), "{options:?}");
