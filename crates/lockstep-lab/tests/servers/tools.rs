@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Answer, Client, Cluster, LabError, Server, free_ports};
+use lockstep_lab::{Answer, Client, Cluster, LabError, Server, SstMethod, free_ports};
 
 use crate::fixture::{Test, eventually, same, session, shared};
 
@@ -315,6 +315,75 @@ fn tools_decide_rightly_in_every_state() -> Test {
     drop(exporter);
     session(&cluster, 0)?.query("DROP USER exporter@localhost")?;
     Ok(())
+}
+
+/// The shell that runs a donor's state-transfer script, stopped as long as this lives: the transfer takes that long.
+struct HeldScript(i32);
+
+impl HeldScript {
+    /// The script of the donor with this data directory, if it runs.
+    fn of(donor: &Server) -> Option<HeldScript> {
+        let datadir = donor.datadir().display().to_string();
+        let is_script = |pid: &i32| {
+            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let words: Vec<_> = words.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
+            let has = |word: &str| words.iter().any(|w| w.contains(word));
+            has("wsrep_sst_rsync") && words.iter().any(|w| w == "donor") && has(&datadir)
+        };
+        let processes = std::fs::read_dir("/proc").ok()?;
+        let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        // The lowest: it may have children of the same name.
+        let pid = pids.filter(is_script).min()?;
+        let held = HeldScript(pid);
+        held.signal("-STOP").then_some(held)
+    }
+
+    fn signal(&self, signal: &str) -> bool {
+        Command::new("kill").args([signal, &self.0.to_string()]).status().is_ok_and(|s| s.success())
+    }
+}
+
+impl Drop for HeldScript {
+    fn drop(&mut self) {
+        self.signal("-CONT");
+    }
+}
+
+#[test]
+fn tools_decide_rightly_about_a_donor_while_it_sends_its_state() -> Test {
+    let mut cluster = shared()?;
+    let exporter = Exporter::start(&cluster, &cluster.servers[2])?;
+    let mut joiner = cluster.another("n4")?;
+    joiner.wsrep_mut()?.sst_method = SstMethod::Rsync;
+    joiner.config.extra.push("wsrep_sst_donor=n3".into());
+    joiner.spawn(&[])?;
+    let outcome = (|| {
+        let mut held = None;
+        eventually("member 3 runs its script", || {
+            held = HeldScript::of(&cluster.servers[2]);
+            Ok(held.is_some())
+        })?;
+        eventually("member 3 is a donor", || Ok(ask(&cluster.servers[2])? == donor(true)))?;
+        same("with one donor", all_verdicts(&cluster)?, vec![synced(), synced(), donor(true)]);
+        same("MaxScale counts the joiner", galeramon(&mut cluster.servers[2].client()?)?.size, 4);
+        exporter.shows(&alerts(1.0, 1.0, 2.0, 0.0))?;
+        session(&cluster, 0)?.query("CREATE TABLE meanwhile (id INT PRIMARY KEY)")?;
+        drop(held);
+        joiner.wait_ready(Duration::from_secs(60))?;
+        eventually("the joiner is synced", || Ok(ask(&joiner)? == synced()))?;
+        eventually("member 3 is synced again", || Ok(ask(&cluster.servers[2])? == synced()))?;
+        same(
+            "what was written meanwhile",
+            joiner.query("SHOW TABLES IN test LIKE 'meanwhile'")?.rows.len(),
+            1,
+        );
+        joiner.stop()
+    })();
+    joiner.kill();
+    outcome?;
+    cluster.wait_size(3)?;
+    drop(exporter);
+    session(&cluster, 0)?.query("DROP USER exporter@localhost").map(drop)
 }
 
 /// Member 3 has lost the others.
