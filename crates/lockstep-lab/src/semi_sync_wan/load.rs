@@ -60,12 +60,13 @@ impl Load {
     }
 }
 
-/// A single connection inserts so many rows.
-pub(super) fn of_one(server: &Server, count: u32) -> Result<Load> {
+/// A single connection inserts so many rows, after some that are not measured.
+pub(super) fn of_one(server: &Server, warm_up: u32, count: u32) -> Result<Load> {
     let mut client = server.client()?;
     let mut words = Words::new(1);
-    let connection = insert(&mut client, &mut words, |inserted, _| inserted < count as usize)?;
-    Ok(Load { connections: vec![connection], warm_up: 0 })
+    let mut insert = |rows: u32| insert(&mut client, &mut words, |inserted, _| inserted < rows as usize);
+    insert(warm_up)?;
+    Ok(Load { connections: vec![insert(count)?], warm_up: warm_up.into() })
 }
 
 /// So many connections insert at the same time for about so long, after a row each that is not measured.

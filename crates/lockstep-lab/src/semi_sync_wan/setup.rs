@@ -34,15 +34,15 @@ pub enum Setup {
 }
 
 impl Setup {
-    /// All of them, ours beside their rivals.
+    /// All of them, ours beside their rivals; and that against which all others are compared in the middle.
     pub const EACH: [Setup; 12] = [
-        Setup::Alone,
         Setup::MariadbAsync,
         Setup::Async,
         Setup::MariadbSemiSync,
         Setup::SemiSync,
         Setup::SemiSyncTwo,
         Setup::SemiSyncTwoReceive,
+        Setup::Alone,
         Setup::SemiSyncArbitrator,
         Setup::Galera,
         Setup::Quorum,

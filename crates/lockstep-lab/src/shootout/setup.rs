@@ -71,8 +71,32 @@ const SEMI_SYNC: Setup = of("mariadb-semi-sync", "MariaDB semi-sync", Kind::Semi
 const OURS: Setup =
     of("lockstep-semisync-innodb-0", "Lockstep semisync, InnoDB 0", Kind::Lockstep("semisync"), false, None);
 
+/// All set-ups in the order in which they run.
+const TURNS: [&str; Setup::EACH.len()] = [
+    "ext4-small-pool",
+    "ext4",
+    "lockstep-quorum",
+    "galera",
+    "xfs-small-pool",
+    "xfs",
+    "lockstep-semisync",
+    "mariadb-semi-sync-binlog-0",
+    "xfs-binlog-0",
+    "xfs-innodb-0",
+    "mariadb-semi-sync",
+    "lockstep-semisync-innodb-0",
+    "no-binlog-innodb-0",
+    "mariadb-semi-sync-both-0",
+    "lockstep-quorum-innodb-0",
+    "galera-innodb-0",
+    "xfs-both-0",
+    "no-binlog",
+    "mariadb-semi-sync-slow-disk",
+    "lockstep-semisync-innodb-0-slow-disk",
+];
+
 impl Setup {
-    /// All of them.
+    /// All of them, as tables list them.
     pub const EACH: [Setup; 20] = [
         alone("ext4-small-pool", "one server, ext4, small pool", Ext4, false),
         alone("ext4", "one server, ext4", Ext4, true),
@@ -107,6 +131,12 @@ impl Setup {
         slow(SEMI_SYNC, "mariadb-semi-sync-slow-disk", "MariaDB semi-sync, slow disk"),
         slow(OURS, "lockstep-semisync-innodb-0-slow-disk", "Lockstep semisync, InnoDB 0, slow disk"),
     ];
+
+    /// When it is its turn: ours are between those that they are compared with, so that whoever is compared runs on the
+    /// machine as it is in the same minutes.
+    pub fn turn(self) -> usize {
+        TURNS.iter().position(|name| *name == self.name).unwrap_or(TURNS.len())
+    }
 
     /// A short name, as in results.
     pub fn name(self) -> &'static str {
@@ -158,6 +188,7 @@ mod tests {
                 |same: &dyn Fn(&Setup) -> bool| Setup::EACH.iter().filter(|other| same(other)).count();
             assert_eq!(Setup::of_name(setup.name()), Some(setup));
             assert_eq!(count(&|other| other.name == setup.name), 1);
+            assert_eq!(TURNS[setup.turn()], setup.name);
             assert_eq!(count(&|other| other.what == setup.what), 1);
             let both = setup.what.contains("sync_binlog=0, InnoDB 0");
             assert_eq!(!setup.flush, setup.what.contains("InnoDB 0"), "{}", setup.name);

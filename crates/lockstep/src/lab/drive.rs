@@ -10,6 +10,7 @@ use super::folder::{self, Folder, Results, Resume};
 use super::line::Late;
 use super::origin::Origin;
 use super::page::Page;
+use super::turns::there_and_back;
 use crate::progress::{Step, say};
 
 /// Debian's Galera library.
@@ -167,7 +168,7 @@ const AGAIN_MAX: usize = 3;
 /// After so many failures in a row the next one would fail, too.
 const TOO_MANY: usize = 3;
 
-/// Runs each case `repeats` times, taking turns, but for those that the folder has already. One that fails does not keep the
+/// Runs each case `repeats` times, there and back, but for those that the folder has already. One that fails does not keep the
 /// others from being measured; it is kept why, and said again in the end. What failed is returned.
 pub(super) fn drive(
     folder: &mut Folder,
@@ -176,7 +177,7 @@ pub(super) fn drive(
     mut run: impl FnMut(&Case) -> Result<Outcome, String>,
 ) -> Result<Vec<String>, String> {
     folder.plan(cases, repeats)?;
-    let all = (1..=repeats).flat_map(|repeat| cases.iter().map(move |case| (repeat, case)));
+    let all = there_and_back(cases, repeats).into_iter();
     let (done, due): (Vec<_>, Vec<_>) = all.partition(|(repeat, case)| folder.has(&case.setup, *repeat));
     let total = done.len() + due.len();
     if !folder.taken_over().is_empty() {
@@ -322,13 +323,13 @@ mod tests {
                 Ok(Outcome { measurements: vec![json!({ "rate": 1.0 })], samples, ..Outcome::default() })
             })
         };
-        assert_eq!(go(3).unwrap(), ["a: it broke"]);
+        assert_eq!(go(4).unwrap(), ["a: it broke"]);
         let missing = Results::load(&path).unwrap().missing();
         assert_eq!(missing, [("a".to_owned(), "2".to_owned(), "it broke".to_owned())]);
         assert!(go(0).unwrap().is_empty());
         assert!(go(0).unwrap().is_empty());
         assert!(Results::load(&path).unwrap().missing().is_empty());
-        assert_eq!(ran, ["a", "b", "a", "b", "a"]);
+        assert_eq!(ran, ["a", "b", "b", "a", "a"]);
         let results = Results::load(&path).unwrap();
         let of: Vec<(&str, u64)> = results
             .runs

@@ -1,7 +1,7 @@
 //! `lockstep lab`: classic experiments, on real servers of this machine with distances between them.
 //!
 //! Each experiment is a module that names its set-ups, runs one of them, and makes a [`page::Page`] of the results in a
-//! folder. The rest is common: [`drive`] runs set-ups in turns and resumes, [`folder`] keeps what was measured, and
+//! folder. The rest is common: [`drive`] runs set-ups in turns ([`turns`]) and resumes, [`folder`] keeps what was measured, and
 //! [`page`] and [`svg`] show it.
 
 mod drive;
@@ -17,6 +17,7 @@ mod semi_sync_wan;
 mod shootout;
 mod svg;
 mod synchronous;
+mod turns;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

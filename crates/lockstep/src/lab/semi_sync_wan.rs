@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockstep_lab::semi_sync_wan::{Load, Run, Setup, Spec, run as run_setup};
+use lockstep_lab::semi_sync_wan::{Load, Run, Setup, Spec, WARM_UP, WARM_UP_FAR, run as run_setup, warm_up};
 use serde_json::{Value, json};
 
 use super::drive::{Case, Common, Outcome, chosen, drive, finish, named};
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let setups = chosen(&args.setups, &Setup::EACH);
     let kind = args.line.kind()?;
     let parameters = json!({ "line": line::name(kind), "round_trip_ms": args.rtt, "repeats": repeats, "inserts": inserts,
-        "inserts_that_wait_for_the_far_member": far_inserts, "connections": clients, "seconds_each": window,
+        "inserts_that_wait_for_the_far_member": far_inserts, "inserts_before_those": [WARM_UP, WARM_UP_FAR], "connections": clients, "seconds_each": window,
         "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });
     let spec = Spec {
         provider: common.provider()?,
@@ -70,7 +70,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
         absent: common.no_galera().filter(|_| *s == Setup::Galera),
     };
     let cases: Vec<Case> = setups.iter().map(case).collect();
+    let mut cold = true;
     let failed = drive(&mut folder, &cases, repeats, |case| {
+        if std::mem::take(&mut cold) {
+            // If it fails, then so does what follows, and is said.
+            let _ = warm_up(&spec);
+        }
         let run = run_setup(setup(&case.setup)?, &spec).map_err(|e| e.to_string())?;
         Ok(outcome(&spec, &run))
     })?;

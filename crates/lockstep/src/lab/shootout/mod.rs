@@ -92,7 +92,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
         seconds: seconds(*s),
         absent: common.no_galera().filter(|_| s.kind == Kind::Galera),
     };
-    let cases: Vec<Case> = setups.iter().map(case).collect();
+    let mut turns = setups.clone();
+    turns.sort_by_key(|setup| setup.turn());
+    let cases: Vec<Case> = turns.iter().map(case).collect();
     let failed = drive(&mut folder, &cases, repeats, |case| {
         let run = shootout::run(setup(&case.setup)?, &spec).map_err(|e| e.to_string())?;
         Ok(outcome(&run))
