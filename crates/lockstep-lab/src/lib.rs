@@ -5,6 +5,7 @@
 //! anything of Lockstep's insides: the provider is a path, so that Galera's own can run the same experiments.
 
 mod arbitrator;
+mod catch_up;
 pub mod chaos;
 mod client;
 mod cluster;

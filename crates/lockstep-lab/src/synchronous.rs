@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::catch_up::catch_up;
 use crate::cluster::Cluster;
 use crate::error::Result;
 use crate::far::{self, FAR, GALERA_FAR, NEAR};
@@ -16,6 +17,8 @@ const SCRIPT: &str = "oltp_read_write";
 const NEAR_MEMBERS: usize = 2;
 /// The tables are copied to every member before the distance comes.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// For copies to have what a load has written: nobody holds a writer of ours up when they are slower.
+const CATCH_UP_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Whose provider the servers load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,6 +138,11 @@ impl Setup {
         }
     }
 
+    /// Whether anybody has a copy.
+    pub fn has_copies(self) -> bool {
+        self.places().len() > 1
+    }
+
     /// How many of the servers, from the first on, are written to.
     fn masters(self) -> usize {
         if matches!(self, Setup::Masters(_) | Setup::MastersAndFar(_)) { 2 } else { 1 }
@@ -162,13 +170,26 @@ pub struct Spec {
     pub window: Duration,
 }
 
+/// What was seen of one load.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// By so many threads.
+    pub threads: u32,
+    /// In sum, as sysbench said.
+    pub load: Load,
+    /// How many transactions took how long.
+    pub histogram: Histogram,
+    /// How long after the load's end every member had everything; none where there is only one.
+    pub caught_up: Option<Duration>,
+}
+
 /// What one run found.
 #[derive(Debug, Clone)]
 pub struct Run {
     /// Of the server, and of the provider where there is one; and sysbench's.
     pub version: String,
-    /// For each of [`Spec::threads`], what sysbench said.
-    pub loads: Vec<(u32, Load, Histogram)>,
+    /// One for each of [`Spec::threads`].
+    pub measured: Vec<Measured>,
     /// What a packet and its answer took over the line before the load began, at the shortest.
     pub round_trip: Duration,
     /// What the line to the far zone saw while the load ran.
@@ -179,14 +200,17 @@ pub struct Run {
     pub configurations: Vec<(String, String)>,
 }
 
-/// Starts the servers of a set-up, fills the tables, and runs the load with each number of threads. Everything is gone
-/// when it returns.
+/// Starts the servers of a set-up, fills the tables, and runs the load with each number of threads; after each of them every
+/// member must come to the same rows. Everything is gone when it returns.
 pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     let mut wan = Wan::of(spec.line, &[NEAR_MEMBERS, 1], &[Link::of_round_trip(NEAR, FAR, Duration::ZERO)])?;
     let cluster = start(setup, spec, &wan)?;
     let mut bench = Sysbench::find()?;
     bench.tables = spec.tables;
     bench.rows = spec.rows;
+    // By sysbench's default three of four accesses are to a hundredth of the rows: of tables as small as these what is measured
+    // would be how long a row stays locked.
+    bench.extra.push("--rand-type=uniform".into());
     let first = &cluster.servers[0];
     first.query(&format!("CREATE DATABASE {SYSBENCH_DATABASE}"))?;
     bench.prepare(SCRIPT, &first.config.socket())?;
@@ -204,14 +228,17 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
         bench.far = Some((wan.namespace(NEAR, 0), wan.host(FAR, 0), first.config.sql_port));
     }
     wan.count_anew()?;
-    let mut loads = Vec::new();
+    let rows = bench.rows_as_one_value();
+    let mut measured = Vec::new();
     for threads in &spec.threads {
         let (load, histogram) = bench.run_with_histogram(SCRIPT, &sockets, *threads, spec.window)?;
-        loads.push((*threads, load, histogram));
+        // Nobody is still busy with it when the next one starts.
+        let caught_up = catch_up(&cluster.servers, setup.masters(), CATCH_UP_PATIENCE, &rows)?;
+        measured.push(Measured { threads: *threads, load, histogram, caught_up });
     }
     Ok(Run {
         version: format!("{}, {}", far::version(first)?, bench.version()?),
-        loads,
+        measured,
         round_trip,
         there: wan.counters(NEAR, FAR)?,
         back: wan.counters(FAR, NEAR)?,

@@ -75,6 +75,16 @@ pub struct Load {
     pub errors: u64,
 }
 
+impl Load {
+    /// Errors that were passed over, per second.
+    pub fn errors_per_second(&self) -> f64 {
+        if self.transactions == 0 {
+            return 0.0;
+        }
+        self.errors as f64 * self.per_second / self.transactions as f64
+    }
+}
+
 impl Sysbench {
     /// Finds the program. Says what to install if there is none.
     pub fn find() -> Result<Sysbench> {
@@ -145,6 +155,17 @@ impl Sysbench {
             .arg("--auto-inc=off")
             .args(&self.extra);
         command
+    }
+
+    /// A query whose only value says of every table how many rows there are, and what is in them.
+    pub(crate) fn rows_as_one_value(&self) -> String {
+        let table = |number| {
+            format!(
+                "(SELECT CONCAT(COUNT(*), '/', SUM(k), '/', SUM(CRC32(c))) FROM {SYSBENCH_DATABASE}.sbtest{number})"
+            )
+        };
+        let tables: Vec<String> = (1..=self.tables).map(table).collect();
+        format!("SELECT CONCAT_WS(' ', {})", tables.join(", "))
     }
 
     /// Makes and fills the tables. The database must exist.

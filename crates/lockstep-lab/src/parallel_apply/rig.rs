@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::load::schema;
 use super::{Case, SCHEMAS, Side, Spec, follow};
+use crate::catch_up::{applied, no_number, written};
 use crate::client::Client;
 use crate::cluster::{Cluster, ClusterSpec};
 use crate::error::{LabError, Result};
@@ -178,19 +179,12 @@ impl Rig {
 
     /// Where the copy is, in transactions.
     fn position(&self, client: &mut Client) -> Result<u64> {
-        match &self.kind {
-            Kind::Lockstep(_) => client.status("wsrep_last_committed")?.parse().map_err(|_| no_number()),
-            Kind::MariaDb(_) => last_of(&client.value("SELECT @@gtid_slave_pos")?),
-        }
+        applied(self.copy(), client)
     }
 
     /// Where the writer is.
     fn due(&self) -> Result<u64> {
-        let mut client = self.writer().client()?;
-        match &self.kind {
-            Kind::Lockstep(_) => client.status("wsrep_last_committed")?.parse().map_err(|_| no_number()),
-            Kind::MariaDb(_) => last_of(&client.value("SELECT @@gtid_binlog_pos")?),
-        }
+        written(self.writer())
     }
 
     fn has_applied(&self) -> Result<()> {
@@ -329,19 +323,6 @@ impl Rig {
     }
 }
 
-fn no_number() -> LabError {
-    LabError::Value("the server did not answer with a number".into())
-}
-
-/// The number of the only GTID in this position; 0 where it is empty.
-fn last_of(gtid: &str) -> Result<u64> {
-    match gtid.rsplit_once('-') {
-        None if gtid.is_empty() => Ok(0),
-        Some((_, number)) if !gtid.contains(',') => number.parse().map_err(|_| no_number()),
-        _ => Err(no_number()),
-    }
-}
-
 /// Two members: a commit waits until both have it.
 fn start_cluster(spec: &Spec) -> Result<Cluster> {
     let mut cluster = ClusterSpec::new(&spec.provider);
@@ -388,16 +369,4 @@ fn start_plain(spec: &Spec) -> Result<Plain> {
     admit_replica(writer)?;
     replicate_from(writer, "127.0.0.1", copy)?;
     Ok(plain)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn positions_are_read_and_nothing_else() {
-        assert_eq!(last_of("").unwrap(), 0);
-        assert_eq!(last_of("0-1-1234").unwrap(), 1234);
-        assert!(last_of("0-1-12,1-1-3").is_err() && last_of("x").is_err());
-    }
 }

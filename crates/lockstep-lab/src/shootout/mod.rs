@@ -63,6 +63,8 @@ pub struct Measured {
     pub load: Load,
     /// How many transactions took how long.
     pub histogram: Histogram,
+    /// How long after the load's end the copy had everything; none where there is none, or nothing to be had.
+    pub caught_up: Option<Duration>,
 }
 
 /// What one run found.
@@ -107,11 +109,8 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     let socket = rig.writer().config.socket();
     rig.writer().query(&format!("CREATE DATABASE {SYSBENCH_DATABASE}"))?;
     bench.prepare(READ_WRITE, &socket)?;
-    let sums: Vec<String> = (1..=spec.tables)
-        .map(|table| format!("(SELECT CONCAT(COUNT(*), '/', SUM(k), '/', SUM(CRC32(c))) FROM {SYSBENCH_DATABASE}.sbtest{table})"))
-        .collect();
-    let sums = format!("SELECT CONCAT_WS(' ', {})", sums.join(", "));
-    rig.wait_for_copies(&sums)?;
+    let sums = bench.rows_as_one_value();
+    rig.catch_up(&sums)?;
 
     let mut measured = Vec::new();
     let mut written = 0;
@@ -120,12 +119,13 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     for (script, window) in loads {
         for threads in &spec.threads {
             let (load, histogram) = bench.run_with_histogram(script, &[&socket], *threads, window)?;
+            let mut caught_up = None;
             if script != READ_ONLY {
                 written += load.transactions;
                 // Nobody is still busy with it when the next one starts.
-                rig.wait_for_copies(&sums)?;
+                caught_up = rig.catch_up(&sums)?;
             }
-            measured.push(Measured { script, threads: *threads, load, histogram });
+            measured.push(Measured { script, threads: *threads, load, histogram, caught_up });
         }
     }
     rig.check_promise(written)?;

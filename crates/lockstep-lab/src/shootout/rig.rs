@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::setup::{FileSystem, Kind, Setup};
 use super::{Spec, missing};
+use crate::catch_up::catch_up;
 use crate::cluster::{Cluster, ClusterSpec, Place};
 use crate::error::Result;
 use crate::far;
@@ -109,10 +110,9 @@ impl Rig {
         far::version(self.writer())
     }
 
-    /// Waits until every copy answers `sql` as the writer does.
-    pub(super) fn wait_for_copies(&self, sql: &str) -> Result<()> {
-        let due = self.writer().query(sql)?;
-        far::wait_for_copies(&self.servers.all()[1..], PATIENCE, sql, due.value()?)
+    /// Waits until every copy has everything, and answers `sql` as the writer does; how long the former took.
+    pub(super) fn catch_up(&self, sql: &str) -> Result<Option<Duration>> {
+        catch_up(self.servers.all(), 1, PATIENCE, sql)
     }
 
     /// An error if semi-synchronous replication, where that is what the set-up is, fell back to asynchronous, or acknowledged

@@ -39,6 +39,8 @@ fn measure(name: &str) -> Result<Run, LabError> {
             m.script != UPDATE_INDEX || !name.ends_with("-slow-disk") || m.load.min_ms >= SLOW as f64,
             "{m:?}"
         );
+        let copied = m.script != READ_ONLY && setup.servers() == 2;
+        assert_eq!(m.caught_up.is_some(), copied, "{m:?}");
         assert!(m.load.min_ms > 0.0 && m.load.min_ms <= m.load.avg_ms && m.load.avg_ms <= m.load.max_ms);
     }
     Ok(run)

@@ -4,6 +4,7 @@
 //! folder. The rest is common: [`drive`] runs set-ups in turns ([`turns`]) and resumes, [`folder`] keeps what was measured, and
 //! [`page`] and [`svg`] show it.
 
+mod caught_up;
 mod drive;
 mod folder;
 mod line;

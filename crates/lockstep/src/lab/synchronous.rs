@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockstep_lab::synchronous::{Provider, Run, Setup, Spec, run as run_setup};
+use lockstep_lab::synchronous::{Measured, Provider, Run, Setup, Spec, run as run_setup};
 use serde_json::json;
 
+use super::caught_up::{CAUGHT_UP, CAUGHT_UP_HEADING, CAUGHT_UP_TEXT};
 use super::drive::{Case, Common, Outcome, chosen, drive, finish, named};
 use super::folder::Results;
 use super::line::{self, Late, LineArgs};
@@ -52,6 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let setups = chosen(&args.setups, &Setup::EACH);
     let kind = args.line.kind()?;
     let parameters = json!({ "line": line::name(kind), "round_trip_ms": args.rtt, "repeats": repeats, "load": "sysbench oltp_read_write",
+        "rows_chosen": "uniform",
         "tables": tables, "rows_of_each": rows, "threads": threads, "seconds_each": window,
         "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });
     let spec = Spec {
@@ -91,19 +93,21 @@ fn outcome(spec: &Spec, run: &Run) -> Outcome {
         ..Outcome::default()
     };
     line::record(&mut outcome.more, spec.line, &run.there, &run.back, run.round_trip);
-    for (threads, load, histogram) in &run.loads {
+    for Measured { threads, load, histogram, caught_up } in &run.measured {
         let mut measurement = json!({ "threads": threads, "transactions": load.transactions,
             "transactions_per_s": load.per_second, "ms_min": load.min_ms, "ms_avg": load.avg_ms,
             "ms_95": load.p95_ms, "ms_max": load.max_ms, "ms_deviation": histogram.deviation(),
-            "conflicts": load.errors });
+            "conflicts": load.errors, "conflicts_per_s": load.errors_per_second() });
+        if let Some(time) = caught_up {
+            measurement[CAUGHT_UP] = time.as_secs_f64().into();
+        }
         for percent in PERCENTILES {
             measurement[below(percent)] = json!(histogram.percentile(percent.into()));
         }
         outcome.measurements.push(measurement);
         outcome.samples.push(json!({ "threads": threads, "ms_and_count": histogram.0 }));
     }
-    let rates =
-        run.loads.iter().map(|(threads, load, _)| format!("{} by {threads}", number(load.per_second)));
+    let rates = run.measured.iter().map(|m| format!("{} by {}", number(m.load.per_second), m.threads));
     outcome.headline = format!("{} transactions/s", rates.collect::<Vec<_>>().join(", "));
     outcome
 }
@@ -125,6 +129,7 @@ pub(super) fn page(results: &Results) -> Page {
         Setup::EACH.into_iter().filter(|setup| ran.contains(&setup.name().as_str())).collect();
     let threads = results.counts("threads");
     let mut sections = vec![throughput(results, &setups, &threads)];
+    sections.extend(catching_up(results, &setups, &threads));
     let sides = by_provider(&setups);
     sections.extend(sides.iter().map(|(name, setups)| lines(results, setups, &threads, name)));
     let profile = if threads.contains(&u64::from(PROFILE)) {
@@ -140,8 +145,8 @@ pub(super) fn page(results: &Results) -> Page {
         title: format!("Synchronous replication near, and {rtt} ms away"),
         lead: vec![
             format!(
-                "sysbench's oltp_read_write (14 reads and 4 writes per transaction) on one to three servers; far is {rtt} ms there \
-                 and back, by {}. InnoDB's log is flushed once a second but where it says flushing; \
+                "sysbench's oltp_read_write (14 reads and 4 writes per transaction, all rows as likely as any other: \
+                 --rand-type=uniform) on one to three servers; far is {rtt} ms there and back, by {}. InnoDB's log is flushed once a second but where it says flushing; \
                  Lockstep has its defaults, quorum with its log fsynced before a commit returns, Galera its makers' options \
                  for long lines. All servers and the load share the machine.",
                 line::what(&results.about["parameters"])
@@ -187,11 +192,13 @@ fn bars(
 
 fn throughput(results: &Results, setups: &[Setup], threads: &[u64]) -> Section {
     let mut head = vec!["transactions/s by threads".to_owned()];
-    head.extend(threads.iter().map(u64::to_string));
+    head.extend(threads.iter().flat_map(|count| [count.to_string(), "conflicts/s".into()]));
     let mut table = Table { head, rows: Vec::new() };
     for setup in setups {
-        let cell = |count: &u64| text(stat(results, *setup, *count, "transactions_per_s"));
-        table.row(std::iter::once(setup.what()).chain(threads.iter().map(cell)));
+        let cells = |count: &u64| {
+            ["transactions_per_s", "conflicts_per_s"].map(|field| text(stat(results, *setup, *count, field)))
+        };
+        table.row(std::iter::once(setup.what()).chain(threads.iter().flat_map(cells)));
     }
     let most = threads.last().copied().unwrap_or_default();
     let title = format!("Transactions per second, {most} threads");
@@ -200,8 +207,29 @@ fn throughput(results: &Results, setups: &[Setup], threads: &[u64]) -> Section {
         text: String::new(),
         chart: Some(bars(results, setups, most, title, "transactions/s", "transactions_per_s", false)),
         table,
-        notes: vec![results.repeats_text()],
+        notes: vec![
+            "Conflicts are transactions that met another one of the same rows, and were tried again.".into(),
+            results.repeats_text(),
+        ],
     }
+}
+
+/// How far copies were behind when the load ended; none where there were none.
+fn catching_up(results: &Results, setups: &[Setup], threads: &[u64]) -> Option<Section> {
+    let mut head = vec!["seconds after the load, by threads".to_owned()];
+    head.extend(threads.iter().map(u64::to_string));
+    let mut table = Table { head, rows: Vec::new() };
+    for setup in setups.iter().filter(|setup| setup.has_copies()) {
+        let cell = |count: &u64| text(stat(results, *setup, *count, CAUGHT_UP));
+        table.row(std::iter::once(setup.what()).chain(threads.iter().map(cell)));
+    }
+    (!table.rows.is_empty()).then(|| Section {
+        heading: CAUGHT_UP_HEADING.into(),
+        text: CAUGHT_UP_TEXT.into(),
+        table,
+        notes: vec![results.repeats_text()],
+        ..Section::default()
+    })
 }
 
 fn lines(results: &Results, setups: &[Setup], threads: &[u64], name: &str) -> Section {
@@ -317,10 +345,15 @@ mod tests {
                 max_ms: 30.0,
                 errors: 3,
             };
-            let histogram = Histogram(vec![(12.5, 100)]);
+            let measured = |threads, per_second| Measured {
+                threads,
+                load: load(per_second),
+                histogram: Histogram(vec![(12.5, 100)]),
+                caught_up: setup.has_copies().then(|| Duration::from_millis(250)),
+            };
             let run = Run {
                 version: "10.11".into(),
-                loads: vec![(8, load(640.0), histogram.clone()), (32, load(1234.0), histogram)],
+                measured: vec![measured(8, 640.0), measured(32, 1234.0)],
                 round_trip: Duration::from_millis(90),
                 there: Counters::default(),
                 back: Counters::default(),
@@ -348,7 +381,11 @@ mod tests {
             let row = format!("{} ", setup.what());
             let row = terminal.lines().find(|line| line.starts_with(&row)).unwrap();
             let cells: Vec<&str> = row[setup.what().len()..].split_whitespace().collect();
-            assert_eq!(cells, ["640", "1234"]);
+            assert_eq!(cells, ["640", "19.2", "1234", "37.0"]);
+            let start = format!("{} ", setup.what());
+            let lines = terminal.lines().filter(|text| text.starts_with(&start));
+            let caught_up = lines.filter(|text| text.ends_with(" 0.250  0.250")).count();
+            assert_eq!(caught_up, usize::from(setup.has_copies()), "{setup:?}");
         }
         assert!(texts.iter().any(|text| text == "Latency with 32 threads"));
     }

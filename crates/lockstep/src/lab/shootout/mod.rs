@@ -8,6 +8,7 @@ use std::time::Duration;
 use lockstep_lab::shootout::{self, Kind, Measured, READ_ONLY, READ_WRITE, Run, Setup, Spec, UPDATE_INDEX};
 use serde_json::{Value, json};
 
+use super::caught_up::{CAUGHT_UP, CAUGHT_UP_HEADING, CAUGHT_UP_TEXT};
 use super::drive::{Case, Common, Outcome, chosen, drive, finish, named};
 use super::folder::Results;
 use super::numbers::{Stat, number, text};
@@ -104,10 +105,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
 
 fn outcome(run: &Run) -> Outcome {
     let measurement = |m: &Measured| {
-        json!({ "script": m.script, "threads": m.threads, "transactions": m.load.transactions,
-            "transactions_per_s": m.load.per_second, "requests_per_s": m.load.requests_per_second,
-            "ms_min": m.load.min_ms, "ms_avg": m.load.avg_ms, "ms_95": m.load.p95_ms, "ms_max": m.load.max_ms,
-            "conflicts": m.load.errors })
+        let mut measurement = json!({ "script": m.script, "threads": m.threads,
+            "transactions": m.load.transactions, "transactions_per_s": m.load.per_second,
+            "requests_per_s": m.load.requests_per_second, "ms_min": m.load.min_ms, "ms_avg": m.load.avg_ms,
+            "ms_95": m.load.p95_ms, "ms_max": m.load.max_ms, "conflicts": m.load.errors });
+        if let Some(time) = m.caught_up {
+            measurement[CAUGHT_UP] = time.as_secs_f64().into();
+        }
+        measurement
     };
     let sample =
         |m: &Measured| json!({ "script": m.script, "threads": m.threads, "ms_and_count": m.histogram.0 });
@@ -186,6 +191,11 @@ pub(super) fn page(results: &Results) -> Page {
         READ_ONLY,
         "How long a transaction takes that reads only",
     ));
+    for (script, heading) in
+        [(READ_WRITE, "after reading and writing"), (UPDATE_INDEX, "after nothing but commits")]
+    {
+        sections.extend(catching_up(results, &setups, &threads, script, heading));
+    }
     sections.extend(post::beside_the_post(results));
     sections.push(claims(results, &threads));
     Page {
@@ -245,6 +255,25 @@ fn latencies(results: &Results, setups: &[Setup], threads: &[u64], script: &str,
     let table = table_of(setups, threads, "ms by threads: shortest / average / 95 %", cell);
     let notes = vec![results.repeats_text()];
     Section { heading: heading.into(), table, notes, ..Section::default() }
+}
+
+/// How far the second server was behind when the load ended; none where there was none.
+fn catching_up(
+    results: &Results,
+    setups: &[Setup],
+    threads: &[u64],
+    script: &str,
+    heading: &str,
+) -> Option<Section> {
+    let copied: Vec<Setup> = setups.iter().copied().filter(|setup| setup.kind != Kind::Alone).collect();
+    let cell = |setup: Setup, count| text(stat(results, setup.name(), script, count, CAUGHT_UP));
+    (!copied.is_empty()).then(|| Section {
+        heading: format!("{CAUGHT_UP_HEADING}, {heading}"),
+        text: CAUGHT_UP_TEXT.into(),
+        table: table_of(&copied, threads, "seconds after the load, by threads", cell),
+        notes: vec![results.repeats_text()],
+        ..Section::default()
+    })
 }
 
 fn lines(results: &Results, setups: &[Setup], threads: &[u64], heading: &str) -> Section {
@@ -328,7 +357,9 @@ mod tests {
                     max_ms: 30.0,
                     errors: 3,
                 };
-                Measured { script, threads, load, histogram: Histogram(vec![(12.5, 100)]) }
+                let copied = setup.kind != Kind::Alone && script != READ_ONLY;
+                let caught_up = copied.then(|| Duration::from_millis(250));
+                Measured { script, threads, load, histogram: Histogram(vec![(12.5, 100)]), caught_up }
             };
             let measured = [READ_ONLY, READ_WRITE, UPDATE_INDEX]
                 .into_iter()
@@ -367,6 +398,8 @@ mod tests {
             let fast = setup.name().starts_with("lockstep") && setup.name().contains("-innodb-0");
             assert_eq!(cells, [if fast { "5400" } else { "1800" }, "1800"]);
         }
+        let copied = Setup::EACH.iter().filter(|setup| setup.kind != Kind::Alone).count();
+        assert_eq!(terminal.lines().filter(|line| line.ends_with(" 0.250  0.250")).count(), 2 * copied);
         assert!(terminal.contains(BLOCK_DEVICE));
         assert!(terminal.contains("1.50 / 12.5 / 20.0"), "{terminal}");
     }
