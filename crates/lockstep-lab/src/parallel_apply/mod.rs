@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{LabError, Result};
 use rig::Rig;
+pub use rig::{GROUP_COUNT, GROUP_WAIT_US};
 
 /// So many schemas there are in the database of each server. A case works on the first few of them.
 pub const SCHEMAS: u32 = 10;
@@ -149,6 +150,8 @@ pub struct Run {
     pub elapsed: Duration,
     /// How long the writer took to write them.
     pub written_in: Duration,
+    /// Commits of MariaDB's primary meanwhile, and the groups of its binlog that they were made in; none for ours.
+    pub groups: Option<(u64, u64)>,
     /// Processor time of the copy's process.
     pub cpu: Duration,
     /// Flushes of its InnoDB files; on the slow disk, all calls of the process that waited for the disk.
@@ -215,8 +218,13 @@ impl ParallelApply {
         let sum_before = rig.sum(case.schemas)?;
 
         rig.hold_back()?;
+        rig.gather(true)?;
+        let before = rig.groups()?;
         let written_in =
             load::update(rig.writer(), case.schemas, spec.rows, updates, spec.connections, seed)?;
+        let groups =
+            rig.groups()?.zip(before).map(|(after, before)| (after.0 - before.0, after.1 - before.1));
+        rig.gather(false)?;
         rig.has_received()?;
         rig.calm_down()?;
         let (cpu, flushes, retried) = rig.usage()?;
@@ -236,6 +244,7 @@ impl ParallelApply {
             updates,
             elapsed,
             written_in,
+            groups,
             cpu: cpu_after.saturating_sub(cpu),
             flushes: flushes_after - flushes,
             retried: retried_after - retried,

@@ -22,6 +22,11 @@ const APPLY_PATIENCE: Duration = Duration::from_secs(1200);
 const COMMON: [&str; 3] =
     ["innodb_log_file_size=512M", "innodb_buffer_pool_size=256M", "character_set_server=latin1"];
 
+/// So many transactions MariaDB's primary gathers in a group while it writes what is to be applied,
+pub const GROUP_COUNT: u32 = 20;
+/// and so long it waits for them at most, in microseconds.
+pub const GROUP_WAIT_US: u32 = 2000;
+
 /// The writer and the copy; killed when dropped.
 #[derive(Debug)]
 pub(super) struct Rig {
@@ -56,6 +61,29 @@ impl Rig {
             Kind::Lockstep(cluster) => &cluster.servers,
             Kind::MariaDb(plain) => &plain.servers,
         }
+    }
+
+    /// Lets the primary wait for others before it commits a group while it writes what is to be applied, or not any more: what it
+    /// commits as a group `conservative` applies in parallel. Ours has no such thing.
+    pub(super) fn gather(&self, on: bool) -> Result<()> {
+        let (count, usec) = if on { (GROUP_COUNT, GROUP_WAIT_US) } else { (0, 0) };
+        match &self.kind {
+            Kind::Lockstep(_) => Ok(()),
+            Kind::MariaDb(_) => self.writer().client()?.run(&[
+                &format!("SET GLOBAL binlog_commit_wait_count={count}"),
+                &format!("SET GLOBAL binlog_commit_wait_usec={usec}"),
+            ]),
+        }
+    }
+
+    /// Commits of the primary's binlog so far, and the groups that they were made in; none of ours, which has neither.
+    pub(super) fn groups(&self) -> Result<Option<(u64, u64)>> {
+        if let Kind::Lockstep(_) = self.kind {
+            return Ok(None);
+        }
+        let mut client = self.writer().client()?;
+        let mut count = |name| client.status(name)?.parse::<u64>().map_err(|_| no_number());
+        Ok(Some((count("Binlog_commits")?, count("Binlog_group_commits")?)))
     }
 
     /// The server that is written to.
@@ -341,7 +369,7 @@ fn start_cluster(spec: &Spec) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// A primary whose binlog groups are as large as they can be (`conservative` lives on them), and a replica that writes no
+/// A primary whose binlog groups are large ([`Rig::gather`], and `sync_binlog=1`: who comes while it flushes is in the next one), and a replica that writes no
 /// binlog of its own, which is the faster way.
 fn start_plain(spec: &Spec) -> Result<Plain> {
     let mut plain = Plain::new()?;

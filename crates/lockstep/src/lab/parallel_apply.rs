@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockstep_lab::parallel_apply::{Case as What, ParallelApply, Run, SCHEMAS, Side, Spec};
+use lockstep_lab::parallel_apply::{
+    Case as What, GROUP_COUNT, GROUP_WAIT_US, ParallelApply, Run, SCHEMAS, Side, Spec,
+};
 use serde_json::{Value, json};
 
 use super::drive::{Case, Common, Outcome, drive, finish};
@@ -57,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     };
     let parameters = json!({ "repeats": repeats, "updates": updates, "updates_on_the_slow_disk": spec.slow_updates,
         "rows_of_each_table": spec.rows, "connections_that_write": spec.connections, "workers": workers,
-        "slow_disk_adds_ms": args.slow });
+        "slow_disk_adds_ms": args.slow, "binlog_commit_wait_count": GROUP_COUNT, "binlog_commit_wait_usec": GROUP_WAIT_US });
     let whats = cases(&workers);
     let seconds = |what: &What| {
         let (count, each) = match (what.slow, what.workers > 1) {
@@ -128,7 +130,7 @@ fn outcome(what: &What, run: &Run) -> Outcome {
         headline: format!("{} updates/s", number(run.rate())),
         ..Outcome::default()
     };
-    outcome.measurements.push(json!({
+    let mut measurement = json!({
         "side": what.side.setting(),
         "workers": what.workers,
         "schemas": what.schemas,
@@ -141,7 +143,12 @@ fn outcome(what: &What, run: &Run) -> Outcome {
         "flushes": run.flushes,
         "applied_again": run.retried,
         "written_in_s": run.written_in.as_secs_f64(),
-    }));
+    });
+    if let Some((commits, groups)) = run.groups {
+        measurement["binlog_commits"] = commits.into();
+        measurement["binlog_group_commits"] = groups.into();
+    }
+    outcome.measurements.push(measurement);
     let progress = run.progress.iter().map(|(at, done)| json!({ "s": at.as_secs_f64(), "applied": done }));
     outcome.samples = progress.collect();
     outcome
@@ -174,6 +181,19 @@ impl Part<'_> {
         )
     }
 
+    /// Of the binlog that MariaDB's replica applied: how many commits there were in a group.
+    fn group_size(&self) -> Option<f64> {
+        let sum = |field: &str| -> u64 {
+            Side::EACH
+                .iter()
+                .flat_map(|side| self.measurements(*side))
+                .filter_map(|m| m[field].as_u64())
+                .sum()
+        };
+        let (commits, groups) = (sum("binlog_commits"), sum("binlog_group_commits"));
+        (groups > 0).then(|| commits as f64 / groups as f64)
+    }
+
     fn name(&self, side: Side, workers: u64) -> String {
         let workers = u32::try_from(workers).unwrap_or(u32::MAX);
         let schemas = u32::try_from(self.schemas).unwrap_or(u32::MAX);
@@ -202,18 +222,26 @@ impl Part<'_> {
         all
     }
 
-    /// MariaDB's best: in whatever mode, with however many workers. Unless all of them were measured it is not known.
+    /// MariaDB's best: in whatever mode, with however many workers.
     fn rivals_best(&self) -> Result<Known, String> {
-        let rivals = Side::EACH.into_iter().filter(|side| !side.is_ours());
-        let rates = rivals
+        self.best_of(|side| !side.is_ours())
+    }
+
+    /// The best that is applied one after the other: workers are of no use to it, but neither may they be to its harm.
+    fn best_serial(&self) -> Result<Known, String> {
+        self.best_of(|side| side == Side::Serial)
+    }
+
+    /// The best of these, with however many workers. Unless all of them were measured it is not known.
+    fn best_of(&self, chosen: impl Fn(Side) -> bool) -> Result<Known, String> {
+        let rates = Side::EACH
+            .into_iter()
+            .filter(|side| chosen(*side))
             .flat_map(|side| self.workers().into_iter().map(move |workers| (side, workers)))
             .filter(|(side, workers)| self.has(*side, *workers))
             .map(|(side, workers)| self.rate(side, workers));
         let rates = rates.collect::<Result<Vec<Known>, String>>()?;
-        rates
-            .into_iter()
-            .max_by(|a, b| a.value.total_cmp(&b.value))
-            .ok_or_else(|| "no rival was chosen".into())
+        rates.into_iter().max_by(|a, b| a.value.total_cmp(&b.value)).ok_or_else(|| "not chosen".into())
     }
 }
 
@@ -291,6 +319,9 @@ fn by_workers(part: &Part<'_>, heading: &str, what: &str) -> Section {
             ));
         }
     }
+    if let Some(size) = part.group_size() {
+        notes.push(format!("MariaDB's primary had committed {} updates in a group.", number(size)));
+    }
     notes.push(format!(
         "The last column is of the largest number of workers. {}",
         part.results.repeats_text()
@@ -359,8 +390,9 @@ fn targets(results: &Results) -> Section {
     ] {
         let (flush, relaxed, slow) =
             (part(schemas, true, false), part(schemas, false, false), part(schemas, true, true));
-        let (ours, serial) = (flush.rate(side, JUDGED), flush.rate(Side::Serial, JUDGED));
-        claims.at_least(format!("{name}, flush: against serial"), 3.0, ratio(ours.clone(), serial));
+        let ours = flush.rate(side, JUDGED);
+        let serial = flush.best_serial();
+        claims.at_least(format!("{name}, flush: against the best serial"), 3.0, ratio(ours.clone(), serial));
         claims.at_least(
             format!("{name}, flush: against MariaDB's best"),
             1.0,
@@ -375,7 +407,7 @@ fn targets(results: &Results) -> Section {
         claims.at_least(format!("{name}, slow disk: against serial"), 5.0, on_slow);
     }
     let notes = vec![
-        "MariaDB's best is that of all its modes and numbers of workers. Each in its own way: its replica flushes InnoDB's log \
+        "MariaDB's best is that of all its modes and numbers of workers, the best serial that of all numbers of workers. Each in its own way: its replica flushes InnoDB's log \
          at each commit, our member its own log before that."
             .into(),
     ];
@@ -397,6 +429,7 @@ mod tests {
                 updates: 3000,
                 elapsed: Duration::from_secs(if fast { 1 } else { 3 }),
                 written_in: Duration::from_secs(1),
+                groups: (!what.side.is_ours()).then_some((3000, 150)),
                 cpu: Duration::from_secs(1),
                 flushes: 300,
                 retried: u64::from(what.side == Side::Optimistic),
@@ -433,6 +466,7 @@ mod tests {
         let line = terminal.lines().find(|line| line.starts_with("Lockstep writeset")).unwrap();
         let cells: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(cells, ["Lockstep", "writeset", "–", "1000", "3000", "333"]);
+        assert!(terminal.contains("MariaDB's primary had committed 20.0 updates in a group."), "{terminal}");
         assert!(terminal.contains("MariaDB optimistic: 2 transactions met others"), "{terminal}");
     }
 
