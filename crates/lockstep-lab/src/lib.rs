@@ -35,6 +35,7 @@ pub use error::{LabError, Result};
 pub use install::{Account, Installation, is_root};
 pub use ports::{free_ports, has_ipv6, is_free};
 pub use process::{Usage, children_cpu_time, machine_cpu_time};
+pub use replica::WAIT_POINT;
 pub use server::{ANSWER_TIMEOUT, START_TIMEOUT, STOP_TIMEOUT, Server};
 pub use signals::{Signal, Signals};
 pub use slow_disk::SlowDisk;

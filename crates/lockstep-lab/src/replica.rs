@@ -31,6 +31,9 @@ impl Plain {
     }
 }
 
+/// When the primary waits for its semi-synchronous replica: the server's default. Others see a commit before it is acknowledged.
+pub const WAIT_POINT: &str = "AFTER_COMMIT";
+
 /// A server's status is a moment behind its transactions.
 const SOON: Duration = Duration::from_secs(5);
 
@@ -65,7 +68,10 @@ pub(crate) fn replicate(plain: &Plain, host: &str, semi_sync: bool, patience: Du
     admit_replica(writer)?;
     if semi_sync {
         // Before the replica connects, which tells then what it is; and after what would wait for it in vain.
-        writer.query("SET GLOBAL rpl_semi_sync_master_enabled=ON")?;
+        writer.client()?.run(&[
+            &format!("SET GLOBAL rpl_semi_sync_master_wait_point='{WAIT_POINT}'"),
+            "SET GLOBAL rpl_semi_sync_master_enabled=ON",
+        ])?;
         copy.query("SET GLOBAL rpl_semi_sync_slave_enabled=ON")?;
     }
     replicate_from(writer, host, copy)?;

@@ -85,6 +85,7 @@ const TURNS: [&str; Setup::EACH.len()] = [
     "xfs-innodb-0",
     "mariadb-semi-sync",
     "lockstep-semisync-innodb-0",
+    "mariadb-semi-sync-innodb-0",
     "no-binlog-innodb-0",
     "mariadb-semi-sync-both-0",
     "lockstep-quorum-innodb-0",
@@ -97,7 +98,7 @@ const TURNS: [&str; Setup::EACH.len()] = [
 
 impl Setup {
     /// All of them, as tables list them.
-    pub const EACH: [Setup; 20] = [
+    pub const EACH: [Setup; 21] = [
         alone("ext4-small-pool", "one server, ext4, small pool", Ext4, false),
         alone("ext4", "one server, ext4", Ext4, true),
         alone("xfs-small-pool", "one server, XFS, small pool", Xfs, false),
@@ -115,6 +116,7 @@ impl Setup {
             true,
             Some(false),
         ),
+        of("mariadb-semi-sync-innodb-0", "MariaDB semi-sync, InnoDB 0", Kind::SemiSync, false, Some(true)),
         of(
             "mariadb-semi-sync-both-0",
             "MariaDB semi-sync, sync_binlog=0, InnoDB 0",
