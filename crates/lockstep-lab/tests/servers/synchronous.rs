@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockstep_lab::LabError;
-use lockstep_lab::synchronous::{Provider, Run, Setup, Spec, run};
+use lockstep_lab::synchronous::{Measured, Provider, Run, Setup, Spec, run};
 use lockstep_lab::wan::Kind;
 
 use crate::fixture::{GALERA, Test, alone, built, same};
@@ -22,9 +22,10 @@ fn measure(setup: Setup) -> Result<Run, LabError> {
         window: Duration::from_secs(2),
     };
     let run = run(setup, &spec)?;
-    same("loads", run.loads.iter().map(|(threads, ..)| *threads).collect::<Vec<_>>(), vec![2, 4]);
-    for (threads, load, histogram) in &run.loads {
-        eprintln!("{} by {threads}: {load:?}", setup.what());
+    same("loads", run.measured.iter().map(|m| m.threads).collect::<Vec<_>>(), vec![2, 4]);
+    for Measured { threads, load, histogram, caught_up } in &run.measured {
+        eprintln!("{} by {threads}: {load:?}, copies had all after {caught_up:?}", setup.what());
+        same("whether there are copies", caught_up.is_some(), setup.has_copies());
         let counted: u64 = histogram.0.iter().map(|(_, count)| count).sum();
         same("transactions in the histogram", counted, load.transactions);
         let median = histogram.percentile(50.0).unwrap_or(0.0);
@@ -44,10 +45,10 @@ fn clients_far_away_pay_for_each_statement_and_a_far_slave_of_near_masters_costs
     let rtt = ROUND_TRIP.as_secs_f64() * 1e3;
     let far = measure(Setup::FarClients)?;
     // A transaction has 20 statements.
-    assert!(far.loads.iter().all(|(_, load, _)| load.min_ms >= 20.0 * rtt), "{:?}", far.loads);
+    assert!(far.measured.iter().all(|m| m.load.min_ms >= 20.0 * rtt), "{:?}", far.measured);
     let near = measure(Setup::MastersAndFar(Provider::Lockstep))?;
     same("option files, and variables", near.configurations.len(), 6);
-    assert!(near.loads.iter().all(|(_, load, _)| load.min_ms < rtt), "{:?}", near.loads);
+    assert!(near.measured.iter().all(|m| m.load.min_ms < rtt), "{:?}", near.measured);
     assert!(near.there.delivered > 0, "nothing went to the far slave: {:?}", near.there);
     Ok(())
 }
