@@ -129,6 +129,42 @@ fn a_paused_member_stops_in_time(cluster: &mut Cluster) {
     cluster.agree().unwrap();
 }
 
+/// A backup that holds the global lock asks where the database stands, and so does the file of a member that is stopped
+/// meanwhile. A new leader leaves out what the one before may have given away, of which the database has nothing.
+fn a_pause_stands_before_what_is_left_out(cluster: &mut Cluster) {
+    cluster.tuning.push_str("; commit.policy=async; async.max_at_risk=1000");
+    cluster.start_all().unwrap();
+    write(cluster.member(0), 0, 10);
+    let last = cluster.member(0).put("s", "t/last", "x").unwrap()["seqno"].as_i64().unwrap();
+    let c = cluster.member(2);
+    c.call("wait_seqno", json!({ "seqno": last })).unwrap();
+    let paused = c.call("pause", json!({})).unwrap();
+    assert_eq!(paused["seqno"], last);
+    cluster.kill(0);
+    let b = cluster.member(1);
+    b.call("wait_members", json!({ "count": 2 })).unwrap();
+    b.call("wait_seqno", json!({ "seqno": last + 1000 })).unwrap();
+    // Long enough for the view to be in the hands of a thread of C's, too.
+    std::thread::sleep(Duration::from_secs(1));
+    let c = cluster.member(2);
+    assert_eq!(
+        c.ask("stats", json!({})).unwrap()["last_committed"],
+        last,
+        "nothing is applied during a pause"
+    );
+    c.call("disconnect", json!({})).unwrap();
+    c.on("x", "resume", json!({})).unwrap();
+    cluster.stop(2).unwrap();
+    let state = std::fs::read_to_string(cluster.dir.join("n3/grastate.dat")).unwrap();
+    assert!(state.contains(&format!("seqno:   {last}\n")), "{state}");
+    // What it has is whole: the log goes on from there.
+    let c = cluster.start(2, false).unwrap();
+    let log = c.log_tail(500);
+    assert_eq!(log.matches("asks for a state transfer").count(), 1, "only when it was new: {log}");
+    c.call("wait_seqno", json!({ "seqno": last + 1000 })).unwrap();
+    cluster.agree().unwrap();
+}
+
 /// Whether it left in good order, was killed or cut off: no view has a member twice.
 fn a_member_that_returns_is_counted_once(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
@@ -201,6 +237,12 @@ mod lockstep {
     #[test]
     fn a_paused_member_stops_in_time() {
         run(Kind::Lockstep, "a_paused_member_stops_in_time", 3, super::a_paused_member_stops_in_time);
+    }
+
+    #[test]
+    fn a_pause_stands_before_what_is_left_out() {
+        let scenario = super::a_pause_stands_before_what_is_left_out;
+        run(Kind::Lockstep, "a_pause_stands_before_what_is_left_out", 3, scenario);
     }
 
     #[test]

@@ -278,10 +278,15 @@ impl CommitOrder {
 
     /// A new position, while nobody is inside.
     pub(crate) fn reset(&self, position: i64) {
-        self.left.store(position, Ordering::SeqCst);
-        self.asked.store(position, Ordering::Relaxed);
         self.ended.reset();
-        self.wake(position + 1);
+        self.leave_out(position);
+    }
+
+    /// Nobody's turn comes up to here, nor is anybody inside. What has been said of the end stays.
+    pub(crate) fn leave_out(&self, upto: i64) {
+        self.left.store(upto, Ordering::SeqCst);
+        self.asked.store(upto, Ordering::Relaxed);
+        self.wake(upto + 1);
     }
 
     /// Ends all waits, now and later.
@@ -429,13 +434,18 @@ impl Finished {
 
     /// A new position, while nothing is under way.
     pub(crate) fn reset(&self, position: i64) {
+        self.ended.reset();
+        self.leave_out(position);
+    }
+
+    /// Nothing that is still to finish lies up to here, and nothing is under way. What has been said of the end stays.
+    pub(crate) fn leave_out(&self, upto: i64) {
         let mut woken = Vec::new();
         {
             let mut inner = lock(&self.inner);
-            inner.low = position;
+            inner.low = upto;
             inner.above.clear();
-            self.low.store(position, Ordering::SeqCst);
-            self.ended.reset();
+            self.low.store(upto, Ordering::SeqCst);
             Self::take_ready(&mut inner, &mut woken);
         }
         woken.iter().for_each(|waiter| waiter.wake());

@@ -197,6 +197,16 @@ impl Provider {
         self.taken.store(seqno, Ordering::SeqCst);
     }
 
+    /// A view that has been let on leaves the seqnos up to this one out, and nothing is under way: nobody's turn comes
+    /// between. The gate stays as it is: it counts the view itself already, and so does who closes it.
+    pub(crate) fn leave_out(&self, upto: Seqno) {
+        self.order.leave_out(upto);
+        self.finished.leave_out(upto);
+        self.settled.leave_out(upto);
+        self.hold.gate.reset(upto);
+        self.taken.store(upto, Ordering::SeqCst);
+    }
+
     /// Where the database stands, as far as everything has finished.
     pub(crate) fn position(&self) -> Gtid {
         Gtid { uuid: self.history.get(), seqno: self.finished.low() }

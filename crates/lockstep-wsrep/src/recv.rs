@@ -584,15 +584,12 @@ impl Provider {
         }
         // Until the view has been let through: one that is overtaken comes here again.
         let first = self.fresh.load(Ordering::SeqCst);
+        let applies = !first && !self.awaits_state.load(Ordering::SeqCst);
         if first {
             self.set_position(seqno - 1);
-        } else if !self.awaits_state.load(Ordering::SeqCst) {
+        } else if applies {
             // Own transactions below the view may still be on their way through the server's threads.
             self.drain(before)?;
-            if in_log && before < seqno - 1 {
-                // Seqnos are left out: nobody's turn comes between.
-                self.set_position(seqno - 1);
-            }
         }
         if in_log {
             self.patiently(true, |look| self.gate.pass(seqno, None, Some(look)))?;
@@ -602,6 +599,11 @@ impl Provider {
             self.fresh.store(false, Ordering::SeqCst);
         }
         if in_log {
+            if applies && before < seqno - 1 {
+                // Only now: until the view is let on the database stands before what it leaves out, and a backup that is
+                // taken meanwhile, or the file of a member that leaves, has to say so.
+                self.leave_out(seqno - 1);
+            }
             self.taken.fetch_max(seqno, Ordering::SeqCst);
         }
         Ok(())

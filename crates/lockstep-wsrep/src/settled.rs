@@ -56,6 +56,11 @@ impl Settled {
         self.upto.reset(position);
     }
 
+    /// See [`Finished::leave_out`].
+    pub(crate) fn leave_out(&self, upto: Seqno) {
+        self.upto.leave_out(upto);
+    }
+
     /// See [`Finished::fail`].
     pub(crate) fn fail(&self) {
         self.upto.fail();
