@@ -267,3 +267,43 @@ fn a_log_that_grows_for_what_is_kept_from_the_server_is_warned_of() {
     let said = lab.lines.iter().filter(|(at, line)| *at == 2 && line.contains("more than log.max_size"));
     assert_eq!(said.count(), 1);
 }
+
+#[test]
+fn a_joiner_does_not_wait_for_a_donor_from_whom_entries_are_kept() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    // n2 hears of nothing for a moment: then, all at once, of an entry, of the joiner, and that it is to stand still.
+    lab.nodes[1].frozen = true;
+    write(&mut lab, 0);
+    lab.nodes[2].engine.request_state(bytes::Bytes::from_static(b"request"), "n2,".into());
+    lab.run(50_000);
+    let paused = ApplyHold { paused: true, ..ApplyHold::default() };
+    lab.nodes[1].engine.set_tuning(Tuning { apply_hold: paused, ..Tuning::default() });
+    lab.nodes[1].frozen = false;
+    lab.until("another one donates", 5_000_000, |lab| {
+        lab.lines.iter().any(|(at, line)| *at == 0 && line.contains("donates its state to n3"))
+    });
+    assert!(lab.said("n2 is to donate state to n3"));
+    assert_eq!(state(&lab, 0), LocalState::Donor);
+    lab.run(2_000_000);
+    assert!(!lab.lines.iter().any(|(at, line)| *at == 1 && line.contains("donates its state")));
+}
+
+#[test]
+fn a_donor_that_is_to_stand_still_lets_its_joiner_go() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let at_least = write(&mut lab, 0) + 1;
+    lab.nodes[2].engine.request_state(bytes::Bytes::from_static(b"request"), "n2,".into());
+    let joiner = lab.id(2);
+    // Accepted: the joiner begins at an entry that n2 has not got yet.
+    lab.nodes[1].engine.asked_to_donate(joiner, at_least, -1, bytes::Bytes::from_static(b"request"));
+    lab.nodes[0].frozen = true;
+    lab.run(20_000);
+    assert!(lab.said("n2 donates") && state(&lab, 1) == LocalState::Donor);
+    hold(&mut lab, 1, ApplyHold { paused: true, ..ApplyHold::default() });
+    lab.nodes[0].frozen = false;
+    lab.run(100_000);
+    assert!(lab.said("does not donate its state to n3") && lab.said("no donor yet"));
+    lab.until("another one donates", 5_000_000, |lab| {
+        lab.said("donates its state to n3") || lab.said("n1 donates")
+    });
+}

@@ -13,6 +13,8 @@ pub(super) const AGAIN: i32 = -11;
 const ACCEPTED: i32 = 1;
 /// The named donor is not there.
 const UNREACHABLE: i32 = -113;
+/// Why a donor that cannot come to where the joiner begins does not donate.
+const HELD: &str = "entries are kept from the donor's server: apply.paused, apply.delay or apply.until";
 /// How often a joiner asks again.
 const ASK_AGAIN: Micros = 1_000_000;
 /// A member that lacks only a donor's word, and could go on by its log, asks for no longer where nobody is Synced: they may
@@ -40,6 +42,7 @@ pub(super) struct Choice {
     joiner: MemberId,
     life: Option<ViewUuid>,
     donor: MemberId,
+    at_least: Seqno,
 }
 
 /// So many are remembered.
@@ -106,6 +109,21 @@ impl Engine {
                 self.deliver(Delivery::Donate { id, request, joiner, at_least, bypass });
             }
         }
+        self.give_up_held_donations();
+    }
+
+    /// A joiner that has been accepted asks nobody else. Where entries are kept from this server since, it may not come
+    /// to where the joiner begins for as long as somebody likes.
+    fn give_up_held_donations(&mut self) {
+        if !self.is_held_back() {
+            return;
+        }
+        let (begun, held) = std::mem::take(&mut self.donations).into_iter().partition(|d| d.handed_over);
+        self.donations = begun;
+        for Donation { joiner, .. } in held {
+            self.log(Level::Info, format!("does not donate its state to {}: {HELD}", self.name_of(&joiner)));
+            self.tell(joiner, &refusal(AGAIN, HELD));
+        }
     }
 
     /// The leader's part: who donates? A synced member that was named, else one that does not lead and is in the
@@ -126,7 +144,7 @@ impl Engine {
         if let Some(choice) = self.choices.iter().find(|c| c.joiner == joiner && c.life == life) {
             let donor = choice.donor;
             let state = |id| if id == self.me.id { Some(self.local_state()) } else { self.state_of(&id) };
-            if state(donor) == Some(LocalState::Donor) {
+            if state(donor) == Some(LocalState::Donor) && !self.is_kept_below(&donor, choice.at_least) {
                 return self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
         }
@@ -153,7 +171,7 @@ impl Engine {
                 self.log(Level::Info, format!("{name} is to donate state to {joiner_name}"));
                 self.choices.retain(|c| c.joiner != joiner);
                 self.choices.truncate(CHOICES - 1);
-                self.choices.insert(0, Choice { joiner, life, donor });
+                self.choices.insert(0, Choice { joiner, life, donor, at_least });
                 self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
             None => {
@@ -183,10 +201,23 @@ impl Engine {
         if !free || self.leaving {
             return self.tell(joiner, &refusal(AGAIN, "the donor is busy"));
         }
+        if self.is_kept_below(&self.me.id, at_least) {
+            return self.tell(joiner, &refusal(AGAIN, HELD));
+        }
         self.donation_ids += 1;
         let id = self.donation_ids;
         self.donations.push(Donation { id, joiner, life, at_least, position, request, handed_over: false });
         self.tell(joiner, &accepted());
+    }
+
+    /// Whether entries are kept from a member's server, and it has not come to this seqno: so it has not begun to donate
+    /// to whom that is too early.
+    fn is_kept_below(&self, id: &MemberId, seqno: Seqno) -> bool {
+        if *id == self.me.id {
+            return self.is_held_back() && self.feed.delivered() < seqno;
+        }
+        let health = self.peers.get(id).and_then(|peer| peer.health);
+        health.is_some_and(|health| health.held_back && health.delivered < seqno)
     }
 
     fn state_of(&self, id: &MemberId) -> Option<LocalState> {
