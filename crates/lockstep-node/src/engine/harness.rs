@@ -64,6 +64,10 @@ pub(super) struct Node {
     pub(super) version: u16,
     /// Bytes of frames that it has sent, by whom they went to.
     pub(super) sent: BTreeMap<usize, usize>,
+    /// Bytes a millisecond that its line to each other takes, where they are narrow ones.
+    pub(super) line: Option<usize>,
+    /// Until when such a line has something to do.
+    line_busy: BTreeMap<usize, Micros>,
     pub(super) views: Vec<Vec<String>>,
     /// How its log was last to be trimmed.
     pub(super) trim: Option<TrimLimits>,
@@ -195,6 +199,8 @@ impl Lab {
             frozen: false,
             version: WISHES_SINCE,
             sent: BTreeMap::new(),
+            line: None,
+            line_busy: BTreeMap::new(),
             views: Vec::new(),
             trim: None,
         });
@@ -483,7 +489,16 @@ impl Lab {
                 let to = self.place(&to);
                 *self.nodes[at].sent.entry(to).or_default() += payload.len();
                 if self.links.contains(&pair(at, to)) {
-                    self.nodes[to].inbox.push_back((self.now + HOP, at, kind, payload));
+                    let node = &mut self.nodes[at];
+                    let mut leaves = self.now;
+                    if let Some(line) = node.line {
+                        let busy = node.line_busy.entry(to).or_default();
+                        leaves = leaves.max(*busy) + (payload.len() * 1_000 / line) as Micros;
+                        *busy = leaves;
+                    }
+                    let inbox = &mut self.nodes[to].inbox;
+                    let place = inbox.partition_point(|(due, ..)| *due <= leaves + HOP);
+                    inbox.insert(place, (leaves + HOP, at, kind, payload));
                 }
             }
             Effect::Write { op, .. } => self.nodes[at].written.push(op.ticket),

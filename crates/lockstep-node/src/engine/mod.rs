@@ -20,6 +20,7 @@ mod frames;
 mod harness;
 mod hold;
 mod lag;
+mod leave;
 mod operator;
 mod peers;
 mod phase;
@@ -141,7 +142,8 @@ pub(crate) struct Engine {
     pub(crate) now: Micros,
     wall: Micros,
     leaving: bool,
-    left_at: Option<Micros>,
+    /// A leave under way.
+    leave: Option<leave::Leave>,
     /// Why this member leaves for good: its server cannot go on, its log could.
     given_up: Option<String>,
     /// By their view UUIDs, the members of the last view without a majority.
@@ -257,7 +259,7 @@ impl Engine {
             now,
             wall: 0,
             leaving: false,
-            left_at: None,
+            leave: None,
             given_up: None,
             minority: Vec::new(),
             not_allowed_since: None,

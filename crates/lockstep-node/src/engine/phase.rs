@@ -108,7 +108,7 @@ impl Engine {
         self.order.renew(self.me.incarnation);
         self.seen.reset();
         self.leaving = false;
-        self.left_at = None;
+        self.leave = None;
         self.told = None;
         self.shown = false;
         self.view_uuids.push(view_uuid);
@@ -613,81 +613,6 @@ impl Engine {
         } else {
             self.tell_progress(false);
         }
-    }
-
-    /// Asks to leave in good order.
-    pub(crate) fn disconnect(&mut self) {
-        if self.phase == Phase::Idle || self.leaving {
-            return;
-        }
-        self.leaving = true;
-        self.left_at = Some(self.now);
-        self.wake_all(false);
-        self.end_votes();
-    }
-
-    /// Whether it is on its way out: `Effect::Left` is still to come.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.left_at.is_some()
-    }
-
-    /// This member's server cannot go on, because its data differ, for one: it leaves in good order, so that the others
-    /// need not wait for its vote, and does not come back.
-    pub(crate) fn give_up(&mut self, text: &str) {
-        if !matches!(self.phase, Phase::Running { .. }) {
-            return self.fail(text);
-        }
-        self.given_up.get_or_insert_with(|| text.to_string());
-        self.disconnect();
-    }
-
-    /// Leadership goes first, then the vote, then the connections; each bounded.
-    pub(super) fn leave_step(&mut self) {
-        let Some(began) = self.left_at else { return };
-        let membership = self.order.membership();
-        let other_voters = membership.voters().any(|id| id != self.me.id && self.peers.contains_key(&id));
-        let patience = 8 * self.order.election_timeout();
-        let expired = self.now.saturating_sub(began) > patience;
-        let votes = membership.is_voter(&self.me.id);
-        // Between two leaders there is none: that is no reason to go without handing in the vote.
-        if votes && other_voters && !expired && !self.cut_off() {
-            if self.order.is_leader() {
-                let heir = membership
-                    .voters()
-                    .filter(|id| *id != self.me.id && self.peers.get(id).is_some_and(|p| !p.leaving()))
-                    .max_by_key(|id| {
-                        let serves = membership.get(id).is_some_and(|m| !m.arbitrator);
-                        (serves, !self.is_kept_from(id), self.order.matched(id))
-                    });
-                if let Some(heir) = heir {
-                    let _ = self.order.transfer_leadership(self.now, heir);
-                    return;
-                }
-            } else {
-                return;
-            }
-        }
-        // The entry that ends the vote must be committed, or it might be undone.
-        let settled =
-            self.order.committed_state().membership_index == self.order.tail_state().membership_index;
-        if !settled && other_voters && !expired {
-            return;
-        }
-        let info = ViewInfo::disconnected(self.view_without_quorum().gtid);
-        self.wake_all(true);
-        self.deliver(Delivery::View { info, in_log: false });
-        self.left_at = None;
-        if !matches!(self.phase, Phase::Failed(_)) {
-            self.phase = self.given_up.take().map_or(Phase::Idle, Phase::Failed);
-        }
-        self.feed.stop();
-        // `desyncs` stay: the server has not forgotten that it wants to lag, when it connects again.
-        self.told_synced = false;
-        self.lagging = false;
-        self.donations.clear();
-        self.state_request = None;
-        self.forget_peers();
-        self.effects.push(Effect::Left);
     }
 }
 
