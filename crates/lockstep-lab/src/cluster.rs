@@ -25,7 +25,7 @@ pub struct Bench {
 
 // The data of servers that run as another account must be reachable through folders open to all, which a home or a
 // per-user temporary folder need not be.
-const PARENT: &str = "/var/tmp";
+pub(crate) const PARENT: &str = "/var/tmp";
 
 /// Kills the sessions whose numbers are in the folder's `*.pid` files once its standard input ends, which happens
 /// when our process is gone, however it went; then deletes the folder.

@@ -14,6 +14,7 @@ mod error;
 mod far;
 mod install;
 mod mount;
+mod needs;
 mod netns;
 pub mod parallel_apply;
 mod ports;

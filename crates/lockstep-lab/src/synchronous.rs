@@ -8,6 +8,8 @@ use crate::catch_up::catch_up;
 use crate::cluster::Cluster;
 use crate::error::Result;
 use crate::far::{self, FAR, GALERA_FAR, NEAR};
+use crate::install::Installation;
+use crate::needs;
 use crate::sysbench::{Histogram, Load, SYSBENCH_DATABASE, Sysbench};
 use crate::wan::{Counters, Kind, Link, Wan};
 
@@ -198,6 +200,13 @@ pub struct Run {
     pub back: Counters,
     /// The name and option file of each server, and what it said of itself.
     pub configurations: Vec<(String, String)>,
+}
+
+/// An error that says what is missing, if it cannot be run on this machine.
+pub fn check(spec: &Spec) -> Result<()> {
+    Installation::find()?;
+    Sysbench::find()?;
+    needs::line(spec.line)
 }
 
 /// Starts the servers of a set-up, fills the tables, and runs the load with each number of threads; after each of them every

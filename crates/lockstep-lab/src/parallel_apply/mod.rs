@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::error::{LabError, Result};
+use crate::install::Installation;
 use rig::Rig;
 pub use rig::{GROUP_COUNT, GROUP_WAIT_US};
 
@@ -169,6 +170,11 @@ impl Run {
     pub fn rate(&self) -> f64 {
         f64::from(self.updates) / self.elapsed.as_secs_f64()
     }
+}
+
+/// An error that says what is missing, if it cannot be run on this machine.
+pub fn check() -> Result<()> {
+    Installation::find().map(drop)
 }
 
 /// The servers of both sides, which stay up from run to run: they are started by the first case that wants them.

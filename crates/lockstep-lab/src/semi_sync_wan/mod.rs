@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use crate::error::{LabError, Result};
 use crate::far::{FAR, NEAR};
+use crate::install::Installation;
+use crate::needs;
 use crate::wan::{Counters, Kind, Link, Wan};
 pub use load::{Connection, Load};
 use rig::Rig;
@@ -62,6 +64,12 @@ pub struct Run {
     pub back: Counters,
     /// The name and option file of each server, and what it said of itself.
     pub configurations: Vec<(String, String)>,
+}
+
+/// An error that says what is missing, if it cannot be run on this machine.
+pub fn check(spec: &Spec) -> Result<()> {
+    Installation::find()?;
+    needs::line(spec.line)
 }
 
 /// Makes the machine ready: whatever it has not read since it started is slow in the first server that needs it, whoever's that

@@ -8,11 +8,14 @@
 mod rig;
 mod setup;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::error::{LabError, Result};
-use crate::install::{find_program, is_root};
+use crate::cluster::PARENT;
+use crate::error::Result;
+use crate::install::Installation;
+use crate::needs;
+use crate::netns::Network;
 use crate::sysbench::{Histogram, Load, SYSBENCH_DATABASE, Sysbench};
 use rig::Rig;
 pub use setup::{FileSystem, Kind, Setup};
@@ -78,29 +81,26 @@ pub struct Run {
     pub configurations: Vec<(String, String)>,
 }
 
-fn missing(what: &str, package: &str) -> LabError {
-    LabError::Missing { what: what.into(), hint: format!("Debian: apt-get install {package}") }
-}
-
 /// An error that says what is missing, if these set-ups cannot be made on this machine.
-pub fn check(setups: &[Setup]) -> Result<()> {
-    if !is_root()? {
-        return Err(LabError::Missing {
-            what: "the right to mount file systems and to make network namespaces".into(),
-            hint: "run as root".into(),
-        });
-    }
+pub fn check(setups: &[Setup], spec: &Spec) -> Result<()> {
+    needs::root("mount file systems and to make network namespaces")?;
+    Installation::find()?;
+    Sysbench::find()?;
+    needs::program("ip", "iproute2")?;
     setups.iter().try_for_each(|setup| rig::mkfs(setup.file_system).map(drop))?;
     for program in ["taskset", "fallocate", "mount"] {
-        find_program(program).ok_or_else(|| missing(&format!("the program {program}"), "util-linux"))?;
+        needs::program(program, "util-linux")?;
     }
-    Sysbench::find().map(drop)
+    // One set-up's at a time; and what the servers' folders hold beside that.
+    let servers = setups.iter().map(|setup| setup.servers()).max().unwrap_or(0) as u64;
+    needs::space(Path::new(PARENT), servers * (u64::from(spec.disk) << 30) + (1 << 29))?;
+    Network::new(1).map(drop)
 }
 
 /// Starts the servers of a set-up, fills the tables, runs each load with each number of threads, and checks in the end that
 /// copies are equal and that nobody fell back to less than was asked for. Everything is gone when it returns.
 pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
-    check(&[setup])?;
+    check(&[setup], spec)?;
     let rig = Rig::start(setup, spec)?;
     let mut bench = Sysbench::find()?;
     bench.tables = spec.tables;

@@ -5,13 +5,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::setup::{FileSystem, Kind, Setup};
-use super::{Spec, missing};
+use super::Spec;
 use crate::catch_up::catch_up;
 use crate::cluster::{Cluster, ClusterSpec, Place};
 use crate::error::Result;
 use crate::far;
-use crate::install::{Installation, find_program, run_to_end};
+use crate::install::{Installation, run_to_end};
 use crate::mount::Mount;
+use crate::needs;
 use crate::netns::Network;
 use crate::replica::{Plain, check_semi_sync, replicate};
 use crate::server::Server;
@@ -179,7 +180,7 @@ pub(super) fn mkfs(kind: FileSystem) -> Result<PathBuf> {
         FileSystem::Ext4 => ("mkfs.ext4", "e2fsprogs"),
         FileSystem::Xfs => ("mkfs.xfs", "xfsprogs"),
     };
-    find_program(name).ok_or_else(|| missing(&format!("the program {name}"), package))
+    needs::program(name, package)
 }
 
 /// The processors that this process may use, by the system's numbers; 0 where it does not say.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lockstep_lab::parallel_apply::{
-    Case as What, GROUP_COUNT, GROUP_WAIT_US, ParallelApply, Run, SCHEMAS, Side, Spec,
+    Case as What, GROUP_COUNT, GROUP_WAIT_US, ParallelApply, Run, SCHEMAS, Side, Spec, check,
 };
 use serde_json::{Value, json};
 
@@ -72,6 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let case =
         |what: &What| Case { setup: what.name(), what: describe(what), seconds: seconds(what), absent: None };
     let cases: Vec<Case> = whats.iter().map(case).collect();
+    check().map_err(|e| e.to_string())?;
     let mut folder = common.folder(NAME, parameters)?;
     let mut lab = ParallelApply::new(spec);
     let failed = drive(&mut folder, &cases, repeats as usize, |case| {

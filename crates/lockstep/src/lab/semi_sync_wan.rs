@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lockstep_lab::WAIT_POINT;
-use lockstep_lab::semi_sync_wan::{Load, Run, Setup, Spec, WARM_UP, WARM_UP_FAR, run as run_setup, warm_up};
+use lockstep_lab::semi_sync_wan::{Load, Run, Setup, Spec, WARM_UP, WARM_UP_FAR, check, run as run_setup, warm_up};
 use serde_json::{Value, json};
 
 use super::drive::{Case, Common, Outcome, chosen, drive, finish, named};
@@ -57,6 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
         clients,
         window: Duration::from_secs(window),
     };
+    check(&spec).map_err(|e| e.to_string())?;
     let mut folder = common.folder(NAME, parameters)?;
     let seconds = |setup: Setup| {
         let start = if setup.is_ours() || setup == Setup::Galera { 10.0 } else { 4.0 };

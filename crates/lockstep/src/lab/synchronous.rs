@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockstep_lab::synchronous::{Measured, Provider, Run, Setup, Spec, run as run_setup};
+use lockstep_lab::synchronous::{Measured, Provider, Run, Setup, Spec, check, run as run_setup};
 use serde_json::json;
 
 use super::caught_up::{CAUGHT_UP, CAUGHT_UP_HEADING, CAUGHT_UP_TEXT};
@@ -66,6 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
         threads,
         window: Duration::from_secs(window),
     };
+    check(&spec).map_err(|e| e.to_string())?;
     let mut folder = common.folder(NAME, parameters)?;
     let seconds = |setup: Setup| {
         let start = if setup.provider().is_some() { 9.0 } else { 4.0 };

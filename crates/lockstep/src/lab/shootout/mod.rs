@@ -43,7 +43,6 @@ fn setup(name: &str) -> Result<Setup, String> {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let common = &args.common;
     let setups = chosen(&args.setups, &Setup::EACH);
-    shootout::check(&setups).map_err(|e| e.to_string())?;
     let repeats = if common.quick { 1 } else { 3 };
     let small = Spec {
         provider: common.provider()?,
@@ -77,6 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
         "seconds_each_update_index": spec.update_window.as_secs(), "buffer_pools_MiB": spec.pools,
         "file_system_GiB": spec.disk, "slow_disk_adds_ms": args.slow,
         "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });
+    shootout::check(&setups, &spec).map_err(|e| e.to_string())?;
     let mut folder = common.folder(NAME, parameters)?;
     let loads = (spec.read_window + spec.write_window + spec.update_window).as_secs_f64() + 1.5;
     let filling = f64::from(spec.tables * spec.rows) / 50_000.0;
