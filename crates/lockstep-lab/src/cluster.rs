@@ -1,135 +1,14 @@
 //! A cluster of real servers that lasts as long as the value: everything is killed and deleted when it is dropped,
-//! and also, by a small watchdog process, when this process dies first.
+//! and also, by the watchdog of its [`Bench`], when this process dies first.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::bench::Bench;
 use crate::config::{ServerConfig, SstMethod, Wsrep, host_port};
 use crate::error::{LabError, Result};
-use crate::install::Installation;
 use crate::ports::free_ports;
-use crate::process::Session;
 use crate::server::{START_TIMEOUT, Server};
-
-/// A folder for servers, deleted in the end.
-#[derive(Debug)]
-pub struct Bench {
-    install: Installation,
-    dir: PathBuf,
-    template: PathBuf,
-    watchdog: Option<Child>,
-    keep: bool,
-}
-
-// The data of servers that run as another account must be reachable through folders open to all, which a home or a
-// per-user temporary folder need not be.
-pub(crate) const PARENT: &str = "/var/tmp";
-
-/// Kills the sessions whose numbers are in the folder's `*.pid` files once its standard input ends, which happens
-/// when our process is gone, however it went; then deletes the folder.
-const WATCHDOG: &str = r#"
-trap '' INT TERM HUP
-while read -r line; do [ "$line" = done ] && exit 0; done
-for file in "$1"/*.pid; do
-    case "$file" in *.server.pid) continue ;; esac
-    if pid=$(cat "$file" 2>/dev/null) && grep -qs "$1" "/proc/$pid/cmdline"; then
-        pkill -9 -s "$pid" || kill -9 "$pid"
-    fi
-done
-sleep 0.5
-for dir in "$1"/*/; do mountpoint -q "$dir" && umount -l "$dir"; done
-rm -rf "$1"
-"#;
-
-impl Bench {
-    /// Makes the folder and, once, the data directory that every server of it starts from.
-    pub fn new() -> Result<Bench> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let install = Installation::find()?;
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = Path::new(PARENT).join(format!("lockstep-{}-{number}", std::process::id()));
-        if dir.exists() {
-            // Another process had our number and left in a hurry.
-            std::fs::remove_dir_all(&dir).map_err(LabError::path("remove", &dir))?;
-        }
-        install.make_dir(&dir, 0o755)?;
-        let watchdog = Command::new("sh")
-            .args(["-c", WATCHDOG, "watchdog"])
-            .arg(&dir)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(LabError::io("start the watchdog shell"))?;
-        let template = dir.join("template");
-        let keep = std::env::var_os("LOCKSTEP_LAB_KEEP").is_some();
-        let bench = Bench { install, dir, template, watchdog: Some(watchdog), keep };
-        bench.install.make_template(&bench.template, true)?;
-        Ok(bench)
-    }
-
-    /// The folder.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// The programs and the account in use.
-    pub fn installation(&self) -> &Installation {
-        &self.install
-    }
-
-    /// A plain server, not started, with a fresh database.
-    pub fn server(&self, name: &str, server_id: u32) -> Result<Server> {
-        let config = ServerConfig::new(name, &self.dir, free_ports(1)?, server_id);
-        self.fresh_data(&config)?;
-        Ok(Server::new(config, &self.install))
-    }
-
-    /// Gives a stopped server a fresh database.
-    pub fn fresh_data(&self, config: &ServerConfig) -> Result<()> {
-        let datadir = config.datadir();
-        if datadir.exists() {
-            std::fs::remove_dir_all(&datadir).map_err(LabError::path("remove", &datadir))?;
-        }
-        self.install.copy_template(&self.template, &datadir)
-    }
-}
-
-impl Bench {
-    /// Kills what still runs here: a server whose test ended early.
-    fn kill_all(&self) {
-        let marker = self.dir.display().to_string();
-        for file in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
-            let name = file.file_name().to_string_lossy().into_owned();
-            if !name.ends_with(".pid") || name.ends_with(".server.pid") {
-                continue;
-            }
-            let pid = std::fs::read_to_string(file.path()).ok().and_then(|text| text.trim().parse().ok());
-            if let Some(mut session) = pid.and_then(|pid| Session::find(pid, &marker)) {
-                session.kill();
-            }
-        }
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        self.kill_all();
-        if self.keep {
-            eprintln!("kept: {}", self.dir.display());
-        } else {
-            let _ = std::fs::remove_dir_all(&self.dir);
-        }
-        if let Some(mut watchdog) = self.watchdog.take() {
-            if let Some(mut stdin) = watchdog.stdin.take() {
-                let _ = std::io::Write::write_all(&mut stdin, b"done\n");
-            }
-            let _ = watchdog.wait();
-        }
-    }
-}
 
 /// A member's own network.
 #[derive(Debug, Clone)]
@@ -197,8 +76,8 @@ impl Cluster {
     /// Makes the members' files without starting any.
     pub fn prepare(spec: &ClusterSpec) -> Result<Cluster> {
         let bench = Bench::new()?;
-        let provider = bench.dir.join("provider.so");
-        bench.install.copy_provider(&spec.provider, &provider)?;
+        let provider = bench.dir().join("provider.so");
+        bench.installation().copy_provider(&spec.provider, &provider)?;
         let mut ports = Vec::new();
         for _ in 0..spec.members {
             ports.push(free_ports(4)?);
@@ -209,7 +88,7 @@ impl Cluster {
             ports.iter().enumerate().map(|(at, port)| host_port(host(at), *port)).collect();
         let mut servers = Vec::new();
         for (i, port) in ports.iter().enumerate() {
-            let mut config = ServerConfig::new(&format!("n{}", i + 1), &bench.dir, port + 3, i as u32 + 1);
+            let mut config = ServerConfig::new(&format!("n{}", i + 1), bench.dir(), port + 3, i as u32 + 1);
             config.log_bin = spec.log_bin;
             config.extra = spec.extra.clone();
             config.namespace = spec.places.get(i).map(|place| place.namespace.clone());
@@ -228,7 +107,7 @@ impl Cluster {
                 provider_options: spec.provider_options.clone(),
             });
             bench.fresh_data(&config)?;
-            servers.push(Server::new(config, &bench.install));
+            servers.push(Server::new(config, bench.installation()));
         }
         Ok(Cluster { servers, bench })
     }
@@ -276,7 +155,7 @@ impl Cluster {
             wsrep.sst_port = port + 2;
         }
         self.bench.fresh_data(&config)?;
-        Ok(Server::new(config, &self.bench.install))
+        Ok(Server::new(config, self.bench.installation()))
     }
 
     /// The folder of the cluster's files.

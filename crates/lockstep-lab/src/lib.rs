@@ -5,6 +5,7 @@
 //! anything of Lockstep's insides: the provider is a path, so that Galera's own can run the same experiments.
 
 mod arbitrator;
+mod bench;
 mod catch_up;
 pub mod chaos;
 mod client;
@@ -29,12 +30,13 @@ pub mod synchronous;
 mod sysbench;
 pub mod wan;
 
+pub use bench::Bench;
 pub use client::{Answer, Client};
-pub use cluster::{Bench, Cluster, ClusterSpec, Place, SETTLE_TIMEOUT};
+pub use cluster::{Cluster, ClusterSpec, Place, SETTLE_TIMEOUT};
 pub use config::{ServerConfig, SstMethod, Wsrep, host_port};
 pub use error::{LabError, Result};
 pub use install::{Account, Installation, is_root};
-pub use ports::{free_ports, has_ipv6, is_free};
+pub use ports::{free_ports, has_ipv6, is_free, try_lock};
 pub use process::{Usage, children_cpu_time, machine_cpu_time};
 pub use replica::WAIT_POINT;
 pub use server::{ANSWER_TIMEOUT, START_TIMEOUT, STOP_TIMEOUT, Server};

@@ -45,7 +45,7 @@ pub(crate) fn space(dir: &Path, bytes: u64) -> Result<()> {
     if answer != 0 {
         return Err(LabError::path("ask for the free space of", dir)(io::Error::last_os_error()));
     }
-    let free = stat.f_bavail as u64 * stat.f_frsize as u64;
+    let free = stat.f_bavail * stat.f_frsize;
     if free >= bytes {
         return Ok(());
     }

@@ -40,6 +40,18 @@ impl Range {
     }
 }
 
+/// Locks a file, or a folder that is open as one, as long as it is open; false if another process has it.
+pub fn try_lock(file: &File) -> std::io::Result<bool> {
+    // SAFETY: flock takes a descriptor, which `file` keeps open, and touches no memory of ours.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(true);
+    }
+    match std::io::Error::last_os_error() {
+        e if e.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
+        e => Err(e),
+    }
+}
+
 /// The lock on a block, if nobody has it.
 fn lock(folder: &Path, first: u16) -> Option<File> {
     let path = folder.join(format!("lockstep-ports-{first}.lock"));
@@ -48,9 +60,7 @@ fn lock(folder: &Path, first: u16) -> Option<File> {
         .or_else(|_| OpenOptions::new().write(true).create_new(true).open(&path))
         .or_else(|_| File::open(&path))
         .ok()?;
-    // SAFETY: flock takes a descriptor, which `file` keeps open, and touches no memory of ours.
-    let answer = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-    (answer == 0).then_some(file)
+    try_lock(&file).ok()?.then_some(file)
 }
 
 static RANGE: OnceLock<Range> = OnceLock::new();

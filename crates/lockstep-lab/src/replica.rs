@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cluster::Bench;
+use crate::bench::Bench;
 use crate::error::{LabError, Result};
 use crate::far::PAUSE;
 use crate::server::Server;

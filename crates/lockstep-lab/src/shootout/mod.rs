@@ -11,7 +11,7 @@ mod setup;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cluster::PARENT;
+use crate::bench::PARENT;
 use crate::error::Result;
 use crate::install::Installation;
 use crate::needs;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::setup::{FileSystem, Kind, Setup};
 use super::Spec;
+use super::setup::{FileSystem, Kind, Setup};
 use crate::catch_up::catch_up;
 use crate::cluster::{Cluster, ClusterSpec, Place};
 use crate::error::Result;
