@@ -18,7 +18,7 @@ use crate::needs;
 use crate::netns::Network;
 use crate::sysbench::{Histogram, Load, SYSBENCH_DATABASE, Sysbench};
 use rig::Rig;
-pub use setup::{FileSystem, Kind, Setup};
+pub use setup::{FileSystem, Kind, Reading, Setup};
 
 /// The post's loads, by sysbench's names: that which reads, and that which writes, too.
 pub const READ_ONLY: &str = "oltp_read_only";
@@ -53,6 +53,8 @@ pub struct Spec {
     pub disk: u32,
     /// How much longer a flush takes on the slow disk.
     pub slow: Duration,
+    /// Who runs the load that only reads.
+    pub reading: Reading,
 }
 
 /// What sysbench said of one load.
@@ -117,6 +119,9 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     let loads =
         [(READ_ONLY, spec.read_window), (READ_WRITE, spec.write_window), (UPDATE_INDEX, spec.update_window)];
     for (script, window) in loads {
+        if script == READ_ONLY && !spec.reading.is_by(setup) {
+            continue;
+        }
         for threads in &spec.threads {
             let (load, histogram) = bench.run_with_histogram(script, &[&socket], *threads, window)?;
             let mut caught_up = None;

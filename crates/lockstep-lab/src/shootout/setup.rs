@@ -24,6 +24,22 @@ pub enum FileSystem {
     Xfs,
 }
 
+/// Which set-ups run the load that only reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// All of them.
+    All,
+    /// Not those that differ from others by what they flush only: who reads flushes nothing.
+    Distinct,
+}
+
+impl Reading {
+    /// Whether this one does.
+    pub fn is_by(self, setup: Setup) -> bool {
+        self == Reading::All || (setup.flush && setup.binlog != Some(false) && !setup.slow_disk)
+    }
+}
+
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {

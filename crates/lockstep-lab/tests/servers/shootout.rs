@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockstep_lab::LabError;
-use lockstep_lab::shootout::{READ_ONLY, READ_WRITE, Run, Setup, Spec, UPDATE_INDEX, run};
+use lockstep_lab::shootout::{READ_ONLY, READ_WRITE, Reading, Run, Setup, Spec, UPDATE_INDEX, run};
 
 use crate::fixture::{GALERA, Test, alone, built, same};
 
@@ -23,6 +23,7 @@ fn measure(name: &str) -> Result<Run, LabError> {
         pools: [64, 128],
         disk: 1,
         slow: Duration::from_millis(SLOW),
+        reading: Reading::All,
     };
     let setup = Setup::of_name(name).ok_or_else(|| LabError::Value(format!("no set-up {name}")))?;
     let run = run(setup, &spec)?;

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use super::folder::{self, Folder, Results, Resume};
+use super::folder::{self, Folder, Resume};
 use super::line::Late;
 use super::origin::Origin;
 use super::page::Page;
+use super::results::Results;
 use super::turns::there_and_back;
 use crate::progress::{Step, say};
 
@@ -169,13 +170,29 @@ const AGAIN_MAX: usize = 3;
 const TOO_MANY: usize = 3;
 
 /// Runs each case `repeats` times, there and back, but for those that the folder has already. One that fails does not keep the
-/// others from being measured; it is kept why, and said again in the end. What failed is returned.
+/// others from being measured; it is kept why, and said again in the end. What failed is returned; also why it ended early, if
+/// results could not be kept any more.
 pub(super) fn drive(
     folder: &mut Folder,
     cases: &[Case],
     repeats: usize,
+    run: impl FnMut(&Case) -> Result<Outcome, String>,
+) -> Vec<String> {
+    let mut failed = Vec::new();
+    if let Err(why) = drive_to_the_end(folder, cases, repeats, &mut failed, run) {
+        failed.push(format!("nothing more was measured: {why}"));
+    }
+    failed.dedup();
+    failed
+}
+
+fn drive_to_the_end(
+    folder: &mut Folder,
+    cases: &[Case],
+    repeats: usize,
+    failed: &mut Vec<String>,
     mut run: impl FnMut(&Case) -> Result<Outcome, String>,
-) -> Result<Vec<String>, String> {
+) -> Result<(), String> {
     folder.plan(cases, repeats)?;
     let all = there_and_back(cases, repeats).into_iter();
     let (done, due): (Vec<_>, Vec<_>) = all.partition(|(repeat, case)| folder.has(&case.setup, *repeat));
@@ -186,7 +203,7 @@ pub(super) fn drive(
     }
     let due_seconds = due.iter().filter(|(_, case)| case.absent.is_none()).map(|(_, case)| case.seconds);
     let mut left = Left::new(due_seconds.sum());
-    let (mut failed, mut in_a_row, mut again) = (Vec::new(), 0, AGAIN_MAX);
+    let (mut in_a_row, mut again) = (0, AGAIN_MAX);
     for (at, (repeat, case)) in due.into_iter().enumerate() {
         let reason = match (&case.absent, in_a_row) {
             (Some(why), _) => Some(why.clone()),
@@ -231,8 +248,7 @@ pub(super) fn drive(
         let doubt = outcome.late.map_or_else(String::new, |late| format!(" IN DOUBT: {},", late.text));
         step.done(&format!("{},{doubt} {}", outcome.headline, left.text()));
     }
-    failed.dedup();
-    Ok(failed)
+    Ok(())
 }
 
 /// How long the rest takes: as was expected, corrected by how long what is done took against what was expected of it.
@@ -275,20 +291,19 @@ pub(super) fn report(path: &Path, page: impl FnOnce(&Results) -> Page) -> Result
 }
 
 /// Reports what there is; the exit code says whether that is all.
-pub(super) fn finish(
-    folder: &Folder,
-    failed: &[String],
-    page: impl FnOnce(&Results) -> Page,
-) -> Result<ExitCode, String> {
-    report(folder.path(), page)?;
+pub(super) fn finish(folder: &Folder, failed: &[String], page: impl FnOnce(&Results) -> Page) -> ExitCode {
+    let mut failed = failed.to_vec();
+    if let Err(why) = report(folder.path(), page) {
+        failed.push(format!("the report: {why}"));
+    }
     if failed.is_empty() {
-        return Ok(ExitCode::SUCCESS);
+        return ExitCode::SUCCESS;
     }
     eprintln!(
         "lockstep: not everything was measured:\n{}\nWhat was measured is kept: try the rest again with --resume.",
         failed.join("\n")
     );
-    Ok(ExitCode::from(NOT_WHOLE))
+    ExitCode::from(NOT_WHOLE)
 }
 
 #[cfg(test)]
@@ -323,11 +338,11 @@ mod tests {
                 Ok(Outcome { measurements: vec![json!({ "rate": 1.0 })], samples, ..Outcome::default() })
             })
         };
-        assert_eq!(go(4).unwrap(), ["a: it broke"]);
+        assert_eq!(go(4), ["a: it broke"]);
         let missing = Results::load(&path).unwrap().missing();
         assert_eq!(missing, [("a".to_owned(), "2".to_owned(), "it broke".to_owned())]);
-        assert!(go(0).unwrap().is_empty());
-        assert!(go(0).unwrap().is_empty());
+        assert!(go(0).is_empty());
+        assert!(go(0).is_empty());
         assert!(Results::load(&path).unwrap().missing().is_empty());
         assert_eq!(ran, ["a", "b", "b", "a", "a"]);
         let results = Results::load(&path).unwrap();
@@ -354,7 +369,6 @@ mod tests {
             tried += 1;
             Err("no disk".into())
         });
-        let failed = failed.unwrap();
         assert_eq!(failed[..3], ["0: no disk", "1: no disk", "2: no disk"]);
         assert_eq!((failed.len(), tried), (5, TOO_MANY));
         let results = Results::load(&path).unwrap();
@@ -366,12 +380,43 @@ mod tests {
     }
 
     #[test]
+    fn where_results_cannot_be_kept_any_more_what_there_is_is_reported() {
+        let path = std::env::temp_dir().join(format!("lockstep-drive-full-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        let cases: Vec<Case> = ["a", "b", "c"].map(case_of).into();
+        let mut folder = open(&path);
+        let failed = drive(&mut folder, &cases, 1, |case| {
+            let mut outcome = Outcome::default();
+            if case.setup == "b" {
+                // As on a full disk.
+                outcome.configurations.push(("no/such/folder".into(), String::new()));
+            }
+            Ok(outcome)
+        });
+        assert!(
+            failed.len() == 1 && failed[0].starts_with("nothing more was measured: cannot write"),
+            "{failed:?}"
+        );
+        let code =
+            finish(&folder, &failed, |_| Page { title: "x".into(), lead: Vec::new(), sections: Vec::new() });
+        assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(NOT_WHOLE)));
+        assert!(path.join("report.html").exists());
+        drop(folder);
+        // And it can be gone on with.
+        let mut folder = open(&path);
+        assert!(drive(&mut folder, &cases, 1, |_| Ok(Outcome::default())).is_empty());
+        drop(folder);
+        assert_eq!(Results::load(&path).unwrap().setups(), ["a", "b", "c"]);
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
     fn a_rival_that_is_not_there_is_missing_and_ends_nothing() {
         let path = std::env::temp_dir().join(format!("lockstep-drive-absent-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         let mut cases = vec![case_of("a"), case_of("b")];
         cases[0].absent = Some("there is no x.so".into());
-        let failed = drive(&mut open(&path), &cases, 4, |_| Ok(Outcome::default())).unwrap();
+        let failed = drive(&mut open(&path), &cases, 4, |_| Ok(Outcome::default()));
         assert_eq!(failed.len(), 1, "{failed:?}");
         let results = Results::load(&path).unwrap();
         let why = "there is no x.so".to_owned();
@@ -410,7 +455,7 @@ mod tests {
         let mut outcomes =
             vec![late(500), late(0), late(20), late(500), late(500), late(30), late(40), late(0)];
         outcomes.reverse();
-        drive(&mut open(&path), &cases, 1, |_| outcomes.pop().ok_or_else(|| "too often".into())).unwrap();
+        drive(&mut open(&path), &cases, 1, |_| outcomes.pop().ok_or_else(|| "too often".into()));
         let results = Results::load(&path).unwrap();
         let rates: Vec<u64> =
             results.runs.iter().filter_map(|r| r["measurements"][0]["rate"].as_u64()).collect();

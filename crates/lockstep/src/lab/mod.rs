@@ -1,11 +1,12 @@
 //! `lockstep lab`: classic experiments, on real servers of this machine with distances between them.
 //!
 //! Each experiment is a module that names its set-ups, runs one of them, and makes a [`page::Page`] of the results in a
-//! folder. The rest is common: [`drive`] runs set-ups in turns ([`turns`]) and resumes, [`folder`] keeps what was measured, and
+//! folder. The rest is common: [`drive`] runs set-ups in turns ([`turns`]) and resumes, [`folder`] keeps what was measured, [`results`] has it, and
 //! [`page`] and [`svg`] show it.
 
 mod caught_up;
 mod drive;
+mod files;
 mod folder;
 mod line;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod numbers;
 mod origin;
 mod page;
 mod parallel_apply;
+mod results;
 mod semi_sync_wan;
 mod shootout;
 mod svg;
@@ -59,7 +61,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<ExitCode, String> {
         LabCommand::Synchronous(args) => synchronous::run(args),
         LabCommand::Shootout(args) => shootout::run(args),
         LabCommand::Report(args) => {
-            let results = folder::Results::load(&args.dir)?;
+            let results = results::Results::load(&args.dir)?;
             let page = match results.about["experiment"].as_str() {
                 Some(semi_sync_wan::NAME) => semi_sync_wan::page,
                 Some(parallel_apply::NAME) => parallel_apply::page,

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::folder::Results;
 use super::numbers::{DOUBT, Known, number};
 use super::origin::mixture;
+use super::results::Results;
 use super::svg::{Chart, escape};
 
 /// The style of all reports; colours of plots by class, light and dark.

@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::caught_up::{CAUGHT_UP, CAUGHT_UP_HEADING, CAUGHT_UP_TEXT};
 use super::drive::{Case, Common, Outcome, chosen, drive, finish, named};
-use super::folder::Results;
 use super::line::{self, Late, LineArgs};
 use super::numbers::{Stat, number, text};
 use super::page::{Page, Section, Table};
+use super::results::Results;
 use super::svg::{Bar, Bars, Chart, Lines, Series, Side};
 
 /// Its name.
@@ -82,8 +82,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let failed = drive(&mut folder, &cases, repeats, |case| {
         let run = run_setup(setup(&case.setup)?, &spec).map_err(|e| e.to_string())?;
         Ok(outcome(&spec, &run))
-    })?;
-    finish(&folder, &failed, page)
+    });
+    Ok(finish(&folder, &failed, page))
 }
 
 fn outcome(spec: &Spec, run: &Run) -> Outcome {
@@ -128,7 +128,7 @@ pub(super) fn page(results: &Results) -> Page {
     let ran = results.setups();
     let setups: Vec<Setup> =
         Setup::EACH.into_iter().filter(|setup| ran.contains(&setup.name().as_str())).collect();
-    let threads = results.counts("threads");
+    let threads = results.counts("threads", "threads");
     let mut sections = vec![throughput(results, &setups, &threads)];
     sections.extend(catching_up(results, &setups, &threads));
     let sides = by_provider(&setups);

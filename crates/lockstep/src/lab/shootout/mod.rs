@@ -5,14 +5,16 @@ mod post;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockstep_lab::shootout::{self, Kind, Measured, READ_ONLY, READ_WRITE, Run, Setup, Spec, UPDATE_INDEX};
+use lockstep_lab::shootout::{
+    self, Kind, Measured, READ_ONLY, READ_WRITE, Reading, Run, Setup, Spec, UPDATE_INDEX,
+};
 use serde_json::{Value, json};
 
 use super::caught_up::{CAUGHT_UP, CAUGHT_UP_HEADING, CAUGHT_UP_TEXT};
 use super::drive::{Case, Common, Outcome, chosen, drive, finish, named};
-use super::folder::Results;
 use super::numbers::{Stat, number, text};
 use super::page::{Claims, Page, Section, Table, ratio};
+use super::results::Results;
 use super::semi_sync_wan::wait_point;
 use super::svg::{Bar, Bars, Chart, Lines, Series, Side};
 
@@ -20,6 +22,9 @@ use super::svg::{Bar, Bars, Chart, Lines, Series, Side};
 pub(super) const NAME: &str = "shootout";
 /// The bars are of so many threads.
 const PROFILE: u64 = 64;
+
+/// The parameter that says whether all set-ups read.
+const READ_BY_ALL: &str = "read_only_by_all";
 
 /// Options of `lockstep lab shootout`.
 #[derive(clap::Args, Debug)]
@@ -56,6 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
         pools: [128, 512],
         disk: 2,
         slow: Duration::from_millis(args.slow),
+        reading: Reading::Distinct,
     };
     let spec = match common.quick {
         true => small,
@@ -67,18 +73,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
             update_window: Duration::from_secs(15),
             pools: [512, 2048],
             disk: 6,
+            reading: Reading::All,
             ..small
         },
     };
     let parameters = json!({ "repeats": repeats, "tables": spec.tables, "rows_of_each": spec.rows,
         "threads": spec.threads, "seconds_each_read_only": spec.read_window.as_secs(),
+        READ_BY_ALL: spec.reading == Reading::All,
         "seconds_each_read_write": spec.write_window.as_secs(),
         "seconds_each_update_index": spec.update_window.as_secs(), "buffer_pools_MiB": spec.pools,
         "file_system_GiB": spec.disk, "slow_disk_adds_ms": args.slow,
         "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });
     shootout::check(&setups, &spec).map_err(|e| e.to_string())?;
     let mut folder = common.folder(NAME, parameters)?;
-    let loads = (spec.read_window + spec.write_window + spec.update_window).as_secs_f64() + 1.5;
+    let writes = (spec.write_window + spec.update_window).as_secs_f64() + 1.0;
     let filling = f64::from(spec.tables * spec.rows) / 50_000.0;
     let seconds = |setup: Setup| {
         let start = match setup.kind {
@@ -86,7 +94,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
             Kind::SemiSync => 5.0,
             Kind::Galera | Kind::Lockstep(_) => 9.0,
         };
-        start + filling + loads * spec.threads.len() as f64
+        let reads = if spec.reading.is_by(setup) { spec.read_window.as_secs_f64() + 0.5 } else { 0.0 };
+        start + filling + (reads + writes) * spec.threads.len() as f64
     };
     let case = |s: &Setup| Case {
         setup: s.name().into(),
@@ -100,8 +109,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let failed = drive(&mut folder, &cases, repeats, |case| {
         let run = shootout::run(setup(&case.setup)?, &spec).map_err(|e| e.to_string())?;
         Ok(outcome(&run))
-    })?;
-    finish(&folder, &failed, page)
+    });
+    Ok(finish(&folder, &failed, page))
 }
 
 fn outcome(run: &Run) -> Outcome {
@@ -154,7 +163,7 @@ fn side(setup: Setup) -> Side {
 pub(super) fn page(results: &Results) -> Page {
     let ran = results.setups();
     let setups: Vec<Setup> = Setup::EACH.into_iter().filter(|setup| ran.contains(&setup.name())).collect();
-    let threads = results.counts("threads");
+    let threads = results.counts("threads", "threads");
     let mut sections = vec![
         rates(results, &setups, &threads, READ_WRITE, "Reading and writing"),
         latencies(
@@ -184,7 +193,19 @@ pub(super) fn page(results: &Results) -> Page {
         UPDATE_INDEX,
         "How long a transaction of one update takes",
     ));
-    sections.push(rates(results, &setups, &threads, READ_ONLY, "Reading only"));
+    for (script, heading) in
+        [(READ_WRITE, "after reading and writing"), (UPDATE_INDEX, "after nothing but commits")]
+    {
+        sections.extend(catching_up(results, &setups, &threads, script, heading));
+    }
+    let all = results.about["parameters"][READ_BY_ALL] != false;
+    let reading = if all { Reading::All } else { Reading::Distinct };
+    let setups: Vec<Setup> = setups.into_iter().filter(|setup| reading.is_by(*setup)).collect();
+    let mut only = rates(results, &setups, &threads, READ_ONLY, "Reading only");
+    if !all {
+        only.text = "With --quick those are left out that differ from others by what they flush only: who reads flushes nothing.".into();
+    }
+    sections.push(only);
     sections.push(latencies(
         results,
         &setups,
@@ -192,12 +213,7 @@ pub(super) fn page(results: &Results) -> Page {
         READ_ONLY,
         "How long a transaction takes that reads only",
     ));
-    for (script, heading) in
-        [(READ_WRITE, "after reading and writing"), (UPDATE_INDEX, "after nothing but commits")]
-    {
-        sections.extend(catching_up(results, &setups, &threads, script, heading));
-    }
-    sections.extend(post::beside_the_post(results));
+    sections.extend(post::beside_the_post(results, &threads));
     sections.push(claims(results, &threads));
     Page {
         title: "What is flushed when, and what a second server costs".into(),
@@ -408,6 +424,18 @@ mod tests {
         assert_eq!(terminal.lines().filter(|line| line.ends_with(" 0.250  0.250")).count(), 2 * copied);
         assert!(terminal.contains(BLOCK_DEVICE));
         assert!(terminal.contains("1.50 / 12.5 / 20.0"), "{terminal}");
+    }
+
+    #[test]
+    fn with_quick_who_differs_by_flushes_only_does_not_read_and_that_is_said() {
+        let mut results = results(&Setup::EACH);
+        results.about["parameters"][READ_BY_ALL] = false.into();
+        let page = page(&results);
+        let only = page.sections.iter().find(|section| section.heading == "Reading only").unwrap();
+        assert!(only.text.contains("--quick"));
+        let rows: Vec<&str> = only.table.rows.iter().map(|row| row[0].as_str()).collect();
+        assert!(rows.contains(&"one server, ext4") && rows.contains(&"Lockstep semisync"), "{rows:?}");
+        assert!(!rows.iter().any(|row| row.contains("InnoDB 0") || row.contains("slow disk")), "{rows:?}");
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use lockstep_lab::shootout::{READ_ONLY, READ_WRITE, Setup};
 
-use super::super::folder::Results;
 use super::super::numbers::{number, text};
 use super::super::page::{Section, Table};
+use super::super::results::Results;
 use super::{stat, times};
 
 /// Numbers of threads of the post.
@@ -113,19 +113,24 @@ const POST: [Post; 9] = [
     },
 ];
 
-/// The post's figures, each with ours below.
-pub(super) fn beside_the_post(results: &Results) -> [Section; 2] {
+/// The post's figures, each with ours below, for those numbers of threads that were chosen here, too; none if none was.
+pub(super) fn beside_the_post(results: &Results, threads: &[u64]) -> Vec<Section> {
+    let shared: Vec<(usize, u64)> =
+        POST_THREADS.into_iter().enumerate().filter(|(_, count)| threads.contains(count)).collect();
+    if shared.is_empty() {
+        return Vec::new();
+    }
     let table =
         |what: &str, theirs: &dyn Fn(&Post, usize) -> String, ours: &dyn Fn(&str, &str, u64) -> String| {
             let mut head = vec![what.to_owned()];
-            head.extend(POST_THREADS.iter().map(u64::to_string));
+            head.extend(shared.iter().map(|(_, count)| count.to_string()));
             let mut table = Table { head, rows: Vec::new() };
             for post in &POST {
-                let cells = (0..POST_THREADS.len()).map(|at| theirs(post, at));
+                let cells = shared.iter().map(|(at, _)| theirs(post, *at));
                 table.row(std::iter::once(post.what.to_owned()).chain(cells));
                 match post.ours.map(|(setup, script)| (Setup::of_name(setup), setup, script)) {
                     Some((Some(setup), name, script)) => {
-                        let cells = POST_THREADS.iter().map(|count| ours(name, script, *count));
+                        let cells = shared.iter().map(|(_, count)| ours(name, script, *count));
                         table.row(std::iter::once(format!("    here: {}", setup.what())).chain(cells));
                     }
                     _ => table.row(["    here: later".to_owned()]),
@@ -142,7 +147,7 @@ pub(super) fn beside_the_post(results: &Results) -> [Section; 2] {
         &|post, at| post.times.map(|times| number(times[at])).join(" / "),
         &|setup, script, count| times(results, setup, script, count),
     );
-    [
+    vec![
         Section {
             heading: "The post's figures, and ours".into(),
             text: "The post's server had 8 cores, 132 GB of memory, six disks behind a controller whose cache made flushes cheap, \
@@ -162,10 +167,13 @@ mod tests {
     #[test]
     fn the_posts_figures_stand_above_ours() {
         let results = super::super::tests::results(&Setup::EACH);
-        let [rates, times] = beside_the_post(&results);
+        let sections = beside_the_post(&results, &[16, 64]);
+        let (rates, times) = (&sections[0], &sections[1]);
         let at = rates.table.rows.iter().position(|row| row[0] == "the same, semi-sync").unwrap();
-        assert_eq!(rates.table.rows[at][1..3], ["12\u{202f}574", "13\u{202f}187"]);
-        assert_eq!(rates.table.rows[at + 1], ["    here: MariaDB semi-sync", "1800", "1800", "–", "–", "–"]);
+        assert_eq!(rates.table.head[1..], ["16", "64"]);
+        assert_eq!(rates.table.rows[at][1..], ["12\u{202f}574", "13\u{202f}187"]);
+        assert_eq!(rates.table.rows[at + 1], ["    here: MariaDB semi-sync", "1800", "1800"]);
+        assert!(beside_the_post(&results, &[8]).is_empty());
         assert_eq!(times.table.rows[at][1], "5.73 / 24.2 / 33.2");
         assert_eq!(times.table.rows[at + 1][1], "1.50 / 12.5 / 20.0");
         for post in &POST {

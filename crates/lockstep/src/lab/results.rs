@@ -1,0 +1,192 @@
+//! What a folder of results holds: reports are made of it alone.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::drive::LINE_LATE;
+use super::files::{read, read_lines};
+use super::folder::{ABOUT, CONFIG, FAILED, OPTIONS, RUNS};
+use super::numbers::{Known, Stat};
+
+/// Why there is no run where none failed.
+const INTERRUPTED: &str = "not run yet: go on with --resume";
+
+/// What a folder holds.
+#[derive(Debug, Clone)]
+pub(super) struct Results {
+    /// The experiment, the command, the parameters, the machine, the versions, and what was to be measured.
+    pub(super) about: Value,
+    /// One for each run of a set-up: `setup`, `repeat`, `version`, `measurements`, and what the experiment adds.
+    pub(super) runs: Vec<Value>,
+    /// Those that failed and were not repeated since: `setup`, `repeat`, `what`, `why`.
+    pub(super) failed: Vec<Value>,
+    /// Names and texts of option files.
+    pub(super) config: Vec<(String, String)>,
+}
+
+impl Results {
+    /// What is in a folder. A last line of a run that was not written to its end counts as not there.
+    pub(super) fn load(path: &Path) -> Result<Results, String> {
+        let file = path.join(ABOUT);
+        let about: Value =
+            serde_json::from_str(&read(&file)?).map_err(|e| format!("{}: {e}", file.display()))?;
+        let runs = read_lines(&path.join(RUNS))?;
+        let mut failed = match path.join(FAILED).exists() {
+            true => read_lines(&path.join(FAILED))?,
+            false => Vec::new(),
+        };
+        failed.retain(|f| !runs.iter().any(|run| run["setup"] == f["setup"] && run["repeat"] == f["repeat"]));
+        let mut config = Vec::new();
+        for entry in std::fs::read_dir(path.join(CONFIG)).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.ends_with(OPTIONS) {
+                config.push((name, read(&entry.path())?));
+            }
+        }
+        config.sort();
+        Ok(Results { about, runs, failed, config })
+    }
+
+    /// The set-ups that were to be measured, and whatever else has runs: a report leaves none out.
+    pub(super) fn setups(&self) -> Vec<&str> {
+        let planned = self.planned().iter().filter_map(|case| case["setup"].as_str());
+        let mut setups: Vec<&str> = Vec::new();
+        for setup in planned.chain(self.runs.iter().filter_map(|run| run["setup"].as_str())) {
+            if !setups.contains(&setup) {
+                setups.push(setup);
+            }
+        }
+        setups
+    }
+
+    fn planned(&self) -> &[Value] {
+        self.about["plan"].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    /// What was to be measured and was not: what it is, which repeats of it, and why.
+    pub(super) fn missing(&self) -> Vec<(String, String, String)> {
+        let repeats = self.about["repeats"].as_u64().unwrap_or(0);
+        let mut missing: Vec<(String, String, String)> = Vec::new();
+        for case in self.planned() {
+            for repeat in 1..=repeats {
+                let is_this = |run: &&Value| run["setup"] == case["setup"] && run["repeat"] == repeat;
+                if self.runs.iter().any(|run| is_this(&run)) {
+                    continue;
+                }
+                let failed = self.failed.iter().find(is_this).and_then(|failed| failed["why"].as_str());
+                let why = failed.unwrap_or(INTERRUPTED);
+                let what = case["what"].as_str().unwrap_or_default();
+                match missing.last_mut() {
+                    Some((last, repeats, reason)) if last == what && reason == why => {
+                        *repeats = format!("{repeats}, {repeat}");
+                    }
+                    _ => missing.push((what.into(), repeat.to_string(), why.into())),
+                }
+            }
+        }
+        missing
+    }
+
+    /// Why there is nothing measured of a set-up, in few words.
+    pub(super) fn why_not(&self, setup: &str) -> String {
+        if self.runs.iter().any(|run| run["setup"] == setup) {
+            return format!("{setup}: not with these options");
+        }
+        if let Some(why) = self.failed.iter().find(|failed| failed["setup"] == setup) {
+            let why = why["why"].as_str().unwrap_or_default();
+            return format!("{setup}: {}", why.lines().next().unwrap_or_default());
+        }
+        match self.planned().iter().any(|case| case["setup"] == setup) {
+            true => format!("{setup}: {INTERRUPTED}"),
+            false => format!("{setup}: not chosen"),
+        }
+    }
+
+    /// The least and the most repeats that a set-up has which was measured at all.
+    pub(super) fn repeats(&self) -> (usize, usize) {
+        let mut counts = std::collections::BTreeMap::new();
+        for run in &self.runs {
+            *counts.entry(run["setup"].as_str()).or_insert(0) += 1;
+        }
+        let (least, most) = (counts.values().copied().min(), counts.values().copied().max());
+        (least.unwrap_or(0), most.unwrap_or(0))
+    }
+
+    /// What its numbers are, for all who read them.
+    pub(super) fn repeats_text(&self) -> String {
+        let doubt = match self.late().len() {
+            0 => String::new(),
+            late => format!(" †: with a late line, as in {late} of {} runs.", self.runs.len()),
+        };
+        format!("{}{doubt}", self.medians_text())
+    }
+
+    fn medians_text(&self) -> String {
+        match self.repeats() {
+            (0, _) => "Nothing was measured.".into(),
+            (1, 1) => "1 repeat, no deviation.".into(),
+            (least, most) if least == most => format!("Medians of {most} repeats, ± standard deviation."),
+            (least, most) => format!(
+                "Medians of {least} to {most} repeats, ± standard deviation where there is more than one."
+            ),
+        }
+    }
+
+    /// The measurements of a set-up, those of all its runs.
+    pub(super) fn measurements<'a>(&'a self, setup: &'a str) -> impl Iterator<Item = &'a Value> {
+        let runs = self.runs.iter().filter(move |run| run["setup"] == setup);
+        runs.filter_map(|run| run["measurements"].as_array()).flatten()
+    }
+
+    /// What the repeats of a set-up found in this field, of the measurements that `chosen` takes.
+    pub(super) fn stat(&self, setup: &str, field: &str, chosen: impl Fn(&Value) -> bool) -> Option<Stat> {
+        let chosen = || self.measurements(setup).filter(|m| chosen(m));
+        let stat = Stat::of(chosen().filter_map(|m| m[field].as_f64()))?;
+        Some(Stat { doubtful: chosen().any(|m| m[LINE_LATE] == true), ..stat })
+    }
+
+    /// The runs in which the delay line was late: set-up, repeat, and how late.
+    pub(super) fn late<'a>(&'a self) -> Vec<(&'a str, u64, &'a str)> {
+        let of = |run: &'a Value| {
+            let how = run[LINE_LATE].as_str()?;
+            Some((run["setup"].as_str().unwrap_or_default(), run["repeat"].as_u64().unwrap_or(0), how))
+        };
+        self.runs.iter().filter_map(of).collect()
+    }
+
+    /// The median of the same, or why there is none.
+    pub(super) fn median(
+        &self,
+        setup: &str,
+        field: &str,
+        chosen: impl Fn(&Value) -> bool,
+    ) -> Result<Known, String> {
+        self.stat(setup, field, chosen).map(Known::of).ok_or_else(|| self.why_not(setup))
+    }
+
+    /// The numbers that were to be measured with, in order, as this parameter has them: also those that came to nothing. Where
+    /// there is no such parameter, those that this field of any measurement has.
+    pub(super) fn counts(&self, parameter: &str, field: &str) -> Vec<u64> {
+        let measured = || {
+            let all = self.runs.iter().filter_map(|run| run["measurements"].as_array()).flatten();
+            all.filter_map(|m| m[field].as_u64()).collect()
+        };
+        let asked = self.about["parameters"][parameter].as_array();
+        let mut counts: Vec<u64> =
+            asked.map_or_else(measured, |all| all.iter().filter_map(Value::as_u64).collect());
+        counts.sort_unstable();
+        counts.dedup();
+        counts
+    }
+}
+
+#[test]
+fn what_was_to_be_measured_with_is_known_from_the_parameters() {
+    use serde_json::json;
+    let about = json!({ "parameters": { "threads": [64, 16] } });
+    let runs = vec![json!({ "setup": "a", "measurements": [{ "threads": 16, "clients": 4 }] })];
+    let results = Results { about, runs, failed: Vec::new(), config: Vec::new() };
+    assert_eq!(results.counts("threads", "threads"), [16, 64]);
+    assert_eq!(results.counts("connections", "clients"), [4]);
+}
