@@ -237,6 +237,11 @@ impl Order {
         (self.outbox.items.len(), bytes as usize)
     }
 
+    /// All proposals of this life up to this number are committed.
+    pub fn committed_proposal(&self) -> u64 {
+        self.outbox.committed
+    }
+
     /// Drops the proposals that were never sent nor appended: they can never be committed. Returns the first number
     /// dropped; that number and those after it will be given again.
     pub fn withdraw_unsent(&mut self) -> Option<u64> {

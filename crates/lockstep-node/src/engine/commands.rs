@@ -11,7 +11,8 @@ use std::collections::VecDeque;
 
 /// Write-sets above this go through the log in pieces of this size, so that small ones overtake between them.
 pub(super) const PIECE_BYTES: usize = crate::api::IN_ORDER_BYTES;
-/// While so many bytes of own proposals are under way, no further piece is sent.
+/// While so many bytes of large write-sets are under way, no further piece is sent. Small ones do not count: under a weak
+/// policy, or over a long line, there may always be as much of them, and the large one's turn would never come.
 const LARGE_WINDOW: usize = 8 << 20;
 
 /// The largest entry: what remains of a large write-set when its data have gone ahead in pieces (its keys, mostly).
@@ -24,6 +25,40 @@ pub(super) struct Large {
     kind: EntryKind,
     pub(super) seen: Seqno,
     pub(super) submission: Filler,
+}
+
+/// What was proposed of large write-sets and is not committed.
+#[derive(Debug, Default)]
+pub(super) struct LargeSent {
+    /// Numbers and bytes, ascending.
+    parts: VecDeque<(u64, usize)>,
+    /// The sum of those bytes.
+    bytes: usize,
+}
+
+impl LargeSent {
+    fn push(&mut self, number: u64, bytes: usize) {
+        self.parts.push_back((number, bytes));
+        self.bytes += bytes;
+    }
+
+    /// All proposals up to this one are committed.
+    fn committed(&mut self, number: u64) {
+        while self.parts.front().is_some_and(|part| part.0 <= number)
+            && let Some((_, bytes)) = self.parts.pop_front()
+        {
+            self.bytes -= bytes;
+        }
+    }
+
+    /// The proposals from this one on are withdrawn.
+    pub(super) fn withdrawn(&mut self, first: u64) {
+        while self.parts.back().is_some_and(|part| part.0 >= first)
+            && let Some((_, bytes)) = self.parts.pop_back()
+        {
+            self.bytes -= bytes;
+        }
+    }
 }
 
 /// A submission that has been proposed.
@@ -91,14 +126,19 @@ impl Engine {
 
     /// The pieces of one large write-set at a time, a few in each round, so that small ones overtake between them.
     pub(super) fn large_step(&mut self) {
+        self.large_sent.committed(self.order.committed_proposal());
         while let Some(large) = self.large.front_mut() {
-            if self.order.outstanding().1 > LARGE_WINDOW {
+            if self.large_sent.bytes > LARGE_WINDOW {
                 return;
             }
             if let Some(piece) = large.pieces.pop_front() {
-                self.propose(EntryKind::Piece, piece);
+                let bytes = piece.len();
+                let number = self.propose(EntryKind::Piece, piece);
+                self.large_sent.push(number, bytes);
             } else if let Some(Large { last, kind, seen, submission, .. }) = self.large.pop_front() {
+                let bytes = last.len();
                 let number = self.propose(kind, last);
+                self.large_sent.push(number, bytes);
                 self.slots.push_back(Waiting { number, seen, submission });
             }
         }
@@ -193,3 +233,7 @@ impl Engine {
         self.adapt_timing();
     }
 }
+
+#[cfg(test)]
+#[path = "commands_tests.rs"]
+mod tests;

@@ -139,6 +139,7 @@ pub(crate) struct Engine {
     slots: VecDeque<commands::Waiting>,
     /// Large write-sets on their way, one at a time.
     large: VecDeque<commands::Large>,
+    large_sent: commands::LargeSent,
     pub(crate) now: Micros,
     wall: Micros,
     leaving: bool,
@@ -256,6 +257,7 @@ impl Engine {
             feed: Feed::default(),
             slots: VecDeque::new(),
             large: VecDeque::new(),
+            large_sent: commands::LargeSent::default(),
             now,
             wall: 0,
             leaving: false,
@@ -675,6 +677,9 @@ impl Engine {
     /// Wakes every waiting submission. `unknown`: nothing can be withdrawn, for the order core is not asked.
     fn wake_all(&mut self, unknown: bool) {
         let first_unsent = if unknown { None } else { self.order.withdraw_unsent() };
+        if let Some(first) = first_unsent {
+            self.large_sent.withdrawn(first);
+        }
         for large in self.large.drain(..) {
             large.submission.fill(Outcome::NotSent);
         }

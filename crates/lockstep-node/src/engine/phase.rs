@@ -106,6 +106,7 @@ impl Engine {
         self.order.set_view_member(own);
         self.me.incarnation += 1;
         self.order.renew(self.me.incarnation);
+        self.large_sent = super::commands::LargeSent::default();
         self.seen.reset();
         self.leaving = false;
         self.leave = None;
