@@ -15,7 +15,7 @@ use lockstep_core::members::View;
 use lockstep_core::order::WriteOp;
 use lockstep_core::policy::Writers;
 use lockstep_core::state::{Session, State, TrimMark};
-use lockstep_core::writeset::{Meta, WriteSet, assemble, flags};
+use lockstep_core::writeset::{self, Meta, WriteSet, assemble, flags};
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, ViewUuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -509,14 +509,24 @@ impl Engine {
         }
     }
 
-    /// Whether a thread of this member waits for the entry here.
+    /// Whether a thread of this member waits for the entry here, and may be told that it passes. That it fails is no promise:
+    /// no policy has to be met for it, and what comes after it need not wait either.
     fn is_waited_for(&self, index: Index) -> bool {
-        let own = self.order.entry(index).map(|entry| entry.proposal);
-        own.is_some_and(|id| {
+        self.order.entry(index).is_some_and(|entry| {
+            let id = entry.proposal;
             id.member == self.me.id
                 && id.incarnation == self.me.incarnation
                 && self.slots.iter().any(|slot| slot.number == id.number)
+                && !self.is_refused(entry)
         })
+    }
+
+    /// Whether the next entry of the run is a write-set or statement of one who may not write: certification will refuse it.
+    fn is_refused(&self, entry: &Entry) -> bool {
+        let Some(run) = &self.feed.run else { return false };
+        let mut writers = run.writers.clone();
+        writers.follow(entry);
+        !writers.may_write(&entry.proposal.member) && !writeset::has_flags(&entry.payload, flags::ROLLBACK)
     }
 
     /// The log is cut below what was taken from it early, of which the server has seen nothing: certification takes its

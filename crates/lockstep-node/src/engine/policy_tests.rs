@@ -445,6 +445,31 @@ fn semisync_counts_transactions_that_commit() {
 }
 
 #[test]
+fn who_may_not_write_any_more_hears_so_whoever_has_not_acknowledged() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.run(1_000_000);
+    lab.cut(2, true);
+    lab.nodes[0].engine.wish_for_policy(|policy| {
+        *policy = Policy { acks: 2, ..Policy::of(PolicyKind::Semisync) };
+    });
+    // It knows nothing of the change yet, and neither is there a second member to acknowledge anything.
+    lab.run(500);
+    let late = lab.write(1);
+    lab.run(500_000);
+    let policy = lab.nodes[1].engine.order.committed_state().policy;
+    assert_eq!((policy.kind, policy.acks), (PolicyKind::Semisync, 2));
+    assert_eq!(passed(&late), Some(false));
+    // What the leader writes waits, and comes to others as soon as it is agreed on.
+    let write = lab.write(0);
+    lab.run(500_000);
+    assert_eq!(passed(&write), None);
+    let (feed, order) = (&lab.nodes[1].engine.feed, &lab.nodes[1].engine.order);
+    assert_eq!(feed.delivered(), order.committed_state().seqno);
+    lab.cut(2, false);
+    lab.until("both have it", 5_000_000, |_| passed(&write) == Some(true));
+}
+
+#[test]
 fn where_no_acknowledgement_is_asked_for_none_is_counted() {
     let mut lab = Lab::new(3, &Tuning::default());
     set(&mut lab, |policy| *policy = Policy { acks: 0, ..Policy::of(PolicyKind::Semisync) });
