@@ -140,9 +140,23 @@ fn a_pause_stands_before_what_is_left_out(cluster: &mut Cluster) {
     c.call("wait_seqno", json!({ "seqno": last })).unwrap();
     let paused = c.call("pause", json!({})).unwrap();
     assert_eq!(paused["seqno"], last);
+    // Of those seqnos nothing ever comes to be: whoever waits for one hears that, and not that it is there.
+    let stats = cluster.member(1).ask("stats", json!({})).unwrap();
+    let upto = |seqno: i64| {
+        let gtid = format!("{}:{seqno}", stats["local_state_uuid"].as_str().unwrap());
+        json!({ "gtid": gtid, "seconds": 30 })
+    };
+    let mut waits = cluster.member(1).send("w", "sync_wait", upto(last + 5));
+    assert!(waits.is_pending_after(Duration::from_millis(300)));
     cluster.kill(0);
     let b = cluster.member(1);
     b.call("wait_members", json!({ "count": 2 })).unwrap();
+    assert_eq!(waits.wait().unwrap()["status"], "TRX_MISSING");
+    for (seqno, is) in
+        [(last, "OK"), (last + 1, "TRX_MISSING"), (last + 1000, "TRX_MISSING"), (last + 1001, "OK")]
+    {
+        assert_eq!(b.call("sync_wait", upto(seqno)).unwrap()["status"], is, "{seqno}, {last}");
+    }
     b.call("wait_seqno", json!({ "seqno": last + 1000 })).unwrap();
     // Long enough for the view to be in the hands of a thread of C's, too.
     std::thread::sleep(Duration::from_secs(1));
@@ -162,6 +176,7 @@ fn a_pause_stands_before_what_is_left_out(cluster: &mut Cluster) {
     let log = c.log_tail(500);
     assert_eq!(log.matches("asks for a state transfer").count(), 1, "only when it was new: {log}");
     c.call("wait_seqno", json!({ "seqno": last + 1000 })).unwrap();
+    assert_eq!(c.call("sync_wait", upto(last + 5)).unwrap()["status"], "TRX_MISSING", "by its log");
     cluster.agree().unwrap();
 }
 

@@ -201,6 +201,9 @@ pub struct LogStatus {
     pub persisted: u64,
     /// The last agreed seqno.
     pub seqno: i64,
+    /// Ranges of seqnos that a new leader has left out under a weak policy, the first and the last of each: nobody has
+    /// them, nor ever will. As far back as `first_seqno`.
+    pub left_out: Vec<(i64, i64)>,
     /// Bytes on disk.
     pub bytes: u64,
     /// Trimmed above this many bytes, where nobody needs them (`log.size`).
@@ -211,6 +214,13 @@ pub struct LogStatus {
     pub segments: usize,
     /// Write-sets in the certification index.
     pub certification_window: u64,
+}
+
+impl LogStatus {
+    /// The range in which a seqno was left out.
+    pub fn left_out_around(&self, seqno: i64) -> Option<(i64, i64)> {
+        self.left_out.iter().copied().find(|(first, last)| (*first..=*last).contains(&seqno))
+    }
 }
 
 /// The text of `wsrep_local_state_comment`.
@@ -313,6 +323,7 @@ impl Engine {
                 committed: self.order.commit(),
                 persisted: self.order.persisted(),
                 seqno: committed.seqno,
+                left_out: self.order.left_out().collect(),
                 bytes: around.log_bytes,
                 keep_bytes: self.tuning.log_bytes,
                 max_bytes: self.tuning.log_max_bytes,

@@ -167,6 +167,7 @@ impl Provider {
             fresh: AtomicBool::new(true),
             been_connected: AtomicBool::new(false),
             taken: AtomicI64::new(SEQNO_UNDEFINED),
+            left_out: Mutex::default(),
             connected_at: AtomicI64::new(SEQNO_UNDEFINED),
             trxs: Transactions::new(),
             rollbacks: Rollbacks::default(),

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Provider {
-    /// `sync_wait`: until `upto`, or all that anybody has acknowledged by now, has finished here.
+    /// `sync_wait`: until `upto`, or all that anybody has acknowledged by now, has finished here. An `upto` that a new
+    /// leader left out never does.
     pub(crate) fn sync_wait(&self, upto: Option<Gtid>, seconds: i32) -> Result<Gtid, Status> {
         let patience = match u64::try_from(seconds) {
             Ok(seconds) => Duration::from_secs(seconds).min(LONGEST),
@@ -37,6 +38,7 @@ impl Provider {
             }
         };
         match self.finished.wait(seqno, None, Some(until.saturating_duration_since(Instant::now()))) {
+            Ok(()) if upto.is_some() && self.is_left_out(seqno) => Err(Status::TRX_MISSING),
             Ok(()) => {
                 self.counters.causal_reads.add(1);
                 Ok(gtid_out(self.position()))

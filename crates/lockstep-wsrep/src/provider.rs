@@ -7,7 +7,7 @@ use crate::files::StateFile;
 use crate::guard::guarded;
 use crate::log::Log;
 use crate::marks::Marks;
-use crate::monitor::{CommitOrder, Finished, Gate};
+use crate::monitor::{CommitOrder, Finished, Gate, lock};
 use crate::rollbacks::Rollbacks;
 use crate::settings::Settings;
 use crate::settled::Settled;
@@ -121,6 +121,8 @@ pub(crate) struct Provider {
     pub(crate) fresh: AtomicBool,
     /// A connection has been made in this process.
     pub(crate) been_connected: AtomicBool,
+    /// What the last view has left out that left something out, first and last.
+    pub(crate) left_out: Mutex<Option<(Seqno, Seqno)>>,
     /// The highest seqno that a receiving thread has taken.
     pub(crate) taken: AtomicI64,
     /// The seqno of the view with which the connection began.
@@ -200,11 +202,20 @@ impl Provider {
     /// A view that has been let on leaves the seqnos up to this one out, and nothing is under way: nobody's turn comes
     /// between. The gate stays as it is: it counts the view itself already, and so does who closes it.
     pub(crate) fn leave_out(&self, upto: Seqno) {
+        // First: whoever is woken below looks there.
+        *lock(&self.left_out) = Some((self.finished.low() + 1, upto));
         self.order.leave_out(upto);
         self.finished.leave_out(upto);
         self.settled.leave_out(upto);
         self.hold.gate.reset(upto);
         self.taken.store(upto, Ordering::SeqCst);
+    }
+
+    /// Whether a seqno up to which this server has come was left out by a new leader: nothing has it.
+    pub(crate) fn is_left_out(&self, seqno: Seqno) -> bool {
+        // The node's status may be a moment old; what went before the last one it has.
+        lock(&self.left_out).is_some_and(|(first, last)| (first..=last).contains(&seqno))
+            || self.node().is_some_and(|node| node.status().log.left_out_around(seqno).is_some())
     }
 
     /// Where the database stands, as far as everything has finished.

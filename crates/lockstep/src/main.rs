@@ -59,7 +59,8 @@ enum Command {
     /// Compare the rows of all members at one seqno, without stopping writes. Exit code 0: all are equal; 1: they differ;
     /// 3: they could not be compared.
     Verify(verify::VerifyArgs),
-    /// Wait until members have applied what the cluster has agreed on. Exit code 0: they have; 3: not in time.
+    /// Wait until members have applied what the cluster has agreed on. Exit code 0: they have; 3: not in time; 4:
+    /// never, a new leader left out what is waited for.
     Wait(wait::WaitArgs),
     /// Print the log.
     Log(log::LogArgs),

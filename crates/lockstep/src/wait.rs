@@ -12,6 +12,8 @@ use crate::{Source, fetch, seconds, status};
 
 /// The exit code where the time was over before.
 const TOO_LATE: u8 = 3;
+/// The exit code where it never will be: a new leader left it out.
+const LEFT_OUT: u8 = 4;
 /// How often the members are asked, and how often it is said how far they are.
 const PERIOD: Duration = Duration::from_millis(100);
 const SAY_EVERY: Duration = Duration::from_secs(2);
@@ -40,6 +42,8 @@ pub(crate) struct WaitArgs {
 struct Outcome {
     reached: bool,
     seqno: i64,
+    /// Whether a new leader left it out, so that nobody has it; unknown where no log within reach goes back so far.
+    left_out: Option<bool>,
     seconds: f64,
     /// Who lacks something, and what each has.
     lacking: Vec<Lacking>,
@@ -145,6 +149,14 @@ fn lacking(status: &Status, seqno: i64, named: &[String]) -> Result<Vec<Lacking>
     Ok(lacks.map(|m| Lacking { name: m.name.clone(), state: m.state.clone(), applied: m.applied }).collect())
 }
 
+/// Whether this place, which the cluster has passed, was left out by a new leader; nobody knows of one below the log.
+fn left_out(status: &Status, seqno: i64) -> Option<bool> {
+    match status.log.left_out_around(seqno) {
+        Some(_) => Some(true),
+        None => (seqno >= status.log.first_seqno).then_some(false),
+    }
+}
+
 /// Waits.
 pub(crate) fn run(args: &WaitArgs) -> Result<ExitCode, String> {
     let began = Instant::now();
@@ -179,6 +191,23 @@ pub(crate) fn run(args: &WaitArgs) -> Result<ExitCode, String> {
                 }
             }
         };
+        // What the cluster has agreed on is there.
+        let left_out = if args.position.is_some() { left_out(&status, seqno) } else { Some(false) };
+        if left_out == Some(true) {
+            let seconds = began.elapsed().as_secs_f64();
+            let outcome = Outcome { reached: false, seqno, left_out, seconds, lacking: Vec::new() };
+            if args.json {
+                say(&serde_json::to_string(&outcome).map_err(|e| format!("cannot write JSON: {e}"))?);
+            } else {
+                let (first, last) = status.log.left_out_around(seqno).unwrap_or((seqno, seqno));
+                eprintln!(
+                    "lockstep: seqno {seqno} is not applied and never will be: a new leader left out {first} to {last}, \
+                     which the one before may have given to transactions that nobody else had. Whatever had it is lost \
+                     with that one, or in its rescue file (docs/policies.md, What a lost leader had alone)"
+                );
+            }
+            return Ok(ExitCode::from(LEFT_OUT));
+        }
         let lacking = lacking(&status, seqno, &args.member)?;
         // A place that the cluster has not come to is reached by nobody.
         let reached = lacking.is_empty() && status.log.seqno >= seqno;
@@ -190,11 +219,19 @@ pub(crate) fn run(args: &WaitArgs) -> Result<ExitCode, String> {
             })
             .collect();
         if reached || late {
-            let outcome = Outcome { reached, seqno, seconds: began.elapsed().as_secs_f64(), lacking };
+            let outcome =
+                Outcome { reached, seqno, left_out, seconds: began.elapsed().as_secs_f64(), lacking };
             if args.json {
                 say(&serde_json::to_string(&outcome).map_err(|e| format!("cannot write JSON: {e}"))?);
             } else if reached {
                 say(&format!("seqno {seqno} is applied ({:.1} s)", outcome.seconds));
+                if left_out.is_none() {
+                    eprintln!(
+                        "lockstep: whether a new leader left it out, so that nothing was there to be applied, cannot be \
+                         told: the log begins at seqno {}",
+                        status.log.first_seqno
+                    );
+                }
             } else {
                 let why = match names.is_empty() {
                     true => format!("the cluster has come to seqno {} only", status.log.seqno),
@@ -263,6 +300,21 @@ mod tests {
         assert!(matches!(asked(&[no_leader, old]), Err(Untold::Yet(_))));
         assert!(matches!(asked(&[old, old]), Err(Untold::Never(_))));
         assert!(matches!(asked(&[]), Err(Untold::Yet(_))));
+    }
+
+    #[test]
+    fn what_a_new_leader_left_out_is_nothing_that_is_applied() {
+        let mut status = cluster();
+        status.log.first_seqno = 4;
+        status.log.left_out = vec![(7, 9), (12, 19)];
+        for (seqno, is) in [(3, None), (4, Some(false)), (7, Some(true)), (9, Some(true)), (10, Some(false))]
+        {
+            assert_eq!(left_out(&status, seqno), is, "{seqno}");
+        }
+        assert_eq!(left_out(&status, 20), Some(false), "the view that left it out is there");
+        // The first thing in the log may be such a view.
+        status.log.first_seqno = 20;
+        assert_eq!((left_out(&status, 19), left_out(&status, 10)), (Some(true), None));
     }
 
     #[test]

@@ -379,6 +379,12 @@ impl Order {
         self.log.gaps.iter().find(|gap| gap.holds(seqno)).copied()
     }
 
+    /// What views that are committed have left out, first and last of each range; as far back as the log goes.
+    pub fn left_out(&self) -> impl Iterator<Item = (Seqno, Seqno)> + '_ {
+        let committed = self.log.gaps.iter().filter(|gap| gap.index <= self.log.committed.index);
+        committed.map(|gap| (gap.before + 1, gap.after - 1))
+    }
+
     /// How many seqnos there are above the first of these, up to the second: what views have left out is nothing that
     /// anybody could apply.
     pub fn seqnos_between(&self, above: Seqno, upto: Seqno) -> i64 {

@@ -326,6 +326,7 @@ fn who_was_away_learns_what_was_left_out_although_it_is_the_first_that_it_hears_
         gap
     };
     let told = left_out(&mut net);
+    assert_eq!(net.order(1).left_out().collect::<Vec<_>>(), [(told.before + 1, told.after - 1)]);
     net.crash(1);
     net.restart(1);
     assert_eq!(left_out(&mut net), told, "it reads it back");
