@@ -307,3 +307,22 @@ fn a_donor_that_is_to_stand_still_lets_its_joiner_go() {
         lab.said("donates its state to n3") || lab.said("n1 donates")
     });
 }
+
+#[test]
+fn nobody_waits_to_hear_what_one_thinks_from_whom_entries_are_kept() {
+    let mut lab = Lab::new(2, &Tuning::default());
+    hold(&mut lab, 1, ApplyHold { paused: true, ..ApplyHold::default() });
+    lab.run(2_000_000);
+    lab.nodes[0].database_hangs = true;
+    let seqno = write(&mut lab, 0);
+    let (slot, error) = (crate::reply::Reply::new(), "no such table".to_owned());
+    lab.nodes[0].engine.vote(seqno, 5, error, crate::api::VoteReply(slot.clone()));
+    lab.run(1_000_000);
+    assert_eq!(slot.wait(Duration::ZERO), Some(crate::api::Vote::Agreed));
+    lab.nodes[0].database_hangs = false;
+    lab.run(100_000);
+    // It comes to it later, and can do what the other could not.
+    hold(&mut lab, 1, ApplyHold::default());
+    lab.until("it is unlike the others", 2_000_000, |lab| lab.said("Vote 0 (success) on"));
+    assert!(lab.lines.iter().all(|(at, line)| *at == 1 || !line.contains("nconsisten")));
+}

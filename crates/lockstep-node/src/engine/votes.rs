@@ -221,15 +221,23 @@ impl Engine {
         }
     }
 
-    /// Those whose opinion counts: who is in the view, has the state, and is there.
-    fn electorate(&self) -> Vec<MemberId> {
+    /// Those whose opinion on `seqno` is waited for: who is in the view, has the state, is there, and comes to it soon. From
+    /// whom entries are kept may come to it in an hour, and nobody is to wait so long, in commit order at that.
+    fn electorate(&self, seqno: Seqno) -> Vec<MemberId> {
         let has_state = |id: &MemberId| match *id == self.me.id {
             true => matches!(self.local_state(), LocalState::Joined | LocalState::Synced | LocalState::Donor),
             false => self.peers.get(id).and_then(|p| p.health).is_some_and(|h| h.has_state && !h.leaving),
         };
+        let held = |id: &MemberId| match *id == self.me.id {
+            true => self.is_held_back() && self.finished() < seqno,
+            false => {
+                let health = self.peers.get(id).and_then(|p| p.health);
+                health.is_some_and(|h| h.held_back && h.finished < seqno)
+            }
+        };
         let database = |id: &MemberId| self.order.membership().get(id).is_some_and(|m| !m.arbitrator);
         let view = &self.order.committed_state().view;
-        view.members.iter().map(|m| m.id).filter(|id| has_state(id) && database(id)).collect()
+        view.members.iter().map(|m| m.id).filter(|id| has_state(id) && database(id) && !held(id)).collect()
     }
 
     fn poll(&mut self, seqno: Seqno) {
@@ -237,7 +245,7 @@ impl Engine {
         if self.finished() >= seqno && !self.votes.open.contains_key(&seqno) {
             self.told_opinion(me, seqno, SUCCESS, "");
         }
-        let electorate = self.electorate();
+        let electorate = self.electorate(seqno);
         let enough = self.tuning.vote_policy;
         let Some(poll) = self.votes.polls.get_mut(&seqno) else { return };
         let silent: Vec<MemberId> =
