@@ -328,8 +328,9 @@ impl Engine {
                     self.inconsistent(text);
                 }
             }
+            // What this member has found may have been heard in this very round, when the outcome was in its log already.
             None if *winner != SUCCESS => {
-                self.votes.odd.insert(*seqno, false);
+                self.votes.odd.entry(*seqno).or_insert(false);
             }
             None => {}
         }
@@ -353,3 +354,7 @@ impl Engine {
         self.deliver(Delivery::Inconsistent(text));
     }
 }
+
+#[cfg(test)]
+#[path = "votes_tests.rs"]
+mod tests;
