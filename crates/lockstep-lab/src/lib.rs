@@ -37,7 +37,7 @@ pub use config::{ServerConfig, SstMethod, Wsrep, host_port};
 pub use error::{LabError, Result};
 pub use install::{Account, Installation, is_root};
 pub use ports::{free_ports, has_ipv6, is_free, try_lock};
-pub use process::{Usage, children_cpu_time, machine_cpu_time};
+pub use process::{Usage, children_cpu_time, machine_cpu_time, sync_disks};
 pub use replica::WAIT_POINT;
 pub use server::{ANSWER_TIMEOUT, START_TIMEOUT, STOP_TIMEOUT, Server};
 pub use signals::{Signal, Signals};
