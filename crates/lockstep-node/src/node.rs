@@ -43,6 +43,9 @@ const KEPT_AT_START: [u8; 2] = [EntryKind::Trim as u8, EntryKind::Outcome as u8]
 /// What of the log may be in memory because the disk has not got it: more than any burst that a disk that works needs
 /// time for, and little beside a server's memory. A disk that hangs while the process answers would fill it all.
 const MAX_UNWRITTEN: usize = 256 << 20;
+/// What a leader under a weak policy has answered and no majority has, stays in memory: no more than this, though
+/// `async.max_at_risk` transactions may be more.
+const MAX_AT_RISK: usize = 256 << 20;
 /// The front end's graceful stop waits for no longer.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a caller that waits long looks about.
@@ -273,6 +276,7 @@ impl Node {
                 max_inflight_bytes: 16 << 20,
                 cache_bytes: 64 << 20,
                 max_unwritten_bytes: MAX_UNWRITTEN,
+                max_at_risk_bytes: MAX_AT_RISK,
                 seed,
                 mutation: None,
             },

@@ -133,6 +133,7 @@ impl Cluster {
             cache_bytes: self.profile.cache_bytes,
             // No more than a few windows, so that it is met where disks are slow.
             max_unwritten_bytes: 2 * self.profile.max_inflight_bytes,
+            max_at_risk_bytes: 2 * self.profile.max_inflight_bytes,
             seed: settings.seed,
             mutation: settings.core_mutation(),
         };

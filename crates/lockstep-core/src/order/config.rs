@@ -24,6 +24,9 @@ pub struct Config {
     /// A follower takes no more entries while so many bytes of them are on their way to its disk, and then until it is half
     /// as much. There may be `max_inflight_bytes` more.
     pub max_unwritten_bytes: usize,
+    /// A leader under a weak policy goes ahead of what is committed by this many bytes of entries, or one entry more: they
+    /// are all kept in memory, and what has not left it is lost with it.
+    pub max_at_risk_bytes: usize,
     /// Where the random numbers begin.
     pub seed: u64,
     /// A planted fault; `None` but in the simulator.

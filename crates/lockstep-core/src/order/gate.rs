@@ -6,7 +6,7 @@
 //! - [`Order::answerable`]: up to here every entry's own policy is met. Who waits for an entry above waits on.
 //! - [`Order::early`]: up to here this member may deliver. Mostly that is what is committed and on its disk; a leader
 //!   under a weak policy goes beyond it, with its own write-sets of its own term, where no more than
-//!   `async.max_at_risk` seqnos are at risk. Whatever else stands in the log holds back what follows it.
+//!   `async.max_at_risk` seqnos are at risk, and no more bytes than are to be in memory for that. Whatever else stands in the log holds back what follows it.
 //!
 //! The policy of an entry is the last policy entry before it in the log. Where a later one is committed, meeting that
 //! one does as well: so a change of policy lets those go who wait under the old one.
@@ -42,6 +42,8 @@ pub(super) struct Gate {
     given: Index,
     /// The first that might be delivered early, were not as much at risk already as may be.
     withheld: Option<Index>,
+    /// It is withheld for the bytes, not the number, of those at risk.
+    withheld_for_bytes: bool,
     /// Since when entries that are on our own disk wait for acks of semisync.
     waiting: Marks,
     /// Semisync has fallen back to async. With it, an entry and when it was the last one: once that one is
@@ -103,9 +105,14 @@ impl Order {
         (next <= self.commit()).then_some(next)
     }
 
-    /// A leader's first write-set that waits for a majority under a weak policy, for `async.max_at_risk` are at risk already.
+    /// A leader's first write-set that waits for a majority under a weak policy, for as many are at risk already as may be.
     pub fn withheld(&self) -> Option<Index> {
         self.gate.withheld
+    }
+
+    /// Where something is withheld for the bytes of what is at risk already, and not for the number: how many those may be.
+    pub fn withheld_for_bytes(&self) -> Option<usize> {
+        self.gate.withheld.filter(|_| self.gate.withheld_for_bytes).map(|_| self.config.max_at_risk_bytes)
     }
 
     /// The members that are not known here to have this entry.
@@ -282,6 +289,9 @@ impl Order {
         let bound = i64::try_from(self.log.committed.policy.max_at_risk).unwrap_or(i64::MAX);
         let last_seqno = self.log.committed.seqno.saturating_add(bound);
         let mut at = self.gate.early.max(commit);
+        // Most often all that is not committed is less, and need not be counted.
+        let most = self.config.max_at_risk_bytes;
+        let mut ahead = self.log.uncommitted_upto(at, most).unwrap_or(0);
         while at < limit {
             let Some(entry) = self.log.entry(at + 1) else { break };
             let own = entry.proposal.member == self.config.id && entry.term == self.term;
@@ -298,11 +308,14 @@ impl Order {
                 | EntryKind::Outcome
                 | EntryKind::Branch => false,
             };
-            if !may || entry.seqno > last_seqno {
+            let many = entry.seqno > last_seqno;
+            if !may || many || ahead >= most {
                 self.gate.withheld = may.then_some(at + 1);
+                self.gate.withheld_for_bytes = !many;
                 break;
             }
             at += 1;
+            ahead += entry.size();
             if entry.kind == EntryKind::WriteSet {
                 self.gate.given = self.gate.given.max(at);
                 if entry.proposal.incarnation == self.config.incarnation {

@@ -63,6 +63,8 @@ pub(super) struct LogView {
     cache: VecDeque<Entry>,
     /// Sum of `Entry::size` over the cache.
     cached_bytes: usize,
+    /// The same over those above the commit index.
+    uncommitted_bytes: usize,
     /// The last entry above the commit index of each origin: who waits for acks.
     pub(super) origins: BTreeMap<MemberId, Index>,
     /// The policies of what is not committed, and of what somebody may still wait for. **Invariant:** never empty,
@@ -87,6 +89,7 @@ impl LogView {
             written: BTreeMap::new(),
             cache: VecDeque::new(),
             cached_bytes: 0,
+            uncommitted_bytes: 0,
             origins: BTreeMap::new(),
             stretches: stretch_after(&nothing),
         }
@@ -104,6 +107,7 @@ impl LogView {
             written: BTreeMap::new(),
             cache: VecDeque::new(),
             cached_bytes: 0,
+            uncommitted_bytes: 0,
             origins: BTreeMap::new(),
         }
     }
@@ -126,6 +130,7 @@ impl LogView {
             written: BTreeMap::new(),
             cache: VecDeque::new(),
             cached_bytes: 0,
+            uncommitted_bytes: 0,
             origins: BTreeMap::new(),
         };
         let fits = log.terms.front().map(|(index, _)| *index) == Some(log.base_index())
@@ -233,6 +238,14 @@ impl LogView {
         bytes
     }
 
+    /// Whether the entries above the commit index have so many bytes; if so, how many those up to `index` have of them.
+    pub(super) fn uncommitted_upto(&self, index: Index, least: usize) -> Option<usize> {
+        (self.uncommitted_bytes >= least).then(|| {
+            let skip = (index.max(self.commit()) + 1 - self.cached_from()) as usize;
+            self.uncommitted_bytes - self.cache.range(skip..).map(Entry::size).sum::<usize>()
+        })
+    }
+
     /// The memberships of the entries that are not known to be committed, ascending.
     pub(super) fn open_memberships(&self) -> impl Iterator<Item = Membership> + '_ {
         let skip = (self.committed.index + 1 - self.cached_from()) as usize;
@@ -283,6 +296,7 @@ impl LogView {
             segment.bytes += size as u64;
         }
         self.cached_bytes += size;
+        self.uncommitted_bytes += size;
         self.cache.push_back(entry);
         Ok(())
     }
@@ -326,6 +340,7 @@ impl LogView {
         while self.last() >= from {
             let Some(entry) = self.cache.pop_back() else { break };
             self.cached_bytes -= entry.size();
+            self.uncommitted_bytes -= entry.size();
             // `tail` is folded again below; until then only its index is right.
             self.tail.index -= 1;
         }
@@ -376,6 +391,7 @@ impl LogView {
             let entry = &self.cache[(self.committed.index + 1 - first) as usize];
             let folded = self.committed.apply(entry);
             assert!(folded.is_ok(), "what the tail took, the committed state takes");
+            self.uncommitted_bytes -= entry.size();
         }
         self.origins.retain(|_, last| *last > index);
     }

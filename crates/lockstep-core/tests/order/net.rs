@@ -159,6 +159,7 @@ fn config(n: usize, incarnation: u64) -> Config {
         max_inflight_bytes: 4 << 20,
         cache_bytes: 1 << 20,
         max_unwritten_bytes: 256 << 20,
+        max_at_risk_bytes: 256 << 20,
         seed: 1,
         mutation: None,
     }

@@ -56,6 +56,32 @@ fn an_asynchronous_leader_goes_ahead_of_the_others_as_far_as_may_be_at_risk() {
 }
 
 #[test]
+fn an_asynchronous_leader_goes_ahead_by_no_more_bytes_than_may_be_in_memory() {
+    let mut net = Net::with(3, |config| config.max_at_risk_bytes = 1000);
+    net.elect(1);
+    change(&mut net, 1, Policy { max_at_risk: 100, ..weak(PolicyKind::Async) });
+    let commit = net.order(1).commit();
+    net.isolate(1);
+    let text = "x".repeat(300);
+    for _ in 0..10 {
+        net.propose(1, &text);
+        net.drain(1);
+        net.sync(1);
+        net.drain(1);
+    }
+    let size = net.order(1).entry(commit + 1).unwrap().size() as u64;
+    let ahead = 1000_u64.div_ceil(size);
+    assert_eq!(net.order(1).early(), commit + ahead, "each has {size} bytes");
+    assert_eq!(net.order(1).withheld(), Some(commit + ahead + 1));
+    assert_eq!(net.order(1).withheld_for_bytes(), Some(1000));
+    // A majority has them.
+    net.heal();
+    net.run(4 * HEARTBEAT);
+    assert_eq!((net.order(1).withheld(), net.order(1).withheld_for_bytes()), (None, None));
+    assert!(net.order(1).early() >= commit + 10);
+}
+
+#[test]
 fn what_is_not_a_write_set_of_its_own_holds_an_asynchronous_leader_back() {
     let mut net = under(Policy { max_at_risk: 100, ..weak(PolicyKind::Async) });
     let commit = net.order(1).commit();

@@ -145,6 +145,7 @@ impl Lab {
             max_inflight_bytes: 16 << 20,
             cache_bytes: 64 << 20,
             max_unwritten_bytes: 256 << 20,
+            max_at_risk_bytes: 44 << 20,
             seed: u64::from(byte),
             mutation: None,
         };

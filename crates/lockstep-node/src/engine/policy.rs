@@ -364,6 +364,13 @@ impl Engine {
 
     /// What stands in the way where no acknowledgement is asked for.
     fn at_limit(&self) -> String {
+        if let Some(bytes) = self.order.withheld_for_bytes() {
+            return format!(
+                "the cluster has not agreed on the last {} MiB of transactions, and no more may be at risk: commit.timeout \
+                 does not end that",
+                bytes >> 20
+            );
+        }
         format!(
             "the cluster has not agreed on the last {} transactions, and no more may be at risk (async.max_at_risk): \
              commit.timeout does not end that",

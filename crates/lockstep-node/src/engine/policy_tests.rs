@@ -287,6 +287,26 @@ fn commits_that_wait_for_fewer_to_be_at_risk_say_so() {
 }
 
 #[test]
+fn what_is_at_risk_is_bounded_in_bytes_as_well() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    set(&mut lab, |policy| policy.kind = PolicyKind::Async);
+    (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);
+    // 44 MiB may be.
+    let writes: Vec<_> = (0..50).map(|_| lab.write_bytes(0, &[7; 1_000_000])).collect();
+    lab.run(100_000);
+    let answered = writes.iter().filter(|write| passed(write) == Some(true)).count();
+    assert_eq!(answered, 47, "the last one goes beyond it");
+    lab.run(3_000_000);
+    let said = lab.nodes[0].engine.waits_for().unwrap_or_default();
+    assert!(said.contains("agreed on the last 44 MiB of transactions, and no more may be at risk"), "{said}");
+    assert!(said.contains("Not on the disks of: n2 (zone 0), n3 (zone 0)."), "{said}");
+    lab.nodes[2].disk_hangs = false;
+    lab.until("the rest is answered", 5_000_000, |_| passed(&writes[49]) == Some(true));
+    lab.run(100_000);
+    assert_eq!(lab.nodes[0].engine.waits_for(), None);
+}
+
+#[test]
 fn a_setting_that_changes_under_a_policy_is_not_said_to_change_the_policy() {
     let mut lab = under_all();
     assert!(lab.said("commit.policy is all from now on"));

@@ -135,7 +135,7 @@ const ROWS: &[Row] = &[
     row("apply.order", Kind::Enum(&["writeset", "schema", "serial"]), "writeset", Own, "what is applied in parallel: write-sets without a row in common (writeset), without a database in common (schema), or nothing (serial)").live(),
     row("apply.paused", Kind::Bool, "no", Own, "the member goes on receiving, acknowledging and keeping entries, but its server gets none; it takes no writes meanwhile").live(),
     row("apply.until", Kind::Until, "none", Own, "the member's server gets what is up to here, and no more; it takes no writes meanwhile").live(),
-    row("async.max_at_risk", Kind::Int(1, 1_000_000_000), "10000", Own, "transactions that may be committed ahead of the cluster under async and semisync; a new leader leaves out so many seqnos").live(),
+    row("async.max_at_risk", Kind::Int(1, 1_000_000_000), "10000", Own, "transactions that may be committed ahead of the cluster under async and semisync, of 256 MiB together at most; a new leader leaves out so many seqnos").live(),
     row("base_dir", NAME, ".", NoEffect("the server's data directory is used"), "where Galera keeps its state files"),
     row("base_host", NAME, "", Galera, "the host that peers are told to connect to (from wsrep_node_address)").unset(),
     row("base_port", Kind::Int(1, 65535), "4567", Galera, "the port for peers, where no address names one"),
