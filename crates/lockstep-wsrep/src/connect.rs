@@ -45,7 +45,7 @@ pub(crate) unsafe fn text_of(text: *const c_char) -> String {
 
 /// Whether `wsrep_gtid_mode` is on: the server exports the variable to its plugins. It learns the domain of the
 /// cluster's GTIDs only from a donor's script. False in a process that has no such variable.
-fn server_keeps_gtids() -> bool {
+pub(crate) fn server_keeps_gtids() -> bool {
     // SAFETY: the name is NUL-terminated; the variable, where there is one, is the server's `my_bool`, which lives as
     // long as the process and is set before providers are loaded.
     unsafe {

@@ -8,6 +8,7 @@
 
 mod apply;
 
+use crate::connect::server_keeps_gtids;
 use crate::files::{gtid_out, uuid_in};
 use crate::local::buf_of;
 use crate::monitor::{Stop, lock};
@@ -603,10 +604,27 @@ impl Provider {
                 // Only now: until the view is let on the database stands before what it leaves out, and a backup that is
                 // taken meanwhile, or the file of a member that leaves, has to say so.
                 self.leave_out(seqno - 1);
+                self.warn_of_gtids(before, seqno, server_keeps_gtids());
             }
             self.taken.fetch_max(seqno, Ordering::SeqCst);
         }
         Ok(())
+    }
+
+    /// The server counts its own GTIDs, by what it has: those of transactions that are lost it gives to others. It has a
+    /// variable that takes the count beyond them, which only a client can set.
+    fn warn_of_gtids(&self, before: Seqno, seqno: Seqno, keeps: bool) {
+        if keeps {
+            self.log.warn(format!(
+                "wsrep_gtid_mode: transactions that were lost with the leader (seqnos {} to {}) may have GTIDs that this \
+                 server gives to others: where clients wait for GTIDs, or something replicates by them, have the first \
+                 transaction of the new leader take the count beyond them: SET SESSION wsrep_gtid_seq_no, more than {} above \
+                 the last one",
+                before + 1,
+                seqno - 1,
+                seqno - before - 1
+            ));
+        }
     }
 
     /// Remembers who is in a view.

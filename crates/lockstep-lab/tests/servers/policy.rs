@@ -581,6 +581,15 @@ fn what_a_lost_leader_had_answered_ahead_is_kept_counted_and_nowhere_else() -> T
             cluster.servers[0].kill();
         }
         another_writes(&cluster, i64::from(number))?;
+        // The servers' own GTIDs (wsrep_gtid_mode) go on from what each has: those of what is lost are given again.
+        for server in &cluster.servers[1..] {
+            let warned = server.log().matches("may have GTIDs that this server gives to others").count();
+            assert!(
+                warned >= number as usize,
+                "{warned} warnings after {number} lost leaders: {}",
+                server.log()
+            );
+        }
         if alive {
             set(&cluster, 0, "gmcast.isolate=0")?;
             let end = cluster.servers[0].wait_ended(Duration::from_secs(20))?;
