@@ -23,9 +23,9 @@ const COMMON: [&str; 3] =
     ["innodb_log_file_size=512M", "innodb_buffer_pool_size=256M", "character_set_server=latin1"];
 
 /// So many transactions MariaDB's primary gathers in a group while it writes what is to be applied,
-pub const GROUP_COUNT: u32 = 20;
+pub const GROUP_COUNT: u32 = 80;
 /// and so long it waits for them at most, in microseconds.
-pub const GROUP_WAIT_US: u32 = 2000;
+pub const GROUP_WAIT_US: u32 = 5000;
 
 /// The writer and the copy; killed when dropped.
 #[derive(Debug)]

@@ -38,7 +38,7 @@ fn a_copy_of_either_kind_is_held_back_let_go_and_followed_to_its_end() -> Test {
         same("updates", run.updates, 1000);
         assert!(run.rate() > 0.0 && run.written_in > Duration::ZERO, "{run:?}");
         assert!(run.progress.last().is_some_and(|(at, done)| *at == run.elapsed && *done >= 1000), "{run:?}");
-        // What is to be applied was gathered in groups: 20 connections, up to 20 in each.
+        // What is to be applied was gathered in groups, of what 20 connections commit at once.
         let size = run.groups.map(|(commits, groups)| commits as f64 / groups as f64);
         eprintln!("{side:?}: {size:?} commits in a group");
         assert_eq!(size.is_some_and(|size| size >= 5.0), !side.is_ours(), "{run:?}");
