@@ -7,7 +7,9 @@
 //! gate is to shut goes through first.
 //!
 //! To its server it is Synced once it has everything that it is to have (else a server that is started so would refuse
-//! its readers), and Desynced to everybody who looks, so that proxies read elsewhere.
+//! its readers). To everybody who looks it is Desynced, and it leads no longer than it must, as soon as anything is to be
+//! kept back, also while nothing comes that could be: its server refuses writes from then on, and who refuses them must
+//! not be where a proxy sends them.
 
 use super::{Engine, Level, Micros};
 use crate::api::{ApplyHold, ApplyOrder, Until};
@@ -17,9 +19,6 @@ use rustc_hash::FxHashMap;
 
 /// So many databases and tables are known before those whose last write-set has finished are forgotten.
 const KNOWN: usize = 4096;
-
-/// Two members from whom entries are kept do not hand leadership to and fro more often than this.
-const PASS_ON_AGAIN: Micros = 5_000_000;
 
 /// How often it is said that the log grows.
 const SAY_GROWS_EVERY: Micros = 600_000_000;
@@ -44,8 +43,6 @@ pub(super) struct Applying {
     stood: Option<(Why, Micros)>,
     /// What has been said of the gate, and of which seqno.
     told: Option<(Why, Seqno)>,
-    /// When leadership was last handed on though nothing stood at the gate.
-    passed_on_at: Option<Micros>,
     /// When it was last said that the log grows beyond its limit for what is kept from the server.
     said_grows: Option<Micros>,
     order: ApplyOrder,
@@ -97,9 +94,40 @@ impl Engine {
         self.gate().is_set()
     }
 
+    /// The same, where there is a server.
+    pub(super) fn has_held_server(&self) -> bool {
+        self.is_held_back() && !self.me.arbitrator
+    }
+
     /// Whether the server stands where somebody wants it to, until they say otherwise: no delay ends that.
     pub(crate) fn stands_for_good(&self) -> bool {
-        self.gate().paused || matches!(self.applying.shut, Some((Why::Until, _)))
+        self.gate().paused
+            || matches!(self.applying.shut, Some((Why::Until, _)))
+            || self.phase.is_primary() && matches!(self.would_shut(), Some(Why::Until))
+    }
+
+    /// Why the gate would shut in front of an entry that were placed now, if it would.
+    fn would_shut(&self) -> Option<Why> {
+        self.why_shut(self.feed.delivered() + 1, self.wall())
+    }
+
+    /// Why the gate is shut in front of this seqno, placed at this time, if it is.
+    fn why_shut(&self, seqno: Seqno, time: Micros) -> Option<Why> {
+        let gate = self.gate();
+        let behind = match gate.until {
+            None => false,
+            Some(Until::Seqno(end)) => seqno > end,
+            Some(Until::Gtid(end)) => end.uuid != self.order.tail_state().history || seqno > end.seqno,
+            Some(Until::Time(end)) => time > end,
+        };
+        let due = time.saturating_add(gate.delay.as_micros() as Micros);
+        if gate.paused {
+            Some(Why::Paused)
+        } else if behind {
+            Some(Why::Until)
+        } else {
+            (!gate.delay.is_zero() && due > self.wall()).then_some(Why::Young(due))
+        }
     }
 
     /// The options may have changed.
@@ -116,8 +144,7 @@ impl Engine {
     /// Whether the gate is shut in front of this entry, the next one.
     pub(super) fn stands_before(&mut self, entry: &Entry) -> bool {
         self.applying.own_first &= !self.slots.is_empty() || !self.large.is_empty();
-        let gate = self.gate();
-        if !gate.is_set() || self.me.arbitrator || self.applying.own_first {
+        if !self.has_held_server() || self.applying.own_first {
             return false;
         }
         // What takes no seqno, and what the database has; and the first view of all, a founder's own, without which its
@@ -125,24 +152,7 @@ impl Engine {
         if entry.seqno <= self.feed.delivered() || !self.shown {
             return false;
         }
-        let behind = match gate.until {
-            None => false,
-            Some(Until::Seqno(seqno)) => entry.seqno > seqno,
-            Some(Until::Gtid(gtid)) => {
-                gtid.uuid != self.order.tail_state().history || entry.seqno > gtid.seqno
-            }
-            Some(Until::Time(time)) => entry.time > time,
-        };
-        let due = entry.time.saturating_add(gate.delay.as_micros() as Micros);
-        let why = if gate.paused {
-            Why::Paused
-        } else if behind {
-            Why::Until
-        } else if !gate.delay.is_zero() && due > self.wall() {
-            Why::Young(due)
-        } else {
-            return false;
-        };
+        let Some(why) = self.why_shut(entry.seqno, entry.time) else { return false };
         self.applying.shut = Some((why, entry.time));
         true
     }
@@ -160,9 +170,13 @@ impl Engine {
         }
     }
 
-    /// A round of the feed has ended. What stands for good is said; of a delay, that it is in force.
-    pub(super) fn tell_of_gate(&mut self) {
-        let (why, seqno) = (self.applying.shut.map(|(why, _)| why), self.feed.delivered());
+    /// A round of the feed has ended, `at_end`: with all that there is. What stands for good is said, also while there is
+    /// nothing that could stand; of a delay, that it is in force.
+    pub(super) fn tell_of_gate(&mut self, at_end: bool) {
+        let idle = at_end && self.shown && self.has_held_server() && !self.applying.own_first;
+        let shut = self.applying.shut.map(|(why, _)| why);
+        let why = shut.or_else(|| self.would_shut().filter(|_| idle));
+        let seqno = self.feed.delivered();
         let known = match (why, self.applying.told) {
             (None, told) => told.is_none() || self.is_held_back(),
             (Some(Why::Until), Some((Why::Until, at))) => at == seqno,
@@ -242,14 +256,6 @@ impl Engine {
             limit >> 20
         );
         self.log(Level::Warn, text);
-    }
-
-    pub(super) fn may_pass_on_again(&self) -> bool {
-        self.applying.passed_on_at.is_none_or(|at| self.now >= at + PASS_ON_AGAIN)
-    }
-
-    pub(super) fn has_passed_on(&mut self) {
-        self.applying.passed_on_at = Some(self.now);
     }
 
     /// How long ago the entry at the gate was placed in the log, in seconds.

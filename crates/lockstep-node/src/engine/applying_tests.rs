@@ -36,7 +36,7 @@ fn a_paused_member_keeps_and_acknowledges_what_its_server_does_not_get() {
     lab.run(100_000);
     assert_eq!((finished(&lab, 2), state(&lab, 2)), (before, LocalState::Synced));
     hold(&mut lab, 2, ApplyHold { paused: true, ..ApplyHold::default() });
-    assert_eq!(state(&lab, 2), LocalState::Synced, "it has everything");
+    assert_eq!(state(&lab, 2), LocalState::Donor, "it has everything, and refuses writes");
     assert!(lab.nodes[2].engine.stands_for_good());
     // One more is away: nothing would be committed without the paused one's acks.
     lab.cut(1, true);
@@ -77,7 +77,7 @@ fn a_delay_is_kept_to_the_millisecond_and_the_lag_is_its_age() {
     let delay = Duration::from_secs(20);
     hold(&mut lab, 2, ApplyHold { delay, ..ApplyHold::default() });
     lab.run(30_000_000);
-    assert_eq!(state(&lab, 2), LocalState::Synced, "all is old enough");
+    assert_eq!(state(&lab, 2), LocalState::Donor, "all is old enough, and it refuses writes");
     let placed = lab.now;
     let seqno = write(&mut lab, 0);
     lab.run(19_900_000 - (lab.now - placed));
@@ -86,7 +86,9 @@ fn a_delay_is_kept_to_the_millisecond_and_the_lag_is_its_age() {
     assert!((19.0..20.0).contains(&age), "{age}");
     assert!(!lab.nodes[2].engine.stands_for_good(), "it gets on by itself");
     lab.run(200_000);
-    assert_eq!((finished(&lab, 2), state(&lab, 2)), (seqno, LocalState::Synced));
+    assert_eq!((finished(&lab, 2), state(&lab, 2)), (seqno, LocalState::Donor));
+    hold(&mut lab, 2, ApplyHold::default());
+    assert_eq!(state(&lab, 2), LocalState::Synced);
 }
 
 #[test]
@@ -135,6 +137,47 @@ fn leadership_goes_to_one_that_applies() {
     assert_eq!(lab.leader(0), Some(leader));
 }
 
+/// Whoever refuses writes is not where a proxy sends them, though it is the only one that they came to.
+#[test]
+fn who_refuses_writes_says_so_at_once_and_leads_no_longer_though_nobody_writes() {
+    let (hour, past) = (Duration::from_secs(3600), Until::Time(1));
+    for (what, line, for_good) in [
+        (ApplyHold { paused: true, ..ApplyHold::default() }, "apply.paused: the server stands at", true),
+        (
+            ApplyHold { delay: hour, ..ApplyHold::default() },
+            "apply.delay: the server gets entries when",
+            false,
+        ),
+        (ApplyHold { until: Some(past), ..ApplyHold::default() }, "apply.until: the server stands at", true),
+        (
+            ApplyHold { until: Some(Until::Seqno(1)), ..ApplyHold::default() },
+            "apply.until: the server stands",
+            true,
+        ),
+        // Not reached: its server refuses writes all the same.
+        (ApplyHold { until: Some(Until::Seqno(1_000)), ..ApplyHold::default() }, "", false),
+    ] {
+        let mut lab = Lab::new(3, &Tuning::default());
+        write(&mut lab, 0);
+        lab.run(1_000_000);
+        assert_eq!((lab.leader(1), state(&lab, 0)), (Some(0), LocalState::Synced), "{what:?}");
+        hold(&mut lab, 0, what);
+        assert_eq!(state(&lab, 0), LocalState::Donor, "{what:?}");
+        let engine = &lab.nodes[0].engine;
+        assert!(engine.health().held_back && engine.stands_for_good() == for_good, "{what:?}");
+        assert!(lab.said(line), "{what:?}");
+        let refused = lab.write(0);
+        assert!(matches!(refused.wait_for(Duration::ZERO), Some(Outcome::NotSent)), "{what:?}");
+        lab.until("another one leads", 1_000_000, |lab| lab.leader(0).is_some_and(|at| at != 0));
+        let leader = lab.leader(1).unwrap();
+        lab.run(2_000_000);
+        assert_eq!((lab.leader(0), state(&lab, leader)), (Some(leader), LocalState::Synced), "{what:?}");
+        hold(&mut lab, 0, ApplyHold::default());
+        lab.until("it is Synced", 1_000_000, |lab| state(lab, 0) == LocalState::Synced);
+        write(&mut lab, 0);
+    }
+}
+
 #[test]
 fn under_a_weak_policy_the_only_writer_is_one_that_may_write() {
     let mut lab = Lab::new(3, &Tuning::default());
@@ -158,7 +201,8 @@ fn a_founder_is_shown_its_first_view() {
     let mut lab = Lab::new(1, &Tuning { apply_hold: paused, ..Tuning::default() });
     lab.run(1_000_000);
     assert_eq!(lab.nodes[0].views, [["n1"]]);
-    assert_eq!(state(&lab, 0), LocalState::Synced);
+    assert!(lab.nodes[0].engine.told_synced, "its server serves readers");
+    assert_eq!(state(&lab, 0), LocalState::Donor);
 }
 
 #[test]

@@ -43,11 +43,10 @@ impl Engine {
 
     /// An arbitrator leads only where nobody else has what it has, and no longer than until somebody with a database has
     /// that, too. A member whose server stands at a gate makes no trim marks, without which all others' certification
-    /// remembers ever more: it leads no longer than until there is one whose does not. Under a weak policy nobody could
-    /// write while it leads, so that nothing would ever come to its gate.
+    /// remembers ever more, and its server refuses writes: it leads no longer than until there is one whose does not. That
+    /// something comes to its gate it does not wait for: where nobody else writes, or may, nothing ever would.
     fn pass_on(&mut self) -> bool {
-        let only_writer = self.is_held_back() && self.order.policy().is_weak() && self.may_pass_on_again();
-        let stands = self.applying.is_shut() || only_writer;
+        let stands = self.has_held_server();
         if !self.me.arbitrator && !stands {
             return false;
         }
@@ -58,11 +57,7 @@ impl Engine {
             .filter(|id| self.order.matched(id) + NEAR_ENOUGH >= self.order.last_index())
             .filter(|id| !stands || self.is_synced(id))
             .max_by_key(|id| (!self.is_kept_from(id), self.order.matched(id)));
-        let passes = heir.is_some_and(|heir| self.order.transfer_leadership(self.now, heir).is_ok());
-        if passes && only_writer {
-            self.has_passed_on();
-        }
-        passes
+        heir.is_some_and(|heir| self.order.transfer_leadership(self.now, heir).is_ok())
     }
 
     pub(super) fn is_synced(&self, id: &MemberId) -> bool {

@@ -367,7 +367,7 @@ impl Engine {
         if !at_end {
             self.not_at_gate_yet();
         }
-        self.tell_of_gate();
+        self.tell_of_gate(at_end);
         self.causal_step();
     }
 

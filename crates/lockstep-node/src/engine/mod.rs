@@ -554,7 +554,7 @@ impl Engine {
             delivered: self.feed.delivered(),
             leaving: self.leaving,
             has_state: self.feed.has_started(),
-            held_back: self.is_held_back() && !self.me.arbitrator,
+            held_back: self.has_held_server(),
         }
     }
 
@@ -696,6 +696,11 @@ impl Engine {
         }
     }
 
+    /// Synced, or it would be if its server took writes: nothing that it is to have is missing, and nothing else is under way.
+    fn serves_all_it_is_to_have(&self) -> bool {
+        matches!(self.phase, Phase::Running { primary: true, synced: true }) && !self.is_desynced()
+    }
+
     fn is_desynced(&self) -> bool {
         self.desyncs > 0 || self.lagging || !self.donations.is_empty()
     }
@@ -707,6 +712,8 @@ impl Engine {
         match &self.phase {
             Phase::Running { primary: true, synced } => match (self.is_desynced(), synced) {
                 (true, _) => LocalState::Donor,
+                // Its server refuses writes, whether anything is kept back yet or not.
+                (false, true) if self.has_held_server() => LocalState::Donor,
                 (false, true) => LocalState::Synced,
                 (false, false) => LocalState::Joined,
             },

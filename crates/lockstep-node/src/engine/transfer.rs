@@ -4,6 +4,7 @@
 use super::{Engine, Level, Micros, NodeMessage};
 use crate::api::{Delivery, LocalState};
 use crate::engine::phase::Phase;
+use crate::wire::Health;
 use bytes::Bytes;
 use lockstep_core::{Gtid, MemberId, Seqno, ViewUuid};
 
@@ -158,7 +159,19 @@ impl Engine {
             .filter(|p| p.health.is_some_and(|h| h.state == LocalState::Synced))
             .map(|p| ((Some(p.hello.zone) != zone) as u8, p.hello.id, p.hello.name.clone()))
             .collect();
-        if joiner != self.me.id && !self.me.arbitrator && self.local_state() == LocalState::Synced {
+        // One from whom entries are kept, and who has come as far as the joiner needs, where nobody else can.
+        let come_so_far = |h: &Health| {
+            h.state == LocalState::Donor && h.held_back && h.has_state && h.delivered >= at_least
+        };
+        candidates.extend(
+            self.peers
+                .values()
+                .filter(|p| {
+                    p.hello.id != joiner && !p.leaving() && p.health.as_ref().is_some_and(come_so_far)
+                })
+                .map(|p| (4, p.hello.id, p.hello.name.clone())),
+        );
+        if joiner != self.me.id && !self.me.arbitrator && self.serves_all_it_is_to_have() {
             let far = (Some(self.me.zone) != zone) as u8;
             candidates.push((far + 2, self.me.id, self.me.name.clone()));
         }
@@ -197,7 +210,7 @@ impl Engine {
         if self.donations.iter().any(|d| d.joiner == joiner && d.life == life) {
             return self.tell(joiner, &accepted());
         }
-        let free = matches!(self.local_state(), LocalState::Synced | LocalState::Joined);
+        let free = self.serves_all_it_is_to_have() || self.local_state() == LocalState::Joined;
         if !free || self.leaving {
             return self.tell(joiner, &refusal(AGAIN, "the donor is busy"));
         }
