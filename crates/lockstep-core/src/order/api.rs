@@ -385,6 +385,12 @@ impl Order {
         committed.map(|gap| (gap.before + 1, gap.after - 1))
     }
 
+    /// What this member's own term of office has begun with leaving out, if it leads, and has.
+    pub fn left_out_by_own_term(&self) -> Option<Gap> {
+        let last = self.log.gaps.last().filter(|_| self.is_leader())?;
+        (self.log.term_at(last.index) == Some(self.term())).then_some(*last)
+    }
+
     /// How many seqnos there are above the first of these, up to the second: what views have left out is nothing that
     /// anybody could apply.
     pub fn seqnos_between(&self, above: Seqno, upto: Seqno) -> i64 {

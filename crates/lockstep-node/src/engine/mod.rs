@@ -163,6 +163,8 @@ pub(crate) struct Engine {
     told_synced: bool,
     /// Behind by more than `apply.lag_limit`, and not caught up since.
     lagging: bool,
+    /// Who led last, as far as this process knows.
+    last_leader: Option<MemberId>,
     applying: applying::Applying,
     clocks: clocks::Clocks,
     /// Changes of policy that somebody here has asked for.
@@ -272,6 +274,7 @@ impl Engine {
             desyncs: 0,
             told_synced: false,
             lagging: false,
+            last_leader: None,
             applying,
             clocks: clocks::Clocks::default(),
             wishes: policy::Wishes::default(),
@@ -544,6 +547,28 @@ impl Engine {
         };
         self.look_at_duties();
         self.log(Level::Info, text);
+        if leader == Some(self.me.id) {
+            self.tell_of_loss(term);
+        }
+        self.last_leader = leader.or(self.last_leader);
+    }
+
+    /// Under a weak policy this member's predecessor may have answered more than anybody here has. Where it is here
+    /// itself, it has been asked how far its log goes.
+    fn tell_of_loss(&mut self, term: u64) {
+        let Some(gap) = self.order.left_out_by_own_term() else { return };
+        let before = self.last_leader.filter(|id| *id != self.me.id);
+        if before.is_some_and(|id| self.responds(&id)) {
+            return;
+        }
+        let before = before.map_or_else(|| "whoever led before".to_owned(), |id| self.name_of(&id));
+        let text = format!(
+            "this member leads in term {term}, without {before}: what {before} answered beyond seqno {} and nobody here has \
+             is left out (the next seqno is {}); it is lost unless that member comes back with its log \
+             (lockstep.rescue.*.log there then)",
+            gap.before, gap.after
+        );
+        self.log(Level::Warn, text);
     }
 
     fn health(&self) -> Health {

@@ -420,12 +420,16 @@ impl Engine {
     fn asks_too_much(&self, policy: Policy) -> Vec<String> {
         let mut said = Vec::new();
         let membership = self.order.membership();
+        let then = match policy.timeout {
+            timeout if timeout > 0 && policy.kind == PolicyKind::Semisync => format!(
+                "a commit waits for commit.timeout ({} s), then semisync falls back to async, until there are more",
+                timeout as f64 / 1e6
+            ),
+            _ => "commits wait until there are more".to_owned(),
+        };
         let others = membership.members.len().saturating_sub(1);
         if policy.kind == PolicyKind::Semisync && usize::from(policy.acks) > others {
-            said.push(format!(
-                "commit.acks = {}, but there are {others} other members: commits wait until there are more",
-                policy.acks
-            ));
+            said.push(format!("commit.acks = {}, but there are {others} other members: {then}", policy.acks));
         }
         let mut zones: Vec<u8> = membership.members.iter().map(|m| m.zone).collect();
         zones.sort_unstable();
@@ -433,7 +437,7 @@ impl Engine {
         if policy.kind != PolicyKind::Async && usize::from(policy.zone_acks) >= zones.len().max(1) {
             said.push(format!(
                 "commit.zone_acks = {} asks for acknowledgements from as many other zones, but the members are in {} in \
-                 all (member.zone): commits wait until there are more",
+                 all (member.zone): {then}",
                 policy.zone_acks,
                 zones.len()
             ));

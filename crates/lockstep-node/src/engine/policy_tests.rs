@@ -1,6 +1,7 @@
 use super::super::harness::Lab;
 use crate::api::ServerEnd;
 use crate::api::{ApplyHold, LocalState, Outcome, Tuning};
+use crate::operator::Command;
 use crate::submit::Submission;
 use crate::wish::Wish;
 use lockstep_core::policy::{Policy, PolicyKind};
@@ -570,5 +571,52 @@ fn a_change_that_is_under_way_is_taken_back_by_naming_what_is_in_force() {
         lab.run(1_000);
         assert!(lab.policies.last().is_some_and(|(at, ..)| *at <= now + 1_000), "{:?}", lab.policies);
         assert_eq!(lab.policies.len(), 2);
+    }
+}
+
+#[test]
+fn who_takes_over_under_a_weak_policy_says_what_may_be_lost_with_its_predecessor() {
+    let led = |lab: &Lab| {
+        lab.lines.iter().filter(|(_, line)| line.contains("is left out (the next seqno is")).count()
+    };
+    for kind in [PolicyKind::Quorum, PolicyKind::Async] {
+        let mut lab = Lab::new(3, &Tuning::default());
+        set(&mut lab, |policy| policy.kind = kind);
+        assert!(writes(&mut lab, 0));
+        let last = lab.nodes[0].engine.order.tail_state().seqno;
+        lab.cut(0, true);
+        lab.until("another one leads", 30_000_000, |lab| lab.leader(1).is_some_and(|at| at != 0));
+        lab.run(1_000_000);
+        assert_eq!(led(&lab), usize::from(kind == PolicyKind::Async), "{kind:?}: {:#?}", lab.lines);
+        if kind == PolicyKind::Async {
+            assert!(
+                lab.said(&format!("without n1: what n1 answered beyond seqno {last} and nobody here has"))
+            );
+        }
+        // Handed on by who is there and stays, nothing is.
+        lab.cut(0, false);
+        lab.run(5_000_000);
+        let (said, leader) = (led(&lab), lab.leader(1).unwrap());
+        let heir = 3 - leader;
+        lab.command(leader, Command::Switchover { to: format!("n{}", heir + 1) });
+        lab.until("the other one leads", 10_000_000, |lab| lab.leader(heir) == Some(heir));
+        lab.run(1_000_000);
+        assert_eq!(led(&lab), said, "{kind:?}: {:#?}", lab.lines);
+    }
+}
+
+#[test]
+fn who_asks_for_too_many_acks_hears_whether_commits_wait_or_fall_back() {
+    for (timeout, then) in [(0, "commits wait until there are more"), (700_000, "falls back to async")] {
+        let mut lab = Lab::new(3, &Tuning::default());
+        set(&mut lab, |policy| *policy = Policy { acks: 9, timeout, ..Policy::of(PolicyKind::Semisync) });
+        let line = format!("commit.acks = 9, but there are 2 other members: {then}");
+        assert!(
+            lab.lines
+                .iter()
+                .any(|(_, said)| said.contains("commit.acks = 9, but there are 2") && said.contains(then)),
+            "{line}"
+        );
+        assert_eq!(lab.said("commits wait until there are more"), timeout == 0);
     }
 }
