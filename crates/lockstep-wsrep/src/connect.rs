@@ -71,6 +71,12 @@ pub(crate) struct Names {
     pub(crate) incoming: String,
 }
 
+/// µs since 1970.
+fn wall() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}
+
 impl Provider {
     /// `init`.
     ///
@@ -504,7 +510,7 @@ impl Provider {
         let is_connected = *lock(&self.connection) != Connection::Closed;
         if changes.iter().any(|change| change.name == "apply.until")
             && let Some(until) = options.tuning().apply_hold.until
-            && let Some(warning) = where_until_is(until, node.history(), node.last_committed())?
+            && let Some(warning) = where_until_is(until, node.history(), node.last_committed(), wall())?
         {
             self.log.warn(warning);
         }

@@ -119,11 +119,17 @@ impl Settings {
         self.zone
     }
 }
-/// What is to be said of an `apply.until` where the server is `at` this seqno of this history (nil: none yet).
+/// What is to be said of an `apply.until` where the server is `at` this seqno of this history (nil: none yet), and it is
+/// this time, in µs since 1970.
 ///
 /// # Errors
 /// It is of another history: nobody can say where that is, and the server would stand at once and for ever.
-pub(crate) fn where_until_is(until: Until, history: Uuid, at: Seqno) -> Result<Option<String>, String> {
+pub(crate) fn where_until_is(
+    until: Until,
+    history: Uuid,
+    at: Seqno,
+    wall: u64,
+) -> Result<Option<String>, String> {
     let seqno = match until {
         Until::Gtid(gtid) if gtid.uuid != history && history != Uuid::NIL => {
             return Err(format!(
@@ -133,7 +139,11 @@ pub(crate) fn where_until_is(until: Until, history: Uuid, at: Seqno) -> Result<O
         }
         Until::Gtid(gtid) => gtid.seqno,
         Until::Seqno(seqno) => seqno,
-        Until::Time(_) => return Ok(None),
+        Until::Time(time) => {
+            let text = "apply.until is a time that is over (in UTC): this member may be beyond it already, and stands at what \
+                        comes next";
+            return Ok((wall > time).then(|| text.to_owned()));
+        }
     };
     Ok((at > seqno).then(|| {
         format!(
@@ -151,16 +161,18 @@ mod tests {
     fn where_to_stop_is_a_place_in_this_history_and_ahead() {
         let (here, other) = (Uuid([1; 16]), Uuid([2; 16]));
         let gtid = |uuid, seqno| Until::Gtid(Gtid { uuid, seqno });
-        let refused = where_until_is(gtid(other, 70), here, 60).unwrap_err();
+        let refused = where_until_is(gtid(other, 70), here, 60, 0).unwrap_err();
         assert_eq!(refused, format!("apply.until: {other} is another history: this cluster's is {here}"));
         // Before there is a history nobody can tell.
-        assert_eq!(where_until_is(gtid(other, 70), Uuid::NIL, -1), Ok(None));
+        assert_eq!(where_until_is(gtid(other, 70), Uuid::NIL, -1, 0), Ok(None));
         for until in [gtid(here, 70), Until::Seqno(70)] {
-            assert_eq!(where_until_is(until, here, 69), Ok(None));
-            assert_eq!(where_until_is(until, here, 70), Ok(None));
-            let said = where_until_is(until, here, 84).unwrap().unwrap_or_default();
+            assert_eq!(where_until_is(until, here, 69, 0), Ok(None));
+            assert_eq!(where_until_is(until, here, 70, 0), Ok(None));
+            let said = where_until_is(until, here, 84, 0).unwrap().unwrap_or_default();
             assert!(said.starts_with("apply.until=70: this member is already beyond it, at 84"), "{said}");
         }
-        assert_eq!(where_until_is(Until::Time(0), here, 84), Ok(None));
+        assert_eq!(where_until_is(Until::Time(7), here, 84, 7), Ok(None));
+        let said = where_until_is(Until::Time(7), here, 84, 8).unwrap().unwrap_or_default();
+        assert!(said.starts_with("apply.until is a time that is over"), "{said}");
     }
 }
