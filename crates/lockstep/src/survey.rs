@@ -109,7 +109,7 @@ fn rescued(status: &Status) -> Option<String> {
     (own.rescued > 0).then(|| {
         format!(
             "{} keeps {} transactions that the cluster does not have, in lockstep.rescue.*.log: look at them with lockstep log \
-             --rescue, and move the file away when they are dealt with",
+             --rescue, and move the file away when they are dealt with (this note goes with the next start of its server)",
             own.name, own.rescued_transactions
         )
     })
