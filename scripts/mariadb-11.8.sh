@@ -10,7 +10,7 @@ set -eu
 
 root=${LOCKSTEP_DEBIAN_13:-/var/cache/lockstep/debian-13}
 provider=${LOCKSTEP_TEST_PROVIDER:-lockstep}
-packages=mariadb-server,mariadb-backup,galera-4,sysbench,prometheus-mysqld-exporter,rsync,socat,lsof,iproute2,procps,ca-certificates
+packages=mariadb-server,mariadb-backup,galera-4,sysbench,prometheus-mysqld-exporter,rsync,socat,lsof,iproute2,procps,e2fsprogs,xfsprogs,ca-certificates
 here=$(dirname "$0")/..
 target=${CARGO_TARGET_DIR:-$here/target}
 PATH=$HOME/.cargo/bin:$PATH:/usr/sbin:/sbin

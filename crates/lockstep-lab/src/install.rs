@@ -51,8 +51,9 @@ impl Installation {
     /// The server's version, as it says it.
     pub fn version(&self) -> Result<String> {
         let said = run_to_end(Command::new(&self.mariadbd).args(["--no-defaults", "--version"]))?;
-        // Behind the path of the program.
+        // Behind the path of the program; a later one may add warnings, with the time.
         let version = said.split_once("Ver ").map_or(said.as_str(), |(_, version)| version);
+        let version = version.lines().next().unwrap_or_default();
         Ok(version.trim().to_owned())
     }
 
