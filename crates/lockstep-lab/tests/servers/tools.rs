@@ -67,6 +67,9 @@ fn galeramon(client: &mut Client) -> Result<GaleraNode, LabError> {
          'wsrep_local_state', 'wsrep_local_state_comment', 'wsrep_desync', 'wsrep_ready', \
          'wsrep_sst_donor_rejects_queries', 'wsrep_reject_queries')",
     )?);
+    // Of each server that it monitors, of whatever kind.
+    client.query("SELECT @@gtid_current_pos, @@gtid_binlog_pos, @@read_only, @@server_id")?;
+    same("replication from elsewhere", client.query("SHOW ALL SLAVES STATUS")?.rows.len(), 0);
     let get = |name: &str| seen.get(name).cloned().unwrap_or_default();
     Ok(GaleraNode {
         joined: get("wsrep_local_state") == "4" && get("wsrep_ready") == "ON",
