@@ -166,6 +166,8 @@ fn words(line: &str) -> Words {
 
 fn run(words: &[String]) -> Result<String> {
     let (program, arguments) = words.split_first().expect("a program");
+    // Where root's PATH has no sbin, as after Debian's `su`, it is found all the same.
+    let program = find_program(program).unwrap_or_else(|| program.into());
     run_to_end(Command::new(program).args(arguments))
 }
 
