@@ -36,7 +36,7 @@ impl Order {
             gate: gate::Gate::default(),
             survey: None,
             farthest: 0,
-            tail_asked: None,
+            giving: None,
             up: BTreeSet::new(),
             own_view_member: None,
             acks: BTreeMap::new(),

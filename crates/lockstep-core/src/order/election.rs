@@ -41,7 +41,7 @@ impl Order {
             self.relays.forget(self.config.mutation);
             self.gate.forget();
             self.survey = None;
-            self.tail_asked = None;
+            self.giving = None;
         }
     }
 

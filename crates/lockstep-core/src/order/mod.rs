@@ -26,6 +26,7 @@ mod election;
 mod facts;
 mod follower;
 mod gate;
+mod giving;
 mod leader;
 mod log_view;
 mod marks;
@@ -218,8 +219,8 @@ pub struct Order {
     survey: Option<survey::Survey>,
     /// The longest round trip to anybody.
     farthest: Micros,
-    /// A candidate waits for entries that must come from the disk.
-    tail_asked: Option<(MemberId, Index)>,
+    /// A candidate has asked for our tail.
+    giving: Option<giving::Giving>,
     /// With whom the transport has a connection.
     up: BTreeSet<MemberId>,
     /// How a view lists us.

@@ -19,12 +19,11 @@
 
 use super::config::Mutation;
 use super::disk::Held;
+use super::giving::TAIL_AHEAD;
 use super::*;
 use crate::codec::{Reader, Writer};
 use crate::members::View;
 
-/// The most bytes of a tail in one message: it must come through before patience ends.
-const TAIL_BYTES: usize = 256 << 10;
 /// So many election timeouts a member is waited for that is there and has not answered, in all.
 const MOST: Micros = 5;
 
@@ -66,6 +65,8 @@ struct Source {
     /// The question is asked again at this time, and the next time after so long.
     repeat_at: Micros,
     patience: Micros,
+    /// Parts that have overtaken others, by the index and term that they go on from; no more bytes than may be on their way.
+    early: BTreeMap<(Index, Term), Vec<Entry>>,
 }
 
 impl Survey {
@@ -86,6 +87,16 @@ impl Survey {
     }
 }
 
+impl Source {
+    /// A part that goes on from here has come before what comes before it.
+    fn keep(&mut self, prev: (Index, Term), entries: Vec<Entry>) {
+        let bytes: usize = self.early.values().flatten().chain(&entries).map(Entry::size).sum();
+        if !entries.is_empty() && bytes <= TAIL_AHEAD {
+            self.early.insert(prev, entries);
+        }
+    }
+}
+
 impl Order {
     /// Whether others may hold what was acknowledged and a majority does not hold. A voter that is alone holds all
     /// that it ever acknowledged itself.
@@ -98,6 +109,12 @@ impl Order {
     /// How soon what was not answered is asked again.
     fn survey_period(&self) -> Micros {
         self.config.election_timeout / 8
+    }
+
+    /// How long an answer may take: longer than a round trip to the one farthest away.
+    pub(super) fn survey_patience(&self) -> Micros {
+        let timeout = self.config.election_timeout;
+        (2 * self.survey_period()).max(2 * self.farthest).min(MOST * timeout)
     }
 
     /// Everybody is asked as soon as our own term, and our vote in it, is on the disk.
@@ -270,12 +287,13 @@ impl Order {
     fn ask_for_tail(&mut self, id: MemberId) {
         let commit = (self.commit(), self.log.committed.term);
         let own = (self.log.last(), self.log.tail.term);
-        let (now, patience) = (self.now, 2 * self.survey_period());
+        let (now, patience) = (self.now, self.survey_patience());
         let Some(survey) = &mut self.survey else { return };
         let probing = own.0 > commit.0 && survey.tails.get(&id).is_some_and(|(_, last)| *last >= own.0);
         let at = if probing { own } else { commit };
         survey.taken.clear();
-        survey.source = Some(Source { id, at, probing, repeat_at: now + patience, patience });
+        survey.source =
+            Some(Source { id, at, probing, repeat_at: now + patience, patience, early: BTreeMap::new() });
         self.send(id, Message::TailAsk { term: self.term, from: at.0 + 1 });
     }
 
@@ -298,45 +316,6 @@ impl Order {
         }
     }
 
-    /// A candidate that we have told how our log ends wants to have it.
-    pub(super) fn on_tail_ask(&mut self, from: MemberId, term: Term, first: Index) {
-        if term != self.term || self.role == Role::Leader || !self.log.exists() || first == 0 {
-            return;
-        }
-        let known = self.log.term_at(first - 1).is_some();
-        if known && first < self.log.cached_from() && first <= self.log.last() {
-            self.tail_asked = Some((from, first));
-            let max_bytes = self.config.max_append_bytes.min(TAIL_BYTES);
-            self.outputs.push(Output::Fetch { to: from, from: first, max_bytes });
-            return;
-        }
-        let (entries, _) = self.log.slice(first, Index::MAX, self.config.max_append_bytes.min(TAIL_BYTES));
-        self.give_tail(from, first, entries);
-    }
-
-    /// Entries for a candidate have come from the disk. Whether they were for one.
-    pub(super) fn fetched_tail(&mut self, to: MemberId, from: Index, entries: &[Entry]) -> bool {
-        if self.role == Role::Leader || self.tail_asked.take_if(|asked| *asked == (to, from)).is_none() {
-            return false;
-        }
-        let ours = entries.iter().enumerate().take_while(|(n, e)| {
-            e.index == from.saturating_add(*n as u64) && self.log.term_at(e.index) == Some(e.term)
-        });
-        let entries: Vec<Entry> = ours.map(|(_, e)| e.clone()).collect();
-        self.give_tail(to, from, entries);
-        true
-    }
-
-    fn give_tail(&mut self, to: MemberId, first: Index, entries: Vec<Entry>) {
-        // Where our log begins later, index 0 says that we cannot.
-        let (prev_index, prev_term) = match self.log.term_at(first - 1) {
-            Some(term) => (first - 1, term),
-            None => (0, 0),
-        };
-        let last = self.log.last();
-        self.send(to, Message::TailGive { term: self.term, prev_index, prev_term, last, entries });
-    }
-
     /// A part of the tail that we have asked for.
     pub(super) fn on_tail_give(
         &mut self,
@@ -348,12 +327,15 @@ impl Order {
     ) {
         let commit = (self.commit(), self.log.committed.term);
         let own_term = self.term;
-        let (now, patience) = (self.now, 2 * self.survey_period());
+        let (now, patience) = (self.now, self.survey_patience());
         let Some(Survey { source: Some(source), taken, .. }) = &mut self.survey else { return };
         if source.id != from || term != own_term {
             return;
         }
         if prev != source.at {
+            if prev.0 > source.at.0 && !source.probing {
+                return source.keep(prev, entries);
+            }
             if prev.0 != source.at.0 && prev.0 != 0 {
                 // It came twice, or late.
                 return;
@@ -367,19 +349,20 @@ impl Order {
             return self.send(from, Message::TailAsk { term: own_term, from: commit.0 + 1 });
         }
         source.probing = false;
-        let (mut at, mut fits) = (source.at, true);
+        let mut at = source.at;
         let more = !entries.is_empty();
-        for entry in entries {
-            fits &= entry.index == at.0 + 1 && entry.term >= at.1 && entry.term < term;
-            if !fits {
-                break;
+        let mut part = Some(entries);
+        while let Some(entries) = part {
+            for entry in entries {
+                if entry.index != at.0 + 1 || entry.term < at.1 || entry.term >= term {
+                    return self.give_up_source(from);
+                }
+                at = (entry.index, entry.term);
+                taken.push(entry);
             }
-            at = (entry.index, entry.term);
-            taken.push(entry);
+            part = source.early.remove(&at);
         }
-        if !fits {
-            return self.give_up_source(from);
-        }
+        source.early.retain(|prev, _| prev.0 > at.0);
         source.at = at;
         (source.repeat_at, source.patience) = (now + patience, patience);
         self.reset_election_timer();

@@ -428,6 +428,60 @@ fn what_is_lost_on_the_way_of_a_survey_is_asked_again() {
     }
 }
 
+/// An entry a message, so that a tail comes in many parts.
+fn in_parts(config: &mut Config) {
+    config.max_append_bytes = 1;
+}
+
+#[test]
+fn a_tail_comes_in_a_few_round_trips() {
+    let texts: Vec<String> = (0..100).map(|n| format!("acknowledged {n}")).collect();
+    let mut net = only_the_learner_has_it(&texts, in_parts);
+    // All questions of a moment arrive a round trip later.
+    net.hold = Some(|_, _, m| matches!(m, Message::TailAsk { .. }));
+    let mut trips = 0;
+    while net.leader().is_none_or(|leader| leader == 1) {
+        net.run(ELECTION / 60);
+        let asked = std::mem::take(&mut net.held);
+        trips += usize::from(!asked.is_empty());
+        net.wire.extend(asked);
+        assert!(
+            trips <= 10,
+            "{} of them have come",
+            net.order(2).last_index().max(net.order(3).last_index())
+        );
+    }
+    assert!(trips > 1, "little is sent at first");
+    net.hold = None;
+    net.settle();
+    assert!(texts.iter().all(|text| net.texts().contains(text)));
+}
+
+#[test]
+fn parts_of_a_tail_that_overtake_others_are_kept_and_a_lost_one_is_asked_for() {
+    let texts: Vec<String> = (0..100).map(|n| format!("acknowledged {n}")).collect();
+    let mut net = only_the_learner_has_it(&texts, in_parts);
+    let (mut given, mut lost) = (0, 0);
+    net.hold = Some(|_, _, m| matches!(m, Message::TailGive { .. }));
+    while net.leader().is_none_or(|leader| leader == 1) {
+        net.run(ELECTION / 60);
+        let mut came = std::mem::take(&mut net.held);
+        came.reverse();
+        given += came.len();
+        // The first of many, twice.
+        if came.len() > 4 && lost < 2 {
+            (_, lost) = (came.pop(), lost + 1);
+        }
+        net.wire.extend(came);
+        assert!(given < 1000, "it does not come to an end");
+    }
+    assert_eq!(lost, 2);
+    assert!(given < 150, "{given} parts for {} entries", texts.len());
+    net.hold = None;
+    net.settle();
+    assert!(texts.iter().all(|text| net.texts().contains(text)));
+}
+
 #[test]
 fn what_has_come_of_a_tail_is_kept_for_the_next_campaign() {
     let texts: Vec<String> = (0..30).map(|n| format!("acknowledged {n}")).collect();
