@@ -350,9 +350,7 @@ impl Engine {
             ViewStatus::Disconnected => Vec::new(),
         };
         let now = |member: &ViewMember| {
-            let me = member.id == self.me.id;
-            let health =
-                if me { Some(self.own_health()) } else { self.peers.get(&member.id).and_then(|p| p.health) };
+            let health = self.health_of(&member.id);
             MemberNow {
                 view_uuid: member.view_uuid,
                 name: member.name.clone(),
@@ -382,7 +380,7 @@ impl Engine {
             let heard = self.order.last_heard(&member.id).filter(|_| leads && !me && self.silent(&member.id));
             let silent_since = heard.filter(|_| self.peers.contains_key(&member.id));
             let peer = self.peers.get(&member.id).filter(|_| silent_since.is_none());
-            let health = if me { Some(self.own_health()) } else { peer.and_then(|p| p.health) };
+            let health = self.health_of(&member.id).filter(|_| me || peer.is_some());
             let role = match member.role {
                 _ if leader == Some(member.id) => "leader",
                 Role::Learner => "learner",

@@ -605,8 +605,12 @@ impl Engine {
         }
     }
 
-    pub(crate) fn own_health(&self) -> Health {
-        self.health()
+    /// How a member is, as it has last said; as this one would say.
+    pub(crate) fn health_of(&self, id: &MemberId) -> Option<Health> {
+        match *id == self.me.id {
+            true => Some(self.health()),
+            false => self.peers.get(id).and_then(|peer| peer.health),
+        }
     }
 
     pub(crate) fn wall(&self) -> Micros {

@@ -144,8 +144,8 @@ impl Engine {
         let life = self.life_of(&joiner);
         if let Some(choice) = self.choices.iter().find(|c| c.joiner == joiner && c.life == life) {
             let donor = choice.donor;
-            let state = |id| if id == self.me.id { Some(self.local_state()) } else { self.state_of(&id) };
-            if state(donor) == Some(LocalState::Donor) && !self.is_kept_below(&donor, choice.at_least) {
+            let donates = self.health_of(&donor).is_some_and(|health| health.state == LocalState::Donor);
+            if donates && !self.is_kept_below(&donor, choice.at_least) {
                 return self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
         }
@@ -226,15 +226,7 @@ impl Engine {
     /// Whether entries are kept from a member's server, and it has not come to this seqno: so it has not begun to donate
     /// to whom that is too early.
     fn is_kept_below(&self, id: &MemberId, seqno: Seqno) -> bool {
-        if *id == self.me.id {
-            return self.is_held_back() && self.feed.delivered() < seqno;
-        }
-        let health = self.peers.get(id).and_then(|peer| peer.health);
-        health.is_some_and(|health| health.held_back && health.delivered < seqno)
-    }
-
-    fn state_of(&self, id: &MemberId) -> Option<LocalState> {
-        self.peers.get(id).and_then(|peer| peer.health).map(|health| health.state)
+        self.health_of(id).is_some_and(|health| health.held_back && health.delivered < seqno)
     }
 
     fn life_of(&self, id: &MemberId) -> Option<ViewUuid> {

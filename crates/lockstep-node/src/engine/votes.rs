@@ -228,13 +228,7 @@ impl Engine {
             true => matches!(self.local_state(), LocalState::Joined | LocalState::Synced | LocalState::Donor),
             false => self.peers.get(id).and_then(|p| p.health).is_some_and(|h| h.has_state && !h.leaving),
         };
-        let held = |id: &MemberId| match *id == self.me.id {
-            true => self.is_held_back() && self.finished() < seqno,
-            false => {
-                let health = self.peers.get(id).and_then(|p| p.health);
-                health.is_some_and(|h| h.held_back && h.finished < seqno)
-            }
-        };
+        let held = |id: &MemberId| self.health_of(id).is_some_and(|h| h.held_back && h.finished < seqno);
         let database = |id: &MemberId| self.order.membership().get(id).is_some_and(|m| !m.arbitrator);
         let view = &self.order.committed_state().view;
         view.members.iter().map(|m| m.id).filter(|id| has_state(id) && database(id) && !held(id)).collect()
