@@ -184,6 +184,9 @@ fn render_wsrep(wsrep: &Wsrep, name: &str, out: &mut String) -> std::fmt::Result
     writeln!(out, "wsrep_on=ON")?;
     writeln!(out, "wsrep_provider={}", wsrep.provider.display())?;
     writeln!(out, "wsrep_provider_options=\"{}\"", options.join(";"))?;
+    // MariaDB 11.4 and newer have a plugin that makes a variable of each provider option, and refuse SET GLOBAL
+    // wsrep_provider_options while it is on. Older ones say in their log that they do not know the option, and start.
+    writeln!(out, "loose_plugin_wsrep_provider=OFF")?;
     writeln!(out, "wsrep_cluster_name={}", wsrep.cluster_name)?;
     writeln!(out, "wsrep_cluster_address=gcomm://{}", wsrep.peers.join(","))?;
     writeln!(out, "wsrep_node_name={name}")?;
@@ -228,6 +231,7 @@ mod tests {
             "datadir=/x/n2",
             "tmpdir=/x/n2.tmp",
             "wsrep_provider_options=\"gmcast.listen_addr=tcp://[::1]:5;ist.recv_addr=[::1]:6;gcache.size=64M\"",
+            "loose_plugin_wsrep_provider=OFF",
             "wsrep_cluster_address=gcomm://[::1]:1,[::1]:5",
             "wsrep_node_address=[::1]:5",
             "wsrep_sst_receive_address=[::1]:7",

@@ -361,8 +361,6 @@ fn start_cluster(spec: &Spec) -> Result<Cluster> {
     cluster.extra.extend([
         "innodb_flush_log_at_trx_commit=0".into(),
         format!("max_connections={}", spec.connections + 50),
-        // MariaDB 11.8 makes a variable of each provider option, and then refuses SET GLOBAL wsrep_provider_options.
-        "loose_plugin_wsrep_provider=OFF".into(),
     ]);
     let mut cluster = Cluster::prepare(&cluster)?;
     cluster.bootstrap()?;

@@ -52,8 +52,6 @@ pub(crate) fn spec() -> ClusterSpec {
         "innodb_flush_log_at_trx_commit=2".into(),
         "wsrep_gtid_mode=ON".into(),
         "wsrep_gtid_domain_id=9".into(),
-        // MariaDB 11.8 makes a variable of each provider option, and then refuses SET GLOBAL wsrep_provider_options.
-        "loose_plugin_wsrep_provider=OFF".into(),
     ];
     spec
 }
