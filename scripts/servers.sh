@@ -33,6 +33,7 @@ long=(
     galera::from_galera_and_back_and_again
     lab::a_far_copy_costs_a_round_trip_under_semi_sync_and_none_under_quorum
     lab::the_command_takes_netem_where_it_is_asked_for_and_there
+    policy::a_leader_that_is_stopped_in_order_hands_over_what_it_had_answered_ahead
     policy::a_rescue_file_is_given_to_the_cluster_again_as_sql
     policy::what_a_lost_leader_had_answered_ahead_is_kept_counted_and_nowhere_else
     shootout::each_kind_of_set_up_runs_with_copies_that_are_equal_and_leaves_no_mount

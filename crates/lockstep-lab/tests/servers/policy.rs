@@ -621,6 +621,71 @@ fn what_a_lost_leader_had_answered_ahead_is_kept_counted_and_nowhere_else() -> T
     Ok(())
 }
 
+#[test]
+fn a_leader_that_is_stopped_in_order_hands_over_what_it_had_answered_ahead() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let mut cluster = own_cluster()?;
+    cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?;
+    set(&cluster, 0, "commit.policy=async; async.max_at_risk=10000")?;
+    let (socket, next) = (cluster.servers[0].config.socket(), AtomicU64::new(1));
+    let answered = AtomicU64::new(0);
+    // Each client until its server answers no more: what was answered.
+    let client = || -> Result<Vec<u64>, LabError> {
+        let mut client = Client::connect(&socket, "root", Duration::from_secs(30))?;
+        let mut ids = Vec::new();
+        loop {
+            let id = next.fetch_add(1, Ordering::Relaxed);
+            if client.query(&format!("INSERT INTO test.p VALUES ({id})")).is_err() {
+                return Ok(ids);
+            }
+            ids.push(id);
+            answered.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let (first, others) = cluster.servers.split_at_mut(1);
+    let others = &*others;
+    let (mut ids, risk) = std::thread::scope(|scope| -> Result<(Vec<u64>, u64), LabError> {
+        let clients: Vec<_> = (0..4).map(|_| scope.spawn(client)).collect();
+        let stopped = (|| {
+            eventually("the leader writes", || Ok(answered.load(Ordering::Relaxed) > 40))?;
+            // The others stand still while it is told to stop, and for a moment after that.
+            others.iter().try_for_each(|server| server.pause())?;
+            let before = answered.load(Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(150));
+            let later = scope.spawn(move || -> Test {
+                std::thread::sleep(Duration::from_millis(1_500));
+                others.iter().try_for_each(|server| server.resume())
+            });
+            let stopped = first[0].stop();
+            later.join().expect("a thread panicked")?;
+            stopped.map(|()| answered.load(Ordering::Relaxed) - before)
+        })();
+        let mut ids = Vec::new();
+        for client in clients {
+            ids.extend(client.join().expect("a client panicked")?);
+        }
+        stopped.map(|risk| (ids, risk))
+    })?;
+    let log = cluster.servers[0].log();
+    eprintln!("{} answered, {risk} of them while the others stood still", ids.len());
+    assert!(risk > 0, "nothing was at risk: {log}");
+    assert!(!log.contains("this member leaves with"), "{log}");
+    another_writes(&cluster, 1_000_000)?;
+    let rows = session(&cluster, 1)?.query("SELECT id FROM test.p WHERE id < 1000000")?;
+    let there: Vec<u64> = rows.rows.iter().filter_map(|row| row[0].as_deref()?.parse().ok()).collect();
+    ids.retain(|id| !there.contains(id));
+    same("lost", ids, Vec::new());
+
+    cluster.servers[0].start(&[])?;
+    cluster.wait_size(3)?;
+    cluster.same_everywhere("SELECT COUNT(*), SUM(id) FROM test.p")?;
+    same("rescue files", cluster.servers[0].client()?.status("wsrep_rescued_files")?.as_str(), "0");
+    Ok(())
+}
+
 /// Feeds SQL to the first server with MariaDB's own client; what that says where it fails.
 fn fed(cluster: &Cluster, sql: &str) -> Result<Result<(), String>, LabError> {
     use std::io::Write;
