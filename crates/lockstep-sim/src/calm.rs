@@ -1,6 +1,7 @@
 //! When faults end: everything comes back, within a bound, and all logs are the same.
 
 use crate::cluster::{Cluster, Event, MACHINES};
+use crate::fallback::stays_away;
 use crate::history::{Check, Violation, hold};
 use crate::judge;
 use crate::machine::{Input, Name, slot_of};
@@ -192,6 +193,9 @@ impl Cluster {
         }
         if !self.hears_quorum(leader) {
             return Some(format!("{} leads and hears no majority", Name(leader)));
+        }
+        if stays_away(chief) {
+            return Some(format!("{} leads and has fallen back: {:?}", Name(leader), chief.order.policy()));
         }
         for id in chief.membership.members.iter().map(|m| m.id) {
             if self.is_gone(&id) {

@@ -115,6 +115,8 @@ pub struct Counters {
     pub early: u64,
     /// See `early`.
     pub lost: u64,
+    /// How often a leader's semisync has fallen back.
+    pub fallbacks: u64,
     /// How often leadership was moved to who writes.
     pub follows: u64,
     /// Appends that went to a relay, and that relays passed on.
@@ -148,6 +150,7 @@ impl Counters {
             failed_starts,
             early,
             lost,
+            fallbacks,
             follows,
             relays,
             relayed,
@@ -155,6 +158,7 @@ impl Counters {
         } = other;
         self.early += early;
         self.lost += lost;
+        self.fallbacks += fallbacks;
         self.follows += follows;
         self.relays += relays;
         self.relayed += relayed;

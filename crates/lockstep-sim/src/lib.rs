@@ -12,6 +12,7 @@ mod calm;
 mod clients;
 mod cluster;
 mod damage;
+mod fallback;
 mod faults;
 pub mod history;
 pub mod judge;

@@ -6,6 +6,7 @@
 //! [`Input`], everything that goes out is an effect of one round.
 
 use crate::cluster::MACHINES;
+use crate::fallback::Fallback;
 use crate::mirror::{Change, Mark, Mirror};
 use crate::policy::Controls;
 use crate::profile::DiskSpeed;
@@ -143,6 +144,8 @@ pub(crate) struct Process {
     pub(crate) diverged: bool,
     /// Where its log ended when semisync was last fallen back.
     pub(crate) fell_back_to: Index,
+    /// Since when it might have.
+    pub(crate) fallback: Fallback,
     /// The policies of its log.
     pub(crate) controls: Controls,
     /// The membership in force at the end of the last round.

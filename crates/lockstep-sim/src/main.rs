@@ -256,7 +256,7 @@ fn main() -> ExitCode {
     let c = &sum.counters;
     println!(
         "elections={} acknowledged={} passed={} failed={} reads={} proposals={} starts={} changes={} bases={} fetches={} transfers={} \
-         early={} lost={} damaged_logs={} identities={} follows={} relays={} relayed={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
+         early={} lost={} fallbacks={} damaged_logs={} identities={} follows={} relays={} relayed={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
         sum.elections,
         sum.acknowledged,
         sum.certified.0,
@@ -270,6 +270,7 @@ fn main() -> ExitCode {
         c.transfers,
         c.early,
         c.lost,
+        c.fallbacks,
         c.damaged_logs,
         c.identities,
         c.follows,

@@ -1,6 +1,7 @@
 //! Life and death of a process, and its log's thread: a device that takes what waits, and is done some time later.
 
 use crate::cluster::{Cluster, Event, MACHINES};
+use crate::fallback::Fallback;
 use crate::history::{Check, Violation, hold};
 use crate::machine::{Campaign, Fate, Input, Name, Process};
 use crate::mirror::{Mark, Mirror};
@@ -183,6 +184,7 @@ impl Cluster {
             was_member: false,
             diverged: false,
             fell_back_to: 0,
+            fallback: Fallback::default(),
             controls,
             membership: membership.clone(),
             membership_index,

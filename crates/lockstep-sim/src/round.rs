@@ -469,6 +469,7 @@ impl Cluster {
             self.give_up_database(slot);
             return Ok(());
         }
+        self.may_fall_back(slot)?;
         self.deliver(slot)?;
         let now = self.now;
         let machine = &mut self.machines[slot];

@@ -94,6 +94,10 @@ pub enum Mutation {
     NoZonesAwaited,
     /// What a member has in memory counts, though its disk was asked for.
     ReceivedIsPersisted,
+    /// Semisync falls back as soon as something waits.
+    FallsBackAtOnce,
+    /// Semisync that has fallen back stays so.
+    StaysFallenBack,
     /// What a relay brings is taken for the leader's, whatever the term in which it was said.
     RelayedOfAnyTerm,
 }

@@ -339,7 +339,7 @@ impl Order {
         let zones = self.in_zones(policy.zone_acks);
         let acked = self.acked(&policy).min(zones);
         if let Some((mark, since)) = self.gate.fallen {
-            if acked < mark {
+            if acked < mark || self.config.mutation == Some(Mutation::StaysFallenBack) {
                 return;
             }
             // The way of that entry took less time than one waits: they have caught up.
@@ -352,7 +352,9 @@ impl Order {
         let own = self.acknowledged();
         self.gate.waiting.note(own, self.now, policy.timeout);
         self.gate.waiting.answered(self.answerable().max(acked).min(own));
-        if self.gate.deadline(policy.timeout) <= self.now {
+        let at_once = self.config.mutation == Some(Mutation::FallsBackAtOnce);
+        let waits_from = if at_once { self.gate.waiting.first() } else { None };
+        if waits_from.unwrap_or(self.gate.deadline(policy.timeout)) <= self.now {
             self.gate.fallen = Some((self.log.last(), self.now));
             self.gate.waiting.clear();
         }
