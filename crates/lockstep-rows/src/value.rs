@@ -9,6 +9,8 @@ use crate::text::{hex, put_text};
 
 /// More bytes of a value are not shown.
 const SHOWN: usize = 256;
+/// Of a text that has more, so many of them are its last ones: what grows, grows there.
+const LAST: usize = 64;
 
 /// How a value of a column is read, as far as the table map tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,17 +187,25 @@ pub fn utc(seconds: u64) -> String {
 }
 
 fn text(value: &[u8]) -> Option<String> {
-    let mut end = value.len().min(SHOWN);
-    while end < value.len() && end > SHOWN - 4 && value[end] & 0xc0 == 0x80 {
-        end -= 1;
+    let quoted = |out: &mut String, bytes: &[u8]| -> Option<()> {
+        out.push('\'');
+        put_text(out, std::str::from_utf8(bytes).ok()?);
+        out.push('\'');
+        Some(())
+    };
+    let mut out = String::new();
+    if value.len() <= SHOWN {
+        quoted(&mut out, value)?;
+        return Some(out);
     }
-    let shown = std::str::from_utf8(&value[..end]).ok()?;
-    let mut out = String::from("'");
-    put_text(&mut out, shown);
-    out.push('\'');
-    if end < value.len() {
-        let _ = write!(out, " and more: {} bytes", value.len());
-    }
+    // Between two characters, if it is text.
+    let inside = |at: usize| value[at] & 0xc0 == 0x80;
+    let end = (SHOWN - LAST - 3..=SHOWN - LAST).rev().find(|at| !inside(*at))?;
+    let begin = (value.len() - LAST..value.len() - LAST + 4).find(|at| !inside(*at))?;
+    quoted(&mut out, &value[..end])?;
+    out.push_str(" ... ");
+    quoted(&mut out, &value[begin..])?;
+    let _ = write!(out, " ({} bytes)", value.len());
     Some(out)
 }
 
@@ -255,8 +265,19 @@ mod tests {
         // -00:00:01.50: two's complement around the middle.
         assert_eq!(show(Kind::Time(2), &[0x7f, 0xff, 0xfe, 0xce]), "'-00:00:01.50'");
         assert_eq!(show(Kind::Decimal { precision: 4, scale: 2 }, &[0x7e, 0xfe]), "-1.01");
-        assert_eq!(show(Kind::Text, &[b'x'; 300]).len(), "''".len() + 256 + " and more: 300 bytes".len());
+        assert_eq!(show(Kind::Text, &[b'x'; 256]).len(), "''".len() + 256);
+        let (head, tail) = ("x".repeat(256 - 64), "y".repeat(64));
+        assert_eq!(
+            show(Kind::Text, format!("{head}between{tail}").as_bytes()),
+            format!("'{head}' ... '{tail}' (263 bytes)")
+        );
         assert_eq!(show(Kind::Text, "ü".repeat(200).as_bytes()).matches('ü').count(), 128);
+        // Of three bytes each: some fit at neither end.
+        assert_eq!(
+            show(Kind::Text, format!("-{}", "語".repeat(200)).as_bytes()).matches('語').count(),
+            63 + 21
+        );
+        assert!(show(Kind::Text, &[0x80; 300]).starts_with("x'8080"));
         assert_eq!(show(Kind::Text, b"a'\n\\\0"), r"'a\'\n\\\u{0}'");
         assert_eq!(show(Kind::Text, &[0xff]), "x'ff'");
     }

@@ -35,6 +35,12 @@ pub(super) fn read(lockstep: &Path, file: &Path) -> Result<Vec<Rescued>> {
     parse(&run_to_end(Command::new(lockstep).args(["log", "--sql", "--rescue"]).arg(file))?)
 }
 
+/// The end of a text; of a long one the beginning and the end are shown.
+fn end_of(value: &str) -> &str {
+    let end = value.rsplit_once("' ... '").map_or(value, |(_, end)| end);
+    end.trim_start_matches('\'').split('\'').next().unwrap_or_default()
+}
+
 /// From the comments of `lockstep log --sql`: its text is made for people, and says all columns.
 fn parse(text: &str) -> Result<Vec<Rescued>> {
     let mut all: Vec<Rescued> = Vec::new();
@@ -66,7 +72,7 @@ fn parse(text: &str) -> Result<Vec<Rescued>> {
                 ("chaos.inserts", "2") => last.row = columns.first().copied().zip(Some(number(value)?)),
                 ("chaos.journal", "3") => last.transfer = columns.first().copied().zip(Some(number(value)?)),
                 ("chaos.lists", "2") => {
-                    last.elements.extend(load::elements(value.trim_matches('\''))?.last());
+                    last.elements.extend(load::elements(end_of(value))?.last());
                 }
                 _ => {}
             }
@@ -87,12 +93,18 @@ mod tests {
             ### SET\n###   @1=3\n###   @2=999\n### INSERT INTO `chaos`.`journal`\n### SET\n###   @1=5\n###   @2=1\n\
             ###   @3=9\n###   @4=3\nCOMMIT;\n\n# seqno 9, committed on n1 about x\nBEGIN;\n### UPDATE `chaos`.`lists`\n\
             ### WHERE\n###   @1=3\n###   @2=',1'\n### SET\n###   @1=3\n###   @2=',1,22'\n### UPDATE `chaos`.`lists`\n\
-            ### WHERE\n###   @1=4\n###   @2=''\n### SET\n###   @1=4\n###   @2=',23'\nCOMMIT;\n";
+            ### WHERE\n###   @1=4\n###   @2=''\n### SET\n###   @1=4\n###   @2=',23'\n### UPDATE `chaos`.`lists`\n\
+            ### WHERE\n###   @1=5\n###   @2=',300000123,300' ... '000456,300000789' (270 bytes)\n### SET\n###   @1=5\n\
+            ###   @2=',300000123,300' ... '6,300000789,300000790' (280 bytes)\nCOMMIT;\n";
         let all = parse(text).unwrap();
         let one = |row, transfer, elements: &[u64]| Rescued { row, transfer, elements: elements.to_vec() };
         assert_eq!(
             all,
-            [one(Some((3, 17)), None, &[]), one(None, Some((1, 9)), &[]), one(None, None, &[22, 23])]
+            [
+                one(Some((3, 17)), None, &[]),
+                one(None, Some((1, 9)), &[]),
+                one(None, None, &[22, 23, 300_000_790])
+            ]
         );
     }
 }
