@@ -4,7 +4,7 @@ use crate::cluster::{Cluster, Event, MACHINES};
 use crate::fallback::stays_away;
 use crate::history::{Check, Violation, hold};
 use crate::judge;
-use crate::machine::{Input, Name, slot_of};
+use crate::machine::{Input, Name, is_arbitrator, slot_of};
 use crate::mirror::Mark;
 use crate::profile::{MS, SECOND};
 use lockstep_core::{Entry, Index, Micros};
@@ -95,14 +95,20 @@ impl Cluster {
         if up && self.healed_with == 0 {
             // One proposal of every member shows that all of them can.
             self.healed_with = self.history.committed() + 1;
+            let mut anybody = false;
             for slot in 0..MACHINES {
                 let machine = &self.machines[slot];
                 let member =
                     machine.process.as_ref().is_some_and(|p| p.membership.get(&machine.id).is_some());
-                if member {
+                if member && !is_arbitrator(&machine.id) {
+                    anybody |= self.history.state().membership.get(&machine.id).is_some();
                     self.propose(slot, 1)?;
                     self.input(slot, Input::Nothing)?;
                 }
+            }
+            if !anybody {
+                // There is an arbitrator only.
+                self.healed_with -= 1;
             }
         }
         if up {

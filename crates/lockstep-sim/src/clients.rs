@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Event, MACHINES};
 use crate::history::{Check, hold, proposal_hash};
-use crate::machine::{Input, Name};
+use crate::machine::{Input, Name, is_arbitrator};
 use crate::profile::MS;
 use bytes::Bytes;
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
@@ -24,7 +24,9 @@ impl Cluster {
             .filter(|slot| self.machines[*slot].awake(now))
             .filter(|slot| {
                 let machine = &self.machines[*slot];
-                machine.process.as_ref().is_some_and(|p| p.membership.get(&machine.id).is_some())
+                let member =
+                    machine.process.as_ref().is_some_and(|p| p.membership.get(&machine.id).is_some());
+                member && !is_arbitrator(&machine.id)
             })
             .collect()
     }

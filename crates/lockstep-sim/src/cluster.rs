@@ -2,7 +2,7 @@
 
 use crate::faults::Undo;
 use crate::history::{Check, History, Violation, hold};
-use crate::machine::{Clock, Fate, Input, Machine, Name, id_of, slot_of};
+use crate::machine::{Clock, Fate, Input, Machine, Name, id_of, is_arbitrator, slot_of};
 use crate::mirror::Mirror;
 use crate::mutate::{NodeFault, Planted};
 use crate::network::Network;
@@ -117,6 +117,8 @@ pub struct Counters {
     pub lost: u64,
     /// How often a leader's semisync has fallen back.
     pub fallbacks: u64,
+    /// Looks at a leader that was an arbitrator.
+    pub arbitrators_led: u64,
     /// How often leadership was moved to who writes.
     pub follows: u64,
     /// Appends that went to a relay, and that relays passed on.
@@ -151,6 +153,7 @@ impl Counters {
             early,
             lost,
             fallbacks,
+            arbitrators_led,
             follows,
             relays,
             relayed,
@@ -159,6 +162,7 @@ impl Counters {
         self.early += early;
         self.lost += lost;
         self.fallbacks += fallbacks;
+        self.arbitrators_led += arbitrators_led;
         self.follows += follows;
         self.relays += relays;
         self.relayed += relayed;
@@ -217,6 +221,11 @@ impl Settings {
     /// Whether the member at this place is of a version that knows relays: in most clusters all are.
     pub(crate) fn knows_relays(&self, slot: usize) -> bool {
         !(self.seed.is_multiple_of(8) && slot % 3 == 1)
+    }
+
+    /// Whether the member at this place is an arbitrator: in one cluster of seven there is one.
+    pub fn arbitrates(&self, slot: usize) -> bool {
+        slot == 1 && self.seed % 7 == 2
     }
 
     /// Whether this fault is planted.
@@ -284,7 +293,7 @@ pub(crate) fn member(id: MemberId, role: Role) -> Member {
         zone: zone(slot),
         role,
         wants_vote: true,
-        arbitrator: false,
+        arbitrator: is_arbitrator(&id),
     }
 }
 
@@ -298,7 +307,7 @@ impl Cluster {
         let salt = rng.bits();
         let machines: Vec<_> = (0..MACHINES)
             .map(|slot| Machine {
-                id: id_of(slot, salt),
+                id: id_of(slot, salt, settings.arbitrates(slot)),
                 clock: Clock {
                     shown: rng.below(1 << 40),
                     since: 0,

@@ -142,7 +142,8 @@ impl Cluster {
         if self.settings.node_fault(NodeFault::IdKept) {
             machine.former.pop();
         } else {
-            machine.id = id_of(slot, self.salt ^ (machine.former.len() as u64) << 32);
+            let salt = self.salt ^ (machine.former.len() as u64) << 32;
+            machine.id = id_of(slot, salt, self.settings.arbitrates(slot));
         }
         machine.disk = MemDisk::new();
         machine.disk.set_sector_bytes(self.profile.sector_bytes);

@@ -38,12 +38,18 @@ pub(crate) fn slot_of(id: &MemberId) -> usize {
 }
 
 /// The id of the member at this place: sorted by no rule that could matter.
-pub(crate) fn id_of(slot: usize, salt: u64) -> MemberId {
+pub(crate) fn id_of(slot: usize, salt: u64, arbitrator: bool) -> MemberId {
     let mut id = [0; 16];
     let mixed = (slot as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt;
     id[..8].copy_from_slice(&mixed.to_be_bytes());
+    id[14] = u8::from(arbitrator);
     id[15] = slot as u8;
     Uuid(id)
+}
+
+/// Whether this member is an arbitrator: no client is there, and it leads no longer than it must.
+pub(crate) fn is_arbitrator(id: &MemberId) -> bool {
+    id.0[14] == 1
 }
 
 /// A monotonic clock that began somewhere and runs a little fast or slow; it may jump ahead, as those of virtual

@@ -256,7 +256,7 @@ fn main() -> ExitCode {
     let c = &sum.counters;
     println!(
         "elections={} acknowledged={} passed={} failed={} reads={} proposals={} starts={} changes={} bases={} fetches={} transfers={} \
-         early={} lost={} fallbacks={} damaged_logs={} identities={} follows={} relays={} relayed={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
+         early={} lost={} fallbacks={} arbitrators_led={} damaged_logs={} identities={} follows={} relays={} relayed={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
         sum.elections,
         sum.acknowledged,
         sum.certified.0,
@@ -271,6 +271,7 @@ fn main() -> ExitCode {
         c.early,
         c.lost,
         c.fallbacks,
+        c.arbitrators_led,
         c.damaged_logs,
         c.identities,
         c.follows,

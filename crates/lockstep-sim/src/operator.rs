@@ -5,7 +5,7 @@
 
 use crate::cluster::{Cluster, Event, MACHINES, member};
 use crate::history::Check;
-use crate::machine::{Fate, slot_of};
+use crate::machine::{Fate, is_arbitrator, slot_of};
 use crate::profile::MS;
 use crate::round::members;
 use lockstep_core::members::{Membership, Role};
@@ -75,6 +75,12 @@ impl Cluster {
             return Ok(());
         }
         let Some(slot) = self.leader() else { return Ok(()) };
+        if is_arbitrator(&self.machines[slot].id) {
+            // It passes on what it has.
+            self.counters.arbitrators_led += 1;
+            self.hand_over(slot);
+            return self.round(slot);
+        }
         let Some(have) = self.tail_membership(slot) else { return Ok(()) };
         match self.next_change(slot, &have) {
             Some(next) => self.change(slot, next),

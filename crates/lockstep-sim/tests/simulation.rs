@@ -103,7 +103,19 @@ fn policies_keep_their_promises() {
         assert_eq!(outcome.violation, None, "replay: lockstep-sim --seed {seed} --policies --trace");
         sum.add(&outcome.counters);
     }
-    assert!(sum.early > 100 && sum.lost > 0, "{sum:?}");
+    assert!(sum.early > 100 && sum.lost > 0 && sum.fallbacks > 0, "{sum:?}");
+}
+
+/// An arbitrator leads now and then under policies that change, takes over what others had acknowledged, and passes it on.
+#[test]
+fn arbitrators_take_part() {
+    let mut sum = Counters::default();
+    for seed in (1..=40).filter(|seed| Settings::seed(*seed).arbitrates(1)) {
+        let outcome = simulate(Settings { world: World::Policies, ..Settings::seed(seed) });
+        assert_eq!(outcome.violation, None, "replay: lockstep-sim --seed {seed} --policies --trace");
+        sum.add(&outcome.counters);
+    }
+    assert!(sum.arbitrators_led > 0 && sum.early > 0, "{sum:?}");
 }
 
 /// A run of many seeds is in all worlds, and each of them meets what else a seed's number decides.
