@@ -31,7 +31,7 @@ LOCKED := --locked
 # tests on real servers run only where they are named.
 ALL := --workspace --features lockstep-lab/servers,lockstep/servers
 # What real servers need: the same features as those of all.
-PROGRAMS := -p lockstep-wsrep -p lockstep
+PROGRAMS := -p lockstep-wsrep -p lockstep -p lockstep-floor
 
 comma := ,
 say = @printf '\n== %s\n' "$(1)"

@@ -51,7 +51,7 @@ exec 9>"$root/lockstep.lock"
 flock -n 9 || fail "another run uses $root: wait for it, or name another directory by LOCKSTEP_DEBIAN_13"
 
 say "building"
-(cd "$here" && cargo build --quiet --locked --release -p lockstep-wsrep -p lockstep)
+(cd "$here" && cargo build --quiet --locked --release -p lockstep-wsrep -p lockstep -p lockstep-floor)
 tests=$(cd "$here" && cargo test --quiet --locked --workspace --features lockstep-lab/servers,lockstep/servers --test servers --no-run \
     --message-format=json | sed -n 's/.*"executable":"\([^"]*\/servers-[^"]*\)".*/\1/p' | tail -n 1)
 [ -x "$tests" ] || fail "cargo did not say where the tests are"

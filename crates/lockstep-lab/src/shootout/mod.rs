@@ -33,6 +33,8 @@ pub const UPDATE_INDEX: &str = "oltp_update_index";
 pub struct Spec {
     /// Our provider's file.
     pub provider: PathBuf,
+    /// The provider that costs nothing.
+    pub floor: PathBuf,
     /// Galera's library.
     pub galera: PathBuf,
     /// Tables of sysbench's, and the rows of each.

@@ -18,6 +18,11 @@ use crate::replica::{Plain, check_semi_sync, replicate};
 use crate::server::Server;
 use crate::slow_disk::SlowDisk;
 
+/// Where lockstep-floor looks for the real provider, and for the time that a commit waits for at most, in microseconds: about
+/// what two machines' disks take here.
+const FLOOR_OF: &str = "LOCKSTEP_FLOOR_OF";
+const FLOOR_TICK: (&str, &str) = ("LOCKSTEP_FLOOR_TICK", "300");
+
 /// For a replica to connect, or to have everything: it may be far behind.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -74,6 +79,7 @@ impl Rig {
                 let options = [("commit.policy", policy)];
                 Servers::Cluster(prepare_cluster(setup, spec, &spec.provider, &options, &network)?)
             }
+            Kind::Floor => Servers::Cluster(prepare_floor(setup, spec, &network)?),
         };
         let processors = processors();
         let mut mounts = Vec::new();
@@ -156,6 +162,18 @@ fn prepare_cluster(
     cluster.provider_options =
         options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
     Cluster::prepare(&cluster)
+}
+
+/// A cluster of one, whose provider is ours for all but transactions; those wait for a moment and cost nothing.
+fn prepare_floor(setup: Setup, spec: &Spec, network: &Network) -> Result<Cluster> {
+    let mut cluster = prepare_cluster(setup, spec, &spec.floor, &[], network)?;
+    let real = cluster.bench().dir().join("real.so");
+    cluster.bench().installation().copy_provider(&spec.provider, &real)?;
+    for server in &mut cluster.servers {
+        server.config.environment.push((FLOOR_OF.into(), real.display().to_string()));
+        server.config.environment.push((FLOOR_TICK.0.into(), FLOOR_TICK.1.into()));
+    }
+    Ok(cluster)
 }
 
 /// Puts the server's data on a file system of this kind and size in GiB, in a file beside them.

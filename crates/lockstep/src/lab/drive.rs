@@ -26,6 +26,9 @@ pub(super) struct Common {
     /// Once, and smaller: in six minutes at most on two processors.
     #[arg(long)]
     pub(super) quick: bool,
+    /// How often each set-up is measured [default: 1 with --quick, else 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeats: Option<u32>,
     /// Where the results go [default: lab-NAME].
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
@@ -56,6 +59,11 @@ impl Common {
             (true, true) => Resume::Mixed,
         };
         Folder::open(&path, experiment, parameters, origin, resume)
+    }
+
+    /// How often each set-up is measured.
+    pub(super) fn repeats(&self) -> usize {
+        self.repeats.map_or(if self.quick { 1 } else { 3 }, |repeats| repeats as usize)
     }
 
     /// Our provider's file.

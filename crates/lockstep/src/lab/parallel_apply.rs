@@ -30,9 +30,6 @@ pub(crate) struct Args {
     /// Updates of each run; on the slow disk a tenth of that, with --quick a fifth [default: 100000; with --quick 6000].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1000..=10_000_000))]
     updates: Option<u32>,
-    /// Runs of each set-up [default: 3; with --quick 1].
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
-    repeats: Option<u32>,
     /// How much longer an fsync takes on the slow disk, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100))]
     slow: u64,
@@ -42,8 +39,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let common = &args.common;
     let quick = common.quick;
-    let or = |given: Option<u32>, full, small| given.unwrap_or(if quick { small } else { full });
-    let (updates, repeats) = (or(args.updates, 100_000, 6_000), or(args.repeats, 3, 1));
+    let updates = args.updates.unwrap_or(if quick { 6_000 } else { 100_000 });
+    let repeats = common.repeats();
     let workers = match args.workers.as_slice() {
         [] if quick => vec![1, 10],
         [] => vec![1, 2, 4, 6, 8, 10, 16, 24],
@@ -75,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     check().map_err(|e| e.to_string())?;
     let mut folder = common.folder(NAME, parameters)?;
     let mut lab = ParallelApply::new(spec);
-    let failed = drive(&mut folder, &cases, repeats as usize, |case| {
+    let failed = drive(&mut folder, &cases, repeats, |case| {
         let what = whats.iter().find(|what| what.name() == case.setup).ok_or("no such set-up")?;
         let run = lab.run(what).map_err(|e| e.to_string())?;
         Ok(outcome(what, &run))

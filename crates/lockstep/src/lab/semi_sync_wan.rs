@@ -44,7 +44,8 @@ fn setup(name: &str) -> Result<Setup, String> {
 /// Runs the experiment.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let common = &args.common;
-    let (repeats, inserts, far_inserts) = if common.quick { (1, 1000, 100) } else { (3, 10_000, 1000) };
+    let repeats = common.repeats();
+    let (inserts, far_inserts) = if common.quick { (1000, 100) } else { (10_000, 1000) };
     let (clients, window) = if common.quick { (vec![64], 3) } else { (vec![4, 16, 64, 256], 10) };
     let setups = chosen(&args.setups, &Setup::EACH);
     let kind = args.line.kind()?;

@@ -45,9 +45,10 @@ fn setup(name: &str) -> Result<Setup, String> {
 /// Runs the experiment.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let common = &args.common;
-    let (repeats, threads, window) = match common.quick {
-        true => (1, vec![8, PROFILE], 4),
-        false => (3, vec![8, PROFILE, 128], 20),
+    let repeats = common.repeats();
+    let (threads, window) = match common.quick {
+        true => (vec![8, PROFILE], 4),
+        false => (vec![8, PROFILE, 128], 20),
     };
     let (tables, rows) = if common.quick { (2, 5_000) } else { (4, 25_000) };
     let setups = chosen(&args.setups, &Setup::EACH);

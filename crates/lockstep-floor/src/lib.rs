@@ -1,0 +1,190 @@
+//! A provider that costs nothing but a wait, to measure with: what a MariaDB server makes of a load at most that replicates
+//! through the wsrep API, whatever library replicates. `lockstep lab shootout` runs it beside the others.
+//!
+//! It is another provider's table (that of the library which [`REAL`] names) in which the calls of local transactions are
+//! answered by nobody: nothing is copied, certified, ordered, written or sent. The server still does all that it does for
+//! any provider: collects keys and row events, hands them over, and goes through its states. Views, statements in total
+//! order and everything else are the real one's.
+//!
+//! A commit waits for the next tick ([`TICK`]), as it would have to until another machine has it: all that wait are woken
+//! together, by one call. To put a thread to sleep and to wake it is a good part of what replication costs a processor, and no
+//! provider that waits for anybody is spared it.
+//!
+//! **Never for data**: no other member hears of what commits, conflicts are not found, and the positions that the server
+//! notes mean nothing.
+
+use lockstep_abi::*;
+use std::ffi::{CStr, CString, c_int};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// The environment's variable that names the real provider's file.
+pub const REAL: &str = "LOCKSTEP_FLOOR_OF";
+
+/// The environment's variable that says how long a tick is, in microseconds; none: nobody waits.
+pub const TICK: &str = "LOCKSTEP_FLOOR_TICK";
+
+/// Above any seqno of the real one's, whose calls never meet these.
+const FIRST: Seqno = 1 << 40;
+
+static NEXT: AtomicI64 = AtomicI64::new(FIRST);
+
+/// `last_committed_id` of the real one: it knows the history.
+static LAST_COMMITTED: OnceLock<LastCommittedIdFn> = OnceLock::new();
+static HISTORY: OnceLock<Uuid> = OnceLock::new();
+
+fn history(wsrep: *mut Wsrep) -> Option<Uuid> {
+    if let Some(uuid) = HISTORY.get() {
+        return Some(*uuid);
+    }
+    let mut gtid = Gtid::UNDEFINED;
+    // SAFETY: the table that the server was given, with the context of the real provider.
+    let status = unsafe { LAST_COMMITTED.get()?(wsrep, &mut gtid) };
+    (status == Status::OK && gtid.uuid != Uuid::UNDEFINED).then(|| *HISTORY.get_or_init(|| gtid.uuid))
+}
+
+/// Whether there are ticks; and how many there have been.
+static TICKS: OnceLock<bool> = OnceLock::new();
+static TICKED: AtomicU32 = AtomicU32::new(0);
+
+/// Starts them, if there are to be any.
+fn tick() -> bool {
+    let micros: Option<u64> = std::env::var(TICK).ok().and_then(|text| text.parse().ok());
+    let Some(tick) = micros.filter(|micros| *micros > 0).map(Duration::from_micros) else { return false };
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(tick);
+            TICKED.fetch_add(1, Ordering::SeqCst);
+            futex(libc::FUTEX_WAKE, u32::MAX >> 1);
+        }
+    });
+    true
+}
+
+fn await_tick() {
+    let now = TICKED.load(Ordering::SeqCst);
+    while TICKED.load(Ordering::SeqCst) == now {
+        futex(libc::FUTEX_WAIT, now);
+    }
+}
+
+/// Waits while [`TICKED`] is `value`, or wakes so many who do.
+fn futex(operation: c_int, value: u32) {
+    let (word, operation) = (TICKED.as_ptr(), operation | libc::FUTEX_PRIVATE_FLAG);
+    // SAFETY: a static word; without a time the call reads nothing else.
+    unsafe { libc::syscall(libc::SYS_futex, word, operation, value, std::ptr::null::<libc::timespec>()) };
+}
+
+unsafe extern "C-unwind" fn certify(
+    wsrep: *mut Wsrep,
+    conn: ConnId,
+    handle: *mut WsHandle,
+    _flags: u32,
+    meta: *mut TrxMeta,
+) -> Status {
+    // SAFETY: the server's, for the time of the call.
+    let (Some(handle), Some(meta)) = (unsafe { (handle.as_ref(), meta.as_mut()) }) else {
+        return Status::FATAL;
+    };
+    let Some(uuid) = history(wsrep) else { return Status::CONN_FAIL };
+    if *TICKS.get_or_init(tick) {
+        await_tick();
+    }
+    let seqno = NEXT.fetch_add(1, Ordering::Relaxed);
+    *meta = TrxMeta {
+        gtid: Gtid { uuid, seqno },
+        stid: Stid { node: uuid, trx: handle.trx_id, conn },
+        depends_on: seqno - 1,
+    };
+    Status::OK
+}
+
+unsafe extern "C-unwind" fn enter(_: *mut Wsrep, _: *const WsHandle, _: *const TrxMeta) -> Status {
+    Status::OK
+}
+
+unsafe extern "C-unwind" fn leave(
+    _: *mut Wsrep,
+    _: *const WsHandle,
+    _: *const TrxMeta,
+    _: *const Buf,
+) -> Status {
+    Status::OK
+}
+
+unsafe extern "C-unwind" fn release(_: *mut Wsrep, _: *mut WsHandle) -> Status {
+    Status::OK
+}
+
+unsafe extern "C-unwind" fn append_key(
+    _: *mut Wsrep,
+    _: *mut WsHandle,
+    _: *const Key,
+    _: usize,
+    _: KeyType,
+    _: bool,
+) -> Status {
+    Status::OK
+}
+
+unsafe extern "C-unwind" fn append_data(
+    _: *mut Wsrep,
+    _: *mut WsHandle,
+    _: *const Buf,
+    _: usize,
+    _: DataType,
+    _: bool,
+) -> Status {
+    Status::OK
+}
+
+/// The server insists that a provider takes its list of who may join; nobody joins here. `NULL` is as good as any.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn wsrep_init_allowlist_service_v1(_: *mut AllowlistServiceV1) -> c_int {
+    Status::OK.0 as c_int
+}
+
+/// See [`wsrep_init_allowlist_service_v1`].
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn wsrep_deinit_allowlist_service_v1() {}
+
+/// The loader of the real provider, which stays loaded for as long as the process lives.
+fn real() -> Option<LoaderFn> {
+    let path = CString::new(std::env::var_os(REAL)?.into_vec()).ok()?;
+    // SAFETY: a C string; the library's initialisers are those of a provider.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if library.is_null() {
+        return None;
+    }
+    // SAFETY: an open library and a C string.
+    let loader = unsafe { libc::dlsym(library, CStr::as_ptr(LOADER_SYMBOL)) };
+    // SAFETY: under this name a provider has a function of this type; null is none.
+    unsafe { std::mem::transmute::<*mut libc::c_void, Option<LoaderFn>>(loader) }
+}
+
+/// Fills in the table. `EINVAL` for a null pointer, `ENOENT` where [`REAL`] names no provider.
+///
+/// # Safety
+/// `wsrep` is null or points to a table.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn wsrep_loader(wsrep: *mut Wsrep) -> c_int {
+    let Some(loader) = real() else { return libc::ENOENT };
+    // SAFETY: the caller vouches for the pointer; the real one writes all of the table.
+    let result = unsafe { loader(wsrep) };
+    // SAFETY: as above.
+    let Some(table) = (unsafe { wsrep.as_mut() }) else { return libc::EINVAL };
+    if result != 0 {
+        return result;
+    }
+    let Some(last_committed) = table.last_committed_id else { return libc::EINVAL };
+    LAST_COMMITTED.get_or_init(|| last_committed);
+    table.certify = Some(certify);
+    table.commit_order_enter = Some(enter);
+    table.commit_order_leave = Some(leave);
+    table.release = Some(release);
+    table.append_key = Some(append_key);
+    table.append_data = Some(append_data);
+    0
+}
