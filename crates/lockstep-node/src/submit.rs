@@ -90,6 +90,11 @@ impl Submission {
         None
     }
 
+    /// Whether nobody can say what becomes of it, and its thread, which is to hear so, has not been there yet.
+    pub fn is_given_up(&self) -> bool {
+        matches!(*self.lock(), Slot::Done(Outcome::Unknown))
+    }
+
     /// One for which nobody will wait: in its place it is delivered as anybody's. It is so from the beginning: whoever
     /// gave one up later might come after its entry, which the slot would have by then, and nobody would ever take.
     pub(crate) fn unattended() -> Submission {
@@ -185,5 +190,9 @@ mod tests {
         assert!(submission.fill(Outcome::NotSent));
         assert!(!submission.fill(Outcome::Unknown));
         assert!(matches!(thread.join().unwrap(), Outcome::NotSent));
+        let (given_up, refused) = (Submission::new(), Submission::new());
+        assert!(!given_up.is_given_up());
+        assert!(given_up.fill(Outcome::Unknown) && refused.fill(Outcome::NotSent));
+        assert!(given_up.is_given_up() && !refused.is_given_up());
     }
 }

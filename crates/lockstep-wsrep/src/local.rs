@@ -207,6 +207,7 @@ impl Provider {
                 Err(SubmitError::NotPrimary | SubmitError::Closed) => break Err(self.refusal()),
             }
         };
+        trx.lock().sent = submission.as_ref().ok().cloned();
         // The log has a member's own in the order in which they were handed in; but large ones are overtaken.
         let mut settled = Some(settled);
         if submission.is_ok()

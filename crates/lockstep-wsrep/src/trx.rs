@@ -23,6 +23,7 @@ use crate::waited::Waited;
 use lockstep_abi::{
     FLAG_ROLLBACK, FLAG_TRX_END, FLAG_TRX_START, SEQNO_UNDEFINED, Seqno, Status, TrxId, WsHandle,
 };
+use lockstep_node::Submission;
 use lockstep_node::core::writeset::{WriteSet, WriteSetBuilder};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -92,6 +93,10 @@ pub(crate) struct Inner {
     /// No fragment of it has been ordered yet.
     pub(crate) first: bool,
     pub(crate) slot: Option<Slot>,
+    /// What `certify` waits for.
+    pub(crate) sent: Option<Submission>,
+    /// Nobody knows whether it was, or will be, ordered.
+    unknown: bool,
     /// It has given its slot back, for this member leaves before its turn.
     gone: bool,
     /// The same, and the cluster has committed it.
@@ -139,6 +144,8 @@ impl Inner {
             state: State::Executing,
             first: true,
             slot: None,
+            sent: None,
+            unknown: false,
             gone: false,
             elsewhere: false,
             deferred_abort: false,
@@ -178,6 +185,7 @@ impl Inner {
     /// `NODE_FAIL` whatever happened besides: it is the one code after which the server neither runs the statement
     /// again nor calls it a deadlock.
     pub(crate) fn unknown(&mut self) -> Status {
+        self.unknown = true;
         self.state = State::Aborting;
         Status::NODE_FAIL
     }
@@ -313,8 +321,15 @@ impl Inner {
     }
 
     /// `abort_certification` by what is ordered at `by`: what to return, the victim's seqno, whether to interrupt it.
+    ///
+    /// One of which nobody knows, or that is committed elsewhere, rolls back by itself, at once, and its client hears an
+    /// error that says no more than that. It is its own write-set that needs its locks, where the log has it after all: were
+    /// that told that it has aborted it, the server would call it a deadlock, after which clients do it again.
     pub(crate) fn abort(&mut self, by: Seqno) -> (Status, Seqno, bool) {
         let seqno = self.slot.as_ref().map_or(SEQNO_UNDEFINED, |slot| slot.seqno);
+        if self.unknown || self.gone || self.sent.as_ref().is_some_and(Submission::is_given_up) {
+            return (Status::NOT_ALLOWED, seqno, false);
+        }
         let ends = self.slot.as_ref().is_some_and(Slot::ends);
         if ends && seqno < by {
             return (Status::NOT_ALLOWED, seqno, false);

@@ -176,6 +176,17 @@ fn an_aborted_fragment_is_not_replayed() {
     assert_eq!(trx.release().pass_order, Some(5));
 }
 
+/// The log may have it after all: then it is its own write-set that needs its locks.
+#[test]
+fn what_is_given_up_rolls_back_by_itself_and_not_as_a_deadlock() {
+    let mut trx = in_certify();
+    assert_eq!(trx.unknown(), Status::NODE_FAIL);
+    assert_eq!(trx.abort(4), (Status::NOT_ALLOWED, SEQNO_UNDEFINED, false));
+    let mut trx = certified(WHOLE);
+    trx.not_here();
+    assert_eq!(trx.abort(4), (Status::NOT_ALLOWED, SEQNO_UNDEFINED, false));
+}
+
 /// Two members may each have a transaction of the same id: the abort of the one's applier names the other's.
 #[test]
 fn what_rolls_back_does_not_keep_the_applier_of_another_members_stream_from_being_aborted() {
