@@ -29,6 +29,7 @@ mod slow_disk;
 pub mod synchronous;
 mod sysbench;
 pub mod wan;
+mod writers;
 
 pub use bench::Bench;
 pub use client::{Answer, Client};
@@ -43,3 +44,4 @@ pub use server::{ANSWER_TIMEOUT, START_TIMEOUT, STOP_TIMEOUT, Server};
 pub use signals::{Signal, Signals};
 pub use slow_disk::SlowDisk;
 pub use sysbench::{Histogram, Load, SYSBENCH_DATABASE, Sysbench};
+pub use writers::{Gaps, Writers, Written};

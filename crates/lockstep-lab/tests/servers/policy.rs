@@ -1,9 +1,9 @@
 //! Commit policies: whom a commit waits for, changed while clients write.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Client, Cluster, LabError};
+use lockstep_lab::{Client, Cluster, LabError, Writers};
 
 use crate::failover::{done, lockstep};
 use crate::fixture::{Kind, Test, alone, built, eventually, kind, same, session, shared, spec};
@@ -43,42 +43,15 @@ pub(crate) fn load_during(
     clients: usize,
     act: impl FnOnce() -> Test,
 ) -> Result<Load, LabError> {
-    static IDS: AtomicU64 = AtomicU64::new(1);
-    let stop = AtomicBool::new(false);
-    let socket = cluster.servers[n].config.socket();
-    let one = || -> (u64, Option<String>, Duration) {
-        let (mut rows, mut gap) = (0, Duration::ZERO);
-        let mut client = match Client::connect(&socket, "root", Duration::from_secs(30)) {
-            Ok(client) => client,
-            Err(e) => return (0, Some(e.to_string()), gap),
-        };
-        let mut last = Instant::now();
-        while !stop.load(Ordering::Relaxed) {
-            let id = IDS.fetch_add(1, Ordering::Relaxed);
-            if let Err(e) = client.query(&format!("INSERT INTO test.p VALUES ({id})")) {
-                return (rows, Some(e.to_string()), gap);
-            }
-            rows += 1;
-            gap = gap.max(last.elapsed());
-            last = Instant::now();
-        }
-        (rows, None, gap.max(last.elapsed()))
-    };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..clients).map(|_| scope.spawn(one)).collect();
-        std::thread::sleep(Duration::from_millis(300));
-        let outcome = act();
-        std::thread::sleep(Duration::from_millis(300));
-        stop.store(true, Ordering::Relaxed);
-        let mut load = Load { rows: 0, errors: Vec::new(), gap: Duration::ZERO };
-        for worker in workers {
-            let (rows, error, gap) = worker.join().expect("a worker panicked");
-            load.rows += rows;
-            load.errors.extend(error);
-            load.gap = load.gap.max(gap);
-        }
-        outcome.map(|()| load)
-    })
+    let writers = Writers::start(&cluster.servers[n].config.socket(), "test.p", clients);
+    std::thread::sleep(Duration::from_millis(300));
+    let outcome = act();
+    std::thread::sleep(Duration::from_millis(300));
+    let end = writers.time();
+    let written = writers.stop()?;
+    outcome?;
+    let errors = written.failures().into_iter().map(|(_, why)| why).collect();
+    Ok(Load { rows: written.rows(), errors, gap: written.gaps(Duration::ZERO, end).one })
 }
 
 /// What one insert took; it must succeed.

@@ -3,6 +3,7 @@
 mod cluster;
 mod provider;
 mod rejoin;
+mod switch;
 
 use std::io::Write;
 
@@ -19,6 +20,8 @@ pub(crate) enum BenchCommand {
     Cluster(cluster::ClusterArgs),
     /// How soon a member is back that missed many transactions.
     Rejoin(rejoin::RejoinArgs),
+    /// What a change of the commit policy costs those who write meanwhile.
+    Switch(switch::SwitchArgs),
 }
 
 /// Runs the benchmark that `command` names.
@@ -27,6 +30,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), String> {
         BenchCommand::Provider(args) => provider::run(args),
         BenchCommand::Cluster(args) => cluster::run(args),
         BenchCommand::Rejoin(args) => rejoin::run(args),
+        BenchCommand::Switch(args) => switch::run(args),
     }
 }
 
