@@ -284,6 +284,10 @@ pub(super) fn page(results: &Results) -> Page {
     }
 }
 
+fn family(side: Side) -> svg::Side {
+    if side.is_ours() { svg::Side::Lockstep } else { svg::Side::MariaDb }
+}
+
 fn by_workers(part: &Part<'_>, heading: &str, what: &str) -> Section {
     let workers = part.workers();
     let mut head = vec!["updates/s by workers".to_owned()];
@@ -308,7 +312,8 @@ fn by_workers(part: &Part<'_>, heading: &str, what: &str) -> Section {
             stat.map(|stat| ((*count).max(1) as f64, stat.median, stat.deviation))
         };
         let points = stats.iter().filter_map(point).collect();
-        series.push(Series { name: side.what(), dashed: !side.is_ours(), points });
+        let variant = svg::variant(&Side::EACH, family, side);
+        series.push(Series { name: side.what(), side: family(side), variant, points });
         let again: u64 = part.measurements(side).filter_map(|m| m["applied_again"].as_u64()).sum();
         if again > 0 {
             notes.push(format!(
@@ -354,8 +359,7 @@ fn slow_disk(part: &Part<'_>, heading: &str) -> Section {
             let field = |name: &str| part.stat(side, workers, name).map_or(f64::NAN, |stat| stat.median);
             let each = field("updates") / field("flushes");
             table.row([side.what(), workers.to_string(), text(rate), number(each)]);
-            let kind = usize::from(!side.is_ours());
-            bars.push(Bar { kind, ..Bar::of(side.what(), rate, svg::Side::MariaDb) });
+            bars.push(Bar::of(side.what(), rate, family(side)));
         }
     }
     Section {
@@ -368,7 +372,6 @@ fn slow_disk(part: &Part<'_>, heading: &str) -> Section {
                 title: heading.into(),
                 unit: "updates/s".into(),
                 log: false,
-                kinds: vec!["Lockstep".into(), "MariaDB".into()],
                 bars,
             })
         }),

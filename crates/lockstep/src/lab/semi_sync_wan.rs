@@ -14,7 +14,7 @@ use super::line::{self, Late, LineArgs};
 use super::numbers::{DOUBT, Known, Stat, number, percentile, text};
 use super::page::{Claims, Page, Section, Table, ratio};
 use super::results::Results;
-use super::svg::{Bar, Bars, Chart, Lines, Series, Side};
+use super::svg::{Bar, Bars, Chart, Lines, Series, Side, variant};
 
 /// Its name.
 pub(super) const NAME: &str = "semi-sync-wan";
@@ -201,7 +201,7 @@ fn side(setup: Setup) -> Side {
 
 fn bars(results: &Results, setups: &[Setup], title: String, unit: &str, field: &str) -> Chart {
     let bar = |setup: &Setup| Bar::of(setup.what(), stat(results, *setup, 1, field), side(*setup));
-    Bars::of_sides(title, unit, true, setups.iter().map(bar).collect())
+    Chart::Bars(Bars { title, unit: unit.into(), log: true, bars: setups.iter().map(bar).collect() })
 }
 
 fn one_connection(results: &Results, setups: &[Setup], rtt: f64) -> Section {
@@ -290,7 +290,8 @@ fn many_connections(
             stat.map(|stat| (*count as f64, stat.median, stat.deviation))
         };
         let points = stats.iter().filter_map(point).collect();
-        series.push(Series { name: setup.what().into(), dashed: !setup.is_ours(), points });
+        let variant = variant(&Setup::EACH, side, *setup);
+        series.push(Series { name: setup.what().into(), side: side(*setup), variant, points });
     }
     for setup in setups {
         let last = clients.last().copied().unwrap_or(1);

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::numbers::{Stat, number};
 
-/// Colours and markers that the page's style knows: `c0` to `c9`.
-const COLOURS: usize = 10;
+/// The page's style has so many shades of each side's colour: the classes `c0` to `c2` are MariaDB's, and so on.
+const SHADES: usize = 3;
 const WIDTH: f64 = 900.0;
 
 /// A plot.
@@ -23,8 +23,6 @@ pub(super) struct Bars {
     pub(super) unit: String,
     /// Equal distances are equal ratios.
     pub(super) log: bool,
-    /// What the colours mean, if they mean anything.
-    pub(super) kinds: Vec<String>,
     pub(super) bars: Vec<Bar>,
 }
 
@@ -35,11 +33,10 @@ pub(super) struct Bar {
     pub(super) value: f64,
     /// Standard deviation.
     pub(super) spread: Option<f64>,
-    /// Its colour, an index into the kinds.
-    pub(super) kind: usize,
+    pub(super) side: Side,
 }
 
-/// Whose it is, where rivals are compared: a bar's `kind` in [`Bars::of_sides`].
+/// Whose it is: each has one colour in all plots of all reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     MariaDb,
@@ -47,20 +44,36 @@ pub(super) enum Side {
     Lockstep,
 }
 
+impl Side {
+    const EACH: [Side; 3] = [Side::MariaDb, Side::Galera, Side::Lockstep];
+
+    fn name(self) -> &'static str {
+        ["MariaDB", "Galera", "Lockstep"][self as usize]
+    }
+
+    /// The class of a shade of its colour.
+    fn class(self, shade: usize) -> String {
+        format!("c{}", self as usize * SHADES + shade % SHADES)
+    }
+
+    /// For those who do not tell the colours apart.
+    fn dashes(self) -> &'static str {
+        ["dashed", "dotted", ""][self as usize]
+    }
+}
+
+/// Which one of its side this is in the list of all that an experiment knows, so that it looks the same in each plot, also
+/// in those without the others.
+pub(super) fn variant<T: Copy + PartialEq>(each: &[T], side: impl Fn(T) -> Side, this: T) -> usize {
+    each.iter().take_while(|other| **other != this).filter(|other| side(**other) == side(this)).count()
+}
+
 impl Bar {
     /// With the median of what was measured.
     pub(super) fn of(label: impl Into<String>, stat: Option<Stat>, side: Side) -> Bar {
         let value = stat.map_or(f64::NAN, |stat| stat.median);
         let label = format!("{}{}", label.into(), stat.map_or("", |stat| stat.doubt()));
-        Bar { label, value, spread: stat.and_then(|stat| stat.deviation), kind: side as usize }
-    }
-}
-
-impl Bars {
-    /// With a colour for each [`Side`].
-    pub(super) fn of_sides(title: String, unit: &str, log: bool, bars: Vec<Bar>) -> Chart {
-        let kinds = ["MariaDB", "Galera", "Lockstep"].map(String::from).to_vec();
-        Chart::Bars(Bars { title, unit: unit.into(), log, kinds, bars })
+        Bar { label, value, spread: stat.and_then(|stat| stat.deviation), side }
     }
 }
 
@@ -81,8 +94,9 @@ pub(super) struct Lines {
 #[derive(Debug, Clone)]
 pub(super) struct Series {
     pub(super) name: String,
-    /// Rivals' lines are dashed, say.
-    pub(super) dashed: bool,
+    pub(super) side: Side,
+    /// Its shade and markers, see [`variant`].
+    pub(super) variant: usize,
     /// x, y, and y's standard deviation; in the order of x.
     pub(super) points: Vec<(f64, f64, Option<f64>)>,
 }
@@ -227,7 +241,9 @@ fn width(text: &str) -> f64 {
 impl Bars {
     fn svg(&self, corner: &str) -> String {
         const ROW: f64 = 32.0;
-        let legend = if self.kinds.len() > 1 { 26.0 } else { 0.0 };
+        let mut sides = Side::EACH.to_vec();
+        sides.retain(|side| self.bars.iter().any(|bar| bar.side == *side));
+        let legend = if sides.len() > 1 { 26.0 } else { 0.0 };
         let top = 36.0 + legend;
         let bottom = top + ROW * self.bars.len() as f64;
         let left = self.bars.iter().map(|bar| width(&bar.label)).fold(80.0, f64::max).min(420.0) + 12.0;
@@ -235,15 +251,15 @@ impl Bars {
         // Room for the longest bar's value.
         let axis = Axis::over(most, self.log, left, WIDTH - 110.0);
         let mut canvas = Canvas::new(bottom + 68.0, &self.title);
-        if self.kinds.len() > 1 {
+        if sides.len() > 1 {
             let mut x = left;
-            for (kind, name) in self.kinds.iter().enumerate() {
+            for side in sides {
                 canvas.add(format_args!(
-                    "<rect class=\"c{}\" x=\"{x:.1}\" y=\"34\" width=\"12\" height=\"12\" rx=\"2\"/>\n",
-                    kind % COLOURS
+                    "<rect class=\"{}\" x=\"{x:.1}\" y=\"34\" width=\"12\" height=\"12\" rx=\"2\"/>\n",
+                    side.class(0)
                 ));
-                canvas.text("label", "start", (x + 18.0, 44.5), name);
-                x += width(name) + 44.0;
+                canvas.text("label", "start", (x + 18.0, 44.5), side.name());
+                x += width(side.name()) + 44.0;
             }
         }
         for tick in &axis.ticks {
@@ -262,8 +278,8 @@ impl Bars {
             let end = axis.at(bar.value);
             let (long, y) = ((end - left).max(1.0), y + 5.0);
             canvas.add(format_args!(
-                "<rect class=\"c{}\" x=\"{left:.1}\" y=\"{y:.1}\" width=\"{long:.1}\" height=\"{:.1}\" rx=\"2\"/>\n",
-                bar.kind % COLOURS,
+                "<rect class=\"{}\" x=\"{left:.1}\" y=\"{y:.1}\" width=\"{long:.1}\" height=\"{:.1}\" rx=\"2\"/>\n",
+                bar.side.class(0),
                 ROW - 10.0
             ));
             let mut after = end;
@@ -331,11 +347,11 @@ impl Lines {
                 .filter(|p| p.0.is_finite() && p.1.is_finite())
                 .map(|p| (across.at(p.0), up.at(p.1)))
                 .collect();
-            let colour = at % COLOURS;
-            let dashed = if series.dashed { " dashed" } else { "" };
+            let class = format!("line {} {}", series.side.class(series.variant), series.side.dashes());
             let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
             canvas.add(format_args!(
-                "<polyline class=\"line c{colour}{dashed}\" points=\"{}\"/>\n",
+                "<polyline class=\"{}\" points=\"{}\"/>\n",
+                class.trim_end(),
                 path.join(" ")
             ));
             for (x, y, spread) in &series.points {
@@ -345,7 +361,7 @@ impl Lines {
                 }
             }
             for place in &places {
-                canvas.marker(colour, *place);
+                canvas.marker(series, *place);
             }
             ends.push((at, places.last().copied().unwrap_or((right, bottom))));
         }
@@ -361,7 +377,7 @@ impl Lines {
                 continue;
             }
             canvas.line("leader", (x + 7.0, y), (right + 16.0, label));
-            canvas.marker(at % COLOURS, (right + 24.0, label));
+            canvas.marker(&self.series[at], (right + 24.0, label));
             canvas.text("label", "start", (right + 34.0, label + 4.5), name);
         }
         canvas.end()
@@ -369,10 +385,10 @@ impl Lines {
 }
 
 impl Canvas {
-    /// Each colour has a shape of its own, for those who do not tell the colours apart.
-    fn marker(&mut self, colour: usize, (x, y): (f64, f64)) {
-        let class = format!("c{colour}");
-        match colour % 5 {
+    /// With the shade it tells one of a side from fourteen others.
+    fn marker(&mut self, series: &Series, (x, y): (f64, f64)) {
+        let class = series.side.class(series.variant);
+        match series.variant % 5 {
             0 => {
                 self.add(format_args!("<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\"/>\n"))
             }
@@ -413,17 +429,16 @@ mod tests {
     use crate::lab::markup::{check, texts};
 
     fn bars() -> Bars {
-        let bar = |label: &str, value, spread, kind| Bar { label: label.into(), value, spread, kind };
+        let bar = |label: &str, value, spread, side| Bar { label: label.into(), value, spread, side };
         Bars {
             title: "Inserts <per> second & \"more\"".into(),
             unit: "inserts/s".into(),
             log: true,
-            kinds: vec!["MariaDB".into(), "Lockstep".into()],
             bars: vec![
-                bar("no replica", 1066.8, Some(20.0), 0),
-                bar("semi-sync <far>", 11.5, None, 0),
-                bar("quorum", 900.0, Some(1000.0), 1),
-                bar("not run", f64::NAN, None, 1),
+                bar("no replica", 1066.8, Some(20.0), Side::MariaDb),
+                bar("semi-sync <far>", 11.5, None, Side::MariaDb),
+                bar("quorum", 900.0, Some(1000.0), Side::Lockstep),
+                bar("not run", f64::NAN, None, Side::Lockstep),
             ],
         }
     }
@@ -458,7 +473,8 @@ mod tests {
     fn lines_are_sound_markup_with_each_name_and_whisker() {
         let series = |name: &str, factor: f64| Series {
             name: name.into(),
-            dashed: factor > 1.0,
+            side: Side::MariaDb,
+            variant: 0,
             points: [1.0, 4.0, 64.0].map(|x| (x, x * factor, Some(0.1 * x))).to_vec(),
         };
         let chart = Lines {
@@ -477,6 +493,37 @@ mod tests {
         }
         assert_eq!(svg.matches("class=\"whisker\"").count(), 9);
         assert!(svg.contains("dashed") && !svg.contains("NaN"));
+    }
+
+    #[test]
+    fn a_side_has_its_colour_in_bars_and_in_lines_and_its_variants_differ() {
+        let style = include_str!("page.css");
+        let all = [Side::Lockstep, Side::MariaDb, Side::Lockstep, Side::Galera, Side::Lockstep];
+        let each: Vec<usize> = (0..all.len()).collect();
+        let numbers: Vec<usize> = each.iter().map(|at| variant(&each, |at: usize| all[at], *at)).collect();
+        assert_eq!(numbers, [0, 0, 1, 0, 2], "whoever else is there");
+        let mut seen = std::collections::BTreeSet::new();
+        for side in Side::EACH {
+            let bar = Bar { label: "b".into(), value: 1.0, spread: None, side };
+            let bars = Bars { title: "t".into(), unit: "u".into(), log: false, bars: vec![bar] }.svg("");
+            assert!(bars.contains(&format!("<rect class=\"{}\"", side.class(0))), "{bars}");
+            for variant in 0..15 {
+                let points = vec![(1.0, 1.0, None), (2.0, 3.0, None)];
+                let series = vec![Series { name: "s".into(), side, variant, points }];
+                let (title, x, y) = ("t".into(), "x".into(), "y".into());
+                let lines = Lines { title, x, y, x_log: false, y_log: false, series }.svg("");
+                let class = side.class(variant);
+                assert!(lines.contains(&format!("<polyline class=\"line {class}")), "{lines}");
+                // In both themes, as a line and as what is filled.
+                assert_eq!(style.matches(&format!("--{class}: #")).count(), 2, "{class}");
+                assert_eq!(style.matches(&format!("svg .{class} {{ fill: var(--{class})")).count(), 1);
+                assert_eq!(style.matches(&format!("svg .line.{class} {{ stroke: var(--{class})")).count(), 1);
+                // The one beside its name, always in the same place.
+                let marker = lines.lines().rev().find(|line| line.contains(&format!("class=\"{class}\"")));
+                seen.insert(marker.expect("a marker").to_owned());
+            }
+        }
+        assert_eq!(seen.len(), 45, "no two of fifteen look the same");
     }
 
     #[test]

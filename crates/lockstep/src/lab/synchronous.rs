@@ -12,7 +12,7 @@ use super::line::{self, Late, LineArgs};
 use super::numbers::{Stat, number, text};
 use super::page::{Page, Section, Table};
 use super::results::Results;
-use super::svg::{Bar, Bars, Chart, Lines, Series, Side};
+use super::svg::{Bar, Bars, Chart, Lines, Series, Side, variant};
 
 /// Its name.
 pub(super) const NAME: &str = "synchronous";
@@ -189,7 +189,7 @@ fn bars(
     log: bool,
 ) -> Chart {
     let bar = |setup: &Setup| Bar::of(setup.what(), stat(results, *setup, threads, field), side(*setup));
-    Bars::of_sides(title, unit, log, setups.iter().map(bar).collect())
+    Chart::Bars(Bars { title, unit: unit.into(), log, bars: setups.iter().map(bar).collect() })
 }
 
 fn throughput(results: &Results, setups: &[Setup], threads: &[u64]) -> Section {
@@ -234,6 +234,10 @@ fn catching_up(results: &Results, setups: &[Setup], threads: &[u64]) -> Option<S
     })
 }
 
+fn series_of(setup: Setup, points: Vec<(f64, f64, Option<f64>)>) -> Series {
+    Series { name: setup.what(), side: side(setup), variant: variant(&Setup::EACH, side, setup), points }
+}
+
 fn lines(results: &Results, setups: &[Setup], threads: &[u64], name: &str) -> Section {
     let series = setups.iter().map(|setup| {
         let point = |count: &u64| {
@@ -241,7 +245,7 @@ fn lines(results: &Results, setups: &[Setup], threads: &[u64], name: &str) -> Se
             Some((*count as f64, stat.median, stat.deviation))
         };
         let points = threads.iter().filter_map(point).collect();
-        Series { name: setup.what(), dashed: setup.provider().is_none(), points }
+        series_of(*setup, points)
     });
     Section {
         heading: format!("With rising numbers of clients: {name}"),
@@ -297,7 +301,7 @@ fn distribution(results: &Results, setups: &[Setup], threads: u64, name: &str) -
             stat.as_ref().map(|stat| (f64::from(*percent), stat.median, stat.deviation))
         };
         let points = each.iter().filter_map(point).collect();
-        series.push(Series { name: setup.what(), dashed: setup.provider().is_none(), points });
+        series.push(series_of(*setup, points));
     }
     Section {
         heading: format!("How long {threads} threads' transactions took: {name}"),

@@ -17,7 +17,7 @@ use super::numbers::{Stat, number, text};
 use super::page::{Claims, Page, Section, Table, ratio};
 use super::results::Results;
 use super::semi_sync_wan::wait_point;
-use super::svg::{Bar, Bars, Chart, Lines, Series, Side};
+use super::svg::{Bar, Bars, Chart, Lines, Series, Side, variant};
 
 /// Its name.
 pub(super) const NAME: &str = "shootout";
@@ -293,7 +293,12 @@ fn rates(results: &Results, setups: &[Setup], threads: &[u64], script: &str, hea
     let chart = profile.map(|count| {
         let bar = |setup: &Setup| Bar::of(setup.what(), rate(*setup, count), side(*setup));
         let title = format!("Requests per second, {script}, {count} threads");
-        Bars::of_sides(title, "requests/s", false, setups.iter().map(bar).collect())
+        Chart::Bars(Bars {
+            title,
+            unit: "requests/s".into(),
+            log: false,
+            bars: setups.iter().map(bar).collect(),
+        })
     });
     let notes = vec![results.repeats_text()];
     Section { heading: heading.into(), text: String::new(), chart, table, notes }
@@ -332,7 +337,8 @@ fn lines(results: &Results, setups: &[Setup], threads: &[u64], heading: &str) ->
             Some((*count as f64, stat.median, stat.deviation))
         };
         let points = threads.iter().filter_map(point).collect();
-        Series { name: setup.what().into(), dashed: side(*setup) != Side::Lockstep, points }
+        let variant = variant(&Setup::EACH, side, *setup);
+        Series { name: setup.what().into(), side: side(*setup), variant, points }
     });
     Section {
         heading: heading.into(),
