@@ -13,7 +13,7 @@ use crate::progress::say;
 pub(super) struct LineArgs {
     /// What delays packets to the far member: the lab's own line, the kernel's netem, or netem where there is one and else the
     /// lab's own.
-    #[arg(long, value_enum, value_name = "KIND", default_value = "own")]
+    #[arg(long, value_enum, value_name = "KIND", default_value = "auto")]
     line: Wanted,
 }
 
