@@ -200,6 +200,8 @@ impl Setup {
             format!("innodb_buffer_pool_size={}M", pools[usize::from(self.large_pool)]),
             "innodb_log_file_size=256M".into(),
             "max_connections=600".into(),
+            // Each of 512 threads prepares some for each table; by default 16382 are too few.
+            "max_prepared_stmt_count=200000".into(),
             format!("innodb_flush_log_at_trx_commit={}", u8::from(self.flush)),
         ];
         if let Some(flushed) = self.binlog {
@@ -234,6 +236,7 @@ mod tests {
             let options = setup.options([64, 256]);
             let pool = if setup.what.contains("small pool") { 64 } else { 256 };
             assert!(options.contains(&format!("innodb_buffer_pool_size={pool}M")), "{options:?}");
+            assert!(options.contains(&"max_prepared_stmt_count=200000".to_owned()), "for 512 threads");
             assert!(options.contains(&format!("innodb_flush_log_at_trx_commit={}", u8::from(setup.flush))));
         }
         assert_eq!(Setup::of_name("else"), None);
