@@ -152,6 +152,11 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
+/// This program, found also where root's PATH has no sbin, as after Debian's `su`.
+pub(crate) fn command(name: &str) -> Command {
+    find_program(name).map_or_else(|| Command::new(name), Command::new)
+}
+
 /// The program, to be run by what these words start, if there are any: `ip netns exec NAME`, `taskset -c 0`.
 pub(crate) fn prefixed(words: &[String], program: &Path) -> Command {
     let Some((first, rest)) = words.split_first() else { return Command::new(program) };

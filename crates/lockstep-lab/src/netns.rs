@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::{LabError, Result};
-use crate::install::{find_program, run_to_end};
+use crate::install::{command, run_to_end};
 
 const PREFIX: &str = "lockstep-";
 const FOLDER: &str = "/run/netns";
@@ -140,9 +140,7 @@ impl Network {
 
     fn set(&self, at: usize, setting: &[&str]) -> Result<()> {
         let (hub, port) = (self.hub(), port(at));
-        // It is in sbin, which root's PATH may lack.
-        let mut command = Command::new(find_program("bridge").unwrap_or_else(|| "bridge".into()));
-        run_to_end(command.args(["-n", &hub, "link", "set", "dev", &port]).args(setting)).map(drop)
+        run_to_end(command("bridge").args(["-n", &hub, "link", "set", "dev", &port]).args(setting)).map(drop)
     }
 
     /// Nothing reaches or leaves this one. Its link stays up: nobody is told.

@@ -4,12 +4,10 @@
 //! All of it is commands of `ip` and `tc`, which are made here and run elsewhere, so that tests see what would be run: few
 //! small virtual machines have a kernel that can run the last of them.
 
-use std::process::Command;
-
 use super::line::{Counters, HELD_MAX, Settings};
 use super::tun::MTU;
 use crate::error::{LabError, Result};
-use crate::install::{find_program, run_to_end};
+use crate::install::{command, find_program, run_to_end};
 use crate::netns::Network;
 
 /// A program with its arguments.
@@ -166,9 +164,7 @@ fn words(line: &str) -> Words {
 
 fn run(words: &[String]) -> Result<String> {
     let (program, arguments) = words.split_first().expect("a program");
-    // Where root's PATH has no sbin, as after Debian's `su`, it is found all the same.
-    let program = find_program(program).unwrap_or_else(|| program.into());
-    run_to_end(Command::new(program).args(arguments))
+    run_to_end(command(program).args(arguments))
 }
 
 #[cfg(test)]
