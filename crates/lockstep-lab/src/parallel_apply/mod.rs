@@ -4,6 +4,7 @@
 //! The writer's updates are kept from the copy's tables while they come in; then they are let go, and the clock runs
 //! until the last of them is there. MariaDB's own replica and a Lockstep member do the same in turn, on the same machine.
 
+mod choice;
 mod load;
 mod rig;
 
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{LabError, Result};
 use crate::install::Installation;
+pub use choice::Choice;
 use rig::Rig;
 pub use rig::{GROUP_COUNT, GROUP_WAIT_US};
 
@@ -85,6 +87,16 @@ impl Side {
         }
     }
 
+    /// Ours, or MariaDB's: how names begin.
+    fn whose(ours: bool) -> &'static str {
+        if ours { "lockstep" } else { "mariadb" }
+    }
+
+    /// How the names of its cases begin.
+    pub fn name(self) -> String {
+        format!("{}-{}", Side::whose(self.is_ours()), self.setting())
+    }
+
     /// What it is, in some words.
     pub fn what(self) -> String {
         match self {
@@ -115,11 +127,10 @@ pub struct Case {
 impl Case {
     /// A short name, as in results.
     pub fn name(&self) -> String {
-        let whose = if self.side.is_ours() { "lockstep" } else { "mariadb" };
         let flush = if self.flush { "flush" } else { "relaxed" };
         let disk = if self.slow { "-slow-disk" } else { "" };
-        let (setting, workers, schemas) = (self.side.setting(), self.workers, self.schemas);
-        format!("{whose}-{setting}-{workers}w-{schemas}s-{flush}{disk}")
+        let (side, workers, schemas) = (self.side.name(), self.workers, self.schemas);
+        format!("{side}-{workers}w-{schemas}s-{flush}{disk}")
     }
 }
 

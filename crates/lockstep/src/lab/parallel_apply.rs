@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lockstep_lab::parallel_apply::{
-    Case as What, GROUP_COUNT, GROUP_WAIT_US, ParallelApply, Run, SCHEMAS, Side, Spec, check,
+    Case as What, Choice, GROUP_COUNT, GROUP_WAIT_US, ParallelApply, Run, SCHEMAS, Side, Spec, check,
 };
 use serde_json::{Value, json};
 
@@ -33,6 +33,10 @@ pub(crate) struct Args {
     /// How much longer an fsync takes on the slow disk, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100))]
     slow: u64,
+    /// Only these set-ups, separated by commas, by their names in results or parts of them, which leave the rest open:
+    /// lockstep-writeset, mariadb-optimistic, mariadb-10w, 10s-flush, lockstep-schema-10w-10s-slow-disk, ...
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    setups: Vec<Choice>,
 }
 
 /// Runs the experiment.
@@ -56,8 +60,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     };
     let parameters = json!({ "repeats": repeats, "updates": updates, "updates_on_the_slow_disk": spec.slow_updates,
         "rows_of_each_table": spec.rows, "connections_that_write": spec.connections, "workers": workers,
+        "set_ups": set_ups(&args.setups),
         "slow_disk_adds_ms": args.slow, "binlog_commit_wait_count": GROUP_COUNT, "binlog_commit_wait_usec": GROUP_WAIT_US });
-    let whats = cases(&workers);
+    let whats = chosen(&workers, &args.setups)?;
     let seconds = |what: &What| {
         let (count, each) = match (what.slow, what.workers > 1) {
             (true, false) => (spec.slow_updates, 0.003),
@@ -80,7 +85,31 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     Ok(finish(&folder, &failed, page))
 }
 
-/// What is measured, ours and MariaDB's in turn.
+/// The choices of the command line, as parameters name them: in whatever order they were given.
+fn set_ups(choices: &[Choice]) -> Value {
+    let mut names: Vec<&str> = choices.iter().map(Choice::text).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() { "all".into() } else { names.into() }
+}
+
+/// What is to be measured: those that one of the choices means, or all. A choice that means none of them is a mistake.
+fn chosen(workers: &[u32], choices: &[Choice]) -> Result<Vec<What>, String> {
+    let mut cases = cases(workers);
+    if let Some(none) = choices.iter().find(|choice| !cases.iter().any(|case| choice.is(case))) {
+        let workers: Vec<String> = workers.iter().map(u32::to_string).collect();
+        return Err(format!(
+            "--setups: none of the set-ups is {}; with the numbers of workers {} (--workers) there are {}, ...",
+            none.text(),
+            workers.join(", "),
+            cases.iter().take(3).map(What::name).collect::<Vec<_>>().join(", ")
+        ));
+    }
+    cases.retain(|case| choices.is_empty() || choices.iter().any(|choice| choice.is(case)));
+    Ok(cases)
+}
+
+/// What there is to measure, ours and MariaDB's in turn.
 fn cases(workers: &[u32]) -> Vec<What> {
     let most = workers.iter().copied().find(|count| u64::from(*count) == JUDGED);
     let slow: Vec<u32> = most.or(workers.last().copied()).into_iter().collect();
@@ -208,14 +237,23 @@ impl Part<'_> {
         self.results.setups().contains(&self.name(side, workers).as_str())
     }
 
-    /// Numbers of workers that were measured, or were to be.
-    fn workers(&self) -> Vec<u64> {
+    /// Numbers of workers that were asked for, or measured.
+    fn asked(&self) -> Vec<u64> {
         let asked = self.results.about["parameters"]["workers"].as_array().into_iter().flatten();
         let measured = Side::EACH.iter().flat_map(|side| self.measurements(*side));
         let mut all: Vec<u64> =
-            measured.map(|m| &m["workers"]).chain(asked).filter_map(Value::as_u64).chain([0]).collect();
+            measured.map(|m| &m["workers"]).chain(asked).filter_map(Value::as_u64).collect();
         all.sort_unstable();
         all.dedup();
+        all
+    }
+
+    /// Numbers of workers that were measured, or were to be.
+    fn workers(&self) -> Vec<u64> {
+        let mut all = self.asked();
+        if all.first() != Some(&0) {
+            all.insert(0, 0);
+        }
         all.retain(|workers| Side::EACH.iter().any(|side| self.has(*side, *workers)));
         all
     }
@@ -230,14 +268,18 @@ impl Part<'_> {
         self.best_of(|side| side == Side::Serial)
     }
 
-    /// The best of these, with however many workers. Unless all of them were measured it is not known.
-    fn best_of(&self, chosen: impl Fn(Side) -> bool) -> Result<Known, String> {
-        let rates = Side::EACH
+    /// The best of these, with however many workers. Unless all of them were measured it is not known, also where some were
+    /// not even chosen.
+    fn best_of(&self, wanted: impl Fn(Side) -> bool) -> Result<Known, String> {
+        let asked = self.asked().into_iter().filter(|workers| *workers > 0);
+        let asked: Vec<u32> = asked.filter_map(|workers| workers.try_into().ok()).collect();
+        let here = |case: &What| {
+            (u64::from(case.schemas), case.flush, case.slow) == (self.schemas, self.flush, self.slow)
+        };
+        let rates = cases(&asked)
             .into_iter()
-            .filter(|side| chosen(*side))
-            .flat_map(|side| self.workers().into_iter().map(move |workers| (side, workers)))
-            .filter(|(side, workers)| self.has(*side, *workers))
-            .map(|(side, workers)| self.rate(side, workers));
+            .filter(|case| here(case) && wanted(case.side))
+            .map(|case| self.rate(case.side, case.workers.into()));
         let rates = rates.collect::<Result<Vec<Known>, String>>()?;
         rates.into_iter().max_by(|a, b| a.value.total_cmp(&b.value)).ok_or_else(|| "not chosen".into())
     }
@@ -469,6 +511,68 @@ mod tests {
         assert_eq!(cells, ["Lockstep", "writeset", "–", "1000", "3000", "333"]);
         assert!(terminal.contains("MariaDB's primary had committed 20.0 updates in a group."), "{terminal}");
         assert!(terminal.contains("MariaDB optimistic: 2 transactions met others"), "{terminal}");
+    }
+
+    fn choices(texts: &[&str]) -> Vec<Choice> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn set_ups_are_chosen_by_name_and_take_their_turns_as_ever() {
+        let all = cases(&[1, 10]);
+        assert_eq!(chosen(&[1, 10], &[]).unwrap(), all);
+        let two = choices(&["mariadb-optimistic-10w", "lockstep-writeset-10s-flush", "mariadb-optimistic"]);
+        let names: Vec<String> = chosen(&[1, 10], &two).unwrap().iter().map(What::name).collect();
+        assert_eq!(
+            names[..5],
+            [
+                "lockstep-writeset-1w-10s-flush",
+                "mariadb-optimistic-1w-10s-flush",
+                "lockstep-writeset-10w-10s-flush",
+                "mariadb-optimistic-10w-10s-flush",
+                "mariadb-optimistic-1w-10s-relaxed"
+            ]
+        );
+        assert_eq!(names.len(), 2 + 10);
+        // To resume with the same ones in another order is no other experiment.
+        assert_eq!(set_ups(&choices(&["10w", "10w"])), json!(["10w"]));
+        assert_eq!(set_ups(&choices(&["mariadb", "10w"])), set_ups(&choices(&["10w", "mariadb"])));
+        assert_eq!(set_ups(&[]), "all");
+        for (text, why) in
+            [("7w", "is 7w; with the numbers of workers 1, 10"), ("lockstep-0w", "is lockstep-0w;")]
+        {
+            let refused = chosen(&[1, 10], &choices(&[text])).unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_report_of_some_set_ups_has_those_and_judges_nobody_by_others() {
+        let mut results = results();
+        let names = ["lockstep-writeset", "mariadb-optimistic-10s", "lockstep-serial-10w"];
+        let chosen = chosen(&[1, 10], &choices(&names)).unwrap();
+        let names: Vec<String> = chosen.iter().map(What::name).collect();
+        results.runs.retain(|run| names.iter().any(|name| run["setup"] == name.as_str()));
+        let plan = chosen.iter().map(|case| json!({ "setup": case.name(), "what": describe(case) }));
+        results.about["plan"] = plan.collect();
+        results.about["repeats"] = json!(1);
+        results.about["parameters"]["workers"] = json!([1, 10]);
+        let text = page(&results).text(&results);
+        assert!(!text.contains("MariaDB conservative") && !text.contains("What is missing"), "{text}");
+        assert!(text.contains("Lockstep writeset") && text.contains("MariaDB optimistic"), "{text}");
+        let rows = targets(&results).table.rows;
+        let writeset: Vec<(&str, &str)> =
+            rows[4..8].iter().map(|row| (row[2].as_str(), row[3].as_str())).collect();
+        let not = |why| ("not measured", why);
+        assert_eq!(
+            writeset,
+            [
+                not("lockstep-serial-1w-10s-flush: not chosen"),
+                not("mariadb-none-0w-10s-flush: not chosen"),
+                not("mariadb-none-0w-10s-flush: not chosen"),
+                ("3.00", "MISSED"),
+            ]
+        );
     }
 
     #[test]
