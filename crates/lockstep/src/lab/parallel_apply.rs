@@ -349,13 +349,13 @@ fn by_workers(part: &Part<'_>, heading: &str, what: &str) -> Section {
         let cells = stats.iter().map(|(_, stat)| text(*stat));
         let last = cpu.map_or_else(|| "–".into(), |stat| number(stat.median));
         table.row(std::iter::once(side.what()).chain(cells).chain([last]));
-        // Without workers the SQL thread applies: one thread, as with one worker.
         let point = |(count, stat): &(u64, Option<Stat>)| {
-            stat.map(|stat| ((*count).max(1) as f64, stat.median, stat.deviation))
+            stat.map(|stat| (*count as f64, stat.median, stat.deviation))
         };
         let points = stats.iter().filter_map(point).collect();
         let variant = svg::variant(&Side::EACH, family, side);
-        series.push(Series { name: side.what(), side: family(side), variant, points });
+        let level = side.is_single();
+        series.push(Series { name: side.what(), side: family(side), variant, points, level });
         let again: u64 = part.measurements(side).filter_map(|m| m["applied_again"].as_u64()).sum();
         if again > 0 {
             notes.push(format!(
@@ -377,7 +377,7 @@ fn by_workers(part: &Part<'_>, heading: &str, what: &str) -> Section {
         chart: (!series.is_empty()).then(|| {
             Chart::Lines(Lines {
                 title: heading.into(),
-                x: "workers".into(),
+                x: "workers (0: the SQL thread applies; its line goes on to compare with)".into(),
                 y: "updates/s".into(),
                 x_log: false,
                 y_log: false,
@@ -573,6 +573,23 @@ mod tests {
                 ("3.00", "MISSED"),
             ]
         );
+    }
+
+    #[test]
+    fn who_has_no_workers_is_at_0_in_the_plot() {
+        let results = results();
+        let charts = page(&results).sections.into_iter().filter_map(|section| section.chart);
+        let lines = charts.filter_map(|chart| match chart {
+            Chart::Lines(lines) => Some(lines),
+            Chart::Bars(_) => None,
+        });
+        let all: Vec<Series> = lines.flat_map(|lines| lines.series).collect();
+        let (without, with): (Vec<_>, Vec<_>) =
+            all.iter().partition(|series| series.name.starts_with("MariaDB, no workers"));
+        assert_eq!((without.len(), with.len()), (6, 26));
+        assert!(without.iter().all(|series| series.level && series.points.len() == 1));
+        assert!(without.iter().all(|series| series.points[0].0 == 0.0), "{without:?}");
+        assert!(with.iter().all(|series| !series.level && series.points[0].0 == 1.0), "{with:?}");
     }
 
     #[test]

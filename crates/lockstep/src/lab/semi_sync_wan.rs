@@ -291,7 +291,7 @@ fn many_connections(
         };
         let points = stats.iter().filter_map(point).collect();
         let variant = variant(&Setup::EACH, side, *setup);
-        series.push(Series { name: setup.what().into(), side: side(*setup), variant, points });
+        series.push(Series { name: setup.what().into(), side: side(*setup), variant, points, level: false });
     }
     for setup in setups {
         let last = clients.last().copied().unwrap_or(1);

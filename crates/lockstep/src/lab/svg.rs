@@ -99,6 +99,8 @@ pub(super) struct Series {
     pub(super) variant: usize,
     /// x, y, and y's standard deviation; in the order of x.
     pub(super) points: Vec<(f64, f64, Option<f64>)>,
+    /// It has one point, and nothing that x counts: a thin line goes on from there to compare the others with.
+    pub(super) level: bool,
 }
 
 impl Chart {
@@ -347,8 +349,13 @@ impl Lines {
                 .filter(|p| p.0.is_finite() && p.1.is_finite())
                 .map(|p| (across.at(p.0), up.at(p.1)))
                 .collect();
-            let class = format!("line {} {}", series.side.class(series.variant), series.side.dashes());
-            let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            let mut class = format!("line {} {}", series.side.class(series.variant), series.side.dashes());
+            let mut way = places.clone();
+            if let (true, [(_, y)]) = (series.level, &places[..]) {
+                class = format!("{} level", class.trim_end());
+                way.push((right, *y));
+            }
+            let path: Vec<String> = way.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
             canvas.add(format_args!(
                 "<polyline class=\"{}\" points=\"{}\"/>\n",
                 class.trim_end(),
@@ -363,7 +370,7 @@ impl Lines {
             for place in &places {
                 canvas.marker(series, *place);
             }
-            ends.push((at, places.last().copied().unwrap_or((right, bottom))));
+            ends.push((at, way.last().copied().unwrap_or((right, bottom))));
         }
         // Names stand where the lines end, moved apart where those are close.
         ends.sort_by(|a, b| a.1.1.total_cmp(&b.1.1));
@@ -476,6 +483,7 @@ mod tests {
             side: Side::MariaDb,
             variant: 0,
             points: [1.0, 4.0, 64.0].map(|x| (x, x * factor, Some(0.1 * x))).to_vec(),
+            level: false,
         };
         let chart = Lines {
             title: "Rates".into(),
@@ -496,6 +504,36 @@ mod tests {
     }
 
     #[test]
+    fn what_has_nothing_that_x_counts_is_at_0_and_goes_across() {
+        let series = |points: &[(f64, f64, Option<f64>)], level| Series {
+            name: "s".into(),
+            side: Side::MariaDb,
+            variant: 0,
+            points: points.to_vec(),
+            level,
+        };
+        let all =
+            vec![series(&[(0.0, 5.0, None)], true), series(&[(1.0, 6.0, None), (10.0, 9.0, None)], false)];
+        let lines = Lines {
+            title: "t".into(),
+            x: "x".into(),
+            y: "y".into(),
+            x_log: false,
+            y_log: false,
+            series: all,
+        };
+        let (svg, right) = (lines.svg(""), WIDTH - 60.0 - 50.0);
+        // The axis begins at 0, where its marker is.
+        assert!(svg.contains("<text class=\"tick\" text-anchor=\"middle\" x=\"74.0\""), "{svg}");
+        let way = svg.lines().find(|line| line.contains(" level\"")).expect("a line of its own kind");
+        let points = way.split("points=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        let places: Vec<&str> = points.split([' ', ',']).collect();
+        assert_eq!(places, ["74.0", places[1], &format!("{right:.1}"), places[1]]);
+        assert!(svg.contains(&format!("<circle class=\"c0\" cx=\"74.0\" cy=\"{}\"", places[1])), "{svg}");
+        assert_eq!(svg.matches(" level\"").count(), 1);
+    }
+
+    #[test]
     fn a_side_has_its_colour_in_bars_and_in_lines_and_its_variants_differ() {
         let style = include_str!("page.css");
         let all = [Side::Lockstep, Side::MariaDb, Side::Lockstep, Side::Galera, Side::Lockstep];
@@ -509,7 +547,7 @@ mod tests {
             assert!(bars.contains(&format!("<rect class=\"{}\"", side.class(0))), "{bars}");
             for variant in 0..15 {
                 let points = vec![(1.0, 1.0, None), (2.0, 3.0, None)];
-                let series = vec![Series { name: "s".into(), side, variant, points }];
+                let series = vec![Series { name: "s".into(), side, variant, points, level: false }];
                 let (title, x, y) = ("t".into(), "x".into(), "y".into());
                 let lines = Lines { title, x, y, x_log: false, y_log: false, series }.svg("");
                 let class = side.class(variant);

@@ -235,7 +235,13 @@ fn catching_up(results: &Results, setups: &[Setup], threads: &[u64]) -> Option<S
 }
 
 fn series_of(setup: Setup, points: Vec<(f64, f64, Option<f64>)>) -> Series {
-    Series { name: setup.what(), side: side(setup), variant: variant(&Setup::EACH, side, setup), points }
+    Series {
+        name: setup.what(),
+        side: side(setup),
+        variant: variant(&Setup::EACH, side, setup),
+        points,
+        level: false,
+    }
 }
 
 fn lines(results: &Results, setups: &[Setup], threads: &[u64], name: &str) -> Section {

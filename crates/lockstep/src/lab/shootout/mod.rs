@@ -338,7 +338,7 @@ fn lines(results: &Results, setups: &[Setup], threads: &[u64], heading: &str) ->
         };
         let points = threads.iter().filter_map(point).collect();
         let variant = variant(&Setup::EACH, side, *setup);
-        Series { name: setup.what().into(), side: side(*setup), variant, points }
+        Series { name: setup.what().into(), side: side(*setup), variant, points, level: false }
     });
     Section {
         heading: heading.into(),
