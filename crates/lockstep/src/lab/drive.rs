@@ -291,13 +291,13 @@ impl Left {
 }
 
 /// Prints the tables of a folder's results and writes its report.
-pub(super) fn report(path: &Path, page: impl FnOnce(&Results) -> Page) -> Result<(), String> {
+fn report(path: &Path, page: impl FnOnce(&Results) -> Page) -> Result<Results, String> {
     let results = Results::load(path)?;
     let page = page(&results);
     say(&page.text(&results));
     let report = folder::write_report(path, &page.html(&results))?;
     say(&format!("Report: {}", report.display()));
-    Ok(())
+    Ok(results)
 }
 
 /// Reports what there is; the exit code says whether that is all.
@@ -306,12 +306,33 @@ pub(super) fn finish(folder: &Folder, failed: &[String], page: impl FnOnce(&Resu
     if let Err(why) = report(folder.path(), page) {
         failed.push(format!("the report: {why}"));
     }
-    if failed.is_empty() {
+    exit_code(&failed)
+}
+
+/// The same of a folder that a run has left, perhaps before its end.
+pub(super) fn report_again(path: &Path, page: impl FnOnce(&Results) -> Page) -> Result<ExitCode, String> {
+    let results = report(path, page)?;
+    let mut missing: Vec<String> = results
+        .missing()
+        .into_iter()
+        .map(|(what, repeats, why)| {
+            format!("{what}, repeat {repeats}: {}", why.lines().next().unwrap_or_default())
+        })
+        .collect();
+    if missing.is_empty() && results.runs.is_empty() {
+        missing.push(format!("nothing is in {}", path.display()));
+    }
+    Ok(exit_code(&missing))
+}
+
+/// Says what is missing, if something is.
+fn exit_code(missing: &[String]) -> ExitCode {
+    if missing.is_empty() {
         return ExitCode::SUCCESS;
     }
     eprintln!(
         "lockstep: not everything was measured:\n{}\nWhat was measured is kept: try the rest again with --resume.",
-        failed.join("\n")
+        missing.join("\n")
     );
     ExitCode::from(NOT_WHOLE)
 }
@@ -432,6 +453,34 @@ mod tests {
         let why = "there is no x.so".to_owned();
         assert_eq!(results.missing(), [("a".to_owned(), "1, 2, 3, 4".to_owned(), why)]);
         assert_eq!((results.runs.len(), results.repeats()), (4, (4, 4)));
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn a_report_of_what_is_not_whole_says_so_by_its_exit_code() {
+        let path = std::env::temp_dir().join(format!("lockstep-drive-again-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        let code = || {
+            let page = |_: &Results| Page { title: "x".into(), lead: Vec::new(), sections: Vec::new() };
+            format!("{:?}", report_again(&path, page).unwrap())
+        };
+        let whole =
+            |whole: bool| format!("{:?}", if whole { ExitCode::SUCCESS } else { ExitCode::from(NOT_WHOLE) });
+        drop(open(&path));
+        assert_eq!(code(), whole(false), "nothing was even planned");
+        let go = |fails: bool| {
+            drive(&mut open(&path), &[case_of("a"), case_of("b")], 1, |case| {
+                match case.setup == "b" && fails {
+                    true => Err("it broke".into()),
+                    false => Ok(Outcome::default()),
+                }
+            })
+        };
+        assert_eq!(go(true), ["b: it broke"]);
+        assert_eq!(code(), whole(false));
+        assert!(path.join("report.html").exists());
+        assert!(go(false).is_empty());
+        assert_eq!(code(), whole(true));
         std::fs::remove_dir_all(&path).unwrap();
     }
 
