@@ -1,6 +1,7 @@
 //! Server processes: each leads its own session, so that it and every state-transfer script under it can be
 //! found and ended as one, and nothing else ever is.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -199,8 +200,11 @@ pub struct Usage {
 
 struct ProcessState {
     state: char,
+    parent: i32,
     session: i32,
     cpu: Duration,
+    /// Of its children that have ended, and of theirs.
+    cpu_of_children: Duration,
 }
 
 /// The kernel's unit of processor time in /proc is fixed at a hundredth of a second for programs (`USER_HZ`).
@@ -223,7 +227,7 @@ pub fn children_cpu_time() -> Result<Duration> {
 }
 
 /// Processor time that the whole machine has spent on work since it started, all processors together.
-pub fn machine_cpu_time() -> Result<Duration> {
+pub(crate) fn machine_cpu_time() -> Result<Duration> {
     let path = Path::new("/proc/stat");
     let text = std::fs::read_to_string(path).map_err(LabError::path("read", path))?;
     // cpu user nice system idle iowait irq softirq steal; the guests' part is in `user` already.
@@ -242,10 +246,29 @@ fn state_of(pid: i32) -> Option<ProcessState> {
     // The name is in parentheses and may contain anything: the fields start after the last one.
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
     let state = fields.next()?.chars().next()?;
-    let session = fields.nth(2)?.parse().ok()?;
-    let user: u64 = fields.nth(7)?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(ProcessState { state, session, cpu: ticks(user + system) })
+    let parent = fields.next()?.parse().ok()?;
+    let session = fields.nth(1)?.parse().ok()?;
+    let mut times = fields.skip(7).map(|count| count.parse().ok().map(ticks));
+    let cpu = times.next()?? + times.next()??;
+    let cpu_of_children = times.next()?? + times.next()??;
+    Some(ProcessState { state, parent, session, cpu, cpu_of_children })
+}
+
+/// The parent of each process, and the processor time that it and its children that have ended have used.
+pub(crate) fn parents_and_times() -> BTreeMap<i32, (i32, Duration)> {
+    let state = |pid| state_of(pid).map(|state| (pid, (state.parent, state.cpu + state.cpu_of_children)));
+    processes().filter_map(state).collect()
+}
+
+/// Whose children the kernel's own threads are, itself one.
+const KTHREADD: i32 = 2;
+
+/// The processor time of each thread of the kernel; none where they are not to be seen, as in a container.
+pub(crate) fn kernel_threads() -> BTreeMap<i32, Duration> {
+    let name = std::fs::read_to_string(format!("/proc/{KTHREADD}/comm")).unwrap_or_default();
+    let mut all = parents_and_times();
+    all.retain(|pid, (parent, _)| name.trim_end() == "kthreadd" && [*pid, *parent].contains(&KTHREADD));
+    all.into_iter().map(|(pid, (_, time))| (pid, time)).collect()
 }
 
 fn processes() -> impl Iterator<Item = i32> {

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use lockstep_lab::{BUSY, Work};
 use serde_json::{Map, Value, json};
 
 use super::folder::{self, Folder, Resume};
 use super::line::Late;
+use super::numbers::number;
 use super::origin::Origin;
 use super::page::Page;
 use super::results::Results;
@@ -124,16 +126,48 @@ pub(super) struct Outcome {
     pub(super) headline: String,
     /// Whether the lines were what they promise.
     pub(super) late: Option<Late>,
+    /// Which part of the machine something else used meanwhile, as far as that is known.
+    pub(super) elsewhere: Option<f64>,
 }
 
 impl Outcome {
-    /// Marks everything in it.
-    fn mark_late(&mut self) {
-        let Some(late) = &self.late else { return };
-        self.more.insert(LINE_LATE.into(), late.text.as_str().into());
-        for value in self.measurements.iter_mut().chain(&mut self.samples) {
-            value[LINE_LATE] = true.into();
+    /// What is to be doubted of it: the field that says so, and why, in words.
+    fn doubts(&self) -> Vec<(&'static str, String)> {
+        let late = self.late.as_ref().map(|late| (LINE_LATE, late.text.clone()));
+        let others = self.elsewhere.filter(|part| *part > BUSY);
+        let busy = others.map(|part| {
+            (MACHINE_BUSY, format!("{} % of the machine was busy with something else", number(100.0 * part)))
+        });
+        late.into_iter().chain(busy).collect()
+    }
+
+    /// Marks everything in it; in words, for the terminal.
+    fn mark(&mut self) -> String {
+        let doubts = self.doubts();
+        for (field, why) in &doubts {
+            self.more.insert((*field).into(), why.as_str().into());
+            for value in self.measurements.iter_mut().chain(&mut self.samples) {
+                value[*field] = true.into();
+            }
         }
+        if let Some(part) = self.elsewhere {
+            self.more.insert(ELSEWHERE.into(), part.into());
+        }
+        let why: Vec<String> = doubts.into_iter().map(|(_, why)| why).collect();
+        if why.is_empty() { String::new() } else { format!(" IN DOUBT: {},", why.join("; ")) }
+    }
+}
+
+/// Runs a set-up, and looks what else the machine does meanwhile.
+fn watched(
+    mut run: impl FnMut(&Case) -> Result<Outcome, String>,
+) -> impl FnMut(&Case) -> Result<Outcome, String> {
+    move |case| {
+        let before = Work::of_this_process().map_err(|e| e.to_string())?;
+        let mut outcome = run(case)?;
+        let after = Work::of_this_process().map_err(|e| e.to_string())?;
+        outcome.elsewhere = after.elsewhere_since(&before);
+        Ok(outcome)
     }
 }
 
@@ -146,7 +180,7 @@ fn punctually(
     step: &Step,
 ) -> Result<Outcome, String> {
     let began = Instant::now();
-    let mut first = run(case)?;
+    let first = run(case)?;
     let Some(late) = first.late.clone() else { return Ok(first) };
     if *again > 0 && began.elapsed() < AGAIN_WITHIN {
         *again -= 1;
@@ -159,16 +193,18 @@ fn punctually(
             taken
                 .more
                 .insert("not_taken".into(), json!({ LINE_LATE: why, "measurements": left.measurements }));
-            taken.mark_late();
             return Ok(taken);
         }
     }
-    first.mark_late();
     Ok(first)
 }
 
 /// The field of a run, of its measurements and of its samples that says that the line was late.
 pub(super) const LINE_LATE: &str = "line_late";
+/// The same where the machine was busy with something else;
+pub(super) const MACHINE_BUSY: &str = "machine_busy";
+/// and of each run, which part of the machine that was.
+const ELSEWHERE: &str = "machine_used_by_others";
 /// A run is repeated for a late line if it took no longer than this,
 const AGAIN_WITHIN: Duration = Duration::from_secs(60);
 /// and so many of them at most in an experiment, whose time is limited.
@@ -187,7 +223,7 @@ pub(super) fn drive(
     run: impl FnMut(&Case) -> Result<Outcome, String>,
 ) -> Vec<String> {
     let mut failed = Vec::new();
-    if let Err(why) = drive_to_the_end(folder, cases, repeats, &mut failed, run) {
+    if let Err(why) = drive_to_the_end(folder, cases, repeats, &mut failed, watched(run)) {
         failed.push(format!("nothing more was measured: {why}"));
     }
     failed.dedup();
@@ -230,7 +266,7 @@ fn drive_to_the_end(
         let began = Instant::now();
         let outcome = punctually(case, &mut again, &mut run, &step);
         left.did(case.seconds, began.elapsed().as_secs_f64());
-        let outcome = match outcome {
+        let mut outcome = match outcome {
             Ok(outcome) => outcome,
             Err(e) => {
                 step.done(&format!("failed, {}", left.text()));
@@ -241,6 +277,7 @@ fn drive_to_the_end(
             }
         };
         in_a_row = 0;
+        let doubt = outcome.mark();
         for (server, text) in &outcome.configurations {
             folder.add_config(&case.setup, server, text)?;
         }
@@ -255,7 +292,6 @@ fn drive_to_the_end(
             sample
         });
         folder.add(about, samples)?;
-        let doubt = outcome.late.map_or_else(String::new, |late| format!(" IN DOUBT: {},", late.text));
         step.done(&format!("{},{doubt} {}", outcome.headline, left.text()));
     }
     Ok(())
@@ -531,8 +567,60 @@ mod tests {
         assert_eq!(marks.collect::<Vec<_>>(), [false, true, true, true, false]);
         let stat = |setup| results.stat(setup, "rate", |_| true).unwrap();
         assert_eq!((stat("late").text(), stat("mended").text()), ("20.0 †".into(), "0".into()));
-        assert_eq!(results.late().len(), 3);
+        assert_eq!(results.doubtful(LINE_LATE).len(), 3);
         std::fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn what_was_measured_while_the_machine_did_something_else_is_marked() {
+        let path = std::env::temp_dir().join(format!("lockstep-drive-busy-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        let cases: Vec<Case> = ["quiet", "busy", "both", "too short to tell"].map(case_of).into();
+        let with = |late_packets, elsewhere| Outcome { elsewhere, ..late(late_packets) };
+        let mut outcomes = vec![
+            with(0, Some(0.05)),
+            with(0, Some(0.126)),
+            with(500, Some(0.51)),
+            with(500, Some(0.52)),
+            with(0, None),
+        ];
+        outcomes.reverse();
+        let mut folder = open(&path);
+        let mut failed = Vec::new();
+        drive_to_the_end(&mut folder, &cases, 1, &mut failed, |_| {
+            outcomes.pop().ok_or_else(|| "none".into())
+        })
+        .unwrap();
+        let results = Results::load(&path).unwrap();
+        let why = |part| format!("{part} % of the machine was busy with something else");
+        let (some, much) = (why("12.6"), why("51.0"));
+        assert_eq!(results.doubtful(MACHINE_BUSY), [("busy", 1, some.as_str()), ("both", 1, much.as_str())]);
+        assert_eq!(results.doubtful(LINE_LATE).len(), 1);
+        let parts: Vec<&Value> = results.runs.iter().map(|run| &run[ELSEWHERE]).collect();
+        assert_eq!(parts, [&json!(0.05), &json!(0.126), &json!(0.51), &Value::Null]);
+        let text = |setup| results.stat(setup, "rate", |_| true).unwrap().text();
+        assert_eq!(["quiet", "busy", "too short to tell"].map(text), ["0", "0 †", "0"]);
+        let samples = std::fs::read_to_string(path.join("samples.jsonl")).unwrap();
+        let marks = samples.lines().map(|line| line.contains("\"machine_busy\":true"));
+        assert_eq!(marks.collect::<Vec<_>>(), [false, true, true, false]);
+        let page = Page { title: "x".into(), lead: Vec::new(), sections: Vec::new() };
+        let (html, text) = (page.html(&results), page.text(&results));
+        for said in
+            [&some, "1 of 4 runs with a late line", "2 of 4 while the machine was busy with something else"]
+        {
+            assert!(html.contains(said) && text.contains(said), "{said} is not in {text}");
+        }
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn each_run_is_watched() {
+        let mut run = watched(|_| {
+            std::thread::sleep(Duration::from_millis(600));
+            Ok(Outcome::default())
+        });
+        let outcome = run(&case_of("a")).unwrap();
+        assert!(outcome.elsewhere.is_some_and(|part| (0.0..=1.5).contains(&part)), "{:?}", outcome.elsewhere);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use super::drive::{LINE_LATE, MACHINE_BUSY};
 use super::numbers::{DOUBT, Known, number};
 use super::origin::mixture;
 use super::results::Results;
@@ -164,14 +165,25 @@ fn doubts(results: &Results) -> Vec<Section> {
         }
         sections.push(Section { heading: "What is missing".into(), table, ..Section::default() });
     }
-    let late = results.late();
-    if !late.is_empty() {
-        let mut table = Table::new(&["the delay line was late", "repeat", "how late"]);
-        for (setup, repeat, how) in late {
+    for (field, head, heading) in [
+        (
+            LINE_LATE,
+            "the delay line was late",
+            "What is in doubt (†), because the machine was too busy for the line",
+        ),
+        (
+            MACHINE_BUSY,
+            "others had the machine, too",
+            "What is in doubt (†), because the machine was busy with something else",
+        ),
+    ] {
+        let mut table = Table::new(&[head, "repeat", "how much"]);
+        for (setup, repeat, how) in results.doubtful(field) {
             table.row([setup.to_owned(), repeat.to_string(), how.to_owned()]);
         }
-        let heading = "What is in doubt (†), because the machine was too busy for the line".into();
-        sections.push(Section { heading, table, ..Section::default() });
+        if !table.rows.is_empty() {
+            sections.push(Section { heading: heading.into(), table, ..Section::default() });
+        }
     }
     let mixture = mixture(&results.about);
     if !mixture.is_empty() {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::drive::{Case, Common, Outcome, drive, finish};
 use super::numbers::{Known, Stat, number, text};
 use super::page::{Claims, Page, Section, Table, ratio};
-use super::results::Results;
+use super::results::{Results, stat_of};
 use super::svg::{self, Bar, Bars, Chart, Lines, Series};
 
 /// Its name.
@@ -203,9 +203,7 @@ impl Part<'_> {
     }
 
     fn stat(&self, side: Side, workers: u64, field: &str) -> Option<Stat> {
-        Stat::of(
-            self.measurements(side).filter(|m| m["workers"] == workers).filter_map(|m| m[field].as_f64()),
-        )
+        stat_of(self.measurements(side).filter(|m| m["workers"] == workers), field)
     }
 
     /// Of the binlog that MariaDB's replica applied: how many commits there were in a group.

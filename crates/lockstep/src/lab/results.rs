@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::drive::LINE_LATE;
+use super::drive::{LINE_LATE, MACHINE_BUSY};
 use super::files::{read, read_lines};
 use super::folder::{ABOUT, CONFIG, FAILED, OPTIONS, RUNS};
 use super::numbers::{Known, Stat};
@@ -115,10 +115,15 @@ impl Results {
 
     /// What its numbers are, for all who read them.
     pub(super) fn repeats_text(&self) -> String {
-        let doubt = match self.late().len() {
-            0 => String::new(),
-            late => format!(" †: with a late line, as in {late} of {} runs.", self.runs.len()),
-        };
+        let all = self.runs.len();
+        let (late, busy) = (self.doubtful(LINE_LATE).len(), self.doubtful(MACHINE_BUSY).len());
+        let late = (late > 0).then(|| format!("{late} of {all} runs with a late line"));
+        let busy = (busy > 0).then(|| {
+            let runs = if late.is_none() { " runs" } else { "" };
+            format!("{busy} of {all}{runs} while the machine was busy with something else")
+        });
+        let doubts: Vec<String> = late.into_iter().chain(busy).collect();
+        let doubt = if doubts.is_empty() { String::new() } else { format!(" †: {}.", doubts.join(", ")) };
         format!("{}{doubt}", self.medians_text())
     }
 
@@ -141,16 +146,14 @@ impl Results {
 
     /// What the repeats of a set-up found in this field, of the measurements that `chosen` takes.
     pub(super) fn stat(&self, setup: &str, field: &str, chosen: impl Fn(&Value) -> bool) -> Option<Stat> {
-        let chosen = || self.measurements(setup).filter(|m| chosen(m));
-        let stat = Stat::of(chosen().filter_map(|m| m[field].as_f64()))?;
-        Some(Stat { doubtful: chosen().any(|m| m[LINE_LATE] == true), ..stat })
+        stat_of(self.measurements(setup).filter(|m| chosen(m)), field)
     }
 
-    /// The runs in which the delay line was late: set-up, repeat, and how late.
-    pub(super) fn late<'a>(&'a self) -> Vec<(&'a str, u64, &'a str)> {
+    /// The runs that this field calls doubtful: set-up, repeat, and why.
+    pub(super) fn doubtful<'a>(&'a self, field: &str) -> Vec<(&'a str, u64, &'a str)> {
         let of = |run: &'a Value| {
-            let how = run[LINE_LATE].as_str()?;
-            Some((run["setup"].as_str().unwrap_or_default(), run["repeat"].as_u64().unwrap_or(0), how))
+            let why = run[field].as_str()?;
+            Some((run["setup"].as_str().unwrap_or_default(), run["repeat"].as_u64().unwrap_or(0), why))
         };
         self.runs.iter().filter_map(of).collect()
     }
@@ -179,6 +182,14 @@ impl Results {
         counts.dedup();
         counts
     }
+}
+
+/// What these measurements have in this field.
+pub(super) fn stat_of<'a>(measurements: impl Iterator<Item = &'a Value>, field: &str) -> Option<Stat> {
+    let of: Vec<&Value> = measurements.collect();
+    let stat = Stat::of(of.iter().filter_map(|m| m[field].as_f64()))?;
+    let doubtful = |m: &&Value| [LINE_LATE, MACHINE_BUSY].iter().any(|why| m[*why] == true);
+    Some(Stat { doubtful: of.iter().any(doubtful), ..stat })
 }
 
 #[test]

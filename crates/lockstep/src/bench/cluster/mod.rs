@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use lockstep_lab::{
-    Cluster, ClusterSpec, Installation, SYSBENCH_DATABASE, Server, Sysbench, Usage, children_cpu_time,
-    machine_cpu_time,
+    Cluster, ClusterSpec, Installation, SYSBENCH_DATABASE, Server, Sysbench, Usage, Work, children_cpu_time,
 };
 
 use super::note;
@@ -329,17 +328,14 @@ fn measure(
     }
     let before = Clocks::read(contender)?;
     let sets_before = contender.write_sets()?;
-    let started = Instant::now();
     let result = load(args.seconds)?;
     contender.drain()?;
-    let wall = started.elapsed();
-    let used = Clocks::read(contender)?.since(&before);
+    let after = Clocks::read(contender)?;
     let write_sets =
         contender.write_sets()?.zip(sets_before).map(|(after, before)| after.saturating_sub(before));
     let usage: Vec<Usage> =
         contender.servers().iter().map(|s| s.usage().map_err(text)).collect::<Result<_, _>>()?;
-    let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-    let elsewhere = used.machine.saturating_sub(used.servers + used.sysbench);
+    let cpu = after.servers.saturating_sub(before.servers);
     Ok(Sample {
         provider: contender.name.clone(),
         test: test.to_owned(),
@@ -351,39 +347,28 @@ fn measure(
         p95_ms: result.p95_ms,
         max_ms: result.max_ms,
         errors: result.errors,
-        cpu_ms_per_transaction: used.servers.as_secs_f64() * 1000.0 / result.transactions.max(1) as f64,
+        cpu_ms_per_transaction: cpu.as_secs_f64() * 1000.0 / result.transactions.max(1) as f64,
         write_sets,
         memory_mib: usage.iter().map(|u| u.memory).max().unwrap_or(0) as f64 / MIB,
         threads_of_server: usage.iter().map(|u| u.threads).max().unwrap_or(0),
         descriptors: usage.iter().map(|u| u.descriptors).max().unwrap_or(0),
         disk_mib: contender.servers().iter().map(Server::disk_usage).max().unwrap_or(0) as f64 / MIB,
-        elsewhere: elsewhere.as_secs_f64() / (wall.as_secs_f64() * processors).max(1e-9),
+        elsewhere: after.work.elsewhere_since(&before.work).unwrap_or(0.0),
     })
 }
 
 /// Processor time that was used so far.
 struct Clocks {
     servers: Duration,
-    /// Of all our children that have ended: between two readings, sysbench.
-    sysbench: Duration,
-    machine: Duration,
+    /// Theirs and that of all our children that have ended (between two readings, sysbench), and the machine's.
+    work: Work,
 }
 
 impl Clocks {
     fn read(contender: &Contender) -> Result<Clocks, String> {
-        Ok(Clocks {
-            servers: contender.cpu()?,
-            sysbench: children_cpu_time().map_err(text)?,
-            machine: machine_cpu_time().map_err(text)?,
-        })
-    }
-
-    fn since(&self, before: &Clocks) -> Clocks {
-        Clocks {
-            servers: self.servers.saturating_sub(before.servers),
-            sysbench: self.sysbench.saturating_sub(before.sysbench),
-            machine: self.machine.saturating_sub(before.machine),
-        }
+        let servers = contender.cpu()?;
+        let sysbench = children_cpu_time().map_err(text)?;
+        Ok(Clocks { servers, work: Work::so_far(servers + sysbench).map_err(text)? })
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::fmt::Write;
 
+use lockstep_lab::BUSY;
 use serde::Serialize;
 
-/// A median of shares of the machine above this is worth a warning.
-const BUSY: f64 = 0.05;
 /// Fewer write-sets than this share of the transactions: not all of them changed something.
 const FEW: f64 = 0.95;
 
@@ -63,7 +62,7 @@ pub(super) struct Sample {
     pub(super) descriptors: u64,
     /// What the largest data directory takes on the disk.
     pub(super) disk_mib: f64,
-    /// Share of the machine's processor time that went neither to these servers nor to sysbench.
+    /// Share of the machine's processor time that went neither to these servers nor to sysbench nor to the kernel's threads.
     pub(super) elsewhere: f64,
 }
 
