@@ -88,6 +88,11 @@ impl Policy {
         self.kind.name()
     }
 
+    /// What `commit.ack_on` says.
+    pub fn ack_on(self) -> &'static str {
+        if self.on_receive { "receive" } else { "persist" }
+    }
+
     /// Whether the client may hear "ok" before the entry is committed: only the leader may write then.
     pub fn is_weak(self) -> bool {
         matches!(self.kind, PolicyKind::Async | PolicyKind::Semisync)

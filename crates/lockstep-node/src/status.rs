@@ -5,6 +5,7 @@ use crate::api::{LocalState, MemberNow, MembershipNow, ViewStatus};
 use crate::engine::Engine;
 use crate::pack::Packed;
 use lockstep_core::members::{Role, ViewMember};
+use lockstep_core::policy::Policy;
 use lockstep_core::{Gtid, MemberId, Micros, SEQNO_UNDEFINED};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -47,6 +48,10 @@ pub struct ClusterStatus {
     pub acks: u8,
     /// `commit.zone_acks`: other zones that must have a transaction, in addition.
     pub zone_acks: u8,
+    /// `commit.ack_on`, persist or receive: what an acknowledgement says under semisync.
+    pub ack_on: Option<String>,
+    /// `commit.timeout` in seconds: how long a commit waits under semisync before it falls back to async; 0: for ever.
+    pub timeout_seconds: Option<f64>,
     /// `async.max_at_risk`, under async and semisync.
     pub max_at_risk: Option<u64>,
     /// Whether semisync has fallen back to async.
@@ -261,6 +266,8 @@ impl Engine {
         let membership = self.order.membership();
         let leader = self.order.leader();
         let committed = self.order.committed_state();
+        // One that is added is to be shown.
+        let Policy { kind, acks, zone_acks, on_receive: _, timeout, max_at_risk } = committed.policy;
         let name_of = |id| membership.get(&id).map_or_else(String::new, |m| m.name.clone());
         let members = self.members_status();
         let votes = |m: &&MemberStatus| m.role != "learner";
@@ -269,10 +276,12 @@ impl Engine {
             cluster: ClusterStatus {
                 name: self.cluster.clone(),
                 uuid: committed.history.to_string(),
-                policy: committed.policy.name().into(),
-                acks: committed.policy.acks,
-                zone_acks: committed.policy.zone_acks,
-                max_at_risk: committed.policy.is_weak().then_some(committed.policy.max_at_risk),
+                policy: kind.name().into(),
+                acks,
+                zone_acks,
+                ack_on: Some(committed.policy.ack_on().into()),
+                timeout_seconds: Some(seconds(timeout)),
+                max_at_risk: committed.policy.is_weak().then_some(max_at_risk),
                 fallen_back: self.order.has_fallen_back(),
                 term: self.order.term(),
                 leader: leader.map(name_of).unwrap_or_default(),

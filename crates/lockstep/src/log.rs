@@ -446,8 +446,7 @@ fn describe_policy(policy: &Policy) -> String {
     };
     say(acks != usual.acks, format!("commit.acks={acks}"));
     say(zone_acks != usual.zone_acks, format!("commit.zone_acks={zone_acks}"));
-    let ack_on = if on_receive { "receive" } else { "persist" };
-    say(on_receive != usual.on_receive, format!("commit.ack_on={ack_on}"));
+    say(on_receive != usual.on_receive, format!("commit.ack_on={}", policy.ack_on()));
     say(timeout != usual.timeout, format!("commit.timeout=PT{}S", timeout as f64 / 1e6));
     say(max_at_risk != usual.max_at_risk, format!("async.max_at_risk={max_at_risk}"));
     out

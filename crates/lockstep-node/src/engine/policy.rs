@@ -108,11 +108,7 @@ fn settings_that_changed(before: &Policy, now: &Policy) -> String {
             format!("commit.zone_acks = {}", now.zone_acks),
             !is(&[PolicyKind::Async]),
         ),
-        (
-            before.on_receive != now.on_receive,
-            format!("commit.ack_on = {}", if now.on_receive { "receive" } else { "persist" }),
-            semisync,
-        ),
+        (before.on_receive != now.on_receive, format!("commit.ack_on = {}", now.ack_on()), semisync),
         (before.timeout != now.timeout, format!("commit.timeout = {} s", now.timeout as f64 / 1e6), semisync),
         (
             before.max_at_risk != now.max_at_risk,

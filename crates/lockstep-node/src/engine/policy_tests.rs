@@ -2,6 +2,8 @@ use super::super::harness::Lab;
 use crate::api::ServerEnd;
 use crate::api::{ApplyHold, LocalState, Outcome, Tuning};
 use crate::operator::Command;
+use crate::pack::Packed;
+use crate::status::Surroundings;
 use crate::submit::Submission;
 use crate::wish::Wish;
 use lockstep_core::policy::{Policy, PolicyKind};
@@ -321,6 +323,39 @@ fn a_setting_that_changes_under_a_policy_is_not_said_to_change_the_policy() {
     );
     set(&mut lab, |policy| policy.kind = PolicyKind::Quorum);
     assert!(lab.said("commit.policy is quorum from now on"));
+}
+
+#[test]
+fn the_status_says_all_of_the_policy() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let shown = |lab: &Lab| {
+        let packed = Packed::default();
+        let around =
+            Surroundings { queued: 0, queued_bytes: 0, log_bytes: 0, state_since: 0, protocol: 0, packed };
+        serde_json::to_value(lab.nodes[0].engine.status(&around).cluster).unwrap()
+    };
+    let status = shown(&lab);
+    assert_eq!((&status["ack_on"], &status["timeout_seconds"]), (&"persist".into(), &0.0.into()));
+    let policy = Policy {
+        kind: PolicyKind::Semisync,
+        acks: 2,
+        zone_acks: 1,
+        on_receive: true,
+        timeout: 1_500_000,
+        max_at_risk: 77,
+    };
+    set(&mut lab, |now| *now = policy);
+    let status = shown(&lab);
+    for (field, value) in [
+        ("policy", "semisync".into()),
+        ("acks", 2.into()),
+        ("zone_acks", 1.into()),
+        ("ack_on", "receive".into()),
+        ("timeout_seconds", serde_json::Value::from(1.5)),
+        ("max_at_risk", 77.into()),
+    ] {
+        assert_eq!(status[field], value, "{field}");
+    }
 }
 
 #[test]

@@ -27,13 +27,13 @@ impl Options {
         if self.policy() == *policy {
             return;
         }
-        let Policy { kind, acks, zone_acks, on_receive, timeout, max_at_risk } = *policy;
+        let Policy { kind, acks, zone_acks, on_receive: _, timeout, max_at_risk } = *policy;
         let time = format!("PT{}.{:06}S", timeout / 1_000_000, timeout % 1_000_000);
         let time = if timeout % 1_000_000 == 0 { format!("PT{}S", timeout / 1_000_000) } else { time };
         self.hold("commit.policy", kind.name());
         self.hold("commit.acks", &acks.to_string());
         self.hold("commit.zone_acks", &zone_acks.to_string());
-        self.hold("commit.ack_on", if on_receive { "receive" } else { "persist" });
+        self.hold("commit.ack_on", policy.ack_on());
         self.hold("commit.timeout", &time);
         self.hold("async.max_at_risk", &max_at_risk.to_string());
     }
