@@ -420,9 +420,9 @@ impl Engine {
                 }
             };
             return Step::Done(format!(
-                "{name} votes: there are {} voters, and a commit needs {} of them{lasting}",
+                "{name} votes: there are {} voters, and {}{lasting}",
                 membership.voters().count(),
-                membership.majority()
+                self.commit_needs(membership.majority())
             ));
         }
         if !self.order.is_leader() {
@@ -532,9 +532,9 @@ impl Engine {
             let (voters, majority) = (membership.voters().count(), membership.majority());
             return Step::Done(match voters {
                 1 => format!("{name} is removed: one voter remains"),
-                _ => format!(
-                    "{name} is removed: {voters} voters remain, and a commit needs {majority} of them"
-                ),
+                _ => {
+                    format!("{name} is removed: {voters} voters remain, and {}", self.commit_needs(majority))
+                }
             });
         }
         if !self.order.is_leader() {

@@ -220,6 +220,45 @@ fn a_replica_votes_when_it_is_told_to_and_may_lead_then() {
     assert!(!answer.ok && answer.text.contains("n4 is not connected"), "{answer:?}");
 }
 
+/// A promotion is answered with what a commit needs from then on, which is not a majority under each policy.
+#[test]
+fn who_changes_the_voters_hears_what_a_commit_needs_under_the_policy_in_force() {
+    use lockstep_core::policy::{Policy, PolicyKind};
+    let of = Policy::of;
+    for (policy, needs) in [
+        (of(PolicyKind::Quorum), "and a commit needs 2 of them"),
+        (Policy { zone_acks: 1, ..of(PolicyKind::Quorum) }, "and a commit needs 2 of them and 1 other zone"),
+        (of(PolicyKind::All), "a commit needs all members of the view (commit.policy is all)"),
+        (of(PolicyKind::Async), "a commit needs no other member (commit.policy is async)"),
+        (of(PolicyKind::Semisync), "a commit needs 1 other member (commit.policy is semisync)"),
+        (
+            Policy { acks: 2, zone_acks: 2, ..of(PolicyKind::Semisync) },
+            "a commit needs 2 other members and 2 other zones (commit.policy is semisync)",
+        ),
+        (
+            Policy { acks: 0, ..of(PolicyKind::Semisync) },
+            "a commit needs no other member (commit.policy is semisync)",
+        ),
+    ] {
+        let mut lab = Lab::new(2, &Tuning::default());
+        lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
+        lab.until("it is in", 5_000_000, |lab| lab.nodes[0].views.last().is_some_and(|v| v.len() == 3));
+        lab.run(1_000_000);
+        lab.nodes[0].engine.wish_for_policy(|wanted| *wanted = policy);
+        lab.until("the policy is in force", 5_000_000, |lab| {
+            lab.nodes.iter().all(|node| node.engine.order.committed_state().policy == policy)
+        });
+        let token = lab.command(0, Command::Promote { name: "n3".into() });
+        let said = lab.answer(token).text;
+        assert!(said.starts_with("n3 votes: there are 3 voters, and ") && said.contains(needs), "{said}");
+        let of_quorum = policy.kind == PolicyKind::Quorum;
+        assert_eq!(said.contains("2 of them are a majority;"), !of_quorum, "{said}");
+        let token = lab.command(0, remove("n3", true));
+        let said = lab.answer(token).text;
+        assert!(said.starts_with("n3 is removed: 2 voters remain, and ") && said.ends_with(needs), "{said}");
+    }
+}
+
 #[test]
 fn a_member_from_whose_server_entries_are_kept_is_not_made_the_leader() {
     let mut lab = Lab::new(3, &Tuning::default());

@@ -358,6 +358,30 @@ impl Engine {
         (!settings.is_empty()).then(|| settings.join("; "))
     }
 
+    /// For people who have changed who votes: whom a commit needs, of voters of whom this many are a majority.
+    pub(super) fn commit_needs(&self, majority: usize) -> String {
+        let policy = self.order.policy();
+        let Policy { kind, acks, zone_acks, .. } = policy;
+        let count = |count: u8, what: &str| match count {
+            1 => format!("1 other {what}"),
+            count => format!("{count} other {what}s"),
+        };
+        let zones = match zone_acks {
+            0 => String::new(),
+            zones => format!(" and {}", count(zones, "zone")),
+        };
+        let others = match kind {
+            PolicyKind::Quorum => return format!("a commit needs {majority} of them{zones}"),
+            PolicyKind::All => format!("all members of the view{zones}"),
+            PolicyKind::Semisync if !policy.awaits_acks() => "no other member".into(),
+            PolicyKind::Semisync => format!("{}{zones}", count(acks, "member")),
+            PolicyKind::Async => "no other member".into(),
+        };
+        // Without one nobody leads, and nobody writes.
+        let name = policy.name();
+        format!("{majority} of them are a majority; a commit needs {others} (commit.policy is {name})")
+    }
+
     /// What stands in the way where no acknowledgement is asked for.
     fn at_limit(&self) -> String {
         if let Some(bytes) = self.order.withheld_for_bytes() {
