@@ -13,6 +13,7 @@ use clap::{Args, ValueEnum};
 use lockstep_lab::{
     Cluster, ClusterSpec, Installation, SYSBENCH_DATABASE, Server, Sysbench, Usage, Work, children_cpu_time,
 };
+use lockstep_node::core::policy::{Policy, PolicyKind};
 
 use super::note;
 use report::{Provider, Report, Sample, Settings};
@@ -38,7 +39,7 @@ pub(crate) struct ClusterArgs {
     /// Numbers of client threads, with commas between.
     #[arg(long, value_delimiter = ',', default_value = "1,16,64", value_parser = clap::value_parser!(u32).range(1..=1000))]
     threads: Vec<u32>,
-    /// Which members the clients connect to.
+    /// Which members the clients connect to. Under commit.policy=semisync or async only the first takes writes, which leads.
     #[arg(long, value_enum, default_value_t = LoadOn::One)]
     load: LoadOn,
     /// How many tables.
@@ -155,8 +156,32 @@ impl Contender {
     }
 }
 
+/// sysbench's tests on its usual tables that write nothing.
+const READ_ONLY: [&str; 2] = ["oltp_read_only", "oltp_point_select"];
+
+/// An error where clients would write on members that take no writes, of whose errors sysbench dies.
+fn who_writes_where(args: &ClusterArgs) -> Result<(), String> {
+    let writing = args.tests.iter().find(|test| !READ_ONLY.contains(&test.as_str()));
+    let (LoadOn::All, Some(writing)) = (args.load, writing) else { return Ok(()) };
+    // Another build of ours, too; of others' options this says nothing.
+    for (name, value) in args.options.iter().chain(&args.rival_options) {
+        let policy =
+            (name == "commit.policy").then(|| PolicyKind::of_name(&value.to_ascii_lowercase())).flatten();
+        if let Some(policy) = policy.map(Policy::of).filter(|policy| policy.is_weak()) {
+            return Err(format!(
+                "{writing} with --load all writes on every member, and under commit.policy={} only the leader takes writes: \
+                 take --load one (the first member leads), or commit.policy=quorum or all; only {} can be had of all members",
+                policy.name(),
+                READ_ONLY.join(" and ")
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Everything, from looking for the programs to the report.
 pub(crate) fn run(args: &ClusterArgs) -> Result<(), String> {
+    who_writes_where(args)?;
     let mut sysbench = Sysbench::find().map_err(text)?;
     Installation::find().map_err(text)?;
     sysbench.tables = args.tables;
@@ -400,4 +425,44 @@ fn settings(args: &ClusterArgs, sysbench: &Sysbench, contenders: &[Contender]) -
         tests: args.tests.clone(),
         threads: args.threads.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ClusterArgs,
+    }
+
+    fn judged(words: &str) -> Result<(), String> {
+        who_writes_where(&Line::try_parse_from(words.split(' ')).unwrap().args)
+    }
+
+    #[test]
+    fn where_only_the_leader_writes_clients_are_not_sent_to_all() {
+        for policy in ["semisync", "async", "SemiSync"] {
+            let refused = judged(&format!("x --option commit.policy={policy} --load all")).unwrap_err();
+            assert!(
+                refused.starts_with("oltp_update_index with --load all writes on every member")
+                    && refused.contains("take --load one")
+                    && refused.contains(&format!("commit.policy={}", policy.to_ascii_lowercase())),
+                "{refused}"
+            );
+            assert_eq!(judged(&format!("x --option commit.policy={policy}")), Ok(()));
+            assert!(
+                judged(&format!("x --rival y --rival-option commit.policy={policy} --load all")).is_err()
+            );
+            let reads = format!("x --option commit.policy={policy} --load all --tests oltp_read_only");
+            assert_eq!(judged(&reads), Ok(()));
+            assert!(judged(&format!("{reads},oltp_write_only")).unwrap_err().starts_with("oltp_write_only"));
+        }
+        for policy in ["quorum", "all"] {
+            assert_eq!(judged(&format!("x --option commit.policy={policy} --load all")), Ok(()));
+        }
+        assert_eq!(judged("x --load all --option gcache.size=1G"), Ok(()));
+    }
 }
