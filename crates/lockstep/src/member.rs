@@ -1,6 +1,7 @@
 //! Waiting for one server of `lockstep up` to be a member that works, and saying meanwhile what it is.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lockstep_lab::{LabError, Server};
@@ -134,6 +135,27 @@ fn held_by(options: &str, kept: &[String]) -> Option<String> {
     })
 }
 
+/// What is to be said of a server that is a learner and stays one, because its configuration says so: as a line for people.
+/// `promote` is the command that makes it a voter.
+pub(crate) fn without_vote(server: &Server, promote: &str) -> Option<String> {
+    let options = server.client().and_then(|mut c| c.value("SELECT @@wsrep_provider_options")).ok()?;
+    wants_no_vote(&options).then(|| no_vote(server.name(), &server.config.file("cnf"), promote))
+}
+
+fn no_vote(name: &str, file: &Path, promote: &str) -> String {
+    format!(
+        "{name} does not vote: {} says member.vote=no (or pc.weight=0). It receives and applies, and no majority counts it. To let it \
+         vote: member.vote=yes there, and start it again; or at once, until it is stopped in order: {promote}",
+        file.display()
+    )
+}
+
+fn wants_no_vote(options: &str) -> bool {
+    let named = |part: &str| part.split_once('=').is_some_and(|(name, _)| name.trim() == "member.vote");
+    let part = options.split(';').find(|part| named(part));
+    part.is_some_and(|part| Options::parse(part).is_ok_and(|options| !options.bool("member.vote")))
+}
+
 /// Waits until a server is ready, or a member that somebody holds where it is; and says which. `ran`: it was running before, so
 /// that nobody starts or connects it now.
 pub(crate) fn wait(server: &mut Server, step: &Step, ran: bool) -> Result<String, String> {
@@ -208,6 +230,22 @@ mod tests {
             Health::Failed("Inconsistent, Disconnected".into())
         );
         assert!(matches!(state("ON", "Primary", "2", "Donor/Desynced", "ON"), Health::Desynced(_)));
+    }
+
+    #[test]
+    fn a_member_that_is_to_have_no_vote_is_said_to_have_none() {
+        for (options, none) in [
+            ("log.size = 1G; member.vote = no; member.zone = 0", true),
+            ("member.vote=off", true),
+            ("log.size = 1G; member.vote = yes; member.zone = 0", false),
+            ("log.size = 1G", false),
+            ("", false),
+        ] {
+            assert_eq!(wants_no_vote(options), none, "{options}");
+        }
+        let text = no_vote("n3", Path::new("/x/n3.cnf"), "`lockstep promote --name n3 --dir /x`");
+        assert!(text.starts_with("n3 does not vote: /x/n3.cnf says member.vote=no"), "{text}");
+        assert!(text.ends_with("in order: `lockstep promote --name n3 --dir /x`"), "{text}");
     }
 
     #[test]

@@ -68,7 +68,11 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>, port: Option<u16>) -> Re
     }
     hello::show(dir, &servers)?;
     say("");
-    say(&status::table(&settled(&fetch::sockets(dir))?));
+    let survey = settled(&fetch::sockets(dir))?;
+    say(&status::table(&survey));
+    for text in who_does_not_vote(dir, &servers, &survey) {
+        say(&text);
+    }
     say("");
     say(&format!("Connect (as root):  mariadb --socket={}", servers[0].config.socket().display()));
     say(&format!("                    also {}", also(&servers[1..])));
@@ -84,6 +88,18 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>, port: Option<u16>) -> Re
         }
     }
     Ok(())
+}
+
+/// Who is a learner, and is to be one: it may have become that long ago, and a majority is another one for it.
+fn who_does_not_vote(dir: &Path, servers: &[Server], survey: &Survey) -> Vec<String> {
+    let learns = |server: &&Server| {
+        survey.status.members.iter().any(|m| m.name == server.name() && m.role == "learner")
+    };
+    let dir_option =
+        if dir == Path::new(DEFAULT_DIR) { String::new() } else { format!(" --dir {}", dir.display()) };
+    let promote = |name: &str| format!("`{} promote --name {name}{dir_option}`", program());
+    let text = |server: &Server| member::without_vote(server, &promote(server.name()));
+    servers.iter().filter(learns).filter_map(text).collect()
 }
 
 /// This program as a person would call it from here.

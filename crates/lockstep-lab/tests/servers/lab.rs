@@ -120,6 +120,8 @@ fn the_command_writes_a_report_and_resumes() -> Test {
     assert!(!sound && text.contains("there is no /none.so") && text.contains("not measured"), "{text}");
     let report = kept("report.html");
     assert!(String::from_utf8_lossy(&report).contains("there is no /none.so"));
+    let (sound, text) = lab(&["report", &out])?;
+    assert!(!sound && text.contains("not everything was measured:"), "{text}");
     let _ = std::fs::remove_dir_all(&dir);
     Ok(())
 }

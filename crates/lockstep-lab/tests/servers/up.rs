@@ -183,8 +183,19 @@ fn up_writes_where_it_may_and_does_not_wait_for_who_is_held() -> Test {
         let held = up.run("up")?;
         assert!(held.status.success(), "{}", text(&held));
         assert!(text(&held).contains("n2 is held by apply.paused (set while it ran)"), "{}", text(&held));
+        assert!(!text(&held).contains("does not vote"), "{}", text(&held));
         let down = up.run("down")?;
         assert!(down.status.success(), "{}", text(&down));
+    }
+    // One that was made a read replica stays one, and that is said each time.
+    let file = up.dir.join("n3.cnf");
+    let edited = std::fs::read_to_string(&file).unwrap_or_default();
+    let edited = edited.replace("wsrep_provider_options=\"", "wsrep_provider_options=\"member.vote=no;");
+    std::fs::write(&file, &edited).expect("n3.cnf can be written");
+    for _ in 0..2 {
+        let learner = up.run("up")?;
+        assert!(learner.status.success(), "{}", text(&learner));
+        assert!(text(&learner).contains("n3 does not vote: "), "{}", text(&learner));
     }
     Ok(())
 }
