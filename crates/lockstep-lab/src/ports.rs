@@ -115,6 +115,13 @@ mod tests {
     }
 
     #[test]
+    fn what_stays_on_the_machine_is_documented() {
+        let page = include_str!("../../../docs/lab.md");
+        assert!(page.contains(&format!("{LOCKS}/lockstep-ports-{FIRST}.lock")));
+        assert!(page.contains(&format!("from {FIRST} to {}", FIRST + COUNT - 1)));
+    }
+
+    #[test]
     fn two_who_look_for_ports_have_a_block_each() {
         let dir = std::env::temp_dir().join(format!("lockstep-ports-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
