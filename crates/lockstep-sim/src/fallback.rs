@@ -52,7 +52,7 @@ impl Cluster {
         }
         let fallen = order.has_fallen_back();
         if fallen && !std::mem::replace(&mut known.fallen, fallen) {
-            let policy = order.policy();
+            let policy = order.committed_state().policy;
             let since = known.on_disk.front().map(|(_, since)| *since);
             let waited = since.map_or(0, |since| local.saturating_sub(since));
             hold!(
@@ -76,6 +76,6 @@ impl Cluster {
 
 /// Whether all that a leader has waited for is there, and it has not come back yet.
 pub(crate) fn stays_away(leader: &Process) -> bool {
-    let policy = leader.order.policy();
+    let policy = leader.order.committed_state().policy;
     leader.order.has_fallen_back() && falls_back(policy) && policy.timeout >= AMPLE
 }

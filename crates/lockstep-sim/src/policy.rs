@@ -19,11 +19,11 @@ use crate::profile::MS;
 use crate::rng::Rng;
 use crate::server::Server;
 use lockstep_core::codec::Reader;
-use lockstep_core::members::{Role as MemberRole, View, ViewMember};
+use lockstep_core::members::{Membership, Role as MemberRole, View, ViewMember};
 use lockstep_core::order::{Role, WriteOp};
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::state::State;
-use lockstep_core::{Entry, EntryKind, Index, MemberId, ProposalId, Seqno, Term, codec};
+use lockstep_core::{Entry, EntryKind, Index, MemberId, Micros, ProposalId, Seqno, Term, codec};
 use lockstep_log::{Replay, read_rescue, rescue_number};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, VecDeque};
@@ -124,6 +124,10 @@ pub(crate) struct Book {
     leaders: Vec<Term>,
     /// Up to where anybody has counted entries as committed, and what held there.
     known: Option<(Index, Controls)>,
+    /// Bits of slots: the members by what is committed. A next leader asks nobody else what it has.
+    joined: u32,
+    /// When the others were taken out last.
+    left: BTreeMap<usize, Micros>,
     /// The last elections: term, whom the winner had heard of, its log then.
     elections: VecDeque<(Term, u32, Mirror)>,
     /// Acknowledged early, in all; and what of it was lost.
@@ -137,9 +141,19 @@ impl Book {
         self.had.entry((index, mark.hash)).or_default().disk |= 1 << slot;
     }
 
-    /// Somebody counts everything up to here as committed, whose log this is.
-    pub(crate) fn committed(&mut self, index: Index, controls: &Controls) {
+    /// Somebody counts everything up to here as committed, whose log this is, with these members.
+    pub(crate) fn committed(
+        &mut self,
+        index: Index,
+        controls: &Controls,
+        membership: &Membership,
+        now: Micros,
+    ) {
         if self.known.as_ref().is_none_or(|(known, _)| *known < index) {
+            let joined = membership.members.iter().fold(0, |bits, member| bits | 1 << slot_of(&member.id));
+            let left = self.joined & !joined;
+            self.left.extend((0..MACHINES).filter(|slot| left & 1 << slot != 0).map(|slot| (slot, now)));
+            self.joined = joined;
             self.known = Some((index, controls.clone()));
         }
     }
@@ -168,6 +182,9 @@ impl Book {
         self.reached.retain(|(_, term), _| *term + 8 > last);
     }
 }
+
+/// An ack is spoken of no later than this after its member has been taken out.
+const AFTERWARDS: Micros = 10_000 * MS;
 
 /// A policy that somebody might choose.
 pub(crate) fn any_policy(rng: &mut Rng, members: u64) -> Policy {
@@ -205,7 +222,13 @@ impl Cluster {
             had.disk & 1 << slot_of(id) != 0 || (old && committed)
         };
         let received = |id: &MemberId| holds(id) || had.memory & 1 << slot_of(id) != 0;
-        let holders = (0..MACHINES).map(|slot| self.machines[slot].id).filter(&holds);
+        // Whose ack counted may have been taken out since.
+        let lately = |at: &Micros| self.now - at < AFTERWARDS;
+        let joined = |id: &MemberId| {
+            let slot = slot_of(id);
+            self.book.joined & 1 << slot != 0 || self.book.left.get(&slot).is_some_and(lately)
+        };
+        let holders = (0..MACHINES).map(|slot| self.machines[slot].id).filter(|id| joined(id) && holds(id));
         let mut zones: Vec<u8> =
             holders.map(|id| crate::cluster::member(id, MemberRole::Voter).zone).collect();
         zones.sort_unstable();
@@ -220,11 +243,11 @@ impl Cluster {
                 _ if !leads => committed,
                 PolicyKind::Async => true,
                 PolicyKind::Semisync => {
-                    // Also those who have been removed since.
-                    let others =
-                        (0..MACHINES).map(|slot| self.machines[slot].id).filter(|id| *id != machine.id);
+                    let others = (0..MACHINES).map(|slot| self.machines[slot].id);
+                    let others = others.filter(|id| *id != machine.id && joined(id));
                     let have = others.filter(|id| if policy.on_receive { received(id) } else { holds(id) });
-                    index <= process.fell_back_to || (in_zones && have.count() >= usize::from(policy.acks))
+                    let fell_back = policy.timeout > 0 && index <= process.fell_back_to;
+                    fell_back || (in_zones && have.count() >= usize::from(policy.acks))
                 }
             }
         };

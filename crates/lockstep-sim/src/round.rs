@@ -457,7 +457,8 @@ impl Cluster {
         if let Some(process) = &mut self.machines[slot].process {
             process.commit = index;
             if self.profile.policies {
-                self.book.committed(index, &process.controls);
+                let membership = &process.order.committed_state().membership;
+                self.book.committed(index, &process.controls, membership, self.now);
             }
         }
         Ok(())

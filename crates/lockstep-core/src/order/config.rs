@@ -98,6 +98,10 @@ pub enum Mutation {
     FallsBackAtOnce,
     /// Semisync that has fallen back stays so.
     StaysFallenBack,
+    /// A timeout of semisync's counts from when it is in the log on, agreed on or not.
+    TimeoutNotAgreedOn,
+    /// Acks of a member count that whoever leads next may never have heard of.
+    AnyMembersAcksCount,
     /// What a relay brings is taken for the leader's, whatever the term in which it was said.
     RelayedOfAnyTerm,
 }

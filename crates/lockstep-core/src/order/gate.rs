@@ -44,8 +44,10 @@ pub(super) struct Gate {
     withheld: Option<Index>,
     /// It is withheld for the bytes, not the number, of those at risk.
     withheld_for_bytes: bool,
-    /// Since when entries that are on our own disk wait for acks of semisync.
+    /// Since when entries that are on our own disk wait for acks of semisync; begun anew where the timeout is another one.
     waiting: Marks,
+    /// The timeout that `waiting` is reckoned with.
+    timeout: Micros,
     /// Semisync has fallen back to async. With it, an entry and when it was the last one: once that one is
     /// acknowledged, the time that it took tells whether the replicas have caught up.
     fallen: Option<(Index, Micros)>,
@@ -165,16 +167,24 @@ impl Order {
             // Only the leader writes: the others take its word.
             _ if self.role != Role::Leader => 0,
             PolicyKind::Async => self.acknowledged(),
-            PolicyKind::Semisync if self.gate.fallen.is_some() => self.acknowledged(),
+            PolicyKind::Semisync if self.gate.fallen.is_some() && policy.timeout > 0 => self.acknowledged(),
             PolicyKind::Semisync => self.acknowledged().min(self.acked(policy)).min(zones),
         }
+    }
+
+    /// Those whose acks count under policies that a majority does not meet by itself: whoever a next leader asks. Its log has
+    /// all that is committed; of a member that joins it may not have heard before.
+    fn counted(&self) -> impl Iterator<Item = &Member> {
+        let anybody = self.config.mutation == Some(Mutation::AnyMembersAcksCount);
+        let known = &self.log.committed.membership;
+        let members = self.log.tail.membership.members.iter();
+        members.filter(move |member| anybody || known.get(&member.id).is_some())
     }
 
     /// Up to where each other member has what it has, as this policy means it.
     fn held_by_others(&self, policy: &Policy) -> impl Iterator<Item = Index> {
         let on_receive = policy.on_receive || self.config.mutation == Some(Mutation::ReceivedIsPersisted);
-        let members = self.log.tail.membership.members.iter().filter(|m| m.id != self.config.id);
-        members.map(move |m| match self.peers.get(&m.id) {
+        self.counted().filter(|m| m.id != self.config.id).map(move |m| match self.peers.get(&m.id) {
             Some(peer) if on_receive => peer.received.min(self.matched),
             _ => self.held_by(&m.id),
         })
@@ -232,7 +242,7 @@ impl Order {
             return Index::MAX;
         }
         let mut held: BTreeMap<u8, Index> = BTreeMap::new();
-        for member in &self.log.tail.membership.members {
+        for member in self.counted() {
             let index = self.held_by(&member.id);
             let zone = held.entry(member.zone).or_default();
             *zone = (*zone).max(index);
@@ -328,13 +338,19 @@ impl Order {
 
     /// Semisync that waits for too long goes on as async, and comes back once the replicas have caught up. Each commit has
     /// its own time: acks that come steadily, and later with each, are too late as well.
+    ///
+    /// How long one waits is what the members have agreed on: a timeout that is in the log only lets nobody go.
     fn watch_fallback(&mut self) {
-        let policy = self.log.tail.policy;
+        let policy = self.falls_back_by();
         let semisync = policy.kind == PolicyKind::Semisync && policy.timeout > 0;
         if self.role != Role::Leader || !semisync {
             self.gate.waiting.clear();
             self.gate.fallen = None;
             return;
+        }
+        if self.gate.timeout != policy.timeout {
+            self.gate.waiting.clear();
+            self.gate.timeout = policy.timeout;
         }
         let zones = self.in_zones(policy.zone_acks);
         let acked = self.acked(&policy).min(zones);
@@ -360,8 +376,16 @@ impl Order {
         }
     }
 
+    fn falls_back_by(&self) -> Policy {
+        match self.config.mutation {
+            Some(Mutation::TimeoutNotAgreedOn) => self.log.tail.policy,
+            _ => self.log.committed.policy,
+        }
+    }
+
     pub(super) fn gate_deadline(&self) -> Micros {
-        if self.role == Role::Leader { self.gate.deadline(self.log.tail.policy.timeout) } else { Micros::MAX }
+        let timeout = || self.falls_back_by().timeout;
+        if self.role == Role::Leader { self.gate.deadline(timeout()) } else { Micros::MAX }
     }
 
     /// Whether acks matter to others than those who make a majority: then everybody hears them.

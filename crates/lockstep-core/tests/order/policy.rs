@@ -604,3 +604,52 @@ fn the_heir_waits_for_one_that_is_far_away_and_not_for_one_that_is_silent() {
         assert_eq!(texts.contains(&"acknowledged".to_string()), there, "{rtt}: {texts:?}");
     }
 }
+
+#[test]
+fn a_timeout_that_is_not_agreed_on_yet_lets_nobody_go_who_waits_without_one() {
+    let mut net = under(weak(PolicyKind::Semisync));
+    net.node(2).slow_disk = true;
+    net.node(3).slow_disk = true;
+    net.propose(1, "waits for an ack");
+    net.settle();
+    let waits = net.order(1).last_index();
+    assert!(net.order(1).early() < waits);
+    // It is in nobody else's log on disk, and may be lost with its leader.
+    let now = net.now;
+    let policy = Policy { timeout: HEARTBEAT, ..weak(PolicyKind::Semisync) };
+    net.order(1).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
+    net.run(3 * HEARTBEAT);
+    assert_eq!(net.order(1).committed_state().policy.timeout, 0);
+    assert!(
+        net.order(1).early() < waits && net.order(1).answerable() < waits,
+        "answered though the policy that it waits under has no timeout"
+    );
+}
+
+#[test]
+fn the_ack_of_a_member_that_may_not_be_asked_does_not_count() {
+    let mut net = under(weak(PolicyKind::Semisync));
+    let commit = net.order(1).commit();
+    net.isolate(2);
+    net.isolate(3);
+    net.propose(1, "acknowledged");
+    net.settle();
+    assert_eq!(net.order(1).early(), commit);
+    // A learner joins: its membership is with the leader and with itself only.
+    net.add(4, DiskImage::default(), |_| {});
+    let now = net.now;
+    let with = voters([1, 2, 3]).with(member(4, MemberRole::Learner));
+    net.order(1).change_membership(now, with).unwrap();
+    net.settle();
+    let answered = net.order(1).early() > commit;
+    net.crash(1);
+    net.heal();
+    net.run(6 * ELECTION);
+    net.leader().expect("somebody takes over");
+    net.settle();
+    assert!(
+        !answered || net.texts().contains(&"acknowledged".to_string()),
+        "the client heard ok, 4 has it on its disk and is there, and it is lost: {:?}",
+        net.texts()
+    );
+}
