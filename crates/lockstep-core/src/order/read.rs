@@ -191,13 +191,19 @@ impl Order {
         }
     }
 
-    /// What was asked too long ago has failed.
+    /// What is not answered for long is asked again, for messages are lost. Under its old number: the answer may only be behind
+    /// much else on a full line, and where each question had a number of its own it would be an answer to none of them.
     pub(super) fn tick_reads(&mut self) {
-        let timeout = self.config.election_timeout;
-        while self.reads.sent.front().is_some_and(|(_, at)| self.now >= at + timeout) {
-            if let Some((context, _)) = self.reads.sent.pop_front() {
-                self.outputs.push(Output::ReadFailed { context });
-            }
+        let (now, timeout) = (self.now, self.config.election_timeout);
+        if self.reads.sent.front().is_none_or(|(_, at)| now < at + timeout) {
+            return;
+        }
+        if let (Some(leader), Some((context, _))) = (self.leader, self.reads.sent.back().copied()) {
+            self.reads.sent.iter_mut().for_each(|(_, at)| *at = now);
+            self.send(leader, Message::ReadIndex { term: self.term, context });
+        } else {
+            // Asked anew, or failed, by the next round.
+            self.reads.ask_again();
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::engine::phase::Phase;
 use crate::submit::Filler;
 use bytes::Bytes;
 use lockstep_core::writeset;
-use lockstep_core::{EntryKind, Index, SEQNO_UNDEFINED, Seqno};
+use lockstep_core::{EntryKind, Index, SEQNO_UNDEFINED, Seqno, Term};
 use std::collections::VecDeque;
 
 /// Write-sets above this go through the log in pieces of this size, so that small ones overtake between them.
@@ -75,6 +75,9 @@ pub(super) struct Waiting {
 pub(super) struct CausalRead {
     pub(super) id: u64,
     context: u64,
+    /// The term in which it was asked.
+    term: Term,
+    /// What is to be delivered first.
     index: Option<Index>,
 }
 
@@ -171,8 +174,21 @@ impl Engine {
             self.effects.push(Effect::Causal { id, seqno: None });
             return;
         }
-        let context = self.order.read_index(self.now);
-        self.causal.push(CausalRead { id, context, index: None });
+        let (context, term) = (self.order.read_index(self.now), self.order.term());
+        self.causal.push(CausalRead { id, context, term, index: None });
+    }
+
+    /// The leader that was asked has gone: what it named may be lost with it, and nothing come in its place for long. So the
+    /// next one is asked, whose log has all of it that is not.
+    fn ask_reads_again(&mut self) {
+        let term = self.order.term();
+        if self.order.leader().is_none() || self.causal.iter().all(|read| read.term == term) {
+            return;
+        }
+        let (now, order) = (self.now, &mut self.order);
+        for read in self.causal.iter_mut().filter(|read| read.term != term && read.index.is_some()) {
+            *read = CausalRead { id: read.id, context: order.read_index(now), term, index: None };
+        }
     }
 
     pub(super) fn read_ready(&mut self, context: u64, index: Option<Index>) {
@@ -186,7 +202,7 @@ impl Engine {
                 kept.push(read);
             } else {
                 // The leader went: ask the next one.
-                read.context = self.order.read_index(self.now);
+                (read.context, read.term) = (self.order.read_index(self.now), self.order.term());
                 kept.push(read);
             }
         }
@@ -207,6 +223,7 @@ impl Engine {
             }
             !ready
         });
+        self.ask_reads_again();
     }
 
     pub(crate) fn causal_cancelled(&mut self, id: u64) {

@@ -52,3 +52,68 @@ fn of_large_write_sets_no_more_than_a_window_is_under_way() {
     let engine = &lab.nodes[0].engine;
     assert_eq!((engine.large_sent.bytes > 0, engine.order.outstanding()), (false, (0, 0)));
 }
+
+/// Whoever asks what a read must see is told the leader's last entry, which may be far from here. Should the leader be lost
+/// before it comes, nothing will be in its place for long.
+#[test]
+fn a_read_does_not_wait_for_what_was_lost_with_the_leader() {
+    use lockstep_core::policy::{Policy, PolicyKind};
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.nodes[0].engine.wish_for_policy(|policy| *policy = Policy::of(PolicyKind::Async));
+    lab.run(1_000_000);
+    lab.nodes[0].line = Some(100_000);
+    for _ in 0..44 {
+        let _write = lab.write_bytes(0, &vec![7; 900_000]);
+    }
+    lab.run(2_000);
+    lab.nodes[2].engine.causal_read(1);
+    lab.until("the leader has told where it must see", 20_000_000, |lab| {
+        lab.nodes[2].engine.causal.iter().any(|read| read.index.is_some())
+    });
+    let index = lab.nodes[2].engine.causal[0].index.unwrap();
+    assert!(index > lab.nodes[2].engine.order.last_index(), "it has it already: nothing is shown");
+    lab.cut(0, true);
+    lab.until("another one leads", 10_000_000, |lab| lab.leader(2).is_some_and(|leader| leader != 0));
+    lab.run(2_000_000);
+    let order = &lab.nodes[2].engine.order;
+    assert!(
+        lab.nodes[2].engine.causal.is_empty(),
+        "waits for index {index}; all that there is, up to {}, is committed ({})",
+        order.last_index(),
+        order.commit()
+    );
+}
+
+/// Where a line is full for longer than an election timeout, the answer to a read's question takes as long, and is an answer
+/// all the same.
+#[test]
+fn a_read_behind_a_full_line_is_answered() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.nodes[0].engine.wish_for_policy(|policy| policy.kind = PolicyKind::Async);
+    lab.run(1_000_000);
+    // What comes is as much as the line takes; what waits for it takes about a second.
+    lab.nodes[0].line = Some(10_000);
+    let small = vec![7; 100_000];
+    for _ in 0..100 {
+        let _write = lab.write_bytes(0, &small);
+    }
+    let busy = |lab: &mut Lab| {
+        let _write = lab.write_bytes(0, &small);
+        lab.run(10_500);
+    };
+    (0..100).for_each(|_| busy(&mut lab));
+    lab.nodes[2].engine.causal_read(1);
+    let asked = lab.now;
+    let due = lab.nodes[0].engine.order.last_index();
+    while lab.nodes[2].engine.feed.next_index() <= due {
+        busy(&mut lab);
+    }
+    let came = lab.now - asked;
+    (0..400).for_each(|_| busy(&mut lab));
+    assert!(
+        lab.nodes[2].engine.causal.is_empty(),
+        "all that it was to see came after {} ms; after {} ms it is not answered",
+        came / 1000,
+        (lab.now - asked) / 1000
+    );
+}
