@@ -56,6 +56,11 @@ pub struct ClusterStatus {
     pub max_at_risk: Option<u64>,
     /// Whether semisync has fallen back to async.
     pub fallen_back: bool,
+    /// The other members that have not acknowledged what semisync has fallen back for, or what commits have waited for
+    /// for a while: as the leader knows; empty elsewhere.
+    pub not_acknowledged_by: Vec<String>,
+    /// What the policy asks for that no number of acknowledgements from the members that there are can meet.
+    pub asks_too_much: Option<String>,
     /// The term.
     pub term: u64,
     /// The leader's name; empty where there is none.
@@ -283,6 +288,8 @@ impl Engine {
                 timeout_seconds: Some(seconds(timeout)),
                 max_at_risk: committed.policy.is_weak().then_some(max_at_risk),
                 fallen_back: self.order.has_fallen_back(),
+                not_acknowledged_by: self.not_acknowledged_by(),
+                asks_too_much: self.asks_for_more_than_there_is(),
                 term: self.order.term(),
                 leader: leader.map(name_of).unwrap_or_default(),
                 primary: self.phase.is_primary(),

@@ -93,6 +93,7 @@ impl Provider {
             ("desync_count", Text(c.desyncs.load(Relaxed).to_string())),
             ("semi_sync_status", Text(self.semi_sync(&status).into())),
             ("semi_sync_clients", Int(self.semi_sync_clients(&status))),
+            ("semi_sync_missing", Text(status.cluster.not_acknowledged_by.join(","))),
             ("semi_sync_yes_tx", Int(status.own.acknowledged as i64)),
             ("semi_sync_no_tx", Int(status.own.not_acknowledged as i64)),
             ("semi_sync_no_times", Int(status.own.fallbacks as i64)),

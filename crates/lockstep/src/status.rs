@@ -132,6 +132,9 @@ fn policy(survey: &Survey) -> String {
     if status.cluster.fallen_back {
         out.push_str(", FALLEN BACK to async");
     }
+    if !status.cluster.not_acknowledged_by.is_empty() {
+        let _ = write!(out, ", not acknowledged by {}", status.cluster.not_acknowledged_by.join(" and "));
+    }
     if status.own.at_risk > 0 {
         let _ = write!(out, ", {} at risk", status.own.at_risk);
     }
@@ -243,6 +246,10 @@ mod tests {
         assert!(table(&survey).contains("policy semisync, FALLEN BACK to async · leader"));
         survey.status.own.at_risk = 12;
         assert!(table(&survey).contains("FALLEN BACK to async, 12 at risk · leader"));
+        survey.status.cluster.not_acknowledged_by = vec!["n2".into(), "n3".into()];
+        let text = table(&survey);
+        assert!(text.contains("BACK to async, not acknowledged by n2 and n3, 12 at risk · leader"), "{text}");
+        survey.status.cluster.not_acknowledged_by.clear();
         (survey.status.cluster.fallen_back, survey.status.cluster.zone_acks) = (false, 1);
         assert!(table(&survey).contains("policy semisync and 1 other zone, 12 at risk · leader"));
     }

@@ -87,7 +87,8 @@ fn combine(mut answers: Vec<Status>) -> Option<Survey> {
     let rank = |s: &Status| (s.cluster.primary, leads(s), s.cluster.term, s.log.committed);
     let best = (0..answers.len()).rev().max_by_key(|at| rank(&answers[*at]))?;
     let mut status = answers.remove(best);
-    let own = rescued(&status).into_iter().chain(kept(&status));
+    let much = status.cluster.asks_too_much.clone();
+    let own = much.into_iter().chain(rescued(&status)).chain(kept(&status));
     let notes = own.chain(answers.iter().flat_map(|other| disagreement(&status, other)));
     let notes = notes.collect();
     let history = &status.cluster.uuid;
@@ -206,6 +207,13 @@ mod tests {
                 "{notes:?}"
             );
         }
+    }
+
+    #[test]
+    fn that_nobody_can_give_what_commits_wait_for_is_said() {
+        let mut answer = said_by("n1");
+        answer.cluster.asks_too_much = Some("commit.acks = 9, but there are 2 other members".into());
+        assert_eq!(combine(vec![answer]).unwrap().notes, ["commit.acks = 9, but there are 2 other members"]);
     }
 
     #[test]

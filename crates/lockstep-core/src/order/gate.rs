@@ -29,6 +29,17 @@ pub(super) struct Stretch {
     pub(super) view: Arc<View>,
 }
 
+/// A fallback of semisync.
+#[derive(Clone, Copy, Debug)]
+struct Fallen {
+    /// The first entry that was not acknowledged in time.
+    late: Index,
+    /// An entry and when it was the last one: once that one is acknowledged, the time that it took tells whether the
+    /// replicas have caught up.
+    mark: Index,
+    since: Micros,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
@@ -48,9 +59,8 @@ pub(super) struct Gate {
     waiting: Marks,
     /// The timeout that `waiting` is reckoned with.
     timeout: Micros,
-    /// Semisync has fallen back to async. With it, an entry and when it was the last one: once that one is
-    /// acknowledged, the time that it took tells whether the replicas have caught up.
-    fallen: Option<(Index, Micros)>,
+    /// Semisync has fallen back to async.
+    fallen: Option<Fallen>,
     /// The leader says that it has.
     leader_has_fallen: bool,
     /// What the acks that came in since allow has to be worked out again.
@@ -117,9 +127,29 @@ impl Order {
         self.gate.withheld.filter(|_| self.gate.withheld_for_bytes).map(|_| self.config.max_at_risk_bytes)
     }
 
-    /// The members that are not known here to have this entry.
+    /// The members that are not known here to have this entry on their disks.
     pub fn lacking(&self, index: Index) -> impl Iterator<Item = &Member> {
         self.log.tail.membership.members.iter().filter(move |member| self.held_by(&member.id) < index)
+    }
+
+    /// The members that have not acknowledged this entry, as the policy in force means it.
+    pub fn unacknowledged_by(&self, index: Index) -> impl Iterator<Item = &Member> {
+        let policy = &self.log.tail.policy;
+        // Other zones' disks are asked for in any case.
+        let in_memory = self.acks_received() && policy.zone_acks == 0;
+        let acked = move |id: &MemberId| match *id == self.config.id || !in_memory {
+            true => self.held_by(id),
+            false => self.held_by_other(id, policy),
+        };
+        self.log.tail.membership.members.iter().filter(move |member| acked(&member.id) < index)
+    }
+
+    /// Where this member leads and semisync has fallen back: the first entry that was not acknowledged in time; once
+    /// all have that one, up to where semisync waits for acknowledgements to come back.
+    pub fn late(&self) -> Option<Index> {
+        let Fallen { late, mark, .. } = self.gate.fallen?;
+        let others = |index| self.unacknowledged_by(index).any(|member| member.id != self.config.id);
+        Some(if others(late) { late } else { mark })
     }
 
     /// Whether semisync has fallen back to async, here or at the leader.
@@ -183,11 +213,15 @@ impl Order {
 
     /// Up to where each other member has what it has, as this policy means it.
     fn held_by_others(&self, policy: &Policy) -> impl Iterator<Item = Index> {
+        self.counted().filter(|m| m.id != self.config.id).map(move |m| self.held_by_other(&m.id, policy))
+    }
+
+    fn held_by_other(&self, id: &MemberId, policy: &Policy) -> Index {
         let on_receive = policy.on_receive || self.config.mutation == Some(Mutation::ReceivedIsPersisted);
-        self.counted().filter(|m| m.id != self.config.id).map(move |m| match self.peers.get(&m.id) {
+        match self.peers.get(id) {
             Some(peer) if on_receive => peer.received.min(self.matched),
-            _ => self.held_by(&m.id),
-        })
+            _ => self.held_by(id),
+        }
     }
 
     /// Up to here `commit.acks` other members have it.
@@ -354,24 +388,26 @@ impl Order {
         }
         let zones = self.in_zones(policy.zone_acks);
         let acked = self.acked(&policy).min(zones);
-        if let Some((mark, since)) = self.gate.fallen {
+        if let Some(Fallen { mark, since, .. }) = self.gate.fallen {
             if acked < mark || self.config.mutation == Some(Mutation::StaysFallenBack) {
                 return;
             }
             // The way of that entry took less time than one waits: they have caught up.
             let caught_up = self.now.saturating_sub(since) < policy.timeout;
-            self.gate.fallen = (!caught_up).then_some((self.log.last(), self.now));
+            let (mark, since) = (self.log.last(), self.now);
+            self.gate.fallen = (!caught_up).then_some(Fallen { late: mark, mark, since });
             if !caught_up {
                 return;
             }
         }
         let own = self.acknowledged();
         self.gate.waiting.note(own, self.now, policy.timeout);
-        self.gate.waiting.answered(self.answerable().max(acked).min(own));
+        let answered = self.answerable().max(acked).min(own);
+        self.gate.waiting.answered(answered);
         let at_once = self.config.mutation == Some(Mutation::FallsBackAtOnce);
         let waits_from = if at_once { self.gate.waiting.first() } else { None };
         if waits_from.unwrap_or(self.gate.deadline(policy.timeout)) <= self.now {
-            self.gate.fallen = Some((self.log.last(), self.now));
+            self.gate.fallen = Some(Fallen { late: answered + 1, mark: self.log.last(), since: self.now });
             self.gate.waiting.clear();
         }
     }

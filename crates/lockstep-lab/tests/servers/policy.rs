@@ -278,12 +278,15 @@ fn semisync_waits_for_the_nearest_falls_back_loudly_and_returns_by_itself() -> T
     // The primary votes alone, so that both are agreed on; but nobody else has them.
     let at_risk = || primary("at_risk").map(|risk| risk.parse::<i64>().unwrap_or(-1));
     eventually("both are at risk", || Ok(at_risk()? >= 2))?;
+    same("missing", primary("missing")?.as_str(), "n2,n3");
     let log = cluster.servers[0].log();
-    assert!(log.contains("semisync has fallen back to async"), "{log}");
+    let said = "semisync has fallen back to async: not acknowledged within commit.timeout (0.3 s) by n2 (zone 0), n3 (zone 0).";
+    assert!(log.contains(said), "{log}");
     cluster.servers[1].resume()?;
     cluster.servers[2].resume()?;
     eventually("it is back", || Ok(primary("status")? == "ON"))?;
     eventually("nothing is at risk", || Ok(at_risk()? == 0))?;
+    same("missing", primary("missing")?.as_str(), "");
     let log = cluster.servers[0].log();
     assert!(log.contains("no longer fallen back"), "{log}");
     timed_insert(&cluster, 0, 6)?;

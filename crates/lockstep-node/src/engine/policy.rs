@@ -6,6 +6,7 @@ use crate::api::ServerEnd;
 use crate::wish::Wish;
 use lockstep_core::EntryKind;
 use lockstep_core::codec::Reader;
+use lockstep_core::members::Member;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::{Entry, Index, MemberId, Term};
 use std::collections::BTreeMap;
@@ -90,6 +91,10 @@ pub(crate) struct Commits {
     /// The transactions in them.
     pub(crate) rescued_transactions: u64,
     said: Option<Policy>,
+    /// For these settings, and so many members in so many zones, this leader has said what is too much, or that nothing is.
+    weighed: Option<(Policy, usize, usize)>,
+    /// It has said so already when it was asked for these here.
+    told: Option<(Policy, usize, usize)>,
     /// The first entry that waits for acks, or for others to have what is at risk, and when to say so.
     waits: Option<(Index, Micros)>,
     /// It has been said of that one.
@@ -152,6 +157,7 @@ impl Engine {
             return;
         }
         self.say_policy();
+        self.say_too_much();
         self.say_fallback();
         self.say_waiting();
         self.wish_step();
@@ -262,12 +268,57 @@ impl Engine {
         }
         if fallen {
             self.commits.fallbacks += 1;
-            let text = "semisync has fallen back to async: the acknowledgements did not come within commit.timeout. What \
-                        is committed now is lost if the leader is; look at the replicas";
+            let text = format!(
+                "semisync has fallen back to async: {}. What is committed now is lost if the leader is",
+                self.why_fallen()
+            );
             self.log(Level::Warn, text);
         } else {
             self.log(Level::Info, "semisync: no longer fallen back, commits wait for acknowledgements");
         }
+    }
+
+    /// Whose acknowledgements did not come in time, where this is known.
+    fn why_fallen(&self) -> String {
+        let policy = self.order.committed_state().policy;
+        let Some(late) = self.order.late() else {
+            let leader = self.order.leader().map_or_else(|| "the leader".into(), |id| self.name_of(&id));
+            return format!(
+                "the acknowledgements did not come within commit.timeout (whose, the error log of {leader} says)"
+            );
+        };
+        let mut said: Vec<String> = self.too_much(&policy);
+        let names = self.names_of_others(late, true);
+        let seconds = policy.timeout as f64 / 1e6;
+        if !names.is_empty() {
+            let names = names.join(", ");
+            said.push(format!("not acknowledged within commit.timeout ({seconds} s) by {names}"));
+        }
+        if said.is_empty() {
+            said.push(format!("the acknowledgements took longer than commit.timeout ({seconds} s)"));
+        }
+        said.join("; ")
+    }
+
+    /// The other members that have not acknowledged this entry.
+    fn names_of_others(&self, index: Index, with_zones: bool) -> Vec<String> {
+        let others = self.order.unacknowledged_by(index).filter(|member| member.id != self.me.id);
+        let name = |member: &Member| match with_zones {
+            true => format!("{} (zone {})", member.name, member.zone),
+            false => member.name.clone(),
+        };
+        others.map(name).collect()
+    }
+
+    /// For programs: the other members whose acknowledgements this leader's commits have waited for in vain, after a
+    /// fallback or for a while.
+    pub(crate) fn not_acknowledged_by(&self) -> Vec<String> {
+        if !self.order.is_leader() {
+            return Vec::new();
+        }
+        let waits = self.commits.waits.filter(|_| self.order.unanswered().is_some() && self.waits_long());
+        let index = self.order.late().or(waits.map(|(index, _)| index));
+        index.map_or_else(Vec::new, |index| self.names_of_others(index, false))
     }
 
     /// Nothing ends the wait for acks that do not come, but for `commit.timeout` under semisync, and nothing at all that for
@@ -315,8 +366,11 @@ impl Engine {
         };
         // Who has acknowledged what is known where it is waited for; elsewhere those would be blamed who are well.
         let knows = at_limit || self.order.is_leader() || !self.slots.is_empty();
-        let lacking: Vec<_> =
-            self.order.lacking(lacks).filter(|m| knows && (!at_limit || m.role.votes())).collect();
+        let lacking: Vec<_> = match at_limit {
+            _ if !knows => Vec::new(),
+            true => self.order.lacking(lacks).filter(|m| m.role.votes()).collect(),
+            false => self.order.unacknowledged_by(lacks).collect(),
+        };
         let names = lacking.iter().map(|member| format!("{} (zone {})", member.name, member.zone));
         let names = names.collect::<Vec<_>>().join(", ");
         match (names.is_empty(), self.order.leader()) {
@@ -400,11 +454,16 @@ impl Engine {
 
     /// For people who look: why this member's commits wait, once they have for a while.
     pub(super) fn acks_awaited(&self) -> Option<String> {
-        let (index, due) = self.commits.waits?;
-        // `due` moves on each time it is said; before the first time it is one period after the begin.
-        let long = self.commits.waited_long || self.now + SAY_EVERY >= due + SHOW_AFTER;
+        let (index, _) = self.commits.waits?;
         let what = if self.order.unanswered().is_some() { " for acknowledgements. " } else { ": " };
-        long.then(|| format!("commits wait{what}{}", self.unacknowledged(index)))
+        self.waits_long().then(|| format!("commits wait{what}{}", self.unacknowledged(index)))
+    }
+
+    /// Whether what waits has done so for a while.
+    fn waits_long(&self) -> bool {
+        // `due` moves on each time it is said; before the first time it is one period after the begin.
+        let shown = |due: Micros| self.now + SAY_EVERY >= due + SHOW_AFTER;
+        self.commits.waits.is_some_and(|(_, due)| self.commits.waited_long || shown(due))
     }
 
     /// The front end wants another policy.
@@ -429,17 +488,43 @@ impl Engine {
         self.warn_of_policy(wish.on(&self.order.policy()));
     }
 
-    /// What asks for more members or zones than there are waits for them.
+    /// What asks for more members or zones than there are waits for them. Who asks for it hears so at once.
     fn warn_of_policy(&mut self, policy: Policy) {
         for text in self.asks_too_much(policy) {
             self.log(Level::Warn, text);
         }
+        self.commits.told = Some(self.weighed(policy));
     }
 
-    /// What no number of acknowledgements from the members that there are can meet.
+    /// So does a leader, whoever asked for it, for it is on the leader that commits wait; also where a member or zone has
+    /// gone for good, and where it has only just begun to lead.
+    fn say_too_much(&mut self) {
+        if !self.order.is_leader() {
+            self.commits.weighed = None;
+            return;
+        }
+        let policy = self.order.committed_state().policy;
+        let known = self.weighed(policy);
+        let changed = self.commits.weighed.replace(known) != Some(known);
+        if changed && self.commits.told.take_if(|told| *told == known).is_none() {
+            for text in self.asks_too_much(policy) {
+                self.log(Level::Warn, text);
+            }
+        }
+    }
+
+    /// All on which [`Engine::asks_too_much`] depends.
+    fn weighed(&self, policy: Policy) -> (Policy, usize, usize) {
+        let members = &self.order.membership().members;
+        let zones = members.iter().fold([0u64; 4], |mut seen, member| {
+            seen[usize::from(member.zone >> 6)] |= 1 << (member.zone & 63);
+            seen
+        });
+        (policy, members.len(), zones.iter().map(|part| part.count_ones() as usize).sum())
+    }
+
+    /// What no number of acknowledgements from the members that there are can meet; and what comes of that.
     fn asks_too_much(&self, policy: Policy) -> Vec<String> {
-        let mut said = Vec::new();
-        let membership = self.order.membership();
         let then = match policy.timeout {
             timeout if timeout > 0 && policy.kind == PolicyKind::Semisync => format!(
                 "a commit waits for commit.timeout ({} s), then semisync falls back to async, until there are more",
@@ -447,22 +532,30 @@ impl Engine {
             ),
             _ => "commits wait until there are more".to_owned(),
         };
-        let others = membership.members.len().saturating_sub(1);
+        self.too_much(&policy).into_iter().map(|fact| format!("{fact}: {then}")).collect()
+    }
+
+    fn too_much(&self, policy: &Policy) -> Vec<String> {
+        let (_, members, zones) = self.weighed(*policy);
+        let others = members.saturating_sub(1);
+        let mut said = Vec::new();
         if policy.kind == PolicyKind::Semisync && usize::from(policy.acks) > others {
-            said.push(format!("commit.acks = {}, but there are {others} other members: {then}", policy.acks));
+            said.push(format!("commit.acks = {}, but there are {others} other members", policy.acks));
         }
-        let mut zones: Vec<u8> = membership.members.iter().map(|m| m.zone).collect();
-        zones.sort_unstable();
-        zones.dedup();
-        if policy.kind != PolicyKind::Async && usize::from(policy.zone_acks) >= zones.len().max(1) {
+        if policy.kind != PolicyKind::Async && usize::from(policy.zone_acks) >= zones.max(1) {
             said.push(format!(
-                "commit.zone_acks = {} asks for acknowledgements from as many other zones, but the members are in {} in \
-                 all (member.zone): {then}",
-                policy.zone_acks,
-                zones.len()
+                "commit.zone_acks = {} asks for acknowledgements from as many other zones, but the members are in {zones} \
+                 in all (member.zone)",
+                policy.zone_acks
             ));
         }
         said
+    }
+
+    /// The same, for people who look, at any member.
+    pub(crate) fn asks_for_more_than_there_is(&self) -> Option<String> {
+        let said = self.asks_too_much(self.order.committed_state().policy);
+        (self.phase.is_primary() && !said.is_empty()).then(|| said.join("; "))
     }
 
     /// A member asks for another policy.

@@ -641,17 +641,102 @@ fn who_takes_over_under_a_weak_policy_says_what_may_be_lost_with_its_predecessor
 }
 
 #[test]
-fn who_asks_for_too_many_acks_hears_whether_commits_wait_or_fall_back() {
+fn that_more_acks_are_asked_for_than_there_are_members_is_said_where_it_is_asked_for_and_by_the_leader() {
     for (timeout, then) in [(0, "commits wait until there are more"), (700_000, "falls back to async")] {
-        let mut lab = Lab::new(3, &Tuning::default());
-        set(&mut lab, |policy| *policy = Policy { acks: 9, timeout, ..Policy::of(PolicyKind::Semisync) });
-        let line = format!("commit.acks = 9, but there are 2 other members: {then}");
-        assert!(
-            lab.lines
-                .iter()
-                .any(|(_, said)| said.contains("commit.acks = 9, but there are 2") && said.contains(then)),
-            "{line}"
-        );
-        assert_eq!(lab.said("commits wait until there are more"), timeout == 0);
+        for asked in [0, 1] {
+            let mut lab = Lab::new(3, &Tuning::default());
+            lab.run(1_000_000);
+            lab.nodes[asked].engine.wish_for_policy(|policy| {
+                *policy = Policy { acks: 9, timeout, ..Policy::of(PolicyKind::Semisync) };
+            });
+            lab.run(5_000_000);
+            let too_many =
+                |line: &str| line.contains("commit.acks = 9, but there are 2") && line.contains(then);
+            let mut said: Vec<usize> =
+                lab.lines.iter().filter(|(_, line)| too_many(line)).map(|(at, _)| *at).collect();
+            said.sort_unstable();
+            assert_eq!(said, if asked == 0 { vec![0] } else { vec![0, 1] }, "{:#?}", lab.lines);
+            assert_eq!(lab.said("commits wait until there are more"), timeout == 0);
+            let shown = |lab: &Lab, at: usize| lab.nodes[at].engine.asks_for_more_than_there_is();
+            assert!((0..3).all(|at| shown(&lab, at).is_some_and(|text| too_many(&text))));
+            // So does one that begins to lead.
+            let (now, heir) = (lab.now, lab.id(2));
+            lab.nodes[0].engine.order.transfer_leadership(now, heir).unwrap();
+            lab.until("it leads", 2_000_000, |lab| lab.nodes[2].engine.order.leads_in_earnest());
+            lab.run(100_000);
+            assert!(lab.lines.iter().any(|(at, line)| *at == 2 && too_many(line)));
+            lab.nodes[0].engine.wish_for_policy(|policy| policy.acks = 2);
+            lab.run(1_000_000);
+            assert!((0..3).all(|at| shown(&lab, at).is_none()));
+        }
     }
+}
+
+#[test]
+fn a_leader_whose_semisync_falls_back_says_whose_acknowledgements_did_not_come() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let semisync = Policy { acks: 2, timeout: 300_000, ..Policy::of(PolicyKind::Semisync) };
+    set(&mut lab, |policy| *policy = semisync);
+    assert!(writes(&mut lab, 0));
+    let missing = |lab: &Lab| lab.nodes.iter().map(|n| n.engine.not_acknowledged_by()).collect::<Vec<_>>();
+    let fallen = |lab: &Lab, at: usize| {
+        let lines =
+            lab.lines.iter().filter(|(n, line)| *n == at && line.contains("semisync has fallen back"));
+        lines.map(|(_, line)| line.clone()).collect::<Vec<_>>()
+    };
+    lab.cut(2, true);
+    let write = lab.write(0);
+    lab.run(1_000_000);
+    assert_eq!(passed(&write), Some(true));
+    let lines = fallen(&lab, 0);
+    assert!(
+        lines.len() == 1
+            && lines[0].contains("not acknowledged within commit.timeout (0.3 s) by n3 (zone 0)."),
+        "{lines:?}"
+    );
+    let lines = fallen(&lab, 1);
+    assert!(lines.len() == 1 && lines[0].contains("(whose, the error log of n1 says)"), "{lines:?}");
+    // While many are written nobody is named that has only just not got the last one.
+    for _ in 0..100 {
+        lab.write(0);
+        lab.run(700);
+        assert_eq!(missing(&lab), [vec!["n3".to_owned()], vec![], vec![]]);
+    }
+    lab.cut(2, false);
+    lab.until("it is back", 10_000_000, |lab| !lab.nodes[0].engine.order.has_fallen_back());
+    lab.run(100_000);
+    assert_eq!(missing(&lab), [[""; 0]; 3]);
+
+    // Who has it in memory has acknowledged it, where that is what is asked for.
+    set(&mut lab, |policy| policy.on_receive = true);
+    lab.nodes[1].disk_hangs = true;
+    lab.nodes[2].frozen = true;
+    lab.write(0);
+    lab.run(500_000);
+    assert_eq!(missing(&lab)[0], ["n3"]);
+    (lab.nodes[1].disk_hangs, lab.nodes[2].frozen) = (false, false);
+    lab.until("it is back", 10_000_000, |lab| !lab.nodes[0].engine.order.has_fallen_back());
+
+    // Nobody is to blame for what nobody can give.
+    set(&mut lab, |policy| policy.acks = 9);
+    lab.write(0);
+    lab.run(1_000_000);
+    let last = fallen(&lab, 0).pop().unwrap_or_default();
+    assert!(last.contains("to async: commit.acks = 9, but there are 2 other members. What"), "{last}");
+    assert_eq!(missing(&lab)[0], [""; 0]);
+}
+
+#[test]
+fn whose_acknowledgements_commits_wait_for_is_shown_where_nothing_ends_the_wait_too() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    set(&mut lab, |policy| *policy = Policy { acks: 2, ..Policy::of(PolicyKind::Semisync) });
+    lab.cut(2, true);
+    lab.write(0);
+    lab.run(1_000_000);
+    assert_eq!(lab.nodes[0].engine.not_acknowledged_by(), [""; 0], "not yet");
+    lab.run(2_000_000);
+    assert_eq!(lab.nodes[0].engine.not_acknowledged_by(), ["n3"]);
+    lab.cut(2, false);
+    lab.run(2_000_000);
+    assert_eq!(lab.nodes[0].engine.not_acknowledged_by(), [""; 0]);
 }
