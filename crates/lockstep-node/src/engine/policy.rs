@@ -57,6 +57,8 @@ pub(super) struct Granted {
 const SAY_EVERY: Micros = 10_000_000;
 /// And are shown in the status after this.
 const SHOW_AFTER: Micros = 2_000_000;
+/// Rounds are closer to each other than this, unless the process has stood still: what it knows is of before.
+const STOOD_STILL: Micros = 2_000_000;
 
 /// What a member has on its disk, and since when that has not moved.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +101,8 @@ pub(crate) struct Commits {
     waits: Option<(Index, Micros)>,
     /// It has been said of that one.
     waited_long: bool,
+    /// When this was last looked at.
+    looked_at: Micros,
     fallen: bool,
 }
 
@@ -322,8 +326,12 @@ impl Engine {
     }
 
     /// Nothing ends the wait for acks that do not come, but for `commit.timeout` under semisync, and nothing at all that for
-    /// what may not be at risk as well: so it is said whose.
+    /// what may not be at risk as well: so it is said whose. The time in which this process itself stood still is nobody's.
     fn say_waiting(&mut self) {
+        let stood = self.now - std::mem::replace(&mut self.commits.looked_at, self.now) > STOOD_STILL;
+        if stood {
+            self.commits.waits = None;
+        }
         let waits = self.order.unanswered().or(self.order.withheld());
         let Some(index) = waits.filter(|_| self.phase.is_primary()) else {
             (self.commits.waits, self.commits.waited_long) = (None, false);
@@ -345,14 +353,15 @@ impl Engine {
         }
         let Policy { acks, zone_acks, .. } = self.order.policy();
         let name = self.order.policy().name();
-        let what = match self.order.unanswered() {
+        // Whose first: the text may be long.
+        let why = self.unacknowledged(index);
+        let text = match self.order.unanswered() {
             Some(_) => format!(
-                "commits wait for acknowledgements that have not come for 10 s (commit.policy = {name}, commit.acks = \
-                 {acks}, commit.zone_acks = {zone_acks}). "
+                "commits wait for acknowledgements that have not come for 10 s: {why} (commit.policy = {name}, commit.acks = \
+                 {acks}, commit.zone_acks = {zone_acks})"
             ),
-            None => format!("commits have waited for 10 s (commit.policy = {name}): "),
+            None => format!("commits have waited for 10 s (commit.policy = {name}): {why}"),
         };
-        let text = format!("{what}{}", self.unacknowledged(index));
         self.log(Level::Warn, text);
     }
 
@@ -376,6 +385,9 @@ impl Engine {
         match (names.is_empty(), self.order.leader()) {
             (true, Some(leader)) if !knows && said.is_empty() => {
                 said.push(format!("Whose, {} says, which leads", self.name_of(&leader)));
+            }
+            (true, None) if !knows && said.is_empty() => {
+                said.push("Whose, the leader says, of which nothing is heard here".into());
             }
             (true, _) => {}
             (false, _) if at_limit => said.push(format!("Not on the disks of: {names}. See to those")),

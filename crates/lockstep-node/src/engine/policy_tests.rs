@@ -740,3 +740,45 @@ fn whose_acknowledgements_commits_wait_for_is_shown_where_nothing_ends_the_wait_
     lab.run(2_000_000);
     assert_eq!(lab.nodes[0].engine.not_acknowledged_by(), [""; 0]);
 }
+
+#[test]
+fn who_stood_still_and_goes_on_does_not_say_that_commits_have_waited() {
+    for sleeper in [0, 1] {
+        let mut lab = Lab::new(3, &Tuning::default());
+        set(&mut lab, |policy| *policy = Policy { acks: 2, ..Policy::of(PolicyKind::Semisync) });
+        // It falls asleep while something is not acknowledged, and has heard of nothing since when it wakes.
+        lab.nodes[2].disk_hangs = true;
+        lab.write(0);
+        lab.until("it waits", 1_000_000, |lab| lab.nodes[sleeper].engine.commits.waits.is_some());
+        lab.nodes[sleeper].frozen = true;
+        lab.cut(sleeper, true);
+        lab.nodes[2].disk_hangs = false;
+        lab.run(15_000_000);
+        let before = lab.lines.len();
+        lab.nodes[sleeper].frozen = false;
+        for _ in 0..100 {
+            lab.run(10_000);
+            let shown = lab.nodes[sleeper].engine.waits_for();
+            assert!(shown.as_ref().is_none_or(|text| !text.contains("commits wait")), "{shown:?}");
+        }
+        lab.cut(sleeper, false);
+        lab.run(5_000_000);
+        let waits = |line: &str| line.contains("commits wait") && !line.contains("from now on");
+        let said: Vec<_> = lab.lines[before..].iter().filter(|(_, line)| waits(line)).collect();
+        assert!(said.is_empty(), "{said:#?}");
+    }
+}
+
+#[test]
+fn who_waits_and_hears_of_no_leader_says_whole_sentences() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    set(&mut lab, |policy| *policy = Policy { acks: 2, ..Policy::of(PolicyKind::Semisync) });
+    lab.nodes[2].disk_hangs = true;
+    lab.write(0);
+    lab.until("it waits", 1_000_000, |lab| lab.nodes[1].engine.commits.waits.is_some());
+    let why = |lab: &Lab| lab.nodes[1].engine.unacknowledged(lab.nodes[1].engine.order.unanswered().unwrap());
+    assert_eq!(why(&lab), "Whose, n1 says, which leads");
+    lab.cut(0, true);
+    lab.until("nobody leads", 5_000_000, |lab| lab.nodes[1].engine.order.leader().is_none());
+    assert_eq!(why(&lab), "Whose, the leader says, of which nothing is heard here");
+}
