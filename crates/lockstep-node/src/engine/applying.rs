@@ -23,6 +23,10 @@ const KNOWN: usize = 4096;
 /// How often it is said that the log grows.
 const SAY_GROWS_EVERY: Micros = 600_000_000;
 
+/// What others placed before a time that is over is here by then, most often: so long nothing is said of where the server
+/// stands, while nothing stands at the gate.
+const ON_THE_WAY: Micros = 1_000_000;
+
 /// Why the gate is shut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Why {
@@ -170,12 +174,20 @@ impl Engine {
         }
     }
 
+    /// Whether the time of `apply.until` is over so recently that entries from before it may come yet, which the server
+    /// is to have.
+    fn may_be_on_the_way(&self) -> bool {
+        let wall = self.wall();
+        matches!(self.gate().until, Some(Until::Time(end)) if wall > end && wall <= end.saturating_add(ON_THE_WAY))
+            && !self.gate().paused
+    }
+
     /// A round of the feed has ended, `at_end`: with all that there is. What stands for good is said, also while there is
     /// nothing that could stand; of a delay, that it is in force.
     pub(super) fn tell_of_gate(&mut self, at_end: bool) {
         let idle = at_end && self.shown && self.has_held_server() && !self.applying.own_first;
         let shut = self.applying.shut.map(|(why, _)| why);
-        let why = shut.or_else(|| self.would_shut().filter(|_| idle));
+        let why = shut.or_else(|| self.would_shut().filter(|_| idle && !self.may_be_on_the_way()));
         let seqno = self.feed.delivered();
         let known = match (why, self.applying.told) {
             (None, told) => told.is_none() || self.is_held_back(),

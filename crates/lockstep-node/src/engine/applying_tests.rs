@@ -257,6 +257,25 @@ fn another_end_is_said_as_the_first_was() {
     }
 }
 
+#[test]
+fn that_a_time_has_come_is_said_once_though_entries_from_before_it_are_on_their_way() {
+    for load in [true, false] {
+        let mut lab = Lab::new(3, &Tuning::default());
+        let end = lab.nodes[0].engine.wall() + 100_000;
+        hold(&mut lab, 2, ApplyHold { until: Some(Until::Time(end)), ..ApplyHold::default() });
+        while load && lab.nodes[0].engine.wall() <= end + 100_000 {
+            lab.write(0);
+            lab.run(500);
+        }
+        lab.run(5_000_000);
+        let said =
+            lab.lines.iter().filter(|(_, line)| line.contains("apply.until: the server stands at seqno"));
+        let said: Vec<_> = said.map(|(_, line)| line).collect();
+        let seqno = finished(&lab, 2);
+        assert!(said.len() == 1 && said[0].contains(&format!("at seqno {seqno},")), "{load}: {said:?}");
+    }
+}
+
 fn set(parts: &[&[u8]]) -> WriteSet {
     let mut builder = WriteSetBuilder::new();
     builder.append_key(parts, KeyType::Exclusive).unwrap();
