@@ -176,3 +176,32 @@ fn what_status_says_is_documented() {
     missing.extend(own.into_iter().map(|v| format!("wsrep_semi_sync_{v}")).filter(|v| !page.contains(v)));
     assert!(missing.is_empty(), "docs/status.md lacks {missing:?}");
 }
+
+/// Of a table of variables below `SHOW STATUS LIKE '...%'`, that shows them all.
+#[test]
+fn a_statement_above_a_table_of_status_variables_shows_what_is_in_it() {
+    let (mut tables, mut missed) = (0, Vec::new());
+    for page in pages() {
+        let mut like: Option<String> = None;
+        let mut in_table = false;
+        for line in read(&page).lines() {
+            let row = line.starts_with("| ");
+            if in_table && !row && !line.starts_with("|-") {
+                (like, in_table) = (None, false);
+            }
+            if let Some((_, rest)) = line.split_once("SHOW STATUS LIKE '") {
+                like = rest.split_once("%'").map(|(like, _)| like.to_owned());
+            }
+            let Some(like) = like.as_ref().filter(|_| row) else { continue };
+            tables += usize::from(!std::mem::replace(&mut in_table, true));
+            let names = line.split(" | ").next().unwrap_or_default().split('`').skip(1).step_by(2);
+            missed.extend(
+                names
+                    .filter(|name| name.starts_with("wsrep_") && !name.starts_with(like.as_str()))
+                    .map(|name| format!("{}: LIKE '{like}%' does not show {name}", page.display())),
+            );
+        }
+    }
+    assert!(tables >= 3, "only {tables} tables were found");
+    assert!(missed.is_empty(), "{missed:#?}");
+}
