@@ -1,30 +1,27 @@
 //! A provider that costs nothing but a wait, to measure with: what a MariaDB server makes of a load at most that replicates
 //! through the wsrep API, whatever library replicates. `lockstep lab shootout` runs it beside the others.
 //!
-//! It is another provider's table (that of the library which [`REAL`] names) in which the calls of local transactions are
+//! It is another provider's table (that of the library which `names::REAL` names) in which the calls of local transactions are
 //! answered by nobody: nothing is copied, certified, ordered, written or sent. The server still does all that it does for
 //! any provider: collects keys and row events, hands them over, and goes through its states. Views, statements in total
 //! order and everything else are the real one's.
 //!
-//! A commit waits for the next tick ([`TICK`]), as it would have to until another machine has it: all that wait are woken
+//! A commit waits for the next tick (`names::TICK`), as it would have to until another machine has it: all that wait are woken
 //! together, by one call. To put a thread to sleep and to wake it is a good part of what replication costs a processor, and no
 //! provider that waits for anybody is spared it.
 //!
 //! **Never for data**: no other member hears of what commits, conflicts are not found, and the positions that the server
 //! notes mean nothing.
 
+mod names;
+
 use lockstep_abi::*;
+use names::{REAL, TICK};
 use std::ffi::{CStr, CString, c_int};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
-
-/// The environment's variable that names the real provider's file.
-pub const REAL: &str = "LOCKSTEP_FLOOR_OF";
-
-/// The environment's variable that says how long a tick is, in microseconds; none: nobody waits.
-pub const TICK: &str = "LOCKSTEP_FLOOR_TICK";
 
 /// Above any seqno of the real one's, whose calls never meet these.
 const FIRST: Seqno = 1 << 40;
@@ -164,7 +161,7 @@ fn real() -> Option<LoaderFn> {
     unsafe { std::mem::transmute::<*mut libc::c_void, Option<LoaderFn>>(loader) }
 }
 
-/// Fills in the table. `EINVAL` for a null pointer, `ENOENT` where [`REAL`] names no provider.
+/// Fills in the table. `EINVAL` for a null pointer, `ENOENT` where `LOCKSTEP_FLOOR_OF` names no provider.
 ///
 /// # Safety
 /// `wsrep` is null or points to a table.
@@ -187,4 +184,35 @@ pub unsafe extern "C-unwind" fn wsrep_loader(wsrep: *mut Wsrep) -> c_int {
     table.append_key = Some(append_key);
     table.append_data = Some(append_data);
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C-unwind" fn last_committed(_: *mut Wsrep, gtid: *mut Gtid) -> Status {
+        // SAFETY: `history` passes a variable of its own.
+        unsafe { *gtid = Gtid { uuid: Uuid { data: [7; 16] }, seqno: 3 } };
+        Status::OK
+    }
+
+    #[test]
+    fn each_commit_waits_for_a_tick_of_its_own_and_has_a_seqno_of_its_own() {
+        const LONG: Duration = Duration::from_millis(20);
+        // SAFETY: this is the only test here, and nothing else reads the environment meanwhile.
+        unsafe { std::env::set_var(TICK, LONG.as_micros().to_string()) };
+        LAST_COMMITTED.get_or_init(|| last_committed);
+        let began = std::time::Instant::now();
+        for n in 0..3 {
+            let mut handle = WsHandle { trx_id: n, opaque: std::ptr::null_mut() };
+            let undefined = Stid { node: Uuid::UNDEFINED, trx: 0, conn: 0 };
+            let mut meta = TrxMeta { gtid: Gtid::UNDEFINED, stid: undefined, depends_on: 0 };
+            // SAFETY: as a server would; nothing looks into the table.
+            let status = unsafe { certify(std::ptr::null_mut(), 5, &mut handle, 0, &mut meta) };
+            assert_eq!((status, meta.gtid.seqno), (Status::OK, FIRST + n as Seqno));
+            assert_eq!((meta.gtid.uuid.data, meta.stid.trx, meta.stid.conn), ([7; 16], n, 5));
+        }
+        // The first one's tick began with it.
+        assert!(began.elapsed() >= 3 * LONG, "{:?}", began.elapsed());
+    }
 }

@@ -5,6 +5,8 @@
 //! Each server has a network namespace, a file system in a file, and one processor: the writer the first, the second server
 //! the next, and the load whatever the writer leaves.
 
+#[path = "../../../lockstep-floor/src/names.rs"]
+mod names;
 mod rig;
 mod setup;
 
@@ -27,6 +29,9 @@ pub const READ_WRITE: &str = "oltp_read_write";
 /// That whose transactions are one update each: what is left of a commit's cost where nothing else is done. The post has not
 /// got it.
 pub const UPDATE_INDEX: &str = "oltp_update_index";
+
+/// For so long a commit waits at most under the provider that costs nothing: about what two machines' disks take here.
+pub const FLOOR_TICK: Duration = Duration::from_micros(300);
 
 /// How it is run.
 #[derive(Debug, Clone)]

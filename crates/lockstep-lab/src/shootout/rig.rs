@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::Spec;
 use super::setup::{FileSystem, Kind, Setup};
+use super::{FLOOR_TICK, Spec, names};
 use crate::catch_up::catch_up;
 use crate::cluster::{Cluster, ClusterSpec, Place};
 use crate::error::Result;
@@ -17,11 +17,6 @@ use crate::netns::Network;
 use crate::replica::{Plain, check_semi_sync, replicate};
 use crate::server::Server;
 use crate::slow_disk::SlowDisk;
-
-/// Where lockstep-floor looks for the real provider, and for the time that a commit waits for at most, in microseconds: about
-/// what two machines' disks take here.
-const FLOOR_OF: &str = "LOCKSTEP_FLOOR_OF";
-const FLOOR_TICK: (&str, &str) = ("LOCKSTEP_FLOOR_TICK", "300");
 
 /// For a replica to connect, or to have everything: it may be far behind.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -170,8 +165,8 @@ fn prepare_floor(setup: Setup, spec: &Spec, network: &Network) -> Result<Cluster
     let real = cluster.bench().dir().join("real.so");
     cluster.bench().installation().copy_provider(&spec.provider, &real)?;
     for server in &mut cluster.servers {
-        server.config.environment.push((FLOOR_OF.into(), real.display().to_string()));
-        server.config.environment.push((FLOOR_TICK.0.into(), FLOOR_TICK.1.into()));
+        server.config.environment.push((names::REAL.into(), real.display().to_string()));
+        server.config.environment.push((names::TICK.into(), FLOOR_TICK.as_micros().to_string()));
     }
     Ok(cluster)
 }

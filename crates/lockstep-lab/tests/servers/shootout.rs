@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use lockstep_lab::LabError;
-use lockstep_lab::shootout::{READ_ONLY, READ_WRITE, Reading, Run, Setup, Spec, UPDATE_INDEX, run};
+use lockstep_lab::shootout::{
+    FLOOR_TICK, READ_ONLY, READ_WRITE, Reading, Run, Setup, Spec, UPDATE_INDEX, run,
+};
 
 use crate::fixture::{GALERA, Test, alone, built, same};
 
@@ -40,6 +42,12 @@ fn measure(name: &str) -> Result<Run, LabError> {
         assert!(
             m.script != UPDATE_INDEX || !name.ends_with("-slow-disk") || m.load.min_ms >= SLOW as f64,
             "{m:?}"
+        );
+        // One commit of each thread in a tick.
+        let most = f64::from(m.threads) / FLOOR_TICK.as_secs_f64();
+        assert!(
+            m.script != UPDATE_INDEX || !name.starts_with("floor") || m.load.per_second <= most,
+            "no more than {most} commits/s: {m:?}"
         );
         let copied = m.script != READ_ONLY && setup.servers() == 2;
         assert_eq!(m.caught_up.is_some(), copied, "{m:?}");
