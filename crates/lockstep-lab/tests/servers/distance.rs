@@ -8,7 +8,7 @@ use lockstep_lab::wan::{Link, Wan};
 use lockstep_lab::{Cluster, Place};
 
 use crate::failover::{done, lockstep};
-use crate::fixture::{Kind, Test, alone, eventually, kind, same, spec};
+use crate::fixture::{Kind, Test, alone, eventually, has_networks, kind, same, spec};
 use crate::policy::{Load, load_during, set};
 
 /// The lines go after the servers.
@@ -23,8 +23,7 @@ fn servers(
     round_trip: Duration,
     options: &[(&str, &str)],
 ) -> Result<Option<Far>, lockstep_lab::LabError> {
-    if kind() == Kind::Galera || !lockstep_lab::wan::is_possible() {
-        eprintln!("NOT TESTED: no network namespaces can be made here");
+    if kind() == Kind::Galera || !has_networks() {
         return Ok(None);
     }
     let counts = [0, 1].map(|zone| zones.iter().filter(|at| **at == zone).count());

@@ -100,6 +100,16 @@ pub(crate) fn alone() -> MutexGuard<'static, Option<Cluster>> {
     guard
 }
 
+/// Whether there can be network namespaces: in a chroot, say, there cannot, and a test that needs them says so and ends.
+/// Chaos goes without cuts there.
+pub(crate) fn has_networks() -> bool {
+    let possible = lockstep_lab::wan::is_possible();
+    if !possible {
+        eprintln!("NOT TESTED: no network namespaces can be made here");
+    }
+    possible
+}
+
 /// A session in database `test` of member `n` (from 0), whose reads are causal.
 pub(crate) fn session(cluster: &Cluster, n: usize) -> Result<Client, LabError> {
     let mut client = cluster.servers[n].client()?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use lockstep_lab::LabError;
 use lockstep_lab::wan::{Link, Settings, Wan};
 
-use crate::fixture::Test;
+use crate::fixture::{Test, has_networks};
 
 fn failed(what: &'static str) -> impl Fn(std::io::Error) -> LabError {
     move |source| LabError::Io { what: what.into(), source }
@@ -139,18 +139,9 @@ fn stream(wan: &Wan, time: Duration) -> Result<f64, LabError> {
     })
 }
 
-/// In a chroot, say, no namespace can be made; chaos goes without cuts there.
-fn can_be_run() -> bool {
-    let possible = lockstep_lab::wan::is_possible();
-    if !possible {
-        eprintln!("NOT TESTED: no network namespaces can be made here");
-    }
-    possible
-}
-
 #[test]
 fn a_round_trip_takes_what_was_said_and_neighbours_are_near() -> Test {
-    if !can_be_run() {
+    if !has_networks() {
         return Ok(());
     }
     // Two near ones and a far one, and a zone beside that costs nothing.
@@ -189,7 +180,7 @@ fn round_trip_is_impossible(wan: &Wan, from: (usize, usize), to: (usize, usize))
 
 #[test]
 fn a_stream_gets_through_and_not_faster_than_the_rate() -> Test {
-    if !can_be_run() {
+    if !has_networks() {
         return Ok(());
     }
     let mut wan = Wan::new(&[1, 1], &[Link::of_round_trip(0, 1, Duration::from_millis(20))])?;
@@ -210,7 +201,7 @@ fn a_stream_gets_through_and_not_faster_than_the_rate() -> Test {
 
 #[test]
 fn a_line_loses_its_part_of_the_packets() -> Test {
-    if !can_be_run() {
+    if !has_networks() {
         return Ok(());
     }
     const SENT: u64 = 3000;
