@@ -29,6 +29,17 @@ pub(super) struct Stretch {
     pub(super) view: Arc<View>,
 }
 
+/// Why a leader under a weak policy does not deliver the next entry of its log before a majority has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Withheld {
+    /// As many transactions are at risk already as may be (`async.max_at_risk`).
+    Number,
+    /// They have so many bytes, and no more of them may be in memory.
+    Bytes(usize),
+    /// It is no write-set of this leader's: a view, a membership, a policy, DDL. What comes after it waits, too.
+    Kind(EntryKind),
+}
+
 /// A fallback of semisync.
 #[derive(Clone, Copy, Debug)]
 struct Fallen {
@@ -51,10 +62,8 @@ pub(super) struct Gate {
     early: Index,
     /// The most that was ever delivered early, and is in the log still.
     given: Index,
-    /// The first that might be delivered early, were not as much at risk already as may be.
-    withheld: Option<Index>,
-    /// It is withheld for the bytes, not the number, of those at risk.
-    withheld_for_bytes: bool,
+    /// The first on the own disk that is not delivered early.
+    withheld: Option<(Index, Withheld)>,
     /// Since when entries that are on our own disk wait for acks of semisync; begun anew where the timeout is another one.
     waiting: Marks,
     /// The timeout that `waiting` is reckoned with.
@@ -117,14 +126,9 @@ impl Order {
         (next <= self.commit()).then_some(next)
     }
 
-    /// A leader's first write-set that waits for a majority under a weak policy, for as many are at risk already as may be.
-    pub fn withheld(&self) -> Option<Index> {
+    /// A leader's first entry that waits for a majority under a weak policy, and why.
+    pub fn withheld(&self) -> Option<(Index, Withheld)> {
         self.gate.withheld
-    }
-
-    /// Where something is withheld for the bytes of what is at risk already, and not for the number: how many those may be.
-    pub fn withheld_for_bytes(&self) -> Option<usize> {
-        self.gate.withheld.filter(|_| self.gate.withheld_for_bytes).map(|_| self.config.max_at_risk_bytes)
     }
 
     /// The members that are not known here to have this entry on their disks.
@@ -352,10 +356,13 @@ impl Order {
                 | EntryKind::Outcome
                 | EntryKind::Branch => false,
             };
-            let many = entry.seqno > last_seqno;
-            if !may || many || ahead >= most {
-                self.gate.withheld = may.then_some(at + 1);
-                self.gate.withheld_for_bytes = !many;
+            let why = match may {
+                false => Some(Withheld::Kind(entry.kind)),
+                true if entry.seqno > last_seqno => Some(Withheld::Number),
+                true => (ahead >= most).then_some(Withheld::Bytes(most)),
+            };
+            if let Some(why) = why {
+                self.gate.withheld = Some((at + 1, why));
                 break;
             }
             at += 1;

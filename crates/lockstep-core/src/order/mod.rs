@@ -41,6 +41,7 @@ mod survey;
 pub use branch::BranchError;
 pub use config::{Config, Mutation};
 pub use disk::Vote;
+pub use gate::Withheld;
 pub use log_view::Gap;
 pub use progress::{PeerProgress, ProgressState};
 pub use restore::{RestoreBuilder, Restored};

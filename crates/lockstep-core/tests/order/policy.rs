@@ -72,12 +72,11 @@ fn an_asynchronous_leader_goes_ahead_by_no_more_bytes_than_may_be_in_memory() {
     let size = net.order(1).entry(commit + 1).unwrap().size() as u64;
     let ahead = 1000_u64.div_ceil(size);
     assert_eq!(net.order(1).early(), commit + ahead, "each has {size} bytes");
-    assert_eq!(net.order(1).withheld(), Some(commit + ahead + 1));
-    assert_eq!(net.order(1).withheld_for_bytes(), Some(1000));
+    assert_eq!(net.order(1).withheld(), Some((commit + ahead + 1, Withheld::Bytes(1000))));
     // A majority has them.
     net.heal();
     net.run(4 * HEARTBEAT);
-    assert_eq!((net.order(1).withheld(), net.order(1).withheld_for_bytes()), (None, None));
+    assert_eq!(net.order(1).withheld(), None);
     assert!(net.order(1).early() >= commit + 10);
 }
 

@@ -7,6 +7,7 @@ use crate::wish::Wish;
 use lockstep_core::EntryKind;
 use lockstep_core::codec::Reader;
 use lockstep_core::members::Member;
+use lockstep_core::order::Withheld;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::{Entry, Index, MemberId, Term};
 use std::collections::BTreeMap;
@@ -332,7 +333,11 @@ impl Engine {
         if stood {
             self.commits.waits = None;
         }
-        let waits = self.order.unanswered().or(self.order.withheld());
+        // Behind what is no write-set nobody may be waiting.
+        let holds_back =
+            |(_, why): &(Index, Withheld)| !matches!(why, Withheld::Kind(_)) || self.waits_for_place();
+        let withheld = self.order.withheld().filter(holds_back).map(|(index, _)| index);
+        let waits = self.order.unanswered().or(withheld);
         let Some(index) = waits.filter(|_| self.phase.is_primary()) else {
             (self.commits.waits, self.commits.waited_long) = (None, false);
             return;
@@ -448,20 +453,32 @@ impl Engine {
         format!("{majority} of them are a majority; a commit needs {others} (commit.policy is {name})")
     }
 
+    /// Whether a thread of this member's server waits for the place of what it has sent.
+    fn waits_for_place(&self) -> bool {
+        !(self.slots.is_empty() && self.large.is_empty())
+    }
+
     /// What stands in the way where no acknowledgement is asked for.
     fn at_limit(&self) -> String {
-        if let Some(bytes) = self.order.withheld_for_bytes() {
-            return format!(
-                "the cluster has not agreed on the last {} MiB of transactions, and no more may be at risk: commit.timeout \
-                 does not end that",
-                bytes >> 20
-            );
-        }
-        format!(
-            "the cluster has not agreed on the last {} transactions, and no more may be at risk (async.max_at_risk): \
-             commit.timeout does not end that",
-            self.order.policy().max_at_risk
-        )
+        let what = match self.order.withheld() {
+            Some((_, Withheld::Bytes(bytes))) => {
+                format!("the last {} MiB of transactions, and no more may be at risk", bytes >> 20)
+            }
+            Some((_, Withheld::Kind(kind))) => {
+                let what = match kind {
+                    EntryKind::View | EntryKind::Membership => "a change of the members",
+                    EntryKind::Policy => "a change of the commit policy",
+                    EntryKind::TotalOrder => "a statement such as ALTER",
+                    _ => "what comes before them",
+                };
+                format!("{what}, which takes a majority under each policy")
+            }
+            _ => format!(
+                "the last {} transactions, and no more may be at risk (async.max_at_risk)",
+                self.order.policy().max_at_risk
+            ),
+        };
+        format!("the cluster has not agreed on {what}: commit.timeout does not end that")
     }
 
     /// For people who look: why this member's commits wait, once they have for a while.

@@ -782,3 +782,25 @@ fn who_waits_and_hears_of_no_leader_says_whole_sentences() {
     lab.until("nobody leads", 5_000_000, |lab| lab.nodes[1].engine.order.leader().is_none());
     assert_eq!(why(&lab), "Whose, the leader says, of which nothing is heard here");
 }
+
+/// What is no write-set waits for the majority under each policy, and holds back what follows it: where that does not come,
+/// somebody has to say so.
+#[test]
+fn commits_that_wait_behind_a_view_say_so() {
+    let tuning = Tuning::default();
+    let mut lab = Lab::new(3, &tuning);
+    set(&mut lab, |policy| policy.kind = PolicyKind::Async);
+    (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);
+    assert!(writes(&mut lab, 0), "nobody is waited for");
+    lab.add(&tuning, |hello| hello.wants_vote = false);
+    lab.run(1_000_000);
+    let write = lab.write(0);
+    lab.run(25_000_000);
+    assert!(write.wait_for(Duration::ZERO).is_none(), "it does not wait");
+    let waits = lab.nodes[0].engine.waits_for();
+    assert!(
+        lab.said("commits wait") || lab.said("commits have waited") || waits.is_some(),
+        "for 25 s an async leader answers nobody, and says nothing: {:#?}",
+        lab.lines
+    );
+}
