@@ -23,6 +23,7 @@ second=(chaos:: galera:: rejoin:: restart:: special:: stress:: tools:: up:: veri
 # Each takes 14 s to a minute, and one beside it in `make test`, or the simulator, would notice most of what breaks it.
 long=(
     allow::a_lock_on_the_table_holds_up_nobody_but_a_joiner
+    applying::a_delayed_member_that_is_killed_amid_a_statement_and_a_stream_becomes_equal
     branch::damage_to_the_logs_of_a_majority_is_said_and_the_one_that_is_whole_may_go_on
     chaos::under_all_one_of_three_is_enough
     chaos::under_async_no_more_is_lost_than_was_at_risk

@@ -174,6 +174,46 @@ fn what_was_set_to_be_held_back_is_held_back_after_a_crash_too() -> Test {
     session(&cluster, 2)?.query("INSERT INTO a VALUES (8)").map(|_| ())
 }
 
+#[test]
+fn a_delayed_member_that_is_killed_amid_a_statement_and_a_stream_becomes_equal() -> Test {
+    let mut cluster = shared()?;
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    table(&cluster)?;
+    set(&cluster, 2, "apply.delay=5s")?;
+    let mut stream = session(&cluster, 0)?;
+    stream.run(&[
+        "CREATE TABLE b (id INT PRIMARY KEY, k INT)",
+        "SET SESSION wsrep_trx_fragment_unit = 'rows', wsrep_trx_fragment_size = 10",
+        "BEGIN",
+        "INSERT INTO b SELECT seq, 1 FROM seq_1_to_200",
+    ])?;
+    cluster.servers[0].query("ALTER TABLE test.a ADD COLUMN c INT DEFAULT 7")?;
+    cluster.servers[1].query("INSERT INTO test.a (id) VALUES (2)")?;
+    // Some of it lies before what its server has executed when it is killed, some behind.
+    let steps = [1, 4].map(Duration::from_secs);
+    for step in steps {
+        std::thread::sleep(step);
+        cluster.servers[2].kill();
+        cluster.servers[2].spawn(&[])?;
+        eventually("it is ready", || {
+            let status = cluster.servers[2].wsrep_status().ok();
+            Ok(status.and_then(|all| all.get("wsrep_ready").cloned()).as_deref() == Some("ON"))
+        })?;
+    }
+    stream.run(&["UPDATE b SET k = 2 WHERE id % 2 = 0", "COMMIT"])?;
+    cluster.servers[1].query("INSERT INTO test.a (id) VALUES (3)")?;
+    assert!(rows(&cluster, 2)? < 3, "it does not stay behind any more");
+    set(&cluster, 2, "apply.delay=0")?;
+    same("n3 has it", lockstep(&cluster.servers[0], &["wait", "--member", "n3"])?.status.code(), Some(0));
+    let sums = cluster.same_everywhere("SELECT COUNT(*), SUM(c) FROM test.a")?.rows;
+    same("rows", format!("{sums:?}"), format!("{:?}", [[Some("3"), Some("21")]]));
+    same("streamed", cluster.same_everywhere("SELECT SUM(k) FROM test.b")?.number()?, 300);
+    same("left", cluster.same_everywhere("SELECT COUNT(*) FROM mysql.wsrep_streaming_log")?.number()?, 0);
+    session(&cluster, 2)?.query("DROP TABLE b").map(|_| ())
+}
+
 /// After `write`, `lockstep wait` at this member, with nothing said, while `meanwhile` is done: it ends well, and then
 /// all three have these rows. Their reads wait for nothing.
 fn waited_for(
