@@ -312,7 +312,9 @@ impl Engine {
             true => format!("{} (zone {})", member.name, member.zone),
             false => member.name.clone(),
         };
-        others.map(name).collect()
+        let mut names: Vec<String> = others.map(name).collect();
+        names.sort_unstable();
+        names
     }
 
     /// For programs: the other members whose acknowledgements this leader's commits have waited for in vain, after a
