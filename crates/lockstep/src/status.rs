@@ -121,10 +121,21 @@ pub(crate) fn table(survey: &Survey) -> String {
     out
 }
 
-/// Whom commits wait for, and what that has left at risk.
+/// Whom commits wait for, where that is not what it mostly is under this policy, and what that has left at risk.
 fn policy(survey: &Survey) -> String {
     let Survey { status, .. } = survey;
     let mut out = status.cluster.policy.clone();
+    if out == "semisync" {
+        let cluster = &status.cluster;
+        let acks = (cluster.acks != 1).then(|| format!("{} acks", cluster.acks));
+        let memory = cluster.ack_on.as_deref() == Some("receive");
+        let timeout = cluster.timeout_seconds.filter(|seconds| *seconds > 0.0);
+        let all = [acks, memory.then(|| "on receive".into()), timeout.map(|s| format!("timeout {s} s"))];
+        let said: Vec<String> = all.into_iter().flatten().collect();
+        if !said.is_empty() {
+            let _ = write!(out, " ({})", said.join(", "));
+        }
+    }
     if status.cluster.zone_acks > 0 && out != "async" {
         let _ = write!(out, " and {} other zone", status.cluster.zone_acks);
         out.push_str(if status.cluster.zone_acks == 1 { "" } else { "s" });
@@ -241,7 +252,7 @@ mod tests {
     fn that_nothing_is_waited_for_is_loud() {
         let mut survey = sample();
         assert!(!table(&survey).contains("FALLEN"));
-        survey.status.cluster.policy = "semisync".into();
+        (survey.status.cluster.policy, survey.status.cluster.acks) = ("semisync".into(), 1);
         survey.status.cluster.fallen_back = true;
         assert!(table(&survey).contains("policy semisync, FALLEN BACK to async · leader"));
         survey.status.own.at_risk = 12;
@@ -252,6 +263,13 @@ mod tests {
         survey.status.cluster.not_acknowledged_by.clear();
         (survey.status.cluster.fallen_back, survey.status.cluster.zone_acks) = (false, 1);
         assert!(table(&survey).contains("policy semisync and 1 other zone, 12 at risk · leader"));
+        (survey.status.cluster.acks, survey.status.cluster.timeout_seconds) = (2, Some(1.5));
+        survey.status.cluster.ack_on = Some("receive".into());
+        let text = table(&survey);
+        assert!(
+            text.contains("policy semisync (2 acks, on receive, timeout 1.5 s) and 1 other zone,"),
+            "{text}"
+        );
     }
 
     #[test]

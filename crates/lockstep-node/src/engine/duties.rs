@@ -204,7 +204,8 @@ impl Engine {
         let member = membership
             .members
             .iter()
-            .filter(|m| m.role == Role::Learner && m.wants_vote && self.has_caught_up(&m.id))
+            .filter(|m| m.role == Role::Learner && m.wants_vote)
+            .filter(|m| self.has_caught_up(&m.id) && self.responds(&m.id))
             .find(|m| self.rival(membership, m).is_none())?;
         let role = if member.arbitrator { Role::Arbitrator } else { Role::Voter };
         let why = format!("{} has caught up and votes from now on", member.name);

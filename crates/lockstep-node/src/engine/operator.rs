@@ -402,8 +402,18 @@ impl Engine {
         if peer.leaving() {
             return Err(Step::Failed(format!("{name} is about to leave")));
         }
+        if !self.responds(&id) {
+            return Err(Step::Failed(self.would_be_missed(name)));
+        }
         self.log(Level::Info, format!("{name} is to vote, by an operator's command"));
         Ok(Work::Promote { id, name })
+    }
+
+    /// Its vote would be needed from its first moment on, to agree on that very change, too.
+    fn would_be_missed(&self, name: impl std::fmt::Display) -> String {
+        format!(
+            "{name} has not been heard of for some time: as a voter it would be missed for a majority; see to its server first"
+        )
     }
 
     fn promotion_step(&mut self, id: MemberId, name: &str) -> Step {
@@ -433,6 +443,9 @@ impl Engine {
         };
         if self.peers.get(&id).is_none_or(|peer| peer.leaving()) {
             return Step::Failed(format!("{name} has left"));
+        }
+        if !self.responds(&id) {
+            return Step::Failed(self.would_be_missed(name));
         }
         if !self.has_caught_up(&id) {
             return Step::Wait;

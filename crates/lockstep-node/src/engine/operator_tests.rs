@@ -215,6 +215,15 @@ fn a_replica_votes_when_it_is_told_to_and_may_lead_then() {
     let answer = promote(&mut lab, 1, "n4");
     assert!(!answer.ok && answer.text.contains("n4 has not caught up"), "{answer:?}");
     assert_eq!(lab.voters(1).len(), 3);
+    // Nor one that could not agree to it: where there is one voter, nothing would be committed any more.
+    lab.nodes[3].disk_hangs = false;
+    lab.run(2_000_000);
+    lab.nodes[3].frozen = true;
+    lab.run(4_000_000);
+    let answer = promote(&mut lab, 1, "n4");
+    assert!(!answer.ok && answer.text.contains("n4 has not been heard of for some time"), "{answer:?}");
+    assert_eq!(lab.voters(1).len(), 3);
+    lab.nodes[3].frozen = false;
     lab.cut(3, true);
     let answer = promote(&mut lab, 1, "n4");
     assert!(!answer.ok && answer.text.contains("n4 is not connected"), "{answer:?}");
