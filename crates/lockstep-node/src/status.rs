@@ -393,8 +393,14 @@ impl Engine {
         let mut members = Vec::with_capacity(membership.members.len());
         for member in &membership.members {
             let me = member.id == self.me.id;
-            let heard = self.order.last_heard(&member.id).filter(|_| leads && !me && self.silent(&member.id));
-            let silent_since = heard.filter(|_| self.peers.contains_key(&member.id));
+            // The leader goes by the answers to what it asks; everybody tells everybody how it is.
+            let heard = match leads {
+                true => self.order.last_heard(&member.id).filter(|_| self.silent(&member.id)),
+                false => {
+                    self.peers.get(&member.id).map(|peer| peer.heard).filter(|_| !self.responds(&member.id))
+                }
+            };
+            let silent_since = heard.filter(|_| !me && self.peers.contains_key(&member.id));
             let peer = self.peers.get(&member.id).filter(|_| silent_since.is_none());
             let health = self.health_of(&member.id).filter(|_| me || peer.is_some());
             let role = match member.role {

@@ -105,6 +105,7 @@ mod tests {
         let answer = give(&path, &command).unwrap();
         assert!(!answer.ok && answer.text == "n2 is not connected");
         let request = thread.join().unwrap();
+        let _ = std::fs::remove_file(&path);
         assert_eq!(
             request,
             "POST /command HTTP/1.0\r\nContent-Length: 34\r\n\r\n{\"command\":\"switchover\",\"to\":\"n2\"}"

@@ -29,7 +29,7 @@ pub(crate) struct Peer {
     pub(crate) hello: Hello,
     pub(crate) health: Option<Health>,
     /// When anything came from it.
-    pub(super) heard: Micros,
+    pub(crate) heard: Micros,
     /// The protocol version that both speak, once it is known.
     pub(super) version: u16,
     /// The shortest of its latest round trips, once one is known.
@@ -52,6 +52,8 @@ impl Peer {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gone {
     pub(super) since: Micros,
+    /// When it was heard of last.
+    pub(super) heard: Micros,
 }
 
 /// Whether a connection is taken.
@@ -297,10 +299,10 @@ impl Engine {
 
     /// No connection is left: this member has left, or does not join.
     pub(super) fn forget_peers(&mut self) {
-        for id in std::mem::take(&mut self.peers).into_keys() {
+        for (id, peer) in std::mem::take(&mut self.peers) {
             self.order.peer_down(self.now, id);
             // For people who look; a leader of a later connection begins anew.
-            self.gone.insert(id, Gone { since: self.now });
+            self.gone.insert(id, Gone { since: self.now, heard: peer.heard });
         }
         self.unlike.clear();
     }
@@ -319,7 +321,7 @@ impl Engine {
             self.gone.retain(|id, gone| {
                 membership.get(id).is_some() || view.position(id).is_some() || now < gone.since + GONE_KEPT
             });
-            self.gone.insert(id, Gone { since: self.now });
+            self.gone.insert(id, Gone { since: self.now, heard: peer.heard });
             self.order.peer_down(self.now, id);
             self.donor_may_be_gone(id);
             self.look_at_duties();
@@ -334,12 +336,13 @@ impl Engine {
         Some(self.gone.get(id).map_or(self.primary_since.unwrap_or(self.now), |g| g.since))
     }
 
-    /// The same for people: one that never was connected has been gone for at least as long as this process runs.
+    /// The same for people, from when it was heard of last: one whose process was stopped was silent before its connection
+    /// ended. One that never was connected has been gone for at least as long as this process runs.
     pub(crate) fn unseen_since(&self, id: &MemberId) -> Option<Micros> {
         if *id == self.me.id || self.peers.contains_key(id) {
             return None;
         }
-        Some(self.gone.get(id).map_or(0, |gone| gone.since))
+        Some(self.gone.get(id).map_or(0, |gone| gone.heard))
     }
 
     /// A peer that answers nothing for so long is out of the next view, connected or not.
@@ -348,7 +351,7 @@ impl Engine {
     }
 
     /// Whether anything has come from this member of late. Its process may be stopped, and its connections open.
-    pub(super) fn responds(&self, id: &MemberId) -> bool {
+    pub(crate) fn responds(&self, id: &MemberId) -> bool {
         self.peers.get(id).is_some_and(|peer| !self.too_long_ago(peer.heard))
     }
 

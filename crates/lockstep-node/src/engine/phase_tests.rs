@@ -171,6 +171,27 @@ fn who_left_says_since_when_the_others_are_not_connected() {
 }
 
 #[test]
+fn who_says_nothing_is_silent_without_a_leader_too_and_gone_since_then() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.run(2_000_000);
+    (lab.nodes[0].frozen, lab.nodes[1].frozen) = (true, true);
+    lab.run(5_000_000);
+    let others = |lab: &Lab| -> Vec<(String, f64)> {
+        let members = lab.members(2).into_iter().filter(|m| m.name != "n3");
+        members.map(|m| (m.state, m.gone_seconds.unwrap_or(-1.0))).collect()
+    };
+    let is_gone = |lab: &Lab, wanted: &str| {
+        others(lab).iter().all(|(state, gone)| state == wanted && (4.5..6.5).contains(gone))
+    };
+    assert!(lab.nodes[2].engine.order.leader().is_none());
+    assert!(is_gone(&lab, "Silent"), "{:?}", others(&lab));
+    let ids = [lab.id(0), lab.id(1)];
+    ids.into_iter().for_each(|id| lab.nodes[2].engine.peer_down(id, "it is dead"));
+    lab.run(1_000_000);
+    assert!(is_gone(&lab, "Disconnected"), "{:?}", others(&lab));
+}
+
+#[test]
 fn a_member_with_a_new_address_does_not_look_for_itself_at_the_old_one() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.cut(0, true);
