@@ -15,6 +15,18 @@ fn rows(cluster: &Cluster, n: usize) -> Result<i64, LabError> {
     cluster.servers[n].client()?.number("SELECT COUNT(*) FROM test.a")
 }
 
+fn is_ready(server: &Server) -> bool {
+    let ready = |server: &Server| Some(server.wsrep_status().ok()?.get("wsrep_ready")? == "ON");
+    ready(server).unwrap_or_default()
+}
+
+/// The third member is killed, and is ready again.
+fn killed_and_back(cluster: &mut Cluster) -> Test {
+    cluster.servers[2].kill();
+    cluster.servers[2].spawn(&[])?;
+    eventually("it is ready", || Ok(is_ready(&cluster.servers[2])))
+}
+
 /// Three members, and a table with one row.
 fn table(cluster: &Cluster) -> Test {
     session(cluster, 0)?.run(&["CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1)"])?;
@@ -53,8 +65,7 @@ fn a_paused_member_keeps_all_and_applies_nothing_also_after_a_restart() -> Test 
     n3.write_config()?;
     n3.spawn(&[])?;
     n3.wsrep_mut()?.provider_options = before;
-    let ready = |server: &Server| Some(server.wsrep_status().ok()?.get("wsrep_ready")? == "ON");
-    eventually("it is ready", || Ok(ready(&cluster.servers[2]).unwrap_or_default()))?;
+    eventually("it is ready", || Ok(is_ready(&cluster.servers[2])))?;
     same("rows there", rows(&cluster, 2)?, 1);
     // For the others it is a voter like any: without it there would be no majority now.
     cluster.servers[1].stop()?;
@@ -143,17 +154,8 @@ fn what_was_set_to_be_held_back_is_held_back_after_a_crash_too() -> Test {
     std::thread::sleep(Duration::from_secs(2));
     set(&cluster, 2, "apply.paused=yes")?;
     cluster.servers[0].query("DELETE FROM test.a")?;
-    let again = |cluster: &mut Cluster| -> Test {
-        cluster.servers[2].kill();
-        cluster.servers[2].spawn(&[])?;
-        eventually("it is ready", || {
-            let ready =
-                cluster.servers[2].wsrep_status().ok().and_then(|all| all.get("wsrep_ready").cloned());
-            Ok(ready.as_deref() == Some("ON"))
-        })
-    };
     for _ in 0..2 {
-        again(&mut cluster)?;
+        killed_and_back(&mut cluster)?;
         std::thread::sleep(Duration::from_millis(500));
         same("rows there", rows(&cluster, 2)?, 1);
     }
@@ -167,7 +169,7 @@ fn what_was_set_to_be_held_back_is_held_back_after_a_crash_too() -> Test {
     // Set back it is back to what the configuration says, for good.
     set(&cluster, 2, "apply.paused=no")?;
     eventually("it has the statement", || Ok(rows(&cluster, 2)? == 0))?;
-    again(&mut cluster)?;
+    killed_and_back(&mut cluster)?;
     cluster.wait_size(3)?;
     cluster.servers[0].query("INSERT INTO test.a VALUES (7)")?;
     eventually("it applies", || Ok(rows(&cluster, 2)? == 1))?;
@@ -195,12 +197,7 @@ fn a_delayed_member_that_is_killed_amid_a_statement_and_a_stream_becomes_equal()
     let steps = [1, 4].map(Duration::from_secs);
     for step in steps {
         std::thread::sleep(step);
-        cluster.servers[2].kill();
-        cluster.servers[2].spawn(&[])?;
-        eventually("it is ready", || {
-            let status = cluster.servers[2].wsrep_status().ok();
-            Ok(status.and_then(|all| all.get("wsrep_ready").cloned()).as_deref() == Some("ON"))
-        })?;
+        killed_and_back(&mut cluster)?;
     }
     stream.run(&["UPDATE b SET k = 2 WHERE id % 2 = 0", "COMMIT"])?;
     cluster.servers[1].query("INSERT INTO test.a (id) VALUES (3)")?;
