@@ -90,6 +90,13 @@ enum Step {
     Again,
 }
 
+/// Its vote would be needed from its first moment on, to agree on that very change, too.
+fn would_be_missed(name: &str) -> Step {
+    Step::Failed(format!(
+        "{name} has not been heard of for some time: as a voter it would be missed for a majority; see to its server first"
+    ))
+}
+
 impl Engine {
     /// A command from the socket, answered by [`Effect::Answer`].
     /// `fresh` names a history, should one begin.
@@ -403,17 +410,10 @@ impl Engine {
             return Err(Step::Failed(format!("{name} is about to leave")));
         }
         if !self.responds(&id) {
-            return Err(Step::Failed(self.would_be_missed(name)));
+            return Err(would_be_missed(&name));
         }
         self.log(Level::Info, format!("{name} is to vote, by an operator's command"));
         Ok(Work::Promote { id, name })
-    }
-
-    /// Its vote would be needed from its first moment on, to agree on that very change, too.
-    fn would_be_missed(&self, name: impl std::fmt::Display) -> String {
-        format!(
-            "{name} has not been heard of for some time: as a voter it would be missed for a majority; see to its server first"
-        )
     }
 
     fn promotion_step(&mut self, id: MemberId, name: &str) -> Step {
@@ -445,7 +445,7 @@ impl Engine {
             return Step::Failed(format!("{name} has left"));
         }
         if !self.responds(&id) {
-            return Step::Failed(self.would_be_missed(name));
+            return would_be_missed(name);
         }
         if !self.has_caught_up(&id) {
             return Step::Wait;
