@@ -43,6 +43,7 @@
 //! ([`CertifyError::Diverged`]); where neither is, that is an error, never a guess ([`CertifyError::Unknown`]).
 
 mod index;
+mod table;
 
 use crate::order::Mutation;
 use crate::policy::Writers;
@@ -319,6 +320,7 @@ impl Certifier {
                 conflict = conflict.max(met.conflict);
             }
         }
+        debug_assert!(meta.last_seen < self.trim || conflict.is_none_or(|seqno| seqno > self.trim));
         let failure = if total_order || rollback {
             None
         } else if meta.last_seen >= seqno {
@@ -338,7 +340,7 @@ impl Certifier {
 
         if failure.is_none() {
             if !rollback {
-                self.index.insert(set, source, seqno, self.trim);
+                self.index.insert(set, source, seqno);
                 self.passed = seqno;
             }
             if barrier {
@@ -398,7 +400,8 @@ impl Certifier {
         Ok(Outcome { pass: true, depends_on: seqno - 1, conflict: None, failure: None })
     }
 
-    /// The next entry is a trim mark: checks its verdicts against the own ones, then forgets.
+    /// The next entry is a trim mark: checks its verdicts against the own ones. What lies at or below it is as good as
+    /// forgotten, and is so in fact by and by: with the write-sets that follow, and by [`Certifier::forget`].
     ///
     /// # Errors
     /// [`CertifyError`]: this member cannot go on with this log.
@@ -435,13 +438,26 @@ impl Certifier {
         if mark.trim > self.trim {
             self.trim = mark.trim;
             match self.mutation {
-                Some(Mutation::UnevenTrim) => self.index.trim(self.last),
+                Some(Mutation::UnevenTrim) => {
+                    self.index.trim(self.last);
+                    self.index.forget(usize::MAX);
+                }
                 _ => self.index.trim(mark.trim),
             }
             self.gaps.retain(|(_, to)| *to > mark.trim);
             self.streams.retain(|_, fragment| *fragment > mark.trim);
         }
         Ok(())
+    }
+
+    /// Whether [`Certifier::forget`] has something to do.
+    pub fn is_to_forget(&self) -> bool {
+        self.index.is_to_forget()
+    }
+
+    /// Gives back the memory of up to `most` keys at or below the trim mark. No verdict depends on it.
+    pub fn forget(&mut self, most: usize) {
+        self.index.forget(most);
     }
 
     /// The mark that the leader should append, if any. `min_finished` is the lowest seqno that any connected member

@@ -2,13 +2,18 @@
 //!
 //! Of each key and type the index keeps the last write-set that passed, and the last one of any *other* source: that
 //! is all that a verdict on any later write-set can depend on. Most keys are touched in one way by one source, and
-//! take one small slot; the rest spill to a wide one. Whatever is at or below the trim mark is as good as absent.
+//! take one small slot; the rest spill to a wide one.
+//!
+//! Whatever is at or below the trim mark is as good as absent: rule 1 has failed those whom it would conflict with, and
+//! everybody depends on the mark anyway. So it does not matter when it is really forgotten, and that is done in small
+//! steps ([`Index::forget`]): a mark after a bulk load frees millions of keys, and the thread that certifies is the one
+//! that tells the other members that their leader is alive.
 
+use super::table::Table;
 use crate::types::{Seqno, ViewUuid};
 use crate::writeset::{Key, KeyType, WriteSet};
 use rustc_hash::FxHashMap;
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 
 /// How an earlier and a later use of a key meet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -116,37 +121,19 @@ enum Form {
     Wide,
 }
 
-/// Keys are hashes already.
-#[derive(Default, Clone, Copy)]
-struct AsIs(u64);
-
-impl Hasher for AsIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ *byte as u64;
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-}
-
 #[derive(Default)]
 pub(super) struct Index {
-    slots: HashMap<u64, Slot, BuildHasherDefault<AsIs>>,
+    slots: Table<Slot>,
     wide: Vec<Wide>,
     wide_free: Vec<u32>,
     /// The root's uses, but that every write-set shares it.
     root: Option<Wide>,
-    /// Hashes of all write-sets in the window, in order: what to look at when the window moves.
-    hashes: VecDeque<u64>,
-    /// (seqno, how many of `hashes`), for those that have any.
-    window: VecDeque<(Seqno, usize)>,
+    /// The hashes of each write-set that has any, in order: what to look at when the window has moved.
+    window: VecDeque<(Seqno, Vec<u64>)>,
+    /// The trim mark: up to there `window` is to be forgotten.
+    trim: Seqno,
+    #[cfg(test)]
+    pub(super) never_forgets: bool,
     /// By origin and epoch.
     sources: FxHashMap<(ViewUuid, u16), Source>,
     /// The last seqno of each, by its number; [`NONE`] where the number is free.
@@ -192,7 +179,7 @@ impl Index {
 
     /// What this key of a write-set that had seen `last_seen` meets.
     pub(super) fn check(&self, key: &Key, source: Source, last_seen: Seqno) -> Met {
-        let Some(slot) = self.slots.get(&key.hash) else { return Met::NOTHING };
+        let Some(slot) = self.slots.get(key.hash) else { return Met::NOTHING };
         match slot.form {
             Form::Narrow(kind) => {
                 let mut met = Met::NOTHING;
@@ -218,31 +205,26 @@ impl Index {
     }
 
     /// A write-set has passed: its keys are the last now.
-    pub(super) fn insert(&mut self, set: &WriteSet, source: Source, seqno: Seqno, trim: Seqno) {
-        let mut count = 0;
+    pub(super) fn insert(&mut self, set: &WriteSet, source: Source, seqno: Seqno) {
+        let mut hashes = Vec::with_capacity(set.keys().len());
         for key in set.keys() {
             if key.hash == crate::writeset::ROOT {
                 self.root.get_or_insert(Wide([Use::NONE; 4])).0[key.kind as usize].note(source, seqno);
                 continue;
             }
-            self.note(&key, source, seqno, trim);
-            self.hashes.push_back(key.hash);
-            count += 1;
+            self.note(&key, source, seqno);
+            hashes.push(key.hash);
         }
-        if count > 0 {
-            self.window.push_back((seqno, count));
+        // As many as come in, or what is not forgotten yet would grow where there is no time for it.
+        self.forget(hashes.len());
+        if !hashes.is_empty() {
+            self.window.push_back((seqno, hashes));
         }
     }
 
-    fn note(&mut self, key: &Key, source: Source, seqno: Seqno, trim: Seqno) {
+    fn note(&mut self, key: &Key, source: Source, seqno: Seqno) {
         let fresh = Slot { seqno, source_or_place: source.0, form: Form::Narrow(key.kind) };
-        let slot = match self.slots.entry(key.hash) {
-            std::collections::hash_map::Entry::Vacant(free) => {
-                free.insert(fresh);
-                return;
-            }
-            std::collections::hash_map::Entry::Occupied(held) => held.into_mut(),
-        };
+        let Some(slot) = self.slots.held_or_put(key.hash, fresh) else { return };
         match slot.form {
             Form::Narrow(kind) => {
                 // The new use says all that the old one would, to everybody, if the old one is forgotten; or if the
@@ -250,7 +232,7 @@ impl Index {
                 // would not have conflicted with the old one either. A shared use conflicts with nobody.
                 let same =
                     slot.source_or_place == source.0 || source == Source::NOBODY || kind == KeyType::Shared;
-                if slot.seqno <= trim || (key.kind >= kind && same) {
+                if slot.seqno <= self.trim || (key.kind >= kind && same) {
                     *slot = fresh;
                     return;
                 }
@@ -277,29 +259,9 @@ impl Index {
         }
     }
 
-    /// Forgets what is at or below the mark.
+    /// What is at or below the mark may be forgotten: [`Index::forget`] does so.
     pub(super) fn trim(&mut self, trim: Seqno) {
-        while let Some((seqno, count)) = self.window.front().copied() {
-            if seqno > trim {
-                break;
-            }
-            self.window.pop_front();
-            for hash in self.hashes.drain(..count) {
-                // Gone already where a key occurs in several of the write-sets.
-                let Some(slot) = self.slots.get_mut(&hash) else { continue };
-                if slot.seqno <= trim {
-                    if slot.form == Form::Wide {
-                        self.wide_free.push(slot.source_or_place);
-                    }
-                    self.slots.remove(&hash);
-                } else if slot.form == Form::Wide
-                    && let Some((kind, source)) = self.wide[slot.source_or_place as usize].only(trim)
-                {
-                    self.wide_free.push(slot.source_or_place);
-                    *slot = Slot { seqno: slot.seqno, source_or_place: source.0, form: Form::Narrow(kind) };
-                }
-            }
-        }
+        self.trim = trim;
         if self.root.as_ref().is_some_and(|root| root.0.iter().all(|last| last.seqno <= trim)) {
             self.root = None;
         }
@@ -313,21 +275,57 @@ impl Index {
             }
             keep
         });
-        self.shrink();
     }
 
-    /// Gives memory back after a peak.
-    fn shrink(&mut self) {
-        const SPARE: usize = 1 << 16;
-        if self.slots.capacity() > SPARE && self.slots.capacity() / 8 > self.slots.len() {
-            self.slots.shrink_to(self.slots.len() * 2);
+    /// Whether there is something that [`Index::forget`] would look at.
+    pub(super) fn is_to_forget(&self) -> bool {
+        self.window.front().is_some_and(|(seqno, _)| *seqno <= self.trim)
+    }
+
+    /// Looks at up to `most` keys of what is at or below the mark, and forgets them.
+    pub(super) fn forget(&mut self, most: usize) {
+        #[cfg(test)]
+        if self.never_forgets {
+            return;
         }
-        if self.hashes.capacity() > SPARE && self.hashes.capacity() / 8 > self.hashes.len() {
-            self.hashes.shrink_to(self.hashes.len() * 2);
+        let mut looked = 0;
+        while looked < most
+            && let Some((seqno, hashes)) = self.window.front_mut()
+            && *seqno <= self.trim
+        {
+            // From its end, for that is cheap; within one write-set the order does not matter.
+            let some = match hashes.len().checked_sub(most - looked) {
+                None | Some(0) => std::mem::take(hashes),
+                Some(rest) => hashes.split_off(rest),
+            };
+            if hashes.is_empty() {
+                self.window.pop_front();
+            }
+            looked += some.len();
+            for hash in some {
+                self.forget_key(hash);
+            }
         }
-        if self.wide_free.len() == self.wide.len() {
+        if looked > 0 && self.wide_free.len() == self.wide.len() {
             self.wide = Vec::new();
             self.wide_free = Vec::new();
+        }
+    }
+
+    /// Unless it has been used above the mark, too.
+    fn forget_key(&mut self, hash: u64) {
+        // Gone already where a key occurs in several of the write-sets.
+        let Some(slot) = self.slots.get_mut(hash) else { return };
+        if slot.seqno <= self.trim {
+            if slot.form == Form::Wide {
+                self.wide_free.push(slot.source_or_place);
+            }
+            self.slots.remove(hash);
+        } else if slot.form == Form::Wide
+            && let Some((kind, source)) = self.wide[slot.source_or_place as usize].only(self.trim)
+        {
+            self.wide_free.push(slot.source_or_place);
+            *slot = Slot { seqno: slot.seqno, source_or_place: source.0, form: Form::Narrow(kind) };
         }
     }
 }
@@ -357,7 +355,6 @@ impl Index {
         self.slots.is_empty()
             && self.wide.len() == self.wide_free.len()
             && self.root.is_none()
-            && self.hashes.is_empty()
             && self.window.is_empty()
             && self.sources.is_empty()
             && self.source_free.len() == self.source_last.len()

@@ -245,14 +245,38 @@ fn naive_meeting(earlier: KeyType, later: KeyType) -> char {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Write { by: u8, unseen: i64, keys: Vec<(u8, KeyType)>, flags: u32, trx: u64 },
-    TotalOrder { by: u8, unseen: i64, keys: Vec<(u8, KeyType)> },
-    View { left_out: i64 },
-    Policy { weak: bool },
-    Leader { who: u8 },
+    Write {
+        by: u8,
+        unseen: i64,
+        keys: Vec<(u8, KeyType)>,
+        flags: u32,
+        trx: u64,
+    },
+    TotalOrder {
+        by: u8,
+        unseen: i64,
+        keys: Vec<(u8, KeyType)>,
+    },
+    View {
+        left_out: i64,
+    },
+    Policy {
+        weak: bool,
+    },
+    Leader {
+        who: u8,
+    },
     Noise,
-    Deliver { count: usize },
-    Trim { lag: i64 },
+    Deliver {
+        count: usize,
+    },
+    Trim {
+        lag: i64,
+    },
+    /// Only the leader: how much is forgotten already is no part of any verdict.
+    Forget {
+        keys: usize,
+    },
 }
 
 /// Keys 0: the root; 1 to 3: tables; 4 to 12: rows of them.
@@ -293,6 +317,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Noise),
         6 => (1usize..12).prop_map(|count| Op::Deliver { count }),
         5 => (0i64..12).prop_map(|lag| Op::Trim { lag }),
+        2 => (0usize..9).prop_map(|keys| Op::Forget { keys }),
     ]
 }
 
@@ -329,6 +354,7 @@ fn run(ops: &[Op]) -> Group {
             Op::Noise => group.append(EntryKind::WriteSet, 1, Bytes::from_static(b"noise")),
             Op::Deliver { count } => group.deliver(*count),
             Op::Trim { lag } => group.trim(*lag),
+            Op::Forget { keys } => group.leader.0.forget(*keys),
         }
     }
     group.deliver(usize::MAX);
@@ -374,6 +400,13 @@ proptest! {
         for (entry, outcome) in group.entries.iter().zip(&group.outcomes) {
             prop_assert_eq!(*outcome, model.feed(entry), "seqno {}", entry.seqno);
         }
+        // One that forgets nothing at all says the same, parents and all.
+        let genesis = &group.states[0];
+        let mut keeper = (Certifier::new(genesis), Writers::after(genesis));
+        keeper.0.index.never_forgets = true;
+        for (entry, outcome) in group.entries.iter().zip(&group.outcomes) {
+            prop_assert_eq!(*outcome, feed(&mut keeper, entry).unwrap(), "seqno {}", entry.seqno);
+        }
         // What is trimmed away is gone: everything, if everything is trimmed.
         let (mut leader, _) = group.leader;
         leader.trim(&TrimMark {
@@ -381,6 +414,7 @@ proptest! {
             verdicts_to: leader.position(),
             failed: leader.failed.clone(),
         }).unwrap();
+        leader.forget(usize::MAX);
         prop_assert!(leader.is_empty());
         prop_assert!(leader.index.is_spotless());
         prop_assert_eq!(leader.window(), 0);
@@ -556,7 +590,41 @@ fn one_mark_at_a_time() {
     assert_eq!(c.next_trim(45, &limits, &tail), None);
     c.trim(&mark).unwrap();
     assert_eq!(c.next_trim(45, &limits, &tail).unwrap().trim, 45);
+    c.forget(usize::MAX);
     assert_eq!(c.len(), 3);
+}
+
+/// The thread that certifies also tells the others that their leader is alive: a mark after a bulk load, which frees all
+/// its keys, must not hold it up.
+#[test]
+fn a_mark_that_frees_many_keys_takes_no_longer_than_another() {
+    const KEYS: usize = 50_000;
+    let mut c = certifier();
+    let mut b = WriteSetBuilder::new();
+    for row in 0..KEYS as u32 {
+        b.append_key(&[b"db", b"t", &row.to_le_bytes()], KeyType::Exclusive).unwrap();
+    }
+    let meta = write(0, 0, &[]).meta;
+    let load = WriteSet::parse(&b.finish(&meta)).unwrap();
+    assert!(c.certify(1, EntryKind::WriteSet, &load).unwrap().pass);
+    let held = c.len();
+    assert!(held >= KEYS);
+    c.trim(&TrimMark { trim: 1, verdicts_to: 1, failed: vec![] }).unwrap();
+    assert_eq!(c.len(), held);
+    c.forget(1000);
+    assert_eq!(c.len(), held - 1000);
+    // What comes in takes its own number with it, and finds none of the old.
+    let small = write(1, 1, &[(4, KeyType::Exclusive), (5, KeyType::Exclusive)]);
+    let outcome = c.certify(2, EntryKind::WriteSet, &small).unwrap();
+    assert_eq!((outcome.pass, outcome.depends_on), (true, 1));
+    let now = held - 1000;
+    assert!((now - 2..=now).contains(&c.len()), "{} of {now}", c.len());
+    let mut steps = 0;
+    while c.len() > small.keys().len() {
+        c.forget(1000);
+        steps += 1;
+    }
+    assert!((held / 1000 - 2..=held / 1000).contains(&steps), "{steps}");
 }
 
 /// Sources are numbered; the numbers do not grow with each reconnect.

@@ -25,6 +25,8 @@ use std::sync::atomic::Ordering;
 const ENTRIES_PER_ROUND: usize = 1024;
 /// And bytes.
 const BYTES_PER_ROUND: usize = 16 << 20;
+/// Keys below the trim mark that are forgotten besides, in less than 0.1 ms.
+const FORGET_PER_ROUND: usize = 512;
 /// Bytes of old entries read from the log at a time.
 const READ_BYTES: usize = 4 << 20;
 /// Pieces kept for one member: what the largest write-set has. The oldest go first, so that what is kept is the same on
@@ -239,6 +241,18 @@ impl Feed {
     /// About how many bytes have been delivered and are not finished.
     fn bytes_above(&self, finished: Seqno) -> u64 {
         self.lag.bytes(finished)
+    }
+
+    /// Whether certification holds what it needs no more.
+    pub(super) fn is_to_forget(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.certifier.is_to_forget())
+    }
+
+    /// Some of what certification needs no more, so that no round takes long.
+    pub(super) fn forget(&mut self) {
+        if let Some(run) = &mut self.run {
+            run.certifier.forget(FORGET_PER_ROUND);
+        }
     }
 
     pub(super) fn next_trim(&self, low: Seqno, tail: &State) -> Option<TrimMark> {

@@ -69,6 +69,8 @@ const DUTY_PERIOD: Micros = 25_000;
 const COMMAND_PERIOD: Micros = 5_000;
 /// And while members stand still.
 const HOLD_PERIOD: Micros = 500;
+/// And to forget, where nothing else happens: a hundred thousand keys in a second.
+const FORGET_PERIOD: Micros = 5_000;
 /// How often it is said that entries had to go early.
 const SAY_EARLY_EVERY: Micros = 600_000_000;
 
@@ -384,6 +386,9 @@ impl Engine {
         if self.is_holding() {
             at = at.min(self.now + HOLD_PERIOD);
         }
+        if self.feed.is_to_forget() {
+            at = at.min(self.now + FORGET_PERIOD);
+        }
         if let Some(due) = self.gate_due() {
             at = at.min(due);
         }
@@ -478,6 +483,7 @@ impl Engine {
         if room {
             self.feed_step();
         }
+        self.feed.forget();
         self.agreed_step();
         self.votes_step();
         self.policy_step();
