@@ -140,6 +140,10 @@ impl Cluster {
         };
         let mut order = Order::new(config, restored, local);
         order.set_relaying(settings.relays());
+        // One member of four has more patience with a late leader, and in office, than the others: they need not agree.
+        if (settings.seed / 4 + slot as u64).is_multiple_of(4) {
+            order.set_patience(2 * self.profile.election_timeout);
+        }
         let founds = slot == 0 && !order.has_log() && self.history.committed() == 0;
         if founds {
             order.bootstrap(local, self.history.state().clone());

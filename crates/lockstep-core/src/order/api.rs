@@ -26,6 +26,7 @@ impl Order {
             role: Role::Follower,
             leader: None,
             leader_heard: None,
+            patience_with_leader: 0,
             in_vain: 0,
             leader_gone: false,
             election_deadline: 0,

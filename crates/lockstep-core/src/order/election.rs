@@ -68,6 +68,10 @@ impl Order {
         self.leader_heard = Some(self.now);
         self.leader_gone = false;
         self.reset_election_timer();
+        let least = self.patience_with_leader;
+        if least > self.config.election_timeout {
+            self.election_deadline = self.now + least + self.rng.below(least) + self.deference();
+        }
     }
 
     /// Whether we have heard of the leader within the election timeout before `now`.

@@ -49,6 +49,18 @@ impl Order {
         self.config.election_timeout = election_timeout;
     }
 
+    /// A leader that is usually late, because its threads get their turn late, is not campaigned against before it has been
+    /// silent for this long, randomised to up to twice this, where that is longer than the election timeout and its
+    /// connection has not broken; nor does it give up its office before. Whoever else campaigns is answered as ever.
+    pub fn set_patience(&mut self, patience: Micros) {
+        self.patience_with_leader = patience;
+    }
+
+    /// What [`Order::set_patience`] has set.
+    pub fn patience_with_leader(&self) -> Micros {
+        self.patience_with_leader
+    }
+
     /// The round trip to the member farthest away, of those that there is a connection with.
     pub fn set_farthest(&mut self, rtt: Micros) {
         self.farthest = rtt;

@@ -115,7 +115,7 @@ impl Order {
 
     /// How long this member, when it leads, believes so without a majority's answers; bounded.
     pub fn patience_in_office(&self) -> Micros {
-        self.config.election_timeout << self.in_vain
+        (self.config.election_timeout << self.in_vain).max(self.patience_with_leader)
     }
 
     /// Whether a majority of the voters has answered within the election timeout before `now`; within more, where our

@@ -205,6 +205,8 @@ pub struct Order {
     leader_gone: bool,
     /// When to campaign, or to campaign again.
     election_deadline: Micros,
+    /// See [`Order::set_patience`].
+    patience_with_leader: Micros,
     /// The answers to our campaign.
     votes: BTreeMap<MemberId, bool>,
     /// What others have said of their logs' ends beside ours, whom the operator's override asks.

@@ -34,6 +34,7 @@ impl Engine {
                         return self.fail(&text);
                     }
                     self.order.step(self.now, from, message);
+                    self.leader_spoke(from);
                     return;
                 }
                 Err(error) => error,

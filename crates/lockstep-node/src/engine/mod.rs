@@ -20,6 +20,7 @@ mod frames;
 mod harness;
 mod hold;
 mod lag;
+mod late;
 mod leave;
 mod operator;
 mod peers;
@@ -372,6 +373,7 @@ impl Engine {
         self.wall = wall;
         self.finished_before = self.finished();
         self.order.set_wall_clock(wall);
+        self.leader_spoke(self.me.id);
     }
 
     /// When the next round is due even if nothing comes in.

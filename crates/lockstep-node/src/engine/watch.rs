@@ -6,6 +6,7 @@
 //! member has done what this one has not. A backup's lock (the server is desynced then) or a long DDL statement, which
 //! keeps all databases alike, moves nothing.
 
+use super::late::Late;
 use super::{Engine, Level, Micros};
 use lockstep_core::{MemberId, Seqno};
 use std::collections::VecDeque;
@@ -14,6 +15,10 @@ use std::collections::VecDeque;
 const ROUND_TRIPS: Micros = 10;
 /// And no measurement makes it longer than this.
 const LONGEST: Micros = 6_000_000;
+/// Nobody campaigns before so many times what the leader's words are usually late by have passed in silence,
+const TURNS: Micros = 10;
+/// but so many election timeouts are enough; to twice that, as ever, which is before a member takes itself for cut off.
+const CROWDED: Micros = 2;
 /// If nobody took over, it is tried again after so long.
 const TRY_AGAIN: Micros = 5_000_000;
 
@@ -26,6 +31,9 @@ pub(super) struct Watch {
     finished: Seqno,
     moved_at: Micros,
     tried_at: Option<Micros>,
+    /// The leader that `late` is about, perhaps this member, and when it spoke last.
+    leader: Option<(MemberId, Micros)>,
+    late: Late,
 }
 
 impl Engine {
@@ -60,8 +68,24 @@ impl Engine {
         let way = nearest.copied().max(leader).unwrap_or(0);
         let timeout = micros(self.tuning.election_timeout).max((ROUND_TRIPS * way).min(LONGEST));
         self.order.set_timing(micros(self.tuning.heartbeat), timeout);
+        let late = self.watch.late.usual_silence(self.now).saturating_sub(micros(self.tuning.heartbeat));
+        self.order.set_patience((TURNS * late).min(CROWDED * timeout));
         let farthest = self.peers.values().filter_map(|peer| peer.rtt).max();
         self.order.set_farthest(farthest.unwrap_or(0).min(LONGEST));
+    }
+
+    /// A message of the order has come, or this member has its turn: of the leader, who does something at each heartbeat,
+    /// how long it had done nothing counts.
+    pub(super) fn leader_spoke(&mut self, from: MemberId) {
+        if self.order.leader() != Some(from) {
+            return;
+        }
+        let (now, watch) = (self.now, &mut self.watch);
+        match watch.leader {
+            Some((leader, at)) if leader == from => watch.late.heard(now, now.saturating_sub(at)),
+            _ => watch.late = Late::default(),
+        }
+        watch.leader = Some((from, now));
     }
 
     /// A write of the log leaves for the disk.

@@ -101,6 +101,60 @@ fn the_election_timeout_follows_the_way_to_the_majority_and_to_the_leader() {
     assert_eq!(timeout(&mut lab, 0, [0, 200, 200]), 600_000);
 }
 
+/// Hundreds of threads compute on the leader's processor, so that it gets its turn each 0.3 s, and once after almost twice
+/// the election timeout.
+#[test]
+fn a_leader_whose_turns_come_late_is_not_campaigned_against_and_one_that_is_silent_for_once_is() {
+    for members in [2, 3] {
+        let mut lab = Lab::new(members, &Tuning::default());
+        let late = |lab: &mut Lab, time: u64| {
+            lab.nodes[0].frozen = true;
+            lab.run(time);
+            lab.nodes[0].frozen = false;
+            lab.run(5_000);
+        };
+        let patience = |lab: &Lab| -> Vec<u64> {
+            lab.nodes.iter().map(|node| node.engine.order.patience_with_leader()).collect()
+        };
+        lab.run(2_000_000);
+        let term = lab.nodes[1].engine.order.term();
+        assert!(patience(&lab).iter().all(|p| *p <= 50_000), "{:?}", patience(&lab));
+        for _ in 0..12 {
+            late(&mut lab, 300_000);
+        }
+        assert!(patience(&lab)[1..].iter().all(|p| *p == 1_200_000), "{:?}", patience(&lab));
+        late(&mut lab, 1_150_000);
+        lab.run(1_000_000);
+        let now = (lab.leader(1), lab.nodes[1].engine.order.term());
+        assert_eq!(now, (Some(0), term), "{members}");
+        assert!(lab.nodes.iter().all(|node| node.engine.order.election_timeout() == 600_000));
+        // A single pause of that length is too long when that is over.
+        lab.run(12_000_000);
+        assert!(patience(&lab).iter().all(|p| *p <= 50_000), "{:?}", patience(&lab));
+        late(&mut lab, 1_250_000);
+        lab.run(1_000_000);
+        assert!(lab.nodes[1].engine.order.term() > term, "{members}");
+    }
+}
+
+/// Whoever leads anew is no later than a heartbeat, whatever came between the members before.
+#[test]
+fn idle_members_have_no_more_patience_with_a_new_leader_than_with_another() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.run(3_000_000);
+    for old in [0, 1] {
+        lab.cut(old, true);
+        lab.until("another leads", 10_000_000, |lab| lab.leader(2).is_some_and(|leader| leader != old));
+        for _ in 0..30 {
+            lab.run(100_000);
+            let patience = lab.nodes[2].engine.order.patience_with_leader();
+            assert!(patience <= 50_000, "{patience}");
+        }
+        lab.cut(old, false);
+        lab.until("it is back", 10_000_000, |lab| lab.leader(old) == lab.leader(2));
+    }
+}
+
 #[test]
 fn what_a_member_whose_disk_hangs_has_not_got_is_wanted_of_the_leaders_log() {
     let mut lab = Lab::new(3, &tuning());

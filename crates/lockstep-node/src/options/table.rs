@@ -143,7 +143,7 @@ const ROWS: &[Row] = &[
     row("cert.log_conflicts", Kind::Bool, "no", Galera, "log a line for each transaction that fails certification").live(),
     row("cert.max_length", INT, "16384", NoEffect("trimming is decided by the log"), "longest certification window of Galera").live().hide(),
     row("cert.optimistic_pa", Kind::Bool, "yes", NoEffect("entries are applied as soon as those they depend on have finished"), "parallel apply beyond what ran in parallel at the origin").live(),
-    row("cluster.election_timeout", Kind::Time(ms(50), ms(60_000)), "600ms", Own, "silence of the leader after which others stand for election, or 10 measured round trips if that is longer; randomised to twice that").live(),
+    row("cluster.election_timeout", Kind::Time(ms(50), ms(60_000)), "600ms", Own, "silence of the leader after which others stand for election, or 10 measured round trips if that is longer; with a leader that is usually late, up to twice this; randomised to twice that").live(),
     row("cluster.evict_timeout", Kind::Time(ms(1000), Duration::MAX), "5min", Own, "absence after which a dead voter is taken out, where that lowers the majority").live(),
     row("commit.ack_on", Kind::Enum(&["persist", "receive"]), "persist", Own, "semisync waits for what other members have on disk (persist), or in memory (receive)").live(),
     row("commit.acks", Kind::Int(0, 255), "1", Own, "other members that must have a transaction before its commit returns, under semisync").live(),
