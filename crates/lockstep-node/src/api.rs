@@ -104,6 +104,8 @@ pub struct NodeConfig {
     pub front_end_stats: Option<FrontEndStats>,
     /// How the front end's commits are made to stand still; `None`: it has none, and is not asked.
     pub hold: Option<Arc<dyn Hold>>,
+    /// What the node's own threads do first: others wait for them.
+    pub thread_begins: Option<fn()>,
     /// Whom the front end lets in; `None`: everybody who knows the cluster's name.
     pub allowed: Option<AllowCheck>,
     /// Who wants to know how far it is from being Synced: told at the begin, once a second, and at the end.

@@ -306,6 +306,7 @@ mod tests {
             may_begin_anew: true,
             arbitrator: false,
             hold: None,
+            thread_begins: None,
             tuning: crate::api::Tuning::default(),
             tls: None,
             status_address: None,

@@ -397,7 +397,11 @@ impl Node {
         };
         let begin = |part: Part| {
             let (desk, shared, logger) = (desk.clone(), shared.clone(), config.logger.clone());
-            Box::new(move || work(part, &desk, &shared, &logger)) as Box<dyn FnOnce() + Send>
+            let first = config.thread_begins.unwrap_or(|| ());
+            Box::new(move || {
+                first();
+                work(part, &desk, &shared, &logger)
+            }) as Box<dyn FnOnce() + Send>
         };
         let log_thread = spawn("ls-log", begin(Part::Log(Jobs::new(jobs))))?;
         let node_thread = spawn("ls-node", begin(Part::Node(runtime)))?;

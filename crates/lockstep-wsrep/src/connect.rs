@@ -223,6 +223,7 @@ impl Provider {
                 may_begin_anew,
                 arbitrator: false,
                 hold: Some(Arc::new(crate::hold::HoldCommits::of(self))),
+                thread_begins: Some(crate::turn_soon::turn_soon),
                 tuning,
                 tls: options.tls(),
                 status_address: options.status_address(),

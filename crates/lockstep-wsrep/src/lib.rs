@@ -40,6 +40,7 @@ mod stop;
 mod table;
 mod together;
 mod trx;
+mod turn_soon;
 mod waited;
 mod waits;
 

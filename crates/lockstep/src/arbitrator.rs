@@ -332,6 +332,7 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
         may_begin_anew: true,
         arbitrator: true,
         hold: None,
+        thread_begins: None,
         tuning: plan.options.tuning(),
         tls: plan.options.tls(),
         status_address: plan.options.status_address(),

@@ -62,6 +62,7 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
         may_begin_anew: true,
         arbitrator: false,
         hold: None,
+        thread_begins: None,
         tuning: Tuning {
             heartbeat: Duration::from_millis(40),
             election_timeout: Duration::from_millis(300),

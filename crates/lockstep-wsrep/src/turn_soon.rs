@@ -1,0 +1,60 @@
+//! A thread that others wait for gets its turn on a crowded processor soon.
+//!
+//! Linux shares a processor among those that compute by their shares, and among those who are owed time takes the one
+//! whose slice ends first (EEVDF). By default all slices are alike, some milliseconds. With a short slice of its own a
+//! thread comes sooner and oftener, for no more of the processor in all; and on Linux 6.18, where a yield forfeits a whole
+//! slice, what [`lockstep_net::Gather`] does costs a tenth and less. No privilege is needed. Kernels before 6.12 take no notice.
+//!
+//! A lower nice value, for a greater share, is no remedy: a thread that comes before all others finds less company, and
+//! syncs more often. In the shootout's loads -5 cost 2 to 25 % of the rate, -20 5 to 50 % (each in two quick runs).
+
+use std::mem::size_of;
+
+/// The shortest that Linux takes, ns.
+const SLICE: u64 = 100_000;
+
+/// For the calling thread. Where the kernel, or a container's filter, does not let us, nothing changes.
+pub(crate) fn turn_soon() {
+    let Some(mut attributes) = attributes() else { return };
+    // Whoever has given the server's threads another class than the usual one knows better.
+    if attributes.sched_policy != libc::SCHED_OTHER as u32 {
+        return;
+    }
+    attributes.sched_runtime = SLICE;
+    // SAFETY: the kernel reads `size` bytes of a structure that lives through the call; nothing else changes in it.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+}
+
+/// As the kernel says; its nice value, too, which is to stay.
+fn attributes() -> Option<libc::sched_attr> {
+    // SAFETY: all its fields are numbers.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::sched_attr>();
+    // SAFETY: the kernel writes at most `size` bytes to a structure that lives through the call.
+    let done = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
+    (done == 0).then_some(attributes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slice_is_short_and_the_rest_stays() {
+        std::thread::spawn(|| {
+            // SAFETY: a number of this thread's own is changed.
+            unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 7) };
+            let before = attributes().expect("Linux has it");
+            turn_soon();
+            let after = attributes().expect("Linux has it");
+            assert_eq!((after.sched_policy, after.sched_nice), (before.sched_policy, before.sched_nice));
+            assert_eq!(after.sched_nice, 7);
+            // Older kernels say nothing of slices.
+            if before.sched_runtime != 0 {
+                assert_eq!(after.sched_runtime, SLICE);
+            }
+        })
+        .join()
+        .expect("no panic");
+    }
+}
