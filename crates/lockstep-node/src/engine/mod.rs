@@ -8,6 +8,7 @@ mod agreed;
 mod applying;
 #[cfg(test)]
 mod arbitrator_tests;
+mod awaited;
 mod branch;
 mod clocks;
 mod commands;
