@@ -8,6 +8,7 @@
 //! statements.
 
 mod again;
+mod allocator;
 mod connect;
 mod control;
 mod counters;
