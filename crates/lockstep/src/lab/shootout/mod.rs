@@ -36,6 +36,10 @@ pub(crate) struct Args {
     /// galera, lockstep-semisync-innodb-0, ...
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = setup)]
     setups: Vec<Setup>,
+    /// How long each number of threads is measured, in seconds [default: 10 reading only, 30 reading and writing, 15
+    /// updating; with --quick 1, 3 and 2].
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: Option<u64>,
     /// How much longer an fsync takes on the slow disk, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(..=1000))]
     slow: u64,
@@ -98,6 +102,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
             reading: Reading::All,
             ..small
         },
+    };
+    let spec = match args.seconds.map(Duration::from_secs) {
+        Some(each) => Spec { read_window: each, write_window: each, update_window: each, ..spec },
+        None => spec,
     };
     let parameters = json!({ "repeats": repeats, "tables": spec.tables, "rows_of_each": spec.rows,
         "threads": spec.threads, "seconds_each_read_only": spec.read_window.as_secs(),
