@@ -43,6 +43,7 @@
 //! ([`CertifyError::Diverged`]); where neither is, that is an error, never a guess ([`CertifyError::Unknown`]).
 
 mod index;
+mod places;
 mod table;
 
 use crate::order::Mutation;

@@ -9,6 +9,7 @@
 //! steps ([`Index::forget`]): a mark after a bulk load frees millions of keys, and the thread that certifies is the one
 //! that tells the other members that their leader is alive.
 
+use super::places::Places;
 use super::table::Table;
 use crate::types::{Seqno, ViewUuid};
 use crate::writeset::{Key, KeyType, WriteSet};
@@ -124,8 +125,7 @@ enum Form {
 #[derive(Default)]
 pub(super) struct Index {
     slots: Table<Slot>,
-    wide: Vec<Wide>,
-    wide_free: Vec<u32>,
+    wide: Places<Wide>,
     /// The root's uses, but that every write-set shares it.
     root: Option<Wide>,
     /// The hashes of each write-set that has any, in order: what to look at when the window has moved.
@@ -145,7 +145,7 @@ impl std::fmt::Debug for Index {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Index")
             .field("keys", &self.slots.len())
-            .field("wide", &(self.wide.len() - self.wide_free.len()))
+            .field("wide", &self.wide.len())
             .field("window", &self.window.len())
             .finish_non_exhaustive()
     }
@@ -187,7 +187,7 @@ impl Index {
                 met.add(meeting(kind, key.kind), &one, source, last_seen);
                 met
             }
-            Form::Wide => self.wide[slot.source_or_place as usize].check(key.kind, source, last_seen),
+            Form::Wide => self.wide[slot.source_or_place].check(key.kind, source, last_seen),
         }
     }
 
@@ -240,20 +240,11 @@ impl Index {
                 uses[kind as usize] =
                     Use { seqno: slot.seqno, source: Source(slot.source_or_place), other: NONE };
                 uses[key.kind as usize].note(source, seqno);
-                let place = match self.wide_free.pop() {
-                    Some(place) => {
-                        self.wide[place as usize] = Wide(uses);
-                        place
-                    }
-                    None => {
-                        self.wide.push(Wide(uses));
-                        (self.wide.len() - 1) as u32
-                    }
-                };
+                let place = self.wide.put(Wide(uses));
                 *slot = Slot { seqno, source_or_place: place, form: Form::Wide };
             }
             Form::Wide => {
-                self.wide[slot.source_or_place as usize].0[key.kind as usize].note(source, seqno);
+                self.wide[slot.source_or_place].0[key.kind as usize].note(source, seqno);
                 slot.seqno = seqno;
             }
         }
@@ -306,9 +297,8 @@ impl Index {
                 self.forget_key(hash);
             }
         }
-        if looked > 0 && self.wide_free.len() == self.wide.len() {
-            self.wide = Vec::new();
-            self.wide_free = Vec::new();
+        if looked > 0 {
+            self.wide.clear_if_unused();
         }
     }
 
@@ -318,13 +308,13 @@ impl Index {
         let Some(slot) = self.slots.get_mut(hash) else { return };
         if slot.seqno <= self.trim {
             if slot.form == Form::Wide {
-                self.wide_free.push(slot.source_or_place);
+                self.wide.give_back(slot.source_or_place);
             }
             self.slots.remove(hash);
         } else if slot.form == Form::Wide
-            && let Some((kind, source)) = self.wide[slot.source_or_place as usize].only(self.trim)
+            && let Some((kind, source)) = self.wide[slot.source_or_place].only(self.trim)
         {
-            self.wide_free.push(slot.source_or_place);
+            self.wide.give_back(slot.source_or_place);
             *slot = Slot { seqno: slot.seqno, source_or_place: source.0, form: Form::Narrow(kind) };
         }
     }
@@ -353,7 +343,7 @@ impl Index {
     /// Nothing is left of anything.
     pub(super) fn is_spotless(&self) -> bool {
         self.slots.is_empty()
-            && self.wide.len() == self.wide_free.len()
+            && self.wide.len() == 0
             && self.root.is_none()
             && self.window.is_empty()
             && self.sources.is_empty()
