@@ -48,9 +48,7 @@ const OWN: &[(&str, &str, Own)] = &[
     ("failed", "1 if this member cannot go on: its log says why, and it must be started again.", |s| {
         flag(s.own.failure.is_some())
     }),
-    ("leads", "1 while this member leads.", |s| {
-        flag(s.members.iter().any(|m| m.id == s.own.id && m.role == "leader"))
-    }),
+    ("leads", "1 while this member leads.", |s| flag(leads(s))),
     ("has_leader", "1 while this member knows a leader.", |s| flag(!s.cluster.leader.is_empty())),
     ("term", "The term of the order: it grows at each election.", |s| Some(s.cluster.term as f64)),
     ("view", "The number of the view, wsrep_cluster_conf_id.", |s| Some(s.cluster.view as f64)),
@@ -113,6 +111,30 @@ const OWN: &[(&str, &str, Own)] = &[
         |s| s.cluster.max_at_risk.map(|n| n as f64),
     ),
     ("fallen_back", "1 while semisync has fallen back to async.", |s| flag(s.cluster.fallen_back)),
+    ("semi_sync_on", "1 while commits wait for acknowledgements of semisync: it has not fallen back.", |s| {
+        flag(s.semi_sync_is_on())
+    }),
+    (
+        "semi_sync_clients",
+        "Members, without the leader, that this one is connected with under semisync; take it from the leader.",
+        |s| Some(s.semi_sync_clients() as f64),
+    ),
+    (
+        "semi_sync_missing",
+        "Members that have not acknowledged what semisync fell back for, or what commits have waited for for 2 s; the leader knows it.",
+        |s| leads(s).then_some(s.cluster.not_acknowledged_by.len() as f64),
+    ),
+    ("semi_sync_acknowledged_total", "Own transactions that committed with their acknowledgements.", |s| {
+        Some(s.own.acknowledged as f64)
+    }),
+    (
+        "semi_sync_not_acknowledged_total",
+        "Own transactions that returned without acknowledgements, after commit.timeout.",
+        |s| Some(s.own.not_acknowledged as f64),
+    ),
+    ("semi_sync_fallbacks_total", "How often this member has seen semisync fall back to async.", |s| {
+        Some(s.own.fallbacks as f64)
+    }),
     ("rescue_files", "Rescue files that wait for somebody to look at them.", |s| Some(s.own.rescued as f64)),
     (
         "rescued_transactions",
@@ -158,6 +180,10 @@ fn own_row(status: &Status) -> Option<&MemberStatus> {
     status.members.iter().find(|m| m.id == status.own.id)
 }
 
+fn leads(status: &Status) -> bool {
+    own_row(status).is_some_and(|m| m.role == "leader")
+}
+
 fn quote(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }
@@ -176,6 +202,31 @@ impl Status {
         }
     }
 
+    /// The policy in force as labels, for panels and for joins; none where an older version made the snapshot.
+    fn policy_info(&self, out: &mut String) {
+        let cluster = &self.cluster;
+        let (Some(ack_on), Some(timeout)) = (&cluster.ack_on, cluster.timeout_seconds) else { return };
+        head(out, "policy_info", "gauge", "1, with the commit.* that are in force; the timeout in seconds.");
+        let _ = writeln!(
+            out,
+            "lockstep_policy_info{{policy={},acks=\"{}\",ack_on={},zone_acks=\"{}\",timeout=\"{timeout}\"}} 1",
+            quote(&cluster.policy),
+            cluster.acks,
+            quote(ack_on),
+            cluster.zone_acks,
+        );
+    }
+
+    /// A sum and a count, so that whoever looks has the mean of any time, not of all since the start.
+    fn ack_wait(&self, out: &mut String) {
+        let name = "semi_sync_ack_wait_seconds";
+        let help =
+            "Time from an own transaction's place in the log to its acknowledgements, of those that came.";
+        head(out, name, "summary", help);
+        let _ = writeln!(out, "lockstep_{name}_sum {}", self.own.ack_wait_total_us as f64 / 1e6);
+        let _ = writeln!(out, "lockstep_{name}_count {}", self.own.acknowledged);
+    }
+
     /// As Prometheus text, with the numbers of the front end.
     pub fn prometheus(&self, front_end: &[Metric]) -> String {
         let mut out = String::with_capacity(8192);
@@ -187,6 +238,8 @@ impl Status {
             quote(&self.own.name),
             quote(&self.cluster.name)
         );
+        self.policy_info(&mut out);
+        self.ack_wait(&mut out);
         for (name, help, sample) in OWN {
             if let Some(value) = sample(self) {
                 let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
@@ -247,6 +300,8 @@ impl Status {
         status.cluster.name = "demo".into();
         status.cluster.uuid = "h".into();
         status.cluster.policy = "quorum".into();
+        status.cluster.ack_on = Some("persist".into());
+        status.cluster.timeout_seconds = Some(0.0);
         // Of semisync: for the names of all metrics.
         status.cluster.max_at_risk = Some(10_000);
         status.cluster.leader = "n1".into();
@@ -306,7 +361,9 @@ mod tests {
             let mut samples = 0;
             while let Some(sample) = lines.next_if(|line| !line.starts_with('#')) {
                 let (of, value) = sample.rsplit_once(' ').unwrap();
-                assert_eq!(of.split('{').next(), Some(name), "{sample}");
+                let of = of.split('{').next().unwrap();
+                let parts: &[&str] = if kind.ends_with(" summary") { &["_sum", "_count"] } else { &[""] };
+                assert!(parts.iter().any(|part| format!("{name}{part}") == of), "{sample}");
                 value.parse::<f64>().unwrap();
                 samples += 1;
             }
@@ -314,6 +371,44 @@ mod tests {
         }
         assert!(text.contains(r#"lockstep_member_up{member="a\"b\n"} 1"#), "{text}");
         assert!(text.contains("lockstep_state 4\n"), "{text}");
+    }
+
+    /// What `SHOW STATUS LIKE 'wsrep_semi_sync%'` says is here as well, and what has fallen back for less than a scrape's
+    /// interval is still seen.
+    #[test]
+    fn all_of_semisync_is_here() {
+        let mut status = Status::example();
+        status.cluster.policy = "semisync".into();
+        (status.cluster.acks, status.cluster.zone_acks) = (2, 1);
+        status.cluster.timeout_seconds = Some(2.5);
+        status.cluster.not_acknowledged_by = vec!["n3".into()];
+        status.own.acknowledged = 8;
+        status.own.not_acknowledged = 3;
+        status.own.fallbacks = 2;
+        status.own.ack_wait_total_us = 12_500;
+        let expected = |on: u8| {
+            format!(
+                "lockstep_semi_sync_on {on}
+lockstep_semi_sync_clients 1
+lockstep_semi_sync_missing 1
+lockstep_semi_sync_acknowledged_total 8
+lockstep_semi_sync_not_acknowledged_total 3
+lockstep_semi_sync_fallbacks_total 2
+lockstep_semi_sync_ack_wait_seconds_sum 0.0125
+lockstep_semi_sync_ack_wait_seconds_count 8
+lockstep_policy_info{{policy=\"semisync\",acks=\"2\",ack_on=\"persist\",zone_acks=\"1\",timeout=\"2.5\"}} 1"
+            )
+        };
+        for fallen in [false, true] {
+            status.cluster.fallen_back = fallen;
+            let text = status.prometheus(&[]);
+            for line in expected(u8::from(!fallen)).lines() {
+                assert!(text.lines().any(|l| l == line), "no {line} in {text}");
+            }
+        }
+        // Who does not lead does not know who is missing.
+        status.own.id = "n2".into();
+        assert!(!status.prometheus(&[]).contains("lockstep_semi_sync_missing"));
     }
 
     #[test]

@@ -85,6 +85,19 @@ impl ClusterStatus {
     }
 }
 
+impl Status {
+    /// Whether commits wait for acknowledgements of semisync, as MariaDB's `Rpl_semi_sync_master_status` says it.
+    pub fn semi_sync_is_on(&self) -> bool {
+        self.cluster.awaits_acks() && !self.cluster.fallen_back
+    }
+
+    /// Members whose acknowledgements semisync may wait for: all but the leader, as far as this one sees them.
+    pub fn semi_sync_clients(&self) -> usize {
+        let others = self.members.iter().filter(|m| m.is_connected() && m.role != "leader");
+        if self.cluster.awaits_acks() { others.count() } else { 0 }
+    }
+}
+
 /// Who answers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -112,6 +125,8 @@ pub struct OwnStatus {
     pub fallbacks: u64,
     /// Mean time from a transaction's place in the log to its acknowledgements, in µs.
     pub ack_wait_us: u64,
+    /// The sum of these times, in µs, from which the mean between any two looks can be had.
+    pub ack_wait_total_us: u64,
     /// Rescue files: ends of the log that this member had perhaps answered for, and the cluster does not have.
     pub rescued: u64,
     /// The transactions in them.
@@ -310,6 +325,7 @@ impl Engine {
                 not_acknowledged: self.commits.no,
                 fallbacks: self.commits.fallbacks,
                 ack_wait_us: self.commits.waited / self.commits.yes.max(1),
+                ack_wait_total_us: self.commits.waited,
                 rescued: self.commits.rescued,
                 rescued_transactions: self.commits.rescued_transactions,
                 waiting: self.waiting(),

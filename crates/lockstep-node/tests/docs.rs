@@ -177,6 +177,28 @@ fn what_status_says_is_documented() {
     assert!(missing.is_empty(), "docs/status.md lacks {missing:?}");
 }
 
+/// The policy's metrics are listed one by one, and no page names one that there is not.
+#[test]
+fn the_metrics_of_the_policy_are_documented() {
+    let text = Status::example().prometheus(&[]);
+    let samples: Vec<&str> =
+        text.lines().filter(|l| !l.starts_with('#')).filter_map(|l| l.split([' ', '{']).next()).collect();
+    let page = read(&workspace().join("docs/status.md"));
+    let of_policy =
+        |name: &&str| name.contains("semi_sync") || name.contains("policy") || name.contains("rescue");
+    let own: Vec<&str> = samples.iter().copied().filter(of_policy).collect();
+    assert!(own.len() == 11, "{own:?}");
+    let missing: Vec<&str> = own.into_iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "docs/status.md lacks {missing:?}");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `lockstep_"));
+    let named = rows.flat_map(|row| row.split(" | ").next().unwrap_or_default().split('`').step_by(2));
+    let named: Vec<String> = named.filter(|n| !n.is_empty() && *n != ", ").map(str::to_owned).collect();
+    let named =
+        named.iter().map(|n| if n.starts_with("lockstep_") { n.clone() } else { format!("lockstep_{n}") });
+    let strange: Vec<String> = named.filter(|name| !samples.contains(&name.as_str())).collect();
+    assert!(strange.is_empty(), "/metrics has no {strange:?}");
+}
+
 /// Of a table of variables below `SHOW STATUS LIKE '...%'`, that shows them all.
 #[test]
 fn a_statement_above_a_table_of_status_variables_shows_what_is_in_it() {

@@ -91,8 +91,8 @@ impl Provider {
             ("incoming_addresses", Text(lock(&self.incoming).clone())),
             ("cluster_weight", Text(votes.to_string())),
             ("desync_count", Text(c.desyncs.load(Relaxed).to_string())),
-            ("semi_sync_status", Text(self.semi_sync(&status).into())),
-            ("semi_sync_clients", Int(self.semi_sync_clients(&status))),
+            ("semi_sync_status", Text(if status.semi_sync_is_on() { "ON" } else { "OFF" }.into())),
+            ("semi_sync_clients", Int(status.semi_sync_clients() as i64)),
             ("semi_sync_missing", Text(status.cluster.not_acknowledged_by.join(","))),
             ("semi_sync_yes_tx", Int(status.own.acknowledged as i64)),
             ("semi_sync_no_tx", Int(status.own.not_acknowledged as i64)),
@@ -116,18 +116,6 @@ impl Provider {
             LocalState::Joining if !self.awaits_state.load(Relaxed) => "Joining",
             state => lockstep_node::state_comment(state),
         }
-    }
-
-    /// ON while commits wait for acknowledgements of semisync, as MariaDB's `Rpl_semi_sync_master_status`.
-    fn semi_sync(&self, status: &Status) -> &'static str {
-        if status.cluster.awaits_acks() && !status.cluster.fallen_back { "ON" } else { "OFF" }
-    }
-
-    /// Members whose acknowledgements semisync may wait for: all but the leader, as far as this one sees them.
-    fn semi_sync_clients(&self, status: &Status) -> i64 {
-        let leads = |id: &str| status.members.iter().any(|m| m.id == id && m.role == "leader");
-        let others = status.members.iter().filter(|m| m.is_connected() && !leads(&m.id));
-        if status.cluster.awaits_acks() { others.count() as i64 } else { 0 }
     }
 
     /// `FLUSH STATUS`.
