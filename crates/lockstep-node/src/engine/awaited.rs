@@ -91,8 +91,9 @@ impl Engine {
         if fallen {
             self.commits.fallbacks += 1;
             let text = format!(
-                "semisync has fallen back to async: {}. What is committed now is lost if the leader is",
-                self.why_fallen()
+                "semisync has fallen back to async: {}. What is committed now may be lost with the leader{}",
+                self.why_fallen(),
+                self.who_still_acknowledges()
             );
             self.log(Level::Warn, text);
         } else {
@@ -120,6 +121,21 @@ impl Engine {
             said.push(format!("the acknowledgements took longer than commit.timeout ({seconds} s)"));
         }
         said.join("; ")
+    }
+
+    /// Some may: commits that wait for nobody are still sent to all.
+    fn who_still_acknowledges(&self) -> String {
+        let Some(late) = self.order.late() else { return String::new() };
+        let missing: Vec<MemberId> = self.order.unacknowledged_by(late).map(|member| member.id).collect();
+        let members = &self.order.membership().members;
+        let others = members.iter().filter(|m| m.id != self.me.id && !missing.contains(&m.id));
+        let mut names: Vec<&str> = others.map(|member| member.name.as_str()).collect();
+        names.sort_unstable();
+        match names.len() {
+            0 => ": no other member acknowledges it".into(),
+            1 => format!("; {} still acknowledges it", names[0]),
+            _ => format!("; {} still acknowledge it", names.join(", ")),
+        }
     }
 
     /// The other members that have not acknowledged this entry.

@@ -691,11 +691,16 @@ fn a_leader_whose_semisync_falls_back_says_whose_acknowledgements_did_not_come()
     let lines = fallen(&lab, 0);
     assert!(
         lines.len() == 1
-            && lines[0].contains("not acknowledged within commit.timeout (0.3 s) by n3 (zone 0)."),
+            && lines[0].contains("not acknowledged within commit.timeout (0.3 s) by n3 (zone 0).")
+            && lines[0].ends_with("may be lost with the leader; n2 still acknowledges it"),
         "{lines:?}"
     );
     let lines = fallen(&lab, 1);
     assert!(lines.len() == 1 && lines[0].contains("(whose, the error log of n1 says)"), "{lines:?}");
+    assert!(
+        lines[0].ends_with("may be lost with the leader"),
+        "who has not heard of it knows of nobody: {lines:?}"
+    );
     // While many are written nobody is named that has only just not got the last one.
     for _ in 0..100 {
         lab.write(0);
@@ -723,6 +728,7 @@ fn a_leader_whose_semisync_falls_back_says_whose_acknowledgements_did_not_come()
     lab.run(1_000_000);
     let last = fallen(&lab, 0).pop().unwrap_or_default();
     assert!(last.contains("to async: commit.acks = 9, but there are 2 other members. What"), "{last}");
+    assert!(last.ends_with("; n2, n3 still acknowledge it"), "{last}");
     assert_eq!(missing(&lab)[0], [""; 0]);
 }
 
