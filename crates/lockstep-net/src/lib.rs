@@ -42,6 +42,7 @@ pub use addr::{Address, ClusterAddress, Host};
 pub use bytes::Bytes;
 pub use error::{DialError, DownReason, ListenError, ProtoError, Reason, SendError};
 pub use gather::Gather;
+pub use proto::VERSIONS;
 pub use reactor::{Config, ConnId, ConnStats, Event, PeerHello, Reactor, Waker};
 pub use status::{Method, StatusRequest};
 pub use tls::{TlsConfig, TlsError, TlsFiles, TlsIdentity};

@@ -199,6 +199,31 @@ fn the_metrics_of_the_policy_are_documented() {
     assert!(strange.is_empty(), "/metrics has no {strange:?}");
 }
 
+/// Of the versions spoken, where people look before an upgrade.
+#[test]
+fn the_pages_say_which_protocol_versions_are_spoken() {
+    let (lowest, highest) = lockstep_net::VERSIONS;
+    // What the feature adds is for rehearsals.
+    let highest = highest - u16::from(cfg!(feature = "next-protocol"));
+    let range = format!("ersions {lowest} to {highest}");
+    for page in ["docs/format-wire.md", "docs/operating.md"] {
+        let text = read(&workspace().join(page));
+        let said: Vec<&str> = text
+            .split("ersions ")
+            .skip(1)
+            .filter(|rest| rest.contains(" to ") && rest.starts_with(char::is_numeric))
+            .collect();
+        assert!(text.contains(&range), "{page} does not say v{range}");
+        assert!(
+            said.iter().all(|rest| format!("ersions {rest}").starts_with(&range)),
+            "{page} says another range"
+        );
+    }
+    let page = read(&workspace().join("docs/format-wire.md"));
+    let missing: Vec<u16> = (lowest..=highest).filter(|v| !page.contains(&format!("\n| {v} | "))).collect();
+    assert!(missing.is_empty(), "docs/format-wire.md does not say what is in {missing:?}");
+}
+
 /// Of a table of variables below `SHOW STATUS LIKE '...%'`, that shows them all.
 #[test]
 fn a_statement_above_a_table_of_status_variables_shows_what_is_in_it() {
