@@ -364,6 +364,15 @@ impl Engine {
         // The logs of the others may know of voters that came after this one's end.
         let others: Vec<String> =
             membership.voters().filter(|id| *id != self.me.id).map(|id| self.name_of(&id)).collect();
+        // Connected, as far as one hears: their processes may be stopped, or their machines gone.
+        let silent = membership.voters().filter(|id| *id != self.me.id && !self.responds(id));
+        let silent: Vec<String> = silent.map(|id| self.name_of(&id)).collect();
+        if !silent.is_empty() {
+            return format!(
+                "connected, but nothing has come for a while from {}; a majority of the voters is needed",
+                silent.join(", ")
+            );
+        }
         match others.is_empty() {
             true => "an election is under way".into(),
             false => format!(

@@ -185,6 +185,8 @@ fn who_says_nothing_is_silent_without_a_leader_too_and_gone_since_then() {
     };
     assert!(lab.nodes[2].engine.order.leader().is_none());
     assert!(is_gone(&lab, "Silent"), "{:?}", others(&lab));
+    let waits_for = lab.nodes[2].engine.waits_for().unwrap_or_default();
+    assert!(waits_for.contains("nothing has come for a while from n1, n2;"), "{waits_for}");
     let ids = [lab.id(0), lab.id(1)];
     ids.into_iter().for_each(|id| lab.nodes[2].engine.peer_down(id, "it is dead"));
     lab.run(1_000_000);
