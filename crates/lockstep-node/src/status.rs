@@ -172,6 +172,8 @@ pub struct MemberStatus {
     pub id: String,
     /// leader, voter, learner or arbitrator.
     pub role: String,
+    /// Whether it keeps no database: also where its role is another, because it leads, or has left and votes no more.
+    pub arbitrator: bool,
     /// As `wsrep_local_state_comment`, or [`DISCONNECTED`], or [`SILENT`].
     pub state: String,
     /// Its zone.
@@ -205,6 +207,11 @@ impl MemberStatus {
     /// Whether whoever answers is connected with it (or is it), and hears of it.
     pub fn is_connected(&self) -> bool {
         self.state != DISCONNECTED && self.state != SILENT
+    }
+
+    /// Whether it is to have the cluster's data. (Older versions say only its role.)
+    pub fn keeps_data(&self) -> bool {
+        !self.arbitrator && self.role != "arbitrator"
     }
 }
 
@@ -456,6 +463,7 @@ impl Engine {
                 name: member.name.clone(),
                 id: member.id.to_string(),
                 role: role.into(),
+                arbitrator: member.arbitrator,
                 state: state.into(),
                 zone: member.zone,
                 // The log says where it was, until a leader has put that right.

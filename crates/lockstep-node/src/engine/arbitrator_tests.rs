@@ -106,3 +106,16 @@ fn the_last_member_with_a_database_hands_nothing_to_an_arbitrator_it_need_not() 
     assert!(writes(&mut lab, 1));
     assert!(!lab.lines.iter().any(|(at, line)| *at == 2 && line.starts_with("this member leads")));
 }
+
+#[test]
+fn a_member_without_a_database_is_known_as_such_also_when_it_has_left() {
+    let mut lab = lab();
+    let is = |lab: &Lab| lab.members(0).into_iter().map(|m| (m.role, m.arbitrator)).collect::<Vec<_>>();
+    assert_eq!(is(&lab)[1..], [("voter".into(), false), ("arbitrator".into(), true)]);
+    lab.nodes[2].engine.disconnect();
+    lab.until("it votes no more", 2_000_000, |lab| lab.voters(0).len() == 2);
+    lab.cut(2, true);
+    lab.run(1_000_000);
+    assert_eq!(is(&lab)[2], ("learner".into(), true));
+    assert!(!lab.members(0)[2].keeps_data() && lab.members(0)[1].keeps_data());
+}
