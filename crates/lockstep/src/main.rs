@@ -1,5 +1,6 @@
 //! `lockstep`: run a cluster on this machine, watch any cluster, look into a log.
 
+mod absent;
 mod arbitrator;
 mod bench;
 mod cert;
@@ -57,7 +58,7 @@ enum Command {
     /// garbd's command line, too.
     Arbitrator(arbitrator::ArbitratorArgs),
     /// Compare the rows of all members at one seqno, without stopping writes. Exit code 0: all are equal; 1: they differ;
-    /// 3: they could not be compared.
+    /// 3: they could not be compared; 4: those that are there are equal, and others were not compared.
     Verify(verify::VerifyArgs),
     /// Wait until members have applied what the cluster has agreed on. Exit code 0: they have; 3: not in time; 4:
     /// never, a new leader left out what is waited for.

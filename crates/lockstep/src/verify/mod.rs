@@ -12,18 +12,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use lockstep_node::{Command, Held};
+use lockstep_node::{Command, Held, Status};
 use serde::Serialize;
 
 use self::sql::{Rows, Session};
 use self::tables::{BUCKETS_READ, COLUMNS, Difference, Name, RowDifference, Table, compare_rows, odd_ones};
 use crate::CommandArgs;
+use crate::absent::{self, Absent};
 use crate::command::{choose, give};
+use crate::fetch::{self, Target};
 use crate::progress::say;
-use crate::up;
+use crate::{survey, up};
 
 /// The exit code where the members could not be compared.
 const NOT_COMPARED: u8 = 3;
+/// The exit code where those that were compared are equal, and somebody was not.
+const NOT_ALL: u8 = 4;
 /// So often snapshots are tried to be taken.
 const ATTEMPTS: usize = 5;
 /// So many rows of a table are named.
@@ -40,6 +44,9 @@ pub(crate) struct VerifyArgs {
     /// These databases only [default: all but the server's own].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     databases: Vec<String>,
+    /// Exit code 0 also where members are absent (they are named all the same), if those that are there are equal.
+    #[arg(long)]
+    allow_absent: bool,
     /// As whom to log in. It needs SELECT on all tables.
     #[arg(long, short)]
     user: Option<String>,
@@ -58,6 +65,8 @@ struct Report {
     history: String,
     seqno: i64,
     members: Vec<String>,
+    /// Of whom all this says nothing: who has the cluster's data, or is to have them, and was not there.
+    not_compared: Vec<Absent>,
     tables: usize,
     rows: u64,
     /// For how long commits stood still, in seconds.
@@ -77,7 +86,23 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode, String> {
         true => say(&serde_json::to_string(&report).map_err(|e| format!("cannot write JSON: {e}"))?),
         false => say(&picture(&report)),
     }
-    Ok(if report.equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(ExitCode::from(report.code(args.allow_absent)))
+}
+
+impl Report {
+    fn code(&self, allow_absent: bool) -> u8 {
+        match (self.equal, self.not_compared.is_empty() || allow_absent) {
+            (false, _) => 1,
+            (true, false) => NOT_ALL,
+            (true, true) => 0,
+        }
+    }
+}
+
+/// Who has no part in this, but a database, or will have one.
+fn not_compared(status: &Status, held: &Held) -> Vec<Absent> {
+    let absent = |id: &str| held.members.iter().all(|m| m.id != id);
+    status.members.iter().filter(|m| m.keeps_data() && absent(&m.id)).map(Absent::from).collect()
 }
 
 fn verify(args: &VerifyArgs) -> Result<Report, String> {
@@ -87,9 +112,13 @@ fn verify(args: &VerifyArgs) -> Result<Report, String> {
     release(&socket, &held)?;
     let mut sessions = connect(args, &held)?;
     let (held, stood) = snapshots(&socket, &mut sessions)?;
+    // Asked of the member that has made them stand: what it lists as members is what the others are to be.
+    let status = fetch::get(&Target::Socket(socket.clone()), "/status").and_then(|body| survey::parse(&body));
+    let status = status.map_err(|objection| format!("{}: {objection}", socket.display()))?;
     let members: Vec<String> = sessions.iter().map(|s| s.name.clone()).collect();
     let mut report = Report {
         equal: true,
+        not_compared: not_compared(&status, &held),
         history: held.history,
         seqno: held.seqno,
         members,
@@ -318,10 +347,17 @@ fn picture(report: &Report) -> String {
     let Report { tables, rows, members, history, seqno, stood_seconds, .. } = report;
     let stood = stood_seconds * 1000.0;
     let what = format!("{tables} tables, {rows} rows on {} at {history}:{seqno}", members.join(", "));
-    if report.equal {
-        return format!("equal: {what} (commits stood still for {stood:.0} ms)");
+    let not_all = !report.not_compared.is_empty();
+    let mut out = match (report.equal, not_all) {
+        (true, false) => format!("equal: {what} (commits stood still for {stood:.0} ms)"),
+        (true, true) => {
+            format!("equal, but not all were compared: {what} (commits stood still for {stood:.0} ms)")
+        }
+        (false, _) => format!("DIFFERENT: {what}"),
+    };
+    if not_all {
+        out.push_str(&format!("\n  not compared: {}", absent::names(&report.not_compared)));
     }
-    let mut out = format!("DIFFERENT: {what}");
     for one in &report.differences {
         out.push_str(&format!("\n  {}", one.text));
         for row in &one.rows {
@@ -329,4 +365,62 @@ fn picture(report: &Report) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_node::{HeldMember, MemberStatus};
+
+    fn report(present: &[&str], equal: bool) -> Report {
+        let member = |name: &str, role: &str, state: &str| {
+            let (name, id, role, state) = (name.into(), format!("id of {name}"), role.into(), state.into());
+            MemberStatus { name, id, role, state, ..MemberStatus::default() }
+        };
+        let members = vec![
+            member("n1", "leader", "Synced"),
+            member("n2", "voter", "Disconnected"),
+            // Another one of that name, which is there.
+            MemberStatus { id: "another".into(), ..member("n2", "voter", "Synced") },
+            member("n3", "learner", "Silent"),
+            member("arb", "arbitrator", "Disconnected"),
+            // Stopped in order, so that it votes no more; still it has nothing that could be compared.
+            MemberStatus { arbitrator: true, ..member("arb2", "learner", "Disconnected") },
+        ];
+        let status = Status { members, ..Status::default() };
+        let held = |id: &&str| HeldMember { name: String::new(), id: (*id).into(), incoming: String::new() };
+        let held = Held { id: 1, history: "h".into(), seqno: 7, members: present.iter().map(held).collect() };
+        Report {
+            equal,
+            history: held.history.clone(),
+            seqno: held.seqno,
+            members: vec!["n1".into(), "n2".into()],
+            not_compared: not_compared(&status, &held),
+            tables: 2,
+            rows: 9,
+            stood_seconds: 0.003,
+            differences: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn whoever_was_not_compared_is_named_and_the_exit_code_says_so() {
+        let some = report(&["id of n1", "another"], true);
+        assert_eq!(
+            picture(&some),
+            "equal, but not all were compared: 2 tables, 9 rows on n1, n2 at h:7 (commits stood still for 3 ms)\n  \
+             not compared: n2 (Disconnected), n3 (Silent)"
+        );
+        let json = serde_json::to_value(&some).unwrap();
+        assert_eq!(json["not_compared"][1]["name"], "n3");
+        assert_eq!(json["not_compared"][1]["state"], "Silent");
+        assert_eq!((some.code(false), some.code(true)), (NOT_ALL, 0));
+        let differ = report(&["id of n1", "another"], false);
+        assert_eq!((differ.code(false), differ.code(true)), (1, 1), "that they differ is worse");
+        assert!(picture(&differ).ends_with("\n  not compared: n2 (Disconnected), n3 (Silent)"));
+        // Arbitrators have nothing to compare.
+        let all = report(&["id of n1", "another", "id of n2", "id of n3"], true);
+        assert_eq!((all.not_compared.len(), all.code(false)), (0, 0));
+        assert!(picture(&all).starts_with("equal: 2 tables, "));
+    }
 }

@@ -1,0 +1,24 @@
+//! Members with data that a command goes on without, because they are not there: whoever reads the outcome is told.
+
+use lockstep_node::MemberStatus;
+use serde::Serialize;
+
+/// One of them.
+#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+pub(crate) struct Absent {
+    pub(crate) name: String,
+    pub(crate) id: String,
+    pub(crate) state: String,
+}
+
+impl From<&MemberStatus> for Absent {
+    fn from(member: &MemberStatus) -> Absent {
+        Absent { name: member.name.clone(), id: member.id.clone(), state: member.state.clone() }
+    }
+}
+
+/// For people: `n1 (Disconnected), n3 (Joiner)`.
+pub(crate) fn names(absent: &[Absent]) -> String {
+    let each: Vec<String> = absent.iter().map(|m| format!("{} ({})", m.name, m.state)).collect();
+    each.join(", ")
+}
