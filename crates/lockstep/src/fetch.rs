@@ -10,6 +10,8 @@ use crate::Source;
 use crate::up;
 
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+/// Whoever has no time left asks for so long all the same: a member that is well answers within it.
+pub(crate) const MOMENT: Duration = Duration::from_millis(200);
 /// What is said where a socket may not be opened.
 pub(crate) const NOT_ALLOWED: &str = "permission denied: run this as root or as the server's account";
 /// More than this is not a status.
@@ -67,22 +69,28 @@ pub(crate) fn sockets(dir: &Path) -> Vec<Target> {
 
 /// `GET path` from one target; the body.
 pub(crate) fn get(target: &Target, path: &str) -> Result<String, String> {
+    get_within(target, path, TIMEOUT)
+}
+
+/// As [`get`], for whoever has less time: each step has so much (more than nothing).
+pub(crate) fn get_within(target: &Target, path: &str, patience: Duration) -> Result<String, String> {
+    let explain = |error| explain_after(error, patience);
     match target {
         Target::Socket(socket) => {
             let stream = UnixStream::connect(socket).map_err(explain)?;
-            stream.set_read_timeout(Some(TIMEOUT)).map_err(explain)?;
-            stream.set_write_timeout(Some(TIMEOUT)).map_err(explain)?;
-            ask(stream, path)
+            stream.set_read_timeout(Some(patience)).map_err(explain)?;
+            stream.set_write_timeout(Some(patience)).map_err(explain)?;
+            ask(stream, path).map_err(explain).and_then(|answer| parse(&answer))
         }
         Target::Address(address) => {
             let found = address.to_socket_addrs().map_err(|e| format!("not an address HOST:PORT ({e})"))?;
             let mut last = "the name has no address".to_owned();
             for one in found {
-                match TcpStream::connect_timeout(&one, TIMEOUT) {
+                match TcpStream::connect_timeout(&one, patience) {
                     Ok(stream) => {
-                        stream.set_read_timeout(Some(TIMEOUT)).map_err(explain)?;
-                        stream.set_write_timeout(Some(TIMEOUT)).map_err(explain)?;
-                        return ask(stream, path);
+                        stream.set_read_timeout(Some(patience)).map_err(explain)?;
+                        stream.set_write_timeout(Some(patience)).map_err(explain)?;
+                        return ask(stream, path).map_err(explain).and_then(|answer| parse(&answer));
                     }
                     Err(e) => last = explain(e),
                 }
@@ -104,10 +112,7 @@ pub(crate) fn post(
     stream.set_write_timeout(Some(TIMEOUT)).map_err(explain)?;
     let mut request = format!("POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
     request.extend_from_slice(body);
-    let late = |error: std::io::Error| match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => format!("no answer within {} s", patience.as_secs()),
-        _ => explain(error),
-    };
+    let late = |error| explain_after(error, patience);
     stream.write_all(&request).map_err(late)?;
     let mut answer = Vec::new();
     stream.take(ANSWER_MAX).read_to_end(&mut answer).map_err(late)?;
@@ -115,11 +120,11 @@ pub(crate) fn post(
     Ok((code, body))
 }
 
-fn ask(mut stream: impl Read + Write, path: &str) -> Result<String, String> {
-    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).map_err(explain)?;
+fn ask(mut stream: impl Read + Write, path: &str) -> std::io::Result<Vec<u8>> {
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
-    stream.take(ANSWER_MAX).read_to_end(&mut answer).map_err(explain)?;
-    parse(&answer)
+    stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
+    Ok(answer)
 }
 
 /// Status code, first line and body of an answer.
@@ -141,11 +146,17 @@ fn parse(answer: &[u8]) -> Result<String, String> {
 }
 
 fn explain(error: std::io::Error) -> String {
+    explain_after(error, TIMEOUT)
+}
+
+fn explain_after(error: std::io::Error, patience: Duration) -> String {
     match error.kind() {
         ErrorKind::NotFound => "no such socket".into(),
         ErrorKind::ConnectionRefused => "nobody listens there".into(),
         ErrorKind::PermissionDenied => NOT_ALLOWED.into(),
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => format!("no answer within {} s", TIMEOUT.as_secs()),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            format!("no answer within {} s", (patience.as_secs_f64() * 10.0).round() / 10.0)
+        }
         _ => error.to_string(),
     }
 }
@@ -161,6 +172,19 @@ mod tests {
         assert!(parse(b"5.5.5-10.11.19-MariaDB").is_err());
         assert!(parse(b"220 smtp\r\n\r\n").is_err());
         assert!(parse(b"").is_err());
+    }
+
+    #[test]
+    fn a_member_that_is_silent_takes_no_more_than_the_time_there_is() {
+        // Whoever is frozen is connected to all the same: the kernel does that.
+        let path = std::env::temp_dir().join(format!("lockstep-fetch-{}-frozen", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let _frozen = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let began = std::time::Instant::now();
+        let said = get_within(&Target::Socket(path.clone()), "/status", Duration::from_millis(200));
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(said, Err("no answer within 0.2 s".into()));
+        assert!(began.elapsed() < TIMEOUT / 2, "{:?}", began.elapsed());
     }
 
     #[test]

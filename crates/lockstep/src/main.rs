@@ -60,8 +60,8 @@ enum Command {
     /// Compare the rows of all members at one seqno, without stopping writes. Exit code 0: all are equal; 1: they differ;
     /// 3: they could not be compared; 4: those that are there are equal, and others were not compared.
     Verify(verify::VerifyArgs),
-    /// Wait until members have applied what the cluster has agreed on. Exit code 0: they have; 3: not in time; 4:
-    /// never, a new leader left out what is waited for.
+    /// Wait until members have applied what the cluster has agreed on. Exit code 0: they have; 3: not in time, also where no
+    /// leader says what is agreed on; 4: never, a new leader left out what is waited for; 1: no member answers.
     Wait(wait::WaitArgs),
     /// Print the log.
     Log(log::LogArgs),

@@ -7,24 +7,33 @@ use std::time::{Duration, Instant};
 
 use lockstep_node::MemberStatus;
 
-use crate::Source;
 use crate::progress::{print, say};
 use crate::survey::{self, Survey, duration};
+use crate::{Source, fetch};
 
 /// The exit code where members answer, but none of them is in a primary component.
 const NON_PRIMARY: u8 = 3;
 
 /// What the members within reach say.
 pub(crate) fn look(source: &Source) -> Result<Survey, String> {
+    look_within(source, 2 * fetch::TIMEOUT)
+}
+
+/// As [`look`], for whoever has less time.
+pub(crate) fn look_within(source: &Source, patience: Duration) -> Result<Survey, String> {
+    let began = Instant::now();
     let (targets, expected) = source.targets();
-    match survey::ask(&targets, expected) {
+    match survey::ask_within(&targets, expected, patience) {
         Ok(survey) => Ok(survey),
         // No cluster of `make up`: perhaps a server that was installed the usual way.
         Err(objection) => match source.fallback() {
-            Some(target) => survey::ask(&[target], false).map_err(|more| match more.split_once('\n') {
-                Some((_, more)) => format!("{objection}\n{more}"),
-                None => objection,
-            }),
+            Some(target) => {
+                let left = patience.saturating_sub(began.elapsed()).max(fetch::MOMENT);
+                survey::ask_within(&[target], false, left).map_err(|more| match more.split_once('\n') {
+                    Some((_, more)) => format!("{objection}\n{more}"),
+                    None => objection,
+                })
+            }
             None => Err(objection),
         },
     }

@@ -29,18 +29,24 @@ pub(crate) struct Survey {
 
 /// Asks all targets at once. Of those that do not answer only `expected` ones are worth a note.
 pub(crate) fn ask(targets: &[Target], expected: bool) -> Result<Survey, String> {
+    ask_within(targets, expected, 2 * fetch::TIMEOUT)
+}
+
+/// As [`ask`], for whoever has less time.
+pub(crate) fn ask_within(targets: &[Target], expected: bool, patience: Duration) -> Result<Survey, String> {
+    let mut deadline = Instant::now() + patience;
+    let each = patience.min(fetch::TIMEOUT);
     let (sender, answers) = mpsc::channel();
     for (at, target) in targets.iter().cloned().enumerate() {
         let sender = sender.clone();
         std::thread::spawn(move || {
-            let answer = fetch::get(&target, "/status").and_then(|body| parse(&body));
+            let answer = fetch::get_within(&target, "/status", each).and_then(|body| parse(&body));
             // Whoever is late has nobody to tell.
             let _ = sender.send((at, answer));
         });
     }
     drop(sender);
     let mut found: Vec<Option<Result<Status, String>>> = targets.iter().map(|_| None).collect();
-    let mut deadline = Instant::now() + 2 * fetch::TIMEOUT;
     while let Ok((at, answer)) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         if answer.is_ok() {
             deadline = deadline.min(Instant::now() + LATE);

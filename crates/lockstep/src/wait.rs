@@ -4,9 +4,10 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use lockstep_node::Status;
+use lockstep_node::{MemberStatus, Status};
 use serde::{Deserialize, Serialize};
 
+use crate::absent::{self, Absent};
 use crate::progress::say;
 use crate::{Source, fetch, seconds, status};
 
@@ -17,6 +18,8 @@ const LEFT_OUT: u8 = 4;
 /// How often the members are asked, and how often it is said how far they are.
 const PERIOD: Duration = Duration::from_millis(100);
 const SAY_EVERY: Duration = Duration::from_secs(2);
+/// An objection may come a little after its time is over.
+const LATE: Duration = Duration::from_millis(50);
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct WaitArgs {
@@ -24,10 +27,11 @@ pub(crate) struct WaitArgs {
     /// server's own GTIDs, domain-server-number, count something else: `WSREP_SYNC_WAIT_UPTO_GTID()` waits for
     /// them.) [default: whatever the cluster has agreed on by now, on any member].
     position: Option<String>,
-    /// Wait for these members only, with commas between [default: all that are connected and have a database].
+    /// Wait for these members only, with commas between [default: all that are connected and have a database; the others are
+    /// named in the outcome].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     member: Vec<String>,
-    /// For how long, in seconds.
+    /// For how long, in seconds; also for a leader, where there is none.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     timeout: Duration,
     /// The outcome as JSON.
@@ -41,12 +45,46 @@ pub(crate) struct WaitArgs {
 #[derive(Debug, Serialize)]
 struct Outcome {
     reached: bool,
-    seqno: i64,
+    /// Unknown where no position was given, and nobody has said what the cluster has agreed on.
+    seqno: Option<i64>,
     /// Whether a new leader left it out, so that nobody has it; unknown where no log within reach goes back so far.
     left_out: Option<bool>,
     seconds: f64,
     /// Who lacks something, and what each has.
     lacking: Vec<Lacking>,
+    /// Who is not connected or has no database yet, so that nothing is said of it.
+    not_waited_for: Vec<Absent>,
+    /// Why it was not reached, for people.
+    why: Option<String>,
+}
+
+impl Outcome {
+    fn code(&self) -> ExitCode {
+        match (self.reached, self.left_out) {
+            (true, _) => ExitCode::SUCCESS,
+            (false, Some(true)) => ExitCode::from(LEFT_OUT),
+            (false, _) => ExitCode::from(TOO_LATE),
+        }
+    }
+
+    /// A line for people.
+    fn text(&self) -> String {
+        let why = self.why.as_deref().unwrap_or_default();
+        let mut out = match (self.seqno, self.reached, self.left_out) {
+            (Some(seqno), true, _) => format!("seqno {seqno} is applied ({:.1} s)", self.seconds),
+            (Some(seqno), false, Some(true)) => {
+                return format!("seqno {seqno} is not applied and never will be: {why}");
+            }
+            (Some(seqno), false, _) => {
+                format!("seqno {seqno} is not applied everywhere after {:.1} s: {why}", self.seconds)
+            }
+            (None, ..) => format!("up to where to wait is not known after {:.1} s: {why}", self.seconds),
+        };
+        if !self.not_waited_for.is_empty() {
+            out.push_str(&format!("; not waited for: {}", absent::names(&self.not_waited_for)));
+        }
+        out
+    }
 }
 
 #[derive(Debug, Serialize, PartialEq, Eq)]
@@ -72,20 +110,22 @@ enum Untold {
 }
 
 /// Asks all within reach: the first that knows, for what one says is what any would.
-fn agreed(source: &Source, history: &str) -> Result<i64, Untold> {
+fn agreed(source: &Source, history: &str, patience: Duration) -> Result<i64, Untold> {
+    let deadline = Instant::now() + patience;
     let (mut targets, _) = source.targets();
     targets.extend(source.fallback());
     let (sender, answers) = mpsc::channel();
     for target in targets {
         let sender = sender.clone();
         std::thread::spawn(move || {
-            let answer = fetch::get(&target, "/agreed");
+            let answer = fetch::get_within(&target, "/agreed", patience);
             // Whoever is late has nobody to tell.
             let _ = sender.send(answer.map_err(|objection| format!("{target}: {objection}")));
         });
     }
     drop(sender);
-    first_that_knows(answers.into_iter(), history)
+    let until = || deadline.saturating_duration_since(Instant::now()) + LATE;
+    first_that_knows(std::iter::from_fn(|| answers.recv_timeout(until()).ok()), history)
 }
 
 fn first_that_knows(
@@ -136,13 +176,23 @@ fn target(text: &str, status: &Status) -> Result<i64, String> {
     seqno.parse().ok().filter(|seqno| *seqno >= 0).ok_or_else(wrong)
 }
 
+fn can_be_waited_for(member: &MemberStatus) -> bool {
+    member.is_connected() && member.applied.is_some()
+}
+
+/// Whom nothing is said of though it is to have the data, unless somebody has named those that count.
+fn not_waited_for(status: &Status, named: &[String]) -> Vec<Absent> {
+    let absent = status.members.iter().filter(|m| m.keeps_data() && !can_be_waited_for(m));
+    if named.is_empty() { absent.map(Absent::from).collect() } else { Vec::new() }
+}
+
 /// Who of those that are waited for has not applied this.
 fn lacking(status: &Status, seqno: i64, named: &[String]) -> Result<Vec<Lacking>, String> {
     if let Some(name) = named.iter().find(|name| status.members.iter().all(|m| m.name != **name)) {
         return Err(format!("no member is called {name}"));
     }
     let waited = status.members.iter().filter(|m| match named.is_empty() {
-        true => m.is_connected() && m.role != "arbitrator" && m.applied.is_some(),
+        true => m.keeps_data() && can_be_waited_for(m),
         false => named.contains(&m.name),
     });
     let lacks = waited.filter(|m| m.applied.is_none_or(|applied| applied < seqno));
@@ -159,103 +209,148 @@ fn left_out(status: &Status, seqno: i64) -> Option<bool> {
 
 /// Waits.
 pub(crate) fn run(args: &WaitArgs) -> Result<ExitCode, String> {
+    let outcome = wait(args, |line| {
+        if !args.json {
+            eprintln!("{line}");
+        }
+    })?;
+    if args.json {
+        say(&serde_json::to_string(&outcome).map_err(|e| format!("cannot write JSON: {e}"))?);
+    } else if outcome.reached {
+        say(&outcome.text());
+        if let (None, Some(why)) = (outcome.left_out, &outcome.why) {
+            eprintln!("lockstep: {why}");
+        }
+    } else {
+        eprintln!("lockstep: {}", outcome.text());
+    }
+    Ok(outcome.code())
+}
+
+/// `tell` hears from time to time what is waited for.
+fn wait(args: &WaitArgs, mut tell: impl FnMut(&str)) -> Result<Outcome, String> {
     let began = Instant::now();
-    let mut seqno = None;
+    // Whoever is frozen takes no more than the time there is; whoever is well is asked once more when it is over.
+    let patience =
+        |usual: Duration| usual.min(args.timeout.saturating_sub(began.elapsed()).max(fetch::MOMENT));
     let mut say_at = began + SAY_EVERY;
+    let mut answered = false;
+    let mut seqno = None;
+    let (mut left_out, mut not_waited_for) = (None, Vec::new());
     loop {
-        let looked = status::look(&args.source);
-        let late = began.elapsed() >= args.timeout;
-        let status = match looked {
-            Ok(survey) => survey.status,
+        let looked = status::look_within(&args.source, patience(2 * fetch::TIMEOUT));
+        let mut lacks = Vec::new();
+        let why = match looked {
             // Members come and go; that nobody ever answered is worth an error.
-            Err(_) if seqno.is_some() && !late => {
-                std::thread::sleep(PERIOD);
-                continue;
-            }
-            Err(objection) => return Err(objection),
-        };
-        let seqno = match seqno {
-            Some(seqno) => seqno,
-            None => {
-                let found = match &args.position {
-                    Some(text) => Ok(target(text, &status)?),
-                    None => agreed(&args.source, &status.cluster.uuid),
+            Err(objection) if !answered => return Err(objection),
+            Err(objection) => objection,
+            Ok(survey) => {
+                answered = true;
+                let status = survey.status;
+                not_waited_for = self::not_waited_for(&status, &args.member);
+                let known = match (seqno, &args.position) {
+                    (Some(seqno), _) => Ok(seqno),
+                    (None, Some(text)) => Ok(target(text, &status)?),
+                    (None, None) => agreed(&args.source, &status.cluster.uuid, patience(fetch::TIMEOUT)),
                 };
-                match found {
-                    Ok(found) => *seqno.insert(found),
-                    Err(Untold::Yet(_)) if !late => {
-                        std::thread::sleep(PERIOD);
-                        continue;
+                match known {
+                    Ok(known) => {
+                        seqno = Some(known);
+                        let outcome = judge(&status, known, args)?;
+                        if outcome.reached || outcome.left_out == Some(true) {
+                            let seconds = began.elapsed().as_secs_f64();
+                            return Ok(Outcome { seconds, not_waited_for, ..outcome });
+                        }
+                        (left_out, lacks) = (outcome.left_out, outcome.lacking);
+                        outcome.why.unwrap_or_default()
                     }
-                    Err(Untold::Yet(text) | Untold::Never(text)) => return Err(text),
+                    Err(Untold::Yet(text)) => text,
+                    Err(Untold::Never(text)) => return Err(text),
                 }
             }
         };
-        // What the cluster has agreed on is there.
-        let left_out = if args.position.is_some() { left_out(&status, seqno) } else { Some(false) };
-        if left_out == Some(true) {
-            let seconds = began.elapsed().as_secs_f64();
-            let outcome = Outcome { reached: false, seqno, left_out, seconds, lacking: Vec::new() };
-            if args.json {
-                say(&serde_json::to_string(&outcome).map_err(|e| format!("cannot write JSON: {e}"))?);
-            } else {
-                let (first, last) = status.log.left_out_around(seqno).unwrap_or((seqno, seqno));
-                eprintln!(
-                    "lockstep: seqno {seqno} is not applied and never will be: a new leader left out {first} to {last}, \
-                     which the one before may have given to transactions that nobody else had. Whatever had it is lost \
-                     with that one, or in its rescue file (docs/policies.md, What a lost leader had alone)"
-                );
-            }
-            return Ok(ExitCode::from(LEFT_OUT));
+        if began.elapsed() >= args.timeout {
+            return Ok(Outcome {
+                reached: false,
+                seqno,
+                left_out,
+                seconds: began.elapsed().as_secs_f64(),
+                lacking: lacks,
+                not_waited_for,
+                why: Some(why),
+            });
         }
-        let lacking = lacking(&status, seqno, &args.member)?;
-        // A place that the cluster has not come to is reached by nobody.
-        let reached = lacking.is_empty() && status.log.seqno >= seqno;
-        let names: Vec<String> = lacking
-            .iter()
-            .map(|m| match m.applied {
-                Some(applied) => format!("{} has {applied} ({})", m.name, m.state),
-                None => format!("{} is {}", m.name, m.state),
-            })
-            .collect();
-        if reached || late {
-            let outcome =
-                Outcome { reached, seqno, left_out, seconds: began.elapsed().as_secs_f64(), lacking };
-            if args.json {
-                say(&serde_json::to_string(&outcome).map_err(|e| format!("cannot write JSON: {e}"))?);
-            } else if reached {
-                say(&format!("seqno {seqno} is applied ({:.1} s)", outcome.seconds));
-                if left_out.is_none() {
-                    eprintln!(
-                        "lockstep: whether a new leader left it out, so that nothing was there to be applied, cannot be \
-                         told: the log begins at seqno {}",
-                        status.log.first_seqno
-                    );
-                }
-            } else {
-                let why = match names.is_empty() {
-                    true => format!("the cluster has come to seqno {} only", status.log.seqno),
-                    false => names.join(", "),
-                };
-                eprintln!(
-                    "lockstep: seqno {seqno} is not applied everywhere after {:.0} s: {why}",
-                    outcome.seconds
-                );
-            }
-            return Ok(if reached { ExitCode::SUCCESS } else { ExitCode::from(TOO_LATE) });
-        }
-        if Instant::now() >= say_at && !args.json {
-            say_at += SAY_EVERY;
-            eprintln!("waiting for seqno {seqno}: {}", names.join(", "));
+        if Instant::now() >= say_at {
+            say_at = Instant::now() + SAY_EVERY;
+            let what = seqno.map_or_else(|| "to hear up to where".to_owned(), |s| format!("for seqno {s}"));
+            tell(&format!("waiting {what}: {why}"));
         }
         std::thread::sleep(PERIOD.min(args.timeout));
     }
 }
 
+/// How it is now.
+fn judge(status: &Status, seqno: i64, args: &WaitArgs) -> Result<Outcome, String> {
+    // What the cluster has agreed on is there.
+    let left_out = if args.position.is_some() { left_out(status, seqno) } else { Some(false) };
+    let lacking = match left_out {
+        Some(true) => Vec::new(),
+        _ => lacking(status, seqno, &args.member)?,
+    };
+    // A place that the cluster has not come to is reached by nobody.
+    let reached = left_out != Some(true) && lacking.is_empty() && status.log.seqno >= seqno;
+    let why = match (reached, left_out) {
+        (true, None) => Some(format!(
+            "whether a new leader left it out, so that nothing was there to be applied, cannot be told: the log begins at \
+             seqno {}",
+            status.log.first_seqno
+        )),
+        (true, _) => None,
+        (false, Some(true)) => {
+            let (first, last) = status.log.left_out_around(seqno).unwrap_or((seqno, seqno));
+            Some(format!(
+                "a new leader left out {first} to {last}, which the one before may have given to transactions that nobody \
+                 else had. Whatever had it is lost with that one, or in its rescue file (docs/policies.md, What a lost \
+                 leader had alone)"
+            ))
+        }
+        (false, _) => Some(why_not(status, &lacking)),
+    };
+    Ok(Outcome {
+        reached,
+        seqno: Some(seqno),
+        left_out,
+        seconds: 0.0,
+        lacking,
+        not_waited_for: Vec::new(),
+        why,
+    })
+}
+
+/// What a position is not reached for.
+fn why_not(status: &Status, lacking: &[Lacking]) -> String {
+    let mut each: Vec<String> = lacking
+        .iter()
+        .map(|m| match m.applied {
+            Some(applied) => format!("{} has {applied} ({})", m.name, m.state),
+            None => format!("{} is {}", m.name, m.state),
+        })
+        .collect();
+    if each.is_empty() {
+        each.push(format!("the cluster has come to seqno {} only", status.log.seqno));
+    }
+    if !status.cluster.primary {
+        each.push("no member that answers is in a primary component".into());
+    }
+    each.join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockstep_node::MemberStatus;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
 
     fn member(name: &str, role: &str, state: &str, applied: Option<i64>) -> MemberStatus {
         let (name, role, state) = (name.into(), role.into(), state.into());
@@ -329,5 +424,92 @@ mod tests {
         assert_eq!(names(13, &["n1"]), Vec::<String>::new());
         assert_eq!(names(1, &["n1", "n3"]), ["n3"], "whoever is named is waited for");
         assert!(lacking(&status, 1, &["n9".into()]).is_err());
+    }
+
+    #[test]
+    fn whoever_is_not_waited_for_is_named_but_where_somebody_says_who_counts() {
+        let mut status = cluster();
+        status.members.push(member("n4", "learner", "Joiner", None));
+        // Was stopped in order, so that it votes no more.
+        status
+            .members
+            .push(MemberStatus { arbitrator: true, ..member("arb2", "learner", "Disconnected", None) });
+        let absent = not_waited_for(&status, &[]);
+        assert_eq!(absent::names(&absent), "n3 (Disconnected), n4 (Joiner)");
+        assert_eq!(not_waited_for(&status, &["n1".into()]), []);
+        let there = judge(&status, 12, &args("/nowhere")).unwrap();
+        let there = Outcome { not_waited_for: absent, ..there };
+        assert_eq!(
+            there.text(),
+            "seqno 12 is applied (0.0 s); not waited for: n3 (Disconnected), n4 (Joiner)"
+        );
+        let json = serde_json::to_value(&there).unwrap();
+        assert_eq!(json["not_waited_for"][0]["name"], "n3");
+    }
+
+    fn args(socket: impl Into<PathBuf>) -> WaitArgs {
+        let source = Source { dir: None, socket: Some(socket.into()), address: None };
+        WaitArgs {
+            position: None,
+            member: Vec::new(),
+            timeout: Duration::from_millis(2300),
+            json: false,
+            source,
+        }
+    }
+
+    /// A member that says this of itself, and does not know what is agreed on.
+    fn leaderless(name: &str, status: &Status) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("lockstep-wait-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        let status = serde_json::to_string(status).unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut request = [0; 64];
+                let n = stream.read(&mut request).unwrap();
+                let answer = match request[..n].starts_with(b"GET /status") {
+                    true => format!("HTTP/1.0 200 OK\r\n\r\n{status}"),
+                    false => "HTTP/1.0 503 Service Unavailable\r\n\r\nno leader has answered".into(),
+                };
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        path
+    }
+
+    #[test]
+    fn without_a_leader_it_says_what_it_waits_for_and_ends_as_where_the_time_is_over() {
+        let socket = leaderless("none", &cluster());
+        let mut said = Vec::new();
+        let outcome = wait(&args(&socket), |line| said.push(line.to_owned())).unwrap();
+        assert!(said.iter().any(|line| line.starts_with("waiting to hear up to where: ")), "{said:?}");
+        assert_eq!((outcome.reached, outcome.seqno), (false, None));
+        assert_eq!(format!("{:?}", outcome.code()), format!("{:?}", ExitCode::from(TOO_LATE)));
+        let text = outcome.text();
+        assert!(text.contains("no leader has answered; not waited for: n3 (Disconnected)"), "{text}");
+        // A position that it does not come to, without a majority.
+        let mut position = args(&socket);
+        (position.position, position.timeout) = (Some("21".into()), Duration::from_millis(300));
+        let text = wait(&position, |_| ()).unwrap().text();
+        let _ = std::fs::remove_file(&socket);
+        assert!(
+            text.contains(
+                "n1 has 20 (Synced), n2 has 12 (Donor/Desynced), no member that answers is in a primary"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_frozen_member_takes_no_more_than_the_time_there_is() {
+        let path = std::env::temp_dir().join(format!("lockstep-wait-{}-frozen", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let _frozen = UnixListener::bind(&path).unwrap();
+        let began = Instant::now();
+        let outcome = wait(&WaitArgs { timeout: Duration::from_millis(500), ..args(&path) }, |_| ());
+        let _ = std::fs::remove_file(&path);
+        assert!(outcome.unwrap_err().contains("no member answers"));
+        assert!(began.elapsed() < fetch::TIMEOUT / 2, "{:?}", began.elapsed());
     }
 }
