@@ -684,6 +684,12 @@ impl Node {
         *lock(&self.shared.policy)
     }
 
+    /// Whether this member's log counts for majorities, as of at most 0.2 s ago.
+    pub fn votes(&self) -> bool {
+        let status = self.status();
+        status.members.iter().any(|m| m.id == status.own.id && m.role != "learner")
+    }
+
     /// Whether this member's server may write: under `async` and `semisync` the leader's alone.
     pub fn may_originate(&self) -> bool {
         self.shared.may_originate.load(Ordering::Acquire)

@@ -464,8 +464,10 @@ impl Provider {
         let policy = self.node().map(|node| node.policy());
         let refused =
             |error: &dyn std::fmt::Display| format!("wsrep_provider_options stay as they are: {error}");
-        match self.settings.look_ahead(text, policy).map(|(options, changes)| self.orders(&options, &changes))
-        {
+        let promoted =
+            self.settings.with(|options| options.check_promoted(text, self.node().is_some_and(Node::votes)));
+        let ahead = promoted.and_then(|()| self.settings.look_ahead(text, policy));
+        match ahead.map(|(options, changes)| self.orders(&options, &changes)) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 self.log.error(refused(&error));

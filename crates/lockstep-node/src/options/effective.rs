@@ -76,6 +76,28 @@ impl Options {
         Ok(changes)
     }
 
+    /// Whether `text` is about the vote of a running member that `votes`. One that was promoted votes beside its
+    /// configuration, so that what [`Options::set`] compares with is not what is in force.
+    ///
+    /// # Errors
+    /// It is: no value would change anything, and the one that is configured would seem to.
+    pub fn check_promoted(&self, text: &str, votes: bool) -> Result<(), OptionError> {
+        if !votes || self.bool("member.vote") {
+            return Ok(());
+        }
+        for (name, value) in pairs(text)? {
+            let row = find(&name)?;
+            check(row, &value)?;
+            if ["member.vote", "pc.weight"].contains(&row.name) {
+                let reason = "this member was promoted and votes, whatever its configuration says. With member.vote=yes there it \
+                              will go on to do so; with member.vote=no it does not vote any more once its server has been \
+                              stopped in order and started again";
+                return Err(OptionError::Refused { name: row.name, value, reason });
+            }
+        }
+        Ok(())
+    }
+
     /// Fills in what is the default in this environment, such as `base_host` or `gcache.dir`. It does not count as
     /// given.
     ///

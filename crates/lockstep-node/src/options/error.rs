@@ -68,9 +68,15 @@ impl fmt::Display for OptionError {
                 write!(f, "provider option {name} = '{value}' is refused: {reason}")
             }
             OptionError::Fixed { name } => {
+                // A restart may be saved.
+                let at_once = match *name {
+                    "member.vote" | "pc.weight" => " (lockstep promote lets a replica vote at once)",
+                    _ => "",
+                };
                 write!(
                     f,
-                    "provider option {name} cannot change while running: set it in the configuration file and restart"
+                    "provider option {name} cannot change while running: set it in the configuration file and \
+                     restart{at_once}"
                 )
             }
             OptionError::Together { text } => write!(f, "provider options: {text}"),

@@ -118,6 +118,23 @@ fn ours_overrule_galeras() {
 }
 
 #[test]
+fn the_vote_of_a_promoted_member_is_not_said_to_change() {
+    let replica = Options::parse("member.vote=no").unwrap();
+    for text in
+        ["member.vote=no", "member.vote=yes", "debug=no; member.vote=off", "pc.weight=0", "pc.weight=1"]
+    {
+        let said = replica.check_promoted(text, true).unwrap_err().to_string();
+        assert!(said.contains("was promoted and votes") && said.contains("stopped in order"), "{said}");
+        replica.check_promoted(text, false).unwrap();
+        // One that is configured to vote, and does, or does not yet.
+        Options::default().check_promoted(text, true).unwrap();
+    }
+    replica.check_promoted("debug=no", true).unwrap();
+    let said = replica.clone().set("member.vote=yes", true).unwrap_err().to_string();
+    assert!(said.contains("cannot change while running") && said.contains("lockstep promote"), "{said}");
+}
+
+#[test]
 fn tuning_defaults_are_the_nodes() {
     let (from_table, own) = (Options::default().tuning(), crate::api::Tuning::default());
     assert_eq!(format!("{from_table:?}"), format!("{own:?}"));
