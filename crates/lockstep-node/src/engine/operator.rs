@@ -5,7 +5,9 @@
 //! goes over, as when a leader leaves. Should that fail, another view puts this member first again.
 
 use super::{Effect, Engine, Level, Micros};
+use crate::api::LocalState;
 use crate::operator::{Answer, Command};
+use crate::status::state_comment;
 use crate::wire::{FRAME_OPERATOR, Hello, OperatorMessage};
 use bytes::Bytes;
 use lockstep_core::members::{Member, Membership, Role};
@@ -306,7 +308,8 @@ impl Engine {
         let heir = self.find_member(to, false)?;
         let Member { id, name, .. } = heir;
         if id == self.me.id {
-            return Err(Step::Done(format!("{name} leads already, in term {}", self.order.term())));
+            let but = self.proxies_avoid(&id);
+            return Err(Step::Done(format!("{name} leads already, in term {}{but}", self.order.term())));
         }
         if let Some(why) = self.unfit_to_lead(&id) {
             return Err(Step::Failed(format!("{name} {why}")));
@@ -323,6 +326,24 @@ impl Engine {
         }
         self.log(Level::Info, format!("switchover: {name} is to lead, by an operator's command"));
         Ok(Work::Switchover { to: id, view: None })
+    }
+
+    /// It may be wanted: a member leads as well while it is desynced. But those who wonder where writes go are told.
+    fn proxies_avoid(&self, id: &MemberId) -> String {
+        match self.health_of(id).map(|health| health.state) {
+            None | Some(LocalState::Synced) => String::new(),
+            Some(LocalState::Donor) => {
+                ". But it is Donor/Desynced (wsrep_desync=ON there, or it gives a copy of its data): \
+                                        proxies send nothing to it for as long"
+                    .into()
+            }
+            Some(state) => {
+                format!(
+                    ". But it is {}: proxies send nothing to it before it is Synced",
+                    state_comment(state)
+                )
+            }
+        }
     }
 
     /// Leadership goes to another member, because this one has found that it should not lead.
@@ -499,7 +520,8 @@ impl Engine {
         match self.order.leader() {
             Some(leader) if leader == to => {
                 let view = view.map_or(String::new(), |n| format!("; view {n} lists it first"));
-                return Step::Done(format!("{name} leads in term {term}{view}"));
+                let but = self.proxies_avoid(&to);
+                return Step::Done(format!("{name} leads in term {term}{view}{but}"));
             }
             Some(leader) if leader != self.me.id => {
                 let other = self.name_of(&leader);

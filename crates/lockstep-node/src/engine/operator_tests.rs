@@ -42,6 +42,25 @@ fn leadership_goes_where_it_is_told_after_a_view_that_says_so() {
 }
 
 #[test]
+fn who_leads_and_is_avoided_by_proxies_is_said_to() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.run(1_000_000);
+    lab.nodes[1].engine.desync();
+    lab.run(2_000_000);
+    // First it comes to lead, then it leads already.
+    for asked in [0, 1] {
+        let token = lab.command(asked, switchover("n2"));
+        let answer = lab.answer(token);
+        assert!(answer.ok && answer.text.contains("But it is Donor/Desynced"), "{answer:?}");
+    }
+    lab.nodes[1].engine.resync();
+    lab.run(2_000_000);
+    let token = lab.command(0, switchover("n2"));
+    let answer = lab.answer(token);
+    assert!(answer.ok && !answer.text.contains("Desynced"), "{answer:?}");
+}
+
+#[test]
 fn who_cannot_lead_is_not_made_the_leader_and_the_reason_is_told() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
