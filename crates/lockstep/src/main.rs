@@ -42,7 +42,8 @@ enum Command {
     /// Stop what `up` started; the data stay.
     Down(DownArgs),
     /// Show who is in the cluster, and where everybody stands. Exit code 3: no member that answers is in a primary
-    /// component; 1: no member answers.
+    /// component; 1: no member answers, or there
+    /// is no such member or position.
     Status(StatusArgs),
     /// Let another member lead, in good order, after a view that lists it first.
     Switchover(SwitchoverArgs),

@@ -186,16 +186,20 @@ fn not_waited_for(status: &Status, named: &[String]) -> Vec<Absent> {
     if named.is_empty() { absent.map(Absent::from).collect() } else { Vec::new() }
 }
 
+/// Who is waited for.
+fn waited<'a>(status: &'a Status, named: &'a [String]) -> impl Iterator<Item = &'a MemberStatus> {
+    status.members.iter().filter(move |m| match named.is_empty() {
+        true => m.keeps_data() && can_be_waited_for(m),
+        false => named.contains(&m.name),
+    })
+}
+
 /// Who of those that are waited for has not applied this.
 fn lacking(status: &Status, seqno: i64, named: &[String]) -> Result<Vec<Lacking>, String> {
     if let Some(name) = named.iter().find(|name| status.members.iter().all(|m| m.name != **name)) {
         return Err(format!("no member is called {name}"));
     }
-    let waited = status.members.iter().filter(|m| match named.is_empty() {
-        true => m.keeps_data() && can_be_waited_for(m),
-        false => named.contains(&m.name),
-    });
-    let lacks = waited.filter(|m| m.applied.is_none_or(|applied| applied < seqno));
+    let lacks = waited(status, named).filter(|m| m.applied.is_none_or(|applied| applied < seqno));
     Ok(lacks.map(|m| Lacking { name: m.name.clone(), state: m.state.clone(), applied: m.applied }).collect())
 }
 
@@ -297,8 +301,9 @@ fn judge(status: &Status, seqno: i64, args: &WaitArgs) -> Result<Outcome, String
         Some(true) => Vec::new(),
         _ => lacking(status, seqno, &args.member)?,
     };
-    // A place that the cluster has not come to is reached by nobody.
-    let reached = left_out != Some(true) && lacking.is_empty() && status.log.seqno >= seqno;
+    // A place that the cluster has not come to is reached by nobody; nor is one where there is nobody to reach it.
+    let somebody = waited(status, &args.member).next().is_some();
+    let reached = left_out != Some(true) && lacking.is_empty() && somebody && status.log.seqno >= seqno;
     let why = match (reached, left_out) {
         (true, None) => Some(format!(
             "whether a new leader left it out, so that nothing was there to be applied, cannot be told: the log begins at \
@@ -314,6 +319,7 @@ fn judge(status: &Status, seqno: i64, args: &WaitArgs) -> Result<Outcome, String
                  leader had alone)"
             ))
         }
+        (false, _) if !somebody => Some("no member that is connected has a database yet".into()),
         (false, _) => Some(why_not(status, &lacking)),
     };
     Ok(Outcome {
@@ -445,6 +451,22 @@ mod tests {
         );
         let json = serde_json::to_value(&there).unwrap();
         assert_eq!(json["not_waited_for"][0]["name"], "n3");
+    }
+
+    #[test]
+    fn nothing_is_applied_where_nobody_has_a_database() {
+        let mut status = cluster();
+        // An arbitrator leads while one server is down and the other one takes its copy.
+        status.members = vec![
+            member("n1", "voter", "Disconnected", None),
+            member("n2", "voter", "Joiner", None),
+            MemberStatus { arbitrator: true, ..member("arb", "leader", "Synced", Some(20)) },
+        ];
+        let outcome = judge(&status, 12, &args("/nowhere")).unwrap();
+        assert!(!outcome.reached);
+        assert_eq!(outcome.why.as_deref(), Some("no member that is connected has a database yet"));
+        status.members[1].applied = Some(12);
+        assert!(judge(&status, 12, &args("/nowhere")).unwrap().reached);
     }
 
     fn args(socket: impl Into<PathBuf>) -> WaitArgs {
