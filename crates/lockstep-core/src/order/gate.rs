@@ -156,6 +156,11 @@ impl Order {
         Some(if others(late) { late } else { mark })
     }
 
+    /// Where this member leads and semisync has fallen back: the first entry that was not acknowledged in time.
+    pub fn fallen_for(&self) -> Option<Index> {
+        Some(self.gate.fallen?.late)
+    }
+
     /// Whether semisync has fallen back to async, here or at the leader.
     pub fn has_fallen_back(&self) -> bool {
         self.gate.fallen.is_some() || self.gate.leader_has_fallen

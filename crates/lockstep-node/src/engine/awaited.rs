@@ -104,7 +104,7 @@ impl Engine {
     /// Whose acknowledgements did not come in time, where this is known.
     fn why_fallen(&self) -> String {
         let policy = self.order.committed_state().policy;
-        let Some(late) = self.order.late() else {
+        let Some(late) = self.order.fallen_for() else {
             let leader = self.order.leader().map_or_else(|| "the leader".into(), |id| self.name_of(&id));
             return format!(
                 "the acknowledgements did not come within commit.timeout (whose, the error log of {leader} says)"
@@ -123,9 +123,10 @@ impl Engine {
         said.join("; ")
     }
 
-    /// Some may: commits that wait for nobody are still sent to all.
+    /// Some may: commits that wait for nobody are still sent to all. What came after that for which it fell back may be
+    /// on its way, and says nothing.
     fn who_still_acknowledges(&self) -> String {
-        let Some(late) = self.order.late() else { return String::new() };
+        let Some(late) = self.order.fallen_for() else { return String::new() };
         let missing: Vec<MemberId> = self.order.unacknowledged_by(late).map(|member| member.id).collect();
         let members = &self.order.membership().members;
         let others = members.iter().filter(|m| m.id != self.me.id && !missing.contains(&m.id));

@@ -367,7 +367,8 @@ impl Engine {
         // Connected, as far as one hears: their processes may be stopped, or their machines gone.
         let silent = membership.voters().filter(|id| *id != self.me.id && !self.responds(id));
         let silent: Vec<String> = silent.map(|id| self.name_of(&id)).collect();
-        if !silent.is_empty() {
+        let voters = others.len() + usize::from(membership.is_voter(&self.me.id));
+        if voters - silent.len() < membership.majority() {
             return format!(
                 "connected, but nothing has come for a while from {}; a majority of the voters is needed",
                 silent.join(", ")
