@@ -85,11 +85,19 @@ impl Options {
         if !votes || self.bool("member.vote") {
             return Ok(());
         }
-        for (name, value) in pairs(text)? {
+        let of_the_vote = |row: &Row| ["member.vote", "pc.weight"].contains(&row.name);
+        let pairs = pairs(text)?;
+        // Whoever sets all options to what is shown of them asks for no change.
+        let mut others = false;
+        for (name, _) in &pairs {
+            others |= !of_the_vote(find(name)?);
+        }
+        for (name, value) in pairs {
             let row = find(&name)?;
             check(row, &value)?;
-            if ["member.vote", "pc.weight"].contains(&row.name) {
-                let reason = "this member was promoted and votes, whatever its configuration says. With member.vote=yes there it \
+            let same = self.shown(row).is_some_and(|held| row.kind.parse(&held) == row.kind.parse(&value));
+            if of_the_vote(row) && !(others && same) {
+                let reason = "this member was promoted, or has founded a cluster, and votes whatever its configuration says. With member.vote=yes there it \
                               will go on to do so; with member.vote=no it does not vote any more once its server has been \
                               stopped in order and started again";
                 return Err(OptionError::Refused { name: row.name, value, reason });
