@@ -61,7 +61,7 @@ impl Options {
             if !repeats && next.given[at].is_some() && next.given[at].as_ref() == Some(&value) {
                 continue;
             }
-            let same = next.shown(row).is_some_and(|held| row.kind.parse(&held) == row.kind.parse(&value));
+            let same = next.shows(row, &value);
             if running && !same && !row.running {
                 return Err(OptionError::Fixed { name: row.name });
             }
@@ -95,7 +95,7 @@ impl Options {
         for (name, value) in pairs {
             let row = find(&name)?;
             check(row, &value)?;
-            let same = self.shown(row).is_some_and(|held| row.kind.parse(&held) == row.kind.parse(&value));
+            let same = self.shows(row, &value);
             if of_the_vote(row) && !(others && same) {
                 let reason = "this member was promoted, or has founded a cluster, and votes whatever its configuration says. With member.vote=yes there it \
                               will go on to do so; with member.vote=no it does not vote any more once its server has been \
@@ -379,6 +379,11 @@ impl Options {
             _ if row.name == "gmcast.listen_addr" && self.given[at].is_none() => Some(self.default_listen()),
             _ => self.own(row),
         }
+    }
+
+    /// Whether this is the value in force, however it is written.
+    fn shows(&self, row: &Row, value: &str) -> bool {
+        self.shown(row).is_some_and(|held| row.kind.parse(&held) == row.kind.parse(value))
     }
 
     fn default_listen(&self) -> String {
