@@ -7,6 +7,7 @@
 
 #[path = "../../../lockstep-floor/src/names.rs"]
 mod names;
+mod purge;
 mod rig;
 mod setup;
 
@@ -19,6 +20,7 @@ use crate::install::Installation;
 use crate::needs;
 use crate::netns::Network;
 use crate::sysbench::{Histogram, Load, SYSBENCH_DATABASE, Sysbench};
+pub use purge::Debt;
 use rig::Rig;
 pub use setup::{FileSystem, Kind, Reading, Setup};
 
@@ -32,6 +34,9 @@ pub const UPDATE_INDEX: &str = "oltp_update_index";
 
 /// For so long a commit waits at most under the provider that costs nothing: about what two machines' disks take here.
 pub const FLOOR_TICK: Duration = Duration::from_micros(300);
+
+/// What a load leaves to purge is gone by then.
+const PURGED_WITHIN: Duration = Duration::from_secs(300);
 
 /// How it is run.
 #[derive(Debug, Clone)]
@@ -77,6 +82,8 @@ pub struct Measured {
     pub histogram: Histogram,
     /// How long after the load's end the copy had everything; none where there is none, or nothing to be had.
     pub caught_up: Option<Duration>,
+    /// What the writer had not purged when the load ended; none of a load that only reads.
+    pub debt: Option<Debt>,
 }
 
 /// What one run found.
@@ -131,13 +138,19 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
         }
         for threads in &spec.threads {
             let (load, histogram) = bench.run_with_histogram(script, &[&socket], *threads, window)?;
-            let mut caught_up = None;
+            let (mut caught_up, mut debt) = (None, None);
             if script != READ_ONLY {
                 written += load.transactions;
                 // Nobody is still busy with it when the next one starts.
-                caught_up = rig.catch_up(&sums)?;
+                let (purged, copied) = std::thread::scope(|scope| {
+                    let purged = scope.spawn(|| purge::debt(rig.writer(), PURGED_WITHIN));
+                    let copied = rig.catch_up(&sums);
+                    (purged.join(), copied)
+                });
+                debt = Some(purged.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+                caught_up = copied?;
             }
-            measured.push(Measured { script, threads: *threads, load, histogram, caught_up });
+            measured.push(Measured { script, threads: *threads, load, histogram, caught_up, debt });
         }
     }
     rig.check_promise(written)?;

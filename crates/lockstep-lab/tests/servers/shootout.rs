@@ -51,6 +51,9 @@ fn measure(name: &str) -> Result<Run, LabError> {
         );
         let copied = m.script != READ_ONLY && setup.servers() == 2;
         assert_eq!(m.caught_up.is_some(), copied, "{m:?}");
+        // Of an earlier load no more is left than what is no debt.
+        let plausible = m.debt.map(|debt| debt.transactions <= m.load.transactions + m.load.errors + 1_000);
+        assert_eq!(plausible, (m.script != READ_ONLY).then_some(true), "{m:?}");
         assert!(m.load.min_ms > 0.0 && m.load.min_ms <= m.load.avg_ms && m.load.avg_ms <= m.load.max_ms);
     }
     Ok(run)
