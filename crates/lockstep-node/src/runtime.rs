@@ -273,7 +273,8 @@ impl Runtime {
     }
 
     /// Gives `ls-log` its jobs, but for a write that this thread does itself: one that somebody waits for, that expects no
-    /// company, and that `ls-log` has nothing before. What comes meanwhile is in the next one, together.
+    /// company, and that `ls-log` has nothing before. What comes meanwhile is in the next one, together; on a member that
+    /// only follows all company comes so, for there the others' frames wait in the socket.
     fn hand_over(&mut self, stop: bool) -> Option<Box<WriteOp>> {
         let idle = self.asked <= self.done;
         for job in &self.log_later {
@@ -285,7 +286,8 @@ impl Runtime {
             && !stop
             && !self.engine.has_readers()
             && self.quickness.is_quick(self.engine.now)
-            && let [LogJob::Write { op, may_wait: false, gather: false }] = &self.log_later[..]
+            && let [LogJob::Write { op, may_wait: false, gather }] = &self.log_later[..]
+            && (!gather || self.engine.only_follows())
             && is_small(op)
             && let Some(LogJob::Write { op, .. }) = self.log_later.pop()
         {

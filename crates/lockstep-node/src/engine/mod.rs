@@ -630,6 +630,12 @@ impl Engine {
         self.slots.len()
     }
 
+    /// Whether all that comes is what others write, in frames of their leader's: no thread of this server's brings more
+    /// while somebody lets it run, and nobody else waits for what this member does meanwhile.
+    pub(crate) fn only_follows(&self) -> bool {
+        self.slots.is_empty() && !self.order.is_leader()
+    }
+
     /// Reads that are to see what is committed wait for this thread.
     pub(crate) fn has_readers(&self) -> bool {
         !self.causal.is_empty()
