@@ -343,7 +343,9 @@ impl Engine {
                 at_end = true;
                 break;
             }
-            if next > answerable && self.is_waited_for(next) {
+            // What is in memory no more is looked at when it has come from the log, below.
+            let in_memory = self.order.entry(next);
+            if next > answerable && in_memory.is_some_and(|entry| self.is_waited_for(entry)) {
                 (self.feed.held, at_end) = (true, true);
                 break;
             }
@@ -366,7 +368,7 @@ impl Engine {
                     }
                 },
             };
-            if self.stands_before(&entry) {
+            if (next > answerable && self.is_waited_for(&entry)) || self.stands_before(&entry) {
                 (self.feed.held, at_end) = (true, true);
                 if let Some(run) = self.feed.run.as_mut().filter(|_| self.order.entry(next).is_none()) {
                     run.fetched.push_front(entry);
@@ -525,14 +527,12 @@ impl Engine {
 
     /// Whether a thread of this member waits for the entry here, and may be told that it passes. That it fails is no promise:
     /// no policy has to be met for it, and what comes after it need not wait either.
-    fn is_waited_for(&self, index: Index) -> bool {
-        self.order.entry(index).is_some_and(|entry| {
-            let id = entry.proposal;
-            id.member == self.me.id
-                && id.incarnation == self.me.incarnation
-                && self.slots.iter().any(|slot| slot.number == id.number)
-                && !self.is_refused(entry)
-        })
+    fn is_waited_for(&self, entry: &Entry) -> bool {
+        let id = entry.proposal;
+        id.member == self.me.id
+            && id.incarnation == self.me.incarnation
+            && self.slots.iter().any(|slot| slot.number == id.number)
+            && !self.is_refused(entry)
     }
 
     /// Whether the next entry of the run is a write-set or statement of one who may not write: certification will refuse it.
@@ -594,3 +594,7 @@ impl Engine {
         self.deliver(Delivery::Ordered(ordered));
     }
 }
+
+#[cfg(test)]
+#[path = "evicted_tests.rs"]
+mod tests;

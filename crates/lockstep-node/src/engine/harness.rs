@@ -71,6 +71,9 @@ pub(super) struct Node {
     pub(super) views: Vec<Vec<String>>,
     /// How its log was last to be trimmed.
     pub(super) trim: Option<TrimLimits>,
+    pub(super) copy_takes_long: bool,
+    /// What its disk has.
+    pub(super) disk: BTreeMap<lockstep_core::Index, lockstep_core::Entry>,
 }
 
 pub(super) struct Lab {
@@ -204,6 +207,8 @@ impl Lab {
             line_busy: BTreeMap::new(),
             views: Vec::new(),
             trim: None,
+            disk: BTreeMap::new(),
+            copy_takes_long: false,
         });
         for other in 0..at {
             self.link(at, other);
@@ -467,6 +472,7 @@ impl Lab {
                 node.engine.request_state(Bytes::from_static(b"word"), String::new());
             }
             Delivery::StateFailed(text) => self.failed.push((at, text)),
+            Delivery::StateNeeded { .. } if node.copy_takes_long => {}
             Delivery::StateNeeded { .. } => {
                 let state = node.engine.order.committed_state();
                 let gtid = Gtid { uuid: state.history, seqno: state.seqno };
@@ -502,10 +508,20 @@ impl Lab {
                     inbox.insert(place, (leaves + HOP, at, kind, payload));
                 }
             }
-            Effect::Write { op, .. } => self.nodes[at].written.push(op.ticket),
+            Effect::Write { op, .. } => {
+                let node = &mut self.nodes[at];
+                if op.reset.is_some() {
+                    node.disk.clear();
+                }
+                if let Some(from) = op.truncate_from {
+                    node.disk.split_off(&from);
+                }
+                node.disk.extend(op.entries.iter().map(|e| (e.index, e.clone())));
+                node.written.push(op.ticket)
+            }
             Effect::Read { whom, from, .. } => {
-                let engine = &mut self.nodes[at].engine;
-                let entries = (from..).map_while(|index| engine.order.entry(index).cloned()).collect();
+                let Node { engine, disk, .. } = &mut self.nodes[at];
+                let entries = (from..).map_while(|index| disk.get(&index).cloned()).take(64).collect();
                 engine.read(whom, from, entries);
                 debug_assert!(matches!(whom, ReadFor::Peer(_) | ReadFor::Feed));
             }
