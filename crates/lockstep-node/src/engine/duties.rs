@@ -2,6 +2,7 @@
 //! unmakes voters. One membership change at a time; each duty is looked at again in every round, so that a change
 //! that was refused or lost is simply tried again.
 
+use super::phase::Phase;
 use super::{Engine, Micros};
 use crate::api::{Level, LocalState};
 use lockstep_core::EntryKind;
@@ -43,10 +44,11 @@ impl Engine {
 
     /// An arbitrator leads only where nobody else has what it has, and no longer than until somebody with a database has
     /// that, too. A member whose server stands at a gate makes no trim marks, without which all others' certification
-    /// remembers ever more, and its server refuses writes: it leads no longer than until there is one whose does not. That
+    /// remembers ever more, and its server refuses writes: it leads no longer than until there is one whose does not. Nor does
+    /// one whose server waits for its state, and cannot write before it has it. That
     /// something comes to its gate it does not wait for: where nobody else writes, or may, nothing ever would.
     fn pass_on(&mut self) -> bool {
-        let stands = self.has_held_server();
+        let stands = self.has_held_server() || matches!(self.phase, Phase::NeedState { .. });
         if !self.me.arbitrator && !stands {
             return false;
         }

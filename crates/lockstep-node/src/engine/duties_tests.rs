@@ -1,5 +1,7 @@
 use super::super::harness::Lab;
-use crate::api::{Outcome, Tuning};
+use crate::api::{LocalState, Outcome, Tuning};
+use crate::operator::Command;
+use lockstep_core::policy::PolicyKind;
 use std::time::Duration;
 
 const EVICT: Duration = Duration::from_secs(5);
@@ -107,4 +109,53 @@ fn who_is_back_without_its_log_at_another_address_votes_when_its_former_self_is_
     let (old, new) = (lab.id(2), lab.id(4));
     lab.until("it votes at once", 2_000_000, |lab| lab.nodes[0].engine.order.membership().is_voter(&new));
     assert!(lab.nodes[0].engine.order.membership().get(&old).is_none());
+}
+
+/// Under semisync, where only the leader's server may write; n3's server takes a copy, which takes long, and votes all the
+/// while.
+fn one_takes_a_copy() -> Lab {
+    let mut lab = lab(3);
+    lab.nodes[0].engine.wish_for_policy(|policy| policy.kind = PolicyKind::Semisync);
+    lab.run(1_000_000);
+    assert!(writes(&mut lab, 0));
+    lab.nodes[2].copy_takes_long = true;
+    lab.restart(2, |_| {});
+    lab.until("n3 is there without its data", 20_000_000, |lab| {
+        lab.nodes[2].engine.local_state() == LocalState::Joining
+            && lab.nodes[0].views.last().is_some_and(|view| view.len() == 3)
+    });
+    lab.run(2_000_000);
+    assert!(writes(&mut lab, 0));
+    lab
+}
+
+fn n2_leads_and_writes(lab: &mut Lab) -> bool {
+    lab.run(60_000_000);
+    lab.leader(1) == Some(1) && writes(lab, 1)
+}
+
+#[test]
+fn who_stops_hands_over_to_one_with_data() {
+    let mut lab = one_takes_a_copy();
+    lab.nodes[0].engine.disconnect();
+    assert!(n2_leads_and_writes(&mut lab));
+}
+
+#[test]
+fn who_is_lost_is_followed_by_one_with_data_whoever_is_elected() {
+    for at in 0..12 {
+        let mut lab = one_takes_a_copy();
+        lab.run(777_000 + at * 37_500);
+        lab.cut(0, true);
+        assert!(n2_leads_and_writes(&mut lab), "{at}");
+    }
+}
+
+#[test]
+fn nobody_is_switched_over_to_that_has_no_data() {
+    let mut lab = one_takes_a_copy();
+    let token = lab.command(0, Command::Switchover { to: "n3".into() });
+    let answer = lab.answer(token);
+    assert!(!answer.ok && answer.text.contains("n3 is Joining: its server waits for its data"), "{answer:?}");
+    assert!(writes(&mut lab, 0));
 }

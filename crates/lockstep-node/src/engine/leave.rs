@@ -100,7 +100,7 @@ impl Engine {
                     .filter(|id| *id != self.me.id && self.peers.get(id).is_some_and(|p| !p.leaving()))
                     .max_by_key(|id| {
                         let serves = membership.get(id).is_some_and(|m| !m.arbitrator);
-                        (serves, !self.is_kept_from(id), self.order.matched(id))
+                        (serves, self.is_synced(id), !self.is_kept_from(id), self.order.matched(id))
                     });
                 if let Some(heir) = heir {
                     let _ = self.order.transfer_leadership(self.now, heir);

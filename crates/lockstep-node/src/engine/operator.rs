@@ -321,6 +321,12 @@ impl Engine {
                  'apply.paused=no; apply.delay=0; apply.until=none'"
             )));
         }
+        if self.health_of(&id).is_some_and(|health| health.state == LocalState::Joining) {
+            return Err(Step::Failed(format!(
+                "{name} is Joining: its server waits for its data, and cannot write before it has them. Wait until `lockstep \
+                 status` shows it Synced"
+            )));
+        }
         if self.operator.tasks.iter().any(|t| matches!(t.work, Work::Switchover { .. })) {
             return Err(Step::Failed("another switchover is under way: try again soon".into()));
         }
