@@ -90,11 +90,17 @@ impl Provider {
                  'apply.paused=no; apply.delay=0; apply.until=none'"
                     .to_owned()
             } else {
+                let (policy, leader) = (node.policy().name(), node.status().cluster.leader.clone());
+                let who = match leader.is_empty() {
+                    true => {
+                        "the leader may write, and there is none for the moment: try again where it is then"
+                            .to_owned()
+                    }
+                    false => format!("the leader, {leader}, may write: connect there"),
+                };
                 format!(
-                    "writes are refused here: under commit.policy = {} only the leader, {}, may write; connect there, or \
-                     set commit.policy = quorum",
-                    node.policy().name(),
-                    node.status().cluster.leader
+                    "writes are refused here: under commit.policy = {policy} only {who}. Under commit.policy = quorum, which is \
+                     a promise of its own, every member takes writes"
                 )
             };
             self.log.warn(match what {

@@ -246,7 +246,7 @@ fn semisync_waits_for_the_nearest_falls_back_loudly_and_returns_by_itself() -> T
         "nobody may take it for a deadlock: {code:?}"
     );
     let log = cluster.servers[1].log();
-    assert!(log.contains("only the leader, n1, may write"), "{log}");
+    assert!(log.contains("only the leader, n1, may write: connect there"), "{log}");
 
     // The nearest is enough; with nobody there it waits, for ever.
     cluster.servers[2].pause()?;

@@ -4,7 +4,7 @@ use super::{Effect, Engine, Level, Micros};
 use lockstep_core::members::Member;
 use lockstep_core::order::Withheld;
 use lockstep_core::policy::{Policy, PolicyKind};
-use lockstep_core::{EntryKind, Index, MemberId};
+use lockstep_core::{Entry, EntryKind, Index, MemberId};
 
 /// Commits that wait for acks are spoken of after this, and again.
 const SAY_EVERY: Micros = 10_000_000;
@@ -34,7 +34,7 @@ fn settings_that_changed(before: &Policy, now: &Policy) -> String {
     ];
     let said = settings.into_iter().filter(|(changed, ..)| *changed).map(|(_, text, counts)| match counts {
         true => text,
-        false => format!("{text} (which {} does not mind)", now.name()),
+        false => format!("{text} (which does not matter under {})", now.name()),
     });
     said.collect::<Vec<_>>().join(", ")
 }
@@ -173,7 +173,9 @@ impl Engine {
         let holds_back =
             |(_, why): &(Index, Withheld)| !matches!(why, Withheld::Kind(_)) || self.waits_for_place();
         let withheld = self.order.withheld().filter(holds_back).map(|(index, _)| index);
-        let waits = self.order.unanswered().or(withheld);
+        // Nor behind views, while nothing else is there.
+        let unanswered = self.order.unanswered().filter(|first| self.has_commit_from(*first));
+        let waits = unanswered.or(withheld);
         let Some(index) = waits.filter(|_| self.phase.is_primary()) else {
             (self.commits.waits, self.commits.waited_long) = (None, false);
             return;
@@ -196,7 +198,7 @@ impl Engine {
         let name = self.order.policy().name();
         // Whose first: the text may be long.
         let why = self.unacknowledged(index);
-        let text = match self.order.unanswered() {
+        let text = match unanswered {
             Some(_) => format!(
                 "commits wait for acknowledgements that have not come for 10 s: {why} (commit.policy = {name}, commit.acks = \
                  {acks}, commit.zone_acks = {zone_acks})"
@@ -287,6 +289,13 @@ impl Engine {
         // Without one nobody leads, and nobody writes.
         let name = policy.name();
         format!("{majority} of them are a majority; a commit needs {others} (commit.policy is {name})")
+    }
+
+    /// Whether there is an entry from this one on that a client may wait for, whose ever. What is in memory no more is taken
+    /// for one.
+    fn has_commit_from(&self, first: Index) -> bool {
+        let commits = |entry: &Entry| crate::rescued::is_transaction(entry.kind);
+        (first..=self.order.last_index()).any(|index| self.order.entry(index).is_none_or(commits))
     }
 
     /// Whether a thread of this member's server waits for the place of what it has sent.

@@ -615,7 +615,9 @@ impl Engine {
         // A server that wants to lag is told so nevertheless, once: until then it refuses all queries. To everybody else it
         // is Desynced.
         if caught_up && (self.desyncs == 0 || !self.told_synced) && self.donations.is_empty() {
-            self.told_synced = true;
+            if !std::mem::replace(&mut self.told_synced, true) {
+                self.say_if_it_votes_all_the_same();
+            }
             // With its part it has caught up, to its server; not to those who look.
             self.lagging = self.applying.is_shut() && lag > 0;
             self.tell_progress(true);
@@ -623,6 +625,18 @@ impl Engine {
             self.deliver(Delivery::Synced);
         } else {
             self.tell_progress(false);
+        }
+    }
+
+    /// Whoever makes a replica of a voter by its options, and has not stopped its server in order, still has a voter.
+    fn say_if_it_votes_all_the_same(&mut self) {
+        if self.order.membership().is_voter(&self.me.id) && !self.me.wants_vote {
+            self.log(
+                Level::Warn,
+                "this member votes, and may lead, though its options say member.vote=no (or pc.weight=0): it voted when its server \
+                 was lost, was promoted, or has founded the cluster. It votes no more once its server has been stopped in order \
+                 and started again",
+            );
         }
     }
 }

@@ -242,3 +242,16 @@ fn where_nobody_has_founded_a_cluster_it_is_said_what_to_do() {
         "{text}"
     );
 }
+
+#[test]
+fn who_votes_though_its_options_say_no_is_told_so() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    // Another process, with other options.
+    lab.nodes[2].engine.told_synced = false;
+    lab.nodes[2].engine.me.wants_vote = false;
+    lab.restart(2, |_| {});
+    lab.until("it is Synced again", 20_000_000, |lab| {
+        lab.nodes[2].engine.phase == Phase::Running { primary: true, synced: true }
+    });
+    assert!(lab.said("this member votes, and may lead, though its options say member.vote=no"));
+}

@@ -315,12 +315,12 @@ fn a_setting_that_changes_under_a_policy_is_not_said_to_change_the_policy() {
     assert!(lab.said("commit.policy is all from now on"));
     set(&mut lab, |policy| policy.timeout = 1_500_000);
     assert!(lab.said(
-        "commit.policy is all, as before; from now on commit.timeout = 1.5 s (which all does not mind)"
+        "commit.policy is all, as before; from now on commit.timeout = 1.5 s (which does not matter under all)"
     ));
     set(&mut lab, |policy| (policy.zone_acks, policy.acks) = (0, 2));
-    assert!(
-        lab.said("commit.policy is all, as before; from now on commit.acks = 2 (which all does not mind)")
-    );
+    assert!(lab.said(
+        "commit.policy is all, as before; from now on commit.acks = 2 (which does not matter under all)"
+    ));
     set(&mut lab, |policy| policy.kind = PolicyKind::Quorum);
     assert!(lab.said("commit.policy is quorum from now on"));
 }

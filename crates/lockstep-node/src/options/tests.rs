@@ -179,7 +179,7 @@ fn one_line_each() {
         ),
         (
             "log.keep_min=1h",
-            "provider option log.keep_min = '1h': must be a duration such as 10s or PT10S, 0s to 45min",
+            "provider option log.keep_min = '1h': must be a duration such as 500ms, 10s, 2min, 1h, 1d or PT10S, 0s to 45min",
         ),
         (
             "log.size=1G; log.max_size=1M",

@@ -89,10 +89,19 @@ impl fmt::Display for Kind {
             }
             Kind::Real(least, most) => write!(f, "a number, {least} to {most}"),
             Kind::Time(least, Duration::MAX) => {
-                write!(f, "a duration such as 10s or PT10S, {} or more", show_time(least))
+                write!(
+                    f,
+                    "a duration such as 500ms, 10s, 2min, 1h, 1d or PT10S, {} or more",
+                    show_time(least)
+                )
             }
             Kind::Time(least, most) => {
-                write!(f, "a duration such as 10s or PT10S, {} to {}", show_time(least), show_time(most))
+                write!(
+                    f,
+                    "a duration such as 500ms, 10s, 2min, 1h, 1d or PT10S, {} to {}",
+                    show_time(least),
+                    show_time(most)
+                )
             }
             Kind::Enum(words) => write!(f, "one of {}", words.join(", ")),
             Kind::Until => f.write_str(

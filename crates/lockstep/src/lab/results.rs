@@ -29,6 +29,12 @@ impl Results {
     /// What is in a folder. A last line of a run that was not written to its end counts as not there.
     pub(super) fn load(path: &Path) -> Result<Results, String> {
         let file = path.join(ABOUT);
+        if !file.is_file() {
+            return Err(format!(
+                "{} is no folder of a lab's results, for it has no {ABOUT}: name the one that was given to --out",
+                path.display()
+            ));
+        }
         let about: Value =
             serde_json::from_str(&read(&file)?).map_err(|e| format!("{}: {e}", file.display()))?;
         let runs = read_lines(&path.join(RUNS))?;
