@@ -9,6 +9,7 @@
 mod allow;
 mod applying;
 mod arbitrator;
+mod awaited;
 mod branch;
 mod chaos;
 mod daily;

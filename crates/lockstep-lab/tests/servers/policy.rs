@@ -180,7 +180,7 @@ fn under_all_a_commit_waits_for_every_member_until_it_is_taken_out_of_the_view()
 }
 
 /// An insert on another thread: when it is done, how long it took.
-fn insert_aside(
+pub(crate) fn insert_aside(
     cluster: &Cluster,
     n: usize,
     id: i64,
@@ -211,7 +211,7 @@ fn waits_for(cluster: &Cluster, id: i64, act: impl FnOnce() -> Test) -> Result<D
 }
 
 /// A primary that is a majority by itself, two replicas without a vote, and an empty table.
-fn primary_and_replicas() -> Result<Cluster, LabError> {
+pub(crate) fn primary_and_replicas() -> Result<Cluster, LabError> {
     let mut cluster = Cluster::prepare(&spec())?;
     for server in &mut cluster.servers[1..] {
         server.wsrep_mut()?.provider_options.push(("member.vote".into(), "no".into()));

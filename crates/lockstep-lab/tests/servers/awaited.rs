@@ -1,0 +1,51 @@
+//! What a commit waits for it waits for however much comes after it: memory holds the last 64 MiB of the log only.
+
+use std::time::Duration;
+
+use lockstep_lab::{Client, LabError};
+
+use crate::failover::{done, lockstep};
+use crate::fixture::{Kind, Test, alone, eventually, kind, same};
+use crate::policy::{insert_aside, primary_and_replicas, set};
+
+/// Rows of a megabyte that another client inserts.
+const ROWS: i64 = 80;
+
+#[test]
+fn a_commit_waits_for_a_replica_however_much_comes_after_it() -> Test {
+    if kind() == Kind::Galera {
+        return Ok(());
+    }
+    let _one = alone();
+    let cluster = primary_and_replicas()?;
+    cluster.servers[0].query("CREATE TABLE test.large (id BIGINT PRIMARY KEY, x LONGTEXT)")?;
+    cluster.same_everywhere("SELECT COUNT(*) FROM test.large")?;
+    set(&cluster, 0, "commit.policy=semisync")?;
+    let persisted = || -> Result<i64, LabError> {
+        let status = done(&lockstep(&cluster.servers[0], &["status", "--json"])?)?;
+        let status: serde_json::Value =
+            serde_json::from_str(&status).map_err(|e| LabError::Value(e.to_string()))?;
+        status["log"]["persisted"].as_i64().ok_or_else(|| LabError::Value(status.to_string()))
+    };
+    cluster.servers[1].pause()?;
+    cluster.servers[2].pause()?;
+    let small = insert_aside(&cluster, 0, 1);
+    std::thread::sleep(Duration::from_millis(300));
+    let before = persisted()?;
+    let mut large = Client::connect(&cluster.servers[0].config.socket(), "root", Duration::from_secs(60))?;
+    let insert = format!("INSERT INTO test.large SELECT seq, REPEAT('x', 1000000) FROM seq_1_to_{ROWS}");
+    large.send(&insert)?;
+    // The primary votes alone: all of it is agreed on.
+    eventually("all of it is in the log", || Ok(persisted()? >= before + ROWS))?;
+    if let Ok(early) = small.recv_timeout(Duration::from_secs(2)) {
+        return Err(LabError::Value(format!("no replica has it: {early:?}")));
+    }
+    same("acknowledged", cluster.servers[0].client()?.status("wsrep_semi_sync_yes_tx")?.as_str(), "0");
+    cluster.servers[1].resume()?;
+    cluster.servers[2].resume()?;
+    small.recv_timeout(Duration::from_secs(30)).map_err(|_| LabError::Value("it still waits".into()))??;
+    large.receive(&insert)?;
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.large")?.number()?, ROWS);
+    same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?, 1);
+    Ok(())
+}
