@@ -3,17 +3,8 @@
 use super::super::harness::Lab;
 use crate::api::{Outcome, Tuning};
 use crate::submit::Submission;
-use lockstep_core::policy::{Policy, PolicyKind};
+use lockstep_core::policy::PolicyKind;
 use std::time::Duration;
-
-fn set(lab: &mut Lab, change: impl FnOnce(&mut Policy)) {
-    let mut policy = lab.nodes[0].engine.order.policy();
-    change(&mut policy);
-    lab.nodes[0].engine.wish_for_policy(|wanted| *wanted = policy);
-    lab.until("the policy is in force", 5_000_000, |lab| {
-        lab.nodes.iter().all(|node| node.engine.order.committed_state().policy == policy)
-    });
-}
 
 /// A write of n1's, and then by the member `by` more than memory holds.
 fn a_write_and_much_more(lab: &mut Lab, by: usize) -> Submission {
@@ -38,7 +29,7 @@ fn is_answered(write: &Submission) -> bool {
 #[test]
 fn semisync_waits_for_acknowledgements_however_much_comes_after() {
     let mut lab = Lab::new(3, &Tuning::default());
-    set(&mut lab, |policy| (policy.kind, policy.acks) = (PolicyKind::Semisync, 2));
+    lab.set_policy(|policy| (policy.kind, policy.acks) = (PolicyKind::Semisync, 2));
     lab.nodes[2].frozen = true;
     let first = a_write_and_much_more(&mut lab, 0);
     assert!(first.wait_for(Duration::ZERO).is_none(), "one of two is there");
@@ -49,7 +40,7 @@ fn semisync_waits_for_acknowledgements_however_much_comes_after() {
 #[test]
 fn a_zone_is_waited_for_however_much_comes_after() {
     let mut lab = Lab::new(3, &Tuning::default());
-    set(&mut lab, |policy| policy.zone_acks = 1);
+    lab.set_policy(|policy| policy.zone_acks = 1);
     let first = a_write_and_much_more(&mut lab, 2);
     assert!(first.wait_for(Duration::ZERO).is_none(), "there is no other zone");
     lab.nodes[1].engine.wish_for_policy(|policy| policy.zone_acks = 0);
@@ -66,7 +57,7 @@ fn who_votes_alone_waits_for_a_replica_however_much_comes_after() {
     }
     lab.until("they are shown", 20_000_000, |lab| lab.nodes[0].views.last().is_some_and(|v| v.len() == 3));
     lab.run(2_000_000);
-    set(&mut lab, |policy| policy.kind = PolicyKind::Semisync);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Semisync);
     (lab.nodes[1].frozen, lab.nodes[2].frozen) = (true, true);
     let first = a_write_and_much_more(&mut lab, 0);
     assert!(first.wait_for(Duration::ZERO).is_none(), "nobody else has it");

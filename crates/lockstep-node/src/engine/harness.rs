@@ -12,6 +12,7 @@ use crate::wire::Hello;
 use crate::writer::TrimLimits;
 use bytes::Bytes;
 use lockstep_core::order::{Config, Order};
+use lockstep_core::policy::Policy;
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
 use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -246,6 +247,16 @@ impl Lab {
         for other in linked {
             self.link(at, other);
         }
+    }
+
+    /// Another policy, which is in force on all members when it returns.
+    pub(super) fn set_policy(&mut self, change: impl FnOnce(&mut Policy)) {
+        let mut policy = self.nodes[0].engine.order.policy();
+        change(&mut policy);
+        self.nodes[0].engine.wish_for_policy(|wanted| *wanted = policy);
+        self.until("the policy is in force", 5_000_000, |lab| {
+            lab.nodes.iter().all(|node| node.engine.order.committed_state().policy == policy)
+        });
     }
 
     /// Pulls the cables of a member, or plugs them in again.

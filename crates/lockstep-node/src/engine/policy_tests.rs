@@ -9,18 +9,9 @@ use crate::wish::Wish;
 use lockstep_core::policy::{Policy, PolicyKind};
 use std::time::Duration;
 
-fn set(lab: &mut Lab, change: impl FnOnce(&mut Policy)) {
-    let mut policy = lab.nodes[0].engine.order.policy();
-    change(&mut policy);
-    lab.nodes[0].engine.wish_for_policy(|wanted| *wanted = policy);
-    lab.until("the policy is in force", 5_000_000, |lab| {
-        lab.nodes.iter().all(|node| node.engine.order.committed_state().policy == policy)
-    });
-}
-
 fn under_all() -> Lab {
     let mut lab = Lab::new(3, &Tuning::default());
-    set(&mut lab, |policy| policy.kind = PolicyKind::All);
+    lab.set_policy(|policy| policy.kind = PolicyKind::All);
     lab
 }
 
@@ -95,7 +86,7 @@ fn under_all_who_leads_a_second_time_knows_nothing_of_disks_from_the_first() {
 #[test]
 fn everybody_knows_what_is_at_risk() {
     let mut lab = Lab::new(3, &Tuning::default());
-    set(&mut lab, |policy| policy.kind = PolicyKind::Async);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Async);
     (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);
     for _ in 0..5 {
         assert!(writes(&mut lab, 0), "nobody is waited for");
@@ -118,7 +109,7 @@ fn what_a_primary_that_votes_alone_has_alone_is_at_risk() {
     }
     lab.until("they are shown", 20_000_000, |lab| shown(lab, 0) == 3);
     lab.run(2_000_000);
-    set(&mut lab, |policy| policy.kind = PolicyKind::Async);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Async);
     let at_risk = |lab: &Lab| lab.nodes.iter().map(|node| node.engine.at_risk()).collect::<Vec<_>>();
     assert!(writes(&mut lab, 0));
     lab.run(300_000);
@@ -149,11 +140,11 @@ fn two_changes_that_cross_leave_both() {
             lab.nodes[0].version = 4;
             lab.relink(0, 1);
         }
-        set(&mut lab, |policy| *policy = Policy::default());
+        lab.set_policy(|policy| *policy = Policy::default());
         if !old {
             lab.nodes[0].engine.wish_for_policy(|policy| policy.kind = PolicyKind::Semisync);
         } else {
-            set(&mut lab, |policy| policy.kind = PolicyKind::Semisync);
+            lab.set_policy(|policy| policy.kind = PolicyKind::Semisync);
         }
         lab.nodes[1].engine.wish_for_policy(|policy| policy.acks = 2);
         lab.nodes[1].engine.wish_for_policy(|policy| policy.timeout = 7);
@@ -199,7 +190,7 @@ fn under_all_a_disk_far_away_has_the_time_of_its_way() {
 #[test]
 fn a_server_that_has_what_the_cluster_has_not_ends_when_that_is_kept() {
     let mut lab = Lab::new(3, &Tuning::default());
-    set(&mut lab, |policy| policy.kind = PolicyKind::Async);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Async);
     lab.cut(0, true);
     let write = lab.write(0);
     lab.run(20_000);
@@ -233,7 +224,7 @@ fn commits_that_wait_for_a_zone_say_so() {
     let mut lab = Lab::new(2, &tuning);
     lab.add(&tuning, |hello| hello.zone = 1);
     lab.until("it votes", 20_000_000, |lab| lab.voters(0).len() == 3);
-    set(&mut lab, |policy| policy.zone_acks = 1);
+    lab.set_policy(|policy| policy.zone_acks = 1);
     lab.cut(2, true);
     let write = lab.write(0);
     let lines = |lab: &Lab| {
@@ -258,7 +249,7 @@ fn commits_that_wait_for_fewer_to_be_at_risk_say_so() {
     for kind in [PolicyKind::Async, PolicyKind::Semisync] {
         let mut lab = Lab::new(3, &Tuning::default());
         let settings = Policy { max_at_risk: 5, timeout: 100_000, on_receive: true, ..Policy::of(kind) };
-        set(&mut lab, |policy| *policy = settings);
+        lab.set_policy(|policy| *policy = settings);
         (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);
         for _ in 0..5 {
             assert!(writes(&mut lab, 0), "nobody is waited for");
@@ -292,7 +283,7 @@ fn commits_that_wait_for_fewer_to_be_at_risk_say_so() {
 #[test]
 fn what_is_at_risk_is_bounded_in_bytes_as_well() {
     let mut lab = Lab::new(3, &Tuning::default());
-    set(&mut lab, |policy| policy.kind = PolicyKind::Async);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Async);
     (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);
     // 44 MiB may be.
     let writes: Vec<_> = (0..50).map(|_| lab.write_bytes(0, &[7; 1_000_000])).collect();
@@ -313,15 +304,15 @@ fn what_is_at_risk_is_bounded_in_bytes_as_well() {
 fn a_setting_that_changes_under_a_policy_is_not_said_to_change_the_policy() {
     let mut lab = under_all();
     assert!(lab.said("commit.policy is all from now on"));
-    set(&mut lab, |policy| policy.timeout = 1_500_000);
+    lab.set_policy(|policy| policy.timeout = 1_500_000);
     assert!(lab.said(
         "commit.policy is all, as before; from now on commit.timeout = 1.5 s (which does not matter under all)"
     ));
-    set(&mut lab, |policy| (policy.zone_acks, policy.acks) = (0, 2));
+    lab.set_policy(|policy| (policy.zone_acks, policy.acks) = (0, 2));
     assert!(lab.said(
         "commit.policy is all, as before; from now on commit.acks = 2 (which does not matter under all)"
     ));
-    set(&mut lab, |policy| policy.kind = PolicyKind::Quorum);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Quorum);
     assert!(lab.said("commit.policy is quorum from now on"));
 }
 
@@ -344,7 +335,7 @@ fn the_status_says_all_of_the_policy() {
         timeout: 1_500_000,
         max_at_risk: 77,
     };
-    set(&mut lab, |now| *now = policy);
+    lab.set_policy(|now| *now = policy);
     let status = shown(&lab);
     for (field, value) in [
         ("policy", "semisync".into()),
@@ -362,7 +353,7 @@ fn the_status_says_all_of_the_policy() {
 fn more_zones_than_there_are_are_said_to_be_missing_in_the_log_and_in_the_status() {
     let mut lab = Lab::new(3, &Tuning::default());
     let awaited = |lab: &Lab| lab.nodes[0].engine.waits_for();
-    set(&mut lab, |policy| policy.zone_acks = 1);
+    lab.set_policy(|policy| policy.zone_acks = 1);
     assert!(lab.said(
         "commit.zone_acks = 1 asks for acknowledgements from as many other zones, but the members are in 1"
     ));
@@ -377,7 +368,7 @@ fn more_zones_than_there_are_are_said_to_be_missing_in_the_log_and_in_the_status
         lab.lines.iter().find(|(_, line)| line.contains("have not come for 10 s")).map(|l| l.1.clone());
     let line = line.unwrap_or_default();
     assert!(line.contains("but the members are in 1") && !line.contains("Not from"), "{line}");
-    set(&mut lab, |policy| policy.zone_acks = 0);
+    lab.set_policy(|policy| policy.zone_acks = 0);
     lab.run(100_000);
     assert!(write.wait_for(Duration::ZERO).is_some());
     assert_eq!(awaited(&lab), None);
@@ -387,7 +378,7 @@ fn more_zones_than_there_are_are_said_to_be_missing_in_the_log_and_in_the_status
 fn where_more_is_asked_for_than_there_are_nobody_who_is_well_is_blamed() {
     let mut lab = Lab::new(3, &Tuning::default());
     let settings = Policy { acks: 7, timeout: 3_600_000_000, ..Policy::of(PolicyKind::Semisync) };
-    set(&mut lab, |policy| *policy = settings);
+    lab.set_policy(|policy| *policy = settings);
     let write = lab.write(0);
     lab.run(12_000_000);
     assert!(write.wait_for(Duration::ZERO).is_none());
@@ -401,7 +392,7 @@ fn where_more_is_asked_for_than_there_are_nobody_who_is_well_is_blamed() {
     }
     assert!(awaited(&lab, 0).contains("commit.acks = 7, but there are 2 other members"));
     // Who is missing is named by the one that waits.
-    set(&mut lab, |policy| policy.acks = 2);
+    lab.set_policy(|policy| policy.acks = 2);
     assert!(matches!(write.wait_for(Duration::ZERO), Some(Outcome::Ordered(_))));
     lab.cut(2, true);
     lab.write(0);
@@ -415,7 +406,7 @@ fn where_more_is_asked_for_than_there_are_nobody_who_is_well_is_blamed() {
 #[test]
 fn seqnos_that_an_heir_leaves_out_are_no_lag() {
     let mut lab = Lab::new(3, &Tuning::default());
-    set(&mut lab, |policy| policy.kind = PolicyKind::Async);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Async);
     lab.run(1_000_000);
     // The view of the heir leaves out as many as may be at risk, which is as many as the limit of the lag.
     for at in 1..3 {
@@ -433,7 +424,7 @@ fn seqnos_that_an_heir_leaves_out_are_no_lag() {
 fn the_seqnos_that_a_new_leader_leaves_out_are_no_lag() {
     for killed in [true, false] {
         let mut lab = Lab::new(3, &Tuning::default());
-        set(&mut lab, |policy| *policy = Policy::of(PolicyKind::Semisync));
+        lab.set_policy(|policy| *policy = Policy::of(PolicyKind::Semisync));
         let apply_hold = ApplyHold { delay: Duration::from_secs(3600), ..ApplyHold::default() };
         lab.nodes[2].engine.set_tuning(Tuning { apply_hold, ..Tuning::default() });
         for _ in 0..5 {
@@ -485,7 +476,7 @@ fn passed(write: &Submission) -> Option<bool> {
 #[test]
 fn semisync_counts_transactions_that_commit() {
     let mut lab = Lab::new(3, &Tuning::default());
-    set(&mut lab, |policy| *policy = Policy::of(PolicyKind::Semisync));
+    lab.set_policy(|policy| *policy = Policy::of(PolicyKind::Semisync));
     let fragment = lab.write_fragment(0);
     lab.run(100_000);
     assert_eq!((passed(&fragment), counted(&lab)), (Some(true), (0, 0)), "a fragment commits nothing");
@@ -528,7 +519,7 @@ fn who_may_not_write_any_more_hears_so_whoever_has_not_acknowledged() {
 #[test]
 fn where_no_acknowledgement_is_asked_for_none_is_counted() {
     let mut lab = Lab::new(3, &Tuning::default());
-    set(&mut lab, |policy| *policy = Policy { acks: 0, ..Policy::of(PolicyKind::Semisync) });
+    lab.set_policy(|policy| *policy = Policy { acks: 0, ..Policy::of(PolicyKind::Semisync) });
     (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);
     assert!(writes(&mut lab, 0));
     assert_eq!(counted(&lab), (0, 0));
@@ -616,7 +607,7 @@ fn who_takes_over_under_a_weak_policy_says_what_may_be_lost_with_its_predecessor
     };
     for kind in [PolicyKind::Quorum, PolicyKind::Async] {
         let mut lab = Lab::new(3, &Tuning::default());
-        set(&mut lab, |policy| policy.kind = kind);
+        lab.set_policy(|policy| policy.kind = kind);
         assert!(writes(&mut lab, 0));
         let last = lab.nodes[0].engine.order.tail_state().seqno;
         lab.cut(0, true);
@@ -676,7 +667,7 @@ fn that_more_acks_are_asked_for_than_there_are_members_is_said_where_it_is_asked
 fn a_leader_whose_semisync_falls_back_says_whose_acknowledgements_did_not_come() {
     let mut lab = Lab::new(3, &Tuning::default());
     let semisync = Policy { acks: 2, timeout: 300_000, ..Policy::of(PolicyKind::Semisync) };
-    set(&mut lab, |policy| *policy = semisync);
+    lab.set_policy(|policy| *policy = semisync);
     assert!(writes(&mut lab, 0));
     let missing = |lab: &Lab| lab.nodes.iter().map(|n| n.engine.not_acknowledged_by()).collect::<Vec<_>>();
     let fallen = |lab: &Lab, at: usize| {
@@ -713,7 +704,7 @@ fn a_leader_whose_semisync_falls_back_says_whose_acknowledgements_did_not_come()
     assert_eq!(missing(&lab), [[""; 0]; 3]);
 
     // Who has it in memory has acknowledged it, where that is what is asked for.
-    set(&mut lab, |policy| policy.on_receive = true);
+    lab.set_policy(|policy| policy.on_receive = true);
     lab.nodes[1].disk_hangs = true;
     lab.nodes[2].frozen = true;
     lab.write(0);
@@ -724,7 +715,7 @@ fn a_leader_whose_semisync_falls_back_says_whose_acknowledgements_did_not_come()
 
     // Nobody is to blame for what nobody can give, nor for what is on its way.
     for on_their_way in [true, false] {
-        set(&mut lab, |policy| policy.acks = 9);
+        lab.set_policy(|policy| policy.acks = 9);
         for _ in 0..1000 {
             if on_their_way || lab.nodes[0].engine.order.late().is_none() {
                 lab.write(0);
@@ -736,7 +727,7 @@ fn a_leader_whose_semisync_falls_back_says_whose_acknowledgements_did_not_come()
         assert!(last.ends_with("; n2, n3 still acknowledge it"), "{last}");
         lab.run(1_000_000);
         assert_eq!(missing(&lab)[0], [""; 0]);
-        set(&mut lab, |policy| policy.acks = 2);
+        lab.set_policy(|policy| policy.acks = 2);
         lab.until("it is back", 10_000_000, |lab| !lab.nodes[0].engine.order.has_fallen_back());
     }
 }
@@ -744,7 +735,7 @@ fn a_leader_whose_semisync_falls_back_says_whose_acknowledgements_did_not_come()
 #[test]
 fn whose_acknowledgements_commits_wait_for_is_shown_where_nothing_ends_the_wait_too() {
     let mut lab = Lab::new(3, &Tuning::default());
-    set(&mut lab, |policy| *policy = Policy { acks: 2, ..Policy::of(PolicyKind::Semisync) });
+    lab.set_policy(|policy| *policy = Policy { acks: 2, ..Policy::of(PolicyKind::Semisync) });
     lab.cut(2, true);
     lab.write(0);
     lab.run(1_000_000);
@@ -760,7 +751,7 @@ fn whose_acknowledgements_commits_wait_for_is_shown_where_nothing_ends_the_wait_
 fn who_stood_still_and_goes_on_does_not_say_that_commits_have_waited() {
     for sleeper in [0, 1] {
         let mut lab = Lab::new(3, &Tuning::default());
-        set(&mut lab, |policy| *policy = Policy { acks: 2, ..Policy::of(PolicyKind::Semisync) });
+        lab.set_policy(|policy| *policy = Policy { acks: 2, ..Policy::of(PolicyKind::Semisync) });
         // It falls asleep while something is not acknowledged, and has heard of nothing since when it wakes.
         lab.nodes[2].disk_hangs = true;
         lab.write(0);
@@ -787,7 +778,7 @@ fn who_stood_still_and_goes_on_does_not_say_that_commits_have_waited() {
 #[test]
 fn who_waits_and_hears_of_no_leader_says_whole_sentences() {
     let mut lab = Lab::new(3, &Tuning::default());
-    set(&mut lab, |policy| *policy = Policy { acks: 2, ..Policy::of(PolicyKind::Semisync) });
+    lab.set_policy(|policy| *policy = Policy { acks: 2, ..Policy::of(PolicyKind::Semisync) });
     lab.nodes[2].disk_hangs = true;
     lab.write(0);
     lab.until("it waits", 1_000_000, |lab| lab.nodes[1].engine.commits.waits.is_some());
@@ -804,7 +795,7 @@ fn who_waits_and_hears_of_no_leader_says_whole_sentences() {
 fn commits_that_wait_behind_a_view_say_so() {
     let tuning = Tuning::default();
     let mut lab = Lab::new(3, &tuning);
-    set(&mut lab, |policy| policy.kind = PolicyKind::Async);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Async);
     (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (true, true);
     assert!(writes(&mut lab, 0), "nobody is waited for");
     lab.add(&tuning, |hello| hello.wants_vote = false);
