@@ -35,9 +35,6 @@ pub const UPDATE_INDEX: &str = "oltp_update_index";
 /// For so long a commit waits at most under the provider that costs nothing: about what two machines' disks take here.
 pub const FLOOR_TICK: Duration = Duration::from_micros(300);
 
-/// What a load leaves to purge is gone by then.
-const PURGED_WITHIN: Duration = Duration::from_secs(300);
-
 /// How it is run.
 #[derive(Debug, Clone)]
 pub struct Spec {
@@ -143,7 +140,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
                 written += load.transactions;
                 // Nobody is still busy with it when the next one starts.
                 let (purged, copied) = std::thread::scope(|scope| {
-                    let purged = scope.spawn(|| purge::debt(rig.writer(), PURGED_WITHIN));
+                    let purged = scope.spawn(|| purge::debt(rig.writer()));
                     let copied = rig.catch_up(&sums);
                     (purged.join(), copied)
                 });

@@ -11,6 +11,8 @@ use crate::server::Server;
 
 /// How often it is looked at.
 const PAUSE: Duration = Duration::from_millis(10);
+/// What a load leaves is gone by then.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// So few are no debt: some are always left.
 const FEW: u64 = 1_000;
 
@@ -24,7 +26,7 @@ pub struct Debt {
 }
 
 /// Of a load that has just ended; waits until it is paid.
-pub(super) fn debt(server: &Server, patience: Duration) -> Result<Debt> {
+pub(super) fn debt(server: &Server) -> Result<Debt> {
     let began = Instant::now();
     let mut client = server.client()?;
     let mut left = || -> Result<u64> {
@@ -33,7 +35,7 @@ pub(super) fn debt(server: &Server, patience: Duration) -> Result<Debt> {
     };
     let transactions = left()?;
     if transactions > FEW {
-        server.wait_until(patience, PAUSE, "does not purge what the load has left", || Ok(left()? <= FEW))?;
+        server.wait_until(PATIENCE, PAUSE, "does not purge what the load has left", || Ok(left()? <= FEW))?;
     }
     Ok(Debt { transactions, paid: began.elapsed() })
 }

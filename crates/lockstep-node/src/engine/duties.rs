@@ -44,9 +44,9 @@ impl Engine {
 
     /// An arbitrator leads only where nobody else has what it has, and no longer than until somebody with a database has
     /// that, too. A member whose server stands at a gate makes no trim marks, without which all others' certification
-    /// remembers ever more, and its server refuses writes: it leads no longer than until there is one whose does not. Nor does
-    /// one whose server waits for its state, and cannot write before it has it. That
-    /// something comes to its gate it does not wait for: where nobody else writes, or may, nothing ever would.
+    /// remembers ever more, and its server refuses writes: it leads no longer than until there is one whose does not. That
+    /// something comes to its gate it does not wait for: where nobody else writes, or may, nothing ever would. The same goes
+    /// for one whose server waits for its state, and cannot write before it has it.
     fn pass_on(&mut self) -> bool {
         let stands = self.has_held_server() || matches!(self.phase, Phase::NeedState { .. });
         if !self.me.arbitrator && !stands {

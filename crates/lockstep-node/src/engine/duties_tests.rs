@@ -115,8 +115,7 @@ fn who_is_back_without_its_log_at_another_address_votes_when_its_former_self_is_
 /// while.
 fn one_takes_a_copy() -> Lab {
     let mut lab = lab(3);
-    lab.nodes[0].engine.wish_for_policy(|policy| policy.kind = PolicyKind::Semisync);
-    lab.run(1_000_000);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Semisync);
     assert!(writes(&mut lab, 0));
     lab.nodes[2].copy_takes_long = true;
     lab.restart(2, |_| {});

@@ -343,13 +343,6 @@ impl Engine {
                 at_end = true;
                 break;
             }
-            // What is in memory no more is looked at when it has come from the log, below.
-            let in_memory = self.order.entry(next);
-            if next > answerable && in_memory.is_some_and(|entry| self.is_waited_for(entry)) {
-                (self.feed.held, at_end) = (true, true);
-                break;
-            }
-            let Some(run) = &mut self.feed.run else { return };
             let entry = match self.order.entry(next) {
                 Some(entry) => {
                     run.fetched.clear();
@@ -368,6 +361,7 @@ impl Engine {
                     }
                 },
             };
+            // Of the entry itself, wherever it came from: memory may not hold it any more.
             if (next > answerable && self.is_waited_for(&entry)) || self.stands_before(&entry) {
                 (self.feed.held, at_end) = (true, true);
                 if let Some(run) = self.feed.run.as_mut().filter(|_| self.order.entry(next).is_none()) {

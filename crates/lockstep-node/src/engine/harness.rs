@@ -14,7 +14,7 @@ use bytes::Bytes;
 use lockstep_core::order::{Config, Order};
 use lockstep_core::policy::Policy;
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
-use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid};
+use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Seqno, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -72,9 +72,10 @@ pub(super) struct Node {
     pub(super) views: Vec<Vec<String>>,
     /// How its log was last to be trimmed.
     pub(super) trim: Option<TrimLimits>,
+    /// A copy of the data that its server asks for does not come.
     pub(super) copy_takes_long: bool,
     /// What its disk has.
-    pub(super) disk: BTreeMap<lockstep_core::Index, lockstep_core::Entry>,
+    pub(super) disk: BTreeMap<Index, Entry>,
 }
 
 pub(super) struct Lab {

@@ -77,6 +77,9 @@ impl Kind {
 }
 
 /// What may be written, for messages and documents.
+/// What is asked for where a time is meant: an example of each unit.
+const DURATION: &str = "a duration such as 500ms, 10s, 2min, 1h, 1d or PT10S";
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -89,19 +92,10 @@ impl fmt::Display for Kind {
             }
             Kind::Real(least, most) => write!(f, "a number, {least} to {most}"),
             Kind::Time(least, Duration::MAX) => {
-                write!(
-                    f,
-                    "a duration such as 500ms, 10s, 2min, 1h, 1d or PT10S, {} or more",
-                    show_time(least)
-                )
+                write!(f, "{DURATION}, {} or more", show_time(least))
             }
             Kind::Time(least, most) => {
-                write!(
-                    f,
-                    "a duration such as 500ms, 10s, 2min, 1h, 1d or PT10S, {} to {}",
-                    show_time(least),
-                    show_time(most)
-                )
+                write!(f, "{DURATION}, {} to {}", show_time(least), show_time(most))
             }
             Kind::Enum(words) => write!(f, "one of {}", words.join(", ")),
             Kind::Until => f.write_str(
