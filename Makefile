@@ -15,6 +15,7 @@
 # make mariadb-11.8  the tests of real servers with Debian 13's MariaDB, in a root of its own: TESTS="daily rejoin"
 # make alerts  the alert rules, by Prometheus' promtool, which is fetched if it is missing
 # make sim     the simulator: MINUTES=10, SEED=n to replay one history
+# make campaign  whole nodes, without threads, under faults: SEEDS=2000, SEED=n to replay one history
 # make sim-mutations  every rule broken in turn: the simulator must notice (some minutes)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -111,6 +112,12 @@ sim:
 	$(call say,simulator)
 	@$(CARGO) build $(LOCKED) --profile $(SIM_PROFILE) -p lockstep-sim
 	@$(TARGET)/$(SIM_PROFILE)/lockstep-sim --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FROM),--from $(FROM))
+
+SEEDS ?= 2000
+.PHONY: campaign
+campaign:
+	$(call say,engines under faults)
+	@LOCKSTEP_SEEDS=$(SEEDS) $(if $(SEED),LOCKSTEP_SEED=$(SEED)) $(CARGO) test $(LOCKED) --release -p lockstep-node --lib campaign::tests::campaign -- --exact --nocapture
 
 .PHONY: ddl
 ddl: setup-test

@@ -39,7 +39,7 @@ pub const MAX_WRITESET: usize = 0x7fff_ffff;
 /// So many submissions may wait for the engine; beyond it they are refused rather than queued without bound.
 const INBOX_LIMIT: usize = 64 * 1024;
 /// Kinds of entries of the own log that the engine knows from the start on.
-const KEPT_AT_START: [u8; 2] = [EntryKind::Trim as u8, EntryKind::Outcome as u8];
+pub(crate) const KEPT_AT_START: [u8; 2] = [EntryKind::Trim as u8, EntryKind::Outcome as u8];
 /// What of the log may be in memory because the disk has not got it: more than any burst that a disk that works needs
 /// time for, and little beside a server's memory. A disk that hangs while the process answers would fill it all.
 const MAX_UNWRITTEN: usize = 256 << 20;

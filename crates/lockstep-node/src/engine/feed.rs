@@ -349,7 +349,10 @@ impl Engine {
                     entry.clone()
                 }
                 None => match run.fetched.pop_front() {
-                    Some(entry) if entry.index == next => entry,
+                    // Only what is the log's still: it may have been read before a truncation.
+                    Some(entry) if entry.index == next && self.order.term_at(next) == Some(entry.term) => {
+                        entry
+                    }
                     _ => {
                         if !run.reading {
                             run.reading = true;

@@ -1,9 +1,10 @@
 //! Engines of a few members in one test, under a fake clock: a network that takes a millisecond, disks and databases
 //! that can be made to hang. A member that is cut off is not restarted; it is as if its cables were pulled.
 
+use super::disks::Disk;
 use super::peers::WISHES_SINCE;
 use super::phase::Phase;
-use super::{Admission, Effect, Engine, Micros, ReadFor};
+use super::{Admission, Effect, Engine, Micros};
 use crate::api::{ConnectArgs, Delivery, Hold, Tuning};
 use crate::operator::{Answer, Command};
 use crate::status::MemberStatus;
@@ -11,10 +12,10 @@ use crate::submit::Submission;
 use crate::wire::Hello;
 use crate::writer::TrimLimits;
 use bytes::Bytes;
-use lockstep_core::order::{Config, Order};
+use lockstep_core::order::{Config, Mutation, Order};
 use lockstep_core::policy::Policy;
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
-use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Seqno, Uuid};
+use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -23,7 +24,9 @@ use std::time::Duration;
 /// One hop.
 const HOP: Micros = 1_000;
 /// How far the clock goes in a step.
-const STEP: Micros = 500;
+pub(super) const STEP: Micros = 500;
+/// What time it is when the lab's clock begins.
+pub(super) const WALL: Micros = 1_000_000_000_000_000;
 
 /// Commits up to here, and whether any was kept back since.
 pub(super) struct Commits {
@@ -47,15 +50,55 @@ impl Hold for Commits {
     }
 }
 
+/// Who a member is, however often it is started.
+pub(super) struct Member {
+    pub(super) hello: Hello,
+    pub(super) tuning: Tuning,
+    /// How often it was started.
+    pub(super) life: u64,
+    adjust: fn(&mut Config),
+    mutation: Option<Mutation>,
+}
+
+impl Member {
+    /// As it introduces itself in this life.
+    pub(super) fn hello(&self) -> Hello {
+        Hello { incarnation: self.life << 20, ..self.hello.clone() }
+    }
+
+    pub(super) fn config(&self) -> Config {
+        let Member { hello, tuning, .. } = self;
+        let mut config = Config {
+            id: hello.id,
+            incarnation: self.life << 20,
+            heartbeat: tuning.heartbeat.as_micros() as Micros,
+            election_timeout: tuning.election_timeout.as_micros() as Micros,
+            segment_bytes: tuning.segment_bytes,
+            max_append_bytes: 1 << 20,
+            max_inflight_bytes: 16 << 20,
+            cache_bytes: 64 << 20,
+            max_unwritten_bytes: 256 << 20,
+            max_at_risk_bytes: 44 << 20,
+            seed: u64::from(hello.id.0[0]) + self.life - 1,
+            mutation: self.mutation,
+        };
+        (self.adjust)(&mut config);
+        config
+    }
+}
+
 pub(super) struct Node {
     pub(super) engine: Engine,
+    pub(super) member: Member,
+    /// Its process runs.
+    pub(super) up: bool,
+    pub(super) server: Option<Box<super::campaign::Server>>,
     pub(super) finished: Arc<AtomicI64>,
     commits: Arc<Commits>,
     /// Frames on their way to it: when, from whom, kind, payload.
     inbox: VecDeque<(Micros, usize, u8, Bytes)>,
     /// Its disk takes nothing.
     pub(super) disk_hangs: bool,
-    written: Vec<u64>,
     /// Its database finishes nothing.
     pub(super) database_hangs: bool,
     to_finish: Vec<Seqno>,
@@ -70,12 +113,29 @@ pub(super) struct Node {
     /// Until when such a line has something to do.
     line_busy: BTreeMap<usize, Micros>,
     pub(super) views: Vec<Vec<String>>,
+    /// What others wrote, as it was handed to its appliers.
+    pub(super) applied: Vec<(Seqno, Bytes)>,
     /// How its log was last to be trimmed.
     pub(super) trim: Option<TrimLimits>,
     /// A copy of the data that its server asks for does not come.
     pub(super) copy_takes_long: bool,
     /// What its disk has.
-    pub(super) disk: BTreeMap<Index, Entry>,
+    pub(super) disk: Disk,
+}
+
+impl Node {
+    /// Its process has ended.
+    pub(super) fn stopped(&mut self) {
+        self.inbox.clear();
+        self.to_finish.clear();
+    }
+
+    pub(super) fn hold(&self) -> Option<Arc<dyn Hold>> {
+        match self.member.hello.arbitrator {
+            true => None,
+            false => Some(self.commits.clone()),
+        }
+    }
 }
 
 pub(super) struct Lab {
@@ -85,6 +145,14 @@ pub(super) struct Lab {
     links: BTreeSet<(usize, usize)>,
     /// Pairs of which one has closed the connection: it is made again.
     relinks: BTreeSet<(usize, usize)>,
+    /// Pairs that cannot be connected.
+    pub(super) severed: BTreeSet<(usize, usize)>,
+    /// What of the members' cores is other than by default.
+    pub(super) adjust: fn(&mut Config),
+    /// A fault that is planted in them.
+    pub(super) mutation: Option<Mutation>,
+    /// What became of causal reads: whose, their numbers, and up to where they see.
+    pub(super) causal: Vec<(usize, u64, Option<Seqno>)>,
     pub(super) answers: Vec<(usize, u64, Answer)>,
     pub(super) agreed: BTreeMap<u64, Result<Gtid, String>>,
     pub(super) lines: Vec<(usize, String)>,
@@ -103,18 +171,34 @@ pub(super) struct Lab {
     lives: u8,
 }
 
-fn pair(a: usize, b: usize) -> (usize, usize) {
+pub(super) fn pair(a: usize, b: usize) -> (usize, usize) {
     (a.min(b), a.max(b))
 }
 
 impl Lab {
     /// A cluster of so many voters, the first of which leads.
     pub(super) fn new(members: usize, tuning: &Tuning) -> Lab {
-        let mut lab = Lab {
+        let mut lab = Lab::empty();
+        for at in 0..members {
+            lab.add(tuning, |_| {});
+            lab.until("it votes", 20_000_000, |lab| {
+                lab.nodes[0].engine.order.membership().voters().count() == at + 1
+            });
+        }
+        lab
+    }
+
+    /// Nobody yet.
+    pub(super) fn empty() -> Lab {
+        Lab {
             nodes: Vec::new(),
             now: 0,
             links: BTreeSet::new(),
             relinks: BTreeSet::new(),
+            severed: BTreeSet::new(),
+            adjust: |_| {},
+            mutation: None,
+            causal: Vec::new(),
             answers: Vec::new(),
             agreed: BTreeMap::new(),
             lines: Vec::new(),
@@ -125,14 +209,7 @@ impl Lab {
             data: (Gtid::UNDEFINED, Uuid::NIL),
             tokens: 0,
             lives: 0xd0,
-        };
-        for at in 0..members {
-            lab.add(tuning, |_| {});
-            lab.until("it votes", 20_000_000, |lab| {
-                lab.nodes[0].engine.order.membership().voters().count() == at + 1
-            });
         }
-        lab
     }
 
     /// One more member.
@@ -140,20 +217,6 @@ impl Lab {
         let at = self.nodes.len();
         let byte = at as u8 + 1;
         let id = Uuid([byte; 16]);
-        let config = Config {
-            id,
-            incarnation: 1 << 20,
-            heartbeat: tuning.heartbeat.as_micros() as Micros,
-            election_timeout: tuning.election_timeout.as_micros() as Micros,
-            segment_bytes: tuning.segment_bytes,
-            max_append_bytes: 1 << 20,
-            max_inflight_bytes: 16 << 20,
-            cache_bytes: 64 << 20,
-            max_unwritten_bytes: 256 << 20,
-            max_at_risk_bytes: 44 << 20,
-            seed: u64::from(byte),
-            mutation: None,
-        };
         let mut me = Hello {
             id,
             incarnation: 1 << 20,
@@ -174,13 +237,20 @@ impl Lab {
         let view_uuid = me.view_uuid;
         let (position, log) = self.data;
         let finished = Arc::new(AtomicI64::new(position.seqno));
-        let order = Order::new(config, None, self.now);
+        let member = Member {
+            hello: me.clone(),
+            tuning: tuning.clone(),
+            life: 1,
+            adjust: self.adjust,
+            mutation: self.mutation,
+        };
+        let order = Order::new(member.config(), None, self.now);
         let mut engine = Engine::new(order, me, tuning.clone(), finished.clone(), self.now);
         let commits = Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: finished.clone() });
         if !engine.me.arbitrator {
             engine.hold = Some(commits.clone());
         }
-        engine.at(self.now, 1_000_000_000_000_000 + self.now);
+        engine.at(self.now, WALL + self.now);
         let args = ConnectArgs {
             cluster: "test".into(),
             peers: Vec::new(),
@@ -195,11 +265,13 @@ impl Lab {
         engine.connect(args, view_uuid, Uuid([0x77; 16])).unwrap();
         self.nodes.push(Node {
             engine,
+            member,
+            up: true,
+            server: None,
             finished,
             commits,
             inbox: VecDeque::new(),
             disk_hangs: false,
-            written: Vec::new(),
             database_hangs: false,
             to_finish: Vec::new(),
             frozen: false,
@@ -208,8 +280,9 @@ impl Lab {
             line: None,
             line_busy: BTreeMap::new(),
             views: Vec::new(),
+            applied: Vec::new(),
             trim: None,
-            disk: BTreeMap::new(),
+            disk: Disk::default(),
             copy_takes_long: false,
         });
         for other in 0..at {
@@ -275,7 +348,8 @@ impl Lab {
 
     /// Connects two, if they take each other.
     pub(super) fn link(&mut self, a: usize, b: usize) {
-        if self.links.contains(&pair(a, b)) {
+        let can = !self.severed.contains(&pair(a, b)) && self.nodes[a].up && self.nodes[b].up;
+        if self.links.contains(&pair(a, b)) || !can {
             return;
         }
         let hello = |lab: &Lab, n: usize| lab.nodes[n].engine.introduction();
@@ -312,7 +386,7 @@ impl Lab {
         self.nodes[at].engine.members_status()
     }
 
-    fn unlink(&mut self, a: usize, b: usize) {
+    pub(super) fn unlink(&mut self, a: usize, b: usize) {
         if self.links.remove(&pair(a, b)) {
             let (ia, ib) = (self.id(a), self.id(b));
             self.nodes[a].inbox.retain(|(_, from, ..)| *from != b);
@@ -326,7 +400,7 @@ impl Lab {
         self.nodes[at].engine.me.id
     }
 
-    fn place(&self, id: &MemberId) -> usize {
+    pub(super) fn place(&self, id: &MemberId) -> usize {
         (0..self.nodes.len()).find(|at| self.id(*at) == *id).expect("a member of the lab")
     }
 
@@ -425,7 +499,7 @@ impl Lab {
         }
     }
 
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         self.now += STEP;
         for (a, b) in self.relinks.clone() {
             self.link(a, b);
@@ -434,7 +508,7 @@ impl Lab {
             }
         }
         for at in 0..self.nodes.len() {
-            if !self.nodes[at].frozen {
+            if self.nodes[at].up && !self.nodes[at].frozen {
                 self.round(at);
             }
         }
@@ -444,14 +518,14 @@ impl Lab {
         let now = self.now;
         let ids: Vec<MemberId> = (0..self.nodes.len()).map(|n| self.id(n)).collect();
         let node = &mut self.nodes[at];
-        node.engine.at(now, 1_000_000_000_000_000 + now);
+        node.engine.at(now, WALL + now);
         while node.inbox.front().is_some_and(|(due, ..)| *due <= now)
             && let Some((_, from, kind, payload)) = node.inbox.pop_front()
         {
             node.engine.frame(ids[from], kind, payload);
         }
         if !node.disk_hangs
-            && let Some(ticket) = node.written.drain(..).max()
+            && let Some(ticket) = node.disk.sync(node.engine.order.deliverable())
         {
             node.engine.written(ticket);
         }
@@ -479,6 +553,9 @@ impl Lab {
 
     fn deliver(&mut self, at: usize, delivery: Delivery) {
         let node = &mut self.nodes[at];
+        if let Some(server) = &mut node.server {
+            return server.take(&mut node.engine, delivery);
+        }
         match delivery {
             Delivery::StateNeeded { bypass: true } => {
                 node.engine.request_state(Bytes::from_static(b"word"), String::new());
@@ -497,7 +574,10 @@ impl Lab {
                 }
                 node.views.push(info.members.iter().map(|m| m.name.clone()).collect());
             }
-            Delivery::Ordered(ordered) => node.to_finish.push(ordered.seqno),
+            Delivery::Ordered(ordered) => {
+                node.to_finish.push(ordered.seqno);
+                node.applied.push((ordered.seqno, ordered.writeset.data));
+            }
             _ => {}
         }
     }
@@ -520,23 +600,7 @@ impl Lab {
                     inbox.insert(place, (leaves + HOP, at, kind, payload));
                 }
             }
-            Effect::Write { op, .. } => {
-                let node = &mut self.nodes[at];
-                if op.reset.is_some() {
-                    node.disk.clear();
-                }
-                if let Some(from) = op.truncate_from {
-                    node.disk.split_off(&from);
-                }
-                node.disk.extend(op.entries.iter().map(|e| (e.index, e.clone())));
-                node.written.push(op.ticket)
-            }
-            Effect::Read { whom, from, .. } => {
-                let Node { engine, disk, .. } = &mut self.nodes[at];
-                let entries = (from..).map_while(|index| disk.get(&index).cloned()).take(64).collect();
-                engine.read(whom, from, entries);
-                debug_assert!(matches!(whom, ReadFor::Peer(_) | ReadFor::Feed));
-            }
+            Effect::Write { .. } | Effect::Read { .. } => self.disk_effect(at, effect),
             Effect::Drop(id) => {
                 let other = self.place(&id);
                 self.unlink(at, other);
@@ -550,8 +614,8 @@ impl Lab {
             Effect::Agreed { token, result } => drop(self.agreed.insert(token, result)),
             Effect::TrimLog(limits) => self.nodes[at].trim = Some(limits),
             Effect::PolicyChanged(result) => self.policies.push((self.now, at, result)),
-            Effect::PolicyNow(_) | Effect::Connected(_) | Effect::Causal { .. } | Effect::Progress { .. } => {
-            }
+            Effect::Causal { id, seqno } => self.causal.push((at, id, seqno)),
+            Effect::PolicyNow(_) | Effect::Connected(_) | Effect::Progress { .. } => {}
         }
     }
 }

@@ -10,8 +10,12 @@ mod applying;
 mod arbitrator_tests;
 mod awaited;
 mod branch;
+#[cfg(test)]
+mod campaign;
 mod clocks;
 mod commands;
+#[cfg(test)]
+mod disks;
 mod doubt;
 mod duties;
 mod feed;

@@ -1,0 +1,94 @@
+//! `LOCKSTEP_SEEDS=2000 cargo test -p lockstep-node campaign` tries more, `LOCKSTEP_SEED=7` that one (`make campaign`).
+
+use super::{CALM, World};
+use lockstep_core::Micros;
+use lockstep_core::order::Mutation;
+
+/// Faults happen for so long.
+const FAULTS: Micros = 12_000_000;
+
+/// One history, and what was wrong with it.
+fn run(seed: u64, mutation: Option<Mutation>) -> (World, Result<(), String>) {
+    let mut world = World::new(seed, mutation);
+    let mut go = || {
+        // They come together before anything goes wrong.
+        let until = world.lab.now + CALM;
+        while !world.is_well() {
+            if world.lab.now > until {
+                return Err("they do not come together".into());
+            }
+            world.step()?;
+        }
+        let (until, often) = (world.lab.now + FAULTS, world.rng.between(40, 600));
+        while world.lab.now < until {
+            if world.rng.one_in(often) {
+                world.fault();
+            }
+            world.clients();
+            world.step()?;
+        }
+        world.calm()
+    };
+    let end = go();
+    (world, end)
+}
+
+#[test]
+fn campaign() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let one = number("LOCKSTEP_SEED");
+    let seeds = one.map_or(1..=number("LOCKSTEP_SEEDS").unwrap_or(60), |seed| seed..=seed);
+    let (mut answers, mut crashes, mut copies, mut rescued) = (0, 0, 0, 0);
+    let mut failed = Vec::new();
+    for seed in seeds {
+        match run(seed, None) {
+            (world, Ok(())) => {
+                answers += world.answers;
+                crashes += world.crashes;
+                copies += world.copies;
+                rescued += world.lab.nodes.iter().map(|node| node.disk.rescued.len()).sum::<usize>();
+            }
+            (world, Err(text)) => {
+                if one.is_some() || failed.is_empty() {
+                    let mut said: Vec<(Micros, String)> = world.story.clone();
+                    said.sort_by_key(|(at, _)| *at);
+                    for (at, line) in said {
+                        eprintln!("{:>10.3} ms  {line}", at as f64 / 1e3);
+                    }
+                    for (at, line) in &world.lab.lines {
+                        eprintln!("n{}: {line}", at + 1);
+                    }
+                }
+                eprintln!("seed {seed}, at {} ms: {text}", world.lab.now / 1000);
+                failed.push(seed);
+            }
+        }
+    }
+    eprintln!(
+        "{answers} writes acknowledged, {crashes} crashes, {copies} state transfers, {rescued} entries rescued"
+    );
+    assert!(failed.is_empty(), "seeds {failed:?}");
+    assert!(
+        one.is_some() || answers > 0 && crashes > 0 && copies > 0 && rescued > 0,
+        "it has not tried much"
+    );
+}
+
+/// What the campaign is worth: each of these it must find.
+#[test]
+fn campaign_finds_what_is_planted() {
+    for mutation in [
+        Mutation::NoAcksAwaited,
+        Mutation::NoZonesAwaited,
+        Mutation::AllIsMajority,
+        Mutation::ReceivedIsPersisted,
+        Mutation::OverwriteWithoutRescue,
+        Mutation::SeqnosGivenTwice,
+        Mutation::DeliverBeforeDisk,
+        Mutation::VoteForAnyLog,
+    ] {
+        let found = (1..=120).find_map(|seed| run(seed, Some(mutation)).1.err().map(|text| (seed, text)));
+        eprintln!("{mutation:?}: {found:?}");
+        assert!(found.is_some(), "{mutation:?} is not found");
+    }
+}
