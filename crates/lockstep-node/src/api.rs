@@ -42,6 +42,9 @@ pub type FrontEndStats = Arc<dyn Fn() -> Vec<crate::Metric> + Send + Sync>;
 /// Takes how far this member has come in catching up: seqnos in all, and done. Called on `ls-node`: must not block.
 pub type ProgressCall = Arc<dyn Fn(Seqno, Seqno) + Send + Sync>;
 
+/// Takes what the server is to tell as an event: a JSON object. Called on `ls-node`: must not block.
+pub type EventCall = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// Takes the commit policy that is in force from now on.
 pub type PolicyCall = Arc<dyn Fn(&Policy) + Send + Sync>;
 
@@ -110,6 +113,8 @@ pub struct NodeConfig {
     pub allowed: Option<AllowCheck>,
     /// Who wants to know how far it is from being Synced: told at the begin, once a second, and at the end.
     pub progress: Option<ProgressCall>,
+    /// Who tells events on.
+    pub event: Option<EventCall>,
     /// Who wants to know that another policy is in force (called on `ls-node`: must not block).
     pub policy_changed: Option<PolicyCall>,
     /// Ends the server's process; `None`: there is none.

@@ -314,6 +314,7 @@ mod tests {
             front_end_stats: None,
             allowed: None,
             progress: None,
+            event: None,
             policy_changed: None,
             end_server: None,
         }

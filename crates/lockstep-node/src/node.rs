@@ -375,6 +375,7 @@ impl Node {
             state_since: 0,
             isolated: false,
             progress: config.progress.clone(),
+            event: config.event.clone(),
             policy_changed: config.policy_changed.clone(),
             end_server: config.end_server.clone(),
             allow: AllowList::new(config.allowed.clone()),

@@ -3,8 +3,8 @@
 
 use crate::allow::{AllowList, Answer, ip_of};
 use crate::api::{
-    ConnectArgs, Delivery, EndServer, FrontEndStats, Level, LocalState, Logger, MembershipNow, NodeError,
-    PolicyCall, ProgressCall, Tuning, VoteReply,
+    ConnectArgs, Delivery, EndServer, EventCall, FrontEndStats, Level, LocalState, Logger, MembershipNow,
+    NodeError, PolicyCall, ProgressCall, Tuning, VoteReply,
 };
 use crate::engine::{Effect, Engine};
 use crate::jobs::Sender;
@@ -144,6 +144,7 @@ pub(crate) struct Runtime {
     /// As the reactor was told last.
     pub(crate) isolated: bool,
     pub(crate) progress: Option<ProgressCall>,
+    pub(crate) event: Option<EventCall>,
     pub(crate) policy_changed: Option<PolicyCall>,
     pub(crate) end_server: Option<EndServer>,
     pub(crate) allow: AllowList<ConnId>,
@@ -743,6 +744,11 @@ impl Runtime {
             Effect::Progress { total, done } => {
                 if let Some(call) = &self.progress {
                     call(total, done);
+                }
+            }
+            Effect::Event(text) => {
+                if let Some(call) = &self.event {
+                    call(&text);
                 }
             }
             Effect::SetAside(wish) => {

@@ -234,6 +234,7 @@ impl Provider {
                 }),
                 allowed: Some(Arc::new(crate::services::is_allowed)),
                 progress: Some(Arc::new(crate::events::progress)),
+                event: Some(Arc::new(crate::events::event)),
                 policy_changed: Some(Arc::new(move |_| {
                     if let Some(provider) = shows.upgrade() {
                         provider.show_policy();

@@ -1,4 +1,5 @@
-//! The event service: what servers from 11.4 on show of a member's way to Synced (`wsrep_status_file`).
+//! The event service: what servers from 11.4 on show in `wsrep_status_file`, of a member's way to Synced, and what people
+//! should hear of.
 //!
 //! The server's callback may write a file, so that a short-lived thread calls it, one at a time, in order.
 
@@ -74,6 +75,15 @@ pub(crate) fn progress(total: Seqno, done: Seqno) {
     let value = format!(
         "{{ \"from\": {from}, \"to\": {to}, \"total\": {total}, \"done\": {done}, \"undefined\": -1 }}"
     );
+    tell(c"progress", value);
+}
+
+/// Something that happened: a JSON object. Returns at once.
+pub(crate) fn event(json: &str) {
+    tell(c"event", json.to_owned());
+}
+
+fn tell(name: &'static std::ffi::CStr, value: String) {
     let Ok(value) = CString::new(value) else { return };
     let mut events = lock(&EVENTS);
     if events.callback.is_none() {
@@ -82,7 +92,7 @@ pub(crate) fn progress(total: Seqno, done: Seqno) {
     if events.queue.len() >= QUEUED_MAX {
         events.queue.pop_front();
     }
-    events.queue.push_back((c"progress", value));
+    events.queue.push_back((name, value));
     if events.busy {
         return;
     }

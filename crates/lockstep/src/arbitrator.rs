@@ -341,6 +341,7 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
         // The table of members is in databases, of which it has none.
         allowed: None,
         progress: None,
+        event: None,
         policy_changed: None,
         end_server: None,
     })

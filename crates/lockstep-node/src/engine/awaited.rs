@@ -88,17 +88,19 @@ impl Engine {
         if fallen == std::mem::replace(&mut self.commits.fallen, fallen) {
             return;
         }
-        if fallen {
+        let (level, text) = if fallen {
             self.commits.fallbacks += 1;
+            let (why, who) = (self.why_fallen(), self.who_still_acknowledges());
             let text = format!(
-                "semisync has fallen back to async: {}. What is committed now may be lost with the leader{}",
-                self.why_fallen(),
-                self.who_still_acknowledges()
+                "semisync has fallen back to async: {why}. What is committed now may be lost with the leader{who}"
             );
-            self.log(Level::Warn, text);
+            (Level::Warn, text)
         } else {
-            self.log(Level::Info, "semisync: no longer fallen back, commits wait for acknowledgements");
-        }
+            (Level::Info, "semisync: no longer fallen back, commits wait for acknowledgements".to_owned())
+        };
+        let event = serde_json::json!({ "event": "semisync", "fallen_back": fallen, "msg": text });
+        self.effects.push(Effect::Event(event.to_string()));
+        self.log(level, text);
     }
 
     /// Whose acknowledgements did not come in time, where this is known.

@@ -156,6 +156,7 @@ pub(super) struct Lab {
     pub(super) answers: Vec<(usize, u64, Answer)>,
     pub(super) agreed: BTreeMap<u64, Result<Gtid, String>>,
     pub(super) lines: Vec<(usize, String)>,
+    pub(super) events: Vec<(usize, String)>,
     /// What has become of the changes of policy that were asked for: when, of whom.
     pub(super) policies: Vec<(Micros, usize, Result<(), String>)>,
     /// Who was told that there is no state to be had.
@@ -202,6 +203,7 @@ impl Lab {
             answers: Vec::new(),
             agreed: BTreeMap::new(),
             lines: Vec::new(),
+            events: Vec::new(),
             policies: Vec::new(),
             failed: Vec::new(),
             aside: Vec::new(),
@@ -614,6 +616,7 @@ impl Lab {
             Effect::Agreed { token, result } => drop(self.agreed.insert(token, result)),
             Effect::TrimLog(limits) => self.nodes[at].trim = Some(limits),
             Effect::PolicyChanged(result) => self.policies.push((self.now, at, result)),
+            Effect::Event(text) => self.events.push((at, text)),
             Effect::Causal { id, seqno } => self.causal.push((at, id, seqno)),
             Effect::PolicyNow(_) | Effect::Connected(_) | Effect::Progress { .. } => {}
         }

@@ -116,6 +116,8 @@ pub(crate) enum Effect {
     Log(Level, String),
     /// So many seqnos of so many are done before this member is Synced.
     Progress { total: Seqno, done: Seqno },
+    /// For the server to tell: a JSON object.
+    Event(String),
     /// This policy is in force from now on.
     PolicyNow(Policy),
     /// The policy that was wished for is in force, or why it is not.

@@ -692,6 +692,9 @@ fn a_leader_whose_semisync_falls_back_says_whose_acknowledgements_did_not_come()
         lines[0].ends_with("may be lost with the leader"),
         "who has not heard of it knows of nobody: {lines:?}"
     );
+    let of_leader = lab.events.iter().filter(|(at, _)| *at == 0).map(|(_, text)| text.as_str());
+    let events: Vec<&str> = of_leader.collect();
+    assert!(events.len() == 1 && events[0].contains(r#""fallen_back":true"#), "{events:?}");
     // While many are written nobody is named that has only just not got the last one.
     for _ in 0..100 {
         lab.write(0);
@@ -701,6 +704,7 @@ fn a_leader_whose_semisync_falls_back_says_whose_acknowledgements_did_not_come()
     lab.cut(2, false);
     lab.until("it is back", 10_000_000, |lab| !lab.nodes[0].engine.order.has_fallen_back());
     lab.run(100_000);
+    assert!(lab.events.iter().any(|(at, text)| *at == 0 && text.contains(r#""fallen_back":false"#)));
     assert_eq!(missing(&lab), [[""; 0]; 3]);
 
     // Who has it in memory has acknowledged it, where that is what is asked for.

@@ -74,6 +74,7 @@ pub fn config(folder: &Folder, name: &str, port: u16) -> NodeConfig {
         front_end_stats: None,
         allowed: None,
         progress: None,
+        event: None,
         policy_changed: None,
         end_server: None,
     }
