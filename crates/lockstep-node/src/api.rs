@@ -182,6 +182,17 @@ pub enum ApplyOrder {
     Serial,
 }
 
+impl ApplyOrder {
+    /// Its name in options.
+    pub fn name(self) -> &'static str {
+        match self {
+            ApplyOrder::Writeset => "writeset",
+            ApplyOrder::Schema => "schema",
+            ApplyOrder::Serial => "serial",
+        }
+    }
+}
+
 /// Where a member's server is to stop (`apply.until`); what it names is still applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {

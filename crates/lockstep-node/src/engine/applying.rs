@@ -138,8 +138,7 @@ impl Engine {
     pub(super) fn set_applying(&mut self) {
         if self.applying.order != self.tuning.apply_order {
             self.applying.order = self.tuning.apply_order;
-            let name = format!("{:?}", self.applying.order).to_lowercase();
-            self.log(Level::Info, format!("apply.order is {name} from now on"));
+            self.log(Level::Info, format!("apply.order is {} from now on", self.applying.order.name()));
             self.applying.floor = self.feed.delivered();
             self.applying.last.clear();
         }

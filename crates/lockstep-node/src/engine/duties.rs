@@ -52,14 +52,22 @@ impl Engine {
         if !self.me.arbitrator && !stands {
             return false;
         }
-        let membership = self.order.membership();
-        let heir = membership
-            .voters()
-            .filter(|id| *id != self.me.id && self.unfit_to_lead(id).is_none())
-            .filter(|id| self.order.matched(id) + NEAR_ENOUGH >= self.order.last_index())
-            .filter(|id| !stands || self.is_synced(id))
-            .max_by_key(|id| (!self.is_kept_from(id), self.order.matched(id)));
+        let heir = self.best_heir(|id| {
+            self.unfit_to_lead(id).is_none()
+                && self.order.matched(id) + NEAR_ENOUGH >= self.order.last_index()
+                && (!stands || self.is_synced(id))
+        });
         heir.is_some_and(|heir| self.order.transfer_leadership(self.now, heir).is_ok())
+    }
+
+    /// Who is to lead instead of this member, of the other voters that are fit for it: one with a database; that is Synced; from
+    /// whose server nothing is kept; and the one of those with most of the log.
+    pub(super) fn best_heir(&self, fit: impl Fn(&MemberId) -> bool) -> Option<MemberId> {
+        let membership = self.order.membership();
+        let serves = |id: &MemberId| membership.get(id).is_some_and(|m| !m.arbitrator);
+        let others = membership.voters().filter(|id| *id != self.me.id && fit(id));
+        others
+            .max_by_key(|id| (serves(id), self.is_synced(id), !self.is_kept_from(id), self.order.matched(id)))
     }
 
     pub(super) fn is_synced(&self, id: &MemberId) -> bool {

@@ -95,13 +95,7 @@ impl Engine {
         // Between two leaders there is none: that is no reason to go without handing in the vote.
         if votes && other_voters && !expired && !cut_off {
             if self.order.is_leader() {
-                let heir = membership
-                    .voters()
-                    .filter(|id| *id != self.me.id && self.peers.get(id).is_some_and(|p| !p.leaving()))
-                    .max_by_key(|id| {
-                        let serves = membership.get(id).is_some_and(|m| !m.arbitrator);
-                        (serves, self.is_synced(id), !self.is_kept_from(id), self.order.matched(id))
-                    });
+                let heir = self.best_heir(|id| self.peers.get(id).is_some_and(|p| !p.leaving()));
                 if let Some(heir) = heir {
                     let _ = self.order.transfer_leadership(self.now, heir);
                     return;

@@ -146,7 +146,7 @@ impl Engine {
     }
 
     /// Who should lead instead of this member: of those that can, and whose own disk moves, or whose database is ahead of
-    /// this one's, the one that has most of the log; and before all one that is Synced.
+    /// this one's.
     fn heir(&self, database_ahead: bool) -> Option<MemberId> {
         let (finished, persisted) = (self.finished(), self.order.persisted());
         let fit = |id: &MemberId| {
@@ -157,9 +157,7 @@ impl Engine {
                     false => self.order.matched(id) > persisted,
                 }
         };
-        let membership = self.order.membership();
-        let others = membership.voters().filter(|id| *id != self.me.id).filter(fit);
-        others.max_by_key(|id| (self.is_synced(id), !self.is_kept_from(id), self.order.matched(id)))
+        self.best_heir(fit)
     }
 }
 
