@@ -1,0 +1,79 @@
+//! What a load leaves to do: what is to be purged, and what the copies have not applied. The rates that last count both.
+
+use lockstep_lab::shootout::{Setup, UPDATE_INDEX};
+use serde_json::Value;
+
+use super::super::caught_up::CAUGHT_UP;
+use super::{PAID, PURGED_RATE, UNPURGED, stat, table_of};
+use crate::lab::numbers::{Known, Stat, number};
+use crate::lab::page::Section;
+use crate::lab::results::Results;
+
+/// Requests per second, had the load lasted until each copy had it all and nothing was left to purge: what the servers keep
+/// up. Both are waited for at once.
+fn kept_up(m: &Value) -> Option<f64> {
+    let of = |field: &str| m[field].as_f64();
+    let lasted = of("transactions")? / of("transactions_per_s")?;
+    let after = of(CAUGHT_UP).unwrap_or(0.0).max(of(PAID)?);
+    Some(of("requests_per_s")? * lasted / (lasted + after)).filter(|rate| rate.is_finite())
+}
+
+/// The same of a set-up, or why it is not known.
+pub(super) fn kept_up_by(
+    results: &Results,
+    setup: &str,
+    chosen: impl Fn(&Value) -> bool + Copy,
+) -> Result<Known, String> {
+    let rates = results.measurements(setup).filter(|m| chosen(m)).filter_map(kept_up);
+    // Doubtful is what the load's own rate is, too.
+    let load = results.median(setup, "requests_per_s", chosen)?;
+    match Stat::of(rates) {
+        Some(stat) => Ok(Known::of(Stat { doubtful: load.doubtful, ..stat })),
+        None => Err(results.why_not(setup)),
+    }
+}
+
+/// What nothing but commits left for the writer to do.
+pub(super) fn purging(results: &Results, setups: &[Setup], threads: &[u64]) -> Section {
+    let cell = |setup: Setup, count| {
+        let of = |field| stat(results, setup.name(), UPDATE_INDEX, count, field);
+        match (of(UNPURGED), of(PAID), of(PURGED_RATE)) {
+            (Some(left), Some(time), Some(rate)) => {
+                [left, time, rate].map(|stat| number(stat.median)).join(" / ")
+            }
+            _ => "–".into(),
+        }
+    };
+    Section {
+        heading: "What was left to purge after nothing but commits".into(),
+        text: "Each update leaves an old version of its row, which InnoDB purges in the background. Where more clients want the \
+               processor than there is, purge falls behind, the more so the less they wait for anything: their rate is partly \
+               borrowed. Transactions to purge when the load ended, the seconds until they were purged, nobody else being at \
+               work, and the requests per second if that time counts."
+            .into(),
+        table: table_of(setups, threads, "left to purge / seconds / requests/s with it, by threads", cell),
+        notes: vec![results.repeats_text()],
+        ..Section::default()
+    }
+}
+
+/// What is left of the rates of nothing but commits when both wait for what comes after.
+pub(super) fn keeping_up(results: &Results, setups: &[Setup], threads: &[u64]) -> Section {
+    let cell = |setup: Setup, count| {
+        let chosen = |m: &Value| m["script"] == UPDATE_INDEX && m["threads"] == count;
+        match kept_up_by(results, setup.name(), chosen) {
+            Ok(rate) => number(rate.value),
+            Err(_) => "–".into(),
+        }
+    };
+    Section {
+        heading: "What of nothing but commits all servers keep up".into(),
+        text: "A copy may fall behind while a load runs, and what is left to purge is done later: a rate that lasts counts the time \
+               until the copy has everything and nothing is left, nobody else being at work by then. Requests per second with that \
+               time."
+            .into(),
+        table: table_of(setups, threads, "requests/s by threads", cell),
+        notes: vec![results.repeats_text()],
+        ..Section::default()
+    }
+}
