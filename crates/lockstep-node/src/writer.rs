@@ -47,6 +47,8 @@ pub(crate) struct TrimLimits {
     pub(crate) below: Index,
     /// What begins beyond this index, for a connected member has not got it on its disk; like what is young.
     pub(crate) wanted: Index,
+    /// What begins beyond this index, for the own server has only just finished it; like what is young.
+    pub(crate) flushed: Index,
     /// So many bytes (`log.size`).
     pub(crate) keep_bytes: u64,
     /// What is younger than this, µs since 1970 (`log.keep_min`).
@@ -394,7 +396,7 @@ fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
     for pair in segments.windows(2) {
         // What stands in a segment is older than the next one.
         let (first, made, _) = pair[1];
-        let asked_for = made > limits.older_than || first > limits.wanted;
+        let asked_for = made > limits.older_than || first > limits.wanted.min(limits.flushed);
         if bytes <= limits.keep_bytes || first > limits.below || (asked_for && bytes <= limits.max_bytes) {
             break;
         }
@@ -725,8 +727,14 @@ mod tests {
     fn the_log_keeps_its_size_and_the_young_up_to_its_greatest_size() {
         // Four segments of 100 bytes, made at 10, 20, 30 and 40.
         let segments: Vec<Segment> = (0..4).map(|n| (1 + n * 50, 10 + n * 10, 100)).collect();
-        let limits =
-            TrimLimits { below: 1000, wanted: Index::MAX, keep_bytes: 150, older_than: 100, max_bytes: 1000 };
+        let limits = TrimLimits {
+            below: 1000,
+            wanted: Index::MAX,
+            flushed: Index::MAX,
+            keep_bytes: 150,
+            older_than: 100,
+            max_bytes: 1000,
+        };
         assert_eq!(cut(&segments, limits), Some((151, 100, false)), "down to log.size");
         assert_eq!(cut(&segments, TrimLimits { keep_bytes: 400, ..limits }), None);
         assert_eq!(cut(&segments, TrimLimits { older_than: 25, ..limits }), Some((51, 300, false)));
@@ -738,6 +746,7 @@ mod tests {
             "but no needed one"
         );
         let lags = TrimLimits { wanted: 60, ..limits };
+        assert_eq!(cut(&segments, TrimLimits { flushed: 60, ..limits }), cut(&segments, lags));
         assert_eq!(cut(&segments, lags), Some((51, 300, false)), "what a connected member has not got stays");
         assert_eq!(
             cut(&segments, TrimLimits { max_bytes: 250, ..lags }),

@@ -389,3 +389,39 @@ fn nobody_waits_to_hear_what_one_thinks_from_whom_entries_are_kept() {
     lab.until("it is unlike the others", 2_000_000, |lab| lab.said("Vote 0 (success) on"));
     assert!(lab.lines.iter().all(|(at, line)| *at == 1 || !line.contains("nconsisten")));
 }
+
+/// Its database may not have it on its disk yet, however old it is.
+#[test]
+fn what_a_server_that_stood_has_only_just_finished_stays_in_the_log() {
+    let tuning = Tuning {
+        segment_bytes: 2 << 10,
+        log_keep: Duration::from_secs(5),
+        lag_limit: 10,
+        ..Tuning::default()
+    };
+    let mut lab = Lab::new(3, &tuning);
+    let paused = ApplyHold { paused: true, ..ApplyHold::default() };
+    lab.nodes[2].engine.set_tuning(Tuning { apply_hold: paused, ..tuning.clone() });
+    lab.run(10_000);
+    let stood = finished(&lab, 2);
+    for _ in 0..120 {
+        write(&mut lab, 0);
+        lab.run(450_000);
+    }
+    lab.nodes[2].engine.set_tuning(tuning);
+    lab.run(2_000_000);
+    assert!(finished(&lab, 2) > stood + 100);
+    let may_go = |lab: &Lab| {
+        let trim = lab.nodes[2].trim.expect("the log is trimmed");
+        assert!(trim.below > 50, "what comes before is applied: {trim:?}");
+        trim.flushed
+    };
+    let has = |lab: &Lab, index| {
+        lab.nodes[2].engine.order.segment_bases().find(|b| b.index + 1 >= index).unwrap().seqno
+    };
+    let flushed = may_go(&lab);
+    assert!(has(&lab, flushed) <= stood + 10, "{flushed}");
+    lab.run(6_000_000);
+    let flushed = may_go(&lab);
+    assert!(has(&lab, flushed) > stood + 100, "{flushed}");
+}

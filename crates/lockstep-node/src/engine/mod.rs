@@ -219,6 +219,8 @@ pub(crate) struct Engine {
     duties_at: Micros,
     seen: seen::Seen,
     last_log_trim: Micros,
+    /// When it looked, and what had finished then, for as long as `log.keep_min`.
+    finished_at: VecDeque<(Micros, Seqno)>,
     /// When it was last said that entries had to go early.
     trimmed_early: Option<Micros>,
     /// What the front end's server has finished; written by its threads.
@@ -315,6 +317,7 @@ impl Engine {
             duties_at: 0,
             seen: seen::Seen::default(),
             last_log_trim: 0,
+            finished_at: VecDeque::new(),
             trimmed_early: None,
             finished,
             effects: Vec::new(),
@@ -772,11 +775,24 @@ impl Engine {
         }
     }
 
+    /// What the own server had finished `log.keep_min` ago. What it had as its process began is on its disk.
+    fn finished_long_ago(&mut self) -> Seqno {
+        let (now, keep) = (self.now, self.tuning.log_keep.as_micros() as Micros);
+        let at = if self.finished_at.is_empty() { now.saturating_sub(keep) } else { now };
+        self.finished_at.push_back((at, self.finished()));
+        while self.finished_at.get(1).is_some_and(|(at, _)| at + keep <= now) {
+            self.finished_at.pop_front();
+        }
+        let first = self.finished_at.front().filter(|(at, _)| at + keep <= now);
+        first.map_or(lockstep_core::SEQNO_UNDEFINED, |(_, seqno)| *seqno)
+    }
+
     fn trim_log_step(&mut self) {
         if self.now < self.last_log_trim + 1_000_000 {
             return;
         }
         self.last_log_trim = self.now;
+        let long_ago = self.finished_long_ago();
         let needed = self.feed.next_index().min(self.order.deliverable());
         let membership = self.order.membership();
         // What a connected member has not got on its disk stays up to `log.max_size` only: a disk that hangs elsewhere
@@ -787,6 +803,9 @@ impl Engine {
             .map(|m| self.order.matched(&m.id) + 1)
             .min()
             .unwrap_or(Index::MAX);
+        // What a server that lagged has only just finished may not be on its disk, however old it is.
+        let flushed = self.order.segment_bases().filter(|b| b.seqno <= long_ago).last();
+        let flushed = flushed.map_or(0, |b| b.index + 1);
         // Certification after a restart begins at the trim mark before the last.
         let trim = self.order.committed_state().trim_previous.min(self.finished());
         let keep = self.order.segment_bases().filter(|b| b.seqno <= trim && b.index <= needed).last();
@@ -805,6 +824,7 @@ impl Engine {
             self.effects.push(Effect::TrimLog(TrimLimits {
                 below,
                 wanted,
+                flushed,
                 keep_bytes: self.tuning.log_bytes,
                 older_than: ago(self.tuning.log_keep.as_micros() as Micros).min(absent_since),
                 max_bytes: self.tuning.log_max_bytes,
