@@ -2,7 +2,7 @@
 //! for since a part from its beginning, the last record torn or not.
 
 use super::harness::{Lab, Member};
-use super::{Effect, Engine};
+use super::{Effect, Engine, ReadFor};
 use crate::api::{ConnectArgs, NodeError};
 use crate::node::KEPT_AT_START;
 use lockstep_core::order::{Order, RestoreBuilder, Restored, Vote, WriteOp};
@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The hint of what is committed is written with one sync of so many.
 const HINT_EVERY: u64 = 16;
+/// So many entries are read at a time.
+const READ_AT_ONCE: usize = 64;
 
 /// A log as it reads.
 #[derive(Clone, Debug, Default)]
@@ -94,6 +96,8 @@ pub(super) struct Disk {
     synced: Image,
     /// What was asked for and is not synced.
     asked: VecDeque<WriteOp>,
+    /// What is to be read when all that was asked for is there: the log's thread answers writes first.
+    reads: Vec<(ReadFor, Index)>,
     syncs: u64,
     /// What is in its rescue files.
     pub(super) rescued: Vec<Entry>,
@@ -122,6 +126,16 @@ impl Disk {
         Some(ticket)
     }
 
+    /// What was to be read, which may be other than it was when somebody asked.
+    pub(super) fn read(&mut self) -> Vec<(ReadFor, Index, Vec<Entry>)> {
+        let there = &self.log.entries;
+        let read = |(whom, from)| {
+            let entries = (from..).map_while(|index| there.get(&index).cloned()).take(READ_AT_ONCE).collect();
+            (whom, from, entries)
+        };
+        self.reads.drain(..).map(read).collect()
+    }
+
     fn sync_one(&mut self, op: &WriteOp) {
         self.rescued.extend(op.rescue.iter().flat_map(|rescue| rescue.entries.iter().cloned()));
         self.synced.apply(op);
@@ -146,6 +160,7 @@ impl Disk {
             self.sync_one(&op);
         }
         self.asked.clear();
+        self.reads.clear();
         self.log = self.synced.clone();
     }
 }
@@ -192,14 +207,10 @@ impl Lab {
 
     /// What a member's engine asks of its disk.
     pub(super) fn disk_effect(&mut self, at: usize, effect: Effect) {
-        let super::harness::Node { engine, disk, .. } = &mut self.nodes[at];
+        let disk = &mut self.nodes[at].disk;
         match effect {
             Effect::Write { op, .. } => disk.write(op),
-            Effect::Read { whom, from, .. } => {
-                let there = &disk.log.entries;
-                let entries = (from..).map_while(|index| there.get(&index).cloned()).take(64).collect();
-                engine.read(whom, from, entries);
-            }
+            Effect::Read { whom, from, .. } => disk.reads.push((whom, from)),
             _ => {}
         }
     }

@@ -228,6 +228,11 @@ impl Feed {
         self.run.as_ref().map_or(0, |run| run.certifier.window())
     }
 
+    /// How many streaming transactions are open, and have sent something of late, whose ever.
+    pub(super) fn open_streams(&self) -> usize {
+        self.run.as_ref().map_or(0, |run| run.certifier.open_streams())
+    }
+
     /// How many keys certification knows (`wsrep_cert_index_size`).
     pub(crate) fn keys(&self) -> usize {
         self.run.as_ref().map_or(0, |run| run.certifier.len())

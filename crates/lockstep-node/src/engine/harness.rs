@@ -437,7 +437,7 @@ impl Lab {
         self.write_flagged(at, b"row", flags::TRX_START)
     }
 
-    fn write_flagged(&mut self, at: usize, data: &[u8], flags: u32) -> Submission {
+    pub(super) fn write_flagged(&mut self, at: usize, data: &[u8], flags: u32) -> Submission {
         let mut builder = WriteSetBuilder::new();
         let key = self.now.to_le_bytes();
         builder.append_key(&[b"t", &key], KeyType::Exclusive).unwrap();
@@ -526,10 +526,13 @@ impl Lab {
         {
             node.engine.frame(ids[from], kind, payload);
         }
-        if !node.disk_hangs
-            && let Some(ticket) = node.disk.sync(node.engine.order.deliverable())
-        {
-            node.engine.written(ticket);
+        if !node.disk_hangs {
+            if let Some(ticket) = node.disk.sync(node.engine.order.deliverable()) {
+                node.engine.written(ticket);
+            }
+            for (whom, from, entries) in node.disk.read() {
+                node.engine.read(whom, from, entries);
+            }
         }
         if !node.database_hangs {
             let limit = node.commits.limit.load(Ordering::Acquire);

@@ -16,6 +16,8 @@ use lockstep_core::{Index, MemberId, Uuid, ViewUuid};
 
 /// A command is done by then, or is not done.
 const PATIENCE: Micros = 10_000_000;
+/// A switchover waits for no longer until no streaming transaction is under way: whoever asked is to hear why it was not done.
+const STREAMS_PATIENCE: Micros = 5_000_000;
 /// Connections that are renewed take less than this.
 const RECONNECT: Micros = 300_000;
 /// Links that break and come back are back after so long.
@@ -485,11 +487,12 @@ impl Engine {
     }
 
     fn task_step(&mut self, mut task: Task) {
-        let late = self.now.saturating_sub(task.began) > PATIENCE;
+        let waited = self.now.saturating_sub(task.began);
+        let late = waited > PATIENCE;
         let step = match &mut task.work {
             Work::Switchover { to, view } => {
                 let (to, mut placed) = (*to, *view);
-                let step = self.switchover_step(to, &mut placed, late);
+                let step = self.switchover_step(to, &mut placed, waited);
                 *view = placed;
                 step
             }
@@ -520,7 +523,7 @@ impl Engine {
         }
     }
 
-    fn switchover_step(&mut self, to: MemberId, view: &mut Option<u64>, late: bool) -> Step {
+    fn switchover_step(&mut self, to: MemberId, view: &mut Option<u64>, waited: Micros) -> Step {
         let name = self.name_of(&to);
         let term = self.order.term();
         match self.order.leader() {
@@ -542,7 +545,7 @@ impl Engine {
         let why = match self.unfit_to_lead(&to) {
             Some(why) => Some(why),
             None if view.is_some() => Some("did not take over".into()),
-            None if late => Some("does not catch up".into()),
+            None if waited > PATIENCE => Some("does not catch up".into()),
             None => None,
         };
         if let Some(why) = why {
@@ -555,6 +558,20 @@ impl Engine {
         }
         if self.order.matched(&to) + NEAR_ENOUGH < self.order.last_index() {
             return Step::Wait;
+        }
+        // Servers roll all of them back at this view. A fragment that is under way then finds nothing, and where its own server
+        // rolls it back and plays it again at once, both wait for ever.
+        let streams = self.feed.open_streams();
+        if view.is_none() && streams > 0 {
+            return match waited > STREAMS_PATIENCE {
+                true => Step::Failed(format!(
+                    "{streams} streaming transactions (wsrep_trx_fragment_size) have been under way all the time, and would be \
+                     rolled back: end them, or keep their clients from beginning new ones, and say it again; {} goes on \
+                     leading",
+                    self.me.name
+                )),
+                false => Step::Wait,
+            };
         }
         let members = self.who_is_there(to);
         *view = self.place_view(members);

@@ -4,6 +4,7 @@ use crate::api::{ApplyHold, Outcome, Tuning};
 use crate::operator::Command;
 use crate::wire::OperatorMessage;
 use lockstep_core::Uuid;
+use lockstep_core::writeset::flags;
 use std::time::Duration;
 
 fn switchover(to: &str) -> Command {
@@ -39,6 +40,38 @@ fn leadership_goes_where_it_is_told_after_a_view_that_says_so() {
     assert!(answer.ok && answer.text.starts_with("n2 leads already"), "{answer:?}");
     lab.run(100_000);
     assert_eq!(lab.nodes[0].views.len(), views, "no view without need");
+}
+
+/// A view of the same members has all servers roll them back; a fragment that is placed behind it finds nothing.
+#[test]
+fn leadership_is_not_handed_over_by_command_in_the_middle_of_streaming_transactions() {
+    let mut lab = Lab::new(3, &Tuning { follow_writer: false, ..Tuning::default() });
+    lab.run(500_000);
+    let views = lab.nodes[0].views.len();
+    lab.write_fragment(2);
+    lab.run(50_000);
+    let token = lab.command(0, switchover("n2"));
+    for _ in 0..110 {
+        lab.write_flagged(2, b"row", 0);
+        lab.run(100_000);
+    }
+    let answer = lab.answer(token);
+    assert!(!answer.ok && answer.text.starts_with("1 streaming transactions"), "{answer:?}");
+    assert!(lab.leader(0) == Some(0) && lab.nodes[0].views.len() == views, "nothing has happened");
+    let token = lab.command(0, switchover("n2"));
+    lab.run(100_000);
+    lab.write_flagged(2, b"row", flags::TRX_END);
+    let answer = lab.answer(token);
+    assert!(answer.ok && lab.leader(0) == Some(1), "once it has ended: {answer:?}");
+    // One whose client does nothing keeps nobody waiting for ever.
+    lab.write_fragment(2);
+    lab.run(50_000);
+    let token = lab.command(0, switchover("n3"));
+    for _ in 0..60 {
+        lab.write(1);
+        lab.run(100_000);
+    }
+    assert!(lab.answer(token).ok);
 }
 
 #[test]

@@ -84,7 +84,6 @@ fn campaign_finds_what_is_planted() {
         Mutation::ReceivedIsPersisted,
         Mutation::OverwriteWithoutRescue,
         Mutation::SeqnosGivenTwice,
-        Mutation::DeliverBeforeDisk,
         Mutation::VoteForAnyLog,
     ] {
         let found = (1..=120).find_map(|seed| run(seed, Some(mutation)).1.err().map(|text| (seed, text)));
