@@ -499,11 +499,6 @@ impl Certifier {
         self.index.len()
     }
 
-    /// How many streaming transactions have sent something above the trim mark, and not their end.
-    pub fn open_streams(&self) -> usize {
-        self.streams.len()
-    }
-
     /// Whether the index is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

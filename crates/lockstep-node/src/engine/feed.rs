@@ -93,6 +93,8 @@ pub(crate) struct Feed {
     failed: u64,
     /// Streaming transactions of this member that were delivered in part: who it was to its server, and their number.
     streams: BTreeSet<(ViewUuid, u64)>,
+    /// See [`Feed::fragment_at`].
+    fragment_at: Option<Micros>,
 }
 
 impl Feed {
@@ -228,9 +230,9 @@ impl Feed {
         self.run.as_ref().map_or(0, |run| run.certifier.window())
     }
 
-    /// How many streaming transactions are open, and have sent something of late, whose ever.
-    pub(super) fn open_streams(&self) -> usize {
-        self.run.as_ref().map_or(0, |run| run.certifier.open_streams())
+    /// When a fragment of a streaming transaction was last given its place, whose ever.
+    pub(super) fn fragment_at(&self) -> Option<Micros> {
+        self.fragment_at
     }
 
     /// How many keys certification knows (`wsrep_cert_index_size`).
@@ -401,6 +403,12 @@ impl Engine {
             EntryKind::WriteSet | EntryKind::TotalOrder => {
                 // The keys are all here: the verdict does not depend on pieces.
                 let parsed = WriteSet::parse(&entry.payload).ok();
+                let whole = flags::TRX_START | flags::TRX_END;
+                if entry.kind == EntryKind::WriteSet
+                    && parsed.as_ref().is_some_and(|set| set.meta.flags & whole != whole)
+                {
+                    self.feed.fragment_at = Some(self.now);
+                }
                 let outcome =
                     run.certifier.judge(&run.writers, &entry, parsed.as_ref()).map_err(|e| trouble(&e))?;
                 run.seqno = seqno;

@@ -18,6 +18,8 @@ use lockstep_core::{Index, MemberId, Uuid, ViewUuid};
 const PATIENCE: Micros = 10_000_000;
 /// A switchover waits for no longer until no streaming transaction is under way: whoever asked is to hear why it was not done.
 const STREAMS_PATIENCE: Micros = 5_000_000;
+/// None is where no fragment has come for so long.
+const STREAMS_REST: Micros = 500_000;
 /// Connections that are renewed take less than this.
 const RECONNECT: Micros = 300_000;
 /// Links that break and come back are back after so long.
@@ -559,15 +561,14 @@ impl Engine {
         if self.order.matched(&to) + NEAR_ENOUGH < self.order.last_index() {
             return Step::Wait;
         }
-        // Servers roll all of them back at this view. A fragment that is under way then finds nothing, and where its own server
-        // rolls it back and plays it again at once, both wait for ever.
-        let streams = self.feed.open_streams();
-        if view.is_none() && streams > 0 {
+        // Servers roll all streaming transactions back at this view. A fragment that is under way then finds nothing, and where
+        // its own server rolls it back and plays it again at once, both wait for ever.
+        let streams = self.feed.fragment_at().is_some_and(|at| self.now < at + STREAMS_REST);
+        if view.is_none() && streams {
             return match waited > STREAMS_PATIENCE {
                 true => Step::Failed(format!(
-                    "{streams} streaming transactions (wsrep_trx_fragment_size) have been under way all the time, and would be \
-                     rolled back: end them, or keep their clients from beginning new ones, and say it again; {} goes on \
-                     leading",
+                    "streaming transactions (wsrep_trx_fragment_size) have been under way all the time, and would be rolled back: \
+                     stop those who make them, and say it again; {} goes on leading",
                     self.me.name
                 )),
                 false => Step::Wait,
