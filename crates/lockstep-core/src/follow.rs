@@ -34,8 +34,10 @@ const NEAR_ENOUGH: Index = 64;
 pub struct Follow {
     /// One window, µs.
     window: Micros,
-    /// The term in which this member has been seen to lead; 0: it does not.
+    /// The last term in which this member has been seen to lead.
     term: Term,
+    /// A window is counted; not while it does not lead, nor where nobody else may write.
+    counts: bool,
     /// The present window began then, with these numbers.
     since: Micros,
     written: BTreeMap<MemberId, u64>,
@@ -52,6 +54,7 @@ impl Follow {
         Follow {
             window,
             term: 0,
+            counts: false,
             since: 0,
             written: BTreeMap::new(),
             writer: None,
@@ -63,7 +66,7 @@ impl Follow {
 
     /// Counts anew from now on.
     fn forget(&mut self) {
-        self.term = 0;
+        self.counts = false;
         self.writer = None;
         self.written.clear();
     }
@@ -71,18 +74,27 @@ impl Follow {
     /// Whom this member, as the leader, should let lead instead, and that one's share of all proposals in percent. The
     /// caller knows what the order does not: whether its server is fit.
     pub fn look(&mut self, order: &Order, now: Micros) -> Option<(MemberId, u64)> {
-        if !order.leads_in_earnest() || order.policy().is_weak() {
+        let weak = order.policy().is_weak();
+        if !order.leads_in_earnest() {
             self.forget();
             return None;
         }
-        let state = order.tail_state();
         if self.term != order.term() {
             self.term = order.term();
-            self.writer = None;
-            // A view that lists it first already when it comes to lead was made by a command to that end.
-            let commanded = state.view.members.first().is_some_and(|first| first.id == order.id());
+            self.forget();
+            // A view that lists it first already when it comes to lead was made by a command to that end; but under a weak
+            // policy every leader begins with one.
+            let first = order.tail_state().view.members.first();
+            let commanded = !weak && first.is_some_and(|first| first.id == order.id());
             let rest = if commanded { self.rest.max(REST_AFTER_COMMAND * self.window) } else { self.rest };
             self.rests_until = now + rest;
+        }
+        if weak {
+            self.forget();
+            return None;
+        }
+        if !self.counts {
+            self.counts = true;
             self.begin(order, now);
         } else if now >= self.since + self.window {
             self.count(order);

@@ -744,6 +744,15 @@ impl Node {
     /// [`NodeError::Setup`]: what is wrong with the files; what was read before stays in force.
     pub fn reload_tls(&self) -> Result<(), NodeError> {
         if let Some(files) = &self.tls_files {
+            // At a start there is nothing better; here there is what is in force.
+            let identity = TlsIdentity::load(files).map_err(|e| NodeError::Setup(e.to_string()))?;
+            if let Some(why) = identity.distrusted() {
+                let cert = files.cert.display();
+                return Err(NodeError::Setup(format!(
+                    "socket.ssl_cert {cert}: {why}: other members would refuse it, so that the files of before stay in \
+                     force"
+                )));
+            }
             self.push(Input::Identity(load_identity(files, &self.logger)?));
         }
         Ok(())

@@ -160,6 +160,11 @@ impl TlsIdentity {
         self.validity
     }
 
+    /// Why members that trust the same authority would refuse the own certificate, if they would.
+    pub fn distrusted(&self) -> Option<&str> {
+        self.distrusted.as_deref()
+    }
+
     /// What is wrong with the own certificate, as members that trust the same authority see it; `soon`: also if it
     /// expires within this time.
     pub fn warning(&self, soon: Duration) -> Option<String> {

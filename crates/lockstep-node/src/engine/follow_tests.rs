@@ -55,6 +55,20 @@ fn where_only_the_leader_may_write_a_view_lists_it_first() {
     assert_eq!(lab.nodes[0].views.last().unwrap()[0], "n2");
 }
 
+/// A leader that nobody has put there by a command rests no longer for that.
+#[test]
+fn after_a_policy_under_which_only_the_leader_writes_the_writer_is_followed_as_before() {
+    use lockstep_core::policy::PolicyKind;
+    let mut lab = Lab::new(3, &tuning());
+    lab.set_policy(|policy| policy.kind = PolicyKind::Semisync);
+    lab.run(12_000_000);
+    lab.set_policy(|policy| policy.kind = PolicyKind::Quorum);
+    let writes = write_for(&mut lab, 1, 8);
+    lab.run(100_000);
+    assert_eq!(lab.leader(0), Some(1));
+    all_done(&writes);
+}
+
 #[test]
 fn a_writer_whose_server_is_not_fit_is_not_followed() {
     let mut lab = Lab::new(3, &tuning());

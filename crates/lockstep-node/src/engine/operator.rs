@@ -212,7 +212,8 @@ impl Engine {
             if waited > PATIENCE || hopeless && waited > RECONNECT {
                 let text = match leader {
                     None => {
-                        "no member leads: a majority of the voters is needed (`lockstep status` says who is missing)"
+                        "no member leads: a majority of the voters is needed (`lockstep status` says who is missing; where those \
+                         are gone for good, docs/operating.md, No majority)"
                     }
                     Some(_) => {
                         "the leader has not done it in time, and may yet do it: look at `lockstep status`"

@@ -67,7 +67,7 @@ pub(super) fn keeping_up(results: &Results, setups: &[Setup], threads: &[u64]) -
         }
     };
     Section {
-        heading: "What of nothing but commits all servers keep up".into(),
+        heading: "Updates per second that last: until the copies have them, and nothing is left to purge".into(),
         text: "A copy may fall behind while a load runs, and what is left to purge is done later: a rate that lasts counts the time \
                until the copy has everything and nothing is left, nobody else being at work by then. Requests per second with that \
                time."
