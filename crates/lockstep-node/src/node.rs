@@ -749,8 +749,7 @@ impl Node {
             if let Some(why) = identity.distrusted() {
                 let cert = files.cert.display();
                 return Err(NodeError::Setup(format!(
-                    "socket.ssl_cert {cert}: {why}: other members would refuse it, so that the files of before stay in \
-                     force"
+                    "socket.ssl_cert {cert}: {why}: other members would refuse it"
                 )));
             }
             self.push(Input::Identity(load_identity(files, &self.logger)?));

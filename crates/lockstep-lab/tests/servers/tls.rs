@@ -170,6 +170,22 @@ fn encryption_is_switched_on_in_turn_and_certificates_change_without_a_restart()
     fs::write(dir.join("n2-key.pem"), key).map_err(io)?;
     assert_eq!(refused, [true; 2], "a key that is none was taken");
     assert!(words(&cluster.servers[1], "what was loaded before stays in force"));
+    if kind() == Kind::Lockstep {
+        // So is a certificate that the own authority has not signed, and nobody would take.
+        let foreign = cluster.bench().dir().join("tls-foreign");
+        cert(&cluster, &foreign, &["--name", "n2"])?;
+        let files = ["n2-key.pem", "n2-cert.pem"];
+        let own: Vec<_> =
+            files.iter().map(|file| fs::read(dir.join(file))).collect::<Result<_, _>>().map_err(io)?;
+        for file in files {
+            copy(&foreign.join(file), &dir.join(file))?;
+        }
+        let refused = [RELOAD, "FLUSH SSL"].map(|statement| cluster.servers[1].query(statement).is_err());
+        for (file, text) in files.iter().zip(own) {
+            fs::write(dir.join(file), text).map_err(io)?;
+        }
+        assert_eq!(refused, [true; 2], "a certificate of another authority was taken");
+    }
 
     // A copy of the database, encrypted with the same files.
     for server in &mut cluster.servers {
