@@ -151,9 +151,13 @@ impl std::fmt::Debug for Node {
 /// A certificate that expires sooner is worth a warning.
 const EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
 
-/// Reads certificate, key and authority, and says what there is to say of them.
-fn load_identity(files: &TlsFiles, logger: &Logger) -> Result<Arc<TlsIdentity>, NodeError> {
-    let identity = TlsIdentity::load(files).map_err(|e| NodeError::Setup(e.to_string()))?;
+/// Reads certificate, key and authority.
+fn load_identity(files: &TlsFiles) -> Result<TlsIdentity, NodeError> {
+    TlsIdentity::load(files).map_err(|e| NodeError::Setup(e.to_string()))
+}
+
+/// What is in force from now on, with what there is to say of it.
+fn told_identity(identity: TlsIdentity, files: &TlsFiles, logger: &Logger) -> Arc<TlsIdentity> {
     logger(
         Level::Info,
         &format!("connections between members are encrypted: TLS 1.3, {}", identity.describe()),
@@ -161,7 +165,7 @@ fn load_identity(files: &TlsFiles, logger: &Logger) -> Result<Arc<TlsIdentity>, 
     if let Some(warning) = identity.warning(EXPIRES_SOON) {
         logger(Level::Warn, &format!("socket.ssl_cert {}: {warning}", files.cert.display()));
     }
-    Ok(Arc::new(identity))
+    Arc::new(identity)
 }
 
 /// The log, and what is in it.
@@ -224,7 +228,7 @@ impl Node {
                 None
             }
             Some(tls) => {
-                let identity = load_identity(&tls.files, &config.logger)?;
+                let identity = told_identity(load_identity(&tls.files)?, &tls.files, &config.logger);
                 if tls.dynamic {
                     let text = "socket.dynamic is on: connections without encryption are taken, too; turn it off when all \
                                 members have socket.ssl";
@@ -745,14 +749,14 @@ impl Node {
     pub fn reload_tls(&self) -> Result<(), NodeError> {
         if let Some(files) = &self.tls_files {
             // At a start there is nothing better; here there is what is in force.
-            let identity = TlsIdentity::load(files).map_err(|e| NodeError::Setup(e.to_string()))?;
+            let identity = load_identity(files)?;
             if let Some(why) = identity.distrusted() {
                 let cert = files.cert.display();
                 return Err(NodeError::Setup(format!(
                     "socket.ssl_cert {cert}: {why}: other members would refuse it"
                 )));
             }
-            self.push(Input::Identity(load_identity(files, &self.logger)?));
+            self.push(Input::Identity(told_identity(identity, files, &self.logger)));
         }
         Ok(())
     }

@@ -176,6 +176,21 @@ pub(super) fn pair(a: usize, b: usize) -> (usize, usize) {
     (a.min(b), a.max(b))
 }
 
+/// How a member connects whose database stands there.
+pub(super) fn args_at(position: Gtid) -> ConnectArgs {
+    ConnectArgs {
+        cluster: "test".into(),
+        peers: Vec::new(),
+        bootstrap: false,
+        position,
+        log: Uuid::NIL,
+        by_donor: false,
+        in_doubt: None,
+        timeout: Duration::from_secs(3600),
+        waits_for_others: false,
+    }
+}
+
 impl Lab {
     /// A cluster of so many voters, the first of which leads.
     pub(super) fn new(members: usize, tuning: &Tuning) -> Lab {
@@ -253,17 +268,7 @@ impl Lab {
             engine.hold = Some(commits.clone());
         }
         engine.at(self.now, WALL + self.now);
-        let args = ConnectArgs {
-            cluster: "test".into(),
-            peers: Vec::new(),
-            bootstrap: at == 0,
-            position,
-            log,
-            by_donor: false,
-            in_doubt: None,
-            timeout: Duration::from_secs(3600),
-            waits_for_others: false,
-        };
+        let args = ConnectArgs { bootstrap: at == 0, log, ..args_at(position) };
         engine.connect(args, view_uuid, Uuid([0x77; 16])).unwrap();
         self.nodes.push(Node {
             engine,
@@ -299,17 +304,7 @@ impl Lab {
         for other in &linked {
             self.unlink(at, *other);
         }
-        let mut args = ConnectArgs {
-            cluster: "test".into(),
-            peers: Vec::new(),
-            bootstrap: false,
-            position: Gtid::UNDEFINED,
-            log: Uuid::NIL,
-            by_donor: false,
-            in_doubt: None,
-            timeout: Duration::from_secs(3600),
-            waits_for_others: false,
-        };
+        let mut args = args_at(Gtid::UNDEFINED);
         change(&mut args);
         let node = &mut self.nodes[at];
         node.finished.store(args.position.seqno, Ordering::Release);

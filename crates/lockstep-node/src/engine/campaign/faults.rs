@@ -2,12 +2,11 @@
 
 use super::World;
 use crate::api::{ApplyHold, ConnectArgs};
-use crate::engine::harness::{Node, pair};
+use crate::engine::harness::{Node, args_at, pair};
 use crate::operator::Command;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::{Gtid, Micros, Uuid};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 /// What ends a fault.
 #[derive(Clone, Copy, Debug)]
@@ -53,17 +52,7 @@ impl World {
             true => Gtid::UNDEFINED,
             false => node.server.as_ref().expect("each has one").position(history),
         };
-        let args = ConnectArgs {
-            cluster: "test".into(),
-            peers: Vec::new(),
-            bootstrap: false,
-            position,
-            log: Uuid::NIL,
-            by_donor: false,
-            in_doubt: None,
-            timeout: Duration::from_secs(3600),
-            waits_for_others: true,
-        };
+        let args = ConnectArgs { waits_for_others: true, ..args_at(position) };
         self.tell(format!("n{} starts at {position}", at + 1));
         self.server(at).begin(position.seqno);
         self.lab.start(at, args).expect("a member can be started");

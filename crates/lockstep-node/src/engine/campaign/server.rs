@@ -58,7 +58,6 @@ pub(in crate::engine) struct Server {
     pub(super) failed: Option<String>,
     /// What is wrong, which ends the test.
     pub(super) wrong: Option<String>,
-    pub(super) synced: bool,
     /// Places that were given since anybody looked.
     pub(super) news: Vec<(Seqno, Placed)>,
 }
@@ -76,7 +75,6 @@ impl Server {
             gives_up_data: false,
             failed: None,
             wrong: None,
-            synced: false,
             news: Vec::new(),
         }
     }
@@ -87,7 +85,7 @@ impl Server {
         self.donations.clear();
         (self.delivered, self.finished) = (position, position);
         self.unflushed.clear();
-        (self.wants_state, self.gives_up_data, self.synced) = (false, false, false);
+        (self.wants_state, self.gives_up_data) = (false, false);
         self.failed = None;
     }
 
@@ -112,8 +110,7 @@ impl Server {
             Delivery::StateFailed(_) => self.gives_up_data = true,
             Delivery::Failed(text) => self.failed = Some(text),
             Delivery::Inconsistent(text) => self.wrong = Some(text),
-            Delivery::Synced => self.synced = true,
-            Delivery::View { .. } | Delivery::Connected(_) | Delivery::Closed => {}
+            Delivery::View { .. } | Delivery::Connected(_) | Delivery::Synced | Delivery::Closed => {}
         }
     }
 

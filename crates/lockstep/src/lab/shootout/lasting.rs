@@ -9,13 +9,18 @@ use crate::lab::numbers::{Known, Stat, number};
 use crate::lab::page::Section;
 use crate::lab::results::Results;
 
+/// Requests per second of a measurement, had the load lasted for so many seconds more.
+pub(super) fn lasting(m: &Value, after: f64) -> Option<f64> {
+    let of = |field: &str| m[field].as_f64();
+    let lasted = of("transactions")? / of("transactions_per_s")?;
+    Some(of("requests_per_s")? * lasted / (lasted + after)).filter(|rate| rate.is_finite())
+}
+
 /// Requests per second, had the load lasted until each copy had it all and nothing was left to purge: what the servers keep
 /// up. Both are waited for at once.
 fn kept_up(m: &Value) -> Option<f64> {
     let of = |field: &str| m[field].as_f64();
-    let lasted = of("transactions")? / of("transactions_per_s")?;
-    let after = of(CAUGHT_UP).unwrap_or(0.0).max(of(PAID)?);
-    Some(of("requests_per_s")? * lasted / (lasted + after)).filter(|rate| rate.is_finite())
+    lasting(m, of(CAUGHT_UP).unwrap_or(0.0).max(of(PAID)?))
 }
 
 /// The same of a set-up, or why it is not known.

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockstep_lab::Load;
 use lockstep_lab::shootout::{
     self, Kind, Measured, READ_ONLY, READ_WRITE, Reading, Run, Setup, Spec, UPDATE_INDEX,
 };
@@ -173,7 +172,8 @@ fn outcome(run: &Run) -> Outcome {
         if let Some(debt) = m.debt {
             measurement[UNPURGED] = debt.transactions.into();
             measurement[PAID] = debt.paid.as_secs_f64().into();
-            measurement[PURGED_RATE] = with_purge(&m.load, debt.paid).into();
+            measurement[PURGED_RATE] =
+                lasting::lasting(&measurement, debt.paid.as_secs_f64()).unwrap_or(0.0).into();
         }
         measurement
     };
@@ -189,13 +189,6 @@ fn outcome(run: &Run) -> Outcome {
         headline: format!("{} requests/s", rates.collect::<Vec<_>>().join(", ")),
         ..Outcome::default()
     }
-}
-
-/// Requests per second, had the load lasted until what it left behind was purged.
-fn with_purge(load: &Load, purge: Duration) -> f64 {
-    let lasted = load.transactions as f64 / load.per_second;
-    let rate = load.requests_per_second * lasted / (lasted + purge.as_secs_f64());
-    if rate.is_finite() { rate } else { 0.0 }
 }
 
 fn stat(results: &Results, setup: &str, script: &str, threads: u64, field: &str) -> Option<Stat> {
@@ -412,6 +405,7 @@ fn claims(results: &Results, threads: &[u64]) -> Section {
     {
         let chosen = |m: &Value| m["script"] == script && m["threads"] == count;
         let rate = |setup| results.median(setup, "requests_per_s", chosen);
+        let kept_up = |setup| lasting::kept_up_by(results, setup, chosen);
         let ours = rate("lockstep-semisync-innodb-0");
         let (flushing, alone) = (rate("mariadb-semi-sync"), rate("no-binlog-innodb-0"));
         claims.at_least(
@@ -421,7 +415,7 @@ fn claims(results: &Results, threads: &[u64]) -> Section {
         );
         claims.told(
             "the same, both with the time until the copy has it all and nothing is left to purge: what they keep up",
-            ratio(lasting::kept_up_by(results, "lockstep-semisync-innodb-0", chosen), lasting::kept_up_by(results, "mariadb-semi-sync", chosen)),
+            ratio(kept_up("lockstep-semisync-innodb-0"), kept_up("mariadb-semi-sync")),
         );
         claims.told(
             "what could be had at most: that server with no copy and no binlog against it",
@@ -454,10 +448,7 @@ fn claims(results: &Results, threads: &[u64]) -> Section {
         );
         claims.told(
             "and of what they keep up there",
-            ratio(
-                lasting::kept_up_by(results, "lockstep-semisync-innodb-0-slow-disk", chosen),
-                lasting::kept_up_by(results, "mariadb-semi-sync-slow-disk", chosen),
-            ),
+            ratio(kept_up("lockstep-semisync-innodb-0-slow-disk"), kept_up("mariadb-semi-sync-slow-disk")),
         );
     }
     claims.section(Vec::new())
@@ -467,8 +458,8 @@ fn claims(results: &Results, threads: &[u64]) -> Section {
 mod tests {
     use super::*;
     use crate::lab::markup::{check, texts};
-    use lockstep_lab::Histogram;
     use lockstep_lab::shootout::Debt;
+    use lockstep_lab::{Histogram, Load};
 
     /// Ours with relaxed InnoDB are three times as fast as the others with 16 threads, and as fast with 64.
     pub(super) fn results(setups: &[Setup]) -> Results {
