@@ -50,7 +50,7 @@ use crate::order::Mutation;
 use crate::policy::Writers;
 use crate::state::{State, TrimMark};
 use crate::types::{Entry, EntryKind, Seqno, ViewUuid};
-use crate::writeset::{ROOT, WriteSet, flags};
+use crate::writeset::{OVERTAKEN, ROOT, WriteSet, flags};
 use index::{Index, Source};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -84,6 +84,8 @@ pub enum Failure {
     Malformed,
     /// Under a weak policy, of another than the leader.
     NotLeader,
+    /// A fragment of a streaming transaction, under way when a view had all servers roll that back (`order::streams`).
+    Overtaken,
     /// Its origin had seen seqnos that a new leader left out, for its predecessor may have given them out.
     LostSight,
     /// The trim marks say so; the log does not reach back to the reason.
@@ -99,6 +101,9 @@ impl fmt::Display for Failure {
             Failure::Malformed => "cannot be read",
             Failure::NotLeader => {
                 "is not of the leader, and under this commit.policy only the leader may write"
+            }
+            Failure::Overtaken => {
+                "belongs to a streaming transaction that a change of members or leader has ended"
             }
             Failure::LostSight => "comes from a database that has what the cluster has lost",
             Failure::Told => "failed before this member's log begins to tell why",
@@ -324,6 +329,8 @@ impl Certifier {
         debug_assert!(meta.last_seen < self.trim || conflict.is_none_or(|seqno| seqno > self.trim));
         let failure = if total_order || rollback {
             None
+        } else if meta.last_seen == OVERTAKEN {
+            Some(Failure::Overtaken)
         } else if meta.last_seen >= seqno {
             Some(Failure::Impossible)
         } else if meta.last_seen < self.trim && self.mutation != Some(Mutation::TrimMarkIgnored) {

@@ -43,6 +43,31 @@ pub fn last_seen(payload: &[u8]) -> Option<Seqno> {
     Some(Seqno::from_le_bytes(*payload.get(8..16)?.first_chunk()?))
 }
 
+/// In the place of [`last_seen`]: a view has overtaken this fragment of a streaming transaction, and it fails. (So it does
+/// for those who do not know this number: nobody can have seen that much.)
+pub const OVERTAKEN: Seqno = Seqno::MAX;
+
+/// This payload, as that of a fragment that a view has overtaken.
+pub fn overtaken(payload: &[u8]) -> Bytes {
+    let mut bytes = payload.to_vec();
+    if let Some(field) = bytes.get_mut(8..16) {
+        field.copy_from_slice(&OVERTAKEN.to_le_bytes());
+    }
+    bytes.into()
+}
+
+/// Whose server made this payload, and what it had seen; `None` where it is too short to say.
+pub fn origin(payload: &[u8]) -> Option<(ViewUuid, Seqno)> {
+    Some((Uuid(*payload.get(16..32)?.first_chunk()?), last_seen(payload)?))
+}
+
+/// Whether a payload is a part of a transaction that has others, or will have, and is not its rollback.
+pub fn is_fragment(payload: &[u8]) -> bool {
+    let is_set = payload.len() >= HEADER && payload[..2] == VERSION.to_le_bytes();
+    let whole = has_flags(payload, flags::TRX_START) && has_flags(payload, flags::TRX_END);
+    is_set && !whole && !has_flags(payload, flags::ROLLBACK | flags::ISOLATION)
+}
+
 /// Whether a payload has any of these [`flags`], without taking it apart.
 pub fn has_flags(payload: &[u8], bits: u32) -> bool {
     payload.get(4..8).and_then(<[u8]>::first_chunk).is_some_and(|raw| u32::from_le_bytes(*raw) & bits != 0)

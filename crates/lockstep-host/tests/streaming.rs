@@ -179,7 +179,52 @@ fn a_rollback_survives_the_loss_of_the_majority(cluster: &mut Cluster) {
     panic!("the stream is still open: {}", other.ask("state", json!({})).unwrap());
 }
 
+/// A view ends a stream whose next fragment is under way, and comes behind it. The fragment fails, but its transaction must
+/// not end by itself while the server is in that view: MariaDB's would wait there for ever for one that it did not abort.
+fn a_fragment_that_a_view_has_overtaken_waits_for_its_abort(cluster: &mut Cluster) {
+    if cluster.kind != Kind::Lockstep {
+        return;
+    }
+    cluster.start_all().unwrap();
+    // Not the leader: what that one proposes is in its log at once.
+    let (origin, other) = (cluster.member(1), cluster.member(0));
+    origin.on("s", "begin", json!({})).unwrap();
+    origin.on("s", "put", json!({ "row": "t/1", "value": "streamed" })).unwrap();
+    let fragment = origin.on("s", "fragment", json!({})).unwrap();
+    other.ask("wait_seqno", json!({ "seqno": fragment["seqno"] })).unwrap();
+    origin.on("s", "put", json!({ "row": "t/2", "value": "streamed" })).unwrap();
+    let isolate = |on: u8| {
+        origin.ask("set_options", json!({ "options": format!("gmcast.isolate={on}") })).unwrap();
+    };
+    isolate(1);
+    other.call("wait_members", json!({ "count": 2 })).unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while origin.ask("view", json!({})).unwrap()["status"] != "NON_PRIMARY" {
+        assert!(Instant::now() < end, "it has not heard that it is cut off");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    origin.ask("hold", json!({ "point": "view" })).unwrap();
+    isolate(0);
+    other.call("wait_members", json!({ "count": 3 })).unwrap();
+    origin.ask("wait_held", json!({ "point": "view" })).unwrap();
+    // Placed behind a view that the server of its origin has not been through.
+    origin.ask("hold", json!({ "point": "after_certify" })).unwrap();
+    let fragment = origin.send("s", "fragment", json!({}));
+    let mut certified = origin.send("s3", "wait_held", json!({ "point": "after_certify" }));
+    assert!(certified.is_pending_after(Duration::from_secs(1)), "{:?}", certified.wait());
+    origin.ask("let_go", json!({ "point": "view" })).unwrap();
+    certified.wait().unwrap();
+    origin.ask("let_go", json!({ "point": "after_certify" })).unwrap();
+    assert_eq!(code(fragment.wait()), "status:TRX_FAIL");
+    origin.put("s2", "t/1", "free").unwrap();
+    for member in [origin, other] {
+        assert_eq!(member.call("rows", json!({ "causal": true })).unwrap(), json!({ "t/1": "free" }));
+        assert_eq!(streams(member), 0, "{}", member.name);
+    }
+}
+
 scenarios! {
+    a_fragment_that_a_view_has_overtaken_waits_for_its_abort: 3,
     a_rollback_survives_the_loss_of_the_majority: 2,
     fragments_commit_together: 2,
     a_rollback_ends_the_stream_everywhere: 2,

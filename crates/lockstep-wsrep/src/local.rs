@@ -365,11 +365,21 @@ impl Provider {
         if !ordered.pass {
             self.counters.local_cert_failures.add(1);
             if self.settings.log_conflicts() {
+                let Meta { conn, last_seen, .. } = ordered.writeset.meta;
+                let why = match last_seen {
+                    writeset::OVERTAKEN => {
+                        "a change of members or leader has ended this streaming transaction".to_owned()
+                    }
+                    seen => format!("it had seen {seen}"),
+                };
                 self.log.info(format!(
-                    "transaction {} of connection {} fails certification at seqno {seqno}: it had seen {}",
-                    trx.id, ordered.writeset.meta.conn, ordered.writeset.meta.last_seen
+                    "transaction {} of connection {conn} fails certification at seqno {seqno}: {why}",
+                    trx.id
                 ));
             }
+        }
+        if !ordered.pass && ordered.writeset.meta.last_seen == writeset::OVERTAKEN {
+            self.wait_for_its_end(trx, seqno);
         }
         let slot = Slot {
             seqno,
@@ -393,6 +403,17 @@ impl Provider {
             Ok(()) | Err(Stop::Interrupted) => trx.lock().start(),
             Err(Stop::Failed | Stop::TimedOut) => self.not_here(trx),
         }
+    }
+
+    /// A view has ended the streaming transaction whose fragment this is: returns when that view's handler has aborted it, or
+    /// is through.
+    ///
+    /// The handler takes such transactions one after the other, and waits until each has ended. One that it aborted says so
+    /// to it; one that ends by itself at that time (`convert_streaming_client_to_applier` in wsrep-lib) does not, and the
+    /// handler, and all that comes after the view, would wait for ever.
+    fn wait_for_its_end(&self, trx: &Trx, seqno: Seqno) {
+        let what = || format!("the fragment at seqno {seqno}, which a view has overtaken");
+        let _ = self.wait_finished(seqno - 1, Some(&trx.interrupt), what);
     }
 
     /// It is in the log, and is rolled back here: this member leaves before its turn. Its seqno must not count as

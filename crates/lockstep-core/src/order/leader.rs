@@ -2,6 +2,7 @@
 
 use super::config::Mutation;
 use super::relay::Rider;
+use super::streams::Ends;
 use super::*;
 use crate::message::Carried;
 
@@ -20,6 +21,8 @@ pub(super) struct Lead {
     commit_due: Option<Micros>,
     /// The campaign was asked for by the leader of before.
     pub(super) campaign_is_transfer: bool,
+    /// What views have ended of streaming transactions.
+    pub(super) ends: Ends,
 }
 
 /// Nothing is appended while it lasts, so that the heir can catch up.
@@ -55,7 +58,8 @@ impl Order {
         self.leader_heard = None;
         self.votes.clear();
         self.matched = self.log.last();
-        self.lead = Lead { next_heartbeat: self.now, context: 0, ..Lead::default() };
+        let ends = Ends::new(&self.log.tail.view, self.log.tail.view_seqno);
+        self.lead = Lead { next_heartbeat: self.now, context: 0, ends, ..Lead::default() };
         self.peers.clear();
         self.sync_peers();
         // It commits what our predecessors left.
@@ -133,6 +137,20 @@ impl Order {
         heard.count() >= membership.majority()
     }
 
+    /// Appends a proposal.
+    ///
+    /// # Errors
+    /// As for [`Order::place`].
+    pub(super) fn place_proposal(
+        &mut self,
+        kind: EntryKind,
+        proposal: ProposalId,
+        payload: bytes::Bytes,
+    ) -> Result<Index, crate::codec::DecodeError> {
+        let payload = self.lead.ends.pass(kind, payload);
+        self.place(kind, proposal, payload)
+    }
+
     /// Appends an entry of our own making or a proposal.
     ///
     /// # Errors
@@ -163,7 +181,11 @@ impl Order {
             time: self.wall,
             payload,
         };
+        let view = (kind == EntryKind::View).then(|| entry.clone());
         self.log.append(entry)?;
+        if let Some(view) = view {
+            self.lead.ends.viewed(&view);
+        }
         self.matched = self.log.last();
         Ok(self.matched)
     }

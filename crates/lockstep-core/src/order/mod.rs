@@ -36,6 +36,7 @@ mod proposals;
 mod read;
 mod relay;
 mod restore;
+mod streams;
 mod survey;
 
 pub use branch::BranchError;

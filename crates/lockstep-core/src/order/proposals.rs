@@ -262,7 +262,7 @@ impl Order {
         while let Some(item) = self.outbox.item(number) {
             let (kind, payload) = (item.kind, item.payload.clone());
             let id = ProposalId { member: self.config.id, incarnation: self.config.incarnation, number };
-            if !self.log.tail.is_next(&id) || self.place(kind, id, payload).is_err() {
+            if !self.log.tail.is_next(&id) || self.place_proposal(kind, id, payload).is_err() {
                 break;
             }
             number += 1;
@@ -339,7 +339,7 @@ impl Order {
                 refused = true;
                 continue;
             }
-            match self.place(kind, id, payload) {
+            match self.place_proposal(kind, id, payload) {
                 Ok(index) => {
                     if let Some(peer) = self.peers.get_mut(&from) {
                         peer.proposed = index;

@@ -52,7 +52,7 @@ fn servers(
     Ok(Some(Far { cluster, wan }))
 }
 
-fn leads(cluster: &Cluster, name: &str) -> Result<bool, lockstep_lab::LabError> {
+pub(crate) fn leads(cluster: &Cluster, name: &str) -> Result<bool, lockstep_lab::LabError> {
     let status = done(&lockstep(&cluster.servers[0], &["status", "--json"])?)?;
     Ok(status.contains(&format!("\"leader\":\"{name}\"")))
 }

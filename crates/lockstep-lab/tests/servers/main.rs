@@ -34,6 +34,7 @@ mod settings;
 mod shared_id;
 mod shootout;
 mod special;
+mod streams;
 mod stress;
 mod synchronous;
 mod tls;

@@ -16,8 +16,8 @@ use lockstep_core::{Index, MemberId, Uuid, ViewUuid};
 
 /// A command is done by then, or is not done.
 const PATIENCE: Micros = 10_000_000;
-/// A switchover waits for no longer until no streaming transaction is under way: whoever asked is to hear why it was not done.
-const STREAMS_PATIENCE: Micros = 5_000_000;
+/// A switchover waits for no longer until no streaming transaction is under way: then it rolls back those that are.
+const STREAMS_PATIENCE: Micros = 2_000_000;
 /// None is where no fragment has come for so long.
 const STREAMS_REST: Micros = 500_000;
 /// Connections that are renewed take less than this.
@@ -59,21 +59,19 @@ struct Task {
     work: Work,
 }
 
+/// The view that lists a new leader first.
+#[derive(Clone, Copy, Debug)]
+struct Listing {
+    number: u64,
+    /// It came in the midst of streaming transactions.
+    over_streams: bool,
+}
+
 #[derive(Debug)]
 enum Work {
-    /// `view`: the number of the view that lists the new leader first, once it is placed.
-    Switchover {
-        to: MemberId,
-        view: Option<u64>,
-    },
-    Remove {
-        id: MemberId,
-        name: String,
-    },
-    Promote {
-        id: MemberId,
-        name: String,
-    },
+    Switchover { to: MemberId, view: Option<Listing> },
+    Remove { id: MemberId, name: String },
+    Promote { id: MemberId, name: String },
 }
 
 /// See the module.
@@ -526,14 +524,21 @@ impl Engine {
         }
     }
 
-    fn switchover_step(&mut self, to: MemberId, view: &mut Option<u64>, waited: Micros) -> Step {
+    fn switchover_step(&mut self, to: MemberId, view: &mut Option<Listing>, waited: Micros) -> Step {
         let name = self.name_of(&to);
         let term = self.order.term();
         match self.order.leader() {
             Some(leader) if leader == to => {
-                let view = view.map_or(String::new(), |n| format!("; view {n} lists it first"));
+                let listed =
+                    view.map_or(String::new(), |view| format!("; view {} lists it first", view.number));
+                let streams = match view.is_some_and(|view| view.over_streams) {
+                    true => {
+                        ". Streaming transactions (wsrep_trx_fragment_size) were under way all the time: they are rolled back"
+                    }
+                    false => "",
+                };
                 let but = self.proxies_avoid(&to);
-                return Step::Done(format!("{name} leads in term {term}{view}{but}"));
+                return Step::Done(format!("{name} leads in term {term}{listed}{streams}{but}"));
             }
             Some(leader) if leader != self.me.id => {
                 let other = self.name_of(&leader);
@@ -562,21 +567,19 @@ impl Engine {
         if self.order.matched(&to) + NEAR_ENOUGH < self.order.last_index() {
             return Step::Wait;
         }
-        // Servers roll all streaming transactions back at this view. A fragment that is under way then finds nothing, and where
-        // its own server rolls it back and plays it again at once, both wait for ever.
+        // Servers roll all streaming transactions back at this view: those that are about to end are let end.
         let streams = self.feed.fragment_at().is_some_and(|at| self.now < at + STREAMS_REST);
-        if view.is_none() && streams {
-            return match waited > STREAMS_PATIENCE {
-                true => Step::Failed(format!(
-                    "streaming transactions (wsrep_trx_fragment_size) have been under way all the time, and would be rolled back: \
-                     stop those who make them, and say it again; {} goes on leading",
-                    self.me.name
-                )),
-                false => Step::Wait,
-            };
+        if view.is_none() && streams && waited <= STREAMS_PATIENCE {
+            return Step::Wait;
         }
         let members = self.who_is_there(to);
-        *view = self.place_view(members);
+        *view = self.place_view(members).map(|number| Listing { number, over_streams: streams });
+        if streams {
+            let text = format!(
+                "switchover to {name}: streaming transactions were under way all the time, and are rolled back"
+            );
+            self.log(Level::Warn, text);
+        }
         match self.order.transfer_leadership(self.now, to) {
             Ok(()) => Step::Wait,
             Err(error) => Step::Failed(error.to_string()),

@@ -2,7 +2,7 @@
 
 use super::super::Phase;
 use super::super::harness::Lab;
-use crate::api::{ApplyHold, ConnectArgs, LocalState, Tuning};
+use crate::api::{ApplyHold, ConnectArgs, LocalState, Outcome, Tuning};
 use lockstep_core::{Gtid, Uuid};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -254,4 +254,30 @@ fn who_votes_though_its_options_say_no_is_told_so() {
         lab.nodes[2].engine.phase == Phase::Running { primary: true, synced: true }
     });
     assert!(lab.said("this member votes, and may lead, though its options say member.vote=no"));
+}
+
+/// Everybody's server has rolled it back at that view: were it to pass, its origin would wait for the view, and the view for it.
+#[test]
+fn a_fragment_that_is_placed_behind_a_view_that_ended_its_transaction_fails() {
+    use lockstep_core::writeset::flags;
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.run(500_000);
+    let first = lab.write_flagged(1, b"row", flags::TRX_START);
+    lab.run(100_000);
+    assert!(matches!(first.wait_for(Duration::ZERO), Some(Outcome::Ordered(o)) if o.pass));
+    lab.unlink(0, 1);
+    lab.severed.insert((0, 1));
+    lab.run(2_000);
+    let last = lab.write_flagged(1, b"row", flags::TRX_END);
+    lab.run(450_000);
+    assert!(last.wait_for(Duration::ZERO).is_none(), "it has no place yet");
+    lab.severed.clear();
+    lab.link(0, 1);
+    lab.run(1_000_000);
+    let Some(Outcome::Ordered(last)) = last.wait_for(Duration::ZERO) else { panic!("no answer") };
+    assert!(!last.pass, "seqno {} passes, behind the view", last.seqno);
+    // A new one is nobody's business.
+    let first = lab.write_flagged(1, b"row", flags::TRX_START);
+    lab.run(100_000);
+    assert!(matches!(first.wait_for(Duration::ZERO), Some(Outcome::Ordered(o)) if o.pass));
 }
