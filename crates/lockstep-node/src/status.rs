@@ -180,6 +180,8 @@ pub struct MemberStatus {
     pub zone: u8,
     /// Where peers reach it.
     pub address: String,
+    /// Whether entries are kept from its server: `apply.paused`, `apply.delay`, `apply.until`.
+    pub held_back: bool,
     /// For how long it has been disconnected or silent, in seconds.
     pub gone_seconds: Option<f64>,
     /// The last seqno handed to its server.
@@ -465,6 +467,7 @@ impl Engine {
                 role: role.into(),
                 arbitrator: member.arbitrator,
                 state: state.into(),
+                held_back: health.is_some_and(|h| h.held_back),
                 zone: member.zone,
                 // The log says where it was, until a leader has put that right.
                 address: if me { self.me.address.clone() } else { member.address.clone() },

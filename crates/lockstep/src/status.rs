@@ -177,6 +177,7 @@ fn row(member: &MemberStatus, own: bool) -> Vec<String> {
     };
     let state = match member.gone_seconds {
         Some(gone) if !member.is_connected() => format!("{} ({})", member.state, duration(gone)),
+        _ if member.held_back => format!("{}, held back", member.state),
         _ => member.state.clone(),
     };
     vec![

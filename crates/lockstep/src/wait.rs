@@ -91,6 +91,8 @@ impl Outcome {
 struct Lacking {
     name: String,
     state: String,
+    /// Entries are kept from its server.
+    held_back: bool,
     applied: Option<i64>,
 }
 
@@ -200,7 +202,13 @@ fn lacking(status: &Status, seqno: i64, named: &[String]) -> Result<Vec<Lacking>
         return Err(format!("no member is called {name}"));
     }
     let lacks = waited(status, named).filter(|m| m.applied.is_none_or(|applied| applied < seqno));
-    Ok(lacks.map(|m| Lacking { name: m.name.clone(), state: m.state.clone(), applied: m.applied }).collect())
+    let lacking = |m: &MemberStatus| Lacking {
+        name: m.name.clone(),
+        state: m.state.clone(),
+        held_back: m.held_back,
+        applied: m.applied,
+    };
+    Ok(lacks.map(lacking).collect())
 }
 
 /// Whether this place, which the cluster has passed, was left out by a new leader; nobody knows of one below the log.
@@ -337,9 +345,13 @@ fn judge(status: &Status, seqno: i64, args: &WaitArgs) -> Result<Outcome, String
 fn why_not(status: &Status, lacking: &[Lacking]) -> String {
     let mut each: Vec<String> = lacking
         .iter()
-        .map(|m| match m.applied {
-            Some(applied) => format!("{} has {applied} ({})", m.name, m.state),
-            None => format!("{} is {}", m.name, m.state),
+        .map(|m| match (m.applied, m.held_back) {
+            (Some(applied), false) => format!("{} has {applied} ({})", m.name, m.state),
+            (Some(applied), true) => format!(
+                "{} has {applied} ({}, held back by apply.paused, apply.delay or apply.until)",
+                m.name, m.state
+            ),
+            (None, _) => format!("{} is {}", m.name, m.state),
         })
         .collect();
     if each.is_empty() {
@@ -467,6 +479,9 @@ mod tests {
         assert_eq!(outcome.why.as_deref(), Some("no member that is connected has a database yet"));
         status.members[1].applied = Some(12);
         assert!(judge(&status, 12, &args("/nowhere")).unwrap().reached);
+        status.members[1].held_back = true;
+        let why = judge(&status, 13, &args("/nowhere")).unwrap().why.unwrap();
+        assert!(why.starts_with("n2 has 12 (Joiner, held back by apply.paused, "), "{why}");
     }
 
     fn args(socket: impl Into<PathBuf>) -> WaitArgs {

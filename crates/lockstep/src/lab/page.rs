@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::drive::{LINE_LATE, MACHINE_BUSY};
 use super::numbers::{DOUBT, Known, number};
 use super::origin::mixture;
-use super::results::Results;
+use super::results::{NOT_CHOSEN, Results};
 use super::svg::{Chart, escape};
 
 /// The style of all reports; colours of plots by class, light and dark.
@@ -93,12 +93,16 @@ impl Table {
 
 /// What this project claims, and what was measured. What was not measured is said, with the reason, and not judged.
 #[derive(Debug, Clone)]
-pub(super) struct Claims(Table);
+pub(super) struct Claims {
+    table: Table,
+    /// Rows that claim nothing, and need set-ups that were not to be measured.
+    left_out: usize,
+}
 
 impl Claims {
     /// `what` is the head of the first column.
     pub(super) fn new(what: &str) -> Claims {
-        Claims(Table::new(&[what, "wanted", "measured", ""]))
+        Claims { table: Table::new(&[what, "wanted", "measured", ""]), left_out: 0 }
     }
 
     fn add(
@@ -111,9 +115,9 @@ impl Claims {
         match measured {
             Ok(Known { value, doubtful }) => {
                 let doubt = if doubtful { DOUBT } else { "" };
-                self.0.row([claim, wanted, format!("{}{doubt}", number(value)), met(value).into()]);
+                self.table.row([claim, wanted, format!("{}{doubt}", number(value)), met(value).into()]);
             }
-            Err(why) => self.0.row([claim, wanted, "not measured".into(), why]),
+            Err(why) => self.table.row([claim, wanted, "not measured".into(), why]),
         }
     }
 
@@ -136,12 +140,21 @@ impl Claims {
 
     /// What is said without a claim.
     pub(super) fn told(&mut self, what: impl Into<String>, measured: Result<Known, String>) {
-        self.add(what.into(), "–".into(), measured, |_| "");
+        match &measured {
+            Err(why) if why.split("; ").all(|part| part.ends_with(NOT_CHOSEN)) => self.left_out += 1,
+            _ => self.add(what.into(), "–".into(), measured, |_| ""),
+        }
     }
 
     /// As a part of the page.
-    pub(super) fn section(self, notes: Vec<String>) -> Section {
-        Section { heading: "What was claimed".into(), table: self.0, notes, ..Section::default() }
+    pub(super) fn section(self, mut notes: Vec<String>) -> Section {
+        if self.left_out > 0 {
+            notes.push(format!(
+                "Left out: {} further comparisons, with set-ups that were not chosen to be measured.",
+                self.left_out
+            ));
+        }
+        Section { heading: "What was claimed".into(), table: self.table, notes, ..Section::default() }
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::drive::{Case, Common, Outcome, drive, finish};
 use super::numbers::{Known, Stat, number, text};
 use super::page::{Claims, Page, Section, Table, ratio};
-use super::results::{Results, stat_of};
+use super::results::{NOT_CHOSEN, Results, stat_of};
 use super::svg::{self, Bar, Bars, Chart, Lines, Series};
 
 /// Its name.
@@ -279,7 +279,7 @@ impl Part<'_> {
             .filter(|case| here(case) && wanted(case.side))
             .map(|case| self.rate(case.side, case.workers.into()));
         let rates = rates.collect::<Result<Vec<Known>, String>>()?;
-        rates.into_iter().max_by(|a, b| a.value.total_cmp(&b.value)).ok_or_else(|| "not chosen".into())
+        rates.into_iter().max_by(|a, b| a.value.total_cmp(&b.value)).ok_or_else(|| NOT_CHOSEN.into())
     }
 }
 

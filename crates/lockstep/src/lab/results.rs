@@ -11,6 +11,8 @@ use super::numbers::{Known, Stat};
 
 /// Why there is no run where none failed.
 const INTERRUPTED: &str = "not run yet: go on with --resume";
+/// Why nothing is known of a set-up that was not to be measured.
+pub(super) const NOT_CHOSEN: &str = "not chosen";
 
 /// What a folder holds.
 #[derive(Debug, Clone)]
@@ -105,7 +107,7 @@ impl Results {
         }
         match self.planned().iter().any(|case| case["setup"] == setup) {
             true => format!("{setup}: {INTERRUPTED}"),
-            false => format!("{setup}: not chosen"),
+            false => format!("{setup}: {NOT_CHOSEN}"),
         }
     }
 
