@@ -76,8 +76,8 @@ pub(super) fn cluster(check: &mut Check<'_>) {
             check.at(Level::Unwise, setting, text);
         }
         2 => {
-            let text = "names two members: a majority of two is both, so that neither writes without the other; three bear the \
-                        loss of one";
+            let text = "names two members: a majority of two is both, so that neither writes without the other; three, or two \
+                        and an arbitrator (`lockstep arbitrator`, named here, too), bear the loss of one";
             check.at(Level::Unwise, setting, text);
         }
         _ => {}
