@@ -1,7 +1,7 @@
 //! Clients: they propose and read at any member.
 
 use crate::cluster::{Cluster, Event, MACHINES};
-use crate::history::{Check, hold, proposal_hash};
+use crate::history::{Check, hold};
 use crate::machine::{Input, Name, is_arbitrator};
 use crate::profile::MS;
 use bytes::Bytes;
@@ -70,7 +70,10 @@ impl Cluster {
         let seen = run.map_or(0, |run| run.seen());
         let life = machine.process.as_ref().map_or(0, |p| p.incarnation);
         let mut source = machine.id;
-        source.0[8..12].copy_from_slice(&(life as u32).to_le_bytes());
+        // In its first life it is who views say that it is: a view that it is in does not end what it streams.
+        if life > 1 {
+            source.0[8..12].copy_from_slice(&(life as u32).to_le_bytes());
+        }
         let mut builder = WriteSetBuilder::new();
         let (mut set, mut trx) = (flags::TRX_START | flags::TRX_END | flags::NATIVE, self.payloads);
         if kind == EntryKind::TotalOrder {
@@ -162,8 +165,7 @@ impl Cluster {
             if number >= MOST_OUTSTANDING.0 || bytes >= MOST_OUTSTANDING.1 {
                 return Ok(());
             }
-            let hash = proposal_hash(kind, &payload);
-            let number = process.order.propose(local, kind, payload);
+            let number = process.order.propose(local, kind, payload.clone());
             hold!(
                 number == process.proposed + 1,
                 "proposals are numbered densely",
@@ -174,7 +176,7 @@ impl Cluster {
             process.proposed = number;
             let pid = ProposalId { member: machine.id, incarnation: process.incarnation, number };
             self.counters.proposals += 1;
-            self.history.proposes(pid, hash)?;
+            self.history.proposes(pid, kind, &payload)?;
         }
         Ok(())
     }

@@ -8,10 +8,12 @@
 
 use crate::judge::Judge;
 use crate::mirror::{Mark, Mirror};
+use crate::overtaken::{Fragment, Views};
 use crate::trace::hash_bytes;
 use bytes::Bytes;
 use lockstep_core::members::Membership;
 use lockstep_core::state::State;
+use lockstep_core::writeset;
 use lockstep_core::{Entry, EntryKind, Index, MemberId, ProposalId, Seqno, Term, Uuid, codec};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -73,6 +75,8 @@ struct Placed {
 #[derive(Debug)]
 struct Proposed {
     hash: u64,
+    /// Where it is a part of a streaming transaction: whose, and its hash as that of one which a view has overtaken.
+    fragment: Option<(Fragment, u64)>,
     index: Option<Index>,
     acknowledged: bool,
 }
@@ -104,6 +108,7 @@ pub struct History {
     /// The fold of `fixed`.
     state: State,
     judge: Judge,
+    views: Views,
     proposals: BTreeMap<ProposalId, Proposed>,
     acknowledged: u64,
 }
@@ -181,6 +186,7 @@ impl History {
             fixed: Vec::new(),
             state: genesis,
             judge: Judge::default(),
+            views: Views::default(),
             proposals: BTreeMap::new(),
             acknowledged: 0,
         }
@@ -407,11 +413,25 @@ impl History {
                 rule: "only proposals are committed",
                 what: format!("{pid:?} at index {index} was never proposed, or was withdrawn"),
             })?;
+            let hash = proposal_hash(entry.kind, &entry.payload);
+            let overtaken = known.fragment.filter(|(_, overtaken)| *overtaken == hash);
             hold!(
-                known.hash == proposal_hash(entry.kind, &entry.payload),
+                known.hash == hash || overtaken.is_some(),
                 "a proposal arrives unchanged",
                 "{pid:?} at index {index} is not what was proposed"
             );
+            if let Some((fragment, _)) = known.fragment {
+                hold!(
+                    overtaken.is_some() || !self.views.have_ended(fragment),
+                    "what a view has overtaken fails",
+                    "{pid:?} at index {index}, {fragment:?}, comes behind a view that has ended its transaction"
+                );
+                hold!(
+                    overtaken.is_none() || self.views.have_come(fragment),
+                    "what no view has overtaken is placed as it is",
+                    "{pid:?} at index {index}, {fragment:?}, is marked as overtaken, and there was no view"
+                );
+            }
             hold!(
                 known.index.is_none(),
                 "exactly once",
@@ -424,6 +444,7 @@ impl History {
             rule: "the log can be folded",
             what: format!("index {index}: {error}: {entry:?}"),
         })?;
+        self.views.follow(&entry);
         let state_hash = state_hash(&self.state);
         let pass = self.judge.take(&entry);
         self.fixed.push(Fixed { mark, seen_in, seqno: self.state.seqno, state_hash, pass });
@@ -473,8 +494,11 @@ impl History {
     }
 
     /// A client proposes.
-    pub fn proposes(&mut self, pid: ProposalId, hash: u64) -> Check {
-        let old = self.proposals.insert(pid, Proposed { hash, index: None, acknowledged: false });
+    pub fn proposes(&mut self, pid: ProposalId, kind: EntryKind, payload: &Bytes) -> Check {
+        let hash = proposal_hash(kind, payload);
+        let overtaken = || proposal_hash(kind, &writeset::overtaken(payload));
+        let fragment = Fragment::of(kind, payload).map(|fragment| (fragment, overtaken()));
+        let old = self.proposals.insert(pid, Proposed { hash, fragment, index: None, acknowledged: false });
         hold!(old.is_none(), "proposals have their own numbers", "{pid:?} was proposed twice");
         Ok(())
     }

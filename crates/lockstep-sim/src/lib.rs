@@ -21,6 +21,7 @@ pub mod mirror;
 pub mod mutate;
 pub mod network;
 mod operator;
+mod overtaken;
 mod policy;
 mod process;
 pub mod profile;

@@ -100,6 +100,7 @@ pub const PLANTS: &[Plant] = &[
     in_policies(plant("overwrite-without-rescue", Core(OverwriteWithoutRescue), 20, 0)),
     in_policies(plant("early-before-own-term", Core(EarlyBeforeOwnTerm), 20, 0)),
     in_policies(plant("seqnos-given-twice", Core(SeqnosGivenTwice), 20, 0)),
+    plant("overtaken-fragments-pass", Core(OvertakenFragmentsPass), 20, 0),
     in_policies(plant("all-is-majority", Core(AllIsMajority), 20, 0)),
     in_policies(plant("no-acks-awaited", Core(NoAcksAwaited), 20, 0)),
     in_policies(plant("no-zones-awaited", Core(NoZonesAwaited), 20, 0)),

@@ -86,6 +86,8 @@ pub enum Mutation {
     EarlyBeforeOwnTerm,
     /// A new leader goes on with the seqnos that its predecessor may have given out.
     SeqnosGivenTwice,
+    /// A fragment of a streaming transaction that a view has overtaken is placed as it is.
+    OvertakenFragmentsPass,
     /// A commit under `all` waits for a majority only.
     AllIsMajority,
     /// A commit under `semisync` waits for nobody.

@@ -147,7 +147,10 @@ impl Order {
         proposal: ProposalId,
         payload: bytes::Bytes,
     ) -> Result<Index, crate::codec::DecodeError> {
-        let payload = self.lead.ends.pass(kind, payload);
+        let payload = match self.config.mutation {
+            Some(Mutation::OvertakenFragmentsPass) => payload,
+            _ => self.lead.ends.pass(kind, payload),
+        };
         self.place(kind, proposal, payload)
     }
 

@@ -6,6 +6,7 @@
 mod faults;
 mod judge;
 mod server;
+mod streams;
 mod tests;
 
 use super::harness::{Lab, STEP};
@@ -50,11 +51,14 @@ struct World {
     judge: Judge,
     writes: Vec<Write>,
     reads: Vec<Read>,
+    streaming: Vec<streams::Client>,
     marks: Mark,
     ends: Vec<(Micros, End)>,
     /// Zones that there are.
     zones: usize,
     answers: usize,
+    /// Parts of streaming transactions that were answered.
+    parts: usize,
     crashes: usize,
     copies: usize,
     story: Vec<(Micros, String)>,
@@ -98,10 +102,12 @@ impl World {
             judge: Judge::default(),
             writes: Vec::new(),
             reads: Vec::new(),
+            streaming: Vec::new(),
             marks: 0,
             ends: Vec::new(),
             zones,
             answers: 0,
+            parts: 0,
             crashes: 0,
             copies: 0,
             story: Vec::new(),
@@ -137,14 +143,18 @@ impl World {
         builder.append_key(&[b"t", &key], KeyType::Exclusive).unwrap();
         builder.append_data(DataKind::Ordered, &data).unwrap();
         let kind = if self.rng.one_in(30) { EntryKind::TotalOrder } else { EntryKind::WriteSet };
+        let (flags, trx) = match kind == EntryKind::WriteSet && self.rng.one_in(4) {
+            true => self.part(at, mark),
+            false => (flags::TRX_START | flags::TRX_END, mark),
+        };
         let node = &mut self.lab.nodes[at];
         let payload = builder.finish(&Meta {
-            flags: flags::TRX_START | flags::TRX_END,
+            flags,
             last_seen: node.finished.load(Ordering::Acquire),
             source: node.engine.me.view_uuid,
             epoch: 0,
             conn: 1,
-            trx: mark,
+            trx,
         });
         let submission = Submission::new();
         node.engine.submit(kind, payload, submission.filler());
@@ -211,14 +221,18 @@ impl World {
             }
             match write.submission.wait_for(Duration::ZERO) {
                 None => left.push(write),
-                Some(Outcome::NotSent) => drop(self.judge.never.insert(mark)),
-                Some(Outcome::Unknown) => {}
+                Some(Outcome::NotSent) => {
+                    self.judge.never.insert(mark);
+                    self.part_done(mark, None);
+                }
+                Some(Outcome::Unknown) => self.part_done(mark, None),
                 Some(Outcome::TooLarge) => return Err(format!("write {mark} is too large")),
                 Some(Outcome::Ordered(ordered)) => {
                     if server::mark_of(&ordered) != mark {
                         return Err(format!("write {mark} of n{} was given another's place", at + 1));
                     }
                     self.server(at).given(&ordered);
+                    self.part_done(mark, Some(ordered.seqno).filter(|_| ordered.pass));
                     if ordered.pass {
                         self.answers += 1;
                         self.judge.answered(&self.lab, at, mark, ordered.seqno)?;
@@ -255,6 +269,7 @@ impl World {
         }
         let arbitrator = node.member.hello.arbitrator;
         let server = node.server.as_mut().expect("each has one");
+        server.own = node.engine.me.view_uuid;
         if arbitrator {
             server.pending.clear();
         } else if !node.database_hangs {
@@ -290,7 +305,8 @@ impl World {
         let (id, joiner) = (donation.id, donation.joiner.clone());
         server.donations.retain(|d| d.id != id);
         // What goes over is the state of when it is sent; the donor's position then.
-        let (database, position) = (server.database.clone(), server.finished);
+        let position = server.finished;
+        let (database, streams) = (server.database.clone(), server.streams.clone());
         let history = self.lab.nodes[at].engine.order.tail_state().history;
         let gtid = lockstep_core::Gtid { uuid: history, seqno: position };
         let to = self.lab.nodes.iter().position(|node| node.member.hello.name == joiner);
@@ -299,7 +315,7 @@ impl World {
         {
             self.copies += 1;
             self.tell(format!("n{} sends its state at {position} to {joiner}", at + 1));
-            self.server(to).copied(database, position);
+            self.server(to).copied(database, streams, position);
             self.lab.nodes[to].finished.store(position, Ordering::Release);
             self.lab.nodes[to].engine.state_received(Ok(gtid));
         }

@@ -1,0 +1,60 @@
+//! Which fragments of streaming transactions views have overtaken, worked out from the committed log alone: a leader places
+//! these as ones that fail, and no others.
+
+use bytes::Bytes;
+use lockstep_core::codec::Reader;
+use lockstep_core::members::View;
+use lockstep_core::writeset::{WriteSet, flags};
+use lockstep_core::{Entry, EntryKind, Seqno, ViewUuid};
+use std::collections::BTreeSet;
+
+/// The views of the committed log.
+#[derive(Debug, Default)]
+pub(crate) struct Views {
+    /// Where each is, who is in it, and whether the one before had the same members.
+    all: Vec<(Seqno, BTreeSet<ViewUuid>, bool)>,
+}
+
+/// Whose fragment it is, and what its server had been through when it was proposed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fragment {
+    source: ViewUuid,
+    last_seen: Seqno,
+}
+
+impl Fragment {
+    /// `None` for what is whole, or cannot be read.
+    pub(crate) fn of(kind: EntryKind, payload: &Bytes) -> Option<Fragment> {
+        let meta = WriteSet::parse(payload).ok()?.meta;
+        let whole = meta.has(flags::TRX_START) && meta.has(flags::TRX_END);
+        (kind == EntryKind::WriteSet && !whole && !meta.has(flags::ROLLBACK))
+            .then_some(Fragment { source: meta.source, last_seen: meta.last_seen })
+    }
+}
+
+impl Views {
+    /// The next committed entry.
+    pub(crate) fn follow(&mut self, entry: &Entry) {
+        if entry.kind != EntryKind::View {
+            return;
+        }
+        let Ok(view) = View::decode(&mut Reader::new(entry.payload.clone())) else { return };
+        let members: BTreeSet<ViewUuid> = view.members.iter().map(|m| m.view_uuid).collect();
+        let same = self.all.last().is_some_and(|(_, before, _)| *before == members);
+        self.all.push((entry.seqno, members, same));
+    }
+
+    fn since(&self, fragment: Fragment) -> impl Iterator<Item = &(Seqno, BTreeSet<ViewUuid>, bool)> {
+        self.all.iter().rev().take_while(move |(seqno, ..)| *seqno > fragment.last_seen)
+    }
+
+    /// Whether one has made the servers roll its transaction back, so that it must fail.
+    pub(crate) fn have_ended(&self, fragment: Fragment) -> bool {
+        self.since(fragment).any(|(_, members, same)| *same || !members.contains(&fragment.source))
+    }
+
+    /// Whether there was one at all: a leader may know no more than that.
+    pub(crate) fn have_come(&self, fragment: Fragment) -> bool {
+        self.since(fragment).next().is_some()
+    }
+}
