@@ -223,7 +223,48 @@ fn a_fragment_that_a_view_has_overtaken_waits_for_its_abort(cluster: &mut Cluste
     }
 }
 
+/// The majority is lost while the server is in a view, and nobody knows what became of a fragment: its transaction must not
+/// end by itself then, either.
+fn a_fragment_of_which_nobody_knows_waits_for_the_view(cluster: &mut Cluster) {
+    if cluster.kind != Kind::Lockstep {
+        return;
+    }
+    cluster.start_all().unwrap();
+    let origin = cluster.member(1);
+    origin.on("s", "begin", json!({})).unwrap();
+    origin.on("s", "put", json!({ "row": "t/1", "value": "streamed" })).unwrap();
+    origin.on("s", "fragment", json!({})).unwrap();
+    origin.on("s", "put", json!({ "row": "t/2", "value": "streamed" })).unwrap();
+    origin.ask("hold", json!({ "point": "view" })).unwrap();
+    cluster.kill(2);
+    let (origin, other) = (cluster.member(1), cluster.member(0));
+    origin.ask("wait_held", json!({ "point": "view" })).unwrap();
+    origin.ask("hold", json!({ "point": "after_certify" })).unwrap();
+    let isolate = |on: u8| {
+        origin.ask("set_options", json!({ "options": format!("gmcast.isolate={on}") })).unwrap();
+    };
+    isolate(1);
+    // It has lost its leader, and has not told its server yet.
+    std::thread::sleep(Duration::from_millis(80));
+    let fragment = origin.send("s", "fragment", json!({}));
+    let mut certified = origin.send("s3", "wait_held", json!({ "point": "after_certify" }));
+    assert!(certified.is_pending_after(Duration::from_secs(5)), "{:?}", certified.wait());
+    origin.ask("let_go", json!({ "point": "view" })).unwrap();
+    certified.wait().unwrap();
+    origin.ask("let_go", json!({ "point": "after_certify" })).unwrap();
+    let failed = code(fragment.wait());
+    assert!(failed.starts_with("status:") || failed == "deadlock", "{failed}");
+    isolate(0);
+    for member in [origin, other] {
+        member.call("wait_members", json!({ "count": 2 })).unwrap();
+        member.call("wait_state", json!({ "state": "synced" })).unwrap();
+    }
+    other.put("s", "t/1", "free").unwrap();
+    assert_eq!(origin.call("rows", json!({ "causal": true })).unwrap(), json!({ "t/1": "free" }));
+}
+
 scenarios! {
+    a_fragment_of_which_nobody_knows_waits_for_the_view: 3,
     a_fragment_that_a_view_has_overtaken_waits_for_its_abort: 3,
     a_rollback_survives_the_loss_of_the_majority: 2,
     fragments_commit_together: 2,

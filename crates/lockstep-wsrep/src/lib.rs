@@ -19,6 +19,7 @@ mod files;
 mod fuzz;
 mod guard;
 mod hold;
+mod in_view;
 mod kept;
 mod local;
 mod log;

@@ -298,6 +298,23 @@ impl Provider {
             self.log.warn("certify: called for a write-set that is being applied");
             return Status::NOT_ALLOWED;
         };
+        // Else there are other parts of it, or will be.
+        let is_whole = flags & FLAG_TRX_END != 0 && trx.lock().first;
+        let status = self.certify_trx(conn, trx, flags, meta, settled);
+        if status != Status::OK && !is_whole {
+            self.let_view_abort(trx);
+        }
+        status
+    }
+
+    fn certify_trx(
+        &self,
+        conn: ConnId,
+        trx: &Trx,
+        flags: u32,
+        meta: &mut TrxMeta,
+        settled: impl FnOnce(),
+    ) -> Status {
         self.undefined(meta, conn, trx.id);
         if let Err(status) = self.may_write().and_then(|()| self.may_originate(Write::Rows)) {
             return trx.lock().not_ordered(status);
@@ -593,6 +610,7 @@ impl Provider {
         let Some(trx) = (unsafe { self.trxs.find(handle) }).and_then(Handle::as_local) else {
             return Status::OK;
         };
+        self.in_view.ends(trx.id);
         let Release { pass_order, mut finish, keep, committed, status } = trx.lock().release();
         if let Some(seqno) = pass_order {
             match self.take_turn(seqno, None) {
@@ -620,7 +638,11 @@ impl Provider {
         let (status, seqno, interrupt) = {
             let mut inner = trx.lock();
             let under_way = inner.state == State::Replicating;
-            let aborted = inner.abort(by);
+            let aborted = match self.in_view.is_in() {
+                false => inner.abort(by),
+                // Nobody else aborts meanwhile.
+                true => inner.abort_in_view(by),
+            };
             // Whoever aborts waits for it, and may be what keeps the queue of deliveries full.
             if under_way
                 && aborted.0 == Status::OK
@@ -640,6 +662,7 @@ impl Provider {
 
     /// `rollback`: a rollback fragment is on its way when this returns. Only enqueues.
     pub(crate) fn rollback(&self, id: TrxId, data: &[u8]) -> Status {
+        self.in_view.ends(id);
         if self.may_write().is_err() {
             return Status::TRX_FAIL;
         }

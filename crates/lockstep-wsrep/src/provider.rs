@@ -157,6 +157,8 @@ pub(crate) struct Provider {
     pub(crate) owes_final: AtomicBool,
     pub(crate) planted: crate::guard::Planted,
     pub(crate) shown: crate::shown::Shown,
+    /// The view that the server is in.
+    pub(crate) in_view: crate::in_view::InView,
     /// A thread of the server's has been told to leave after a failure.
     pub(crate) left_after_failure: AtomicBool,
     pub(crate) key_noted: AtomicBool,

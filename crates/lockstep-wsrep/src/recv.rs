@@ -201,9 +201,16 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 if info.status == NodeViewStatus::Disconnected {
                     provider.owes_final.store(false, Ordering::SeqCst);
                 }
+                if in_log
+                    && info.status == NodeViewStatus::Primary
+                    && !provider.in_view.begin(info.gtid.seqno)
+                {
+                    provider.log.warn("a streaming transaction that has failed has not ended yet; the view is begun all the same");
+                }
                 // SAFETY: as above.
                 let result = unsafe { (calls.view)(calls.app.0, ctx, view.as_ptr(), std::ptr::null(), 0) };
                 provider.step("view", || {
+                    provider.in_view.end();
                     provider.shown(result, &info, in_log);
                     drop(alone);
                 });

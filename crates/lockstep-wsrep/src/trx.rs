@@ -355,6 +355,20 @@ impl Inner {
         }
     }
 
+    /// The same by a view, which takes streaming transactions only: one of which nobody knows, or that rolls back by itself,
+    /// yields to it, too. What the log has of it in the end comes behind that view, and fails.
+    pub(crate) fn abort_in_view(&mut self, by: Seqno) -> (Status, Seqno, bool) {
+        let seqno = self.slot.as_ref().map_or(SEQNO_UNDEFINED, |slot| slot.seqno);
+        if self.unknown || self.gone || self.state == State::Aborting {
+            return (Status::OK, seqno, true);
+        }
+        if self.sent.as_ref().is_some_and(Submission::is_given_up) {
+            self.state = State::MustAbort;
+            return (Status::OK, seqno, true);
+        }
+        self.abort(by)
+    }
+
     /// The server rolls back a streaming transaction: its rollback fragment goes out.
     pub(crate) fn roll_back(&mut self) {
         if matches!(self.state, State::Executing | State::MustAbort) {

@@ -181,6 +181,14 @@ impl Feed {
         }
     }
 
+    /// A view has ended those whose member is not in it; all where it has the members of the one before.
+    fn end_streams(&mut self, view: &View) {
+        let uuids = |view: &View| view.members.iter().map(|m| m.view_uuid).collect::<BTreeSet<_>>();
+        let members = uuids(view);
+        let same = members == uuids(&self.view);
+        self.streams.retain(|(source, _)| !same && members.contains(source));
+    }
+
     pub(super) fn announce_at_start(&mut self) {
         self.announce = true;
     }
@@ -476,6 +484,7 @@ impl Engine {
                         self.feed.delivered
                     ));
                 }
+                self.feed.end_streams(&view);
                 self.feed.view = Arc::new(view);
                 if seqno <= self.feed.delivered {
                     return Ok(());

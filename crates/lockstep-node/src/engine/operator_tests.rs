@@ -77,6 +77,12 @@ fn a_switchover_by_command_waits_for_streaming_transactions_but_not_for_long() {
     assert!((1_900_000..3_500_000).contains(&took), "{took} us");
     let answer = lab.answer(token);
     assert!(answer.ok && answer.text.contains("they are rolled back"), "{answer:?}");
+    lab.run(500_000);
+    let engine = &lab.nodes[2].engine;
+    assert!(
+        !engine.feed.has_streams_of(&engine.me.view_uuid),
+        "its origin does not take them for open, either"
+    );
 }
 
 #[test]
