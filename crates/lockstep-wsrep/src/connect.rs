@@ -195,6 +195,7 @@ impl Provider {
             owes_final: AtomicBool::new(false),
             planted: crate::guard::Planted::default(),
             shown: crate::shown::Shown::default(),
+            told_synced: AtomicBool::new(false),
             in_view: crate::in_view::InView::default(),
             left_after_failure: AtomicBool::new(false),
             key_noted: AtomicBool::new(false),

@@ -157,6 +157,8 @@ pub(crate) struct Provider {
     pub(crate) owes_final: AtomicBool,
     pub(crate) planted: crate::guard::Planted,
     pub(crate) shown: crate::shown::Shown,
+    /// The server has been told that it is synced, and of no loss of the majority since.
+    pub(crate) told_synced: AtomicBool,
     /// The view that the server is in.
     pub(crate) in_view: crate::in_view::InView,
     /// A thread of the server's has been told to leave after a failure.
@@ -178,6 +180,14 @@ impl Provider {
             _ if self.failed.load(Ordering::Acquire) => LocalState::Error,
             Some(node) => node.state(),
             None => LocalState::Initialized,
+        }
+    }
+
+    /// The same as the server has heard it: until it has been told that it is synced it takes no queries.
+    pub(crate) fn shown_state(&self) -> LocalState {
+        match self.local_state() {
+            LocalState::Synced if !self.told_synced.load(Ordering::Acquire) => LocalState::Joined,
+            state => state,
         }
     }
 

@@ -258,6 +258,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                     if result != CbStatus::SUCCESS {
                         provider.stop_with("the server could not process that it is synced", false);
                     }
+                    provider.told_synced.store(true, Ordering::Release);
                     drop(alone);
                 });
             }
@@ -676,8 +677,11 @@ impl Provider {
                     crate::files::write_view(&self.data_dir, self.own.get(), number, zone, &info.members);
                 self.note(saved);
             }
-            NodeViewStatus::NonPrimary => {}
-            NodeViewStatus::Disconnected => self.left(),
+            NodeViewStatus::NonPrimary => self.told_synced.store(false, Ordering::Release),
+            NodeViewStatus::Disconnected => {
+                self.told_synced.store(false, Ordering::Release);
+                self.left();
+            }
         }
     }
 

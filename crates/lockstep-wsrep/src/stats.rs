@@ -81,7 +81,7 @@ impl Provider {
             ("commit_oooe", Double(0.0)),
             ("commit_oool", Double(0.0)),
             ("commit_window", Double(self.order.mean_window())),
-            ("local_state", Int(self.local_state() as i64)),
+            ("local_state", Int(self.shown_state() as i64)),
             ("local_state_comment", Text(self.state_comment().into())),
             ("cert_index_size", Int(cert_keys as i64)),
             ("causal_reads", Int(c.causal_reads.get())),
@@ -112,7 +112,7 @@ impl Provider {
 
     /// `wsrep_local_state_comment`.
     fn state_comment(&self) -> &'static str {
-        match self.local_state() {
+        match self.shown_state() {
             LocalState::Joining if !self.awaits_state.load(Relaxed) => "Joining",
             state => lockstep_node::state_comment(state),
         }

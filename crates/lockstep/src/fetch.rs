@@ -129,6 +129,9 @@ fn ask(mut stream: impl Read + Write, path: &str) -> std::io::Result<Vec<u8>> {
 
 /// Status code, first line and body of an answer.
 fn parts(answer: &[u8]) -> Result<(u16, String, String), String> {
+    if answer.is_empty() {
+        return Err("it closed the connection without an answer".into());
+    }
     let text = String::from_utf8_lossy(answer);
     let (head, body) = text.split_once("\r\n\r\n").ok_or("its answer is not HTTP")?;
     let line = head.lines().next().unwrap_or_default();

@@ -42,8 +42,7 @@ enum Command {
     /// Stop what `up` started; the data stay.
     Down(DownArgs),
     /// Show who is in the cluster, and where everybody stands. Exit code 3: no member that answers is in a primary
-    /// component; 1: no member answers, or there
-    /// is no such member or position.
+    /// component; 1: no member answers.
     Status(StatusArgs),
     /// Let another member lead, in good order, after a view that lists it first.
     Switchover(SwitchoverArgs),
@@ -94,8 +93,8 @@ struct UpArgs {
     /// Where the servers' files go: a folder that does not exist yet, or one that `up` has made.
     #[arg(long, default_value = up::DEFAULT_DIR)]
     dir: PathBuf,
-    /// The first of three neighbouring TCP ports for SQL; members talk on those from 10 above it on (beside 33061:
-    /// 45671) [default: as before, or 33061].
+    /// The first of three neighbouring TCP ports for SQL; members talk on 10, 20 and 30 above it (with 33061 on 45671,
+    /// 45681 and 45691) [default: as before, or 33061].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1024..65000))]
     port: Option<u16>,
 }

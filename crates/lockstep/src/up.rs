@@ -55,7 +55,11 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>, port: Option<u16>) -> Re
         ));
     }
     if running == servers.len() {
-        say(&format!("The servers in {} run already.", dir.display()));
+        say(&format!(
+            "The servers in {} run already, with the provider that they were started with; a newer one after {}.",
+            dir.display(),
+            commands(dir).1
+        ));
         for server in servers.iter_mut().filter(|s| !matches!(health(s), Health::Ready)) {
             let step = Step::start(&format!("{}: waiting until it is synced", server.name()));
             let is = ready(server, &step, &[], true).map_err(|e| advise(&e, dir))?;
