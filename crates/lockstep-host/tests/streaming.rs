@@ -16,6 +16,20 @@ fn begin_stream(cluster: &Cluster, row: &str, locks: Value) -> Value {
     a.on("s", "fragment", json!({})).unwrap()["seqno"].clone()
 }
 
+/// Begins one on `origin`, and waits until `other` has its first fragment.
+fn stream_to(origin: &Member, other: &Member) {
+    origin.on("s", "begin", json!({})).unwrap();
+    origin.on("s", "put", json!({ "row": "t/1", "value": "streamed" })).unwrap();
+    let fragment = origin.on("s", "fragment", json!({})).unwrap();
+    other.ask("wait_seqno", json!({ "seqno": fragment["seqno"] })).unwrap();
+    assert_eq!(streams(other), 1);
+}
+
+/// Cuts a member off, or lets it come back.
+fn isolate(member: &Member, on: u8) {
+    member.ask("set_options", json!({ "options": format!("gmcast.isolate={on}") })).unwrap();
+}
+
 fn fragments_commit_together(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     let (a, b) = (cluster.member(0), cluster.member(1));
@@ -152,20 +166,13 @@ fn a_rollback_survives_the_loss_of_the_majority(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     // Not the leader: what that one proposes is in its log at once.
     let (origin, other) = (cluster.member(1), cluster.member(0));
-    origin.on("s", "begin", json!({})).unwrap();
-    origin.on("s", "put", json!({ "row": "t/1", "value": "streamed" })).unwrap();
-    let fragment = origin.on("s", "fragment", json!({})).unwrap();
-    other.ask("wait_seqno", json!({ "seqno": fragment["seqno"] })).unwrap();
-    assert_eq!(streams(other), 1);
-    let isolate = |on: u8| {
-        origin.ask("set_options", json!({ "options": format!("gmcast.isolate={on}") })).unwrap();
-    };
-    isolate(1);
+    stream_to(origin, other);
+    isolate(origin, 1);
     // It has lost its leader, and has not told its server yet.
     std::thread::sleep(Duration::from_millis(80));
     origin.on("s", "rollback", json!({})).unwrap();
     std::thread::sleep(Duration::from_millis(800));
-    isolate(0);
+    isolate(origin, 0);
     for member in [origin, other] {
         member.call("wait_members", json!({ "count": 2 })).unwrap();
         member.call("wait_state", json!({ "state": "synced" })).unwrap();
@@ -188,15 +195,9 @@ fn a_fragment_that_a_view_has_overtaken_waits_for_its_abort(cluster: &mut Cluste
     cluster.start_all().unwrap();
     // Not the leader: what that one proposes is in its log at once.
     let (origin, other) = (cluster.member(1), cluster.member(0));
-    origin.on("s", "begin", json!({})).unwrap();
-    origin.on("s", "put", json!({ "row": "t/1", "value": "streamed" })).unwrap();
-    let fragment = origin.on("s", "fragment", json!({})).unwrap();
-    other.ask("wait_seqno", json!({ "seqno": fragment["seqno"] })).unwrap();
+    stream_to(origin, other);
     origin.on("s", "put", json!({ "row": "t/2", "value": "streamed" })).unwrap();
-    let isolate = |on: u8| {
-        origin.ask("set_options", json!({ "options": format!("gmcast.isolate={on}") })).unwrap();
-    };
-    isolate(1);
+    isolate(origin, 1);
     other.call("wait_members", json!({ "count": 2 })).unwrap();
     let end = Instant::now() + Duration::from_secs(20);
     while origin.ask("view", json!({})).unwrap()["status"] != "NON_PRIMARY" {
@@ -204,7 +205,7 @@ fn a_fragment_that_a_view_has_overtaken_waits_for_its_abort(cluster: &mut Cluste
         std::thread::sleep(Duration::from_millis(30));
     }
     origin.ask("hold", json!({ "point": "view" })).unwrap();
-    isolate(0);
+    isolate(origin, 0);
     other.call("wait_members", json!({ "count": 3 })).unwrap();
     origin.ask("wait_held", json!({ "point": "view" })).unwrap();
     // Placed behind a view that the server of its origin has not been through.
@@ -230,20 +231,15 @@ fn a_fragment_of_which_nobody_knows_waits_for_the_view(cluster: &mut Cluster) {
         return;
     }
     cluster.start_all().unwrap();
-    let origin = cluster.member(1);
-    origin.on("s", "begin", json!({})).unwrap();
-    origin.on("s", "put", json!({ "row": "t/1", "value": "streamed" })).unwrap();
-    origin.on("s", "fragment", json!({})).unwrap();
+    let (origin, other) = (cluster.member(1), cluster.member(0));
+    stream_to(origin, other);
     origin.on("s", "put", json!({ "row": "t/2", "value": "streamed" })).unwrap();
     origin.ask("hold", json!({ "point": "view" })).unwrap();
     cluster.kill(2);
     let (origin, other) = (cluster.member(1), cluster.member(0));
     origin.ask("wait_held", json!({ "point": "view" })).unwrap();
     origin.ask("hold", json!({ "point": "after_certify" })).unwrap();
-    let isolate = |on: u8| {
-        origin.ask("set_options", json!({ "options": format!("gmcast.isolate={on}") })).unwrap();
-    };
-    isolate(1);
+    isolate(origin, 1);
     // It has lost its leader, and has not told its server yet.
     std::thread::sleep(Duration::from_millis(80));
     let fragment = origin.send("s", "fragment", json!({}));
@@ -254,7 +250,7 @@ fn a_fragment_of_which_nobody_knows_waits_for_the_view(cluster: &mut Cluster) {
     origin.ask("let_go", json!({ "point": "after_certify" })).unwrap();
     let failed = code(fragment.wait());
     assert!(failed.starts_with("status:") || failed == "deadlock", "{failed}");
-    isolate(0);
+    isolate(origin, 0);
     for member in [origin, other] {
         member.call("wait_members", json!({ "count": 2 })).unwrap();
         member.call("wait_state", json!({ "state": "synced" })).unwrap();
