@@ -44,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = setup)]
     setups: Vec<Setup>,
     /// How long each number of threads is measured, in seconds [default: 10 reading only, 30 reading and writing, 15
-    /// updating; with --quick 1, 3 and 2].
+    /// updating; with --quick 1, 2 and 2].
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
     /// How much longer an fsync takes on the slow disk, in milliseconds.
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
         rows: 10_000,
         threads: vec![16, 64],
         read_window: Duration::from_secs(1),
-        write_window: Duration::from_secs(3),
+        write_window: Duration::from_secs(2),
         update_window: Duration::from_secs(2),
         pools: [128, 512],
         disk: 2,
