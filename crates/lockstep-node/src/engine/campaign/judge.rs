@@ -75,6 +75,11 @@ impl Judge {
                 states.push(state.clone());
             }
         }
+        // A change of the voters is in force where it is placed, before it is committed: it counts for what came before.
+        for node in [knows, &lab.nodes[at]] {
+            let membership = node.engine.order.tail_state().membership.clone();
+            states.push(State { membership, ..state.clone() });
+        }
         let had = |at: &usize| lab.nodes[*at].disk.persisted.contains(&(index, term));
         let fallen = self.fallen.iter().any(|(at, upto)| index <= *upto && had(at));
         let met = |from: usize| is_met(lab, at, index, term, &states[from..], fallen);
