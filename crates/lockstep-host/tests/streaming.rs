@@ -30,6 +30,18 @@ fn isolate(member: &Member, on: u8) {
     member.ask("set_options", json!({ "options": format!("gmcast.isolate={on}") })).unwrap();
 }
 
+/// A fragment's `certify` does not return within this time, in which the server stands in a view, and does when the view goes
+/// on: what becomes of it. (`after_certify` is held, too.)
+fn fragment_held_by_the_view(origin: &Member, time: Duration) -> String {
+    let fragment = origin.send("s", "fragment", json!({}));
+    let mut certified = origin.send("s3", "wait_held", json!({ "point": "after_certify" }));
+    assert!(certified.is_pending_after(time), "{:?}", certified.wait());
+    origin.ask("let_go", json!({ "point": "view" })).unwrap();
+    certified.wait().unwrap();
+    origin.ask("let_go", json!({ "point": "after_certify" })).unwrap();
+    code(fragment.wait())
+}
+
 fn fragments_commit_together(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     let (a, b) = (cluster.member(0), cluster.member(1));
@@ -210,13 +222,8 @@ fn a_fragment_that_a_view_has_overtaken_waits_for_its_abort(cluster: &mut Cluste
     origin.ask("wait_held", json!({ "point": "view" })).unwrap();
     // Placed behind a view that the server of its origin has not been through.
     origin.ask("hold", json!({ "point": "after_certify" })).unwrap();
-    let fragment = origin.send("s", "fragment", json!({}));
-    let mut certified = origin.send("s3", "wait_held", json!({ "point": "after_certify" }));
-    assert!(certified.is_pending_after(Duration::from_secs(1)), "{:?}", certified.wait());
-    origin.ask("let_go", json!({ "point": "view" })).unwrap();
-    certified.wait().unwrap();
-    origin.ask("let_go", json!({ "point": "after_certify" })).unwrap();
-    assert_eq!(code(fragment.wait()), "status:TRX_FAIL");
+    let failed = fragment_held_by_the_view(origin, Duration::from_secs(1));
+    assert_eq!(failed, "status:TRX_FAIL");
     origin.put("s2", "t/1", "free").unwrap();
     for member in [origin, other] {
         assert_eq!(member.call("rows", json!({ "causal": true })).unwrap(), json!({ "t/1": "free" }));
@@ -242,13 +249,7 @@ fn a_fragment_of_which_nobody_knows_waits_for_the_view(cluster: &mut Cluster) {
     isolate(origin, 1);
     // It has lost its leader, and has not told its server yet.
     std::thread::sleep(Duration::from_millis(80));
-    let fragment = origin.send("s", "fragment", json!({}));
-    let mut certified = origin.send("s3", "wait_held", json!({ "point": "after_certify" }));
-    assert!(certified.is_pending_after(Duration::from_secs(5)), "{:?}", certified.wait());
-    origin.ask("let_go", json!({ "point": "view" })).unwrap();
-    certified.wait().unwrap();
-    origin.ask("let_go", json!({ "point": "after_certify" })).unwrap();
-    let failed = code(fragment.wait());
+    let failed = fragment_held_by_the_view(origin, Duration::from_secs(5));
     assert!(failed.starts_with("status:") || failed == "deadlock", "{failed}");
     isolate(origin, 0);
     for member in [origin, other] {

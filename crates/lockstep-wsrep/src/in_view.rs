@@ -76,6 +76,13 @@ impl InView {
 }
 
 impl Provider {
+    /// A view has ended the streaming transaction whose fragment has this seqno: returns when that view's handler, which may
+    /// be still to come, has aborted it, or is through.
+    pub(crate) fn wait_for_its_end(&self, trx: &Trx, seqno: Seqno) {
+        let what = || format!("the fragment at seqno {seqno}, which a view has overtaken");
+        let _ = self.wait_finished(seqno - 1, Some(&trx.interrupt), what);
+    }
+
     /// A fragment of a streaming transaction has failed, for whatever reason: returns when its transaction may end.
     pub(crate) fn let_view_abort(&self, trx: &Trx) {
         if let Some(view) = self.in_view.fails(trx.id) {

@@ -422,17 +422,6 @@ impl Provider {
         }
     }
 
-    /// A view has ended the streaming transaction whose fragment this is: returns when that view's handler has aborted it, or
-    /// is through.
-    ///
-    /// The handler takes such transactions one after the other, and waits until each has ended. One that it aborted says so
-    /// to it; one that ends by itself at that time (`convert_streaming_client_to_applier` in wsrep-lib) does not, and the
-    /// handler, and all that comes after the view, would wait for ever.
-    fn wait_for_its_end(&self, trx: &Trx, seqno: Seqno) {
-        let what = || format!("the fragment at seqno {seqno}, which a view has overtaken");
-        let _ = self.wait_finished(seqno - 1, Some(&trx.interrupt), what);
-    }
-
     /// It is in the log, and is rolled back here: this member leaves before its turn. Its seqno must not count as
     /// finished, so that it is applied as anybody's when this member is back.
     fn not_here(&self, trx: &Trx) -> Status {
@@ -610,8 +599,10 @@ impl Provider {
         let Some(trx) = (unsafe { self.trxs.find(handle) }).and_then(Handle::as_local) else {
             return Status::OK;
         };
-        self.in_view.ends(trx.id);
         let Release { pass_order, mut finish, keep, committed, status } = trx.lock().release();
+        if !committed {
+            self.in_view.ends(trx.id);
+        }
         if let Some(seqno) = pass_order {
             match self.take_turn(seqno, None) {
                 Ok(()) => _ = self.order.leave(seqno),
