@@ -183,6 +183,21 @@ impl View {
         self.members.iter().position(|m| m.id == *id)
     }
 
+    /// Whose streaming transactions go on behind it, ascending, where `before` is the view before it. Every server rolls
+    /// back those of members that are not in a view, and all of them where it has the members of the one before
+    /// (`close_orphaned_sr_transactions` in wsrep-lib).
+    pub fn whose_streams_go_on(&self, before: &View) -> Vec<ViewUuid> {
+        let members = self.view_uuids();
+        if members == before.view_uuids() { Vec::new() } else { members }
+    }
+
+    /// Who its members are to the servers, ascending.
+    pub fn view_uuids(&self) -> Vec<ViewUuid> {
+        let mut uuids: Vec<ViewUuid> = self.members.iter().map(|m| m.view_uuid).collect();
+        uuids.sort_unstable();
+        uuids
+    }
+
     /// Writes it.
     pub fn encode(&self, w: &mut Writer) {
         w.u64(self.number);

@@ -68,12 +68,7 @@ impl Cluster {
         let machine = &self.machines[slot];
         let run = machine.process.as_ref().and_then(|p| p.run.as_ref());
         let seen = run.map_or(0, |run| run.seen());
-        let life = machine.process.as_ref().map_or(0, |p| p.incarnation);
-        let mut source = machine.id;
-        // In its first life it is who views say that it is: a view that it is in does not end what it streams.
-        if life > 1 {
-            source.0[8..12].copy_from_slice(&(life as u32).to_le_bytes());
-        }
+        let source = machine.view_uuid();
         let mut builder = WriteSetBuilder::new();
         let (mut set, mut trx) = (flags::TRX_START | flags::TRX_END | flags::NATIVE, self.payloads);
         if kind == EntryKind::TotalOrder {

@@ -6,7 +6,6 @@ use crate::machine::{Fate, Input};
 use crate::network::Quality;
 use crate::policy::any_policy;
 use crate::profile::{DiskSpeed, FAULTS, Fault, MS, SECOND, zone};
-use lockstep_core::members::{View, ViewMember};
 use lockstep_core::policy::Policy;
 use lockstep_core::{EntryKind, Micros, codec};
 use lockstep_log::Fault as DiskFault;
@@ -375,20 +374,8 @@ impl Cluster {
             n if self.profile.policies && n > 3 => self.policy_entry(slot),
             0 => {
                 let Some(process) = &self.machines[slot].process else { return Ok(()) };
-                let view = View {
-                    number: process.order.tail_state().view.number + 1,
-                    members: process
-                        .membership
-                        .members
-                        .iter()
-                        .map(|m| ViewMember {
-                            id: m.id,
-                            view_uuid: m.id,
-                            name: m.name.clone(),
-                            incoming: m.address.clone(),
-                        })
-                        .collect(),
-                };
+                let number = process.order.tail_state().view.number + 1;
+                let view = self.view_of(number, process.membership.members.iter());
                 let mut w = codec::Writer::new();
                 view.encode(&mut w);
                 (EntryKind::View, w.into_bytes())

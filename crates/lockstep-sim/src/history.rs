@@ -427,7 +427,7 @@ impl History {
                     "{pid:?} at index {index}, {fragment:?}, comes behind a view that has ended its transaction"
                 );
                 hold!(
-                    overtaken.is_none() || self.views.have_come(fragment),
+                    overtaken.is_none() || self.views.may_have_ended(fragment),
                     "what no view has overtaken is placed as it is",
                     "{pid:?} at index {index}, {fragment:?}, is marked as overtaken, and there was no view"
                 );

@@ -16,7 +16,7 @@ use lockstep_core::members::Membership;
 use lockstep_core::message::Message;
 use lockstep_core::order::{Order, WriteOp};
 use lockstep_core::state::TrimMark;
-use lockstep_core::{Entry, Index, MemberId, Micros, Seqno, Term, Uuid};
+use lockstep_core::{Entry, Index, MemberId, Micros, Seqno, Term, Uuid, ViewUuid};
 use lockstep_log::{Log, MemDisk};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -246,6 +246,16 @@ impl Machine {
             return Some(&self.durable);
         }
         self.former.iter().find(|(former, _)| former == id).map(|(_, log)| log)
+    }
+
+    /// Who its member is to the servers: fresh in each life.
+    pub(crate) fn view_uuid(&self) -> ViewUuid {
+        let mut uuid = self.id;
+        let life = self.process.as_ref().map_or(0, |p| p.incarnation);
+        if life > 1 {
+            uuid.0[8..12].copy_from_slice(&(life as u32).to_le_bytes());
+        }
+        uuid
     }
 
     /// Whether it runs and is not stopped.

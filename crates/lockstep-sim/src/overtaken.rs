@@ -1,5 +1,5 @@
-//! Which fragments of streaming transactions views have overtaken, worked out from the committed log alone: a leader places
-//! these as ones that fail, and no others.
+//! Which fragments of streaming transactions views have overtaken, or whose the last view has not got, worked out from the
+//! committed log alone: a leader places these as ones that fail, and no others.
 
 use bytes::Bytes;
 use lockstep_core::codec::Reader;
@@ -48,13 +48,19 @@ impl Views {
         self.all.iter().rev().take_while(move |(seqno, ..)| *seqno > fragment.last_seen)
     }
 
-    /// Whether one has made the servers roll its transaction back, so that it must fail.
-    pub(crate) fn have_ended(&self, fragment: Fragment) -> bool {
-        self.since(fragment).any(|(_, members, same)| *same || !members.contains(&fragment.source))
+    /// Whether the last one has got who made it.
+    fn list(&self, fragment: Fragment) -> bool {
+        self.all.last().is_some_and(|(_, members, _)| members.contains(&fragment.source))
     }
 
-    /// Whether there was one at all: a leader may know no more than that.
-    pub(crate) fn have_come(&self, fragment: Fragment) -> bool {
-        self.since(fragment).next().is_some()
+    /// Whether it must fail: one has made the servers roll its transaction back, or the last one has not got who made it.
+    pub(crate) fn have_ended(&self, fragment: Fragment) -> bool {
+        !self.list(fragment)
+            || self.since(fragment).any(|(_, members, same)| *same || !members.contains(&fragment.source))
+    }
+
+    /// Whether it may fail: besides, a leader may know no more than that there was one at all.
+    pub(crate) fn may_have_ended(&self, fragment: Fragment) -> bool {
+        !self.list(fragment) || self.since(fragment).next().is_some()
     }
 }

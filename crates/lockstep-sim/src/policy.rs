@@ -19,7 +19,7 @@ use crate::profile::MS;
 use crate::rng::Rng;
 use crate::server::Server;
 use lockstep_core::codec::Reader;
-use lockstep_core::members::{Membership, Role as MemberRole, View, ViewMember};
+use lockstep_core::members::{Member, Membership, Role as MemberRole, View, ViewMember};
 use lockstep_core::order::{Role, WriteOp};
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::state::State;
@@ -518,6 +518,17 @@ impl Cluster {
         Ok(())
     }
 
+    /// These as a view shows them.
+    pub(crate) fn view_of<'a>(&self, number: u64, members: impl Iterator<Item = &'a Member>) -> View {
+        let shown = members.map(|m| ViewMember {
+            id: m.id,
+            view_uuid: self.machines[slot_of(&m.id)].view_uuid(),
+            name: m.name.clone(),
+            incoming: m.address.clone(),
+        });
+        View { number, members: shown.collect() }
+    }
+
     /// The leader's duties: under `all` it takes out of the view who is not there. And what nobody could wait for for
     /// ever, in a calm world, is taken back by somebody.
     pub(crate) fn mind_policy(&mut self, calm: bool) -> Check {
@@ -539,10 +550,8 @@ impl Cluster {
         zones.dedup();
         let unmeetable = usize::from(policy.zone_acks) >= zones.len()
             || (policy.kind == PolicyKind::Semisync && usize::from(policy.acks) > others);
-        let there = |m: &&lockstep_core::members::Member| {
-            !self.is_gone(&m.id) && self.machines[slot_of(&m.id)].process.is_some()
-        };
-        let view = view_of(order.tail_state().view.number + 1, members.iter().filter(there));
+        let there = |m: &&Member| !self.is_gone(&m.id) && self.machines[slot_of(&m.id)].process.is_some();
+        let view = self.view_of(order.tail_state().view.number + 1, members.iter().filter(there));
         let absent = ids(&order.tail_state().view).iter().any(|id| view.position(id).is_none());
         let (kind, payload) = if calm && unmeetable && policy != Policy::default() {
             (EntryKind::Policy, Policy::default().to_payload())
@@ -560,16 +569,6 @@ impl Cluster {
         }
         self.round(slot)
     }
-}
-
-fn view_of<'a>(number: u64, members: impl Iterator<Item = &'a lockstep_core::members::Member>) -> View {
-    let shown = members.map(|m| ViewMember {
-        id: m.id,
-        view_uuid: m.id,
-        name: m.name.clone(),
-        incoming: m.address.clone(),
-    });
-    View { number, members: shown.collect() }
 }
 
 /// All entries in the rescue files of a disk.

@@ -1,11 +1,14 @@
 //! Fragments of streaming transactions that a view has overtaken.
 //!
-//! At a view every server rolls back the streaming transactions of those who are not in it, and all of them where it has
-//! the members of the one before (`close_orphaned_sr_transactions` in wsrep-lib). A fragment that was under way meanwhile
-//! would find nothing to go on from, and its origin, which rolls the transaction back at the view and has it played again
-//! behind it, would wait for ever: the view for that client, the client for the view. Virtual synchrony, on which Galera's
-//! library rests, knows no such fragment: what is sent in a view is delivered in it or not at all. Here the leader sees to
-//! it: it places such a fragment as one that fails ([`writeset::overtaken`]), on all members, whatever their version.
+//! At a view every server rolls streaming transactions back ([`View::whose_streams_go_on`]). A fragment that was under way
+//! meanwhile would find nothing to go on from, and its origin, which rolls the transaction back at the view and has it played
+//! again behind it, would wait for ever: the view for that client, the client for the view. Virtual synchrony, on which
+//! Galera's library rests, knows no such fragment: what is sent in a view is delivered in it or not at all. Here the leader
+//! sees to it: it places such a fragment as one that fails ([`writeset::overtaken`]), on all members, whatever their version.
+//!
+//! So it does with fragments of those whom the last view has not got: a member that has come back and is not listed yet. Were
+//! it killed before it is listed, the first view that it is shown when it starts again would be one without who it was then,
+//! from before what it has streamed: it alone would roll that back.
 
 use crate::codec::Reader;
 use crate::members::View;
@@ -22,36 +25,31 @@ const VIEWS_KEPT: usize = 64;
 pub(super) struct Ends {
     /// Up to here it is not known any more: everything may have been ended.
     unknown_to: Seqno,
-    /// The views above that, ascending.
-    views: VecDeque<Ended>,
-    /// Who is in the last one, ascending.
+    /// The views above that, ascending: where each is, and whose streaming transactions go on behind it.
+    views: VecDeque<(Seqno, Vec<ViewUuid>)>,
+    /// The last one.
+    last: View,
+    /// Who is in it, ascending.
     members: Vec<ViewUuid>,
-}
-
-#[derive(Debug)]
-struct Ended {
-    seqno: Seqno,
-    /// Whose streaming transactions go on; `None`: nobody's.
-    goes_on: Option<Vec<ViewUuid>>,
 }
 
 impl Ends {
     /// A leader begins, with this view the last one in its log.
     pub(super) fn new(view: &View, seqno: Seqno) -> Ends {
-        Ends { unknown_to: seqno, views: VecDeque::new(), members: uuids(view) }
+        let (last, members) = (view.clone(), view.view_uuids());
+        Ends { unknown_to: seqno, views: VecDeque::new(), last, members }
     }
 
     /// The leader has placed a view.
     pub(super) fn viewed(&mut self, entry: &Entry) {
         let Ok(view) = View::decode(&mut Reader::new(entry.payload.clone())) else { return };
-        let members = uuids(&view);
-        let goes_on = (members != self.members).then(|| members.clone());
-        self.members = members;
-        self.views.push_back(Ended { seqno: entry.seqno, goes_on });
+        self.views.push_back((entry.seqno, view.whose_streams_go_on(&self.last)));
+        self.members = view.view_uuids();
+        self.last = view;
         if self.views.len() > VIEWS_KEPT
-            && let Some(oldest) = self.views.pop_front()
+            && let Some((oldest, _)) = self.views.pop_front()
         {
-            self.unknown_to = oldest.seqno;
+            self.unknown_to = oldest;
         }
     }
 
@@ -67,18 +65,13 @@ impl Ends {
         payload
     }
 
-    /// Whether a view above `last_seen` has ended what this one streams.
+    /// Whether a view above `last_seen` has ended what this one streams, or the last one has not got it.
     fn have_ended(&self, source: &ViewUuid, last_seen: Seqno) -> bool {
-        let ends = |view: &Ended| view.goes_on.as_ref().is_none_or(|who| who.binary_search(source).is_err());
+        let lacks = |who: &Vec<ViewUuid>| who.binary_search(source).is_err();
         last_seen < self.unknown_to
-            || self.views.iter().rev().take_while(|view| view.seqno > last_seen).any(ends)
+            || lacks(&self.members)
+            || self.views.iter().rev().take_while(|(seqno, _)| *seqno > last_seen).any(|(_, on)| lacks(on))
     }
-}
-
-fn uuids(view: &View) -> Vec<ViewUuid> {
-    let mut uuids: Vec<ViewUuid> = view.members.iter().map(|m| m.view_uuid).collect();
-    uuids.sort_unstable();
-    uuids
 }
 
 #[cfg(test)]

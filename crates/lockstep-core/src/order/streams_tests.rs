@@ -69,6 +69,21 @@ fn a_view_of_the_same_members_ends_all_streams() {
 }
 
 #[test]
+fn nobody_streams_who_is_not_listed_yet() {
+    let mut ends = Ends::new(&view(10, &[1, 2]).0, 10);
+    for part in PARTS {
+        assert!(fails(&ends, write(3, 15, part)), "it has come back, and seen all that there is");
+        assert!(!fails(&ends, write(1, 15, part)));
+    }
+    ends.viewed(&view(20, &[1, 2, 3]).1);
+    assert!(!fails(&ends, write(3, 20, flags::TRX_START)));
+    assert!(
+        !fails(&ends, write(3, 15, flags::TRX_START)),
+        "the first that it is in has not ended anything of it"
+    );
+}
+
+#[test]
 fn what_no_view_can_end_is_placed_as_it_is() {
     let ends = Ends::new(&view(10, &[1, 2]).0, 10);
     let whole = flags::TRX_START | flags::TRX_END;

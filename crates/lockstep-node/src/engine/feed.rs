@@ -91,7 +91,8 @@ pub(crate) struct Feed {
     cut_off: bool,
     /// Write-sets that failed certification, in all.
     failed: u64,
-    /// Streaming transactions of this member that were delivered in part: who it was to its server, and their number.
+    /// Streaming transactions that were delivered in part: who their member was to its server, and their number there. Not those
+    /// that had begun before the position.
     streams: BTreeSet<(ViewUuid, u64)>,
     /// See [`Feed::fragment_at`].
     fragment_at: Option<Micros>,
@@ -166,12 +167,17 @@ impl Feed {
         Ok(())
     }
 
-    /// Whether a streaming transaction of this member, as it was known to its server then, may be open.
+    /// Whether a streaming transaction of who this was to the servers may be open.
     pub(super) fn has_streams_of(&self, uuid: &ViewUuid) -> bool {
         self.streams.range((*uuid, 0)..=(*uuid, u64::MAX)).next().is_some()
     }
 
-    /// Follows the own streaming transactions.
+    /// How many streaming transactions are open, as far as it is known.
+    pub(super) fn open_streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Follows streaming transactions.
     fn follow_stream(&mut self, set: &WriteSet, pass: bool) {
         let Meta { flags, source, trx, .. } = set.meta;
         if flags & (flags::TRX_END | flags::ROLLBACK) != 0 {
@@ -181,12 +187,10 @@ impl Feed {
         }
     }
 
-    /// A view has ended those whose member is not in it; all where it has the members of the one before.
+    /// A view comes.
     fn end_streams(&mut self, view: &View) {
-        let uuids = |view: &View| view.members.iter().map(|m| m.view_uuid).collect::<BTreeSet<_>>();
-        let members = uuids(view);
-        let same = members == uuids(&self.view);
-        self.streams.retain(|(source, _)| !same && members.contains(source));
+        let on = view.whose_streams_go_on(&self.view);
+        self.streams.retain(|(source, _)| on.binary_search(source).is_ok());
     }
 
     pub(super) fn announce_at_start(&mut self) {
@@ -439,9 +443,7 @@ impl Engine {
                     Whole::Before if !outcome.pass => None,
                     Whole::Before => return self.begin_earlier(seqno),
                 };
-                if entry.proposal.member == self.me.id
-                    && let Some(set) = &whole
-                {
+                if let Some(set) = &whole {
                     self.feed.follow_stream(set, outcome.pass);
                 }
                 self.feed.failed += !outcome.pass as u64;
