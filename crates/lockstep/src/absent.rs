@@ -9,16 +9,26 @@ pub(crate) struct Absent {
     pub(crate) name: String,
     pub(crate) id: String,
     pub(crate) state: String,
+    /// By `apply.delay`, `apply.paused` or `apply.until`: it is there, and lacks something on purpose.
+    pub(crate) held_back: bool,
 }
 
 impl From<&MemberStatus> for Absent {
     fn from(member: &MemberStatus) -> Absent {
-        Absent { name: member.name.clone(), id: member.id.clone(), state: member.state.clone() }
+        Absent {
+            name: member.name.clone(),
+            id: member.id.clone(),
+            state: member.state.clone(),
+            held_back: member.held_back,
+        }
     }
 }
 
-/// For people: `n1 (Disconnected), n3 (Joiner)`.
+/// For people: `n1 (Disconnected), n3 (Synced, held back)`.
 pub(crate) fn names(absent: &[Absent]) -> String {
-    let each: Vec<String> = absent.iter().map(|m| format!("{} ({})", m.name, m.state)).collect();
+    let each: Vec<String> = absent
+        .iter()
+        .map(|m| format!("{} ({}{})", m.name, m.state, if m.held_back { ", held back" } else { "" }))
+        .collect();
     each.join(", ")
 }

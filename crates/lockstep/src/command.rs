@@ -39,33 +39,27 @@ pub(crate) fn give(socket: &Path, command: &Command) -> Result<Answer, String> {
     })
 }
 
-/// The socket of a member that knows the cluster: one in a primary component, the leader if it is here.
+/// The socket of a member that knows the cluster: one in a primary component, the leader if it is here. A frozen one holds
+/// nobody up.
 pub(crate) fn choose(source: &Source) -> Result<PathBuf, String> {
     let (mut targets, _) = source.targets();
     targets.extend(source.fallback());
-    let sockets: Vec<PathBuf> = targets
-        .into_iter()
-        .filter_map(|target| match target {
-            Target::Socket(path) => Some(path),
-            Target::Address(_) => None,
-        })
-        .collect();
-    if let [only] = &sockets[..] {
+    targets.retain(|target| matches!(target, Target::Socket(_)));
+    if let [Target::Socket(only)] = &targets[..] {
         return Ok(only.clone());
     }
     let mut best: Option<((bool, bool), PathBuf)> = None;
     let mut objections = Vec::new();
-    for socket in sockets {
-        let status = fetch::get(&Target::Socket(socket.clone()), "/status").and_then(|b| survey::parse(&b));
-        match status {
-            Ok(status) => {
+    for (target, answer) in targets.iter().zip(survey::answers(&targets, fetch::TIMEOUT)) {
+        match (target, answer) {
+            (Target::Socket(socket), Some(Ok(status))) => {
                 let leads = !status.cluster.leader.is_empty() && status.cluster.leader == status.own.name;
                 let rank = (status.cluster.primary, leads);
                 if best.as_ref().is_none_or(|(held, _)| rank > *held) {
-                    best = Some((rank, socket));
+                    best = Some((rank, socket.clone()));
                 }
             }
-            Err(objection) => objections.push(format!("{}: {objection}", socket.display())),
+            (_, answer) => objections.push(survey::silence(target, answer.and_then(Result::err))),
         }
     }
     best.map(|(_, socket)| socket).ok_or_else(|| {
@@ -94,6 +88,33 @@ mod tests {
             String::from_utf8_lossy(&request[..n]).into_owned()
         });
         (path, thread)
+    }
+
+    #[test]
+    fn a_frozen_member_is_not_waited_for() {
+        let dir = std::env::temp_dir().join(format!("lockstep-command-{}-some", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let mut sockets = Vec::new();
+        for name in ["n1", "n2", "n3"] {
+            std::fs::create_dir_all(dir.join(name)).unwrap();
+            sockets.push(dir.join(name).join("lockstep.sock"));
+        }
+        // It listens, as far as the kernel is concerned.
+        let _frozen = UnixListener::bind(&sockets[0]).unwrap();
+        let well = UnixListener::bind(&sockets[2]).unwrap();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = well.accept().unwrap();
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).unwrap();
+            let status = serde_json::to_string(&lockstep_node::Status::default()).unwrap();
+            stream.write_all(format!("HTTP/1.0 200 OK\r\n\r\n{status}").as_bytes()).unwrap();
+        });
+        let began = std::time::Instant::now();
+        let chosen = choose(&Source { dir: Some(dir.clone()), socket: None, address: None });
+        let _ = std::fs::remove_dir_all(&dir);
+        assert_eq!(chosen, Ok(sockets.remove(2)));
+        assert!(began.elapsed() < fetch::TIMEOUT / 2, "{:?}", began.elapsed());
+        thread.join().unwrap();
     }
 
     #[test]

@@ -32,8 +32,8 @@ pub(crate) fn ask(targets: &[Target], expected: bool) -> Result<Survey, String> 
     ask_within(targets, expected, 2 * fetch::TIMEOUT)
 }
 
-/// As [`ask`], for whoever has less time.
-pub(crate) fn ask_within(targets: &[Target], expected: bool, patience: Duration) -> Result<Survey, String> {
+/// What each of them says of itself, all asked at once. `None`: no answer yet when others had long answered.
+pub(crate) fn answers(targets: &[Target], patience: Duration) -> Vec<Option<Result<Status, String>>> {
     let mut deadline = Instant::now() + patience;
     let each = patience.min(fetch::TIMEOUT);
     let (sender, answers) = mpsc::channel();
@@ -53,16 +53,27 @@ pub(crate) fn ask_within(targets: &[Target], expected: bool, patience: Duration)
         }
         found[at] = Some(answer);
     }
-    let mut answers = Vec::new();
+    found
+}
+
+/// Of a member that has not given an answer.
+pub(crate) fn silence(target: &Target, objection: Option<String>) -> String {
+    let why = objection.unwrap_or_else(|| "no answer in time: is its server stopped in its tracks?".into());
+    format!("{target}: {why}")
+}
+
+/// As [`ask`], for whoever has less time.
+pub(crate) fn ask_within(targets: &[Target], expected: bool, patience: Duration) -> Result<Survey, String> {
+    let mut known = Vec::new();
     let mut silent = Vec::new();
-    for (target, answer) in targets.iter().zip(found) {
+    for (target, answer) in targets.iter().zip(answers(targets, patience)) {
         match answer {
-            Some(Ok(status)) => answers.push(status),
-            Some(Err(objection)) => silent.push(format!("{target}: {objection}")),
-            None => silent.push(format!("{target}: no answer in time: is its server stopped in its tracks?")),
+            Some(Ok(status)) => known.push(status),
+            Some(Err(objection)) => silent.push(silence(target, Some(objection))),
+            None => silent.push(silence(target, None)),
         }
     }
-    let Some(mut survey) = combine(answers) else {
+    let Some(mut survey) = combine(known) else {
         let all = silent.join("\n  ");
         let why = match all.contains(fetch::NOT_ALLOWED) {
             true => "no member could be asked: their sockets are for root and the server's account",

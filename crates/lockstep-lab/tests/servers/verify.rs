@@ -146,6 +146,16 @@ fn members_are_compared_at_one_seqno_under_load_and_a_planted_difference_is_name
     cluster.wait_size(3)?;
     let output = verify(&cluster, false)?;
     assert!(output.status.success(), "{}", text(&output));
+
+    // Who is behind on purpose is left out, and named.
+    let mut behind = cluster.servers[2].client()?;
+    behind.query("SET GLOBAL wsrep_provider_options = 'apply.paused=on'")?;
+    a.query("INSERT INTO pair VALUES ('d', 4, 0)")?;
+    let output = verify(&cluster, false)?;
+    let said = text(&output);
+    behind.query("SET GLOBAL wsrep_provider_options = 'apply.paused=off'")?;
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("\n  not compared: n3 (") && said.contains(", held back)\n"), "{said}");
     a.query("DROP DATABASE `odd db`")?;
     Ok(())
 }

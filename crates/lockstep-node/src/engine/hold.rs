@@ -7,6 +7,9 @@
 //! goes on by itself, and says so when it is released, so that nobody takes the snapshots for equal.
 //!
 //! Nothing but the beginning of commits waits, for some milliseconds: what is executed, ordered and applied goes on.
+//!
+//! A member that lacks something because it is held back on purpose (`apply.delay` and the like) is left out: it would not
+//! get there in time, and that it differs is what it is for.
 
 use super::{Engine, Level, Micros};
 use crate::operator::{Answer, Held as HeldAnswer, HeldMember};
@@ -104,13 +107,13 @@ impl Engine {
                     .map(|h| h.finished),
             };
             match finished.map(|finished| self.lag_of(finished)) {
+                Some(lag) if lag > 0 && self.is_kept(&member.id) => {}
                 Some(lag) if lag <= BEHIND => {
                     members.insert(member.id, (None, false));
                 }
                 Some(lag) => {
-                    let why = if self.is_kept(&member.id) { format!(", {KEPT}") } else { String::new() };
                     let text = format!(
-                        "{} is behind by {lag} transactions{why}: verify when it has caught up",
+                        "{} is behind by {lag} transactions: verify when it has caught up",
                         member.name
                     );
                     return self.answer_hold(token, false, &text, self.now, None);
@@ -120,6 +123,9 @@ impl Engine {
                     return self.answer_hold(token, false, &text, self.now, None);
                 }
             }
+        }
+        if members.is_empty() {
+            return self.answer_hold(token, false, &format!("all members are {KEPT}"), self.now, None);
         }
         self.holds.ids += 1;
         let id = self.me.incarnation ^ self.holds.ids;
@@ -315,7 +321,7 @@ impl Engine {
             let waiting = |m: &(Option<Seqno>, bool)| m.0.is_none() || !m.1;
             let who: Vec<MemberId> =
                 gathering.members.iter().filter(|(_, m)| waiting(m)).map(|(id, _)| *id).collect();
-            // A short delay is no obstacle, so that it was tried at all.
+            // They lacked nothing when it began, and do now.
             let (kept, slow): (Vec<_>, Vec<_>) = who.iter().partition(|id| self.is_kept(id));
             let names =
                 |of: &[&MemberId]| of.iter().map(|id| self.name_of(id)).collect::<Vec<_>>().join(", ");
@@ -328,9 +334,7 @@ impl Engine {
             }
             if !kept.is_empty() {
                 let who = names(&kept);
-                why.push(format!(
-                    "{who} did not come to a stand in time, {KEPT}: verify when it has caught up"
-                ));
+                why.push(format!("{who} did not come to a stand in time, {KEPT}: again, and it is left out"));
             }
             self.gathering_failed(why.join("; "));
         }

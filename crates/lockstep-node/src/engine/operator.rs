@@ -63,8 +63,8 @@ struct Task {
 #[derive(Clone, Copy, Debug)]
 struct Listing {
     number: u64,
-    /// It came in the midst of streaming transactions.
-    over_streams: bool,
+    /// How many streaming transactions were open, which it ends.
+    streams: usize,
 }
 
 #[derive(Debug)]
@@ -531,11 +531,9 @@ impl Engine {
             Some(leader) if leader == to => {
                 let listed =
                     view.map_or(String::new(), |view| format!("; view {} lists it first", view.number));
-                let streams = match view.is_some_and(|view| view.over_streams) {
-                    true => {
-                        ". Streaming transactions (wsrep_trx_fragment_size) were under way all the time: they are rolled back"
-                    }
-                    false => "",
+                let streams = match view.map_or(0, |view| view.streams) {
+                    0 => String::new(),
+                    streams => format!(". {}", rolled_back(streams)),
                 };
                 let but = self.proxies_avoid(&to);
                 return Step::Done(format!("{name} leads in term {term}{listed}{streams}{but}"));
@@ -568,17 +566,15 @@ impl Engine {
             return Step::Wait;
         }
         // Servers roll all streaming transactions back at this view: those that are about to end are let end.
-        let streams = self.feed.fragment_at().is_some_and(|at| self.now < at + STREAMS_REST);
-        if view.is_none() && streams && waited <= STREAMS_PATIENCE {
+        let busy = self.feed.fragment_at().is_some_and(|at| self.now < at + STREAMS_REST);
+        if view.is_none() && busy && waited <= STREAMS_PATIENCE {
             return Step::Wait;
         }
+        let streams = self.feed.open_streams().max(busy.into());
         let members = self.who_is_there(to);
-        *view = self.place_view(members).map(|number| Listing { number, over_streams: streams });
-        if streams {
-            let text = format!(
-                "switchover to {name}: streaming transactions were under way all the time, and are rolled back"
-            );
-            self.log(Level::Warn, text);
+        *view = self.place_view(members).map(|number| Listing { number, streams });
+        if streams > 0 {
+            self.log(Level::Warn, format!("switchover to {name}: {}", rolled_back(streams)));
         }
         match self.order.transfer_leadership(self.now, to) {
             Ok(()) => Step::Wait,
@@ -608,6 +604,12 @@ impl Engine {
             Err(error) => Step::Failed(error.to_string()),
         }
     }
+}
+
+/// What a view with the members of the one before makes of streaming transactions.
+fn rolled_back(streams: usize) -> String {
+    let what = if streams == 1 { "transaction was open: it is" } else { "transactions were open: they are" };
+    format!("{streams} streaming {what} rolled back (wsrep_trx_fragment_size)")
 }
 
 #[cfg(test)]

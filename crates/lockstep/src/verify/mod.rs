@@ -44,7 +44,8 @@ pub(crate) struct VerifyArgs {
     /// These databases only [default: all but the server's own].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     databases: Vec<String>,
-    /// Exit code 0 also where members are absent (they are named all the same), if those that are there are equal.
+    /// Exit code 0 also where members are absent, or held back by apply.delay and the like (they are named all the same), if
+    /// the others are equal.
     #[arg(long)]
     allow_absent: bool,
     /// As whom to log in. It needs SELECT on all tables.
@@ -382,7 +383,7 @@ mod tests {
             member("n2", "voter", "Disconnected"),
             // Another one of that name, which is there.
             MemberStatus { id: "another".into(), ..member("n2", "voter", "Synced") },
-            member("n3", "learner", "Silent"),
+            MemberStatus { held_back: true, ..member("n3", "learner", "Synced") },
             member("arb", "arbitrator", "Disconnected"),
             // Stopped in order, so that it votes no more; still it has nothing that could be compared.
             MemberStatus { arbitrator: true, ..member("arb2", "learner", "Disconnected") },
@@ -409,15 +410,15 @@ mod tests {
         assert_eq!(
             picture(&some),
             "equal, but not all were compared: 2 tables, 9 rows on n1, n2 at h:7 (commits stood still for 3 ms)\n  \
-             not compared: n2 (Disconnected), n3 (Silent)"
+             not compared: n2 (Disconnected), n3 (Synced, held back)"
         );
         let json = serde_json::to_value(&some).unwrap();
         assert_eq!(json["not_compared"][1]["name"], "n3");
-        assert_eq!(json["not_compared"][1]["state"], "Silent");
+        assert_eq!(json["not_compared"][1]["held_back"], true);
         assert_eq!((some.code(false), some.code(true)), (NOT_ALL, 0));
         let differ = report(&["id of n1", "another"], false);
         assert_eq!((differ.code(false), differ.code(true)), (1, 1), "that they differ is worse");
-        assert!(picture(&differ).ends_with("\n  not compared: n2 (Disconnected), n3 (Silent)"));
+        assert!(picture(&differ).ends_with("\n  not compared: n2 (Disconnected), n3 (Synced, held back)"));
         // Arbitrators have nothing to compare.
         let all = report(&["id of n1", "another", "id of n2", "id of n3"], true);
         assert_eq!((all.not_compared.len(), all.code(false)), (0, 0));
