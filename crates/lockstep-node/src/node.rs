@@ -66,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) primary: AtomicBool,
     pub(crate) may_originate: AtomicBool,
     pub(crate) held_back: AtomicBool,
+    /// Writes of this server's clients that were refused for the policy.
+    pub(crate) refused: AtomicU64,
     policy: Mutex<Policy>,
     pub(crate) cert_keys: AtomicU64,
     pub(crate) cert_window: AtomicU64,
@@ -335,6 +337,7 @@ impl Node {
             state: AtomicU8::new(0),
             may_originate: AtomicBool::new(true),
             held_back: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
             policy: Mutex::new(config.tuning.policy),
             primary: AtomicBool::new(false),
             cert_keys: AtomicU64::new(0),
@@ -698,6 +701,11 @@ impl Node {
     /// Whether this member's server may write: under `async` and `semisync` the leader's alone.
     pub fn may_originate(&self) -> bool {
         self.shared.may_originate.load(Ordering::Acquire)
+    }
+
+    /// A client's write was refused because this member's server may not write: the leader is to know that clients are here.
+    pub fn note_refused(&self) {
+        self.shared.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether entries are kept from this member's server (`apply.paused`, `apply.delay`, `apply.until`), so that it may

@@ -221,6 +221,7 @@ impl Runtime {
             }
             // A full queue empties by itself, unless its takers wait for somebody whose place is behind it.
             let hurry = self.shared.hurry.load(Ordering::Acquire) > 0;
+            self.engine.note_refused(self.shared.refused.load(Ordering::Relaxed));
             self.engine.round(hurry || !self.shared.deliveries.full());
             self.engine.take(&mut effects, &mut deliveries);
             // Before anybody is told: who hears that it is Synced must not read that it is Joined.

@@ -237,6 +237,8 @@ pub(crate) enum NodeMessage {
     Policy(Policy),
     /// To the leader: this should be changed of it. The number is new with each wish of a member.
     Wish { number: u64, wish: Wish },
+    /// To the leader: clients that write are turned away here, for under the policy its server alone takes writes.
+    TurnedAway,
 }
 
 /// What an operator asks for, on its way from the member that was asked to the one that does it.
@@ -412,6 +414,7 @@ impl NodeMessage {
                 w.u64(*number);
                 wish.encode(&mut w);
             }
+            NodeMessage::TurnedAway => w.u8(11),
         }
         w.into_bytes()
     }
@@ -453,6 +456,7 @@ impl NodeMessage {
             7 => NodeMessage::AskOpinion { seqno: r.i64()? },
             8 => NodeMessage::Policy(Policy::decode(&mut r)?),
             9 => NodeMessage::Wish { number: r.u64()?, wish: Wish::decode(&mut r)? },
+            11 => NodeMessage::TurnedAway,
             _ => return Err(DecodeError::Invalid("kind of a node message")),
         };
         r.end()?;
@@ -495,6 +499,7 @@ mod tests {
             NodeMessage::AskOpinion { seqno: 7 },
             NodeMessage::Policy(Policy { acks: 2, ..Policy::default() }),
             NodeMessage::Wish { number: 7, wish: Wish::of(|policy| policy.acks = 2) },
+            NodeMessage::TurnedAway,
         ];
         for message in messages {
             let bytes = message.to_bytes();

@@ -78,6 +78,9 @@ impl Provider {
     pub(crate) fn may_originate(&self, what: Write) -> Result<(), Status> {
         let may = |node: &Node| node.may_originate() && !node.is_held_back();
         let Some(node) = self.node().filter(|node| !may(node)) else { return Ok(()) };
+        if !node.is_held_back() {
+            node.note_refused();
+        }
         let now = Instant::now();
         let mut all = lock(&self.refused_writes);
         let said = &mut all[what as usize];

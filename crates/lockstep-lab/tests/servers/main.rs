@@ -21,6 +21,7 @@ mod failover;
 mod fixture;
 mod flush;
 mod galera;
+mod home;
 mod joining;
 mod lab;
 mod newer;

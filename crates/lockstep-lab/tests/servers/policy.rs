@@ -14,7 +14,7 @@ pub(crate) fn set(cluster: &Cluster, n: usize, options: &str) -> Test {
 }
 
 /// Leadership goes to the first server.
-fn first_leads(cluster: &Cluster) -> Test {
+pub(crate) fn first_leads(cluster: &Cluster) -> Test {
     let moved = || done(&lockstep(&cluster.servers[1], &["switchover", "--to", "n1"])?);
     moved().map(|_| ())
 }

@@ -37,6 +37,7 @@ impl Engine {
         self.watch_disks(NEAR_ENOUGH);
         // Sees the view that was there when this member came to lead, if it has just done so.
         self.follow_writer();
+        self.go_home();
         self.make_view();
         self.make_trim_mark();
         self.watch_myself();

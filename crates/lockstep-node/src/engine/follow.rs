@@ -31,7 +31,7 @@ impl Engine {
 
     /// Whether something is under way that needs a leader for longer: a command, a member that comes or goes, or takes
     /// its state.
-    fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         let membership = self.order.membership();
         let comes = |id: &MemberId, state: Option<LocalState>| {
             membership.get(id).is_none()

@@ -2,7 +2,6 @@
 //! that can be made to hang. A member that is cut off is not restarted; it is as if its cables were pulled.
 
 use super::disks::Disk;
-use super::peers::WISHES_SINCE;
 use super::phase::Phase;
 use super::{Admission, Effect, Engine, Micros};
 use crate::api::{ConnectArgs, Delivery, Hold, Tuning};
@@ -282,7 +281,7 @@ impl Lab {
             database_hangs: false,
             to_finish: Vec::new(),
             frozen: false,
-            version: WISHES_SINCE,
+            version: lockstep_net::VERSIONS.1,
             sent: BTreeMap::new(),
             line: None,
             line_busy: BTreeMap::new(),

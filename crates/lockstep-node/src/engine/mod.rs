@@ -24,6 +24,7 @@ mod frames;
 #[cfg(test)]
 mod harness;
 mod hold;
+mod home;
 mod lag;
 mod late;
 mod leave;
@@ -235,6 +236,7 @@ pub(crate) struct Engine {
     operator: operator::Operator,
     watch: watch::Watch,
     follow: lockstep_core::follow::Follow,
+    home: home::Home,
     holds: hold::Holds,
     /// The front end's commits.
     pub(crate) hold: Option<Arc<dyn crate::api::Hold>>,
@@ -328,6 +330,7 @@ impl Engine {
             operator: operator::Operator::default(),
             watch: watch::Watch::default(),
             follow: lockstep_core::follow::Follow::new(follow::WINDOW),
+            home: home::Home::default(),
             holds: hold::Holds::default(),
             hold: None,
         }
@@ -445,6 +448,7 @@ impl Engine {
                 self.asked_for_policy(from, |_| policy);
             }
             NodeMessage::Wish { number, wish } => self.wished(from, number, wish),
+            NodeMessage::TurnedAway => self.told_turned_away(from),
         }
     }
 
@@ -492,6 +496,7 @@ impl Engine {
             }
         }
         self.phase_step();
+        self.home_step();
         if room {
             self.feed_step();
         }

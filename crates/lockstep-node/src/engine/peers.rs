@@ -13,6 +13,8 @@ pub(crate) const RELAYED_SINCE: u16 = 4;
 pub(crate) const WISHES_SINCE: u16 = 5;
 /// The first one whose speakers understand that entries are kept from a member's server.
 pub(crate) const HELD_BACK_SINCE: u16 = 5;
+/// The first one whose speakers understand that clients are turned away.
+pub(crate) const TURNED_AWAY_SINCE: u16 = 6;
 /// A member that has been heard of within this is there.
 const ALIVE: Micros = 1_500_000;
 /// How long others may refuse this member for its identity.

@@ -26,6 +26,8 @@ use std::time::Duration;
 
 /// Nothing may take longer to be as it should, once they have ended.
 const CALM: Micros = 90_000_000;
+/// Clients stay at one member for so long.
+const CLIENTS_STAY: Micros = 20_000_000;
 /// So many writes are under way at most.
 const UNDER_WAY: usize = 30;
 
@@ -185,6 +187,13 @@ impl World {
                 _ => *self.rng.pick(&up),
             };
             self.write(at);
+        }
+        // There are clients at one member for some time, whether it takes their writes or not.
+        let at = up[(self.lab.now / CLIENTS_STAY) as usize % up.len()];
+        let engine = &mut self.lab.nodes[at].engine;
+        if !engine.may_originate() {
+            let refused = engine.home.refused + 1;
+            engine.note_refused(refused);
         }
         if self.rng.one_in(100) {
             let at = *self.rng.pick(&up);
