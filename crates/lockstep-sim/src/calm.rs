@@ -9,8 +9,9 @@ use crate::mirror::Mark;
 use crate::profile::{MS, SECOND};
 use lockstep_core::{Entry, Index, Micros};
 
-/// So long may it take, after the last fault, until everybody has everything: a narrow link may carry a long log.
-pub(crate) const HEALING: Micros = 120 * SECOND;
+/// So long may it take, after the last fault, until everybody has everything: a narrow link may carry a long log,
+/// and a slow database may have to apply all of it, one after the other.
+pub(crate) const HEALING: Micros = 240 * SECOND;
 
 /// But somebody comes nearer to the end within this time.
 const STANDSTILL: Micros = 8 * SECOND;

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use lockstep_core::codec::Reader;
 use lockstep_core::members::View;
-use lockstep_core::writeset::{WriteSet, flags};
+use lockstep_core::writeset::{self, WriteSet, flags};
 use lockstep_core::{Entry, EntryKind, Seqno, ViewUuid};
 use std::collections::BTreeSet;
 
@@ -23,9 +23,13 @@ pub(crate) struct Fragment {
 }
 
 impl Fragment {
-    /// `None` for what is whole, or cannot be read.
+    /// `None` for what is whole. What nobody can read, and what fails for that, may look like one from outside.
     pub(crate) fn of(kind: EntryKind, payload: &Bytes) -> Option<Fragment> {
-        let meta = WriteSet::parse(payload).ok()?.meta;
+        let Ok(WriteSet { meta, .. }) = WriteSet::parse(payload) else {
+            let looks_like_one = kind == EntryKind::WriteSet && writeset::is_fragment(payload);
+            let (source, last_seen) = writeset::origin(payload).filter(|_| looks_like_one)?;
+            return Some(Fragment { source, last_seen });
+        };
         let whole = meta.has(flags::TRX_START) && meta.has(flags::TRX_END);
         (kind == EntryKind::WriteSet && !whole && !meta.has(flags::ROLLBACK))
             .then_some(Fragment { source: meta.source, last_seen: meta.last_seen })
