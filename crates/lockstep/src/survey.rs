@@ -14,7 +14,8 @@ use serde::Serialize;
 use crate::fetch::{self, Target};
 use crate::up;
 
-/// Once one member has answered, the others have this long: one that is frozen must not hold up the picture.
+/// Once a member of a primary component has answered, the others have this long; three times that after another one has: one
+/// that is frozen must not hold up the picture.
 const LATE: Duration = Duration::from_millis(700);
 
 /// What the members say.
@@ -48,8 +49,9 @@ pub(crate) fn answers(targets: &[Target], patience: Duration) -> Vec<Option<Resu
     drop(sender);
     let mut found: Vec<Option<Result<Status, String>>> = targets.iter().map(|_| None).collect();
     while let Ok((at, answer)) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-        if answer.is_ok() {
-            deadline = deadline.min(Instant::now() + LATE);
+        if let Ok(status) = &answer {
+            let late = if status.cluster.primary { LATE } else { 3 * LATE };
+            deadline = deadline.min(Instant::now() + late);
         }
         found[at] = Some(answer);
     }

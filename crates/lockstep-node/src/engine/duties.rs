@@ -12,7 +12,7 @@ use lockstep_core::policy::PolicyKind;
 use lockstep_core::{Index, MemberId};
 
 /// A learner that is behind by no more than this may vote.
-const NEAR_ENOUGH: Index = 1000;
+pub(super) const NEAR_ENOUGH: Index = 1000;
 /// A connection that breaks and comes back within this makes no view.
 const VIEW_GRACE: Micros = 250_000;
 

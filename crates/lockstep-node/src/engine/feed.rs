@@ -161,6 +161,10 @@ impl Feed {
             fetched: VecDeque::new(),
             reading: false,
         });
+        if self.delivered != position {
+            // What ended in between is not read.
+            self.streams.clear();
+        }
         self.delivered = position;
         self.view = base.view.clone();
         self.cut_off = false;
@@ -486,7 +490,10 @@ impl Engine {
                         self.feed.delivered
                     ));
                 }
-                self.feed.end_streams(&view);
+                // One that is read again has ended what it could end.
+                if seqno > self.feed.delivered {
+                    self.feed.end_streams(&view);
+                }
                 self.feed.view = Arc::new(view);
                 if seqno <= self.feed.delivered {
                     return Ok(());

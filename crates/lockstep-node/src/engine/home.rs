@@ -6,11 +6,13 @@
 //! away, and a leader that was elected, and whose own server has taken no write since, hands the lead back to the one before
 //! it, if that one, and nobody else, does so for some seconds.
 //!
-//! A leader that an operator has put there keeps the lead: a view listed it first before it led.
+//! A leader that an operator has put there keeps the lead: a view listed it first before it led. So it does where the one
+//! before it has left, or was started again: that one's clients have heard of it.
 
+use super::duties::NEAR_ENOUGH;
 use super::peers::TURNED_AWAY_SINCE;
 use super::{Engine, Level, Micros, NodeMessage};
-use lockstep_core::{MemberId, Term};
+use lockstep_core::{MemberId, Term, ViewUuid};
 
 /// A member says no more often that it turns clients away.
 const PERIOD: Micros = 1_000_000;
@@ -31,8 +33,8 @@ pub(super) struct Home {
     /// Of these the leader knows, since then.
     told: u64,
     told_at: Option<Micros>,
-    /// While another one leads: who, and whether a view lists this member first.
-    leader: Option<MemberId>,
+    /// While another one leads: who, in which connection of its own, and whether a view lists this member first.
+    leader: Option<(MemberId, ViewUuid)>,
     listed_first: bool,
     /// While this member leads.
     reign: Option<Reign>,
@@ -44,7 +46,7 @@ pub(super) struct Home {
 struct Reign {
     term: Term,
     /// Who led before, if not by a command this member came to lead instead.
-    before: Option<MemberId>,
+    before: Option<(MemberId, ViewUuid)>,
     /// What this member had written when it began.
     written: u64,
     /// How often in a row it was said that clients are turned away there, and when last.
@@ -74,13 +76,22 @@ impl Engine {
         self.home.listed_first =
             self.order.tail_state().view.members.first().is_some_and(|first| first.id == self.me.id);
         let Some(leader) = self.order.leader() else { return };
-        self.home.leader = Some(leader);
+        if let Some(peer) = self.peers.get(&leader) {
+            self.home.leader = Some((leader, peer.hello.view_uuid));
+        }
         let due = self.home.told_at.is_none_or(|at| self.now >= at + PERIOD);
         let knows = self.peers.get(&leader).is_some_and(|peer| peer.version >= TURNED_AWAY_SINCE);
         if self.home.refused != self.home.told && due && knows && self.order.policy().is_weak() {
             self.home.told = self.home.refused;
             self.home.told_at = Some(self.now);
             self.tell(leader, &NodeMessage::TurnedAway);
+        }
+    }
+
+    /// An operator wants the lead where it is.
+    pub(super) fn stay_here(&mut self) {
+        if let Some(reign) = &mut self.home.reign {
+            reign.before = None;
         }
     }
 
@@ -92,7 +103,7 @@ impl Engine {
     pub(super) fn told_turned_away(&mut self, from: MemberId) {
         let now = self.now;
         let Some(reign) = &mut self.home.reign else { return };
-        if reign.before != Some(from) {
+        if reign.before.is_none_or(|(id, _)| id != from) {
             reign.others_at = Some(now);
             return;
         }
@@ -103,18 +114,27 @@ impl Engine {
     /// A leader's look at whether the lead is to go back.
     pub(super) fn go_home(&mut self) {
         let Some(reign) = &self.home.reign else { return };
-        let (Some(home), Some((times, at))) = (reign.before, reign.turns_away) else { return };
+        let (Some((home, life)), Some((times, at))) = (reign.before, reign.turns_away) else { return };
         let wanted = match self.home.given_back {
-            Some((given, times)) if self.now < given + SOON => (2 * times).min(TIMES_MOST),
+            // Not counting what was waited this time.
+            Some((given, before)) if self.now < given + SOON + Micros::from(times) * PERIOD => {
+                (2 * before).min(TIMES_MOST)
+            }
             _ => TIMES,
         };
         let fresh = |at: Micros| self.now < at + IN_A_ROW;
+        // Of one that does not say so it is not known.
+        let all_say_so =
+            self.peers.values().all(|peer| peer.version >= TURNED_AWAY_SINCE || peer.hello.arbitrator);
         let fits = self.tuning.follow_writer
             && self.order.policy().is_weak()
             && times >= wanted
             && fresh(at)
             && !reign.others_at.is_some_and(fresh)
+            && all_say_so
             && self.own_writes() == reign.written
+            && self.peers.get(&home).is_some_and(|peer| peer.hello.view_uuid == life)
+            && self.order.matched(&home) + NEAR_ENOUGH >= self.order.last_index()
             && !self.is_busy()
             && self.unfit_to_lead(&home).is_none()
             && self.is_synced(&home);

@@ -1,4 +1,5 @@
 use super::super::harness::Lab;
+use super::TURNED_AWAY_SINCE;
 use crate::api::Tuning;
 use crate::operator::Command;
 use lockstep_core::policy::{Policy, PolicyKind};
@@ -10,7 +11,10 @@ fn tuning() -> Tuning {
 
 /// Three members under semisync, of which the first leads.
 fn semisync(tuning: &Tuning) -> Lab {
-    let mut lab = Lab::new(3, tuning);
+    under_semisync(Lab::new(3, tuning))
+}
+
+fn under_semisync(mut lab: Lab) -> Lab {
     lab.nodes[0].engine.wish_for_policy(|policy| *policy = Policy::of(PolicyKind::Semisync));
     lab.until("the policy is in force", 5_000_000, |lab| {
         lab.nodes.iter().all(|node| node.engine.order.committed_state().policy.is_weak())
@@ -111,4 +115,69 @@ fn under_a_policy_that_lets_all_write_nobody_is_turned_away() {
     lab.run(1_000_000);
     refused_for(&mut lab, 0, 10_000);
     assert_eq!(lab.leader(0), Some(new));
+}
+
+#[test]
+fn a_command_that_finds_it_leading_keeps_it_there() {
+    let mut lab = semisync(&tuning());
+    let new = elect(&mut lab, 0);
+    let token = lab.command(0, Command::Switchover { to: format!("n{}", new + 1) });
+    let answer = lab.answer(token);
+    assert!(answer.ok && answer.text.contains("leads already"), "{answer:?}");
+    refused_for(&mut lab, 0, 20_000);
+    assert_eq!(lab.leader(0), Some(new));
+}
+
+#[test]
+fn who_has_left_in_order_and_is_back_has_no_right_to_it() {
+    let mut lab = semisync(&tuning());
+    lab.nodes[0].engine.disconnect();
+    lab.until("another leads", 20_000_000, |lab| lab.leader(1).is_some_and(|at| at != 0));
+    let new = lab.leader(1).unwrap();
+    lab.run(5_000_000);
+    let state = lab.nodes[new].engine.order.committed_state();
+    let position = lockstep_core::Gtid { uuid: state.history, seqno: state.seqno };
+    lab.restart(0, |args| args.position = position);
+    lab.cut(0, false);
+    lab.run(10_000_000);
+    refused_for(&mut lab, 0, 20_000);
+    assert_eq!(lab.leader(0), Some(new));
+}
+
+#[test]
+fn nothing_moves_while_somebody_is_of_a_version_that_does_not_say_so() {
+    let mut lab = semisync(&tuning());
+    let new = elect(&mut lab, 0);
+    let third = 3 - new;
+    lab.nodes[third].version = TURNED_AWAY_SINCE - 1;
+    lab.relink(third, 0);
+    lab.relink(third, new);
+    lab.run(3_000_000);
+    refused_for(&mut lab, 0, 20_000);
+    assert_eq!(lab.leader(0), Some(new));
+}
+
+/// The lead is lost a second after each time that it is given back.
+#[test]
+fn who_loses_it_again_and_again_waits_longer_each_time() {
+    // One and the same gives it back.
+    let mut lab = Lab::new(2, &tuning());
+    lab.add(&tuning(), |hello| hello.arbitrator = true);
+    lab.until("it votes", 20_000_000, |lab| lab.nodes[0].engine.order.membership().voters().count() == 3);
+    let mut lab = under_semisync(lab);
+    let mut waited = Vec::new();
+    for _ in 0..6 {
+        lab.cut(0, true);
+        lab.until("another leads", 20_000_000, |lab| lab.leader(1) == Some(1));
+        lab.cut(0, false);
+        lab.until("it knows", 20_000_000, |lab| lab.leader(0) == Some(1));
+        let began = lab.now;
+        while lab.leader(0) != Some(0) {
+            refused_for(&mut lab, 0, 100);
+            assert!(lab.now < began + 100_000_000, "{waited:?}");
+        }
+        waited.push((lab.now - began) / 1_000_000);
+        lab.run(1_000_000);
+    }
+    assert!(waited.windows(2).all(|two| two[1] > two[0]), "{waited:?}");
 }

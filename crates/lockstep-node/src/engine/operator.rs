@@ -311,6 +311,7 @@ impl Engine {
         let heir = self.find_member(to, false)?;
         let Member { id, name, .. } = heir;
         if id == self.me.id {
+            self.stay_here();
             let but = self.proxies_avoid(&id);
             return Err(Step::Done(format!("{name} leads already, in term {}{but}", self.order.term())));
         }

@@ -281,3 +281,17 @@ fn a_fragment_that_is_placed_behind_a_view_that_ended_its_transaction_fails() {
     lab.run(100_000);
     assert!(matches!(first.wait_for(Duration::ZERO), Some(Outcome::Ordered(o)) if o.pass));
 }
+
+/// What was handed out early is read again where the log was cut below it, views of long before among it.
+#[test]
+fn a_view_that_is_read_again_ends_no_streaming_transaction() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.run(1_000_000);
+    lab.write_fragment(2).abandon();
+    lab.run(500_000);
+    let own = lab.nodes[2].engine.me.view_uuid;
+    assert!(lab.nodes[2].engine.feed.has_streams_of(&own));
+    lab.nodes[2].engine.feed_was_cut();
+    lab.run(500_000);
+    assert!(lab.nodes[2].engine.feed.has_streams_of(&own));
+}

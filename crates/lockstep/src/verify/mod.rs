@@ -45,7 +45,7 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     databases: Vec<String>,
     /// Exit code 0 also where members are absent, or held back by apply.delay and the like (they are named all the same), if
-    /// the others are equal.
+    /// the others are equal, and more than one.
     #[arg(long)]
     allow_absent: bool,
     /// As whom to log in. It needs SELECT on all tables.
@@ -91,8 +91,13 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode, String> {
 }
 
 impl Report {
+    /// There are others, and nothing was compared with anything.
+    fn is_one_alone(&self) -> bool {
+        self.members.len() < 2 && !self.not_compared.is_empty()
+    }
+
     fn code(&self, allow_absent: bool) -> u8 {
-        match (self.equal, self.not_compared.is_empty() || allow_absent) {
+        match (self.equal, self.not_compared.is_empty() || (allow_absent && !self.is_one_alone())) {
             (false, _) => 1,
             (true, false) => NOT_ALL,
             (true, true) => 0,
@@ -221,8 +226,8 @@ fn connect(args: &VerifyArgs, held: &Held) -> Result<Vec<Session>, String> {
     Ok(sessions)
 }
 
-/// A snapshot on each, all of one seqno.
-fn snapshots(socket: &Path, sessions: &mut [Session]) -> Result<(Held, f64), String> {
+/// A snapshot on each that stands, all of one seqno. Who was there and is left out now, because it is held back, is dropped.
+fn snapshots(socket: &Path, sessions: &mut Vec<Session>) -> Result<(Held, f64), String> {
     let mut last = String::new();
     for _ in 0..ATTEMPTS {
         let held = match hold(socket) {
@@ -235,14 +240,15 @@ fn snapshots(socket: &Path, sessions: &mut [Session]) -> Result<(Held, f64), Str
         };
         let taken = ask_all(sessions, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY");
         let released = release(socket, &held);
-        let names: Vec<&str> = held.members.iter().map(|m| m.name.as_str()).collect();
-        let have: Vec<&str> = sessions.iter().map(|s| s.name.as_str()).collect();
         taken?;
-        if names != have {
-            return Err("members came or went meanwhile: try again".into());
-        }
+        let stands = |name: &str| held.members.iter().any(|m| m.name == name);
         match released {
-            Ok(stood) => return Ok((held, stood)),
+            Ok(stood) if held.members.iter().all(|m| sessions.iter().any(|s| s.name == m.name)) => {
+                sessions.retain(|session| stands(&session.name));
+                return Ok((held, stood));
+            }
+            // One that was left out before and lacks nothing now: with the next transaction it does again.
+            Ok(_) => last = "members came or went meanwhile: try again".into(),
             Err(text) => last = text,
         }
         ask_all(sessions, "ROLLBACK")?;
@@ -351,6 +357,7 @@ fn picture(report: &Report) -> String {
     let not_all = !report.not_compared.is_empty();
     let mut out = match (report.equal, not_all) {
         (true, false) => format!("equal: {what} (commits stood still for {stood:.0} ms)"),
+        (true, true) if report.is_one_alone() => format!("nothing to compare with: {what}"),
         (true, true) => {
             format!("equal, but not all were compared: {what} (commits stood still for {stood:.0} ms)")
         }
@@ -419,6 +426,10 @@ mod tests {
         let differ = report(&["id of n1", "another"], false);
         assert_eq!((differ.code(false), differ.code(true)), (1, 1), "that they differ is worse");
         assert!(picture(&differ).ends_with("\n  not compared: n2 (Disconnected), n3 (Synced, held back)"));
+        let mut alone = report(&["id of n1"], true);
+        alone.members.truncate(1);
+        assert_eq!((alone.code(false), alone.code(true)), (NOT_ALL, NOT_ALL));
+        assert!(picture(&alone).starts_with("nothing to compare with: 2 tables, 9 rows on n1 at"));
         // Arbitrators have nothing to compare.
         let all = report(&["id of n1", "another", "id of n2", "id of n3"], true);
         assert_eq!((all.not_compared.len(), all.code(false)), (0, 0));
