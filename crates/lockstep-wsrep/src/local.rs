@@ -23,6 +23,8 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often it is said that only the leader may write.
 const SAY_REFUSED: Duration = Duration::from_secs(10);
+/// Of which a second, where nobody could be named.
+const SAY_NONE: Duration = Duration::from_secs(1);
 
 /// What a client wants to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,19 +83,27 @@ impl Provider {
         if !node.is_held_back() {
             node.note_refused();
         }
+        let status = node.status();
+        let (leader, held_back) = (&status.cluster.leader, node.is_held_back());
+        if !held_back && !leader.is_empty() && *leader == status.own.name {
+            // It has just handed over, and what is published is a moment old: the next one is told where to go.
+            return Err(Status::NOT_ALLOWED);
+        }
         let now = Instant::now();
         let mut all = lock(&self.refused_writes);
         let said = &mut all[what as usize];
         if said.is_none_or(|at| now.duration_since(at) > SAY_REFUSED) {
-            *said = Some(now);
+            // That there is none is said again as soon as there is one.
+            let soon = SAY_REFUSED - SAY_NONE;
+            *said = if leader.is_empty() { now.checked_sub(soon) } else { Some(now) };
             drop(all);
-            let text = if node.is_held_back() {
+            let text = if held_back {
                 "writes are refused here: entries are kept from this server (apply.paused, apply.delay, apply.until), and a \
                  commit would wait behind them; write on another member, or SET GLOBAL wsrep_provider_options = \
                  'apply.paused=no; apply.delay=0; apply.until=none'"
                     .to_owned()
             } else {
-                let (policy, leader) = (node.policy().name(), node.status().cluster.leader.clone());
+                let policy = node.policy().name();
                 let who = match leader.is_empty() {
                     true => {
                         "the leader may write, and there is none for the moment: try again where it is then"

@@ -78,6 +78,8 @@ const COMMAND_PERIOD: Micros = 5_000;
 const HOLD_PERIOD: Micros = 500;
 /// And to forget, where nothing else happens: a hundred thousand keys in a second.
 const FORGET_PERIOD: Micros = 5_000;
+/// A round that begins so long after the one before is worth a line: there is one each 0.1 s at least.
+const STOOD: Micros = 1_000_000;
 /// How often it is said that entries had to go early.
 const SAY_EARLY_EVERY: Micros = 600_000_000;
 
@@ -382,7 +384,16 @@ impl Engine {
 
     /// The time, before the inputs of a round.
     pub(crate) fn at(&mut self, now: Micros, wall: Micros) {
+        let stood = now.saturating_sub(self.now);
         self.now = now.max(self.now);
+        if stood > STOOD && self.phase.is_connected() {
+            let text = format!(
+                "this process stood still for {:.1} s, as one does that is stopped or gets no processor: others may have taken it \
+                 for dead",
+                stood as f64 / 1e6
+            );
+            self.log(Level::Warn, text);
+        }
         self.wall = wall;
         self.finished_before = self.finished();
         self.order.set_wall_clock(wall);

@@ -536,8 +536,15 @@ impl Engine {
                     0 => String::new(),
                     streams => format!(". {}", rolled_back(streams)),
                 };
+                let writers = match self.order.policy().is_weak() {
+                    true => format!(
+                        ". Under {} it alone takes writes: clients that write elsewhere get error 1180 until they go there",
+                        self.order.policy().name()
+                    ),
+                    false => String::new(),
+                };
                 let but = self.proxies_avoid(&to);
-                return Step::Done(format!("{name} leads in term {term}{listed}{streams}{but}"));
+                return Step::Done(format!("{name} leads in term {term}{listed}{streams}{writers}{but}"));
             }
             Some(leader) if leader != self.me.id => {
                 let other = self.name_of(&leader);
