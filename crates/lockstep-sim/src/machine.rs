@@ -164,11 +164,6 @@ pub(crate) struct Process {
     pub(crate) run: Option<Run>,
     /// When, by its own clock, anything was last heard from the member at each place.
     pub(crate) heard: [Micros; MACHINES],
-    /// How long this process has been awake, and what that was then: what a leader stands still counts as one heartbeat.
-    pub(crate) awake: Micros,
-    pub(crate) heard_awake: [Micros; MACHINES],
-    /// When, by its own clock, it last did anything.
-    pub(crate) looked: Micros,
     /// Its last campaign.
     pub(crate) campaign: Campaign,
     /// Who has granted its pre-vote in which term, a bit for each place. What was granted to an earlier life may come

@@ -63,10 +63,6 @@ impl Cluster {
         }
         let order = &mut process.order;
         let term_before = order.term();
-        let stood = local.saturating_sub(process.looked);
-        let excused = order.role() == Role::Leader && stood > 2 * self.profile.heartbeat;
-        process.awake += if excused { self.profile.heartbeat } else { stood };
-        process.looked = local.max(process.looked);
         let mut memberships = vec![process.membership.clone()];
         let mut membership_index = process.membership_index;
         order.set_wall_clock(wall);
@@ -74,7 +70,6 @@ impl Cluster {
             match input {
                 Input::Message { from, message } => {
                     process.heard[slot_of(&from)] = local;
-                    process.heard_awake[slot_of(&from)] = process.awake;
                     if let Message::PreVoteReply { term, granted: true } = message {
                         *process.pre_votes.entry(term).or_default() |= 1 << slot_of(&from);
                         // A campaign may go on in this round before a newer term ends it.
@@ -342,8 +337,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// A leader that has not heard a majority for an election timeout in which it was awake does not believe that it leads;
-    /// for some of them, where its last terms of office ended so.
+    /// A leader that has not heard a majority for an election timeout does not believe that it leads; for some of them,
+    /// where its last terms of office ended so.
     fn may_lead(&mut self, slot: usize, local: Micros) -> Check {
         let timeout = self.profile.election_timeout;
         let promises = self.history.promises();
@@ -363,7 +358,7 @@ impl Cluster {
         let patience = process.patience.0;
         let membership = &process.order.tail_state().membership;
         let alive = |other: &lockstep_core::MemberId| {
-            *other == id || process.awake - process.heard_awake[slot_of(other)] < patience
+            *other == id || local.saturating_sub(process.heard[slot_of(other)]) < patience
         };
         // Who has just become a voter is given its time.
         let settled = local.saturating_sub(process.leads_since) >= 2 * patience

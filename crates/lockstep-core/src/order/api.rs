@@ -300,9 +300,7 @@ impl Order {
     }
 
     pub(super) fn advance(&mut self, now: Micros) {
-        let stood = now.saturating_sub(self.now);
         self.now = self.now.max(now);
-        self.excuse(stood);
     }
 
     pub(super) fn send(&mut self, to: MemberId, message: Message) {

@@ -101,17 +101,6 @@ impl Order {
         self.lead.next_heartbeat = self.now + self.config.heartbeat;
     }
 
-    /// So much time has passed since we did anything. A leader that stood still asked for nothing, and nobody could answer:
-    /// that counts as one heartbeat's time of the others' silence, no more. (Its processor was busy, or its virtual machine
-    /// stood. Whoever leads by then has said so: what has come is read before it is asked whether a majority is heard.)
-    pub(super) fn excuse(&mut self, stood: Micros) {
-        if self.role == Role::Leader && stood > 2 * self.config.heartbeat {
-            for peer in self.peers.values_mut() {
-                peer.last_heard = (peer.last_heard + stood - self.config.heartbeat).min(self.now);
-            }
-        }
-    }
-
     pub(super) fn tick_leader(&mut self) {
         let alone = !self.hears_majority(self.now);
         if alone && self.config.mutation != Some(Mutation::NoCheckQuorum) {

@@ -110,40 +110,6 @@ fn a_leader_without_a_majority_steps_down() {
     assert!(matches!(net.leader(), Some(2 | 3)));
 }
 
-/// Of two members neither can be elected without the other: a leader whose processor was busy for a while goes on.
-#[test]
-fn a_leader_that_stood_still_does_not_take_its_own_silence_for_the_others() {
-    let mut net = Net::new(2);
-    net.elect(1);
-    let term = net.order(1).term();
-    net.run(5 * HEARTBEAT);
-    for first in [1, 2, 1] {
-        net.now += 5 * ELECTION;
-        let now = net.now;
-        net.order(first).tick(now);
-        net.order(3 - first).tick(now);
-        net.settle();
-        net.run(2 * ELECTION);
-        assert_eq!((net.leader(), net.order(1).term()), (Some(1), term), "{first} was first to wake");
-    }
-}
-
-#[test]
-fn a_leader_that_stands_still_all_the_time_steps_down_where_it_is_alone() {
-    let mut net = Net::new(3);
-    net.elect(1);
-    net.isolate(1);
-    let mut looks = 0;
-    while net.order(1).role() == Role::Leader {
-        net.now += ELECTION;
-        let now = net.now;
-        net.order(1).tick(now);
-        looks += 1;
-        assert!(looks < 2 * ELECTION / HEARTBEAT, "each look counts for one heartbeat");
-    }
-    assert!(looks > 2);
-}
-
 /// It voted in a higher term (its candidate died): the leader must learn of it, or the member would be lost for ever.
 #[test]
 fn a_member_of_a_higher_term_is_not_locked_out() {

@@ -128,13 +128,12 @@ fn a_leader_whose_turns_come_late_is_not_campaigned_against_and_one_that_is_sile
         let now = (lab.leader(1), lab.nodes[1].engine.order.term());
         assert_eq!(now, (Some(0), term), "{members}");
         assert!(lab.nodes.iter().all(|node| node.engine.order.election_timeout() == 600_000));
-        // A single pause of that length is too long when that is over; but of two none is elected without the other.
+        // A single pause of that length is too long when that is over.
         lab.run(12_000_000);
         assert!(patience(&lab).iter().all(|p| *p <= 50_000), "{:?}", patience(&lab));
         late(&mut lab, 1_250_000);
         lab.run(1_000_000);
-        let kept = (lab.leader(1), lab.nodes[1].engine.order.term()) == (Some(0), term);
-        assert_eq!(kept, members == 2, "{members}");
+        assert!(lab.nodes[1].engine.order.term() > term, "{members}");
     }
 }
 
