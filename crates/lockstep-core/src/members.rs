@@ -192,7 +192,7 @@ impl View {
     }
 
     /// Who its members are to the servers, ascending.
-    pub fn view_uuids(&self) -> Vec<ViewUuid> {
+    fn view_uuids(&self) -> Vec<ViewUuid> {
         let mut uuids: Vec<ViewUuid> = self.members.iter().map(|m| m.view_uuid).collect();
         uuids.sort_unstable();
         uuids

@@ -86,6 +86,11 @@ impl ClusterStatus {
 }
 
 impl Status {
+    /// Whether whoever answers leads, as far as it knows.
+    pub fn leads(&self) -> bool {
+        !self.cluster.leader.is_empty() && self.cluster.leader == self.own.name
+    }
+
     /// Whether commits wait for acknowledgements of semisync, as MariaDB's `Rpl_semi_sync_master_status` says it.
     pub fn semi_sync_is_on(&self) -> bool {
         self.cluster.awaits_acks() && !self.cluster.fallen_back

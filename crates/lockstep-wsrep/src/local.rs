@@ -80,12 +80,13 @@ impl Provider {
     pub(crate) fn may_originate(&self, what: Write) -> Result<(), Status> {
         let may = |node: &Node| node.may_originate() && !node.is_held_back();
         let Some(node) = self.node().filter(|node| !may(node)) else { return Ok(()) };
-        if !node.is_held_back() {
+        let held_back = node.is_held_back();
+        if !held_back {
             node.note_refused();
         }
         let status = node.status();
-        let (leader, held_back) = (&status.cluster.leader, node.is_held_back());
-        if !held_back && !leader.is_empty() && *leader == status.own.name {
+        let leader = &status.cluster.leader;
+        if !held_back && status.leads() {
             // It has just handed over, and what is published is a moment old: the next one is told where to go.
             return Err(Status::NOT_ALLOWED);
         }

@@ -53,8 +53,7 @@ pub(crate) fn choose(source: &Source) -> Result<PathBuf, String> {
     for (target, answer) in targets.iter().zip(survey::answers(&targets, fetch::TIMEOUT)) {
         match (target, answer) {
             (Target::Socket(socket), Some(Ok(status))) => {
-                let leads = !status.cluster.leader.is_empty() && status.cluster.leader == status.own.name;
-                let rank = (status.cluster.primary, leads);
+                let rank = (status.cluster.primary, status.leads());
                 if best.as_ref().is_none_or(|(held, _)| rank > *held) {
                     best = Some((rank, socket.clone()));
                 }

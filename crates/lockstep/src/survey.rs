@@ -102,8 +102,7 @@ pub(crate) fn parse(body: &str) -> Result<Status, String> {
 
 /// One picture of several.
 fn combine(mut answers: Vec<Status>) -> Option<Survey> {
-    let leads = |s: &Status| !s.cluster.leader.is_empty() && s.cluster.leader == s.own.name;
-    let rank = |s: &Status| (s.cluster.primary, leads(s), s.cluster.term, s.log.committed);
+    let rank = |s: &Status| (s.cluster.primary, s.leads(), s.cluster.term, s.log.committed);
     let best = (0..answers.len()).rev().max_by_key(|at| rank(&answers[*at]))?;
     let mut status = answers.remove(best);
     let much = status.cluster.asks_too_much.clone();

@@ -29,22 +29,18 @@ pub(super) struct Ends {
     views: VecDeque<(Seqno, Vec<ViewUuid>)>,
     /// The last one.
     last: View,
-    /// Who is in it, ascending.
-    members: Vec<ViewUuid>,
 }
 
 impl Ends {
     /// A leader begins, with this view the last one in its log.
     pub(super) fn new(view: &View, seqno: Seqno) -> Ends {
-        let (last, members) = (view.clone(), view.view_uuids());
-        Ends { unknown_to: seqno, views: VecDeque::new(), last, members }
+        Ends { unknown_to: seqno, views: VecDeque::new(), last: view.clone() }
     }
 
     /// The leader has placed a view.
     pub(super) fn viewed(&mut self, entry: &Entry) {
         let Ok(view) = View::decode(&mut Reader::new(entry.payload.clone())) else { return };
         self.views.push_back((entry.seqno, view.whose_streams_go_on(&self.last)));
-        self.members = view.view_uuids();
         self.last = view;
         if self.views.len() > VIEWS_KEPT
             && let Some((oldest, _)) = self.views.pop_front()
@@ -67,10 +63,10 @@ impl Ends {
 
     /// Whether a view above `last_seen` has ended what this one streams, or the last one has not got it.
     fn have_ended(&self, source: &ViewUuid, last_seen: Seqno) -> bool {
-        let lacks = |who: &Vec<ViewUuid>| who.binary_search(source).is_err();
+        let ends = |on: &Vec<ViewUuid>| on.binary_search(source).is_err();
         last_seen < self.unknown_to
-            || lacks(&self.members)
-            || self.views.iter().rev().take_while(|(seqno, _)| *seqno > last_seen).any(|(_, on)| lacks(on))
+            || self.last.members.iter().all(|m| m.view_uuid != *source)
+            || self.views.iter().rev().take_while(|(seqno, _)| *seqno > last_seen).any(|(_, on)| ends(on))
     }
 }
 
