@@ -109,7 +109,7 @@ fn each_direction_gets_its_words_and_all_of_it_goes_in_the_end() {
                 "-n @2-hub qdisc add dev lo root netem delay 1000us".to_owned(),
                 format!("-n @0-hub qdisc add dev wan1 root netem limit 32768 delay 42750.5us 0us {none}"),
                 // 46.8 ms of 12 Mbit/s are 46.8 packets of 1500 bytes, and ten may wait.
-                "-n @1-hub qdisc add dev wan0 root netem limit 57 delay 42750.5us 4000us loss random 1.25% rate 12000000bit"
+                "-n @1-hub qdisc add dev wan0 root netem limit 57 delay 42750.5us 4000us loss random 1.25% rate 12000000bit -14"
                     .to_owned(),
             ]
         );

@@ -10,6 +10,9 @@ use crate::error::{LabError, Result};
 use crate::install::{command, find_program, run_to_end};
 use crate::netns::Network;
 
+/// What a packet of veth devices has before its IP header. The kernel's queues count it, our own line does not.
+const ETHERNET: u64 = 14;
+
 /// A program with its arguments.
 type Words = Vec<String>;
 
@@ -133,10 +136,12 @@ fn cable((a, zone_a): (usize, &Network), (b, zone_b): (usize, &Network)) -> Vec<
 fn queue(verb: &str, hub: &str, to: usize, settings: &Settings) -> Words {
     let us = |time: std::time::Duration| format!("{}us", time.as_nanos() as f64 / 1e3);
     let (delay, jitter) = (us(settings.delay), us(settings.jitter));
-    let (loss, rate) = (100.0 * settings.loss, settings.rate.unwrap_or(0));
+    let loss = 100.0 * settings.loss;
+    // The second number is added to each packet's length.
+    let rate = settings.rate.map_or("0bit".into(), |rate| format!("{rate}bit -{ETHERNET}"));
     let (device, limit) = (device(to), limit(settings));
     words(&format!(
-        "tc -n {hub} qdisc {verb} dev {device} root netem limit {limit} delay {delay} {jitter} loss random {loss}% rate {rate}bit"
+        "tc -n {hub} qdisc {verb} dev {device} root netem limit {limit} delay {delay} {jitter} loss random {loss}% rate {rate}"
     ))
 }
 
@@ -154,7 +159,8 @@ fn sent(said: &str) -> Option<Counters> {
     let line = said.lines().find_map(|line| line.trim().strip_prefix("Sent "))?;
     let mut numbers = line.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
     let mut next = || numbers.next()?.parse::<u64>().ok();
-    let (delivered_bytes, delivered, dropped) = (next()?, next()?, next()?);
+    let (bytes, delivered, dropped) = (next()?, next()?, next()?);
+    let delivered_bytes = bytes.saturating_sub(ETHERNET * delivered);
     Some(Counters { taken: delivered + dropped, dropped, delivered, delivered_bytes, ..Counters::default() })
 }
 
@@ -195,7 +201,7 @@ mod tests {
         // 14 ms of 12 Mbit/s are 14 packets of 1500 bytes, and ten may wait.
         assert_eq!(
             line("change", &all),
-            "tc -n hub qdisc change dev wan3 root netem limit 24 delay 10000.5us 4000us loss random 1.25% rate 12000000bit"
+            "tc -n hub qdisc change dev wan3 root netem limit 24 delay 10000.5us 4000us loss random 1.25% rate 12000000bit -14"
         );
         assert_eq!(limit(&Settings { queue: 0, rate: Some(1), ..settings() }), 1);
         assert_eq!(limit(&Settings { queue: 1 << 30, rate: Some(1), ..settings() }), HELD_MAX);
@@ -205,7 +211,7 @@ mod tests {
     fn what_tc_says_is_read() {
         let said = "qdisc netem 8001: root refcnt 2 limit 32768 delay 42.75ms\n Sent 8484 bytes 98 pkt (dropped 2, overlimits 0 requeues 0)\n backlog 0b 0p requeues 0\n";
         let counters = sent(said).unwrap();
-        assert_eq!((counters.delivered_bytes, counters.delivered, counters.dropped), (8484, 98, 2));
+        assert_eq!((counters.delivered_bytes, counters.delivered, counters.dropped), (8484 - 98 * 14, 98, 2));
         assert_eq!((counters.taken, counters.late), (100, 0));
         assert_eq!(sent("qdisc noqueue 0: root refcnt 2\n"), None);
     }
