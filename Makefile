@@ -13,6 +13,7 @@
 # make gaps    how long nobody writes when members are killed or leadership moves, beside Galera's library
 # make bench   the provider beside Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
 # make mariadb-11.8  the tests of real servers with Debian 13's MariaDB, in a root of its own: TESTS="daily rejoin"
+# make netem   the lab's lines over the kernel's netem, in a virtual machine with Debian's kernel (needs root; minutes)
 # make alerts  the alert rules, by Prometheus' promtool, which is fetched if it is missing
 # make sim     the simulator: MINUTES=10, SEED=n to replay one history
 # make campaign  whole nodes, without threads, under faults: SEEDS=2000, SEED=n to replay one history
@@ -249,3 +250,8 @@ TESTS ?=
 mariadb-11.8:
 	$(call say,real servers: MariaDB 11.8)
 	@scripts/mariadb-11.8.sh $(TESTS)
+
+.PHONY: netem
+netem:
+	$(call say,lines over netem)
+	@scripts/netem-vm.sh
