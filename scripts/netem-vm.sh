@@ -114,7 +114,7 @@ timeout "${MINUTES:-60}m" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -s
     -display none -nic none -no-reboot -serial stdio -kernel "$guest/boot/vmlinuz-$release" -initrd "$folder/start.gz" \
     -append "console=ttyS0 loglevel=4 panic=-1" \
     -virtfs local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap \
-    -virtfs "local,path=$folder/out,mount_tag=out,security_model=none" </dev/null 2>&1 | tr -d '\r' | tee "$folder/console"
+    -virtfs "local,path=$folder/out,mount_tag=out,security_model=none" </dev/null 2>&1 | sed -u 's/\r$//' | tee "$folder/console"
 code=$(sed -n 's/^netem-vm: exit \([0-9]*\)$/\1/p' "$folder/console" | tail -n 1)
 [ -n "$code" ] || fail "the guest did not end in order; what it said is in $folder/console"
 exit "$code"
