@@ -216,7 +216,7 @@ fn jitter_is_to_both_sides_and_bounded() -> Test {
             times[0], times[39], times[20]
         );
         // That none of 40 is in the lower quarter happens once in 100,000 times. Late may be any.
-        assert!((30.0..35.0).contains(&times[0]) && times[39] > 45.0, "{times:?}");
+        assert!((30.0..35.0 + slower()).contains(&times[0]) && times[39] > 45.0, "{times:?}");
     }
     Ok(())
 }
@@ -299,10 +299,13 @@ fn a_line_loses_its_part_of_the_packets() -> Test {
 
 fn check_loss(kind: Kind) -> Test {
     const SENT: u64 = 3000;
-    let mut link = Link::of_round_trip(0, 1, Duration::from_millis(2));
-    link.there.loss = 0.05;
-    link.there.seed = 42;
+    let link = Link::of_round_trip(0, 1, Duration::from_millis(2));
     let mut wan = Wan::of(kind, &[1, 1], &[link])?;
+    // Whoever asks for a neighbour and is not answered drops all that is for it, for a second.
+    round_trip(&wan, (0, 0), (1, 0), 1, f64::INFINITY)?;
+    wan.set(0, 1, Settings { loss: 0.05, seed: 42, ..Settings::of_delay(Duration::from_millis(1)) })?;
+    std::thread::sleep(Duration::from_millis(100));
+    wan.count_anew()?;
     let (sends, receives) = (socket(&wan, 0, 0)?, socket(&wan, 1, 0)?);
     let target = address(&wan, 1, 0);
     receives.set_read_timeout(Some(Duration::from_millis(500))).map_err(failed("set a timeout"))?;
