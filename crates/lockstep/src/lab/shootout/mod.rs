@@ -1,5 +1,6 @@
 //! `lockstep lab shootout`.
 
+mod claims;
 mod lasting;
 mod post;
 
@@ -10,12 +11,12 @@ use std::time::Duration;
 use lockstep_lab::shootout::{
     self, Kind, Measured, READ_ONLY, READ_WRITE, Reading, Run, Setup, Spec, UPDATE_INDEX,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::caught_up::{CAUGHT_UP, CAUGHT_UP_HEADING, CAUGHT_UP_TEXT};
 use super::drive::{Case, Common, Outcome, chosen, drive, finish, named};
 use super::numbers::{Stat, number, text};
-use super::page::{Claims, Page, Section, Table, ratio};
+use super::page::{Page, Section, Table};
 use super::results::Results;
 use super::semi_sync_wan::wait_point;
 use super::svg::{Bar, Bars, Chart, Lines, Series, Side, variant};
@@ -47,6 +48,9 @@ pub(crate) struct Args {
     /// updating; with --quick 1, 2 and 2].
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
+    /// Only these numbers of threads, separated by commas [default: 16,64,128,256,512; with --quick 16,64].
+    #[arg(long, value_delimiter = ',', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=512))]
+    threads: Vec<u32>,
     /// How much longer an fsync takes on the slow disk, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(..=1000))]
     slow: u64,
@@ -70,6 +74,14 @@ impl Args {
 fn no_floor(floor: &Path) -> Option<String> {
     let hint = "cargo build --release -p lockstep-floor makes it";
     (!floor.is_file()).then(|| format!("there is no {}: {hint}", floor.display()))
+}
+
+/// Each once, the fewest first: a load finds what the ones before have left.
+fn rising(counts: &[u32]) -> Vec<u32> {
+    let mut counts = counts.to_vec();
+    counts.sort_unstable();
+    counts.dedup();
+    counts
 }
 
 fn setup(name: &str) -> Result<Setup, String> {
@@ -109,6 +121,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
             reading: Reading::All,
             ..small
         },
+    };
+    let spec = match args.threads.as_slice() {
+        [] => spec,
+        given => Spec { threads: rising(given), ..spec },
     };
     let spec = match args.seconds.map(Duration::from_secs) {
         Some(each) => {
@@ -269,7 +285,7 @@ pub(super) fn page(results: &Results) -> Page {
         "How long a transaction takes that reads only",
     ));
     sections.extend(post::beside_the_post(results, &threads));
-    sections.push(claims(results, &threads));
+    sections.push(claims::claims(results, &threads));
     Page {
         title: "What is flushed when, and what a second server costs".into(),
         lead: vec![
@@ -397,63 +413,6 @@ fn lines(results: &Results, setups: &[Setup], threads: &[u64], heading: &str) ->
     }
 }
 
-fn claims(results: &Results, threads: &[u64]) -> Section {
-    let mut claims = Claims::new("claim, requests/s");
-    let slow = results.about["parameters"]["slow_disk_adds_ms"].as_u64().unwrap_or(0);
-    for (script, count) in
-        [READ_WRITE, UPDATE_INDEX].iter().flat_map(|s| threads.iter().map(move |c| (*s, *c)))
-    {
-        let chosen = |m: &Value| m["script"] == script && m["threads"] == count;
-        let rate = |setup| results.median(setup, "requests_per_s", chosen);
-        let kept_up = |setup| lasting::kept_up_by(results, setup, chosen);
-        let ours = rate("lockstep-semisync-innodb-0");
-        let (flushing, alone) = (rate("mariadb-semi-sync"), rate("no-binlog-innodb-0"));
-        claims.at_least(
-            format!("{script}, {count} threads: semisync, InnoDB 0, against MariaDB semi-sync that flushes its binlog"),
-            2.0,
-            ratio(ours.clone(), flushing.clone()),
-        );
-        claims.told(
-            "the same, both with the time until the copy has it all and nothing is left to purge: what they keep up",
-            ratio(kept_up("lockstep-semisync-innodb-0"), kept_up("mariadb-semi-sync")),
-        );
-        claims.told(
-            "what could be had at most: that server with no copy and no binlog against it",
-            ratio(alone.clone(), flushing.clone()),
-        );
-        claims.told(
-            "what could be had at most by a wsrep provider: one that costs nothing but a wait of 0.3 ms against it",
-            ratio(rate("floor-innodb-0"), flushing),
-        );
-        let purged = |setup| results.median(setup, PURGED_RATE, chosen);
-        claims.told(
-            "the same, both with the time in which they purge what they have left",
-            ratio(purged("floor-innodb-0"), purged("mariadb-semi-sync")),
-        );
-        for (what, rival) in [
-            (
-                "MariaDB semi-sync, InnoDB 0, that flushes its binlog as ours its log",
-                rate("mariadb-semi-sync-innodb-0"),
-            ),
-            ("MariaDB semi-sync that flushes nothing", rate("mariadb-semi-sync-both-0")),
-            ("Galera, InnoDB 0", rate("galera-innodb-0")),
-            ("the same server with no copy and no binlog", alone),
-        ] {
-            claims.told(format!("ours against {what}"), ratio(ours.clone(), rival));
-        }
-        claims.at_least(
-            format!("the same where a flush takes {slow} ms more: ours against MariaDB semi-sync"),
-            2.0,
-            ratio(rate("lockstep-semisync-innodb-0-slow-disk"), rate("mariadb-semi-sync-slow-disk")),
-        );
-        claims.told(
-            "and of what they keep up there",
-            ratio(kept_up("lockstep-semisync-innodb-0-slow-disk"), kept_up("mariadb-semi-sync-slow-disk")),
-        );
-    }
-    claims.section(Vec::new())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -528,6 +487,11 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_threads_rise_and_each_is_measured_once() {
+        assert_eq!(rising(&[64, 16, 64, 1]), [1, 16, 64]);
+    }
+
+    #[test]
     fn with_quick_who_differs_by_flushes_only_does_not_read_and_that_is_said() {
         let mut results = results(&Setup::EACH);
         results.about["parameters"][READ_BY_ALL] = false.into();
@@ -537,17 +501,5 @@ mod tests {
         let rows: Vec<&str> = only.table.rows.iter().map(|row| row[0].as_str()).collect();
         assert!(rows.contains(&"one server, ext4") && rows.contains(&"Lockstep semisync"), "{rows:?}");
         assert!(!rows.iter().any(|row| row.contains("InnoDB 0") || row.contains("slow disk")), "{rows:?}");
-    }
-
-    #[test]
-    fn claims_are_judged_by_what_was_measured() {
-        let rows = claims(&results(&Setup::EACH), &[16, 64]).table.rows;
-        let verdicts: Vec<(&str, &str)> = rows.iter().map(|row| (row[2].as_str(), row[3].as_str())).collect();
-        // The load lasts a third of a second and a whole one; until all is purged takes one more, the copy less.
-        let told = [[("1.50", "")].as_slice(), &[("1.00", ""); 3], &[("3.00", ""); 4]].concat();
-        let slow = [("3.00", "met"), ("1.50", ""), ("1.00", "MISSED")];
-        assert_eq!(verdicts[..12], [&[("3.00", "met")][..], &told[..], &slow[..]].concat());
-        let rows = claims(&results(&Setup::EACH[..1]), &[16]).table.rows;
-        assert!(rows.iter().all(|row| row[2] == "not measured" && row[3].contains("not chosen")), "{rows:?}");
     }
 }
