@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::bench::Bench;
+use crate::catch_up::no_number;
 use crate::error::{LabError, Result};
 use crate::far::PAUSE;
 use crate::server::Server;
@@ -62,6 +63,39 @@ pub(crate) fn replicates(copy: &Server) -> Result<bool> {
     Ok(answer.column("Slave_IO_Running")? == "Yes" && answer.column("Slave_SQL_Running")? == "Yes")
 }
 
+/// A place in a primary's binlog, which both sides know with GTIDs or without; a later one is greater.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BinlogPlace {
+    file: u64,
+    at: u64,
+}
+
+impl BinlogPlace {
+    /// Where the primary is. It may be further the next moment though nobody writes: what the start of a new file says of the
+    /// old one (a binlog checkpoint) is written behind everybody's back.
+    pub(crate) fn written_by(writer: &Server) -> Result<BinlogPlace> {
+        let answer = writer.query("SHOW MASTER STATUS")?;
+        BinlogPlace::parse(answer.column("File")?, answer.column("Position")?)
+    }
+
+    /// What the replica has received.
+    pub(crate) fn received_by(copy: &Server) -> Result<BinlogPlace> {
+        let answer = copy.query("SHOW SLAVE STATUS")?;
+        BinlogPlace::parse(answer.column("Master_Log_File")?, answer.column("Read_Master_Log_Pos")?)
+    }
+
+    /// "binlog.000002" and "344"; from no file nothing has been read yet.
+    fn parse(file: &str, at: &str) -> Result<BinlogPlace> {
+        let number = |text: &str| text.parse().map_err(|_| no_number());
+        let file = match file.rsplit_once('.') {
+            Some((_, count)) => number(count)?,
+            None if file.is_empty() => 0,
+            None => return Err(no_number()),
+        };
+        Ok(BinlogPlace { file, at: number(at)? })
+    }
+}
+
 /// Lets the second server replicate from the first, which it reaches at `host`, and waits for it.
 pub(crate) fn replicate(plain: &Plain, host: &str, semi_sync: bool, patience: Duration) -> Result<()> {
     let (writer, copy) = (&plain.servers[0], &plain.servers[1]);
@@ -101,5 +135,29 @@ pub(crate) fn check_semi_sync(writer: &Server, prefix: &str, transactions: u64) 
             )));
         }
         std::thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_that_has_read_further_has_received_it_too() {
+        let place = |file, at| BinlogPlace::parse(file, at).unwrap();
+        let due = place("binlog.000002", "344");
+        for (file, at, received) in [
+            ("", "4", false),
+            ("binlog.000001", "99999", false),
+            ("binlog.000002", "343", false),
+            ("binlog.000002", "344", true),
+            // The checkpoint of the file before.
+            ("binlog.000002", "385", true),
+            ("binlog.000010", "4", true),
+            ("binlog.1000000", "4", true),
+        ] {
+            assert_eq!(place(file, at) >= due, received, "{file} {at}");
+        }
+        assert!(BinlogPlace::parse("binlog", "4").is_err() && BinlogPlace::parse("a.1", "NULL").is_err());
     }
 }

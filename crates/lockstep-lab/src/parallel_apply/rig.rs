@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::cluster::{Cluster, ClusterSpec};
 use crate::error::{LabError, Result};
 use crate::far;
-use crate::replica::{Plain, admit_replica, replicate_from, replicates};
+use crate::replica::{BinlogPlace, Plain, admit_replica, replicate_from, replicates};
 use crate::server::Server;
 use crate::slow_disk::SlowDisk;
 
@@ -236,13 +236,8 @@ impl Rig {
     pub(super) fn has_received(&self) -> Result<()> {
         let mut client = self.copy().client()?;
         if let Kind::MariaDb(_) = self.kind {
-            // With GTIDs or without, both know the place in the writer's binlog.
-            let written = self.writer().query("SHOW MASTER STATUS")?;
-            let due = [written.column("File")?, written.column("Position")?];
-            self.wait("does not receive everything", || {
-                let answer = self.copy().query("SHOW SLAVE STATUS")?;
-                Ok([answer.column("Master_Log_File")?, answer.column("Read_Master_Log_Pos")?] == due)
-            })?;
+            let due = BinlogPlace::written_by(self.writer())?;
+            self.wait("does not receive everything", || Ok(BinlogPlace::received_by(self.copy())? >= due))?;
         }
         // A commit of ours has been kept by both members, for two are a majority of two.
         match self.position(&mut client)? {
