@@ -242,6 +242,44 @@ fn a_joiner_is_of_one_log() {
     assert!(lab.linked(4, 0) && lab.linked(5, 2));
 }
 
+/// What it has of the log that it reads is older than the branch: neither does it look left behind to itself, nor to who
+/// sends it, and it does not go over to those that were.
+#[test]
+fn a_joiner_that_loses_the_connection_below_the_fork_reads_on() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    for _ in 0..40 {
+        let write = lab.write_bytes(0, &[b'x'; 200_000]);
+        lab.until("it is written", 5_000_000, |_| write.wait_for(Duration::ZERO).is_some());
+    }
+    let old = lab.nodes[0].engine.order.tail_state().history;
+    apart(&mut lab);
+    let answer = bootstrap(&mut lab, 2);
+    assert!(answer.ok, "{answer:?}");
+    lab.until("it is Primary", 1_000_000, |lab| primary(lab, 2));
+    lab.add(&Tuning::default(), |_| {});
+    lab.cut(3, true);
+    lab.link(3, 2);
+    let below = |lab: &Lab| {
+        let order = &lab.nodes[3].engine.order;
+        order.has_log() && order.tail_state().history == old
+    };
+    lab.until("it reads", 10_000_000, below);
+    while below(&lab) {
+        lab.unlink(3, 2);
+        lab.run(10_000);
+        // Those of before the branch are nothing to it, and it nothing to them.
+        lab.link(3, 0);
+        assert!(!lab.linked(3, 0), "{:#?}", lab.lines);
+        lab.link(3, 2);
+        assert!(lab.linked(3, 2), "{:#?}", lab.lines);
+        let had = lab.nodes[3].engine.order.last_index();
+        lab.until("it reads on", 10_000_000, |lab| lab.nodes[3].engine.order.last_index() > had);
+    }
+    lab.until("it votes", 20_000_000, |lab| lab.voters(2).len() == 2);
+    assert!(lab.aside.is_empty(), "{:#?}", lab.lines);
+    assert!(writes(&mut lab, 3) && writes(&mut lab, 2));
+}
+
 /// What its start waits for is over by the clock before the command comes.
 #[test]
 fn who_has_waited_for_the_others_for_long_goes_on_alone_all_the_same() {

@@ -36,6 +36,7 @@ mod policy;
 mod relay_tests;
 mod seen;
 mod sync;
+mod toward;
 mod transfer;
 mod votes;
 mod watch;
@@ -164,6 +165,8 @@ pub(crate) struct Engine {
     minority: Vec<ViewUuid>,
     /// Since when others refuse this member for its identity, and nobody takes it.
     not_allowed_since: Option<Micros>,
+    /// Whose log this member takes that came without one: its history, and which log of it.
+    toward: Option<(lockstep_core::Uuid, lockstep_core::Uuid)>,
     /// Not before this it is said again that others do not let this member in.
     told_not_listed: Micros,
     catching_up: Option<lag::CatchUp>,
@@ -283,6 +286,7 @@ impl Engine {
             given_up: None,
             minority: Vec::new(),
             not_allowed_since: None,
+            toward: None,
             told_not_listed: 0,
             catching_up: None,
             votes,
@@ -850,10 +854,7 @@ impl Engine {
 
     /// How this member introduces itself.
     pub(crate) fn introduction(&self) -> Hello {
-        let (history, log_id) = match self.order.has_log() {
-            true => (self.order.tail_state().history, self.order.tail_state().log_id),
-            false => (lockstep_core::Uuid::NIL, lockstep_core::Uuid::NIL),
-        };
+        let Some((history, log_id)) = self.log_to_tell() else { return self.me.clone() };
         let before = &self.order.tail_state().parents;
         let parents = before.iter().map(|p| (p.history, p.log_id)).collect();
         let forks = before.iter().map(|p| (p.index, p.term)).collect();

@@ -91,52 +91,16 @@ impl Engine {
                 hello.address
             ));
         }
-        // What is connected has been compared: a joiner's log may begin before a branch that it is about to read of.
-        let compared = self.peers.values().any(|p| {
-            p.hello.id != hello.id
-                && !hello.log_id.is_nil()
-                && (p.hello.history, p.hello.log_id) == (hello.history, hello.log_id)
-        });
-        if !compared && self.is_ahead_by_branch(hello) {
-            return Admission::Superseded(format!(
-                "{} goes on with a branch that left this member's at an operator's order (pc.bootstrap): the two cannot be \
-                 joined. Where this member is Primary, decide which of them is right, and stop the servers of the other; \
-                 started again they take the state of those that run",
-                hello.name
-            ));
-        }
-        let own = self.order.tail_state().history;
-        if self
-            .order
-            .tail_state()
-            .parents
-            .iter()
-            .any(|p| (p.history, p.log_id) == (hello.history, hello.log_id))
-        {
-            return Admission::Outdated(format!(
-                "the log of {} is of the branch before this one's: it is not let in with it. If it is not Primary it sets \
-                 its log aside at its next start, and takes this one's state",
-                hello.name
-            ));
-        }
-        if !compared && !own.is_nil() && !hello.history.is_nil() && own != hello.history {
-            return Admission::OtherLog(format!(
-                "the log of {} is of history {}, this one's of {own}: the logs cannot be joined. Decide which data is \
-                 right; on the other member move its lockstep.* files away, so that it joins by state transfer",
-                hello.name, hello.history
-            ));
-        }
-        let log = self.order.tail_state().log_id;
-        if !compared && !log.is_nil() && !hello.log_id.is_nil() && log != hello.log_id {
-            return Admission::OtherLog(format!(
-                "the logs of {} and {} were founded apart on data of one history, {own} (taken over from Galera \
-                 again, or restored): they cannot be joined. Decide which member's data are right; on the other one \
-                 move the lockstep.* files away, so that it joins by state transfer",
-                self.me.name, hello.name
-            ));
+        let reads = match self.admit_while_reading(hello) {
+            Some(Err(refused)) => return refused,
+            Some(Ok(())) => true,
+            None => false,
+        };
+        if !reads && let Some(refused) = self.compare_logs(hello) {
+            return refused;
         }
         // Two leaders at once would make it a learner, and feed it.
-        if log.is_nil()
+        if (reads || self.order.tail_state().log_id.is_nil())
             && let Some(peer) =
                 self.peers.values().find(|p| p.hello.id != hello.id && p.hello.is_of_another_log(hello))
         {
@@ -159,6 +123,55 @@ impl Engine {
             )),
             None => Admission::Welcome,
         }
+    }
+
+    /// Why the log of this peer does not go with this member's own, if it does not.
+    fn compare_logs(&self, hello: &Hello) -> Option<Admission> {
+        // What is connected has been compared: a joiner's log may begin before a branch that it is about to read of.
+        let compared = self.peers.values().any(|p| {
+            p.hello.id != hello.id
+                && !hello.log_id.is_nil()
+                && (p.hello.history, p.hello.log_id) == (hello.history, hello.log_id)
+        });
+        if !compared && self.is_ahead_by_branch(hello) {
+            return Some(Admission::Superseded(format!(
+                "{} goes on with a branch that left this member's at an operator's order (pc.bootstrap): the two cannot be \
+                 joined. Where this member is Primary, decide which of them is right, and stop the servers of the other; \
+                 started again they take the state of those that run",
+                hello.name
+            )));
+        }
+        let own = self.order.tail_state().history;
+        if self
+            .order
+            .tail_state()
+            .parents
+            .iter()
+            .any(|p| (p.history, p.log_id) == (hello.history, hello.log_id))
+        {
+            return Some(Admission::Outdated(format!(
+                "the log of {} is of the branch before this one's: it is not let in with it. If it is not Primary it sets \
+                 its log aside at its next start, and takes this one's state",
+                hello.name
+            )));
+        }
+        if !compared && !own.is_nil() && !hello.history.is_nil() && own != hello.history {
+            return Some(Admission::OtherLog(format!(
+                "the log of {} is of history {}, this one's of {own}: the logs cannot be joined. Decide which data is \
+                 right; on the other member move its lockstep.* files away, so that it joins by state transfer",
+                hello.name, hello.history
+            )));
+        }
+        let log = self.order.tail_state().log_id;
+        if !compared && !log.is_nil() && !hello.log_id.is_nil() && log != hello.log_id {
+            return Some(Admission::OtherLog(format!(
+                "the logs of {} and {} were founded apart on data of one history, {own} (taken over from Galera \
+                 again, or restored): they cannot be joined. Decide which member's data are right; on the other one \
+                 move the lockstep.* files away, so that it joins by state transfer",
+                self.me.name, hello.name
+            )));
+        }
+        None
     }
 
     /// Whether it has said something within what it says five times.
@@ -246,6 +259,7 @@ impl Engine {
                 self.log(Level::Info, text);
             }
         }
+        self.note_whose_log(&hello);
         self.gone.remove(&id);
         self.dial(hello.address.clone());
         self.peers.insert(id, Peer { hello, health: None, heard: self.now, version: 0, rtt: None });
@@ -270,11 +284,12 @@ impl Engine {
     /// The own log has begun, or has another name now: connections that were made before have not been compared with it.
     /// Those whose log is not known to be this one introduce themselves again.
     pub(super) fn compare_peers(&mut self) {
-        let own = self.introduction();
+        let tail = self.order.tail_state();
+        let own = (tail.history, tail.log_id);
         let others = self.peers.values().filter(|peer| {
             let log = (peer.hello.history, peer.hello.log_id);
             // It may lead this member on to a branch of what it has now.
-            log != (own.history, own.log_id) && !peer.hello.parents.contains(&(own.history, own.log_id))
+            log != own && !peer.hello.parents.contains(&own)
         });
         let ids: Vec<MemberId> = others.map(|peer| peer.hello.id).collect();
         self.effects.extend(ids.into_iter().map(Effect::Drop));
@@ -307,6 +322,7 @@ impl Engine {
             self.gone.insert(id, Gone { since: self.now, heard: peer.heard });
         }
         self.unlike.clear();
+        self.toward = None;
     }
 
     /// Another connection begins: since when others were missed in the one before means nothing to it.
