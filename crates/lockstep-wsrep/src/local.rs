@@ -99,10 +99,17 @@ impl Provider {
             *said = if leader.is_empty() { now.checked_sub(soon) } else { Some(now) };
             drop(all);
             let text = if held_back {
-                "writes are refused here: entries are kept from this server (apply.paused, apply.delay, apply.until), and a \
-                 commit would wait behind them; write on another member, or SET GLOBAL wsrep_provider_options = \
-                 'apply.paused=no; apply.delay=0; apply.until=none'"
-                    .to_owned()
+                // Where it leads under a weak policy, the others send their clients here.
+                let elsewhere = if node.may_originate() && !node.policy().is_weak() {
+                    "write on another member, or "
+                } else {
+                    ""
+                };
+                format!(
+                    "writes are refused here: entries are kept from this server (apply.paused, apply.delay, apply.until), and \
+                     a commit would wait behind them; {elsewhere}SET GLOBAL wsrep_provider_options = \
+                     'apply.paused=no; apply.delay=0; apply.until=none'"
+                )
             } else {
                 let policy = node.policy().name();
                 let who = match leader.is_empty() {

@@ -152,6 +152,14 @@ fn policy(survey: &Survey) -> String {
     if status.cluster.fallen_back {
         out.push_str(", FALLEN BACK to async");
     }
+    let stands = status.members.iter().find(|m| m.held_back && m.name == status.cluster.leader);
+    if let Some(leader) = stands.filter(|_| ["async", "semisync"].contains(&status.cluster.policy.as_str())) {
+        let _ = write!(
+            out,
+            ", NOBODY MAY WRITE: {} alone may, and entries are kept from its server",
+            leader.name
+        );
+    }
     if !status.cluster.not_acknowledged_by.is_empty() {
         let _ = write!(out, ", not acknowledged by {}", status.cluster.not_acknowledged_by.join(" and "));
     }
@@ -280,6 +288,19 @@ mod tests {
             text.contains("policy semisync (2 acks, on receive, timeout 1.5 s) and 1 other zone,"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn that_nobody_may_write_is_loud() {
+        let mut survey = sample();
+        let leader = survey.status.cluster.leader.clone();
+        survey.status.members.iter_mut().find(|m| m.name == leader).unwrap().held_back = true;
+        assert!(!table(&survey).contains("NOBODY"), "under quorum the others may");
+        survey.status.cluster.policy = "async".into();
+        let said = format!(
+            "policy async, NOBODY MAY WRITE: {leader} alone may, and entries are kept from its server"
+        );
+        assert!(table(&survey).contains(&said), "{}", table(&survey));
     }
 
     #[test]

@@ -49,12 +49,20 @@ pub(super) struct Applying {
     told: Option<(Why, Seqno)>,
     /// When it was last said that the log grows beyond its limit for what is kept from the server.
     said_grows: Option<Micros>,
+    /// Since when this member, from whose server entries are kept, leads where only the leader's server writes; and when
+    /// that was last said.
+    nobody_writes: Option<(Micros, Option<Micros>)>,
     order: ApplyOrder,
     /// What is not known of the order goes back to here.
     floor: Seqno,
     /// The last write-set of each database (and of each table, and parent row, which does no harm).
     last: FxHashMap<u64, Seqno>,
 }
+
+/// A leader that may not write has another lead instead within this time, if there is one.
+const SOMEBODY_SOON: Micros = 3_000_000;
+/// How often it is said that there is none.
+const SAY_NOBODY: Micros = 30_000_000;
 
 impl Applying {
     pub(super) fn new(order: ApplyOrder) -> Applying {
@@ -101,6 +109,27 @@ impl Engine {
     /// The same, where there is a server.
     pub(super) fn has_held_server(&self) -> bool {
         self.is_held_back() && !self.me.arbitrator
+    }
+
+    /// A leader's duty: where its server alone may write, and refuses to, and nobody is fit to lead instead, that is said.
+    pub(super) fn look_whether_somebody_writes(&mut self) {
+        if !self.has_held_server() || !self.order.policy().is_weak() {
+            self.applying.nobody_writes = None;
+            return;
+        }
+        let now = self.now;
+        let (since, said) = self.applying.nobody_writes.get_or_insert((now, None));
+        if now < *since + SOMEBODY_SOON || said.is_some_and(|at| now < at + SAY_NOBODY) {
+            return;
+        }
+        *said = Some(now);
+        let policy = self.order.policy().kind.name();
+        self.log(
+            Level::Warn,
+            format!(
+                "nobody may write: under commit.policy = {policy} only the leader's server does, which is this one; entries                  are kept from it (apply.paused, apply.delay, apply.until), and no other voter is Synced to lead instead.                  Here SET GLOBAL wsrep_provider_options = 'apply.paused=no; apply.delay=0; apply.until=none', or                  'commit.policy=quorum', under which every member writes; or `lockstep promote` a replica that has caught up"
+            ),
+        );
     }
 
     /// Whether the server stands where somebody wants it to, until they say otherwise: no delay ends that.

@@ -196,6 +196,29 @@ fn under_a_weak_policy_the_only_writer_is_one_that_may_write() {
 }
 
 #[test]
+fn that_nobody_may_write_is_said_and_no_more_once_somebody_may() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.nodes[0].engine.wish_for_policy(|policy| policy.kind = PolicyKind::Semisync);
+    lab.until("it is in force", 5_000_000, |lab| {
+        lab.nodes.iter().all(|node| node.engine.order.committed_state().policy.is_weak())
+    });
+    let paused = ApplyHold { paused: true, ..ApplyHold::default() };
+    for at in 0..3 {
+        hold(&mut lab, at, paused);
+    }
+    lab.run(20_000_000);
+    let said = |lab: &Lab| lab.lines.iter().filter(|(_, line)| line.contains("nobody may write")).count();
+    assert_eq!(said(&lab), 1, "{:#?}", lab.lines);
+    assert!(lab.said("under commit.policy = semisync only the leader's server does"));
+    lab.run(30_000_000);
+    assert_eq!(said(&lab), 2);
+    hold(&mut lab, 1, ApplyHold::default());
+    lab.until("it leads", 10_000_000, |lab| lab.leader(0) == Some(1) && lab.leader(1) == Some(1));
+    lab.run(60_000_000);
+    assert_eq!(said(&lab), 2);
+}
+
+#[test]
 fn a_founder_is_shown_its_first_view() {
     let paused = ApplyHold { paused: true, ..ApplyHold::default() };
     let mut lab = Lab::new(1, &Tuning { apply_hold: paused, ..Tuning::default() });

@@ -34,6 +34,7 @@ impl Engine {
         if self.pass_on() {
             return;
         }
+        self.look_whether_somebody_writes();
         self.watch_disks(NEAR_ENOUGH);
         // Sees the view that was there when this member came to lead, if it has just done so.
         self.follow_writer();
