@@ -118,6 +118,33 @@ fn read_on_both_and_command_on_the_socket_only() {
     assert!(answer.contains("Content-Length: 7") && answer.ends_with("\r\n\r\n"), "{answer}");
 }
 
+/// As where a process that stood still wakes up after the one that gave it a command has given up.
+#[test]
+fn a_command_is_forgotten_with_whoever_gave_it() {
+    let dir = Dir::new("gone");
+    let mut a = Node::new("c", "alpha");
+    a.reactor.serve_unix(&dir.socket()).unwrap();
+    let give = |stream: &UnixStream, body: &str| {
+        let (mut stream, len) = (stream, body.len());
+        stream
+            .write_all(format!("POST /command HTTP/1.0\r\nContent-Length: {len}\r\n\r\n{body}").as_bytes())
+            .unwrap();
+    };
+    let gone = unix(&dir.socket());
+    give(&gone, "late");
+    drop(gone);
+    // One that has said all that it has to say listens still.
+    let there = unix(&dir.socket());
+    give(&there, "now");
+    there.shutdown(Shutdown::Write).unwrap();
+    let r = until(&mut [&mut a], "command", |n| n[0].take(request));
+    assert_eq!(&r.body[..], b"now");
+    a.reactor.respond(r.conn, 200, "text/plain", Bytes::from_static(b"done"));
+    let client = ask(there, "");
+    assert!(finish(&mut a, client).ends_with("done"));
+    assert!(!a.events.iter().any(|e| request(e).is_some()), "{:?}", a.events);
+}
+
 #[test]
 fn nonsense_and_excess_get_an_answer() {
     let dir = Dir::new("nonsense");

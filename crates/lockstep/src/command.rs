@@ -32,7 +32,11 @@ pub(crate) fn run(source: &Source, command: &Command, json: bool) -> Result<Exit
 pub(crate) fn give(socket: &Path, command: &Command) -> Result<Answer, String> {
     let body = serde_json::to_vec(command).map_err(|e| format!("cannot write JSON: {e}"))?;
     let (code, text) = fetch::post(socket, "/command", &body, PATIENCE).map_err(|objection| {
-        format!("{}: {objection}. What has become of the command `lockstep status` shows", socket.display())
+        format!(
+            "{}: {objection}. A member that had not taken the command by now takes it no more; what has become of one that it \
+             has taken `lockstep status` shows",
+            socket.display()
+        )
     })?;
     serde_json::from_str(&text).map_err(|_| {
         format!("{} answers {code} {}: is it of an older version?", socket.display(), text.trim())

@@ -9,7 +9,7 @@ use mio::net::{TcpStream, UnixStream};
 
 use super::listen::send_vectored;
 use crate::proto::Output;
-use crate::status::{Parser, Progress, response_head};
+use crate::status::{Method, Parser, Progress, response_head};
 
 /// A socket of either kind.
 #[derive(Debug)]
@@ -38,6 +38,12 @@ impl Stream {
             Self::Tcp(s) => send_vectored(s, slices),
             Self::Unix(s) => send_vectored(s, slices),
         }
+    }
+
+    /// Whether the client has closed its end altogether: nothing can be sent to it. One that only shut down its sending side
+    /// still listens.
+    fn has_hung_up(&self) -> bool {
+        matches!(self, Self::Unix(s) if send_vectored(s, &[]).is_err_and(|e| e.kind() == ErrorKind::BrokenPipe))
     }
 
     fn shutdown_write(&self) {
@@ -180,6 +186,11 @@ impl Http {
                 Progress::Bad(status, text) => {
                     self.respond(status, "text/plain", &Bytes::from(text + "\n"), now);
                 }
+                // Whoever gave this command no longer waits for it, and may have given another since: this process may have
+                // stood still for hours.
+                Progress::Done(parsed) if parsed.method == Method::Post && self.stream.has_hung_up() => {
+                    self.stage = Stage::Dead;
+                }
                 Progress::Done(parsed) => {
                     self.stage = Stage::Waiting;
                     self.head_only = parsed.head_only;
@@ -240,7 +251,7 @@ impl Http {
 /// A request, but for whom to answer.
 #[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) method: crate::status::Method,
+    pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) query: String,
     pub(crate) body: Bytes,
