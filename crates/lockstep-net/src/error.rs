@@ -17,7 +17,7 @@ pub enum Reason {
     NotAllowed,
     /// The two have different histories.
     WrongBranch,
-    /// Too many connections are waiting.
+    /// Not now; the text says why.
     Busy,
     /// The member is stopping.
     Shutdown,
@@ -78,7 +78,7 @@ impl fmt::Display for Reason {
             Self::Myself => "connection to itself",
             Self::NotAllowed => "not allowed",
             Self::WrongBranch => "different history",
-            Self::Busy => "too many connections",
+            Self::Busy => "not now",
             Self::Shutdown => "shutting down",
             Self::Malformed => "malformed message",
             Self::Failure => "failure",
