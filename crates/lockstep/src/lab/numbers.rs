@@ -16,11 +16,30 @@ pub(super) struct Known {
     pub(super) value: f64,
     /// Whether anything that it is made of is in doubt.
     pub(super) doubtful: bool,
+    /// Where something that it is made of was repeated less often than it was to be.
+    pub(super) partial: Option<Partial>,
+}
+
+/// Fewer repeats than were wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Partial {
+    pub(super) had: u64,
+    pub(super) wanted: u64,
+    /// Others were made, and failed.
+    pub(super) failed: bool,
+}
+
+impl Partial {
+    /// "1 of 3 repeats".
+    pub(super) fn text(self) -> String {
+        let others = if self.failed { ", others failed" } else { "" };
+        format!("{} of {} repeats{others}", self.had, self.wanted)
+    }
 }
 
 impl Known {
     pub(super) fn of(stat: Stat) -> Known {
-        Known { value: stat.median, doubtful: stat.doubtful }
+        Known { value: stat.median, doubtful: stat.doubtful, partial: None }
     }
 
     /// So many times as much.
@@ -30,7 +49,14 @@ impl Known {
 
     /// This of that.
     pub(super) fn by(self, other: Known) -> Known {
-        Known { value: self.value / other.value, doubtful: self.doubtful || other.doubtful }
+        let doubtful = self.doubtful || other.doubtful;
+        Known { value: self.value / other.value, doubtful, partial: None }.rests_on(self).rests_on(other)
+    }
+
+    /// The same number, which is no better known than that.
+    pub(super) fn rests_on(self, other: Known) -> Known {
+        let partial = self.partial.into_iter().chain(other.partial).min();
+        Known { partial, ..self }
     }
 }
 

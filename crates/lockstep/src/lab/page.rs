@@ -113,9 +113,12 @@ impl Claims {
         met: impl Fn(f64) -> &'static str,
     ) {
         match measured {
-            Ok(Known { value, doubtful }) => {
+            Ok(Known { value, doubtful, partial }) => {
                 let doubt = if doubtful { DOUBT } else { "" };
-                self.table.row([claim, wanted, format!("{}{doubt}", number(value)), met(value).into()]);
+                let partial = partial.map(|partial| format!("({})", partial.text()));
+                let verdict: Vec<&str> = [met(value)].into_iter().chain(partial.as_deref()).collect();
+                let verdict = verdict.join(" ").trim_start().to_owned();
+                self.table.row([claim, wanted, format!("{}{doubt}", number(value)), verdict]);
             }
             Err(why) => self.table.row([claim, wanted, "not measured".into(), why]),
         }
@@ -403,7 +406,7 @@ mod tests {
     #[test]
     fn a_claim_without_its_measurement_says_why() {
         let mut claims = Claims::new("claim");
-        let known = |value, doubtful| Ok(Known { value, doubtful });
+        let known = |value, doubtful| Ok(Known { value, doubtful, partial: None });
         claims.at_least("a", 2.0, ratio(known(3.0, false), known(1.0, true)));
         claims.at_most("b", 2.0, ratio(known(3.0, false), Err("galera: it broke".into())));
         claims.told("c", ratio(Err("x".into()), Err("y".into())));

@@ -227,7 +227,7 @@ impl Part<'_> {
 
     fn rate(&self, side: Side, workers: u64) -> Result<Known, String> {
         let stat = self.stat(side, workers, "updates_per_s");
-        stat.map(Known::of).ok_or_else(|| self.results.why_not(&self.name(side, workers)))
+        self.results.known(&self.name(side, workers), stat)
     }
 
     /// Whether it was measured, or was to be.
@@ -279,7 +279,9 @@ impl Part<'_> {
             .filter(|case| here(case) && wanted(case.side))
             .map(|case| self.rate(case.side, case.workers.into()));
         let rates = rates.collect::<Result<Vec<Known>, String>>()?;
-        rates.into_iter().max_by(|a, b| a.value.total_cmp(&b.value)).ok_or_else(|| NOT_CHOSEN.into())
+        let best = rates.iter().copied().max_by(|a, b| a.value.total_cmp(&b.value)).ok_or(NOT_CHOSEN)?;
+        // One that has fewer repeats might be the best with all of them.
+        Ok(rates.into_iter().fold(best, Known::rests_on))
     }
 }
 
@@ -447,11 +449,14 @@ fn targets(results: &Results) -> Section {
         let on_slow = ratio(slow.rate(side, JUDGED), slow.rate(Side::Serial, JUDGED));
         claims.at_least(format!("{name}, slow disk: against serial"), 5.0, on_slow);
     }
-    let notes = vec![
-        "MariaDB's best is that of all its modes and numbers of workers, the best serial that of all numbers of workers. Each in its own way: its replica flushes InnoDB's log \
-         at each commit, our member its own log before that."
-            .into(),
-    ];
+    let asked = part(SCHEMAS, true, false).asked().into_iter().filter(|workers| *workers > 0);
+    let asked: Vec<String> = asked.map(|workers| workers.to_string()).collect();
+    let notes = vec![format!(
+        "MariaDB's best is that of all its modes, without workers and with as many as were chosen ({0}), the best serial that of \
+         these numbers of workers. Each in its own way: its replica flushes InnoDB's log at each commit, our member its own log \
+         before that.",
+        asked.join(", ")
+    )];
     claims.section(notes)
 }
 
@@ -601,6 +606,30 @@ mod tests {
         let rows = targets(&nothing).table.rows;
         assert_eq!(rows.len(), verdicts.len());
         assert!(rows.iter().all(|row| row[2] == "not measured"), "{rows:?}");
+    }
+
+    #[test]
+    fn who_was_repeated_less_often_than_planned_is_marked_and_so_is_the_best_of_such() {
+        let mut results = results();
+        results.about["repeats"] = json!(2);
+        results.about["parameters"]["workers"] = json!([1, 10]);
+        for mut run in results.runs.clone() {
+            run["repeat"] = json!(2);
+            results.runs.push(run);
+        }
+        let verdicts = |results: &Results| -> Vec<String> {
+            targets(results).table.rows[..4].iter().map(|row| row[3].clone()).collect()
+        };
+        assert_eq!(verdicts(&results), ["met", "met", "met", "MISSED"]);
+        results.runs.retain(|run| run["repeat"] == 1 || run["setup"] != "mariadb-optimistic-1w-10s-flush");
+        let partly = "met (1 of 2 repeats)";
+        assert_eq!(verdicts(&results), ["met", partly, partly, "MISSED"]);
+        results.runs.retain(|run| run["repeat"] == 1 || run["setup"] != "lockstep-schema-10w-10s-flush");
+        let failed = json!({ "setup": "lockstep-schema-10w-10s-flush", "repeat": 2, "why": "rows differ" });
+        results.failed.push(failed);
+        assert_eq!(verdicts(&results)[0], "met (1 of 2 repeats, others failed)");
+        let notes = targets(&results).notes;
+        assert!(notes[0].contains("as many as were chosen (1, 10)"), "{notes:?}");
     }
 
     #[test]

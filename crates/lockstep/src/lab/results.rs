@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::drive::{LINE_LATE, MACHINE_BUSY};
 use super::files::{read, read_lines};
 use super::folder::{ABOUT, CONFIG, FAILED, OPTIONS, RUNS};
-use super::numbers::{Known, Stat};
+use super::numbers::{Known, Partial, Stat};
 
 /// Why there is no run where none failed.
 const INTERRUPTED: &str = "not run yet: go on with --resume";
@@ -173,7 +173,22 @@ impl Results {
         field: &str,
         chosen: impl Fn(&Value) -> bool,
     ) -> Result<Known, String> {
-        self.stat(setup, field, chosen).map(Known::of).ok_or_else(|| self.why_not(setup))
+        self.known(setup, self.stat(setup, field, chosen))
+    }
+
+    /// What was found of a set-up, with how often it was repeated; or why nothing was.
+    pub(super) fn known(&self, setup: &str, stat: Option<Stat>) -> Result<Known, String> {
+        let known = stat.map(Known::of).ok_or_else(|| self.why_not(setup))?;
+        Ok(Known { partial: self.partial(setup), ..known })
+    }
+
+    /// Whether a set-up was repeated less often than it was to be.
+    fn partial(&self, setup: &str) -> Option<Partial> {
+        let wanted = self.about["repeats"].as_u64().unwrap_or(0);
+        let of_it = |run: &&Value| run["setup"] == setup;
+        let had = self.runs.iter().filter(of_it).count() as u64;
+        let failed = self.failed.iter().any(|run| of_it(&run));
+        (had < wanted).then_some(Partial { had, wanted, failed })
     }
 
     /// The numbers that were to be measured with, in order, as this parameter has them: also those that came to nothing. Where

@@ -18,9 +18,10 @@ pub(super) fn lasting(m: &Value, after: f64) -> Option<f64> {
 
 /// Requests per second, had the load lasted until each copy had it all and nothing was left to purge: what the servers keep
 /// up. Both are waited for at once.
-fn kept_up(m: &Value) -> Option<f64> {
+fn kept_up(m: &Value, copied: bool) -> Option<f64> {
     let of = |field: &str| m[field].as_f64();
-    lasting(m, of(CAUGHT_UP).unwrap_or(0.0).max(of(PAID)?))
+    let caught_up = if copied { of(CAUGHT_UP)? } else { 0.0 };
+    lasting(m, caught_up.max(of(PAID)?))
 }
 
 /// The same of a set-up, or why it is not known.
@@ -29,13 +30,11 @@ pub(super) fn kept_up_by(
     setup: &str,
     chosen: impl Fn(&Value) -> bool + Copy,
 ) -> Result<Known, String> {
-    let rates = results.measurements(setup).filter(|m| chosen(m)).filter_map(kept_up);
+    let copied = Setup::EACH.iter().any(|s| s.name() == setup && s.kind.is_copied());
+    let rates = results.measurements(setup).filter(|m| chosen(m)).filter_map(|m| kept_up(m, copied));
     // Doubtful is what the load's own rate is, too.
     let load = results.median(setup, "requests_per_s", chosen)?;
-    match Stat::of(rates) {
-        Some(stat) => Ok(Known::of(Stat { doubtful: load.doubtful, ..stat })),
-        None => Err(results.why_not(setup)),
-    }
+    results.known(setup, Stat::of(rates).map(|stat| Stat { doubtful: load.doubtful, ..stat }))
 }
 
 /// What nothing but commits left for the writer to do.
@@ -81,4 +80,12 @@ pub(super) fn keeping_up(results: &Results, setups: &[Setup], threads: &[u64]) -
         notes: vec![results.repeats_text()],
         ..Section::default()
     }
+}
+
+#[test]
+fn whose_copy_is_not_known_to_have_it_all_keeps_up_no_known_rate() {
+    let mut m = serde_json::json!({ "transactions": 100, "transactions_per_s": 100.0, "requests_per_s": 100.0, PAID: 0.0 });
+    assert_eq!((kept_up(&m, false), kept_up(&m, true)), (Some(100.0), None));
+    m[CAUGHT_UP] = 1.0.into();
+    assert_eq!(kept_up(&m, true), Some(50.0));
 }
