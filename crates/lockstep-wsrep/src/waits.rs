@@ -71,7 +71,11 @@ impl Provider {
                 status.log.committed
             )
         });
-        self.explain(&format!("{} waits for its place in the log{cluster}", who()), None);
+        self.explain(&format!(
+                "{} waits for its place in the log, or for the acknowledgements that commit.policy wants (whose are missing \
+                 the leader's error log says){cluster}",
+                who()
+            ), None);
         submission.wait()
     }
 

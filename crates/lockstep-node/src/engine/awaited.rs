@@ -8,6 +8,9 @@ use lockstep_core::{Entry, EntryKind, Index, MemberId};
 
 /// Commits that wait for acks are spoken of after this, and again.
 const SAY_EVERY: Micros = 10_000_000;
+/// A fallback is said at once, but for one so soon after another: where `commit.timeout` is about what acknowledgements
+/// take, there are many in a second.
+const SAY_FALLBACK: Micros = 10_000_000;
 /// And are shown in the status after this.
 const SHOW_AFTER: Micros = 2_000_000;
 /// Rounds are closer to each other than this, unless the process has stood still: what it knows is of before.
@@ -86,21 +89,52 @@ impl Engine {
     pub(super) fn say_fallback(&mut self) {
         let fallen = self.order.has_fallen_back();
         if fallen == std::mem::replace(&mut self.commits.fallen, fallen) {
+            // One that was not said, so soon after another, and lasts.
+            if fallen && !self.commits.fallback_told && self.may_say_fallback() {
+                self.commits.unsaid = self.commits.unsaid.saturating_sub(1);
+                self.log_fallback();
+            }
             return;
         }
-        let (level, text) = if fallen {
+        let text = if fallen {
             self.commits.fallbacks += 1;
-            let (why, who) = (self.why_fallen(), self.who_still_acknowledges());
-            let text = format!(
-                "semisync has fallen back to async: {why}. What is committed now may be lost with the leader{who}"
-            );
-            (Level::Warn, text)
+            if self.may_say_fallback() {
+                self.log_fallback();
+            } else {
+                self.commits.unsaid += 1;
+            }
+            self.fallback_text()
         } else {
-            (Level::Info, "semisync: no longer fallen back, commits wait for acknowledgements".to_owned())
+            let text = "semisync: no longer fallen back, commits wait for acknowledgements";
+            if std::mem::take(&mut self.commits.fallback_told) {
+                self.log(Level::Info, text.to_owned());
+            }
+            text.to_owned()
         };
         let event = serde_json::json!({ "event": "semisync", "fallen_back": fallen, "msg": text });
         self.effects.push(Effect::Event(event.to_string()));
-        self.log(level, text);
+    }
+
+    fn fallback_text(&self) -> String {
+        let (why, who) = (self.why_fallen(), self.who_still_acknowledges());
+        format!(
+            "semisync has fallen back to async: {why}. What is committed now may be lost with the leader{who}"
+        )
+    }
+
+    fn may_say_fallback(&self) -> bool {
+        self.commits.said_fallback.is_none_or(|at| self.now >= at + SAY_FALLBACK)
+    }
+
+    fn log_fallback(&mut self) {
+        self.commits.said_fallback = Some(self.now);
+        self.commits.fallback_told = true;
+        let mut text = self.fallback_text();
+        match std::mem::take(&mut self.commits.unsaid) {
+            0 => {}
+            unsaid => text += &format!(" (it did so {unsaid} times more since this was last said)"),
+        }
+        self.log(Level::Warn, text);
     }
 
     /// Whose acknowledgements did not come in time, where this is known.

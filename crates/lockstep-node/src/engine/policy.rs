@@ -96,6 +96,10 @@ pub(crate) struct Commits {
     /// When this was last looked at.
     pub(super) looked_at: Micros,
     pub(super) fallen: bool,
+    /// When a fallback was last said, whether that is the present one, and how many were not since.
+    pub(super) said_fallback: Option<Micros>,
+    pub(super) fallback_told: bool,
+    pub(super) unsaid: u64,
 }
 
 /// An end of the server's process that waits for the rescue file to be on the disk, where there is one.
