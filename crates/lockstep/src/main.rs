@@ -202,8 +202,27 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
     }
 }
 
+impl Command {
+    /// Whether a program reads the answer.
+    fn wants_json(&self) -> bool {
+        match self {
+            Command::Status(args) => args.json,
+            Command::Switchover(SwitchoverArgs { at, .. })
+            | Command::Remove(RemoveArgs { at, .. })
+            | Command::Promote(PromoteArgs { at, .. }) => at.json,
+            Command::Bootstrap(args) => args.json,
+            Command::Verify(args) => args.wants_json(),
+            Command::Wait(args) => args.wants_json(),
+            Command::Check(args) => args.wants_json(),
+            _ => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
-    let outcome = match Cli::parse_from(arbitrator::as_garbd(std::env::args_os())).command {
+    let command = Cli::parse_from(arbitrator::as_garbd(std::env::args_os())).command;
+    let json = command.wants_json();
+    let outcome = match command {
         Command::Arbitrator(args) => arbitrator::run(args),
         Command::Up(args) => up::up(&args.dir, args.provider, args.port).map(|()| ExitCode::SUCCESS),
         Command::Down(args) => up::down(&args.dir, args.timeout).map(|()| ExitCode::SUCCESS),
@@ -241,7 +260,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(text) => {
-            eprintln!("lockstep: {text}");
+            progress::complain(&text, json);
             ExitCode::FAILURE
         }
     }

@@ -46,6 +46,15 @@ impl Drop for Step {
     }
 }
 
+/// What keeps a command from doing what it was asked for. Whoever parses standard output finds it there, too, as a member's
+/// own refusal reads.
+pub(crate) fn complain(text: &str, json: bool) {
+    if json {
+        say(&serde_json::json!({ "ok": false, "text": text }).to_string());
+    }
+    eprintln!("lockstep: {text}");
+}
+
 /// Prints a line. Unlike `println!` it does not panic where nobody reads any more (`lockstep up | head`).
 pub(crate) fn say(line: &str) {
     print(&format!("{line}\n"));

@@ -324,6 +324,21 @@ fn configs(dir: &Path, ports: &Ports) -> Vec<ServerConfig> {
     configs
 }
 
+/// A server that was killed a moment ago holds its ports until the kernel has done away with it.
+const PORT_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Whether nobody listens on this port of loopback, or soon nobody does.
+fn becomes_free(port: u16, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    while !is_free(port) {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    true
+}
+
 /// Folder, library, ports: everything that can be wrong before the first server starts.
 fn prepare(
     dir: &Path,
@@ -335,7 +350,7 @@ fn prepare(
     for server in servers.iter_mut().filter(|s| s.pid().is_none()) {
         let Some(wsrep) = &server.config.wsrep else { continue };
         for port in [server.config.sql_port, wsrep.peer_port, wsrep.sst_port] {
-            if !is_free(port) {
+            if !becomes_free(port, PORT_PATIENCE) {
                 return Err(format!(
                     "port {port} of loopback, which {} needs, is taken: `ss -ltnp 'sport = {port}'` says by whom",
                     server.name()
@@ -464,6 +479,19 @@ fn make_database(install: &Installation, datadir: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_is_waited_for_that_a_dying_server_still_holds() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(!becomes_free(port, Duration::from_millis(100)));
+        let dying = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(listener);
+        });
+        assert!(becomes_free(port, Duration::from_secs(20)));
+        dying.join().unwrap();
+    }
 
     #[test]
     fn a_cluster_keeps_its_ports() {

@@ -41,6 +41,13 @@ pub(crate) struct WaitArgs {
     source: Source,
 }
 
+impl WaitArgs {
+    /// Whether a program reads the answer.
+    pub(crate) fn wants_json(&self) -> bool {
+        self.json
+    }
+}
+
 /// What became of it.
 #[derive(Debug, Serialize)]
 struct Outcome {

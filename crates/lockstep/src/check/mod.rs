@@ -46,6 +46,13 @@ pub(crate) struct CheckArgs {
     server_version: Option<String>,
 }
 
+impl CheckArgs {
+    /// Whether a program reads the answer.
+    pub(crate) fn wants_json(&self) -> bool {
+        self.json
+    }
+}
+
 /// How bad something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]

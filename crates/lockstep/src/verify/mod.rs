@@ -21,7 +21,7 @@ use crate::CommandArgs;
 use crate::absent::{self, Absent};
 use crate::command::{choose, give};
 use crate::fetch::{self, Target};
-use crate::progress::say;
+use crate::progress::{complain, say};
 use crate::{survey, up};
 
 /// The exit code where the members could not be compared.
@@ -59,6 +59,13 @@ pub(crate) struct VerifyArgs {
     client: Vec<String>,
 }
 
+impl VerifyArgs {
+    /// Whether a program reads the answer.
+    pub(crate) fn wants_json(&self) -> bool {
+        self.at.json
+    }
+}
+
 /// What came of it.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -79,7 +86,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode, String> {
     let report = match verify(args) {
         Ok(report) => report,
         Err(text) => {
-            eprintln!("lockstep: {text}");
+            complain(&text, args.wants_json());
             return Ok(ExitCode::from(NOT_COMPARED));
         }
     };
