@@ -32,6 +32,9 @@ pub(crate) fn run(source: &Source, command: &Command, json: bool) -> Result<Exit
 pub(crate) fn give(socket: &Path, command: &Command) -> Result<Answer, String> {
     let body = serde_json::to_vec(command).map_err(|e| format!("cannot write JSON: {e}"))?;
     let (code, text) = fetch::post(socket, "/command", &body, PATIENCE).map_err(|objection| {
+        if !socket.exists() {
+            return format!("{}: {objection}", socket.display());
+        }
         format!(
             "{}: {objection}. A member that had not taken the command by now takes it no more; what has become of one that it \
              has taken `lockstep status` shows",

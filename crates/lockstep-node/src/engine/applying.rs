@@ -127,7 +127,10 @@ impl Engine {
         self.log(
             Level::Warn,
             format!(
-                "nobody may write: under commit.policy = {policy} only the leader's server does, which is this one; entries                  are kept from it (apply.paused, apply.delay, apply.until), and no other voter is Synced to lead instead.                  Here SET GLOBAL wsrep_provider_options = 'apply.paused=no; apply.delay=0; apply.until=none', or                  'commit.policy=quorum', under which every member writes; or `lockstep promote` a replica that has caught up"
+                "nobody may write: under commit.policy = {policy} only the leader's server does, which is this one; entries \
+                 are kept from it (apply.paused, apply.delay, apply.until), and no other voter is Synced to lead instead. \
+                 Here SET GLOBAL wsrep_provider_options = 'apply.paused=no; apply.delay=0; apply.until=none', or \
+                 'commit.policy=quorum', under which every member writes; or `lockstep promote` a replica that has caught up"
             ),
         );
     }

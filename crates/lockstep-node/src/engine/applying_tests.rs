@@ -209,7 +209,9 @@ fn that_nobody_may_write_is_said_and_no_more_once_somebody_may() {
     lab.run(20_000_000);
     let said = |lab: &Lab| lab.lines.iter().filter(|(_, line)| line.contains("nobody may write")).count();
     assert_eq!(said(&lab), 1, "{:#?}", lab.lines);
-    assert!(lab.said("under commit.policy = semisync only the leader's server does"));
+    assert!(lab.said(
+        "under commit.policy = semisync only the leader's server does, which is this one; entries are kept"
+    ));
     lab.run(30_000_000);
     assert_eq!(said(&lab), 2);
     hold(&mut lab, 1, ApplyHold::default());
