@@ -327,9 +327,8 @@ fn configs(dir: &Path, ports: &Ports) -> Vec<ServerConfig> {
 /// A server that was killed a moment ago holds its ports until the kernel has done away with it.
 const PORT_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Whether nobody listens on this port of loopback, or soon nobody does.
-fn becomes_free(port: u16, patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
+/// Whether nobody listens on this port of loopback, or nobody does soon enough.
+fn becomes_free(port: u16, deadline: Instant) -> bool {
     while !is_free(port) {
         if Instant::now() >= deadline {
             return false;
@@ -347,10 +346,11 @@ fn prepare(
     provider: &Path,
     running: usize,
 ) -> Result<(), String> {
+    let deadline = Instant::now() + PORT_PATIENCE;
     for server in servers.iter_mut().filter(|s| s.pid().is_none()) {
         let Some(wsrep) = &server.config.wsrep else { continue };
         for port in [server.config.sql_port, wsrep.peer_port, wsrep.sst_port] {
-            if !becomes_free(port, PORT_PATIENCE) {
+            if !becomes_free(port, deadline) {
                 return Err(format!(
                     "port {port} of loopback, which {} needs, is taken: `ss -ltnp 'sport = {port}'` says by whom",
                     server.name()
@@ -484,12 +484,12 @@ mod tests {
     fn a_port_is_waited_for_that_a_dying_server_still_holds() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(!becomes_free(port, Duration::from_millis(100)));
+        assert!(!becomes_free(port, Instant::now() + Duration::from_millis(100)));
         let dying = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(200));
             drop(listener);
         });
-        assert!(becomes_free(port, Duration::from_secs(20)));
+        assert!(becomes_free(port, Instant::now() + Duration::from_secs(20)));
         dying.join().unwrap();
     }
 
