@@ -99,7 +99,7 @@ if [ $# = 0 ]; then
     name=servers real=$(built --test servers)
     [ -x "$unit" ] && [ -x "$words" ] && [ -x "$real" ] || fail "cargo did not say where the tests are"
     # shellcheck disable=SC2016 # expanded in the guest
-    set -- sh -c 'cd "$0/crates/lockstep-lab" && "$1" --test-threads=1 wan:: netns:: && "$2" --test-threads=1 --nocapture &&
+    set -- sh -c 'cd "$0/testing/lockstep-lab" && "$1" --test-threads=1 wan:: netns:: && "$2" --test-threads=1 --nocapture &&
         "$3" --test-threads=1 --nocapture wan::' "$here" "$unit" "$words" "$real"
 fi
 quoted() { printf " '%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")"; }

@@ -67,7 +67,7 @@ binary=$(cargo test --quiet --locked --workspace --features lockstep-lab/servers
     exit 1
 }
 # As cargo would start it.
-cd crates/lockstep-lab
+cd testing/lockstep-lab
 
 # A name that no test has any more would silently move tests to the other lane.
 names=$("$binary" --list 2>/dev/null)
