@@ -6,7 +6,7 @@
 //! names of the logs before anything else is said.
 
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::members::{Member, Membership, Role};
+use crate::members::{MemberInfo, Membership, Role};
 use crate::types::*;
 use bytes::Bytes;
 
@@ -21,7 +21,7 @@ pub struct Branch {
     /// The new log of it.
     pub log_id: Uuid,
     /// Who goes on alone: the only member from here on.
-    pub founder: Member,
+    pub founder: MemberInfo,
 }
 
 impl Branch {

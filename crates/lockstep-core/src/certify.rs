@@ -43,12 +43,12 @@
 //! ([`CertifyError::Diverged`]); where neither is, that is an error, never a guess ([`CertifyError::Unknown`]).
 
 mod index;
-mod places;
+mod slots;
 mod table;
 
-use crate::order::Mutation;
 use crate::policy::Writers;
-use crate::state::{State, TrimMark};
+use crate::raft::Mutation;
+use crate::snapshot::{StateSnapshot, TrimMark};
 use crate::types::{Entry, EntryKind, Seqno, ViewUuid};
 use crate::writeset::{OVERTAKEN, ROOT, WriteSet, flags};
 use index::{Index, Source};
@@ -60,7 +60,7 @@ pub use index::{Meeting, meeting};
 
 /// What certification says about one entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Outcome {
+pub struct Certification {
     /// The verdict, the same on every member.
     pub pass: bool,
     /// All seqnos up to this one must have finished before the entry may be applied; below its own seqno.
@@ -179,7 +179,7 @@ impl Default for TrimLimits {
 
 /// Whether a log that begins at `base` reaches back far enough to certify everything that follows `committed`, the
 /// state of its committed part (see the module's text).
-pub fn reaches(base: &State, committed: &State) -> bool {
+pub fn reaches(base: &StateSnapshot, committed: &StateSnapshot) -> bool {
     base.seqno <= committed.trim_previous
 }
 
@@ -217,7 +217,7 @@ pub struct Certifier {
 
 impl Certifier {
     /// Knows nothing but the state before the log's first entry.
-    pub fn new(base: &State) -> Certifier {
+    pub fn new(base: &StateSnapshot) -> Certifier {
         Certifier {
             base: base.seqno,
             last: base.seqno,
@@ -236,7 +236,7 @@ impl Certifier {
         }
     }
 
-    /// Plants a fault, as [`crate::order::Config::mutation`] does.
+    /// Plants a fault, as [`crate::raft::Config::mutation`] does.
     pub fn plant(&mut self, mutation: Option<Mutation>) {
         self.mutation = mutation;
     }
@@ -271,7 +271,7 @@ impl Certifier {
         writers: &Writers,
         entry: &Entry,
         set: Option<&WriteSet>,
-    ) -> Result<Outcome, CertifyError> {
+    ) -> Result<Certification, CertifyError> {
         let Some(set) = set else { return self.void(entry.seqno) };
         // A rollback only takes back what the log has of it: anybody's counts.
         if !writers.may_write(&entry.proposal.member) && !set.meta.has(flags::ROLLBACK) {
@@ -289,7 +289,7 @@ impl Certifier {
         seqno: Seqno,
         kind: EntryKind,
         set: &WriteSet,
-    ) -> Result<Outcome, CertifyError> {
+    ) -> Result<Certification, CertifyError> {
         let told = self.next(seqno)?;
         let meta = &set.meta;
         let total_order = kind == EntryKind::TotalOrder || meta.has(flags::ISOLATION);
@@ -363,7 +363,7 @@ impl Certifier {
             Some(_) => floor.min(seqno - 1),
         };
         let conflict = conflict.filter(|_| failure == Some(Failure::Conflict));
-        Ok(Outcome { pass: failure.is_none(), depends_on, conflict, failure })
+        Ok(Certification { pass: failure.is_none(), depends_on, conflict, failure })
     }
 
     /// The next entry is a write-set or total-order statement whose bytes cannot be read: it fails.
@@ -373,7 +373,7 @@ impl Certifier {
     ///
     /// # Errors
     /// [`CertifyError`], as for [`Certifier::certify`].
-    pub fn void(&mut self, seqno: Seqno) -> Result<Outcome, CertifyError> {
+    pub fn void(&mut self, seqno: Seqno) -> Result<Certification, CertifyError> {
         self.refuse(seqno, Failure::Malformed)
     }
 
@@ -381,11 +381,11 @@ impl Certifier {
     ///
     /// # Errors
     /// [`CertifyError`], as for [`Certifier::certify`].
-    pub fn refuse(&mut self, seqno: Seqno, why: Failure) -> Result<Outcome, CertifyError> {
+    pub fn refuse(&mut self, seqno: Seqno, why: Failure) -> Result<Certification, CertifyError> {
         let told = self.next(seqno)?;
         let failure = self.settle(seqno, told, Some(why), true, seqno)?;
         let depends_on = self.trim.max(self.base).max(self.barrier).min(seqno - 1);
-        Ok(Outcome { pass: failure.is_none(), depends_on, conflict: None, failure })
+        Ok(Certification { pass: failure.is_none(), depends_on, conflict: None, failure })
     }
 
     /// The next entry is a view: everything after it depends on it, and it on everything before. A view may leave
@@ -393,7 +393,7 @@ impl Certifier {
     ///
     /// # Errors
     /// [`CertifyError::Order`].
-    pub fn barrier(&mut self, seqno: Seqno) -> Result<Outcome, CertifyError> {
+    pub fn barrier(&mut self, seqno: Seqno) -> Result<Certification, CertifyError> {
         if seqno <= self.last {
             return Err(CertifyError::Order { seqno, last: self.last });
         }
@@ -405,7 +405,7 @@ impl Certifier {
             self.told.pop_front();
         }
         self.barrier = seqno;
-        Ok(Outcome { pass: true, depends_on: seqno - 1, conflict: None, failure: None })
+        Ok(Certification { pass: true, depends_on: seqno - 1, conflict: None, failure: None })
     }
 
     /// The next entry is a trim mark: checks its verdicts against the own ones. What lies at or below it is as good as
@@ -473,7 +473,12 @@ impl Certifier {
     ///
     /// No mark is made while another one is under way (`tail` knows one that has not gone through here): it would
     /// not tell the verdicts up to that one's place, on which joiners rely.
-    pub fn next_trim(&self, min_finished: Seqno, limits: &TrimLimits, tail: &State) -> Option<TrimMark> {
+    pub fn next_trim(
+        &self,
+        min_finished: Seqno,
+        limits: &TrimLimits,
+        tail: &StateSnapshot,
+    ) -> Option<TrimMark> {
         if tail.trim != self.trim || tail.verdicts_to != self.verdicts_to || self.last < self.told_to {
             return None;
         }

@@ -10,13 +10,13 @@
 pub mod branch;
 pub mod certify;
 pub mod codec;
-pub mod follow;
 pub mod members;
 pub mod message;
-pub mod order;
+pub mod placement;
 pub mod policy;
+pub mod raft;
 pub mod schedule;
-pub mod state;
+pub mod snapshot;
 pub mod types;
 pub mod vote;
 pub mod writeset;

@@ -25,7 +25,7 @@ impl Role {
 
 /// One member as the log knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Member {
+pub struct MemberInfo {
     /// Who it is in the log.
     pub id: MemberId,
     /// `wsrep_node_name`: for people, and not always unique, for its default is the host's name.
@@ -48,24 +48,24 @@ pub struct Member {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Membership {
     /// All members, sorted by id.
-    pub members: Vec<Member>,
+    pub members: Vec<MemberInfo>,
 }
 
 impl Membership {
     /// The member of this id.
-    pub fn get(&self, id: &MemberId) -> Option<&Member> {
+    pub fn get(&self, id: &MemberId) -> Option<&MemberInfo> {
         self.members.binary_search_by(|m| m.id.cmp(id)).ok().map(|at| &self.members[at])
     }
 
     /// The first member of this name.
-    pub fn by_name(&self, name: &str) -> Option<&Member> {
+    pub fn by_name(&self, name: &str) -> Option<&MemberInfo> {
         self.members.iter().find(|m| m.name == name)
     }
 
     /// Who a member of this name and address was before its log was lost: of that name, and of that address if
     /// several have it. Its address alone may have changed, but of two members of one name neither is the other. Where
     /// the addresses differ it may also be another server to which the name was copied: only time tells.
-    pub fn former(&self, name: &str, address: &str) -> Option<&Member> {
+    pub fn former(&self, name: &str, address: &str) -> Option<&MemberInfo> {
         let mut named = self.members.iter().filter(|m| m.name == name);
         let first = named.next()?;
         match named.next() {
@@ -90,7 +90,7 @@ impl Membership {
     }
 
     /// The same with this member added or replaced.
-    pub fn with(&self, member: Member) -> Membership {
+    pub fn with(&self, member: MemberInfo) -> Membership {
         let mut members = self.members.clone();
         match members.binary_search_by(|m| m.id.cmp(&member.id)) {
             Ok(at) => members[at] = member,
@@ -113,7 +113,7 @@ impl Membership {
     /// Writes it.
     pub fn encode(&self, w: &mut Writer) {
         w.u32(self.members.len() as u32);
-        for Member { id, name, address, zone, role, wants_vote, arbitrator } in &self.members {
+        for MemberInfo { id, name, address, zone, role, wants_vote, arbitrator } in &self.members {
             w.raw(&id.0);
             w.str(name);
             w.str(address);
@@ -130,9 +130,9 @@ impl Membership {
     /// [`DecodeError`] also where ids are not sorted and unique.
     pub fn decode(r: &mut Reader) -> Result<Membership, DecodeError> {
         let n = r.count(28)?;
-        let mut members: Vec<Member> = Vec::with_capacity(n);
+        let mut members: Vec<MemberInfo> = Vec::with_capacity(n);
         for _ in 0..n {
-            let member = Member {
+            let member = MemberInfo {
                 id: Uuid(r.array()?),
                 name: r.str()?,
                 address: r.str()?,

@@ -1,7 +1,7 @@
 //! What members say to each other about the order. The wire's framing and checksums are the network's part.
 
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::state::State;
+use crate::snapshot::StateSnapshot;
 use crate::types::*;
 use bytes::Bytes;
 
@@ -87,11 +87,11 @@ pub enum Message {
         context: u64,
     },
     /// Begin your log anew after this state (a new learner, or one whose log is too old).
-    Base {
+    Snapshot {
         /// The leader's.
         term: Term,
         /// What precedes the first entry that will follow.
-        state: Box<State>,
+        state: Box<StateSnapshot>,
         /// The append context, as in [`Message::Append`].
         context: u64,
     },
@@ -106,15 +106,15 @@ pub enum Message {
     /// Campaign at once: I hand over to you.
     TimeoutNow { term: Term },
     /// From the leader: up to `settled` every entry's policy is met. `fallen`: semisync has fallen back to async.
-    Settled { term: Term, settled: Index, fallen: bool },
+    PolicyMet { term: Term, settled: Index, fallen: bool },
     /// I would campaign in `term`: enter it, and say how your log ends.
-    Survey { term: Term },
+    TailQuery { term: Term },
     /// So does my log end; I am in `term`, on my disk, and take nothing more from older leaders.
-    Tail { term: Term, last_index: Index, last_term: Term },
+    TailReply { term: Term, last_index: Index, last_term: Term },
     /// Give me your log from this index on.
-    TailAsk { term: Term, from: Index },
+    FetchTail { term: Term, from: Index },
     /// The entries after (`prev_index`, `prev_term`) of a log that ends at `last`.
-    TailGive { term: Term, prev_index: Index, prev_term: Term, last: Index, entries: Vec<Entry> },
+    TailEntries { term: Term, prev_index: Index, prev_term: Term, last: Index, entries: Vec<Entry> },
     /// An append from the leader, and to whom else of the receiver's zone it is to be passed on.
     Relay {
         /// The leader's.
@@ -183,16 +183,16 @@ impl Message {
             | Message::Append { term, .. }
             | Message::Ack { term, .. }
             | Message::Reject { term, .. }
-            | Message::Base { term, .. }
+            | Message::Snapshot { term, .. }
             | Message::Propose { term, .. }
             | Message::ProposeReply { term, .. }
             | Message::ReadIndex { term, .. }
             | Message::ReadIndexReply { term, .. }
-            | Message::Settled { term, .. }
-            | Message::Survey { term, .. }
-            | Message::Tail { term, .. }
-            | Message::TailAsk { term, .. }
-            | Message::TailGive { term, .. }
+            | Message::PolicyMet { term, .. }
+            | Message::TailQuery { term, .. }
+            | Message::TailReply { term, .. }
+            | Message::FetchTail { term, .. }
+            | Message::TailEntries { term, .. }
             | Message::Relay { term, .. }
             | Message::Relayed { term, .. }
             | Message::TimeoutNow { term } => *term,
@@ -252,7 +252,7 @@ impl Message {
                 w.i64(position.unwrap_or(SEQNO_UNDEFINED));
                 w.u64(*context);
             }
-            Message::Base { term, state, context } => {
+            Message::Snapshot { term, state, context } => {
                 w.u8(8);
                 w.u64(*term);
                 w.u64(*context);
@@ -291,28 +291,28 @@ impl Message {
                 w.u8(13);
                 w.u64(*term);
             }
-            Message::Settled { term, settled, fallen } => {
+            Message::PolicyMet { term, settled, fallen } => {
                 w.u8(14);
                 w.u64(*term);
                 w.u64(*settled);
                 w.bool(*fallen);
             }
-            Message::Survey { term } => {
+            Message::TailQuery { term } => {
                 w.u8(15);
                 w.u64(*term);
             }
-            Message::Tail { term, last_index, last_term } => {
+            Message::TailReply { term, last_index, last_term } => {
                 w.u8(16);
                 w.u64(*term);
                 w.u64(*last_index);
                 w.u64(*last_term);
             }
-            Message::TailAsk { term, from } => {
+            Message::FetchTail { term, from } => {
                 w.u8(17);
                 w.u64(*term);
                 w.u64(*from);
             }
-            Message::TailGive { term, prev_index, prev_term, last, entries } => {
+            Message::TailEntries { term, prev_index, prev_term, last, entries } => {
                 w.u8(18);
                 w.u64(*term);
                 w.u64(*prev_index);
@@ -379,7 +379,11 @@ impl Message {
             },
             8 => {
                 let context = r.u64()?;
-                return Ok(Message::Base { term, state: Box::new(State::from_bytes(r.rest())?), context });
+                return Ok(Message::Snapshot {
+                    term,
+                    state: Box::new(StateSnapshot::from_bytes(r.rest())?),
+                    context,
+                });
             }
             9 => {
                 let incarnation = r.u64()?;
@@ -406,14 +410,14 @@ impl Message {
                 Message::ReadIndexReply { term, context, index: known.then_some(index) }
             }
             13 => Message::TimeoutNow { term },
-            14 => Message::Settled { term, settled: r.u64()?, fallen: r.bool()? },
-            15 => Message::Survey { term },
-            16 => Message::Tail { term, last_index: r.u64()?, last_term: r.u64()? },
-            17 => Message::TailAsk { term, from: r.u64()? },
+            14 => Message::PolicyMet { term, settled: r.u64()?, fallen: r.bool()? },
+            15 => Message::TailQuery { term },
+            16 => Message::TailReply { term, last_index: r.u64()?, last_term: r.u64()? },
+            17 => Message::FetchTail { term, from: r.u64()? },
             18 => {
                 let (prev_index, prev_term, last) = (r.u64()?, r.u64()?, r.u64()?);
                 let entries = decode_entries(&mut r, prev_index)?;
-                Message::TailGive { term, prev_index, prev_term, last, entries }
+                Message::TailEntries { term, prev_index, prev_term, last, entries }
             }
             19 => {
                 let context = r.u64()?;

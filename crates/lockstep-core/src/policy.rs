@@ -2,7 +2,7 @@
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::members::View;
-use crate::state::State;
+use crate::snapshot::StateSnapshot;
 use crate::types::*;
 use bytes::Bytes;
 
@@ -184,7 +184,7 @@ pub struct Writers {
 
 impl Writers {
     /// After this state.
-    pub fn after(state: &State) -> Writers {
+    pub fn after(state: &StateSnapshot) -> Writers {
         Writers { policy: state.policy, term: state.term, leader: state.leader }
     }
 
@@ -261,7 +261,7 @@ mod tests {
             payload,
         };
         let noop = |term, id: MemberId| entry(term, EntryKind::Noop, Bytes::copy_from_slice(&id.0));
-        let state = State::genesis(Uuid([9; 16]), 0, Default::default());
+        let state = StateSnapshot::genesis(Uuid([9; 16]), 0, Default::default());
         let mut writers = Writers::after(&state);
         writers.follow(&noop(1, a));
         assert!(writers.may_write(&a) && writers.may_write(&b), "anybody under quorum");

@@ -130,13 +130,13 @@ pub enum EntryKind {
     Membership = 4,
     /// Whom commits wait for ([`crate::policy`]). Acts at commit.
     Policy = 5,
-    /// How far certification may forget ([`crate::state::TrimMark`]). Acts at commit.
+    /// How far certification may forget ([`crate::snapshot::TrimMark`]). Acts at commit.
     Trim = 6,
     /// A piece of a large write-set; the pieces precede the entry that uses them.
     Piece = 7,
     /// A note of a state transfer, and other remarks for people.
     Note = 8,
-    /// How a vote on a result has ended ([`crate::vote::Outcome`]). Acts at commit.
+    /// How a vote on a result has ended ([`crate::vote::VoteOutcome`]). Acts at commit.
     Outcome = 9,
     /// The log goes on as another branch, by an operator's order ([`crate::branch`]). In force once appended.
     Branch = 10,

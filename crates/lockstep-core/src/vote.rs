@@ -24,10 +24,10 @@ pub fn opinion(error: &[u8]) -> Opinion {
     }
 }
 
-/// How a vote has ended; the payload of an [`EntryKind::Outcome`] entry. Members that found something else of this seqno
+/// How a vote has ended; the payload of an [`EntryKind::VoteOutcome`] entry. Members that found something else of this seqno
 /// are not like the others.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Outcome {
+pub struct VoteOutcome {
     /// Of applying this seqno.
     pub seqno: Seqno,
     /// What counts.
@@ -36,10 +36,10 @@ pub struct Outcome {
     pub opinions: Vec<(MemberId, Opinion)>,
 }
 
-impl Outcome {
+impl VoteOutcome {
     /// As an entry's payload.
     pub fn to_payload(&self) -> Bytes {
-        let Outcome { seqno, winner, opinions } = self;
+        let VoteOutcome { seqno, winner, opinions } = self;
         let mut w = Writer::with_capacity(20 + opinions.len() * 24);
         w.i64(*seqno);
         w.u64(*winner);
@@ -55,7 +55,7 @@ impl Outcome {
     ///
     /// # Errors
     /// [`DecodeError`] where it is not one.
-    pub fn from_payload(payload: Bytes) -> Result<Outcome, DecodeError> {
+    pub fn from_payload(payload: Bytes) -> Result<VoteOutcome, DecodeError> {
         let mut r = Reader::new(payload);
         let (seqno, winner) = (r.i64()?, r.u64()?);
         let n = r.count(24)?;
@@ -64,7 +64,7 @@ impl Outcome {
             opinions.push((Uuid(r.array()?), r.u64()?));
         }
         r.end()?;
-        Ok(Outcome { seqno, winner, opinions })
+        Ok(VoteOutcome { seqno, winner, opinions })
     }
 }
 
@@ -104,11 +104,11 @@ mod tests {
     #[test]
     fn an_outcome_is_read_back_and_a_cut_one_is_refused() {
         let outcome =
-            Outcome { seqno: 7, winner: 3, opinions: vec![(Uuid([1; 16]), 3), (Uuid([2; 16]), SUCCESS)] };
+            VoteOutcome { seqno: 7, winner: 3, opinions: vec![(Uuid([1; 16]), 3), (Uuid([2; 16]), SUCCESS)] };
         let bytes = outcome.to_payload();
-        assert_eq!(Outcome::from_payload(bytes.clone()), Ok(outcome));
+        assert_eq!(VoteOutcome::from_payload(bytes.clone()), Ok(outcome));
         for cut in 0..bytes.len() {
-            assert!(Outcome::from_payload(bytes.slice(..cut)).is_err());
+            assert!(VoteOutcome::from_payload(bytes.slice(..cut)).is_err());
         }
     }
 

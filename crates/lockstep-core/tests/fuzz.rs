@@ -6,11 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lockstep_core::branch::{Branch, Parent};
 use lockstep_core::codec::{DecodeError, Reader, Writer};
-use lockstep_core::members::{Member, Membership, Role, View, ViewMember};
+use lockstep_core::members::{MemberInfo, Membership, Role, View, ViewMember};
 use lockstep_core::message::{Carried, Message, Proposal};
-use lockstep_core::order::{RestoreBuilder, Vote};
 use lockstep_core::policy::{Policy, PolicyKind};
-use lockstep_core::state::{Session, State, TrimMark};
+use lockstep_core::raft::{RestoreBuilder, Vote};
+use lockstep_core::snapshot::{Session, StateSnapshot, TrimMark};
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSet, WriteSetBuilder, last_seen, split};
 use lockstep_core::{Entry, EntryKind, ProposalId, Uuid};
 use lockstep_fuzz::{Target, outcome};
@@ -32,7 +32,7 @@ fn written(write: impl FnOnce(&mut Writer)) -> Bytes {
 }
 
 fn membership() -> Membership {
-    let member = |n: u8, role| Member {
+    let member = |n: u8, role| MemberInfo {
         id: Uuid([n; 16]),
         name: format!("n{n}"),
         address: format!("10.0.0.{n}:4567"),
@@ -54,8 +54,8 @@ fn view() -> View {
     View { number: 7, members: vec![member(1), member(2)] }
 }
 
-fn state() -> State {
-    let mut state = State::genesis(Uuid([9; 16]), 40, membership());
+fn state() -> StateSnapshot {
+    let mut state = StateSnapshot::genesis(Uuid([9; 16]), 40, membership());
     state.view = Arc::new(view());
     state.log_id = Uuid([8; 16]);
     state.leader = Uuid([2; 16]);
@@ -132,18 +132,24 @@ fn messages() -> Vec<Message> {
         Message::Ack { term, persisted: 9, received: 9, finished: 43, context },
         Message::Reject { term, prev_index: 9, hint_index: 4, hint_term: 2, position: Some(7), context },
         Message::Reject { term, prev_index: 9, hint_index: 4, hint_term: 2, position: None, context },
-        Message::Base { term, state: Box::new(state()), context },
+        Message::Snapshot { term, state: Box::new(state()), context },
         Message::Propose { term, incarnation: 5, first: 1, proposals },
         Message::ProposeReply { term, incarnation: 5, number: 2 },
         Message::ReadIndex { term, context },
         Message::ReadIndexReply { term, context, index: Some(9) },
         Message::ReadIndexReply { term, context, index: None },
         Message::TimeoutNow { term },
-        Message::Settled { term, settled: 9, fallen: true },
-        Message::Survey { term },
-        Message::Tail { term, last_index: 9, last_term: 2 },
-        Message::TailAsk { term, from: 5 },
-        Message::TailGive { term, prev_index: 3, prev_term: 3, last: 12, entries: entries()[3..].to_vec() },
+        Message::PolicyMet { term, settled: 9, fallen: true },
+        Message::TailQuery { term },
+        Message::TailReply { term, last_index: 9, last_term: 2 },
+        Message::FetchTail { term, from: 5 },
+        Message::TailEntries {
+            term,
+            prev_index: 3,
+            prev_term: 3,
+            last: 12,
+            entries: entries()[3..].to_vec(),
+        },
         Message::Relay { term, to: vec![Uuid([5; 16]), Uuid([6; 16])], context, carried: carried() },
         Message::Relayed { term, carried: carried() },
     ]
@@ -166,10 +172,10 @@ fn fuzz_entries() {
 #[test]
 fn fuzz_states() {
     let test = |input: &[u8]| {
-        let decoded = State::from_bytes(Bytes::copy_from_slice(input));
+        let decoded = StateSnapshot::from_bytes(Bytes::copy_from_slice(input));
         if let Ok(state) = &decoded {
             // An older version's is written in the present one; sessions have an order.
-            assert_eq!(State::from_bytes(state.to_bytes()).as_ref(), Ok(state));
+            assert_eq!(StateSnapshot::from_bytes(state.to_bytes()).as_ref(), Ok(state));
         }
         outcome(&decoded)
     };
@@ -181,7 +187,7 @@ fn fuzz_states() {
     };
     let id = Uuid([3; 16]);
     let parent = Parent { history: id, log_id: id, index: 7, term: 2, seqno: 5, founder: id };
-    let branched = State { parents: vec![parent; 2], ..state() }.to_bytes().to_vec();
+    let branched = StateSnapshot { parents: vec![parent; 2], ..state() }.to_bytes().to_vec();
     Target::new("state", DIR, vec![state().to_bytes().to_vec(), old(2, 16), old(1, 32), branched], &test)
         .run();
 }

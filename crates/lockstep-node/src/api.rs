@@ -316,7 +316,7 @@ pub struct ConnectArgs {
     /// log is delivered; else, or where the log does not reach back to it, the state is transferred. With
     /// `bootstrap`, the new history goes on from here (a database that comes from Galera keeps its GTIDs).
     pub position: Gtid,
-    /// The log ([`lockstep_core::state::State::log_id`]) with which the position was reached, as far as that is known; nil
+    /// The log ([`lockstep_core::snapshot::StateSnapshot::log_id`]) with which the position was reached, as far as that is known; nil
     /// where not. It counts where this member has no log of its own.
     pub log: Uuid,
     /// Go on from the position by way of a donor's script, which copies nothing ("bypass"), where a donor is there:

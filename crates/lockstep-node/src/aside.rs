@@ -10,7 +10,7 @@ use crate::rescued::is_transaction;
 use crate::uuids::random_uuid;
 use crate::wire::Hello;
 use crate::writer::records;
-use lockstep_core::order::{RestoreBuilder, Restored, Vote};
+use lockstep_core::raft::{RestoreBuilder, Restored, Vote};
 use lockstep_core::{Index, MemberId, Uuid};
 use lockstep_log::{Disk, Log, OpenError, Options, RealDisk, Replay, Reset};
 use lockstep_net::{Address, Event, Reactor, Reason, TlsConfig};
@@ -244,7 +244,7 @@ fn rescue<D: Disk + Clone>(disk: &D, wish: &Wish) -> Result<Rescued, OpenError> 
 mod tests {
     use super::*;
     use lockstep_core::members::Membership;
-    use lockstep_core::state::State;
+    use lockstep_core::snapshot::StateSnapshot;
     use lockstep_core::{Entry, EntryKind, ProposalId};
     use lockstep_log::{MemDisk, Record};
 
@@ -280,7 +280,8 @@ mod tests {
         let disk = MemDisk::new();
         let options = Options { new_member_id: [1; 16], ..Options::default() };
         let (mut log, _) = Log::open(disk.clone(), options, &mut |_| Ok(())).unwrap();
-        let genesis = State { log_id, ..State::genesis(example().own.0, 0, Membership::default()) };
+        let genesis =
+            StateSnapshot { log_id, ..StateSnapshot::genesis(example().own.0, 0, Membership::default()) };
         let record = |index| {
             let (kind, proposal, payload) = (EntryKind::WriteSet, ProposalId::default(), "row".into());
             let entry = Entry { index, term: 1, kind, seqno: index as i64, proposal, time: 0, payload };

@@ -157,7 +157,7 @@ impl Receiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockstep_core::order::WriteOp;
+    use lockstep_core::raft::WriteOp;
     use std::sync::mpsc;
 
     const LONG: Duration = Duration::from_secs(20);

@@ -21,8 +21,8 @@ use crate::uuids::{random_uuid, timed_uuid};
 use crate::wire::Hello;
 use crate::writer::{Jobs, Writer};
 use bytes::Bytes;
-use lockstep_core::order::{Config, Order, RestoreBuilder};
 use lockstep_core::policy::Policy;
+use lockstep_core::raft::{Config, Raft, RestoreBuilder};
 use lockstep_core::{Entry, EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
 use lockstep_log::{Log, OpenError, Options, RealDisk, Recovered, Replay};
 use lockstep_net::{Address, Reactor, TlsConfig, TlsFiles, TlsIdentity, Waker};
@@ -264,14 +264,14 @@ impl Node {
         let id = Uuid(recovered.identity.member_id);
         // Each connection of this process is a life of its own: the low bits count them.
         let incarnation = recovered.identity.incarnation << 20;
-        let vote = lockstep_core::order::Vote {
+        let vote = lockstep_core::raft::Vote {
             term: recovered.vote.term,
             voted_for: recovered.vote.voted_for.map(Uuid),
         };
         let restored = builder.finish(vote);
         let seed = u64::from_le_bytes(random_uuid()?.0[..8].try_into().unwrap_or_default());
         let tuning = config.tuning.clone();
-        let order = Order::new(
+        let order = Raft::new(
             Config {
                 id,
                 incarnation,

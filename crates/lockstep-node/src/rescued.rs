@@ -88,7 +88,7 @@ mod tests {
     use bytes::Bytes;
     use lockstep_core::ProposalId;
     use lockstep_core::members::Membership;
-    use lockstep_core::state::State;
+    use lockstep_core::snapshot::StateSnapshot;
     use lockstep_log::{Log, MemDisk, Options, Record, Reset};
 
     #[test]
@@ -114,7 +114,7 @@ mod tests {
             Record { index, term: 1, body: entry.body() }
         };
         let records: Vec<Record> = kinds.iter().enumerate().map(record).collect();
-        let base = State::genesis(lockstep_core::Uuid([1; 16]), 0, Membership::default()).to_bytes();
+        let base = StateSnapshot::genesis(lockstep_core::Uuid([1; 16]), 0, Membership::default()).to_bytes();
         for _ in 0..2 {
             log.rescue(Reset { base: base.clone(), index: 0, term: 0 }, &records).unwrap();
         }

@@ -21,7 +21,7 @@ use crate::uuids::timed_uuid;
 use crate::wire::{FRAME_PACKED, Hello};
 use crate::writer::{Direct, Jobs, LogDone, LogJob, Wrote};
 use bytes::Bytes;
-use lockstep_core::order::WriteOp;
+use lockstep_core::raft::WriteOp;
 use lockstep_core::{EntryKind, Gtid, Micros, Seqno, Uuid};
 use lockstep_net::{
     Address, ConnId, DialError, DownReason, Event, Method, PeerHello, Reactor, Reason, StatusRequest,

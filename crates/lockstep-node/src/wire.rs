@@ -5,7 +5,7 @@ use crate::wish::Wish;
 use bytes::Bytes;
 use lockstep_core::branch::PARENTS_KEPT;
 use lockstep_core::codec::{DecodeError, Reader, Writer};
-use lockstep_core::members::{Member, Role};
+use lockstep_core::members::{MemberInfo, Role};
 use lockstep_core::policy::Policy;
 use lockstep_core::vote::Opinion;
 use lockstep_core::{Gtid, Index, MemberId, Seqno, Term, Uuid, ViewUuid};
@@ -32,9 +32,9 @@ pub struct Hello {
     pub view_uuid: ViewUuid,
     /// The history of its log; nil where it has none.
     pub history: Uuid,
-    /// Which log of that history ([`lockstep_core::state::State::log_id`]); nil where it has none.
+    /// Which log of that history ([`lockstep_core::snapshot::StateSnapshot::log_id`]); nil where it has none.
     pub log_id: Uuid,
-    /// The branches that its log came from ([`lockstep_core::state::State::parents`]): their histories and logs.
+    /// The branches that its log came from ([`lockstep_core::snapshot::StateSnapshot::parents`]): their histories and logs.
     pub parents: Vec<(Uuid, Uuid)>,
     /// Of each of `parents`, index and term of the last entry that the next branch has of it; empty where it does not say.
     pub forks: Vec<(Index, Term)>,
@@ -180,8 +180,8 @@ impl Hello {
     }
 
     /// As a learner of the membership.
-    pub(crate) fn as_member(&self, role: Role) -> Member {
-        Member {
+    pub(crate) fn as_member(&self, role: Role) -> MemberInfo {
+        MemberInfo {
             id: self.id,
             name: self.name.clone(),
             address: self.address.clone(),

@@ -5,7 +5,7 @@
 use crate::desk::{Desk, PATIENCE, Part};
 use crate::engine::ReadFor;
 use crate::jobs::{Nothing, Receiver};
-use lockstep_core::order::{Rescue, WriteOp};
+use lockstep_core::raft::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Reset, Vote};
 use lockstep_net::Gather;
@@ -411,7 +411,7 @@ fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
 mod tests {
     use super::*;
     use crate::jobs;
-    use lockstep_core::state::State;
+    use lockstep_core::snapshot::StateSnapshot;
     use lockstep_core::{EntryKind, ProposalId};
     use lockstep_log::{DiskFile, MemDisk, Options};
     use std::io;
@@ -449,7 +449,8 @@ mod tests {
             };
             let entries: Vec<Entry> = kinds.iter().enumerate().map(entry).collect();
             let uuid = lockstep_core::Uuid([1; 16]);
-            let base = Box::new(State::genesis(uuid, 10, lockstep_core::members::Membership::default()));
+            let base =
+                Box::new(StateSnapshot::genesis(uuid, 10, lockstep_core::members::Membership::default()));
             match keep(&mut log, &Rescue { base, entries }) {
                 Ok(LogDone::Rescued { text, transactions }) => (text, transactions),
                 _ => panic!("nothing is kept"),
@@ -534,7 +535,7 @@ mod tests {
             let (jobs, told, thread) = on(&disk);
             let mut op = write(index, false);
             if let (2, LogJob::Write { op, .. }) = (index, &mut op) {
-                op.vote = Some(lockstep_core::order::Vote { term: 7, voted_for: None });
+                op.vote = Some(lockstep_core::raft::Vote { term: 7, voted_for: None });
             }
             jobs.send(op).unwrap();
             assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(_))));

@@ -11,9 +11,9 @@ use lockstep_node::core::branch::Branch;
 use lockstep_node::core::codec::Reader;
 use lockstep_node::core::members::{Membership, View};
 use lockstep_node::core::policy::Policy;
-use lockstep_node::core::state::{State, TrimMark};
+use lockstep_node::core::snapshot::{StateSnapshot, TrimMark};
 use lockstep_node::core::types::{Entry, EntryKind, MemberId};
-use lockstep_node::core::vote::{Outcome, SUCCESS};
+use lockstep_node::core::vote::{SUCCESS, VoteOutcome};
 use lockstep_node::core::writeset::WriteSet;
 use lockstep_node::log::{LogView, OpenError, RealDisk, Record, Replay, read_rescue, rescue_number};
 use serde::Serialize;
@@ -168,7 +168,7 @@ fn read(view: &LogView<RealDisk>, keep: usize, now: Duration) -> Result<VecDeque
     let mut visit = |replay| {
         match replay {
             Replay::Base { base, .. } => {
-                let state = State::from_bytes(base).map_err(|e| format!("a segment's state {e}"))?;
+                let state = StateSnapshot::from_bytes(base).map_err(|e| format!("a segment's state {e}"))?;
                 names.learn(&state.membership);
                 judge.get_or_insert_with(|| Judge::new(&state, std::mem::take(&mut marks)));
             }
@@ -217,7 +217,8 @@ fn visit_file(
     let mut visit = |replay| {
         match replay {
             Replay::Base { base, .. } => {
-                let state = State::from_bytes(base).map_err(|e| format!("the state before it {e}"))?;
+                let state =
+                    StateSnapshot::from_bytes(base).map_err(|e| format!("the state before it {e}"))?;
                 names.learn(&state.membership);
             }
             Replay::Record(record) => each(&decode(&record)?, &mut names),
@@ -420,7 +421,7 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
         },
         EntryKind::Note => line.note = String::from_utf8_lossy(&entry.payload).into_owned(),
         EntryKind::Noop => line.note = "a new leader".into(),
-        EntryKind::Outcome => match Outcome::from_payload(entry.payload.clone()) {
+        EntryKind::Outcome => match VoteOutcome::from_payload(entry.payload.clone()) {
             Ok(outcome) => line.note = describe_outcome(&outcome, names),
             Err(e) => line.note = format!("damaged: it {e}"),
         },
@@ -452,7 +453,7 @@ fn describe_policy(policy: &Policy) -> String {
     out
 }
 
-fn describe_outcome(outcome: &Outcome, names: &Names) -> String {
+fn describe_outcome(outcome: &VoteOutcome, names: &Names) -> String {
     let what = |opinion: u64| match opinion {
         SUCCESS => "success".to_owned(),
         error => format!("{error:016x}"),

@@ -1,9 +1,9 @@
 //! What certification says of the write-sets in a log: the same code over the same entries, so the same verdicts as on
 //! every member, as far back as the log tells enough.
 
-use lockstep_node::core::certify::{Certifier, CertifyError, Failure, Outcome};
+use lockstep_node::core::certify::{Certification, Certifier, CertifyError, Failure};
 use lockstep_node::core::policy::Writers;
-use lockstep_node::core::state::{State, TrimMark};
+use lockstep_node::core::snapshot::{StateSnapshot, TrimMark};
 use lockstep_node::core::types::{Entry, EntryKind, Seqno};
 use lockstep_node::core::writeset::WriteSet;
 use serde::Serialize;
@@ -54,7 +54,7 @@ pub(crate) struct Judge {
     /// The log's trim marks, which carry verdicts.
     marks: Vec<TrimMark>,
     /// What a certifier is made from.
-    state: State,
+    state: StateSnapshot,
     certifier: Certifier,
     /// Under a weak policy only the leader's write-sets count. Needs nothing but the log's entries, so that it goes on
     /// where certification begins anew.
@@ -65,7 +65,7 @@ pub(crate) struct Judge {
 
 impl Judge {
     /// `base` is the state before the first entry, `marks` all trim marks after it.
-    pub(crate) fn new(base: &State, marks: Vec<TrimMark>) -> Judge {
+    pub(crate) fn new(base: &StateSnapshot, marks: Vec<TrimMark>) -> Judge {
         let mut judge = Judge {
             marks,
             state: base.clone(),
@@ -127,7 +127,7 @@ impl Judge {
     }
 }
 
-fn tell(outcome: &Outcome) -> Judged {
+fn tell(outcome: &Certification) -> Judged {
     let verdict = if outcome.pass { Verdict::Passed } else { Verdict::Failed };
     let why = match (outcome.failure, outcome.conflict) {
         (None, _) => String::new(),
@@ -145,8 +145,8 @@ mod tests {
     use lockstep_node::core::types::{MemberId, ProposalId, Term, Uuid};
     use lockstep_node::core::writeset::{KeyType, Meta, WriteSetBuilder, flags};
 
-    fn base(seqno: Seqno) -> State {
-        State::genesis(Uuid([9; 16]), seqno, Membership::default())
+    fn base(seqno: Seqno) -> StateSnapshot {
+        StateSnapshot::genesis(Uuid([9; 16]), seqno, Membership::default())
     }
 
     /// A write of one row by a member that had seen this much.
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn what_the_log_does_not_reach_is_unknown_and_what_follows_is_no_guess() {
         use Verdict::*;
-        let mut judge = Judge::new(&State { trim: 5, verdicts_to: 5, ..base(10) }, Vec::new());
+        let mut judge = Judge::new(&StateSnapshot { trim: 5, verdicts_to: 5, ..base(10) }, Vec::new());
         let log = [
             write(11, 1, 8, b"x"),  // had not seen 9 and 10, which are not here
             write(12, 2, 10, b"x"), // fails if 11 passed
@@ -206,7 +206,8 @@ mod tests {
     fn a_trim_mark_tells_of_what_the_log_does_not_reach() {
         use Verdict::*;
         let mark = TrimMark { trim: 10, verdicts_to: 12, failed: vec![12] };
-        let mut judge = Judge::new(&State { trim: 5, verdicts_to: 5, ..base(10) }, vec![mark.clone()]);
+        let mut judge =
+            Judge::new(&StateSnapshot { trim: 5, verdicts_to: 5, ..base(10) }, vec![mark.clone()]);
         let log = [
             write(11, 1, 8, b"x"),
             write(12, 2, 8, b"y"),
@@ -234,7 +235,8 @@ mod tests {
     fn under_a_weak_policy_a_write_of_the_leader_before_fails_as_on_every_member() {
         use Verdict::*;
         let (old, new) = (Uuid([1; 16]), Uuid([2; 16]));
-        let state = State { policy: Policy::of(PolicyKind::Semisync), term: 1, leader: old, ..base(10) };
+        let state =
+            StateSnapshot { policy: Policy::of(PolicyKind::Semisync), term: 1, leader: old, ..base(10) };
         let led_by = |term, leader: MemberId, seqno| Entry {
             term,
             payload: leader.0.to_vec().into(),
@@ -263,7 +265,7 @@ mod tests {
     fn who_may_write_is_known_where_certification_begins_anew() {
         use Verdict::*;
         let (old, new) = (Uuid([1; 16]), Uuid([2; 16]));
-        let state = State { term: 1, leader: old, trim: 5, verdicts_to: 5, ..base(10) };
+        let state = StateSnapshot { term: 1, leader: old, trim: 5, verdicts_to: 5, ..base(10) };
         let weak = Policy::of(PolicyKind::Async).to_payload();
         let log = [
             Entry { payload: weak, ..entry(EntryKind::Policy, 10) },

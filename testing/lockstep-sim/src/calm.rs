@@ -227,7 +227,7 @@ impl Cluster {
             if !well {
                 return Some(format!(
                     "{} leads up to {last}; {} follows {:?} in term {}, its log ends at {}, committed {}, on disk \
-                     {}, database {:?}, own proposals {:?}, reads {:?}, sees a quorum: {}, answerable {}, {:?}",
+                     {}, database {:?}, own proposals {:?}, reads {:?}, sees a quorum: {}, policy_index {}, {:?}",
                     Name(leader),
                     Name(slot),
                     order.leader().map(|l| slot_of(&l)),
@@ -239,7 +239,7 @@ impl Cluster {
                     order.outstanding(),
                     p.reads,
                     self.hears_quorum(slot),
-                    order.answerable(),
+                    order.policy_index(),
                     order.policy()
                 ));
             }

@@ -14,10 +14,10 @@ use crate::rng::Rng;
 use crate::server::Server;
 use crate::trace::Trace;
 use crate::writers::Writers;
-use lockstep_core::members::{Member, Membership, Role};
+use lockstep_core::members::{MemberInfo, Membership, Role};
 use lockstep_core::message::Message;
-use lockstep_core::order::Mutation;
-use lockstep_core::state::State;
+use lockstep_core::raft::Mutation;
+use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Index, MemberId, Micros, Uuid};
 use lockstep_log::MemDisk;
 
@@ -284,9 +284,9 @@ pub(crate) struct Cluster {
 }
 
 /// The member at a place, as the membership lists it.
-pub(crate) fn member(id: MemberId, role: Role) -> Member {
+pub(crate) fn member(id: MemberId, role: Role) -> MemberInfo {
     let slot = slot_of(&id);
-    Member {
+    MemberInfo {
         id,
         name: format!("n{slot}"),
         address: format!("sim{slot}:4567"),
@@ -334,7 +334,7 @@ impl Cluster {
                 process: None,
             })
             .collect();
-        let genesis = State::genesis(
+        let genesis = StateSnapshot::genesis(
             Uuid(std::array::from_fn(|at| at as u8 + 1)),
             0,
             Membership { members: vec![member(machines[0].id, Role::Voter)] },

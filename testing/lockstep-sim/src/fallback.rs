@@ -8,8 +8,8 @@ use crate::cluster::Cluster;
 use crate::history::{Check, hold};
 use crate::machine::{Name, Process};
 use crate::profile::MS;
-use lockstep_core::order::Role;
 use lockstep_core::policy::{Policy, PolicyKind};
+use lockstep_core::raft::Role;
 use lockstep_core::{Index, Micros, Term};
 use std::collections::VecDeque;
 
@@ -24,7 +24,7 @@ pub(crate) struct Fallback {
     term: Term,
     /// At the end of its last round.
     fallen: bool,
-    answerable: Index,
+    policy_index: Index,
     /// Up to where its disk had its log, by its own clock; what could be answered is left out.
     on_disk: VecDeque<(Index, Micros)>,
 }
@@ -47,7 +47,7 @@ impl Cluster {
         if known.term != order.term() {
             *known = Fallback { term: order.term(), ..Fallback::default() };
         }
-        while known.on_disk.front().is_some_and(|(index, _)| *index <= known.answerable) {
+        while known.on_disk.front().is_some_and(|(index, _)| *index <= known.policy_index) {
             known.on_disk.pop_front();
         }
         let fallen = order.has_fallen_back();
@@ -58,10 +58,10 @@ impl Cluster {
             hold!(
                 falls_back(policy) && waited >= policy.timeout - policy.timeout / GRAIN,
                 "semisync waits for commit.timeout before it falls back",
-                "{} falls back after {waited} us, its disk has {}, answerable {}: {policy:?}",
+                "{} falls back after {waited} us, its disk has {}, policy_index {}: {policy:?}",
                 Name(slot),
                 order.persisted(),
-                known.answerable
+                known.policy_index
             );
             self.counters.fallbacks += 1;
         }
@@ -69,7 +69,7 @@ impl Cluster {
         if known.on_disk.back().is_none_or(|(index, _)| *index < order.persisted()) {
             known.on_disk.push_back((order.persisted(), local));
         }
-        known.answerable = order.answerable();
+        known.policy_index = order.policy_index();
         Ok(())
     }
 }

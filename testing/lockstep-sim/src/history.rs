@@ -12,7 +12,7 @@ use crate::overtaken::{Fragment, Views};
 use crate::trace::hash_bytes;
 use bytes::Bytes;
 use lockstep_core::members::Membership;
-use lockstep_core::state::State;
+use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::writeset;
 use lockstep_core::{Entry, EntryKind, Index, MemberId, ProposalId, Seqno, Term, Uuid, codec};
 use rustc_hash::FxHashMap;
@@ -106,7 +106,7 @@ pub struct History {
     /// `fixed[i]` is index i + 1.
     fixed: Vec<Fixed>,
     /// The fold of `fixed`.
-    state: State,
+    state: StateSnapshot,
     judge: Judge,
     views: Views,
     proposals: BTreeMap<ProposalId, Proposed>,
@@ -120,8 +120,8 @@ pub fn proposal_hash(kind: EntryKind, payload: &Bytes) -> u64 {
 
 /// Of all that a fold says. What people read (names, addresses) is left out: it comes from entries, which are compared
 /// by themselves.
-fn state_hash(state: &State) -> u64 {
-    let State {
+fn state_hash(state: &StateSnapshot) -> u64 {
+    let StateSnapshot {
         index,
         term,
         seqno,
@@ -176,7 +176,7 @@ fn state_hash(state: &State) -> u64 {
 
 impl History {
     /// Nothing seen; the log begins after this state. `promises`: check the inner rules too.
-    pub fn new(genesis: State, promises: bool) -> History {
+    pub fn new(genesis: StateSnapshot, promises: bool) -> History {
         History {
             promises,
             leaders: BTreeMap::new(),
@@ -208,7 +208,7 @@ impl History {
     }
 
     /// The fold of all that is committed.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &StateSnapshot {
         &self.state
     }
 
@@ -452,7 +452,7 @@ impl History {
     }
 
     /// A member's fold up to what it counts as committed is everybody's.
-    pub fn folds(&self, id: MemberId, state: &State) -> Check {
+    pub fn folds(&self, id: MemberId, state: &StateSnapshot) -> Check {
         if let Some(fixed) = self.fixed_at(state.index) {
             hold!(
                 fixed.state_hash == state_hash(state),

@@ -9,7 +9,7 @@ use lockstep_core::certify::{Meeting, meeting};
 use lockstep_core::codec::Reader;
 use lockstep_core::members::View;
 use lockstep_core::policy::{Policy, PolicyKind};
-use lockstep_core::state::TrimMark;
+use lockstep_core::snapshot::TrimMark;
 use lockstep_core::writeset::{KeyType, WriteSet, flags};
 use lockstep_core::{Entry, EntryKind, MemberId, Seqno, Term, Uuid};
 use rustc_hash::FxHashMap;

@@ -1,6 +1,6 @@
 //! One machine: a disk that outlives its processes, a clock of its own, a server's position, and a process.
 //!
-//! The process is the real thing: the core's [`Order`] and the real [`Log`], and between them what a node decides:
+//! The process is the real thing: the core's [`Raft`] and the real [`Log`], and between them what a node decides:
 //! which inputs make one round, what is written together, when the log tells the core that something is on disk,
 //! what is delivered. A node's own engine can take the place of these decisions: everything that comes in is an
 //! [`Input`], everything that goes out is an effect of one round.
@@ -11,11 +11,11 @@ use crate::mirror::{Change, Mark, Mirror};
 use crate::policy::Controls;
 use crate::profile::DiskSpeed;
 use crate::server::{Run, Server};
-use lockstep_core::follow::Follow;
 use lockstep_core::members::Membership;
 use lockstep_core::message::Message;
-use lockstep_core::order::{Order, WriteOp};
-use lockstep_core::state::TrimMark;
+use lockstep_core::placement::WriterShare;
+use lockstep_core::raft::{Raft, WriteOp};
+use lockstep_core::snapshot::TrimMark;
 use lockstep_core::{Entry, Index, MemberId, Micros, Seqno, Term, Uuid, ViewUuid};
 use lockstep_log::{Log, MemDisk};
 use std::collections::{BTreeMap, VecDeque};
@@ -117,7 +117,7 @@ pub(crate) struct Process {
     /// Counts the processes of a machine.
     pub(crate) life: u64,
     pub(crate) incarnation: u64,
-    pub(crate) order: Order,
+    pub(crate) order: Raft,
     pub(crate) log: Log<MemDisk>,
     /// What it has been told to write: its log as it sees it.
     pub(crate) memory: Mirror,
@@ -176,7 +176,7 @@ pub(crate) struct Process {
     /// The patience that it had in office, and when it had that last: see `may_lead`.
     pub(crate) patience: (Micros, Micros),
     /// Who writes, if it leads.
-    pub(crate) follow: Follow,
+    pub(crate) follow: WriterShare,
     /// A transaction of a client here that goes in fragments.
     pub(crate) stream: Option<u64>,
     /// A Base was taken and the database is older: a state transfer is under way.

@@ -4,7 +4,7 @@
 
 use crate::profile::World;
 use crate::{Settings, simulate};
-use lockstep_core::order::Mutation;
+use lockstep_core::raft::Mutation;
 
 /// Where a planted fault sits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use crate::machine::{Fate, is_arbitrator, slot_of};
 use crate::profile::MS;
 use crate::round::members;
 use lockstep_core::members::{Membership, Role};
-use lockstep_core::order;
+use lockstep_core::raft;
 use lockstep_core::{MemberId, Micros};
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ impl Cluster {
             .filter(|slot| self.machines[*slot].awake(self.now))
             .filter(|slot| {
                 let process = self.machines[*slot].process.as_ref();
-                process.is_some_and(|p| p.order.role() == order::Role::Leader)
+                process.is_some_and(|p| p.order.role() == raft::Role::Leader)
             })
             .collect()
     }

@@ -19,10 +19,10 @@ use crate::profile::MS;
 use crate::rng::Rng;
 use crate::server::Server;
 use lockstep_core::codec::Reader;
-use lockstep_core::members::{Member, Membership, Role as MemberRole, View, ViewMember};
-use lockstep_core::order::{Role, WriteOp};
+use lockstep_core::members::{MemberInfo, Membership, Role as MemberRole, View, ViewMember};
 use lockstep_core::policy::{Policy, PolicyKind};
-use lockstep_core::state::State;
+use lockstep_core::raft::{Role, WriteOp};
+use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Micros, ProposalId, Seqno, Term, codec};
 use lockstep_log::{Replay, read_rescue, rescue_number};
 use rustc_hash::FxHashMap;
@@ -53,7 +53,7 @@ fn ids(view: &View) -> Vec<MemberId> {
 
 impl Controls {
     /// After this state.
-    pub(crate) fn after(state: &State) -> Controls {
+    pub(crate) fn after(state: &StateSnapshot) -> Controls {
         Controls(vec![Terms { after: state.index, policy: state.policy, view: ids(&state.view) }])
     }
 
@@ -519,7 +519,7 @@ impl Cluster {
     }
 
     /// These as a view shows them.
-    pub(crate) fn view_of<'a>(&self, number: u64, members: impl Iterator<Item = &'a Member>) -> View {
+    pub(crate) fn view_of<'a>(&self, number: u64, members: impl Iterator<Item = &'a MemberInfo>) -> View {
         let shown = members.map(|m| ViewMember {
             id: m.id,
             view_uuid: self.machines[slot_of(&m.id)].view_uuid(),
@@ -539,7 +539,7 @@ impl Cluster {
         let Some(process) = &self.machines[slot].process else { return Ok(()) };
         let order = &process.order;
         let policy = order.policy();
-        if !order.leads_in_earnest() {
+        if !order.has_committed_in_term() {
             return Ok(());
         }
         let members = &process.membership.members;
@@ -550,7 +550,7 @@ impl Cluster {
         zones.dedup();
         let unmeetable = usize::from(policy.zone_acks) >= zones.len()
             || (policy.kind == PolicyKind::Semisync && usize::from(policy.acks) > others);
-        let there = |m: &&Member| !self.is_gone(&m.id) && self.machines[slot_of(&m.id)].process.is_some();
+        let there = |m: &&MemberInfo| !self.is_gone(&m.id) && self.machines[slot_of(&m.id)].process.is_some();
         let view = self.view_of(order.tail_state().view.number + 1, members.iter().filter(there));
         let absent = ids(&order.tail_state().view).iter().any(|id| view.position(id).is_none());
         let (kind, payload) = if calm && unmeetable && policy != Policy::default() {

@@ -10,9 +10,9 @@ use crate::policy::Controls;
 use crate::round::members;
 use crate::server::Server;
 use bytes::Bytes;
-use lockstep_core::follow::Follow;
-use lockstep_core::order::{Config, Order, RestoreBuilder};
-use lockstep_core::state::TrimMark;
+use lockstep_core::placement::WriterShare;
+use lockstep_core::raft::{Config, Raft, RestoreBuilder};
+use lockstep_core::snapshot::TrimMark;
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Micros, Uuid};
 use lockstep_log::{Fault, Log, Options, Record, Replay, Reset, Vote, WriteOp};
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ fn records(entries: &[Entry]) -> Vec<Record> {
 }
 
 /// The log's own words for what the core wants written.
-fn log_op(op: lockstep_core::order::WriteOp, hint: Index) -> WriteOp {
+fn log_op(op: lockstep_core::raft::WriteOp, hint: Index) -> WriteOp {
     WriteOp {
         reset: op.reset.map(|state| Reset { base: state.to_bytes(), index: state.index, term: state.term }),
         truncate_from: op.truncate_from,
@@ -120,7 +120,7 @@ impl Cluster {
         machine.durable_vote = vote;
         machine.in_flight.clear();
 
-        let restored = builder.finish(lockstep_core::order::Vote { term: vote.0, voted_for: vote.1 });
+        let restored = builder.finish(lockstep_core::raft::Vote { term: vote.0, voted_for: vote.1 });
         machine.lives += 1;
         let local = machine.clock.local(self.now);
         let config = Config {
@@ -138,11 +138,11 @@ impl Cluster {
             seed: settings.seed,
             mutation: settings.core_mutation(),
         };
-        let mut order = Order::new(config, restored, local);
+        let mut order = Raft::new(config, restored, local);
         order.set_relaying(settings.relays());
         // One member of four has more patience with a late leader, and in office, than the others: they need not agree.
         if (settings.seed / 4 + slot as u64).is_multiple_of(4) {
-            order.set_patience(2 * self.profile.election_timeout);
+            order.set_leader_timeout(2 * self.profile.election_timeout);
         }
         let founds = slot == 0 && !order.has_log() && self.history.committed() == 0;
         if founds {
@@ -167,7 +167,7 @@ impl Cluster {
         let membership_index = order.tail_state().membership_index;
         let window = self.writers.as_ref().map_or(crate::profile::SECOND, |writers| writers.window());
         let hasty = settings.node_fault(NodeFault::FollowsAtOnce);
-        let follow = Follow::new(if hasty { window / 4 } else { window });
+        let follow = WriterShare::new(if hasty { window / 4 } else { window });
         let process = Process {
             life: machine.lives,
             incarnation: recovered.identity.incarnation,

@@ -6,8 +6,8 @@ use crate::machine::{Campaign, Flight, Input, Name, slot_of};
 use crate::mirror::{Change, Mark};
 use lockstep_core::members::Membership;
 use lockstep_core::message::{Carried, Message};
-use lockstep_core::order::{Mutation, Output, Role, WriteOp};
-use lockstep_core::state::TrimMark;
+use lockstep_core::raft::{Mutation, Output, Role, WriteOp};
+use lockstep_core::snapshot::TrimMark;
 use lockstep_core::{Entry, EntryKind, Index, Micros, Term};
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) fn brief(message: &Message) -> String {
             format!("relay t{term} to {to:?} {} c{context}", brief_carried(carried))
         }
         Message::Relayed { term, carried } => format!("relayed t{term} {}", brief_carried(carried)),
-        Message::Base { term, state, context } => {
+        Message::Snapshot { term, state, context } => {
             format!("base t{term} {}/t{} c{context}", state.index, state.term)
         }
         Message::Propose { term, incarnation, first, proposals } => {
@@ -45,7 +45,7 @@ pub(crate) fn size(message: &Message) -> usize {
         | Message::Relay { carried: Carried { entries, .. }, .. }
         | Message::Relayed { carried: Carried { entries, .. }, .. } => entries.iter().map(Entry::size).sum(),
         Message::Propose { proposals, .. } => proposals.iter().map(|p| 8 + p.payload.len()).sum(),
-        Message::Base { .. } => 500,
+        Message::Snapshot { .. } => 500,
         _ => 0,
     }
 }
@@ -76,7 +76,8 @@ impl Cluster {
                         process.pre_votes.retain(|granted, _| *granted >= term_before);
                     }
                     // Of what comes when it leads already, or does not campaign any more, nobody says that it has heard.
-                    if let Message::VoteReply { term, granted: true } | Message::Tail { term, .. } = message
+                    if let Message::VoteReply { term, granted: true } | Message::TailReply { term, .. } =
+                        message
                         && order.role() == Role::Candidate
                         && order.term() == term
                     {
@@ -133,7 +134,7 @@ impl Cluster {
                     if let Message::VoteReply { term, granted: true } = message {
                         self.history.votes(self.machines[slot].id, term, to)?;
                     }
-                    if let Message::Survey { term } | Message::Vote { term, .. } = message
+                    if let Message::TailQuery { term } | Message::Vote { term, .. } = message
                         && let Some(process) = &mut self.machines[slot].process
                         && process.campaign.term < term
                     {
@@ -351,7 +352,7 @@ impl Cluster {
         }
         process.leads_since = process.leads_since.min(local);
         // A commit ends the longer patience, and the leader looks at it with its next heartbeat.
-        let patience = process.order.patience_in_office().min(16 * timeout);
+        let patience = process.order.quorum_timeout().min(16 * timeout);
         if patience >= process.patience.0 || local.saturating_sub(process.patience.1) >= timeout {
             process.patience = (patience, local);
         }

@@ -10,10 +10,10 @@ use crate::judge::{self, Rows};
 use crate::machine::{Name, Process};
 use crate::mirror::Mark;
 use crate::mutate::NodeFault;
-use lockstep_core::certify::{Certifier, CertifyError, Outcome, reaches};
+use lockstep_core::certify::{Certification, Certifier, CertifyError, reaches};
 use lockstep_core::policy::Writers;
 use lockstep_core::schedule::Scheduler;
-use lockstep_core::state::{State, TrimMark};
+use lockstep_core::snapshot::{StateSnapshot, TrimMark};
 use lockstep_core::writeset::WriteSet;
 use lockstep_core::{Entry, EntryKind, Index, Seqno};
 use std::collections::VecDeque;
@@ -103,9 +103,10 @@ impl Run {
     fn start(process: &Process, position: Index, seqno: Seqno, settings: &Settings) -> Option<Run> {
         let order = &process.order;
         let committed = order.committed_state();
-        let fits = |base: &&State| base.seqno <= seqno && base.index <= position && reaches(base, committed);
+        let fits =
+            |base: &&StateSnapshot| base.seqno <= seqno && base.index <= position && reaches(base, committed);
         let base = order.segment_bases().filter(fits).last()?;
-        let too_late = State { index: position, seqno, ..base.clone() };
+        let too_late = StateSnapshot { index: position, seqno, ..base.clone() };
         let base = if settings.node_fault(NodeFault::CertifyFromPosition) { &too_late } else { base };
         let mut certifier = Certifier::new(base);
         certifier.plant(settings.core_mutation());
@@ -151,13 +152,13 @@ impl Run {
     }
 
     /// The trim mark that a leader would make.
-    pub(crate) fn next_trim(&self, low: Seqno, window: u64, tail: &State) -> Option<TrimMark> {
+    pub(crate) fn next_trim(&self, low: Seqno, window: u64, tail: &StateSnapshot) -> Option<TrimMark> {
         let limits = lockstep_core::certify::TrimLimits { min_advance: 1, max_window: window };
         self.certifier.next_trim(low, &limits, tail)
     }
 
     /// The verdict on the next entry; `None` where it has none.
-    fn certify(&mut self, entry: &Entry) -> Result<Option<(Outcome, Option<WriteSet>)>, CertifyError> {
+    fn certify(&mut self, entry: &Entry) -> Result<Option<(Certification, Option<WriteSet>)>, CertifyError> {
         self.writers.follow(entry);
         Ok(match entry.kind {
             EntryKind::WriteSet | EntryKind::TotalOrder => {
@@ -199,7 +200,7 @@ impl Cluster {
         }
         let deliverable = process.order.deliverable();
         let to = process.order.early().max(deliverable);
-        let answerable = process.order.answerable();
+        let policy_index = process.order.policy_index();
         if process.order.has_fallen_back() {
             process.fell_back_to = process.order.last_index();
         }
@@ -231,7 +232,7 @@ impl Cluster {
             };
             // Its client waits until its policy is met.
             let own = entry.proposal.member == id && entry.proposal.incarnation == incarnation;
-            if own && next > answerable {
+            if own && next > policy_index {
                 break;
             }
             self.take(slot, entry, next <= deliverable)?;

@@ -6,13 +6,13 @@ use crate::machine::{Name, slot_of};
 use crate::profile::{MS, SECOND};
 use crate::rng::Rng;
 use lockstep_core::Micros;
-use lockstep_core::follow::REST;
+use lockstep_core::placement::REST;
 
 /// Where the clients are. Has chance of its own: other worlds are as they are without it.
 #[derive(Debug)]
 pub(crate) struct Writers {
     rng: Rng,
-    /// The windows of [`lockstep_core::follow::Follow`], µs.
+    /// The windows of [`lockstep_core::placement::WriterShare`], µs.
     window: Micros,
     at: Option<usize>,
     until: Micros,

@@ -9,7 +9,7 @@
 //! steps ([`Index::forget`]): a mark after a bulk load frees millions of keys, and the thread that certifies is the one
 //! that tells the other members that their leader is alive.
 
-use super::places::Places;
+use super::slots::Slots;
 use super::table::Table;
 use crate::types::{Seqno, ViewUuid};
 use crate::writeset::{Key, KeyType, WriteSet};
@@ -125,7 +125,7 @@ enum Form {
 #[derive(Default)]
 pub(super) struct Index {
     slots: Table<Slot>,
-    wide: Places<Wide>,
+    wide: Slots<Wide>,
     /// The root's uses, but that every write-set shares it.
     root: Option<Wide>,
     /// The hashes of each write-set that has any, in order: what to look at when the window has moved.

@@ -26,18 +26,18 @@ fn member(n: u8) -> MemberId {
 struct Group {
     entries: Vec<Entry>,
     /// `states[i]`: after the first `i` entries.
-    states: Vec<State>,
+    states: Vec<StateSnapshot>,
     leader: (Certifier, Writers),
     term: Term,
     /// How many entries the leader has certified.
     done: usize,
-    outcomes: Vec<Option<Outcome>>,
+    outcomes: Vec<Option<Certification>>,
     limits: TrimLimits,
 }
 
 impl Group {
     fn new() -> Group {
-        let genesis = State::genesis(Uuid([9; 16]), START, Membership::default());
+        let genesis = StateSnapshot::genesis(Uuid([9; 16]), START, Membership::default());
         Group {
             entries: vec![],
             leader: (Certifier::new(&genesis), Writers::after(&genesis)),
@@ -49,7 +49,7 @@ impl Group {
         }
     }
 
-    fn tail(&self) -> &State {
+    fn tail(&self) -> &StateSnapshot {
         self.states.last().unwrap()
     }
 
@@ -94,7 +94,7 @@ impl Group {
 fn feed(
     (certifier, writers): &mut (Certifier, Writers),
     entry: &Entry,
-) -> Result<Option<Outcome>, CertifyError> {
+) -> Result<Option<Certification>, CertifyError> {
     writers.follow(entry);
     match entry.kind {
         EntryKind::WriteSet | EntryKind::TotalOrder => {
@@ -140,15 +140,19 @@ impl Model {
         }
     }
 
-    fn feed(&mut self, entry: &Entry) -> Option<Outcome> {
+    fn feed(&mut self, entry: &Entry) -> Option<Certification> {
         let seqno = entry.seqno;
         let before = std::mem::replace(&mut self.last, seqno);
         if entry.term != self.term {
             (self.term, self.leader) = (entry.term, member(entry.payload[0]));
         }
-        let fail =
-            |failure, depends_on| Outcome { pass: false, depends_on, conflict: None, failure: Some(failure) };
-        let alone = Outcome { pass: true, depends_on: seqno - 1, conflict: None, failure: None };
+        let fail = |failure, depends_on| Certification {
+            pass: false,
+            depends_on,
+            conflict: None,
+            failure: Some(failure),
+        };
+        let alone = Certification { pass: true, depends_on: seqno - 1, conflict: None, failure: None };
         let mut floor = self.trim.max(self.barrier);
         match entry.kind {
             EntryKind::WriteSet | EntryKind::TotalOrder => {}
@@ -210,7 +214,7 @@ impl Model {
                 return Some(fail(Failure::LostSight, floor));
             }
             if conflict.is_some() {
-                return Some(Outcome { conflict, ..fail(Failure::Conflict, floor) });
+                return Some(Certification { conflict, ..fail(Failure::Conflict, floor) });
             }
         }
         if !meta.has(flags::ROLLBACK) {
@@ -228,7 +232,7 @@ impl Model {
             self.barrier = seqno;
             return Some(alone);
         }
-        Some(Outcome { depends_on: parent.min(seqno - 1), ..alone })
+        Some(Certification { depends_on: parent.min(seqno - 1), ..alone })
     }
 }
 
@@ -476,7 +480,7 @@ fn write(by: u8, last_seen: Seqno, keys: &[(u8, KeyType)]) -> WriteSet {
 }
 
 fn certifier() -> Certifier {
-    Certifier::new(&State::genesis(Uuid([9; 16]), 0, Membership::default()))
+    Certifier::new(&StateSnapshot::genesis(Uuid([9; 16]), 0, Membership::default()))
 }
 
 /// Galera's table, cell by cell, and who meets whom.
@@ -578,7 +582,7 @@ fn one_mark_at_a_time() {
     for seqno in 1..=50 {
         c.certify(seqno, EntryKind::WriteSet, &write(0, seqno - 1, &[(5, KeyType::Exclusive)])).unwrap();
     }
-    let mut tail = State::genesis(Uuid([9; 16]), 0, Membership::default());
+    let mut tail = StateSnapshot::genesis(Uuid([9; 16]), 0, Membership::default());
     let limits = TrimLimits { min_advance: 10, max_window: 20 };
     assert_eq!(c.next_trim(9, &TrimLimits { max_window: 100, ..limits }, &tail), None);
     let mark = c.next_trim(0, &limits, &tail).unwrap();

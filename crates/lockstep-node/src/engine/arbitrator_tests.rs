@@ -36,7 +36,7 @@ fn any_one_of_two_and_an_arbitrator_may_be_lost() {
             let leader = lab.leader(rest[0]);
             leader.is_some_and(|at| at != lost && at != 2)
                 && lab.leader(leader.unwrap()) == leader
-                && lab.nodes[leader.unwrap()].engine.order.leads_in_earnest()
+                && lab.nodes[leader.unwrap()].engine.order.has_committed_in_term()
         });
         lab.run(600_000);
         for at in &rest {
@@ -79,7 +79,7 @@ fn an_arbitrator_that_alone_has_the_end_of_the_log_leads_until_it_has_passed_it_
     // The lab's cables come in pairs: n1 stays away.
     lab.cut(0, true);
     lab.until("n2 leads", 4_000_000, |lab| {
-        lab.leader(1) == Some(1) && lab.nodes[1].engine.order.leads_in_earnest()
+        lab.leader(1) == Some(1) && lab.nodes[1].engine.order.has_committed_in_term()
     });
     assert!(lab.said("this member leads in term"));
     assert!(lab.lines.iter().any(|(at, line)| *at == 2 && line.starts_with("this member leads")));

@@ -1,9 +1,9 @@
 //! What is said of commit policies: what is in force, what commits wait for and of whom, and what is more than there is.
 
 use super::{Effect, Engine, Level, Micros};
-use lockstep_core::members::Member;
-use lockstep_core::order::Withheld;
+use lockstep_core::members::MemberInfo;
 use lockstep_core::policy::{Policy, PolicyKind};
+use lockstep_core::raft::BlockedOn;
 use lockstep_core::{Entry, EntryKind, Index, MemberId};
 
 /// Commits that wait for acks are spoken of after this, and again.
@@ -140,7 +140,7 @@ impl Engine {
     /// Whose acknowledgements did not come in time, where this is known.
     fn why_fallen(&self) -> String {
         let policy = self.order.committed_state().policy;
-        let Some(late) = self.order.fallen_for() else {
+        let Some(late) = self.order.fallback_index() else {
             let leader = self.order.leader().map_or_else(|| "the leader".into(), |id| self.name_of(&id));
             return format!(
                 "the acknowledgements did not come within commit.timeout (whose, the error log of {leader} says)"
@@ -162,7 +162,7 @@ impl Engine {
     /// Some may: commits that wait for nobody are still sent to all. What came after that for which it fell back may be
     /// on its way, and says nothing.
     fn who_still_acknowledges(&self) -> String {
-        let Some(late) = self.order.fallen_for() else { return String::new() };
+        let Some(late) = self.order.fallback_index() else { return String::new() };
         let missing: Vec<MemberId> = self.order.unacknowledged_by(late).map(|member| member.id).collect();
         let members = &self.order.membership().members;
         let others = members.iter().filter(|m| m.id != self.me.id && !missing.contains(&m.id));
@@ -178,7 +178,7 @@ impl Engine {
     /// The other members that have not acknowledged this entry.
     fn names_of_others(&self, index: Index, with_zones: bool) -> Vec<String> {
         let others = self.order.unacknowledged_by(index).filter(|member| member.id != self.me.id);
-        let name = |member: &Member| match with_zones {
+        let name = |member: &MemberInfo| match with_zones {
             true => format!("{} (zone {})", member.name, member.zone),
             false => member.name.clone(),
         };
@@ -193,8 +193,9 @@ impl Engine {
         if !self.order.is_leader() {
             return Vec::new();
         }
-        let waits = self.commits.waits.filter(|_| self.order.unanswered().is_some() && self.waits_long());
-        let index = self.order.late().or(waits.map(|(index, _)| index));
+        let waits =
+            self.commits.waits.filter(|_| self.order.first_unacknowledged().is_some() && self.waits_long());
+        let index = self.order.first_overdue().or(waits.map(|(index, _)| index));
         index.map_or_else(Vec::new, |index| self.names_of_others(index, false))
     }
 
@@ -207,11 +208,12 @@ impl Engine {
         }
         // Behind what is no write-set nobody may be waiting.
         let holds_back =
-            |(_, why): &(Index, Withheld)| !matches!(why, Withheld::Kind(_)) || self.waits_for_place();
-        let withheld = self.order.withheld().filter(holds_back).map(|(index, _)| index);
+            |(_, why): &(Index, BlockedOn)| !matches!(why, BlockedOn::Kind(_)) || self.waits_for_place();
+        let blocked_on = self.order.blocked_on().filter(holds_back).map(|(index, _)| index);
         // Nor behind views, while nothing else is there.
-        let unanswered = self.order.unanswered().filter(|first| self.has_commit_from(*first));
-        let waits = unanswered.or(withheld);
+        let first_unacknowledged =
+            self.order.first_unacknowledged().filter(|first| self.has_commit_from(*first));
+        let waits = first_unacknowledged.or(blocked_on);
         let Some(index) = waits.filter(|_| self.phase.is_primary()) else {
             (self.commits.waits, self.commits.waited_long) = (None, false);
             return;
@@ -234,7 +236,7 @@ impl Engine {
         let name = self.order.policy().name();
         // Whose first: the text may be long.
         let why = self.unacknowledged(index);
-        let text = match unanswered {
+        let text = match first_unacknowledged {
             Some(_) => format!(
                 "commits wait for acknowledgements that have not come for 10 s: {why} (commit.policy = {name}, commit.acks = \
                  {acks}, commit.zone_acks = {zone_acks})"
@@ -247,7 +249,7 @@ impl Engine {
     /// Why the entry at `index` is not acknowledged by as many as the policy asks for, or is not to be at risk as well; and
     /// what to do.
     pub(super) fn unacknowledged(&self, index: Index) -> String {
-        let at_limit = self.order.unanswered().is_none();
+        let at_limit = self.order.first_unacknowledged().is_none();
         let (mut said, lacks) = match at_limit {
             true => (vec![self.at_limit()], self.order.commit() + 1),
             false => (self.asks_too_much(self.order.policy()), index),
@@ -256,7 +258,7 @@ impl Engine {
         let knows = at_limit || self.order.is_leader() || !self.slots.is_empty();
         let lacking: Vec<_> = match at_limit {
             _ if !knows => Vec::new(),
-            true => self.order.lacking(lacks).filter(|m| m.role.votes()).collect(),
+            true => self.order.not_persisted_by(lacks).filter(|m| m.role.votes()).collect(),
             false => self.order.unacknowledged_by(lacks).collect(),
         };
         let names = lacking.iter().map(|member| format!("{} (zone {})", member.name, member.zone));
@@ -341,11 +343,11 @@ impl Engine {
 
     /// What stands in the way where no acknowledgement is asked for.
     fn at_limit(&self) -> String {
-        let what = match self.order.withheld() {
-            Some((_, Withheld::Bytes(bytes))) => {
+        let what = match self.order.blocked_on() {
+            Some((_, BlockedOn::Bytes(bytes))) => {
                 format!("the last {} MiB of transactions, and no more may be at risk", bytes >> 20)
             }
-            Some((_, Withheld::Kind(kind))) => {
+            Some((_, BlockedOn::Kind(kind))) => {
                 let what = match kind {
                     EntryKind::View | EntryKind::Membership => "a change of the members",
                     EntryKind::Policy => "a change of the commit policy",
@@ -365,7 +367,7 @@ impl Engine {
     /// For people who look: why this member's commits wait, once they have for a while.
     pub(super) fn acks_awaited(&self) -> Option<String> {
         let (index, _) = self.commits.waits?;
-        let what = if self.order.unanswered().is_some() { " for acknowledgements. " } else { ": " };
+        let what = if self.order.first_unacknowledged().is_some() { " for acknowledgements. " } else { ": " };
         self.waits_long().then(|| format!("commits wait{what}{}", self.unacknowledged(index)))
     }
 

@@ -42,7 +42,7 @@ impl Engine {
             return self.answer_override(token, self.now, false, "this is being done already".into());
         }
         self.overriding = Some(Override { token, began: self.now, asked: self.now, fresh });
-        self.order.ask_ends(self.now);
+        self.order.query_tails(self.now);
     }
 
     fn answer_override(&mut self, token: u64, began: Micros, ok: bool, text: String) {
@@ -55,7 +55,7 @@ impl Engine {
         let late = self.now.saturating_sub(began) > PATIENCE;
         if self.now >= asked + ASK_AGAIN {
             self.overriding = Some(Override { token, began, asked: self.now, fresh });
-            self.order.ask_ends_again(self.now);
+            self.order.query_tails_again(self.now);
         }
         let outcome = match self.unfit_for_override(late) {
             Some(Ok(())) => self.start_branch(fresh),

@@ -5,8 +5,8 @@ use super::harness::{Lab, Member};
 use super::{Effect, Engine, ReadFor};
 use crate::api::{ConnectArgs, NodeError};
 use crate::node::KEPT_AT_START;
-use lockstep_core::order::{Order, RestoreBuilder, Restored, Vote, WriteOp};
-use lockstep_core::state::State;
+use lockstep_core::raft::{Raft, RestoreBuilder, Restored, Vote, WriteOp};
+use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Entry, Index, Term, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,7 +18,7 @@ const READ_AT_ONCE: usize = 64;
 /// A log as it reads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Image {
-    bases: Vec<State>,
+    bases: Vec<StateSnapshot>,
     pub(super) entries: BTreeMap<Index, Entry>,
     vote: Vote,
     hint: Index,
@@ -32,7 +32,7 @@ impl Image {
 
     fn apply(&mut self, op: &WriteOp) {
         if let Some(state) = &op.reset {
-            self.bases = vec![State::clone(state)];
+            self.bases = vec![StateSnapshot::clone(state)];
             self.entries.clear();
         }
         if let Some(from) = op.truncate_from {
@@ -41,7 +41,7 @@ impl Image {
         }
         if let Some(state) = &op.roll {
             assert_eq!(state.index, self.last(), "a segment begins where the last one ends");
-            self.bases.push(State::clone(state));
+            self.bases.push(StateSnapshot::clone(state));
         }
         for entry in &op.entries {
             assert_eq!(entry.index, self.last() + 1, "entries are dense");
@@ -55,12 +55,12 @@ impl Image {
     }
 
     /// The fold of all of it.
-    pub(super) fn last_state(&self) -> Option<State> {
+    pub(super) fn last_state(&self) -> Option<StateSnapshot> {
         self.state_before(self.last() + 1)
     }
 
     /// The fold of what comes before `index`.
-    pub(super) fn state_before(&self, index: Index) -> Option<State> {
+    pub(super) fn state_before(&self, index: Index) -> Option<StateSnapshot> {
         let mut state = self.bases.iter().rfind(|base| base.index < index)?.clone();
         for entry in self.entries.range(state.index + 1..index).map(|(_, entry)| entry) {
             state.apply(entry).expect("what was written can be read");
@@ -189,7 +189,7 @@ impl Lab {
         let Member { life, .. } = node.member;
         let me = node.member.hello();
         let view_uuid = Uuid([[at as u8 + 1, life as u8], [0x40; 2]].concat().repeat(4).try_into().unwrap());
-        let order = Order::new(node.member.config(), node.disk.log.restore(), now);
+        let order = Raft::new(node.member.config(), node.disk.log.restore(), now);
         let mut engine = Engine::new(order, me, node.member.tuning.clone(), node.finished.clone(), now);
         let marks = node.disk.log.entries.values().filter(|e| KEPT_AT_START.contains(&(e.kind as u8)));
         for entry in marks {

@@ -7,7 +7,7 @@ use super::{Engine, Micros};
 use crate::api::{Level, LocalState};
 use lockstep_core::EntryKind;
 use lockstep_core::codec::Writer;
-use lockstep_core::members::{Member, Membership, Role, View, ViewMember};
+use lockstep_core::members::{MemberInfo, Membership, Role, View, ViewMember};
 use lockstep_core::policy::PolicyKind;
 use lockstep_core::{Index, MemberId};
 
@@ -22,7 +22,7 @@ const LEARNER_KEPT: Micros = 12;
 impl Engine {
     /// All duties of a leader, in the order of their urgency.
     pub(super) fn lead(&mut self) {
-        if !self.order.leads_in_earnest() {
+        if !self.order.has_committed_in_term() {
             return;
         }
         if let Some((membership, why)) = self.next_membership() {
@@ -139,7 +139,7 @@ impl Engine {
     }
 
     /// What is said of a new member that has the name of one that is away, which is at another address.
-    fn rival_text(&self, old: &Member) -> String {
+    fn rival_text(&self, old: &MemberInfo) -> String {
         format!(
             "; a member of the same name at {} is away: if the new one is its replacement, it votes when the old one has \
              been gone for {} s (cluster.evict_timeout), or after `lockstep remove --name {}`; if not, give it a \
@@ -152,7 +152,7 @@ impl Engine {
 
     /// The voter whose name this learner has, and which is away: both may be one server that has lost its log and is at
     /// another address now, or two with one name. Of several of the name nobody can tell which one it would be.
-    fn rival<'a>(&self, membership: &'a Membership, learner: &Member) -> Option<&'a Member> {
+    fn rival<'a>(&self, membership: &'a Membership, learner: &MemberInfo) -> Option<&'a MemberInfo> {
         let mut named = membership.members.iter().filter(|m| m.name == learner.name && m.id != learner.id);
         let only = named.next().filter(|_| named.next().is_none())?;
         (only.role.votes() && self.gone_since(&only.id).is_some()).then_some(only)
@@ -180,7 +180,7 @@ impl Engine {
     fn demoted_or_removed(&self, membership: &Membership, id: &MemberId, remove: bool) -> Membership {
         match membership.get(id) {
             Some(member) if member.role.votes() && !remove => {
-                membership.with(Member { role: Role::Learner, ..member.clone() })
+                membership.with(MemberInfo { role: Role::Learner, ..member.clone() })
             }
             _ => membership.without(id),
         }
@@ -221,7 +221,7 @@ impl Engine {
             .find(|m| self.rival(membership, m).is_none())?;
         let role = if member.arbitrator { Role::Arbitrator } else { Role::Voter };
         let why = format!("{} has caught up and votes from now on", member.name);
-        Some((membership.with(Member { role, ..member.clone() }), why))
+        Some((membership.with(MemberInfo { role, ..member.clone() }), why))
     }
 
     /// Voters that have been dead for long are taken out where all of them together lower the majority.

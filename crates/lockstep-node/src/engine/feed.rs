@@ -12,9 +12,9 @@ use bytes::Bytes;
 use lockstep_core::certify::{Certifier, TrimLimits, reaches};
 use lockstep_core::codec::Reader;
 use lockstep_core::members::View;
-use lockstep_core::order::WriteOp;
 use lockstep_core::policy::Writers;
-use lockstep_core::state::{Session, State, TrimMark};
+use lockstep_core::raft::WriteOp;
+use lockstep_core::snapshot::{Session, StateSnapshot, TrimMark};
 use lockstep_core::writeset::{self, Meta, WriteSet, assemble, flags};
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, ViewUuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -132,8 +132,8 @@ impl Feed {
     /// The reason why the log does not do.
     pub(super) fn start(
         &mut self,
-        bases: &[State],
-        committed: &State,
+        bases: &[StateSnapshot],
+        committed: &StateSnapshot,
         position: Seqno,
     ) -> Result<(), String> {
         let latest = bases.iter().rposition(|b| b.seqno <= position && reaches(b, committed));
@@ -278,7 +278,7 @@ impl Feed {
         }
     }
 
-    pub(super) fn next_trim(&self, low: Seqno, tail: &State) -> Option<TrimMark> {
+    pub(super) fn next_trim(&self, low: Seqno, tail: &StateSnapshot) -> Option<TrimMark> {
         let limits = TrimLimits { min_advance: 1, ..TrimLimits::default() };
         self.run.as_ref()?.certifier.next_trim(low, &limits, tail)
     }
@@ -348,7 +348,7 @@ impl Engine {
         }
         self.feed.held = false;
         self.open_gate();
-        let (limit, answerable) = (self.deliverable(), self.order.answerable());
+        let (limit, policy_index) = (self.deliverable(), self.order.policy_index());
         let (mut bytes, mut at_end) = (0, false);
         for _ in 0..ENTRIES_PER_ROUND {
             if bytes > BYTES_PER_ROUND {
@@ -388,7 +388,7 @@ impl Engine {
                 },
             };
             // Of the entry itself, wherever it came from: memory may not hold it any more.
-            if (next > answerable && self.is_waited_for(&entry)) || self.stands_before(&entry) {
+            if (next > policy_index && self.is_waited_for(&entry)) || self.stands_before(&entry) {
                 (self.feed.held, at_end) = (true, true);
                 if let Some(run) = self.feed.run.as_mut().filter(|_| self.order.entry(next).is_none()) {
                     run.fetched.push_front(entry);
@@ -535,7 +535,7 @@ impl Engine {
 
     /// An arbitrator was away for longer than the others' logs reach back: it goes on from where its own begins now.
     fn skip_ahead(&mut self) {
-        let bases: Vec<State> = self.order.segment_bases().cloned().collect();
+        let bases: Vec<StateSnapshot> = self.order.segment_bases().cloned().collect();
         let committed = self.order.committed_state();
         if let Err(text) = self.feed.start(&bases, committed, committed.seqno) {
             return self.fail(&format!("{text}; start this arbitrator again"));
@@ -574,7 +574,7 @@ impl Engine {
     /// The log is cut below what was taken from it early, of which the server has seen nothing: certification takes its
     /// way once more.
     pub(super) fn feed_was_cut(&mut self) {
-        let bases: Vec<State> = self.order.segment_bases().cloned().collect();
+        let bases: Vec<StateSnapshot> = self.order.segment_bases().cloned().collect();
         let (delivered, view) = (self.feed.delivered, self.feed.view.clone());
         match self.feed.start(&bases, self.order.committed_state(), delivered) {
             Ok(()) => self.feed.view = view,
@@ -584,7 +584,7 @@ impl Engine {
 
     /// The pieces of the write-set at this seqno lie before the run's beginning: begins at the log's beginning.
     fn begin_earlier(&mut self, seqno: Seqno) -> Result<(), String> {
-        let bases: Vec<State> = self.order.segment_bases().take(1).cloned().collect();
+        let bases: Vec<StateSnapshot> = self.order.segment_bases().take(1).cloned().collect();
         let began = self.feed.run.as_ref().map_or(0, |run| run.base);
         if bases.first().is_none_or(|first| first.index >= began) {
             return Err(format!("the pieces of the write-set at seqno {seqno} lie before this member's log"));

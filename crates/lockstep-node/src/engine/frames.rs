@@ -9,8 +9,8 @@ use lockstep_core::codec::{DecodeError, Reader};
 use lockstep_core::members::{Membership, View};
 use lockstep_core::message::{Carried, Message};
 use lockstep_core::policy::Policy;
-use lockstep_core::state::TrimMark;
-use lockstep_core::vote::Outcome as VoteOutcome;
+use lockstep_core::snapshot::TrimMark;
+use lockstep_core::vote::VoteOutcome;
 use lockstep_core::{Entry, EntryKind, MemberId};
 
 impl Engine {

@@ -11,8 +11,8 @@ use crate::submit::Submission;
 use crate::wire::Hello;
 use crate::writer::TrimLimits;
 use bytes::Bytes;
-use lockstep_core::order::{Config, Mutation, Order};
 use lockstep_core::policy::Policy;
+use lockstep_core::raft::{Config, Mutation, Raft};
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
 use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -260,7 +260,7 @@ impl Lab {
             adjust: self.adjust,
             mutation: self.mutation,
         };
-        let order = Order::new(member.config(), None, self.now);
+        let order = Raft::new(member.config(), None, self.now);
         let mut engine = Engine::new(order, me, tuning.clone(), finished.clone(), self.now);
         let commits = Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: finished.clone() });
         if !engine.me.arbitrator {

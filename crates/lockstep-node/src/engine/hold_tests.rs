@@ -126,7 +126,7 @@ fn who_is_held_back_is_left_out_once_it_lacks_something() {
             lab.nodes[0].engine.order.transfer_leadership(now, heir).unwrap();
             lab.until("another leads, and has left seqnos out", 5_000_000, |lab| {
                 let order = &lab.nodes[1].engine.order;
-                order.leads_in_earnest() && order.committed_state().seqno > before + 10_000
+                order.has_committed_in_term() && order.committed_state().seqno > before + 10_000
             });
         }
     }

@@ -52,8 +52,8 @@ use feed::Feed;
 use lockstep_core::codec::Writer;
 use lockstep_core::members::ViewMember;
 use lockstep_core::message::{Carried, Message};
-use lockstep_core::order::{Order, Output, WriteOp};
 use lockstep_core::policy::Policy;
+use lockstep_core::raft::{Output, Raft, WriteOp};
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Seqno, ViewUuid};
 use peers::{Gone, Peer};
 use phase::Phase;
@@ -138,7 +138,7 @@ pub(crate) enum Effect {
 
 /// The node without its threads.
 pub(crate) struct Engine {
-    pub(crate) order: Order,
+    pub(crate) order: Raft,
     pub(crate) me: Hello,
     pub(crate) tuning: Tuning,
     pub(crate) cluster: String,
@@ -240,7 +240,7 @@ pub(crate) struct Engine {
     late: sync::LateSyncs,
     operator: operator::Operator,
     watch: watch::Watch,
-    follow: lockstep_core::follow::Follow,
+    follow: lockstep_core::placement::WriterShare,
     home: home::Home,
     holds: hold::Holds,
     /// The front end's commits.
@@ -256,7 +256,7 @@ impl Drop for Engine {
 
 impl Engine {
     pub(crate) fn new(
-        order: Order,
+        order: Raft,
         me: Hello,
         tuning: Tuning,
         finished: Arc<AtomicI64>,
@@ -335,7 +335,7 @@ impl Engine {
             late: sync::LateSyncs::default(),
             operator: operator::Operator::default(),
             watch: watch::Watch::default(),
-            follow: lockstep_core::follow::Follow::new(follow::WINDOW),
+            follow: lockstep_core::placement::WriterShare::new(follow::WINDOW),
             home: home::Home::default(),
             holds: hold::Holds::default(),
             hold: None,

@@ -10,8 +10,8 @@ use crate::operator::{Answer, Command};
 use crate::status::state_comment;
 use crate::wire::{FRAME_OPERATOR, Hello, OperatorMessage};
 use bytes::Bytes;
-use lockstep_core::members::{Member, Membership, Role};
-use lockstep_core::order::ChangeError;
+use lockstep_core::members::{MemberInfo, Membership, Role};
+use lockstep_core::raft::ChangeError;
 use lockstep_core::{Index, MemberId, Uuid, ViewUuid};
 
 /// A command is done by then, or is not done.
@@ -276,11 +276,11 @@ impl Engine {
     }
 
     /// The member of this name, or id. Of several of one name the one that is not connected, where it is one.
-    fn find_member(&self, name: &str, absent: bool) -> Result<Member, Step> {
+    fn find_member(&self, name: &str, absent: bool) -> Result<MemberInfo, Step> {
         let membership = self.order.membership();
-        let all: Vec<&Member> =
+        let all: Vec<&MemberInfo> =
             membership.members.iter().filter(|m| m.name == name || m.id.to_string() == name).collect();
-        let gone = |m: &&Member| m.id != self.me.id && !self.peers.contains_key(&m.id);
+        let gone = |m: &&MemberInfo| m.id != self.me.id && !self.peers.contains_key(&m.id);
         match all[..] {
             [] => {
                 let mut names: Vec<&str> = membership.members.iter().map(|m| m.name.as_str()).collect();
@@ -292,7 +292,7 @@ impl Engine {
             }
             [one] => Ok(one.clone()),
             _ => {
-                let fit: Vec<&Member> = all.iter().copied().filter(|m| gone(m) == absent).collect();
+                let fit: Vec<&MemberInfo> = all.iter().copied().filter(|m| gone(m) == absent).collect();
                 match fit[..] {
                     [one] => Ok(one.clone()),
                     _ => {
@@ -309,7 +309,7 @@ impl Engine {
 
     fn plan_switchover(&mut self, to: &str) -> Result<Work, Step> {
         let heir = self.find_member(to, false)?;
-        let Member { id, name, .. } = heir;
+        let MemberInfo { id, name, .. } = heir;
         if id == self.me.id {
             self.stay_here();
             let but = self.proxies_avoid(&id);
@@ -482,7 +482,7 @@ impl Engine {
             return Step::Wait;
         }
         let role = if member.arbitrator { Role::Arbitrator } else { Role::Voter };
-        match self.order.change_membership(self.now, membership.with(Member { role, ..member.clone() })) {
+        match self.order.change_membership(self.now, membership.with(MemberInfo { role, ..member.clone() })) {
             Ok(_) | Err(ChangeError::TooEarly | ChangeError::HandingOver) => Step::Wait,
             Err(error) => Step::Failed(error.to_string()),
         }
@@ -553,7 +553,7 @@ impl Engine {
             None => return Step::Wait,
             Some(_) => {}
         }
-        if self.order.is_handing_over() || !self.order.leads_in_earnest() {
+        if self.order.is_transferring_leadership() || !self.order.has_committed_in_term() {
             return Step::Wait;
         }
         let why = match self.unfit_to_lead(&to) {

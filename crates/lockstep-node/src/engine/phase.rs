@@ -4,8 +4,8 @@ use super::doubt::Doubt;
 use super::{Effect, Engine, Level, Micros};
 use crate::api::{ConnectArgs, Delivery, LocalState, NodeError, ViewInfo, ViewStatus};
 use crate::wire::Hello;
-use lockstep_core::members::{Member, Membership, Role};
-use lockstep_core::state::State;
+use lockstep_core::members::{MemberInfo, Membership, Role};
+use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Gtid, SEQNO_UNDEFINED, Seqno, Uuid, ViewUuid};
 
 /// How long without a leader before the server hears of it, in election timeouts.
@@ -119,10 +119,11 @@ impl Engine {
                 position if position.is_defined() => (position.uuid, position.seqno),
                 _ => (fresh, 0),
             };
-            let me: Member = self.me.as_member(Role::Voter);
+            let me: MemberInfo = self.me.as_member(Role::Voter);
             let membership = Membership { members: vec![me] };
             let policy = self.tuning.policy;
-            let genesis = State { log_id: fresh, policy, ..State::genesis(history, base, membership) };
+            let genesis =
+                StateSnapshot { log_id: fresh, policy, ..StateSnapshot::genesis(history, base, membership) };
             self.order.bootstrap(self.now, genesis);
             self.log(Level::Info, format!("a new cluster begins: history {history}, seqno {base}"));
         }
@@ -228,7 +229,7 @@ impl Engine {
         } else {
             args.position
         };
-        let bases: Vec<State> = self.order.segment_bases().cloned().collect();
+        let bases: Vec<StateSnapshot> = self.order.segment_bases().cloned().collect();
         let why = if let Some((seqno, Doubt::Take)) = doubt {
             Some(format!("whether the statement at seqno {seqno} was done before the crash cannot be told"))
         } else if !position.is_defined() {
@@ -282,7 +283,12 @@ impl Engine {
     /// A log that was founded on data with a history gives the seqnos after its beginning anew. Whoever comes with that
     /// history from beyond the beginning, and without a log, may have the first owner's transactions there: a member of
     /// Galera's cluster that had more than the one that founded this one. What a log has begun, nobody else has numbered.
-    fn is_of_another_log(&self, position: Gtid, reached_with: Uuid, bases: &[State]) -> Option<String> {
+    fn is_of_another_log(
+        &self,
+        position: Gtid,
+        reached_with: Uuid,
+        bases: &[StateSnapshot],
+    ) -> Option<String> {
         let state = self.order.committed_state();
         let begun_here = state.log_id.is_nil() || state.log_id == state.history;
         if begun_here || reached_with == state.log_id || self.me.arbitrator {
@@ -415,7 +421,7 @@ impl Engine {
     /// The names of voters whose members are there under another identity, for their logs are damaged or lost.
     fn back_without_their_logs(&self) -> Option<String> {
         let membership = self.order.membership();
-        let is_back = |m: &&Member| {
+        let is_back = |m: &&MemberInfo| {
             let same = |hello: &Hello| hello.name == m.name && hello.address == m.address;
             m.role.votes()
                 && m.id != self.me.id

@@ -217,7 +217,7 @@ impl Engine {
     /// A member asks for another policy.
     pub(super) fn asked_for_policy(&mut self, from: MemberId, wanted: impl Fn(&Policy) -> Policy) -> bool {
         let member = self.order.membership().get(&from).is_some();
-        if !member || !self.order.leads_in_earnest() {
+        if !member || !self.order.has_committed_in_term() {
             return false;
         }
         let now = self.order.policy();
@@ -249,7 +249,7 @@ impl Engine {
         let leader = self.order.leader().and_then(|id| self.peers.get(&id));
         let theirs = leader.and_then(|peer| peer.health).map_or(0, |health| health.delivered);
         // A leader that votes alone agrees with itself at once: what counts is what another member is known to have.
-        let agreed = self.order.held_elsewhere().unwrap_or(committed.seqno);
+        let agreed = self.order.persisted_elsewhere().unwrap_or(committed.seqno);
         let beyond = self.order.seqnos_between(agreed, self.feed.delivered().max(theirs));
         let weak = self.order.policy().is_weak() || committed.policy.is_weak();
         if weak { beyond as u64 } else { 0 }

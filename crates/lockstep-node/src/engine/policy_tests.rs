@@ -73,7 +73,7 @@ fn under_all_who_leads_a_second_time_knows_nothing_of_disks_from_the_first() {
         lab.nodes[2].frozen = to == 0;
         let (now, id) = (lab.now, lab.id(to));
         lab.nodes[from].engine.order.transfer_leadership(now, id).unwrap();
-        lab.until("it leads", 2_000_000, |lab| lab.nodes[to].engine.order.leads_in_earnest());
+        lab.until("it leads", 2_000_000, |lab| lab.nodes[to].engine.order.has_committed_in_term());
     }
     let views = lab.nodes[1].views.len();
     lab.run(500_000);
@@ -449,7 +449,7 @@ fn the_seqnos_that_a_new_leader_leaves_out_are_no_lag() {
                 assert!(engine.at_risk() <= 9);
             }
             let order = &lab.nodes[1].engine.order;
-            order.leads_in_earnest() && order.committed_state().seqno > before + 10_000
+            order.has_committed_in_term() && order.committed_state().seqno > before + 10_000
         };
         lab.until("another leads, and has left seqnos out", 5_000_000, calm);
         let end = lab.now + 1_000_000;
@@ -653,7 +653,7 @@ fn that_more_acks_are_asked_for_than_there_are_members_is_said_where_it_is_asked
             // So does one that begins to lead.
             let (now, heir) = (lab.now, lab.id(2));
             lab.nodes[0].engine.order.transfer_leadership(now, heir).unwrap();
-            lab.until("it leads", 2_000_000, |lab| lab.nodes[2].engine.order.leads_in_earnest());
+            lab.until("it leads", 2_000_000, |lab| lab.nodes[2].engine.order.has_committed_in_term());
             lab.run(100_000);
             assert!(lab.lines.iter().any(|(at, line)| *at == 2 && too_many(line)));
             lab.nodes[0].engine.wish_for_policy(|policy| policy.acks = 2);
@@ -723,7 +723,7 @@ fn a_leader_whose_semisync_falls_back_says_whose_acknowledgements_did_not_come()
         lab.run(10_000_000);
         lab.set_policy(|policy| policy.acks = 9);
         for _ in 0..1000 {
-            if on_their_way || lab.nodes[0].engine.order.late().is_none() {
+            if on_their_way || lab.nodes[0].engine.order.first_overdue().is_none() {
                 lab.write(0);
             }
             lab.run(1000);
@@ -788,7 +788,9 @@ fn who_waits_and_hears_of_no_leader_says_whole_sentences() {
     lab.nodes[2].disk_hangs = true;
     lab.write(0);
     lab.until("it waits", 1_000_000, |lab| lab.nodes[1].engine.commits.waits.is_some());
-    let why = |lab: &Lab| lab.nodes[1].engine.unacknowledged(lab.nodes[1].engine.order.unanswered().unwrap());
+    let why = |lab: &Lab| {
+        lab.nodes[1].engine.unacknowledged(lab.nodes[1].engine.order.first_unacknowledged().unwrap())
+    };
     assert_eq!(why(&lab), "Whose, n1 says, which leads");
     lab.cut(0, true);
     lab.until("nobody leads", 5_000_000, |lab| lab.nodes[1].engine.order.leader().is_none());

@@ -12,8 +12,8 @@
 
 use super::{Engine, Micros};
 use crate::writer::SYNC_WAIT;
-use lockstep_core::order::WriteOp;
 use lockstep_core::policy::{Policy, PolicyKind};
+use lockstep_core::raft::WriteOp;
 use lockstep_core::{Entry, EntryKind, Index, MemberId};
 
 /// How long a member that was needed after all does not wait.

@@ -348,7 +348,8 @@ impl Engine {
             return self
                 .fail(&format!("the state that was received is of history {}, not {history}", gtid.uuid));
         }
-        let bases: Vec<lockstep_core::state::State> = self.order.segment_bases().cloned().collect();
+        let bases: Vec<lockstep_core::snapshot::StateSnapshot> =
+            self.order.segment_bases().cloned().collect();
         match self.feed.start(&bases, self.order.committed_state(), gtid.seqno) {
             Ok(()) => {
                 self.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));

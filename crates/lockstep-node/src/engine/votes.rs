@@ -12,8 +12,8 @@ use super::phase::Phase;
 use super::{Effect, Engine, Level, Micros, NodeMessage};
 use crate::api::{Delivery, LocalState, VoteReply};
 use crate::wire::FRAME_NODE;
-use lockstep_core::order::WriteOp;
-use lockstep_core::vote::{Opinion, Outcome, SUCCESS, winner};
+use lockstep_core::raft::WriteOp;
+use lockstep_core::vote::{Opinion, SUCCESS, VoteOutcome, winner};
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ struct Poll {
 #[derive(Default)]
 pub(crate) struct Votes {
     /// Those in the own log, by seqno.
-    outcomes: BTreeMap<Seqno, (Index, Outcome)>,
+    outcomes: BTreeMap<Seqno, (Index, VoteOutcome)>,
     /// Up to here they have been looked at.
     seen: Index,
     open: BTreeMap<Seqno, Open>,
@@ -70,7 +70,7 @@ impl Votes {
     /// An entry that the log held at start.
     pub(crate) fn remember(&mut self, entry: &Entry) {
         if entry.kind == EntryKind::Outcome
-            && let Ok(outcome) = Outcome::from_payload(entry.payload.clone())
+            && let Ok(outcome) = VoteOutcome::from_payload(entry.payload.clone())
         {
             // Should there be two, the first counts: members have acted by it.
             self.outcomes.entry(outcome.seqno).or_insert((entry.index, outcome));
@@ -112,7 +112,7 @@ impl Votes {
         self.before.insert(seqno);
     }
 
-    fn agreed(&self, seqno: Seqno, commit: Index) -> Option<&Outcome> {
+    fn agreed(&self, seqno: Seqno, commit: Index) -> Option<&VoteOutcome> {
         self.outcomes.get(&seqno).filter(|(index, _)| *index <= commit).map(|(_, outcome)| outcome)
     }
 }
@@ -257,7 +257,7 @@ impl Engine {
             return;
         };
         let opinions = poll.opinions.iter().map(|(id, opinion)| (*id, *opinion)).collect();
-        let outcome = Outcome { seqno, winner, opinions };
+        let outcome = VoteOutcome { seqno, winner, opinions };
         if self.order.append_control(now, EntryKind::Outcome, outcome.to_payload()).is_ok() {
             self.votes.polls.remove(&seqno);
         }
@@ -270,7 +270,7 @@ impl Engine {
         }
         let upto = self.order.deliverable();
         if upto > self.votes.seen {
-            let fresh: Vec<Outcome> = self
+            let fresh: Vec<VoteOutcome> = self
                 .votes
                 .outcomes
                 .values()
@@ -296,8 +296,8 @@ impl Engine {
         }
     }
 
-    fn outcome(&mut self, outcome: &Outcome) {
-        let Outcome { seqno, winner, opinions } = outcome;
+    fn outcome(&mut self, outcome: &VoteOutcome) {
+        let VoteOutcome { seqno, winner, opinions } = outcome;
         let mut said: BTreeMap<Opinion, Vec<String>> = BTreeMap::new();
         for (id, opinion) in opinions {
             said.entry(*opinion).or_default().push(self.name_of(id));

@@ -69,9 +69,9 @@ impl Engine {
         let timeout = micros(self.tuning.election_timeout).max((ROUND_TRIPS * way).min(LONGEST));
         self.order.set_timing(micros(self.tuning.heartbeat), timeout);
         let late = self.watch.late.usual_silence(self.now).saturating_sub(micros(self.tuning.heartbeat));
-        self.order.set_patience((TURNS * late).min(CROWDED * timeout));
+        self.order.set_leader_timeout((TURNS * late).min(CROWDED * timeout));
         let farthest = self.peers.values().filter_map(|peer| peer.rtt).max();
-        self.order.set_farthest(farthest.unwrap_or(0).min(LONGEST));
+        self.order.set_longest_rtt(farthest.unwrap_or(0).min(LONGEST));
     }
 
     /// A message of the order has come, or this member has its turn: of the leader, who does something at each heartbeat,
@@ -134,7 +134,9 @@ impl Engine {
         } else {
             return;
         };
-        if self.order.is_handing_over() || self.watch.tried_at.is_some_and(|at| self.now < at + TRY_AGAIN) {
+        if self.order.is_transferring_leadership()
+            || self.watch.tried_at.is_some_and(|at| self.now < at + TRY_AGAIN)
+        {
             return;
         }
         let Some(heir) = self.heir(ahead) else { return };

@@ -114,7 +114,7 @@ fn a_leader_whose_turns_come_late_is_not_campaigned_against_and_one_that_is_sile
             lab.run(5_000);
         };
         let patience = |lab: &Lab| -> Vec<u64> {
-            lab.nodes.iter().map(|node| node.engine.order.patience_with_leader()).collect()
+            lab.nodes.iter().map(|node| node.engine.order.leader_timeout()).collect()
         };
         lab.run(2_000_000);
         let term = lab.nodes[1].engine.order.term();
@@ -147,7 +147,7 @@ fn idle_members_have_no_more_patience_with_a_new_leader_than_with_another() {
         lab.until("another leads", 10_000_000, |lab| lab.leader(2).is_some_and(|leader| leader != old));
         for _ in 0..30 {
             lab.run(100_000);
-            let patience = lab.nodes[2].engine.order.patience_with_leader();
+            let patience = lab.nodes[2].engine.order.leader_timeout();
             assert!(patience <= 50_000, "{patience}");
         }
         lab.cut(old, false);

@@ -3,7 +3,7 @@
 use super::server::{Mark, Placed};
 use crate::engine::harness::Lab;
 use lockstep_core::policy::PolicyKind;
-use lockstep_core::state::State;
+use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,7 +78,7 @@ impl Judge {
         // A change of the voters is in force where it is placed, before it is committed: it counts for what came before.
         for node in [knows, &lab.nodes[at]] {
             let membership = node.engine.order.tail_state().membership.clone();
-            states.push(State { membership, ..state.clone() });
+            states.push(StateSnapshot { membership, ..state.clone() });
         }
         let had = |at: &usize| lab.nodes[*at].disk.persisted.contains(&(index, term));
         let fallen = self.fallen.iter().any(|(at, upto)| index <= *upto && had(at));
@@ -119,7 +119,7 @@ impl Lab {
 }
 
 /// Whether the first of these states asks for no more; the others came after it.
-fn is_met(lab: &Lab, at: usize, index: Index, term: Term, states: &[State], fallen: bool) -> bool {
+fn is_met(lab: &Lab, at: usize, index: Index, term: Term, states: &[StateSnapshot], fallen: bool) -> bool {
     let Some((state, later)) = states.split_first() else { return false };
     let policy = state.policy;
     let me = lab.id(at);

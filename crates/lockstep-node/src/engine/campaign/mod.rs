@@ -15,7 +15,7 @@ use crate::api::{LocalState, Outcome, Tuning};
 use crate::submit::Submission;
 use faults::End;
 use judge::Judge;
-use lockstep_core::order::{Config, Mutation};
+use lockstep_core::raft::{Config, Mutation};
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
 use lockstep_core::{EntryKind, Micros, Seqno};
 use lockstep_sim::rng::Rng;

@@ -2,7 +2,7 @@
 
 use super::{CALM, World};
 use lockstep_core::Micros;
-use lockstep_core::order::Mutation;
+use lockstep_core::raft::Mutation;
 
 /// Faults happen for so long.
 const FAULTS: Micros = 12_000_000;

@@ -1,0 +1,225 @@
+//! What is on its way to the disk, what has arrived, and what must not be said before.
+//!
+//! Writes are numbered by tickets and become durable in their order. "Durable up to index n" is only true of the
+//! entries that the write carried: where a later truncation replaces some of them, the older write's arrival says
+//! nothing about the new ones at the same places (the ABA race). So a truncation lowers what all writes on their way
+//! may claim.
+
+use super::config::Mutation;
+use super::log_view::LogView;
+use super::{Rescue, WriteOp};
+use crate::message::Message;
+use crate::snapshot::StateSnapshot;
+use crate::types::*;
+use std::collections::VecDeque;
+
+/// The vote as the disk keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Vote {
+    /// The highest term that we have seen.
+    pub term: Term,
+    /// Whom we gave our vote in it.
+    pub voted_for: Option<MemberId>,
+}
+
+/// What waits for the vote to be on the disk.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// A message that tells of it.
+    Send(MemberId, Message),
+    /// Our own vote for ourselves in this term.
+    OwnVote(Term),
+}
+
+#[derive(Debug)]
+struct Flight {
+    ticket: u64,
+    /// What the log holds on disk when this has arrived, as far as it is still the same as in memory.
+    last: Index,
+    /// Of the entries that it carries, whatever has become of them since.
+    bytes: usize,
+}
+
+/// **Invariants:** `persisted <= handed`; all of `in_flight[..].last <= handed`; tickets ascend.
+#[derive(Debug)]
+pub(super) struct Disk {
+    last_ticket: u64,
+    in_flight: VecDeque<Flight>,
+    /// Sum of their bytes.
+    in_flight_bytes: usize,
+    /// There was too much of it, and half of that is still there.
+    full: bool,
+    /// Up to here entries were given to a write; those above go with the next.
+    handed: Index,
+    /// Up to here the entries in memory are on the disk.
+    pub(super) persisted: Index,
+    /// The next write begins by keeping these elsewhere.
+    rescue: Vec<Rescue>,
+    /// The next write begins by giving up what the disk has from here on.
+    truncate_from: Option<Index>,
+    /// The next write begins the log anew, at its base.
+    reset: bool,
+    /// The next write that has entries begins a new segment, after this state. **Invariant:** its index is `handed`.
+    roll: Option<Box<StateSnapshot>>,
+    /// The vote has changed since the last write.
+    vote_dirty: bool,
+    /// The ticket of the last write with a vote.
+    vote_ticket: u64,
+    /// Wait for the next write with a vote.
+    waiting: Vec<Held>,
+    /// Wait for a ticket.
+    held: VecDeque<(u64, Held)>,
+}
+
+impl Disk {
+    /// Everything up to `last` is there.
+    pub(super) fn new(last: Index) -> Disk {
+        Disk {
+            last_ticket: 0,
+            in_flight: VecDeque::new(),
+            in_flight_bytes: 0,
+            full: false,
+            handed: last,
+            persisted: last,
+            rescue: Vec::new(),
+            truncate_from: None,
+            reset: false,
+            roll: None,
+            vote_dirty: false,
+            vote_ticket: 0,
+            waiting: Vec::new(),
+            held: VecDeque::new(),
+        }
+    }
+
+    /// The vote has changed.
+    pub(super) fn vote_changed(&mut self) {
+        self.vote_dirty = true;
+    }
+
+    /// Whether the vote as it is now is not on the disk yet.
+    pub(super) fn vote_waits(&self) -> bool {
+        self.vote_dirty || self.in_flight.front().is_some_and(|flight| flight.ticket <= self.vote_ticket)
+    }
+
+    /// Keeps this until the vote as it is now is on the disk.
+    pub(super) fn after_vote(&mut self, what: Held) {
+        self.waiting.push(what);
+    }
+
+    /// These are to be kept before they are given up.
+    pub(super) fn rescue(&mut self, rescue: Rescue) {
+        self.rescue.push(rescue);
+    }
+
+    /// The entries from `from` on are given up.
+    pub(super) fn truncated(&mut self, from: Index, mutation: Option<Mutation>) {
+        let keep = from - 1;
+        self.persisted = self.persisted.min(keep);
+        if mutation != Some(Mutation::ReplacedWritesCount) {
+            for flight in &mut self.in_flight {
+                flight.last = flight.last.min(keep);
+            }
+        }
+        if self.handed > keep {
+            self.truncate_from = Some(self.truncate_from.map_or(from, |f| f.min(from)));
+            self.handed = keep;
+        }
+        if self.roll.as_ref().is_some_and(|state| state.index > keep) {
+            self.roll = None;
+        }
+    }
+
+    /// The log begins anew after `base`; of the old one, what was committed (up to `committed`) may still be claimed.
+    pub(super) fn reset(&mut self, base: Index, committed: Index) {
+        self.persisted = self.persisted.min(committed);
+        for flight in &mut self.in_flight {
+            flight.last = flight.last.min(committed);
+        }
+        self.truncate_from = None;
+        self.roll = None;
+        self.reset = true;
+        self.handed = base;
+    }
+
+    /// The next write, if there is anything to write.
+    pub(super) fn write(
+        &mut self,
+        log: &mut LogView,
+        vote: Vote,
+        segment_bytes: u64,
+        mutation: Option<Mutation>,
+    ) -> Option<WriteOp> {
+        let new = log.last() > self.handed;
+        let vote_due = self.vote_dirty && mutation != Some(Mutation::VoteNotPersisted);
+        self.vote_dirty = false;
+        if !new && !vote_due && !self.reset && self.truncate_from.is_none() && self.rescue.is_empty() {
+            self.hold();
+            return None;
+        }
+        self.last_ticket += 1;
+        let ticket = self.last_ticket;
+        if vote_due {
+            self.vote_ticket = ticket;
+        }
+        self.hold();
+        let reset = std::mem::take(&mut self.reset);
+        let roll = if new { self.roll.take() } else { None };
+        if let Some(state) = &roll {
+            log.roll(state);
+        }
+        let op = WriteOp {
+            ticket,
+            rescue: std::mem::take(&mut self.rescue),
+            reset: reset.then(|| Box::new(log.base_state())),
+            truncate_from: self.truncate_from.take(),
+            roll,
+            entries: if new { log.slice(self.handed + 1, log.last(), usize::MAX).0 } else { Vec::new() },
+            vote: vote_due.then_some(vote),
+        };
+        self.handed = log.last();
+        let bytes = op.entries.iter().map(Entry::size).sum();
+        self.in_flight.push_back(Flight { ticket, last: self.handed, bytes });
+        self.in_flight_bytes += bytes;
+        if self.roll.is_none() && log.segment_full(segment_bytes) {
+            self.roll = Some(Box::new(log.tail.clone()));
+        }
+        Some(op)
+    }
+
+    /// What waits for the vote, waits for the write that carries it.
+    fn hold(&mut self) {
+        for what in self.waiting.drain(..) {
+            self.held.push_back((self.vote_ticket, what));
+        }
+    }
+
+    /// All writes up to this ticket are on the disk.
+    pub(super) fn written(&mut self, ticket: u64) {
+        while self.in_flight.front().is_some_and(|flight| flight.ticket <= ticket) {
+            if let Some(flight) = self.in_flight.pop_front() {
+                self.persisted = self.persisted.max(flight.last);
+                self.in_flight_bytes -= flight.bytes;
+            }
+        }
+    }
+
+    /// Whether so much is on its way to the disk that nothing may be added: `max` bytes, and after that until it is half
+    /// as much. A disk that hangs must not fill the memory. What came in this round does not count yet: the leader's
+    /// window bounds it.
+    pub(super) fn is_full(&mut self, max: usize) -> bool {
+        let limit = if self.full { max / 2 } else { max };
+        self.full = self.in_flight_bytes >= limit.max(1);
+        self.full
+    }
+
+    /// The next thing that waited for a vote and waits no more.
+    pub(super) fn released(&mut self) -> Option<Held> {
+        let done = self.in_flight.front().map_or(u64::MAX, |flight| flight.ticket - 1);
+        if self.held.front().is_some_and(|(ticket, _)| *ticket <= done) {
+            self.held.pop_front().map(|h| h.1)
+        } else {
+            None
+        }
+    }
+}

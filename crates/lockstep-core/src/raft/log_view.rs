@@ -1,0 +1,472 @@
+//! The log as the core sees it: two folds of it, the runs of its terms, and its recent entries.
+
+use super::commit_policy::PolicyRange;
+use crate::codec::{DecodeError, Reader};
+use crate::members::Membership;
+use crate::policy::{Policy, PolicyKind};
+use crate::snapshot::StateSnapshot;
+use crate::types::*;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The beginning of a segment.
+#[derive(Clone, Debug)]
+pub(super) struct Base {
+    /// The fold of all that precedes the segment.
+    pub(super) state: StateSnapshot,
+    /// Bytes of entries in the segment; after a truncation, an upper bound.
+    pub(super) bytes: u64,
+}
+
+/// Seqnos that a view has left out: what a lost leader may have given to write-sets that nobody else has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// Where the view is.
+    pub index: Index,
+    /// The last seqno before it.
+    pub before: Seqno,
+    /// Its own.
+    pub after: Seqno,
+}
+
+impl Gap {
+    /// What `entry` leaves out after this seqno.
+    pub(super) fn at(entry: &Entry, before: Seqno) -> Option<Gap> {
+        (entry.seqno > before.saturating_add(1)).then_some(Gap {
+            index: entry.index,
+            before,
+            after: entry.seqno,
+        })
+    }
+
+    /// Whether a database that stands there has what this history has not.
+    pub fn holds(&self, seqno: Seqno) -> bool {
+        self.before < seqno && seqno < self.after
+    }
+}
+
+/// **Invariants:** `bases[0].index <= committed.index <= tail.index`; `cache` is dense, ends at `tail.index` and
+/// reaches down to `committed.index + 1` at least; `terms` covers `bases[0].index ..= tail.index`.
+#[derive(Debug)]
+pub(super) struct LogView {
+    /// Beginnings of segments, ascending by index; empty while we have no log at all.
+    pub(super) bases: VecDeque<Base>,
+    /// The fold up to the commit index.
+    pub(super) committed: StateSnapshot,
+    /// The fold up to the last entry. What is in force (membership, sessions, seqno) is read here.
+    pub(super) tail: StateSnapshot,
+    /// Where each run of entries of one term begins. Ascending in both.
+    terms: VecDeque<(Index, Term)>,
+    /// What views of this log leave out, ascending.
+    pub(super) gaps: Vec<Gap>,
+    /// How many write-sets and statements of each member have been put into the log here, cut off again or not.
+    pub(super) written: BTreeMap<MemberId, u64>,
+    cache: VecDeque<Entry>,
+    /// Sum of `Entry::size` over the cache.
+    cached_bytes: usize,
+    /// The same over those above the commit index.
+    uncommitted_bytes: usize,
+    /// The last entry above the commit index of each origin: who waits for acks.
+    pub(super) origins: BTreeMap<MemberId, Index>,
+    /// The policies of what is not committed, and of what somebody may still wait for. **Invariant:** never empty,
+    /// ascending; the first covers the entry after the commit index or one before it.
+    pub(super) policy_ranges: VecDeque<PolicyRange>,
+}
+
+fn policy_range_after(state: &StateSnapshot) -> VecDeque<PolicyRange> {
+    VecDeque::from([PolicyRange { after: state.index, policy: state.policy, view: state.view.clone() }])
+}
+
+impl LogView {
+    /// No log: nothing can be appended before a base is given.
+    pub(super) fn empty() -> LogView {
+        let nothing = StateSnapshot::genesis(Uuid::NIL, SEQNO_UNDEFINED, Membership::default());
+        LogView {
+            bases: VecDeque::new(),
+            committed: nothing.clone(),
+            tail: nothing.clone(),
+            terms: VecDeque::from([(0, 0)]),
+            gaps: Vec::new(),
+            written: BTreeMap::new(),
+            cache: VecDeque::new(),
+            cached_bytes: 0,
+            uncommitted_bytes: 0,
+            origins: BTreeMap::new(),
+            policy_ranges: policy_range_after(&nothing),
+        }
+    }
+
+    /// Begins anew after `state`.
+    pub(super) fn starting_at(state: StateSnapshot) -> LogView {
+        LogView {
+            terms: VecDeque::from([(state.index, state.term)]),
+            gaps: Vec::new(),
+            policy_ranges: policy_range_after(&state),
+            bases: VecDeque::from([Base { state: state.clone(), bytes: 0 }]),
+            committed: state.clone(),
+            tail: state,
+            written: BTreeMap::new(),
+            cache: VecDeque::new(),
+            cached_bytes: 0,
+            uncommitted_bytes: 0,
+            origins: BTreeMap::new(),
+        }
+    }
+
+    /// As read from the disk. `None` where the parts do not fit together.
+    pub(super) fn restored(
+        committed: StateSnapshot,
+        entries: Vec<Entry>,
+        terms: Vec<(Index, Term)>,
+        bases: Vec<(StateSnapshot, u64)>,
+        gaps: Vec<Gap>,
+    ) -> Result<LogView, DecodeError> {
+        let mut log = LogView {
+            policy_ranges: policy_range_after(&committed),
+            bases: bases.into_iter().map(|(state, bytes)| Base { state, bytes }).collect(),
+            tail: committed.clone(),
+            committed,
+            terms: terms.into(),
+            gaps,
+            written: BTreeMap::new(),
+            cache: VecDeque::new(),
+            cached_bytes: 0,
+            uncommitted_bytes: 0,
+            origins: BTreeMap::new(),
+        };
+        let fits = log.terms.front().map(|(index, _)| *index) == Some(log.base_index())
+            && log.base_index() <= log.committed.index
+            && !log.bases.is_empty();
+        if !fits {
+            return Err(DecodeError::Invalid("base of the log"));
+        }
+        // The runs, the gaps and the sizes that came in cover these entries already.
+        log.terms.retain(|(first, _)| *first <= log.committed.index);
+        log.gaps.retain(|gap| gap.index <= log.committed.index);
+        let sizes: Vec<u64> = log.bases.iter().map(|base| base.bytes).collect();
+        for entry in entries {
+            log.append(entry)?;
+        }
+        for (base, bytes) in log.bases.iter_mut().zip(sizes) {
+            base.bytes = bytes;
+        }
+        if log.bases.iter().any(|base| base.state.index > log.tail.index) {
+            return Err(DecodeError::Invalid("base of a segment"));
+        }
+        Ok(log)
+    }
+
+    /// Whether there is a log.
+    pub(super) fn exists(&self) -> bool {
+        !self.bases.is_empty()
+    }
+
+    /// The last index.
+    pub(super) fn last(&self) -> Index {
+        self.tail.index
+    }
+
+    /// The commit index.
+    pub(super) fn commit(&self) -> Index {
+        self.committed.index
+    }
+
+    /// The place before the log's first entry.
+    pub(super) fn base_index(&self) -> Index {
+        self.bases.front().map_or(0, |base| base.state.index)
+    }
+
+    /// The lowest index from which all entries are in memory.
+    pub(super) fn cached_from(&self) -> Index {
+        self.last() + 1 - self.cache.len() as u64
+    }
+
+    /// The term of the entry there; of the base too. `None` outside of the log.
+    pub(super) fn term_at(&self, index: Index) -> Option<Term> {
+        if index > self.last() {
+            return None;
+        }
+        // Nearly always the last run.
+        if let Some((first, term)) = self.terms.back()
+            && index >= *first
+        {
+            return Some(*term);
+        }
+        let after = self.terms.partition_point(|(first, _)| *first <= index);
+        after.checked_sub(1).map(|run| self.terms[run].1)
+    }
+
+    /// The highest index up to `from` whose term is at most `term`. `None` where that lies before the base.
+    pub(super) fn last_not_above(&self, from: Index, term: Term) -> Option<Index> {
+        let mut index = from.min(self.last());
+        let mut run = self.terms.partition_point(|(first, _)| *first <= index).checked_sub(1)?;
+        while self.terms[run].1 > term {
+            index = self.terms[run].0.checked_sub(1)?;
+            run = run.checked_sub(1)?;
+        }
+        Some(index)
+    }
+
+    /// An entry from memory.
+    pub(super) fn entry(&self, index: Index) -> Option<&Entry> {
+        let at = index.checked_sub(self.cached_from())?;
+        self.cache.get(usize::try_from(at).ok()?)
+    }
+
+    /// About how many bytes the entries from this index on have. Few are counted; of the segment in which more begin,
+    /// entries count as its mean.
+    pub(super) fn bytes_from(&self, from: Index) -> u64 {
+        const FEW: u64 = 1000;
+        if self.last() < from {
+            return 0;
+        }
+        if from >= self.cached_from() && self.last() - from < FEW {
+            let start = (from - self.cached_from()) as usize;
+            return self.cache.range(start..).map(|entry| entry.size() as u64).sum();
+        }
+        let mut end = self.last();
+        let mut bytes = 0;
+        for base in self.bases.iter().rev() {
+            let first = base.state.index + 1;
+            if first >= from {
+                bytes += base.bytes;
+            } else {
+                let (above, all) = (end + 1 - from, end + 1 - first);
+                return bytes + (u128::from(base.bytes) * u128::from(above) / u128::from(all)) as u64;
+            }
+            end = base.state.index;
+        }
+        bytes
+    }
+
+    /// Whether the entries above the commit index have so many bytes; if so, how many those up to `index` have of them.
+    pub(super) fn uncommitted_upto(&self, index: Index, least: usize) -> Option<usize> {
+        (self.uncommitted_bytes >= least).then(|| {
+            let skip = (index.max(self.commit()) + 1 - self.cached_from()) as usize;
+            self.uncommitted_bytes - self.cache.range(skip..).map(Entry::size).sum::<usize>()
+        })
+    }
+
+    /// The memberships of the entries that are not known to be committed, ascending.
+    pub(super) fn open_memberships(&self) -> impl Iterator<Item = Membership> + '_ {
+        let skip = (self.committed.index + 1 - self.cached_from()) as usize;
+        let entries = self.cache.range(skip..).filter(|entry| entry.kind == EntryKind::Membership);
+        entries.filter_map(|entry| Membership::decode(&mut Reader::new(entry.payload.clone())).ok())
+    }
+
+    /// Entries from memory, from `from` to `to` at most: at least one, else up to `max_bytes`.
+    pub(super) fn slice(&self, from: Index, to: Index, max_bytes: usize) -> (Vec<Entry>, usize) {
+        let first = self.cached_from();
+        if from < first || from > to.min(self.last()) {
+            return (Vec::new(), 0);
+        }
+        let start = (from - first) as usize;
+        let end = (to.min(self.last()) - first) as usize;
+        let mut bytes = 0;
+        let mut stop = start;
+        for entry in self.cache.range(start..=end) {
+            if stop > start && bytes + entry.size() > max_bytes {
+                break;
+            }
+            bytes += entry.size();
+            stop += 1;
+        }
+        (self.cache.range(start..stop).cloned().collect(), bytes)
+    }
+
+    /// Adds the next entry.
+    ///
+    /// # Errors
+    /// Where it is not the next one, or cannot be read; then nothing has changed.
+    pub(super) fn append(&mut self, entry: Entry) -> Result<(), DecodeError> {
+        let (term_before, seqno_before) = (self.tail.term, self.tail.seqno);
+        self.tail.apply(&entry)?;
+        self.gaps.extend(Gap::at(&entry, seqno_before));
+        if entry.term != term_before {
+            self.terms.push_back((entry.index, entry.term));
+        }
+        if !entry.proposal.member.is_nil() {
+            self.origins.insert(entry.proposal.member, entry.index);
+            if matches!(entry.kind, EntryKind::WriteSet | EntryKind::TotalOrder) {
+                *self.written.entry(entry.proposal.member).or_default() += 1;
+            }
+        }
+        self.note_policy(&entry);
+        let size = entry.size();
+        if let Some(segment) = self.bases.back_mut() {
+            segment.bytes += size as u64;
+        }
+        self.cached_bytes += size;
+        self.uncommitted_bytes += size;
+        self.cache.push_back(entry);
+        Ok(())
+    }
+
+    /// Another policy, or another view where one waits for views, begins another policy_range.
+    fn note_policy(&mut self, entry: &Entry) {
+        let begins = match entry.kind {
+            EntryKind::Policy => true,
+            EntryKind::View => self.tail.policy.kind == PolicyKind::All,
+            _ => false,
+        };
+        if begins {
+            let StateSnapshot { policy, view, .. } = &self.tail;
+            self.policy_ranges.push_back(PolicyRange {
+                after: entry.index,
+                policy: *policy,
+                view: view.clone(),
+            });
+        }
+    }
+
+    /// Nobody waits for anything up to here any more.
+    pub(super) fn forget_policy_ranges(&mut self, upto: Index) {
+        while self.policy_ranges.get(1).is_some_and(|next| next.after <= upto) {
+            self.policy_ranges.pop_front();
+        }
+    }
+
+    /// The policy of the entry at this index above the commit index.
+    pub(super) fn policy_at(&self, index: Index) -> Policy {
+        let last = self.policy_ranges.iter().rev().find(|s| s.after < index).or(self.policy_ranges.front());
+        last.map_or(Policy::default(), |s| s.policy)
+    }
+
+    /// Whether anything that is not known to be committed may have been placed under a weak policy; if so, how many
+    /// seqnos may have been given out beyond what is committed.
+    pub(super) fn at_risk(&self) -> Option<u64> {
+        let open = self.policy_ranges.iter().map(|s| s.policy).chain([self.committed.policy]);
+        open.filter(|policy| policy.is_weak()).map(|policy| policy.max_at_risk).max()
+    }
+
+    /// Forgets the entries from `from` on. Only what is not committed can be forgotten.
+    pub(super) fn truncate(&mut self, from: Index) {
+        assert!(from > self.commit(), "a committed entry is never given up");
+        while self.last() >= from {
+            let Some(entry) = self.cache.pop_back() else { break };
+            self.cached_bytes -= entry.size();
+            self.uncommitted_bytes -= entry.size();
+            // `tail` is folded again below; until then only its index is right.
+            self.tail.index -= 1;
+        }
+        while self.terms.len() > 1 && self.terms.back().is_some_and(|(first, _)| *first >= from) {
+            self.terms.pop_back();
+        }
+        self.gaps.retain(|gap| gap.index < from);
+        while self.bases.len() > 1 && self.bases.back().is_some_and(|base| base.state.index >= from) {
+            self.bases.pop_back();
+        }
+        while self.policy_ranges.len() > 1 && self.policy_ranges.back().is_some_and(|s| s.after >= from) {
+            self.policy_ranges.pop_back();
+        }
+        self.rebuild_snapshots();
+    }
+
+    /// Folds the tail, and who waits, again from the committed state.
+    fn rebuild_snapshots(&mut self) {
+        let first = self.cached_from();
+        self.tail = self.committed.clone();
+        self.origins.clear();
+        let skip = (self.committed.index + 1 - first) as usize;
+        for entry in self.cache.range(skip..) {
+            let again = self.tail.apply(entry);
+            assert!(again.is_ok(), "what could be folded once can be folded again");
+            if !entry.proposal.member.is_nil() {
+                self.origins.insert(entry.proposal.member, entry.index);
+            }
+        }
+    }
+
+    /// The state before the entry at this index above the commit index.
+    pub(super) fn snapshot_before(&self, index: Index) -> StateSnapshot {
+        let mut state = self.committed.clone();
+        let skip = (self.committed.index + 1 - self.cached_from()) as usize;
+        for entry in self.cache.range(skip..).take_while(|entry| entry.index < index) {
+            let again = state.apply(entry);
+            debug_assert!(again.is_ok(), "what could be folded once can be folded again");
+        }
+        state
+    }
+
+    /// Moves the commit index.
+    pub(super) fn commit_to(&mut self, index: Index) {
+        assert!(index <= self.last(), "only what the own log holds is committed here");
+        let first = self.cached_from();
+        while self.committed.index < index {
+            let entry = &self.cache[(self.committed.index + 1 - first) as usize];
+            let folded = self.committed.apply(entry);
+            assert!(folded.is_ok(), "what the tail took, the committed state takes");
+            self.uncommitted_bytes -= entry.size();
+        }
+        self.origins.retain(|_, last| *last > index);
+    }
+
+    /// A new segment begins after `state`; the entries above it go there.
+    pub(super) fn roll(&mut self, state: &StateSnapshot) {
+        let bytes: u64 =
+            self.cache.iter().rev().take_while(|e| e.index > state.index).map(|e| e.size() as u64).sum();
+        if let Some(full) = self.bases.back_mut() {
+            full.bytes = full.bytes.saturating_sub(bytes);
+        }
+        self.bases.push_back(Base { state: state.clone(), bytes });
+    }
+
+    /// The fold before the log's first entry.
+    pub(super) fn base_state(&self) -> StateSnapshot {
+        self.bases.front().map_or_else(|| self.committed.clone(), |base| base.state.clone())
+    }
+
+    /// Whether the last segment holds enough.
+    pub(super) fn segment_full(&self, segment_bytes: u64) -> bool {
+        self.bases
+            .back()
+            .is_some_and(|base| base.bytes >= segment_bytes && base.state.index < self.tail.index)
+    }
+
+    /// Drops the oldest entries from memory while there are more than `max_bytes`, none above `keep_above`.
+    pub(super) fn evict(&mut self, max_bytes: usize, keep_above: Index) {
+        while self.cached_bytes > max_bytes
+            && self.cache.front().is_some_and(|oldest| oldest.index <= keep_above.min(self.committed.index))
+        {
+            if let Some(oldest) = self.cache.pop_front() {
+                self.cached_bytes -= oldest.size();
+            }
+        }
+    }
+
+    /// The log on the disk now begins with the entry `first`.
+    pub(super) fn trimmed(&mut self, first: Index) {
+        while self
+            .bases
+            .get(1)
+            .is_some_and(|second| second.state.index < first && second.state.index <= self.committed.index)
+        {
+            self.bases.pop_front();
+        }
+        let base = self.base_index();
+        self.gaps.retain(|gap| gap.index > base);
+        while self.terms.get(1).is_some_and(|(begins, _)| *begins <= base) {
+            self.terms.pop_front();
+        }
+        if let Some((begins, _)) = self.terms.front_mut() {
+            *begins = (*begins).max(base);
+        }
+    }
+
+    /// Where a peer that cannot go on from its own log begins anew.
+    ///
+    /// Who certifies must have the log from the trim mark that is in force where it begins to certify. `position`
+    /// is the seqno of the peer's database, if it has one: the newest base up to there tells a mark that was in
+    /// force no later, and the mark before that one is safe in any case. Without a position it will be given a
+    /// database that is newer than the last committed trim mark. The oldest base where nothing fits: with index 0 it
+    /// is always right, and else nobody in this log could do better.
+    pub(super) fn base_for(&self, position: Option<Seqno>) -> Option<&StateSnapshot> {
+        let committed =
+            || self.bases.iter().rev().map(|b| &b.state).filter(|s| s.index <= self.committed.index);
+        let limit = match position {
+            Some(at) => committed().find(|s| s.seqno <= at).map(|s| s.trim_previous.min(at)),
+            None => None,
+        };
+        let limit = limit.unwrap_or(self.committed.trim_previous);
+        committed().find(|s| s.seqno <= limit).or(self.bases.front().map(|b| &b.state))
+    }
+}

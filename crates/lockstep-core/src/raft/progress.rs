@@ -1,0 +1,189 @@
+//! What a leader knows of one peer.
+
+use super::relay::{Path, Sent};
+use crate::types::*;
+use std::collections::VecDeque;
+
+/// How the leader feeds a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProgressState {
+    /// Looks for the place where the logs agree: one message at a time.
+    Probe,
+    /// Sends ahead, up to the window.
+    Replicate,
+    /// Has asked the node for entries that are no longer in memory, from here.
+    Fetching(Index),
+    /// Has sent the base at this index.
+    Base(Index),
+}
+
+/// A peer as [`super::Raft::progress`] shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerProgress {
+    /// Who.
+    pub id: MemberId,
+    /// On its disk.
+    pub matched: Index,
+    /// In its memory.
+    pub received: Index,
+    /// What is sent next.
+    pub next: Index,
+    /// What its server has finished.
+    pub finished: Seqno,
+    /// The time of a round trip, smoothed, in µs, if measured.
+    pub rtt: Option<Micros>,
+    /// When it last answered.
+    pub last_heard: Micros,
+    /// How it is fed.
+    pub state: ProgressState,
+    /// Who passes entries on to it; `None`: they come from the leader.
+    pub via: Option<MemberId>,
+}
+
+/// **Invariants:** `matched <= received < next`, but for a peer whose late answer overtook another: then `next` is
+/// put right by the next answer.
+#[derive(Debug)]
+pub(super) struct Progress {
+    pub(super) matched: Index,
+    pub(super) received: Index,
+    pub(super) next: Index,
+    pub(super) finished: Seqno,
+    pub(super) position: Option<Seqno>,
+    pub(super) rtt: Option<Micros>,
+    pub(super) last_heard: Micros,
+    pub(super) state: ProgressState,
+    /// A probe is on the way: wait for its answer, or for the next heartbeat.
+    pub(super) probing: bool,
+    /// When the base was sent.
+    pub(super) base_sent: Micros,
+    /// Each message on the way.
+    inflight: VecDeque<Sent>,
+    inflight_bytes: usize,
+    /// A context that was sent and has not come back (0: none), and when: measures round trips.
+    pub(super) context_sent: (u64, Micros),
+    /// The last context that came back.
+    pub(super) context_heard: u64,
+    /// The highest commit index that it was told, or can count for itself.
+    pub(super) commit_told: Index,
+    /// The last entry that it proposed: its server waits for that to be committed.
+    pub(super) proposed: Index,
+    /// What it was told of our own disk.
+    pub(super) persisted_told: Index,
+    /// No longer a member, from this entry on, and until when we still tell it so.
+    pub(super) leaving: Option<(Index, Micros)>,
+    /// Who passes entries on to it.
+    pub(super) via: Option<MemberId>,
+    /// While it relays: since when it has not received more, though something is on the way.
+    pub(super) stuck_since: Option<Micros>,
+    /// While it is relayed to: what its relay had received when it was last seen to have more, and when that was.
+    pub(super) lags: Option<(Index, Micros)>,
+    /// While it relays: more is there than may be on its way.
+    pub(super) limited: bool,
+    pub(super) way: Path,
+    /// It takes no part in relaying before then, and for how long it was last kept out.
+    pub(super) apart: (Micros, Micros),
+}
+
+impl Progress {
+    pub(super) fn new(next: Index, now: Micros) -> Progress {
+        Progress {
+            matched: 0,
+            received: 0,
+            next,
+            finished: SEQNO_UNDEFINED,
+            position: None,
+            rtt: None,
+            last_heard: now,
+            state: ProgressState::Probe,
+            probing: false,
+            base_sent: 0,
+            inflight: VecDeque::new(),
+            inflight_bytes: 0,
+            context_sent: (0, 0),
+            context_heard: 0,
+            commit_told: 0,
+            proposed: 0,
+            persisted_told: 0,
+            leaving: None,
+            via: None,
+            stuck_since: None,
+            lags: None,
+            limited: false,
+            way: Path::default(),
+            apart: (0, 0),
+        }
+    }
+
+    /// Something with entries up to `last` leaves.
+    pub(super) fn sent(&mut self, last: Index, bytes: usize, now: Micros) {
+        self.inflight.push_back(Sent { last, bytes, at: now });
+        self.inflight_bytes += bytes;
+        self.next = last + 1;
+    }
+
+    /// Whether anything is.
+    pub(super) fn awaits_answers(&self) -> bool {
+        !self.inflight.is_empty()
+    }
+
+    /// How much that is.
+    pub(super) fn bytes_on_the_way(&self) -> usize {
+        self.inflight_bytes
+    }
+
+    /// Whether more may be on the way.
+    pub(super) fn window_open(&self, max: usize) -> bool {
+        self.inflight_bytes < max
+    }
+
+    /// It has received everything up to here. `moment`: see [`Path::confirmed`].
+    pub(super) fn answered(&mut self, received: Index, now: Micros, moment: Micros) {
+        let (mut first, mut bytes, mut last) = (None, 0, None);
+        while let Some(&sent) = self.inflight.front()
+            && sent.last <= received
+        {
+            self.inflight.pop_front();
+            self.inflight_bytes -= sent.bytes;
+            bytes += sent.bytes;
+            (first, last) = (first.or(Some(sent)), Some(sent));
+        }
+        // What went by another says nothing of its own way.
+        if let (None, Some(first), Some(last)) = (self.via, first, last) {
+            self.way.confirmed((first, last), bytes, now, moment);
+        }
+    }
+
+    /// Looks for the place where the logs agree, from `next` on.
+    pub(super) fn probe(&mut self, next: Index) {
+        self.inflight.clear();
+        self.inflight_bytes = 0;
+        self.next = next;
+        self.probing = false;
+        self.state = ProgressState::Probe;
+    }
+
+    /// The logs agree up to `next - 1`.
+    pub(super) fn replicate(&mut self, next: Index) {
+        self.probe(next);
+        self.state = ProgressState::Replicate;
+    }
+
+    /// A message with this context leaves. One at a time is measured: a round trip may take many heartbeats.
+    pub(super) fn context_leaves(&mut self, context: u64, now: Micros) {
+        if self.context_sent.0 == 0 {
+            self.context_sent = (context, now);
+        }
+    }
+
+    /// An answer to this context has come.
+    pub(super) fn heard(&mut self, context: u64, now: Micros) {
+        self.last_heard = now;
+        self.context_heard = self.context_heard.max(context);
+        if self.context_sent.0 != 0 && context >= self.context_sent.0 {
+            let sample = now.saturating_sub(self.context_sent.1);
+            self.rtt = Some(self.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
+            self.way.measured(sample);
+            self.context_sent = (0, 0);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! A leader's choice: who relays for each zone, and who takes no part.
+
+use super::*;
+
+use crate::members::Membership;
+use std::cmp::Reverse;
+
+/// Whoever was the cause of a fallback is left out for so many election timeouts first, and at most.
+const APART: (u64, u64) = (8, 256);
+
+/// A relay may be slow for so many election timeouts before another is tried: at first, and at most.
+const SLOW: (u64, u64) = (4, 256);
+
+/// What a leader remembers of a zone that has a relay.
+#[derive(Debug, Default)]
+pub(super) struct Zone {
+    /// Since when its relay has been slow, and what it had confirmed then.
+    slow: Option<(Micros, u64)>,
+    /// How long it may be, and when that was last too long.
+    patience: Micros,
+    relieved: Micros,
+    /// How long what is on its way there may take, and until when that counts: what was behind it comes later still.
+    line: (Micros, Micros),
+}
+
+type Peers = BTreeMap<MemberId, Progress>;
+
+impl Raft {
+    /// How long a member may give no sign of getting on. `line`: see [`Raft::on_the_line`]. Whatever has been measured, what is small
+    /// is not waited for longer than for a leader.
+    fn relay_timeout(&self, peer: &Progress, line: Micros) -> Micros {
+        let trips = 2 * peer.way.shortest();
+        let small = (3 * self.config.heartbeat + trips).min(self.config.election_timeout.max(trips));
+        small + 2 * line
+    }
+
+    /// How long all that is on its way to a zone may take: what is sent there now may be behind it, on one line.
+    fn on_the_line(&mut self, zone: u8, peers: &Peers, of_zone: impl Fn(&MemberId) -> bool) -> Micros {
+        let lately = APART.0 * self.config.election_timeout;
+        let there = || peers.iter().filter(|(id, _)| of_zone(id)).map(|(_, peer)| peer);
+        let pace = there().map(|peer| peer.way.pace()).max().unwrap_or(0);
+        let takes = |peer: &Progress| (peer.bytes_on_the_way() >> 10) as Micros * pace;
+        // Who has long been silent takes nothing, and what went to a rider is on its relay's account.
+        let live = there().filter(|peer| self.now < peer.last_heard + lately + takes(peer));
+        let takes = live.filter(|peer| peer.via.is_none()).map(takes).sum();
+        let line = &mut self.relays.zones.entry(zone).or_default().line;
+        if takes >= line.0 || line.1 <= self.now {
+            *line = (takes, self.now + takes);
+        }
+        line.0
+    }
+
+    /// Whether the way to `relay` is so much longer than the one to `other` that it shows.
+    fn is_farther(&self, relay: &Progress, other: &Progress) -> bool {
+        relay.way.shortest() > 2 * other.way.shortest() + self.config.heartbeat / 2
+    }
+
+    /// Begins a round of a leader's: who passes on to whom.
+    pub(in crate::raft) fn choose_relays(&mut self, peers: &mut Peers) {
+        let membership = self.log.tail.membership.clone();
+        let zone_of = |id: &MemberId| membership.get(id).map(|m| m.zone);
+        let own = zone_of(&self.config.id);
+        let on = self.relays.on && membership.members.iter().any(|m| Some(m.zone) != own);
+        if !on && peers.values().all(|peer| peer.via.is_none()) {
+            return;
+        }
+        self.leave_out(peers, &membership);
+        let mut last_zone = None;
+        // Zone after zone; there are few members, and most often one or two zones.
+        while let Some(zone) =
+            membership.members.iter().map(|m| m.zone).filter(|z| Some(*z) > last_zone).min()
+        {
+            last_zone = Some(zone);
+            let of_zone = |id: &MemberId| zone_of(id) == Some(zone);
+            let mut fit = Vec::new();
+            if Some(zone) != own {
+                let line = self.on_the_line(zone, peers, of_zone);
+                let all = peers.iter().filter(|(id, peer)| of_zone(id) && self.may_take_part(id, peer, line));
+                fit.extend(all.map(|(id, _)| *id));
+            }
+            let present = peers.iter().find_map(|(id, peer)| peer.via.filter(|_| of_zone(id)));
+            let chosen = match present.filter(|id| fit.contains(id)) {
+                _ if fit.len() < 2 => None,
+                Some(id) => self.relief(zone, id, &fit, peers).or(Some(id)),
+                None => self.first_choice(&fit, peers),
+            };
+            let before = present.and_then(|id| peers.get(&id)).map(|relay| relay.way.takes());
+            if let Some(relay) = chosen.filter(|_| chosen != present).and_then(|id| peers.get_mut(&id)) {
+                relay.feed_directly();
+                relay.way.begin(before);
+            }
+            for (id, peer) in peers.iter_mut().filter(|(id, _)| of_zone(id) && Some(**id) != chosen) {
+                let rides = chosen.is_some() && fit.contains(id);
+                if !rides || peer.via != chosen {
+                    peer.feed_directly();
+                }
+                // One that is ahead of its relay waits for it: were it sent what comes next, it would stay ahead.
+                if rides && peer.via.is_none() {
+                    peer.via = chosen;
+                    peer.lags = None;
+                }
+            }
+        }
+        // Who is no member any more is in no zone.
+        peers.iter_mut().filter(|(id, _)| zone_of(id).is_none()).for_each(|(_, peer)| peer.feed_directly());
+    }
+
+    fn may_take_part(&self, id: &MemberId, peer: &Progress, line: Micros) -> bool {
+        self.relays.on
+            && self.relays.able.contains(id)
+            && peer.state == ProgressState::Replicate
+            && peer.leaving.is_none()
+            && peer.next >= self.log.cached_from()
+            && peer.apart.0 <= self.now
+            && self.now < peer.last_heard + self.relay_timeout(peer, line)
+    }
+
+    /// Of those who would have to wait for nothing, and have not failed lately, the one to whom the way is shortest; of
+    /// such the one that has most, and the first.
+    fn first_choice(&self, fit: &[MemberId], peers: &Peers) -> Option<MemberId> {
+        let known = || fit.iter().filter_map(|id| Some((*id, peers.get(id)?)));
+        let most = known().map(|(_, peer)| peer.received).max()?;
+        let step = (self.config.heartbeat / 2).max(1);
+        let rank = |(id, peer): &(MemberId, &Progress)| {
+            let failed = if self.failed_lately(peer) { peer.apart.1 } else { 0 };
+            (peer.next <= most, failed, peer.way.shortest() / step, Reverse(peer.received), *id)
+        };
+        known().min_by_key(rank).map(|(id, _)| id)
+    }
+
+    fn failed_lately(&self, peer: &Progress) -> bool {
+        let (until, last) = peer.apart;
+        self.now < until + 4 * last
+    }
+
+    /// Who relays instead of one that has been slow for long: one to whom the way is shorter; or, where more is there than the
+    /// relay takes, one that has taken more, or has not been tried. If it is the line that is slow, or all are, that
+    /// comes to an end: each change makes the next one wait longer, and a trial is remembered.
+    fn relief(&mut self, zone: u8, id: MemberId, fit: &[MemberId], peers: &mut Peers) -> Option<MemberId> {
+        let first = SLOW.0 * self.config.election_timeout;
+        let most = SLOW.1 * self.config.election_timeout;
+        let others = |peers: &Peers| -> Vec<(MemberId, bool, bool)> {
+            let relay = peers.get(&id);
+            let pairs =
+                fit.iter().filter(|other| **other != id).filter_map(|o| Some((*o, relay?, peers.get(o)?)));
+            pairs
+                .map(|(o, relay, other)| (o, self.is_farther(relay, other), self.is_farther(other, relay)))
+                .collect()
+        };
+        let others = others(peers);
+        let nearer = others.iter().any(|(_, nearer, _)| *nearer);
+        let mut of_zone = self.relays.zones.remove(&zone).unwrap_or_default();
+        of_zone.patience = of_zone.patience.max(first);
+        let now = self.now;
+        let relay = peers.get_mut(&id)?;
+        let confirmed = relay.way.bytes_confirmed();
+        let mut chosen = None;
+        if !nearer && !relay.limited {
+            of_zone.slow = None;
+            if now >= of_zone.relieved + 16 * of_zone.patience {
+                of_zone.patience = first;
+            }
+        } else {
+            let (since, before) = *of_zone.slow.get_or_insert((now, confirmed));
+            // In that time several messages must be able to get through.
+            if now >= since + of_zone.patience.max(4 * of_zone.line.0) {
+                let rate = confirmed.saturating_sub(before) * 1_000_000 / (now - since).max(1);
+                let limited = relay.limited;
+                if limited {
+                    relay.way.rate = Some((rate, now));
+                }
+                let rate_of = |other: &MemberId| match peers.get(other).and_then(|peer| peer.way.rate) {
+                    Some((rate, at)) if now < at + most => rate,
+                    _ => u64::MAX,
+                };
+                let better = others.iter().filter(|(other, nearer, farther)| {
+                    *nearer || (limited && !farther && rate_of(other) / 3 > rate / 2)
+                });
+                chosen =
+                    better.max_by_key(|(o, nearer, _)| (*nearer, rate_of(o), Reverse(*o))).map(|(o, ..)| *o);
+                of_zone.slow = None;
+                if chosen.is_some() {
+                    of_zone.patience = (2 * of_zone.patience).min(most);
+                    of_zone.relieved = now;
+                }
+            }
+        }
+        self.relays.zones.insert(zone, of_zone);
+        chosen
+    }
+
+    /// Leaves those out that keep others, or themselves, from getting on.
+    fn leave_out(&self, peers: &mut Peers, membership: &Membership) {
+        let zone_of = |id: &MemberId| membership.get(id).map(|m| m.zone);
+        let relays: BTreeMap<MemberId, (Index, Micros)> = peers
+            .values()
+            .filter_map(|peer| peer.via)
+            .filter_map(|id| {
+                let line = self.relays.zones.get(&zone_of(&id)?).map_or(0, |zone| zone.line.0);
+                Some((id, (peers.get(&id)?.received, line)))
+            })
+            .collect();
+        let mut out: Vec<MemberId> = Vec::new();
+        // Of those behind each relay, who has waited for half as long as may be, and how many there are.
+        let mut behind: BTreeMap<MemberId, (usize, usize, Vec<MemberId>)> = BTreeMap::new();
+        for (id, peer) in peers.iter_mut() {
+            if let Some((via, (received, line))) = peer.via.and_then(|via| Some((via, relays.get(&via)?))) {
+                peer.stuck_since = None;
+                if *received <= peer.received {
+                    peer.lags = None;
+                } else if peer.lags.is_none_or(|(had, _)| peer.received >= had) {
+                    peer.lags = Some((*received, self.now));
+                }
+                let waits = peer.lags.map_or(0, |(_, since)| self.now - since);
+                let patience = self.relay_timeout(peer, *line);
+                let (waiting, all, given_up) = behind.entry(via).or_default();
+                *waiting += usize::from(waits >= patience / 2);
+                *all += 1;
+                if waits >= patience {
+                    given_up.push(*id);
+                }
+            } else if let Some((_, line)) = relays.get(id) {
+                if !peer.awaits_answers() {
+                    peer.stuck_since = None;
+                } else if peer.stuck_since.is_none() {
+                    peer.stuck_since = Some(self.now);
+                }
+                let stuck = peer.stuck_since.unwrap_or(self.now);
+                if self.now >= stuck.min(peer.last_heard) + self.relay_timeout(peer, *line) {
+                    out.push(*id);
+                }
+            }
+        }
+        for (relay, (waiting, all, given_up)) in behind {
+            // Where it reaches nobody, it is the relay.
+            if !given_up.is_empty() && waiting == all {
+                out.push(relay);
+            } else {
+                out.extend(given_up);
+            }
+        }
+        let first = APART.0 * self.config.election_timeout;
+        let most = APART.1 * self.config.election_timeout;
+        for id in out {
+            if let Some(peer) = peers.get_mut(&id) {
+                let time =
+                    if self.failed_lately(peer) { (2 * peer.apart.1).clamp(first, most) } else { first };
+                peer.apart = (self.now + time, time);
+                peer.stuck_since = None;
+                peer.lags = None;
+            }
+        }
+    }
+}
+
+impl Progress {
+    /// No longer by another: begins again after what it has, for what is on its way may not arrive.
+    fn feed_directly(&mut self) {
+        if self.via.take().is_some() && self.state == ProgressState::Replicate {
+            self.replicate(self.received + 1);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What a leader has measured of the way to a peer, so far as it matters for relays.
+//!
+//! **How much may be on its way by a relay** follows how soon it is answered: no more than gets through in a moment. So a
+//! change of relay costs a moment's bytes again, what is said beside them does not wait behind them for long, and a
+//! silence means something.
+
+use super::*;
+
+/// What may be on its way at first, and at least.
+const FIRST: usize = 1 << 20;
+const LEAST: usize = 128 << 10;
+
+/// Messages of so many bytes and more tell how fast they go.
+const LARGE: usize = 64 << 10;
+
+/// µs for 1 KiB: believed at first (1 MB/s; what is slower shows), and at most.
+const PACE: (Micros, Micros) = (1_000, 16_000);
+
+/// So slowly does the shortest round trip follow longer ones.
+const SLOWLY: Micros = 64;
+
+#[derive(Debug)]
+pub(in crate::raft) struct Path {
+    /// The shortest time of a round trip lately: it follows longer ones slowly, for those may have waited behind entries.
+    shortest: Option<Micros>,
+    /// Bytes that may be on their way to it while it relays, if it is to be less than to others.
+    share: usize,
+    shrunk_at: Micros,
+    /// µs that 1 KiB took.
+    pace: Micros,
+    /// Bytes that it has confirmed.
+    confirmed: u64,
+    /// When it last did.
+    moved_at: Micros,
+    /// How many bytes a second it took when it relayed and more was there, and when that was.
+    pub(super) rate: Option<(u64, Micros)>,
+}
+
+impl Default for Path {
+    fn default() -> Path {
+        Path {
+            shortest: None,
+            share: FIRST,
+            shrunk_at: 0,
+            pace: PACE.0,
+            confirmed: 0,
+            moved_at: 0,
+            rate: None,
+        }
+    }
+}
+
+/// Something that was on its way.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::raft) struct Sent {
+    pub(in crate::raft) last: Index,
+    pub(in crate::raft) bytes: usize,
+    pub(in crate::raft) at: Micros,
+}
+
+impl Path {
+    /// A round trip of something small has taken so long.
+    pub(in crate::raft) fn measured(&mut self, took: Micros) {
+        self.shortest = Some(match self.shortest {
+            Some(shortest) if took > shortest => shortest + (took - shortest).div_ceil(SLOWLY),
+            _ => took,
+        });
+    }
+
+    pub(in crate::raft) fn shortest(&self) -> Micros {
+        self.shortest.unwrap_or(0)
+    }
+
+    /// So many bytes, of which `first` was the first and `last` the last message, are confirmed. `moment`: what an answer may
+    /// take longer than a round trip.
+    pub(in crate::raft) fn confirmed(
+        &mut self,
+        (first, last): (Sent, Sent),
+        bytes: usize,
+        now: Micros,
+        moment: Micros,
+    ) {
+        if bytes >= LARGE {
+            let took = now.saturating_sub(first.at.max(self.moved_at)).saturating_sub(self.shortest());
+            let pace = (took / (bytes >> 10) as Micros).min(PACE.1);
+            self.pace = pace.max(self.pace - self.pace / 8);
+        }
+        self.moved_at = now;
+        self.confirmed += bytes as u64;
+        if now.saturating_sub(last.at) <= self.shortest() + moment {
+            self.share = self.share.saturating_add(bytes);
+        } else if last.at >= self.shrunk_at {
+            self.share = (self.share / 2).max(LEAST);
+            self.shrunk_at = now;
+        }
+    }
+
+    /// How many bytes may be on their way while it relays; at most `most`.
+    pub(super) fn share(&mut self, most: usize) -> usize {
+        self.share = self.share.min(most.max(LEAST));
+        self.share.min(most)
+    }
+
+    /// It begins to relay, perhaps instead of one that took so much at a time.
+    pub(super) fn begin(&mut self, before: Option<usize>) {
+        self.share = before.map_or(FIRST, |share| share.min(FIRST));
+    }
+
+    pub(super) fn takes(&self) -> usize {
+        self.share
+    }
+
+    pub(super) fn pace(&self) -> Micros {
+        self.pace
+    }
+
+    pub(super) fn bytes_confirmed(&self) -> u64 {
+        self.confirmed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOMENT: Micros = 150_000;
+
+    fn confirm(way: &mut Path, bytes: usize, sent: Micros, now: Micros) {
+        let sent = Sent { last: 1, bytes, at: sent };
+        way.confirmed((sent, sent), bytes, now, MOMENT);
+    }
+
+    #[test]
+    fn the_share_follows_how_soon_it_is_answered() {
+        let mut way = Path::default();
+        way.measured(20_000);
+        for n in 0..100 {
+            confirm(&mut way, 1 << 20, n * 100_000, n * 100_000 + 30_000);
+        }
+        assert_eq!(way.share(16 << 20), 16 << 20);
+        assert_eq!(way.share(1 << 20), 1 << 20);
+        // Answers that come late: half of it, once for all that was on the way then.
+        let mut way = Path::default();
+        way.measured(20_000);
+        for sent in [0, 10, 20] {
+            confirm(&mut way, 100_000, sent, 300_000);
+        }
+        assert_eq!(way.share(16 << 20), FIRST / 2);
+        for n in 1..10 {
+            confirm(&mut way, 100_000, n * 300_000, n * 300_000 + 300_000);
+        }
+        assert_eq!(way.share(16 << 20), LEAST);
+    }
+
+    #[test]
+    fn a_pace_is_learnt_at_once_and_forgotten_slowly() {
+        let mut way = Path::default();
+        confirm(&mut way, 1 << 20, 0, 8_000_000);
+        assert_eq!(way.pace(), 8_000_000 >> 10);
+        confirm(&mut way, 1 << 20, 8_000_000, 8_010_000);
+        assert!((6_800..7_000).contains(&way.pace()), "{}", way.pace());
+        for n in 0..100 {
+            confirm(&mut way, 1 << 20, 9_000_000 + n * 10_000, 9_010_000 + n * 10_000);
+        }
+        assert!(way.pace() < 20, "{}", way.pace());
+        // What is small says nothing.
+        confirm(&mut way, 100, 10_000_000, 20_000_000);
+        assert!(way.pace() < 20, "{}", way.pace());
+    }
+}

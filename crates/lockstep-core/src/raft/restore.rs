@@ -1,0 +1,225 @@
+//! Reading the own log back at the start.
+
+use super::disk::Vote;
+use super::log_view::{Gap, LogView};
+use crate::codec::DecodeError;
+use crate::snapshot::StateSnapshot;
+use crate::types::*;
+use bytes::Bytes;
+
+/// What the disk kept.
+#[derive(Clone, Debug, Default)]
+pub struct Restored {
+    /// The vote.
+    pub vote: Vote,
+    /// The fold up to the commit hint (or the log's end, if that is lower; or its base, if that is higher). `None`:
+    /// there is a vote, but no log.
+    pub committed: Option<StateSnapshot>,
+    /// All entries after it.
+    pub tail: Vec<Entry>,
+    /// Where each run of entries of one term begins; first of all the base of the log.
+    pub terms: Vec<(Index, Term)>,
+    /// The base of each segment, ascending, and the bytes of its entries.
+    pub bases: Vec<(StateSnapshot, u64)>,
+    /// What views of the log leave out, ascending.
+    pub gaps: Vec<Gap>,
+}
+
+impl Restored {
+    /// The last index of the log.
+    pub fn last_index(&self) -> Index {
+        let committed = self.committed.as_ref().map_or(0, |state| state.index);
+        self.tail.last().map_or(committed, |entry| entry.index)
+    }
+
+    pub(super) fn into_parts(self) -> (Vote, LogView) {
+        let Restored { vote, committed, tail, terms, bases, gaps } = self;
+        let log = match committed {
+            Some(committed) => {
+                let fits = LogView::restored(committed, tail, terms, bases, gaps);
+                debug_assert!(fits.is_ok(), "the builder has checked all of it");
+                fits.unwrap_or_else(|_| LogView::empty())
+            }
+            None => LogView::empty(),
+        };
+        (vote, log)
+    }
+}
+
+/// Is fed the log from its beginning to its end: the base of a segment, its records, the next base, and so on.
+#[derive(Debug, Default)]
+pub struct RestoreBuilder {
+    commit_hint: Index,
+    /// The fold up to the commit hint, as far as we got.
+    committed: Option<StateSnapshot>,
+    /// The fold of everything so far, once it differs from `committed`.
+    tail: Option<StateSnapshot>,
+    entries: Vec<Entry>,
+    terms: Vec<(Index, Term)>,
+    bases: Vec<(StateSnapshot, u64)>,
+    gaps: Vec<Gap>,
+}
+
+impl RestoreBuilder {
+    /// Entries up to `commit_hint` are known to be committed: they need not stay in memory.
+    pub fn new(commit_hint: Index) -> RestoreBuilder {
+        RestoreBuilder { commit_hint, ..RestoreBuilder::default() }
+    }
+
+    fn last(&self) -> Option<&StateSnapshot> {
+        self.tail.as_ref().or(self.committed.as_ref())
+    }
+
+    /// A segment begins with this base.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where it is not a state, or not that after the records before it.
+    pub fn base(&mut self, blob: Bytes) -> Result<(), DecodeError> {
+        let mut state = StateSnapshot::from_bytes(blob)?;
+        self.agree_on_leader(&mut state);
+        match self.last() {
+            None => {
+                self.terms.push((state.index, state.term));
+                self.committed = Some(state.clone());
+            }
+            Some(last) if *last == state => {}
+            Some(_) => return Err(DecodeError::Invalid("base of a segment")),
+        }
+        self.bases.push((state, 0));
+        Ok(())
+    }
+
+    /// Bases by older versions do not say who led in their term. Where the entry that began the term has been read, or
+    /// a later base of the same term says it, it is known all the same, and then it is the same for all of them.
+    fn agree_on_leader(&mut self, state: &mut StateSnapshot) {
+        let Some(known) = self.last().filter(|last| last.term == state.term).map(|last| last.leader) else {
+            return;
+        };
+        if state.leader.is_nil() {
+            state.leader = known;
+        } else if known.is_nil() {
+            let bases = self.bases.iter_mut().map(|(base, _)| base);
+            for before in bases.chain(&mut self.committed).chain(&mut self.tail) {
+                if before.term == state.term && before.leader.is_nil() {
+                    before.leader = state.leader;
+                }
+            }
+        }
+    }
+
+    /// The next record.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where it cannot be read or does not follow; the log is damaged, or of a newer version.
+    pub fn record(&mut self, index: Index, term: Term, body: Bytes) -> Result<(), DecodeError> {
+        let entry = Entry::decode_body(index, term, body)?;
+        let Some(committed) = &mut self.committed else {
+            return Err(DecodeError::Invalid("beginning of the log"));
+        };
+        let fold = match index <= self.commit_hint {
+            true => committed,
+            false => self.tail.get_or_insert_with(|| committed.clone()),
+        };
+        let before = fold.seqno;
+        fold.apply(&entry)?;
+        self.gaps.extend(Gap::at(&entry, before));
+        if self.terms.last().is_none_or(|(_, last)| *last != term) {
+            self.terms.push((index, term));
+        }
+        if let Some((_, bytes)) = self.bases.last_mut() {
+            *bytes += entry.size() as u64;
+        }
+        if index > self.commit_hint {
+            self.entries.push(entry);
+        }
+        Ok(())
+    }
+
+    /// All has been read. `None` where there was nothing: no log and no vote.
+    pub fn finish(self, vote: Vote) -> Option<Restored> {
+        if self.committed.is_none() && vote == Vote::default() {
+            return None;
+        }
+        let RestoreBuilder { committed, entries, terms, bases, gaps, .. } = self;
+        Some(Restored { vote, committed, tail: entries, terms, bases, gaps })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::members::Membership;
+
+    const LEADER: MemberId = Uuid([9; 16]);
+
+    fn noop(index: Index, term: Term, payload: &[u8]) -> Entry {
+        let payload = Bytes::copy_from_slice(payload);
+        let proposal = ProposalId::default();
+        Entry { index, term, kind: EntryKind::Noop, seqno: 0, proposal, time: 0, payload }
+    }
+
+    /// As the version before there was a leader wrote it.
+    fn without_leader(state: &StateSnapshot) -> Bytes {
+        let blob = state.to_bytes();
+        let mut old = blob[..blob.len() - 16].to_vec();
+        old[0] = 2;
+        old.into()
+    }
+
+    /// The states after none, one and two entries of a term.
+    fn states() -> (StateSnapshot, [(Entry, StateSnapshot); 2]) {
+        let genesis = StateSnapshot::genesis(Uuid([7; 16]), 0, Membership::default());
+        let mut after = genesis.clone();
+        let entries = [noop(1, 3, &LEADER.0), noop(2, 3, b"")];
+        let entries = entries.map(|entry| {
+            after.apply(&entry).unwrap();
+            assert_eq!(after.leader, LEADER);
+            (entry, after.clone())
+        });
+        (genesis, entries)
+    }
+
+    fn record(builder: &mut RestoreBuilder, entry: &Entry) {
+        builder.record(entry.index, entry.term, entry.body()).unwrap();
+    }
+
+    #[test]
+    fn a_segment_that_an_older_version_began_in_a_term_whose_leader_is_known() {
+        let (genesis, [(first, after_first), (second, after_second)]) = states();
+        for commit_hint in [0, 1, 2] {
+            let mut builder = RestoreBuilder::new(commit_hint);
+            builder.base(genesis.to_bytes()).unwrap();
+            record(&mut builder, &first);
+            builder.base(without_leader(&after_first)).unwrap();
+            record(&mut builder, &second);
+            builder.base(after_second.to_bytes()).unwrap();
+            let restored = builder.finish(Vote::default()).unwrap();
+            assert_eq!(restored.bases[1].0, after_first, "its base knows the leader, too");
+        }
+    }
+
+    #[test]
+    fn a_leader_that_only_a_later_segment_knows() {
+        let (_, [(_, after_first), (second, after_second)]) = states();
+        for commit_hint in [0, 2] {
+            let mut builder = RestoreBuilder::new(commit_hint);
+            // What came before has been trimmed.
+            builder.base(without_leader(&after_first)).unwrap();
+            record(&mut builder, &second);
+            builder.base(after_second.to_bytes()).unwrap();
+            let restored = builder.finish(Vote::default()).unwrap();
+            assert_eq!(restored.bases[0].0, after_first);
+            assert_eq!(restored.committed.unwrap().leader, LEADER);
+        }
+    }
+
+    #[test]
+    fn a_segment_whose_base_names_another_leader_is_refused() {
+        let (genesis, [(first, mut after_first), _]) = states();
+        let mut builder = RestoreBuilder::new(0);
+        builder.base(genesis.to_bytes()).unwrap();
+        record(&mut builder, &first);
+        after_first.leader = Uuid([8; 16]);
+        assert!(builder.base(after_first.to_bytes()).is_err());
+    }
+}

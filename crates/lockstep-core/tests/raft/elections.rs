@@ -1,0 +1,289 @@
+//! Terms, votes, campaigns, handing over.
+
+use crate::net::*;
+use lockstep_core::message::Message;
+use lockstep_core::raft::*;
+
+fn vote_replies(net: &Net, from: usize) -> usize {
+    let granted = |m: &Message| matches!(m, Message::VoteReply { granted: true, .. });
+    net.wire.iter().filter(|(sender, _, m)| *sender == from && granted(m)).count()
+}
+
+/// A voter that answers before its vote is on disk, and dies, may vote twice in one term.
+#[test]
+fn a_vote_is_on_disk_before_it_is_answered() {
+    let mut net = Net::new(3);
+    net.node(2).slow_disk = true;
+    net.isolate(3);
+    let ask = Message::Vote { term: 5, last_index: 0, last_term: 0, transfer: false };
+    net.deliver(1, 2, ask.clone());
+    net.drain(2);
+    assert_eq!(vote_replies(&net, 2), 0, "nothing is on disk yet");
+
+    // It dies: nobody heard of the vote, so it may be given to another.
+    net.crash(2);
+    net.restart(2);
+    assert_eq!(net.order(2).term(), 0);
+    net.heal();
+    net.deliver(3, 2, ask.clone());
+    net.drain(2);
+    net.sync(2);
+    net.drain(2);
+    assert_eq!(vote_replies(&net, 2), 1);
+
+    // From here on it is bound, also after another crash.
+    net.wire.clear();
+    net.crash(2);
+    net.restart(2);
+    assert_eq!(net.order(2).term(), 5);
+    net.deliver(1, 2, ask.clone());
+    net.drain(2);
+    net.sync(2);
+    net.drain(2);
+    assert_eq!(vote_replies(&net, 2), 0, "another asked first");
+    net.deliver(3, 2, ask);
+    net.drain(2);
+    assert_eq!(vote_replies(&net, 2), 1, "the same one is answered alike");
+}
+
+#[test]
+fn a_candidate_asks_only_once_its_own_vote_is_on_disk() {
+    let mut net = Net::new(3);
+    net.node(1).slow_disk = true;
+    let at = net.order(1).deadline();
+    net.now = at;
+    net.order(1).tick(at);
+    net.settle();
+    assert_eq!(net.order(1).role(), Role::Candidate);
+    assert_eq!(net.order(2).term(), 0, "nobody was asked yet");
+    net.sync(1);
+    net.settle();
+    assert_eq!(net.order(1).role(), Role::Leader);
+}
+
+#[test]
+fn who_hears_a_leader_refuses_to_vote() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(HEARTBEAT);
+    let term = net.order(1).term();
+    let (last_index, last_term) = (net.order(1).last_index(), term);
+    for to in [1, 2] {
+        net.deliver(3, to, Message::PreVote { term: term + 1, last_index, last_term });
+        net.deliver(3, to, Message::Vote { term: term + 1, last_index, last_term, transfer: false });
+    }
+    net.settle();
+    assert_eq!((net.order(1).role(), net.order(1).term()), (Role::Leader, term));
+    assert_eq!(net.order(2).term(), term);
+    // A handing over is asked for by the leader itself.
+    net.deliver(3, 2, Message::Vote { term: term + 1, last_index, last_term, transfer: true });
+    net.settle();
+    assert_eq!(net.order(2).term(), term + 1);
+}
+
+/// A member that was cut off comes back with the term it left with.
+#[test]
+fn a_returning_member_disturbs_nobody() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    let term = net.order(1).term();
+    net.isolate(3);
+    net.run(20 * ELECTION);
+    assert_eq!(net.order(3).role(), Role::PreCandidate);
+    assert_eq!(net.order(3).term(), term);
+    net.heal();
+    net.run(2 * ELECTION);
+    assert_eq!((net.order(1).role(), net.order(1).term()), (Role::Leader, term));
+    assert_eq!(net.order(3).leader(), Some(id(1)));
+}
+
+#[test]
+fn a_leader_without_a_majority_steps_down() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.isolate(1);
+    net.run(ELECTION + 2 * HEARTBEAT);
+    assert_ne!(net.order(1).role(), Role::Leader);
+    let now = net.now;
+    assert!(!net.order(1).has_quorum(now));
+    net.run(4 * ELECTION);
+    assert!(matches!(net.leader(), Some(2 | 3)));
+}
+
+/// It voted in a higher term (its candidate died): the leader must learn of it, or the member would be lost for ever.
+#[test]
+fn a_member_of_a_higher_term_is_not_locked_out() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    let term = net.order(1).term();
+    net.isolate(3);
+    net.run(2 * ELECTION);
+    net.deliver(2, 3, Message::TimeoutNow { term });
+    net.heal();
+    net.deliver(2, 3, Message::Vote { term: term + 7, last_index: 0, last_term: 0, transfer: true });
+    net.settle();
+    assert_eq!(net.order(3).term(), term + 7);
+    net.run(6 * ELECTION);
+    let leader = net.leader().unwrap();
+    assert!(net.order(leader).term() > term + 7);
+    net.propose(3, "back");
+    net.settle();
+    assert_eq!(net.texts(), ["back"]);
+}
+
+#[test]
+fn a_shorter_log_is_not_elected() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.isolate(3);
+    net.propose(1, "two have it");
+    net.settle();
+    net.crash(1);
+    net.heal();
+    net.run(5 * ELECTION);
+    assert_eq!(net.leader(), Some(2));
+}
+
+#[test]
+fn leadership_goes_to_a_peer_that_lags_once_it_has_caught_up() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.isolate(3);
+    for n in 0..20 {
+        net.propose(1, &format!("{n}"));
+        net.settle();
+    }
+    net.heal();
+    let now = net.now;
+    let term = net.order(1).term();
+    net.order(1).transfer_leadership(now, id(3)).unwrap();
+    net.propose(2, "meanwhile");
+    assert!(net.order(1).append_control(now, lockstep_core::EntryKind::Noop, bytes::Bytes::new()).is_err());
+    net.run(2 * HEARTBEAT);
+    assert_eq!(net.leader(), Some(3));
+    assert_eq!(net.order(3).term(), term + 1, "one campaign, no waiting");
+    net.run(ELECTION);
+    assert_eq!(net.texts().len(), 21);
+}
+
+#[test]
+fn a_handing_over_to_the_dead_is_given_up() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.crash(3);
+    let now = net.now;
+    net.order(1).transfer_leadership(now, id(3)).unwrap();
+    assert_eq!(net.order(1).transfer_leadership(now, id(2)), Err(TransferError::Busy));
+    assert_eq!(net.order(1).transfer_leadership(now, id(1)), Err(TransferError::Ourselves));
+    net.propose(1, "own");
+    net.propose(2, "other");
+    net.run(HEARTBEAT);
+    assert_eq!(net.texts().len(), 0, "nothing is appended meanwhile");
+    net.run(2 * ELECTION);
+    assert_eq!(net.order(1).role(), Role::Leader);
+    assert_eq!(net.texts().len(), 2);
+}
+
+#[test]
+fn a_broken_connection_speeds_a_campaign_up() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(HEARTBEAT);
+    net.crash(1);
+    let now = net.now;
+    for n in 2..=3 {
+        net.order(n).peer_down(now, id(1));
+    }
+    net.run(ELECTION);
+    assert!(matches!(net.leader(), Some(2 | 3)));
+    // Where only one of them lost it, the other keeps the leader.
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(HEARTBEAT);
+    let term = net.order(1).term();
+    let now = net.now;
+    net.cut.insert((1, 2));
+    net.cut.insert((2, 1));
+    net.order(2).peer_down(now, id(1));
+    assert!(net.order(2).has_quorum(now), "a broken connection alone is no loss of the majority");
+    net.run(3 * ELECTION);
+    assert_eq!((net.leader(), net.order(1).term()), (Some(1), term));
+}
+
+#[test]
+fn a_sole_voter_leads_at_once_after_a_restart() {
+    let mut net = Net::new(1);
+    net.elect(1);
+    net.propose(1, "x");
+    net.settle();
+    net.crash(1);
+    net.restart(1);
+    let now = net.now;
+    net.order(1).tick(now);
+    net.settle();
+    assert_eq!(net.order(1).role(), Role::Leader);
+    assert_eq!(net.delivered(1), ["x"]);
+}
+
+/// The connection breaks and is there again soon: nobody notices.
+#[test]
+fn a_short_break_of_a_connection_changes_nothing() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(HEARTBEAT);
+    let term = net.order(1).term();
+    for _ in 0..10 {
+        let now = net.now;
+        net.cut.insert((1, 2));
+        net.cut.insert((2, 1));
+        net.order(1).peer_down(now, id(2));
+        net.order(2).peer_down(now, id(1));
+        net.propose(2, "x");
+        net.run(4 * HEARTBEAT);
+        assert!({
+            let now = net.now;
+            net.order(2).has_quorum(now)
+        });
+        net.heal();
+        let now = net.now;
+        net.order(1).peer_up(now, id(2));
+        net.order(2).peer_up(now, id(1));
+        net.run(HEARTBEAT);
+        assert_eq!((net.order(2).role(), net.order(2).leader()), (Role::Follower, Some(id(1))));
+        assert_eq!(net.order(2).outstanding().0, 0);
+    }
+    assert_eq!(net.order(1).term(), term);
+    assert_eq!(net.texts().len(), 10);
+}
+
+/// Something large goes over the line before the answers. Its sender sends it again to each new leader, so a leader that
+/// was as impatient each time would never hear of them.
+#[test]
+fn a_leader_that_hears_nothing_has_more_patience_next_time() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    let mut terms = Vec::new();
+    for _ in 0..3 {
+        net.hold = Some(|_, to, m| {
+            to == 1 && !matches!(m, Message::VoteReply { .. } | Message::PreVoteReply { .. })
+        });
+        net.elect(1);
+        let began = net.now;
+        while net.order(1).role() == Role::Leader {
+            net.run(HEARTBEAT / 2);
+        }
+        terms.push((net.now - began) / ELECTION);
+    }
+    assert!(terms[1] >= 2 && terms[2] >= 4, "{terms:?}");
+    // Once something is committed all is as before.
+    net.hold = None;
+    net.held.clear();
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.hold = Some(|_, to, _| to == 1);
+    let began = net.now;
+    while net.order(1).role() == Role::Leader {
+        net.run(HEARTBEAT / 2);
+    }
+    assert!(net.now - began <= 2 * ELECTION);
+}

@@ -1,0 +1,20 @@
+//! Scenarios of the order core: each a short story on a network in memory.
+
+mod branch;
+mod chaos;
+mod elections;
+mod happy;
+mod hostile;
+mod lines;
+mod membership;
+mod net;
+mod oracle;
+mod placement;
+mod policy;
+mod proposal_lines;
+mod proposals;
+mod reads;
+mod relay;
+mod relay_lines;
+mod repair;
+mod replication;

@@ -1,0 +1,256 @@
+//! Each proposal exactly once, in its origin's order.
+
+use crate::net::*;
+use lockstep_core::message::{Message, Proposal};
+use lockstep_core::raft::*;
+use lockstep_core::*;
+
+/// The leader that took it dies; the next one has it too, or not; the origin cannot know, and sends it again.
+#[test]
+fn a_proposal_sent_again_after_a_change_of_leader_is_there_once() {
+    for lost in [false, true] {
+        let mut net = Net::new(3);
+        net.elect(1);
+        net.settle();
+        // The entry reaches 3, or nobody, and the origin hears of nothing.
+        net.cut.insert((1, 2));
+        if lost {
+            net.cut.insert((1, 3));
+        }
+        net.propose(2, "once");
+        net.settle();
+        net.crash(1);
+        net.heal();
+        net.elect(if lost { 2 } else { 3 });
+        net.run(2 * ELECTION);
+        net.restart(1);
+        net.run(2 * ELECTION);
+        assert_eq!(net.texts(), ["once"], "lost: {lost}");
+        assert_eq!(net.order(2).outstanding(), (0, 0));
+    }
+}
+
+#[test]
+fn duplicates_and_gaps_are_refused() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.settle();
+    let propose = |net: &mut Net, incarnation: u64, first: u64, texts: &[&str]| {
+        let proposals = texts
+            .iter()
+            .map(|text| Proposal {
+                kind: EntryKind::WriteSet,
+                payload: bytes::Bytes::copy_from_slice(text.as_bytes()),
+            })
+            .collect();
+        let term = net.order(1).term();
+        net.deliver(2, 1, Message::Propose { term, incarnation, first, proposals });
+        net.settle();
+    };
+    propose(&mut net, 5, 2, &["too early"]);
+    propose(&mut net, 5, 1, &["1", "2"]);
+    propose(&mut net, 5, 1, &["1", "2", "3"]);
+    propose(&mut net, 5, 5, &["a gap"]);
+    propose(&mut net, 4, 1, &["an older life"]);
+    propose(&mut net, 6, 1, &["a newer life"]);
+    propose(&mut net, 5, 4, &["the life before"]);
+    assert_eq!(net.texts(), ["1", "2", "3", "a newer life"]);
+}
+
+#[test]
+fn what_was_lost_on_the_way_is_sent_again_in_order() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    // The first message is lost, the second is not.
+    net.propose(2, "1");
+    net.drain(2);
+    assert_eq!(net.wire.len(), 1);
+    net.wire.clear();
+    net.propose(2, "2");
+    net.settle();
+    assert_eq!(net.texts(), ["1", "2"], "the leader says where the gap is");
+    // The only one is lost: time tells.
+    net.propose(2, "3");
+    net.drain(2);
+    net.wire.clear();
+    net.run(2 * ELECTION);
+    assert_eq!(net.texts(), ["1", "2", "3"]);
+    // Or a new connection does.
+    net.propose(2, "4");
+    net.drain(2);
+    net.wire.clear();
+    let now = net.now;
+    net.order(2).peer_up(now, id(1));
+    net.settle();
+    assert_eq!(net.texts().len(), 4);
+}
+
+/// As long as it leads, it has it: the entry comes back sooner or later.
+#[test]
+fn what_the_leader_says_it_has_is_not_sent_again() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.hold = Some(|_, to, message| match message {
+        Message::Append { entries, .. } => to == 2 && !entries.is_empty(),
+        _ => false,
+    });
+    net.propose(2, "there");
+    net.settle();
+    assert_eq!(net.order(1).last_index(), net.order(2).last_index() + 1);
+    let (term, incarnation) = (net.order(1).term(), net.nodes[&2].incarnation);
+    for number in [1, 0] {
+        net.deliver(1, 2, Message::ProposeReply { term, incarnation, number });
+    }
+    net.hold = Some(|_, to, message| match message {
+        Message::Append { entries, .. } => to == 2 && !entries.is_empty(),
+        message => matches!(message, Message::Propose { .. }),
+    });
+    net.held.clear();
+    net.run(4 * ELECTION);
+    assert!(!net.held.iter().any(|(_, _, m)| matches!(m, Message::Propose { .. })), "{:?}", net.held);
+    net.hold = None;
+    net.run(4 * ELECTION);
+    assert_eq!(net.texts(), ["there"]);
+    assert_eq!(net.order(2).outstanding(), (0, 0));
+}
+
+#[test]
+fn only_what_was_never_sent_can_be_withdrawn() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.hold = Some(|_, _, m| matches!(m, Message::Propose { .. }));
+    assert_eq!(net.propose(2, "sent"), 1);
+    net.settle();
+    net.isolate(2);
+    net.run(3 * ELECTION);
+    assert_eq!(net.order(2).leader(), None);
+    assert_eq!(net.propose(2, "not sent"), 2);
+    assert_eq!(net.propose(2, "nor this"), 3);
+    net.settle();
+    assert_eq!(net.order(2).withdraw_unsent(), Some(2));
+    assert_eq!(net.order(2).withdraw_unsent(), None);
+    assert_eq!(net.order(2).outstanding().0, 1);
+    assert_eq!(net.propose(2, "another"), 2);
+    net.hold = None;
+    net.heal();
+    net.run(3 * ELECTION);
+    assert_eq!(net.texts(), ["sent", "another"]);
+}
+
+/// A leader's own proposals, cut off, appended, and truncated by its successor.
+#[test]
+fn a_deposed_leaders_proposals_go_to_its_successor() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.settle();
+    net.isolate(1);
+    for n in 0..3 {
+        net.propose(1, &format!("{n}"));
+        net.settle();
+    }
+    net.run(4 * ELECTION);
+    assert_eq!(net.order(1).withdraw_unsent(), None, "they may still win");
+    net.heal();
+    net.run(2 * ELECTION);
+    assert_eq!(net.texts(), ["0", "1", "2"]);
+    assert_eq!(net.order(1).outstanding(), (0, 0));
+}
+
+#[test]
+fn a_window_bounds_what_is_on_the_way_to_the_leader() {
+    let mut net = Net::with(3, |config| {
+        config.max_append_bytes = 100;
+        config.max_inflight_bytes = 300;
+    });
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    for n in 0..100 {
+        net.propose(2, &format!("{n:03}"));
+    }
+    net.drain(2);
+    assert!((3..=6).contains(&net.wire.len()), "{}", net.wire.len());
+    net.run(ELECTION);
+    let expected: Vec<String> = (0..100).map(|n| format!("{n:03}")).collect();
+    assert_eq!(net.texts(), expected);
+}
+
+/// A backlog that went to each new leader at once would keep what it waits for behind it, on a slow link.
+#[test]
+fn a_backlog_comes_to_a_new_leader_little_by_little() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.cut.insert((2, 1));
+    let text = |n: u32| format!("{n:03}{}", "x".repeat(1000));
+    for n in 0..100 {
+        net.propose(2, &text(n));
+    }
+    net.drain(2);
+    let sent = |net: &Net| -> Vec<usize> {
+        let of = |m: &Message| match m {
+            Message::Propose { proposals, .. } => Some(proposals.iter().map(|p| p.payload.len()).sum()),
+            _ => None,
+        };
+        net.wire.iter().filter_map(|(_, _, m)| of(m)).collect()
+    };
+    net.wire.clear();
+    net.heal();
+    let now = net.now;
+    net.order(2).peer_up(now, id(1));
+    net.drain(2);
+    let first: usize = sent(&net).iter().sum();
+    assert!((1..16 << 10).contains(&first), "{first}");
+    net.run(ELECTION);
+    assert_eq!(net.texts(), (0..100).map(text).collect::<Vec<_>>());
+}
+
+/// The first that one hears of a leader may be where its log has got to.
+#[test]
+fn to_a_leader_that_shows_itself_by_an_answer_little_is_sent_at_first() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    let text = "x".repeat(1000);
+    for _ in 0..100 {
+        net.propose(2, &text);
+    }
+    net.run(ELECTION);
+    assert_eq!(net.texts().len(), 100, "so the window is wide");
+    net.cut.insert((2, 1));
+    for _ in 0..100 {
+        net.propose(2, &text);
+    }
+    net.drain(2);
+    net.wire.clear();
+    let (term, incarnation) = (net.order(1).term() + 1, net.nodes[&2].incarnation);
+    net.deliver(3, 2, Message::ProposeReply { term, incarnation, number: 100 });
+    net.drain(2);
+    assert_eq!(net.order(2).leader(), Some(id(3)));
+    let sent: usize = net
+        .wire
+        .iter()
+        .map(|(_, to, m)| match m {
+            Message::Propose { proposals, .. } if *to == 3 => proposals.iter().map(|p| p.payload.len()).sum(),
+            _ => 0,
+        })
+        .sum();
+    assert!((1..16 << 10).contains(&sent), "{sent}");
+}
+
+#[test]
+fn a_new_life_of_an_origin_begins_anew() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.propose(2, "first life");
+    net.settle();
+    net.crash(2);
+    net.restart(2);
+    net.run(HEARTBEAT);
+    assert_eq!(net.propose(2, "second life"), 1);
+    net.run(HEARTBEAT);
+    assert_eq!(net.texts(), ["first life", "second life"]);
+    assert_eq!(net.order(2).role(), Role::Follower);
+}

@@ -1,0 +1,341 @@
+//! Logs that differ, messages that are lost, peers that are paused: how a leader finds the way back.
+
+use crate::net::*;
+use bytes::Bytes;
+use lockstep_core::message::Message;
+use lockstep_core::raft::*;
+use lockstep_core::*;
+
+/// A log of notes of these terms, as a disk would have it.
+fn disk_of(members: members::Membership, terms: &[Term]) -> DiskImage {
+    let entries: Vec<Entry> = terms
+        .iter()
+        .enumerate()
+        .map(|(at, term)| Entry {
+            index: at as u64 + 1,
+            term: *term,
+            kind: EntryKind::Note,
+            seqno: 0,
+            proposal: ProposalId::default(),
+            time: 0,
+            payload: Bytes::from(format!("{}/{term}", at + 1).into_bytes()),
+        })
+        .collect();
+    DiskImage { bases: vec![genesis(members)], entries, ..DiskImage::default() }
+}
+
+/// The logs of figure 7 in the Raft paper: followers that lack entries, have too many, or both.
+#[test]
+fn a_new_leader_brings_all_logs_of_figure_seven_in_line() {
+    let logs: [&[Term]; 7] = [
+        &[1, 1, 1, 4, 4, 5, 5, 6, 6, 6],
+        &[1, 1, 1, 4, 4, 5, 5, 6, 6],
+        &[1, 1, 1, 4],
+        &[1, 1, 1, 4, 4, 5, 5, 6, 6, 6, 6],
+        &[1, 1, 1, 4, 4, 5, 5, 6, 6, 6, 7, 7],
+        &[1, 1, 1, 4, 4, 4, 4],
+        &[1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3],
+    ];
+    for small in [false, true] {
+        let mut net = Net::empty();
+        for (at, terms) in logs.iter().enumerate() {
+            let adjust: fn(&mut Config) = if small {
+                |config| {
+                    config.max_append_bytes = 1;
+                    config.max_inflight_bytes = 1;
+                    config.cache_bytes = 0;
+                }
+            } else {
+                |_| {}
+            };
+            let mut disk = disk_of(voters(1..=7), terms);
+            // All have seen the term that one of them has entries of.
+            disk.vote.term = 7;
+            net.add(at + 1, disk, adjust);
+        }
+        // The two that would refuse are away for the election.
+        net.isolate(4);
+        net.isolate(5);
+        net.elect(1);
+        assert_eq!(net.order(1).term(), 8);
+        net.heal();
+        net.run(10 * HEARTBEAT);
+        let want = net.nodes[&1].disk.entries.clone();
+        assert_eq!(want.len(), 11, "ten of before, and its own first");
+        for n in 2..=7 {
+            assert_eq!(net.nodes[&n].disk.entries, want, "member {n}, small messages: {small}");
+            assert_eq!(net.order(n).commit(), 11);
+        }
+    }
+}
+
+/// How many questions it takes to find where logs of many terms part: one a term, not one an entry.
+#[test]
+fn the_place_where_logs_agree_is_found_term_by_term() {
+    let long = |term: Term| std::iter::repeat_n(term, 500);
+    let ours: Vec<Term> = long(1).chain(long(3)).chain(long(5)).collect();
+    let other: Vec<Term> = long(1).chain(long(2)).chain(long(4)).collect();
+    let mut net = Net::empty();
+    for (n, terms) in [(1, &ours), (2, &ours), (3, &other)] {
+        net.add(n, disk_of(voters(1..=3), terms), |_| {});
+    }
+    net.isolate(3);
+    net.elect(1);
+    net.heal();
+    net.hold = Some(|from, _, m| from == 3 && matches!(m, Message::Reject { .. }));
+    let mut rejects = 0;
+    loop {
+        net.run(HEARTBEAT);
+        let held = std::mem::take(&mut net.held);
+        if held.is_empty() {
+            break;
+        }
+        // Of those to the same question, one will do.
+        let (from, to, message) = held.into_iter().next_back().unwrap();
+        rejects += 1;
+        net.deliver(from, to, message);
+        net.settle();
+    }
+    assert!(rejects <= 4, "{rejects}");
+    assert_eq!(net.nodes[&3].disk.entries, net.nodes[&1].disk.entries);
+}
+
+/// The message that told of the commit is lost, and nothing follows it but heartbeats.
+#[test]
+fn a_lost_commit_message_is_made_good_by_the_next_heartbeat() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.hold = Some(|_, to, m| to == 3 && matches!(m, Message::Append { entries, .. } if entries.is_empty()));
+    net.propose(1, "x");
+    net.settle();
+    net.held.clear();
+    net.hold = None;
+    let last = net.order(1).last_index();
+    assert_eq!((net.order(3).last_index(), net.order(3).commit()), (last, last - 1));
+    net.run(2 * HEARTBEAT);
+    assert_eq!(net.order(3).commit(), last);
+}
+
+#[test]
+fn lost_messages_with_entries_are_sent_again() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    for lost in [1, 2, 5] {
+        net.cut.insert((1, 3));
+        for n in 0..lost {
+            net.propose(1, &format!("{lost} {n}"));
+            net.settle();
+        }
+        net.heal();
+        net.run(2 * HEARTBEAT);
+        assert_eq!(net.order(3).commit(), net.nodes[&1].order.last_index());
+    }
+}
+
+/// A probe and its answer are lost, in turn.
+#[test]
+fn probing_survives_loss() {
+    for (from, to) in [(1, 3), (3, 1)] {
+        let mut net = Net::new(3);
+        net.elect(1);
+        net.run(2 * HEARTBEAT);
+        net.cut.insert((from, to));
+        let now = net.now;
+        net.order(1).peer_down(now, id(3));
+        net.order(1).peer_up(now, id(3));
+        net.propose(1, "x");
+        net.run(3 * HEARTBEAT);
+        net.heal();
+        net.run(2 * HEARTBEAT);
+        assert_eq!(net.delivered(3), ["x"]);
+    }
+}
+
+/// The base, or the answer to it, is lost; or it comes twice, the second time when the log has grown.
+#[test]
+fn a_base_may_be_lost_or_come_twice() {
+    for case in 0..3 {
+        let mut net = Net::with(2, |config| config.segment_bytes = 300);
+        net.elect(1);
+        for n in 0..20 {
+            net.propose(1, &format!("{n}"));
+            net.settle();
+        }
+        net.add(3, DiskImage::default(), |_| {});
+        let now = net.now;
+        let with = voters([1, 2]).with(member(3, members::Role::Learner));
+        net.order(1).change_membership(now, with).unwrap();
+        net.hold = Some(match case {
+            0 | 2 => |_, to, m| to == 3 && matches!(m, Message::Snapshot { .. }),
+            _ => |from, _, m| from == 3 && matches!(m, Message::Ack { .. }),
+        });
+        net.run(HEARTBEAT);
+        let held = std::mem::take(&mut net.held);
+        assert!(!held.is_empty());
+        net.hold = None;
+        if case == 2 {
+            // The one that was late comes after one that was not.
+            net.run(3 * ELECTION);
+            net.propose(1, "more");
+            net.settle();
+            for (from, to, message) in held {
+                net.deliver(from, to, message);
+            }
+        }
+        net.run(3 * ELECTION);
+        assert_eq!(net.order(3).commit(), net.nodes[&1].order.commit(), "case {case}");
+        assert_eq!(net.nodes[&3].order.tail_state(), net.nodes[&1].order.tail_state());
+    }
+}
+
+/// A peer that takes nothing in must not fill the memory of the network: so much, and no more, is on the way.
+#[test]
+fn the_window_holds_back_and_opens_again() {
+    let mut net = Net::with(3, |config| {
+        config.max_append_bytes = 200;
+        config.max_inflight_bytes = 1000;
+    });
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.hold = Some(|_, to, _| to == 3);
+    for n in 0..100 {
+        net.propose(1, &format!("{n:03}"));
+        net.settle();
+    }
+    let bytes = |held: &[(usize, usize, Message)]| -> usize {
+        held.iter()
+            .map(|(_, _, m)| match m {
+                Message::Append { entries, .. } => entries.iter().map(Entry::size).sum(),
+                _ => 0,
+            })
+            .sum()
+    };
+    let on_the_way = bytes(&net.held);
+    assert!((1000..1300).contains(&on_the_way), "{on_the_way}");
+    assert_eq!(net.delivered(2).len(), 100, "the others are not held up");
+    net.hold = None;
+    for (from, to, message) in std::mem::take(&mut net.held) {
+        net.deliver(from, to, message);
+    }
+    net.run(2 * HEARTBEAT);
+    assert_eq!(net.delivered(3).len(), 100);
+}
+
+/// Its disk hangs, and it answers heartbeats all the time.
+#[test]
+fn a_follower_whose_disk_hangs_takes_no_more_than_it_may_keep() {
+    let mut net = Net::with(3, |config| {
+        config.max_append_bytes = 200;
+        config.max_inflight_bytes = 1000;
+        config.max_unwritten_bytes = 5000;
+    });
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.node(3).slow_disk = true;
+    for n in 0..200 {
+        net.propose(1, &format!("{n:03}"));
+        net.settle();
+        if n % 10 == 0 {
+            net.run(HEARTBEAT);
+        }
+    }
+    assert_eq!(net.delivered(2).len(), 200, "the others are not held up");
+    let kept = |net: &Net| -> usize {
+        net.nodes[&3].writes.iter().flat_map(|op| &op.entries).map(Entry::size).sum()
+    };
+    let full = kept(&net);
+    assert!((5000..6200).contains(&full), "{full}");
+    // Nothing flows while it hangs, and the leader is still heard, and hears.
+    net.hold =
+        Some(|_, to, m| to == 3 && matches!(m, Message::Append { entries, .. } if !entries.is_empty()));
+    net.run(3 * ELECTION);
+    assert!(net.held.is_empty(), "{:?}", net.held);
+    net.hold = None;
+    assert_eq!(kept(&net), full);
+    assert_eq!(net.order(1).leader(), Some(id(1)));
+    assert_eq!(net.order(3).leader(), Some(id(1)));
+    // A little of it arrives: not yet. The rest arrives: it gets what it has dropped.
+    let last = net.order(3).last_index();
+    net.sync_one(3);
+    net.run(2 * HEARTBEAT);
+    assert_eq!(net.order(3).last_index(), last);
+    net.node(3).slow_disk = false;
+    net.sync(3);
+    net.run(4 * HEARTBEAT);
+    assert_eq!(net.delivered(3), net.delivered(1));
+    assert_eq!(net.delivered(3).len(), 200);
+}
+
+/// Another leader comes while it is full, whose log has other entries.
+#[test]
+fn a_follower_whose_disk_hangs_gives_up_what_another_leader_has_not() {
+    let mut net = Net::with(5, |config| {
+        config.max_append_bytes = 200;
+        config.max_inflight_bytes = 1000;
+        config.max_unwritten_bytes = 500;
+    });
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    let commit = net.order(1).commit();
+    net.node(3).slow_disk = true;
+    net.cut.extend([2, 4, 5].into_iter().flat_map(|n| [(1, n), (n, 1)]));
+    for n in 0..100 {
+        net.propose(1, &format!("lost {n:0100}"));
+        net.settle();
+    }
+    let kept: usize = net.nodes[&3].writes.iter().flat_map(|op| &op.entries).map(Entry::size).sum();
+    assert!(kept >= 500, "{kept}");
+    net.isolate(1);
+    // All three must agree, and what the fourth asks of them comes to nothing: its vote does not reach its disk.
+    let heir = (0..12).find_map(|_| {
+        net.run(ELECTION);
+        net.leader().filter(|heir| [2, 4, 5].contains(heir))
+    });
+    let heir = heir.expect("three of five elect one");
+    for n in 0..20 {
+        net.propose(heir, &format!("{n}"));
+        net.settle();
+    }
+    net.run(HEARTBEAT);
+    assert_eq!(
+        net.order(3).last_index(),
+        commit,
+        "what the leader has not is gone, and nothing taken instead"
+    );
+    net.hold =
+        Some(|_, to, m| to == 3 && matches!(m, Message::Append { entries, .. } if !entries.is_empty()));
+    net.run(3 * ELECTION);
+    assert!(net.held.is_empty(), "{:?}", net.held);
+    net.hold = None;
+    assert_eq!(net.order(3).leader(), Some(id(heir)));
+    net.node(3).slow_disk = false;
+    net.sync(3);
+    net.run(4 * HEARTBEAT);
+    assert_eq!(net.delivered(3), net.delivered(heir));
+    assert_eq!(net.delivered(3).len(), 20);
+}
+
+/// The answers come in the wrong order.
+#[test]
+fn late_answers_take_nothing_back() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.hold = Some(|from, _, m| from == 3 && matches!(m, Message::Ack { .. } | Message::Reject { .. }));
+    for n in 0..10 {
+        net.propose(1, &format!("{n}"));
+        net.settle();
+    }
+    net.hold = None;
+    let mut late = std::mem::take(&mut net.held);
+    late.reverse();
+    let last = net.order(1).last_index();
+    for (from, to, message) in late {
+        net.deliver(from, to, message);
+        assert_eq!(net.order(1).matched(&id(3)), last);
+    }
+    net.settle();
+    assert_eq!(net.order(3).commit(), last);
+}
