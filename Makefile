@@ -118,7 +118,7 @@ SEEDS ?= 2000
 .PHONY: campaign
 campaign:
 	$(call say,engines under faults)
-	@LOCKSTEP_SEEDS=$(SEEDS) $(if $(SEED),LOCKSTEP_SEED=$(SEED)) $(CARGO) test $(LOCKED) --release -p lockstep-node --lib engine::campaign::tests::campaign -- --exact --nocapture
+	@LOCKSTEP_SEEDS=$(SEEDS) $(if $(SEED),LOCKSTEP_SEED=$(SEED)) $(CARGO) test $(LOCKED) --release -p lockstep-node --lib member::campaign::tests::campaign -- --exact --nocapture
 
 .PHONY: ddl
 ddl: setup-test

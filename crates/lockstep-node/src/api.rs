@@ -106,7 +106,7 @@ pub struct NodeConfig {
     /// Numbers of the front end that are served with the node's (called on `ls-node`: only reads atomics).
     pub front_end_stats: Option<FrontEndStats>,
     /// How the front end's commits are made to stand still; `None`: it has none, and is not asked.
-    pub hold: Option<Arc<dyn Hold>>,
+    pub hold: Option<Arc<dyn CommitBarrier>>,
     /// What the node's own threads do first: others wait for them.
     pub thread_begins: Option<fn()>,
     /// Whom the front end lets in; `None`: everybody who knows the cluster's name.
@@ -161,7 +161,7 @@ pub struct TlsOptions {
 }
 
 /// Lets a front end's commits stand still for a moment. Called on `ls-node`; must not block.
-pub trait Hold: Send + Sync {
+pub trait CommitBarrier: Send + Sync {
     /// From now on no seqno begins to commit that has not begun. The last one that has.
     fn close(&self) -> Seqno;
     /// All up to this one may begin.
@@ -170,7 +170,7 @@ pub trait Hold: Send + Sync {
     fn open(&self) -> bool;
 }
 
-/// What a member's server may apply in parallel (`apply.order`).
+/// What a member's server may apply in parallel (`apply.raft`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ApplyOrder {
     /// Write-sets that have no row in common.
@@ -265,7 +265,7 @@ pub struct Tuning {
     pub log_keep: Duration,
     /// `apply.lag_limit`, entries.
     pub lag_limit: u64,
-    /// `apply.order`.
+    /// `apply.raft`.
     pub apply_order: ApplyOrder,
     /// `apply.paused`, `apply.delay`, `apply.until`.
     pub apply_hold: ApplyHold,
@@ -414,7 +414,7 @@ pub struct Ordered {
     pub pass: bool,
     /// All seqnos up to this one must have finished before it may be applied.
     pub depends_on: Seqno,
-    /// Nothing of them may be under way any more, be it only to the disk (`apply.order=serial`).
+    /// Nothing of them may be under way any more, be it only to the disk (`apply.raft=serial`).
     pub serial: bool,
     /// Who proposed it.
     pub origin: MemberId,
@@ -428,12 +428,12 @@ pub struct Ordered {
     clippy::large_enum_variant,
     reason = "nearly all are of the large one; a box would cost each commit an allocation"
 )]
-pub enum Outcome {
+pub enum SubmitOutcome {
     /// It has its place, and it is the waiting thread's.
     Ordered(Ordered),
     /// It has no place and never will have: it was not sent to anyone.
     NotSent,
-    /// As [`Outcome::NotSent`], and it never can be: it is larger than an entry of the log may be.
+    /// As [`SubmitOutcome::NotSent`], and it never can be: it is larger than an entry of the log may be.
     TooLarge,
     /// Nobody knows: the majority, or the connection, was lost while it was under way. If the log has it after all,
     /// it is delivered as anybody's.

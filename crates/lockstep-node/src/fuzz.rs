@@ -7,7 +7,7 @@ use lockstep_fuzz::{Target, outcome};
 use crate::api::LocalState;
 use crate::options::Options;
 use crate::pack::{Packed, Packer, unpack};
-use crate::wire::{FRAME_ORDER, Health, Hello, NodeMessage};
+use crate::wire::{FRAME_RAFT, Health, Hello, NodeMessage};
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -86,7 +86,7 @@ fn node_messages() {
 fn compressed_frames() {
     let plain: Vec<u8> =
         (0..60u32).flat_map(|n| [b"UPDATE t SET k = ".as_slice(), &n.to_le_bytes()].concat()).collect();
-    let packed = |plain: &[u8]| Packer::default().pack(FRAME_ORDER, plain).unwrap().to_vec();
+    let packed = |plain: &[u8]| Packer::default().pack(FRAME_RAFT, plain).unwrap().to_vec();
     let test = |input: &[u8]| {
         let unpacked = unpack(input, &mut Packed::default());
         if let Ok((kind, plain)) = &unpacked

@@ -6,35 +6,35 @@
 
 mod allow;
 mod api;
-mod aside;
-mod crew;
-mod desk;
-mod engine;
+mod applier_pool;
+mod disk_full;
 #[cfg(test)]
 mod fuzz;
-mod jobs;
 mod links;
+mod load_estimates;
+mod log_quarantine;
+mod log_queue;
+mod member;
 mod metrics;
 mod node;
 mod operator;
 pub mod options;
-mod pace;
 mod pack;
+mod policy_request;
 mod queue;
 mod reply;
 mod rescued;
-mod room;
+mod role_swap;
 mod runtime;
 mod status;
 mod submit;
 mod threads;
 mod uuids;
 mod wire;
-mod wish;
 mod writer;
 
 pub use api::*;
-pub use crew::{Done, Spent};
+pub use applier_pool::{Done, Spent};
 pub use lockstep_core as core;
 pub use lockstep_log as log;
 pub use lockstep_net as net;

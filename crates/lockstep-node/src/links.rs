@@ -1,6 +1,6 @@
 //! Which connection leads to which member.
 
-use crate::engine::{Admission, Engine, Micros};
+use crate::member::{Admission, Member, Micros};
 use crate::wire::Hello;
 use lockstep_core::{MemberId, Uuid};
 use lockstep_net::proto::VERSIONS;
@@ -103,7 +103,7 @@ impl Links {
     pub(crate) fn arrived(
         &mut self,
         reactor: &mut Reactor,
-        engine: &mut Engine,
+        engine: &mut Member,
         conn: ConnId,
         peer: &PeerHello,
     ) -> Arrival {
@@ -117,7 +117,7 @@ impl Links {
                 };
             }
         };
-        if !engine.phase.is_connected() {
+        if !engine.connection.is_connected() {
             reactor.reject(conn, Reason::Shutdown, "this member is not connected to a cluster now");
             return Arrival::Quiet;
         }
@@ -183,7 +183,7 @@ impl Links {
     }
 
     /// It tries again each second, and is refused until somebody decides: that is said from time to time.
-    fn say_refused(&mut self, engine: &Engine, id: MemberId, text: String) -> Arrival {
+    fn say_refused(&mut self, engine: &Member, id: MemberId, text: String) -> Arrival {
         self.refused.retain(|_, at| engine.now < *at + SAY_REFUSED);
         if self.refused.contains_key(&id) {
             return Arrival::Quiet;
@@ -196,7 +196,7 @@ impl Links {
     fn settle(
         &mut self,
         reactor: &mut Reactor,
-        engine: &mut Engine,
+        engine: &mut Member,
         hello: &Hello,
         peer: &PeerHello,
         conn: ConnId,

@@ -2,17 +2,17 @@
 
 use crate::allow::AllowList;
 use crate::api::*;
-use crate::crew::Done;
-use crate::desk::Desk;
-use crate::engine::Engine;
+use crate::applier_pool::Done;
 use crate::links::Links;
+use crate::load_estimates::{BatchEstimate, SyncSpeed};
+use crate::member::Member;
 use crate::operator::Answer;
 use crate::options::PolicyChange;
-use crate::pace::{Company, Quickness};
 use crate::pack::Packer;
 use crate::queue::Deliveries;
 use crate::reply::Reply;
 use crate::rescued::Rescued;
+use crate::role_swap::RoleSwap;
 use crate::runtime::{Input, Runtime, state_of};
 use crate::status::Status;
 use crate::submit::{Submission, SubmitError};
@@ -239,7 +239,7 @@ impl Node {
                 Some(TlsConfig { identity, dynamic: tls.dynamic })
             }
         };
-        crate::aside::obey(&disk, &log_dir, &config, tls.clone())?;
+        crate::log_quarantine::obey(&disk, &log_dir, &config, tls.clone())?;
         let opened = match Opened::new(&disk, options.clone()) {
             Err(error) if error.is_loss() && config.may_begin_anew => {
                 // It may have acknowledged what it has no more, and voted: that identity must do neither again.
@@ -296,13 +296,13 @@ impl Node {
             _ => order.tail_state().seqno,
         };
         let finished = Arc::new(AtomicI64::new(SEQNO_UNDEFINED));
-        let mut engine = Engine::new(order, me, tuning, finished.clone(), 0);
+        let mut engine = Member::new(order, me, tuning, finished.clone(), 0);
         engine.hold = config.hold.clone();
         let found = Rescued::of_start(&disk, &config.logger);
         (engine.commits.rescued, engine.commits.rescued_transactions) =
             (found.files.len() as u64, found.transactions);
         for entry in &marks {
-            engine.feed.remember(entry);
+            engine.deliverer.remember(entry);
             engine.votes.remember(entry);
         }
 
@@ -349,9 +349,9 @@ impl Node {
             histories: Mutex::new(histories),
             status: Mutex::new(Arc::new(Status::default())),
         });
-        let (log_jobs, jobs) = crate::jobs::channel();
+        let (log_jobs, jobs) = crate::log_queue::channel();
         let log_bytes = log.bytes();
-        let desk = Arc::new(Desk::new(Writer::new(log)));
+        let desk = Arc::new(RoleSwap::new(Writer::new(log)));
         let runtime = Box::new(Runtime {
             engine,
             reactor,
@@ -389,10 +389,10 @@ impl Node {
             named: BTreeSet::new(),
             encrypts: config.tls.is_some(),
             nudge_at: None,
-            company: Company::default(),
+            company: BatchEstimate::default(),
             wishing: Vec::new(),
             direct: desk.clone(),
-            quickness: Quickness::default(),
+            quickness: SyncSpeed::default(),
             asked: 0,
             done: 0,
             own_done: Vec::new(),

@@ -2,7 +2,7 @@
 //! such a link costs in time. Only what the order sends in bulk is worth it, and only members that say by their protocol
 //! version that they unpack get it.
 
-use crate::wire::FRAME_ORDER;
+use crate::wire::FRAME_RAFT;
 use bytes::Bytes;
 use lockstep_core::codec::DecodeError;
 use lz4_flex::block;
@@ -44,7 +44,7 @@ pub(crate) struct Packer {
 impl Packer {
     /// The payload of a [`crate::wire::FRAME_PACKED`] in the place of this frame; `None` where that saves nothing worth it.
     pub(crate) fn pack(&mut self, kind: u8, payload: &[u8]) -> Option<Bytes> {
-        if kind != FRAME_ORDER || !(LEAST..=MOST).contains(&payload.len()) {
+        if kind != FRAME_RAFT || !(LEAST..=MOST).contains(&payload.len()) {
             return None;
         }
         let most = HEADER + block::get_maximum_output_size(payload.len());
@@ -73,7 +73,7 @@ pub(crate) fn unpack(input: &[u8], count: &mut Packed) -> Result<(u8, Bytes), De
     let Some((header, packed)) = input.split_first_chunk::<HEADER>() else { return Err(invalid) };
     let [kind, length @ ..] = *header;
     let length = u32::from_le_bytes(length) as usize;
-    if kind != FRAME_ORDER || length > MOST || length > packed.len().saturating_mul(RATIO) {
+    if kind != FRAME_RAFT || length > MOST || length > packed.len().saturating_mul(RATIO) {
         return Err(invalid);
     }
     let mut plain = vec![0; length];
@@ -97,16 +97,16 @@ mod tests {
     fn what_is_packed_comes_out_as_it_was_and_is_counted() {
         let mut packer = Packer::default();
         let plain = rows(100);
-        let packed = packer.pack(FRAME_ORDER, &plain).unwrap();
+        let packed = packer.pack(FRAME_RAFT, &plain).unwrap();
         assert!(packed.len() * 2 < plain.len());
         let mut received = Packed::default();
         let (kind, again) = unpack(&packed, &mut received).unwrap();
-        assert_eq!((kind, &again[..]), (FRAME_ORDER, &plain[..]));
+        assert_eq!((kind, &again[..]), (FRAME_RAFT, &plain[..]));
         assert_eq!(packer.sent, received);
         assert_eq!((received.plain, received.packed), (plain.len() as u64, packed.len() as u64));
         // A larger one, then a smaller one, in the same scratch.
         for plain in [rows(20_000), rows(10)] {
-            let packed = packer.pack(FRAME_ORDER, &plain).unwrap();
+            let packed = packer.pack(FRAME_RAFT, &plain).unwrap();
             assert_eq!(unpack(&packed, &mut received).unwrap().1, plain);
         }
     }
@@ -123,9 +123,9 @@ mod tests {
         })
         .take(4096)
         .collect();
-        assert_eq!(packer.pack(FRAME_ORDER, &noise), None);
-        assert_eq!(packer.pack(FRAME_ORDER, &[7; LEAST - 1]), None, "too small");
-        assert_eq!(packer.pack(FRAME_ORDER, &vec![7; MOST + 1]), None, "too large");
+        assert_eq!(packer.pack(FRAME_RAFT, &noise), None);
+        assert_eq!(packer.pack(FRAME_RAFT, &[7; LEAST - 1]), None, "too small");
+        assert_eq!(packer.pack(FRAME_RAFT, &vec![7; MOST + 1]), None, "too large");
         assert_eq!(packer.pack(crate::wire::FRAME_NODE, &[7; 4096]), None, "not in bulk");
         assert_eq!(packer.sent, Packed::default());
     }
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn nobody_makes_this_member_allocate_by_a_claim() {
         let claim = |length: u32, packed: &[u8]| {
-            let mut input = vec![FRAME_ORDER];
+            let mut input = vec![FRAME_RAFT];
             input.extend_from_slice(&length.to_le_bytes());
             input.extend_from_slice(packed);
             unpack(&input, &mut Packed::default())
@@ -148,10 +148,10 @@ mod tests {
         assert!(claim(1000, &packed).is_ok());
         assert!(claim(999, &packed).is_err() && claim(1001, &packed).is_err());
         // What is no frame that is ever packed.
-        let packed = Packer::default().pack(FRAME_ORDER, &[7; 1000]).unwrap();
+        let packed = Packer::default().pack(FRAME_RAFT, &[7; 1000]).unwrap();
         let mut inner = packed.to_vec();
         inner[0] = crate::wire::FRAME_NODE;
         assert!(unpack(&inner, &mut Packed::default()).is_err());
-        assert!(unpack(&[FRAME_ORDER, 1], &mut Packed::default()).is_err());
+        assert!(unpack(&[FRAME_RAFT, 1], &mut Packed::default()).is_err());
     }
 }

@@ -6,8 +6,8 @@
 //! it is.
 
 use crate::api::{Delivery, ViewInfo, ViewStatus};
-use crate::crew::{Crew, Done};
-use crate::pace::Pace;
+use crate::applier_pool::{ApplierPool, Done};
+use crate::load_estimates::DeliveryTime;
 use lockstep_core::{Gtid, Seqno};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,8 +30,8 @@ struct Inner {
     waiting: usize,
     /// and those among them that have been called and are not awake yet: never more.
     called: usize,
-    pace: Pace,
-    crew: Crew,
+    pace: DeliveryTime,
+    crew: ApplierPool,
 }
 
 /// Many takers; its length is bounded by its one filler, which stops at [`Deliveries::full`].
@@ -390,7 +390,7 @@ impl Deliveries {
 mod tests {
     use super::*;
     use crate::api::Ordered;
-    use crate::crew::Spent;
+    use crate::applier_pool::Spent;
     use lockstep_core::writeset::WriteSet;
     use lockstep_core::{EntryKind, Uuid};
 

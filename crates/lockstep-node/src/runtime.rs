@@ -6,16 +6,16 @@ use crate::api::{
     ConnectArgs, Delivery, EndServer, EventCall, FrontEndStats, Level, LocalState, Logger, MembershipNow,
     NodeError, PolicyCall, ProgressCall, Tuning, VoteReply,
 };
-use crate::engine::{Effect, Engine};
-use crate::jobs::Sender;
 use crate::links::{Arrival, Links, is_final};
+use crate::load_estimates::{BatchEstimate, SyncSpeed};
+use crate::log_queue::Sender;
+use crate::member::{Effect, Member};
 use crate::node::{DEFAULT_PORT, Shared};
-use crate::operator::{Answer as Outcome, Command};
+use crate::operator::{Answer as CommandAnswer, Command};
 use crate::options::PolicyChange;
-use crate::pace::{Company, Quickness};
 use crate::pack::{Packer, UNPACKED_SINCE};
 use crate::reply::Reply;
-use crate::status::{Status, Surroundings};
+use crate::status::{Status, StatusContext};
 use crate::submit::Filler;
 use crate::uuids::timed_uuid;
 use crate::wire::{FRAME_PACKED, Hello};
@@ -71,7 +71,7 @@ pub(crate) enum Input {
     Panic,
     Membership(Arc<Reply<MembershipNow>>),
     /// This member is to go on alone.
-    Bootstrap(Arc<Reply<Outcome>>),
+    Bootstrap(Arc<Reply<CommandAnswer>>),
     FoundBefore(Seqno),
     Vote {
         seqno: Seqno,
@@ -105,7 +105,7 @@ const HINT: Micros = 1_000_000;
 const DIRECT_BYTES: usize = 64 << 10;
 
 pub(crate) struct Runtime {
-    pub(crate) engine: Engine,
+    pub(crate) engine: Member,
     pub(crate) reactor: Reactor,
     pub(crate) shared: Arc<Shared>,
     pub(crate) log_jobs: Sender,
@@ -128,7 +128,7 @@ pub(crate) struct Runtime {
     /// Who waits to hear what is agreed on.
     pub(crate) asking: BTreeMap<u64, ConnId>,
     /// The same for the front end's own.
-    pub(crate) asked_within: BTreeMap<u64, Arc<Reply<Outcome>>>,
+    pub(crate) asked_within: BTreeMap<u64, Arc<Reply<CommandAnswer>>>,
     /// Where the log is.
     pub(crate) log_dir: PathBuf,
     /// How much of it a new start wants there, in bytes.
@@ -154,10 +154,10 @@ pub(crate) struct Runtime {
     pub(crate) encrypts: bool,
     /// When to see whether those threads that are awake do for what has been delivered.
     pub(crate) nudge_at: Option<Micros>,
-    pub(crate) company: Company,
+    pub(crate) company: BatchEstimate,
     /// For writes that this thread does itself.
     pub(crate) direct: Arc<dyn Direct<Box<Runtime>>>,
-    pub(crate) quickness: Quickness,
+    pub(crate) quickness: SyncSpeed,
     /// The last write that was asked for, and the last one that is done: their tickets.
     pub(crate) asked: u64,
     pub(crate) done: u64,
@@ -318,11 +318,11 @@ impl Runtime {
     fn publish_state(&mut self) -> bool {
         let shared = &self.shared;
         let state = self.engine.local_state();
-        shared.primary.store(self.engine.phase.is_primary(), Ordering::Release);
-        shared.delivered.store(self.engine.feed.delivered(), Ordering::Release);
+        shared.primary.store(self.engine.connection.is_primary(), Ordering::Release);
+        shared.delivered.store(self.engine.deliverer.delivered(), Ordering::Release);
         shared.may_originate.store(self.engine.may_originate(), Ordering::Release);
         shared.held_back.store(self.engine.is_held_back(), Ordering::Release);
-        shared.set_policy(self.engine.order.committed_state().policy);
+        shared.set_policy(self.engine.raft.committed_state().policy);
         let changed = shared.state.swap(state as u8, Ordering::AcqRel) != state as u8;
         if changed {
             self.state_since = self.engine.now;
@@ -332,8 +332,8 @@ impl Runtime {
 
     fn publish(&mut self, now: Micros, changed: bool) {
         let shared = &self.shared;
-        shared.cert_keys.store(self.engine.feed.keys() as u64, Ordering::Relaxed);
-        shared.cert_window.store(self.engine.feed.window(), Ordering::Relaxed);
+        shared.cert_keys.store(self.engine.deliverer.keys() as u64, Ordering::Relaxed);
+        shared.cert_window.store(self.engine.deliverer.window(), Ordering::Relaxed);
         if !changed && now < self.published + PUBLISH {
             return;
         }
@@ -343,9 +343,9 @@ impl Runtime {
             if let Some(rtt) = stats.rtt_min {
                 self.engine.measured(member, rtt.as_micros() as Micros);
             }
-            self.engine.order.set_queued(member, stats.queued);
+            self.engine.raft.set_queued(member, stats.queued);
         }
-        let tail = self.engine.order.tail_state();
+        let tail = self.engine.raft.tail_state();
         shared.set_history(tail.history, tail.log_id);
         shared.set_status(self.status());
         if now >= self.hinted_at + HINT {
@@ -358,7 +358,7 @@ impl Runtime {
 
     /// The log remembers how far it is committed.
     fn hint(&mut self, now: Micros) {
-        let commit = self.engine.order.deliverable();
+        let commit = self.engine.raft.deliverable();
         if commit > self.commit_hinted {
             (self.commit_hinted, self.hinted_at) = (commit, now);
             let _ = self.log_jobs.send(LogJob::Hint(commit));
@@ -417,7 +417,7 @@ impl Runtime {
         let named = hello.dialed.as_ref().is_some_and(|address| self.named.contains(address));
         let ask = !named
             && self.allow.is_asked()
-            && self.engine.phase.is_connected()
+            && self.engine.connection.is_connected()
             && Hello::from_bytes(hello.blob.clone()).is_ok_and(|h| h.id != self.engine.me.id);
         if !ask {
             return self.arrived(conn, &hello);
@@ -488,7 +488,7 @@ impl Runtime {
     }
 
     fn status(&self) -> Status {
-        self.engine.status(&Surroundings {
+        self.engine.status(&StatusContext {
             queued: self.shared.deliveries.len(),
             queued_bytes: self.shared.deliveries.bytes(),
             log_bytes: self.log_bytes,
@@ -506,7 +506,7 @@ impl Runtime {
         if (request.method, request.path.as_str()) == (Method::Get, "/agreed") {
             self.commands_given += 1;
             self.asking.insert(self.commands_given, request.conn);
-            return self.engine.ask_agreed(self.commands_given);
+            return self.engine.query_committed_position(self.commands_given);
         }
         let status = self.status();
         let (code, kind, body) = match (request.method, request.path.as_str()) {
@@ -534,9 +534,11 @@ impl Runtime {
                 self.commands.insert(self.commands_given, request.conn);
                 self.command(command);
             }
-            Err(text) => {
-                self.answer_command(request.conn, 400, &Outcome { ok: false, text, seconds: 0.0, held: None })
-            }
+            Err(text) => self.answer_command(
+                request.conn,
+                400,
+                &CommandAnswer { ok: false, text, seconds: 0.0, held: None },
+            ),
         }
     }
 
@@ -547,14 +549,14 @@ impl Runtime {
         }
     }
 
-    fn answer_command(&mut self, conn: ConnId, code: u16, answer: &Outcome) {
+    fn answer_command(&mut self, conn: ConnId, code: u16, answer: &CommandAnswer) {
         let json = serde_json::to_string(answer).unwrap_or_default();
         self.reactor.respond(conn, code, "application/json", json);
     }
 
     /// An address for people: with the name of the member that is known to live there.
     fn whose(&self, addr: &str) -> String {
-        let membership = self.engine.order.membership();
+        let membership = self.engine.raft.membership();
         match membership.members.iter().find(|m| m.address == addr) {
             Some(member) => format!("{} ({addr})", member.name),
             None => addr.to_owned(),
@@ -610,7 +612,7 @@ impl Runtime {
             Input::Tuning(tuning) => self.engine.set_tuning(*tuning),
             Input::Policy { change, reply } => {
                 self.wishing.push(reply);
-                self.engine.wish_for_policy(change);
+                self.engine.request_policy(change);
             }
             Input::Log(done) => {
                 for answer in done {
@@ -673,7 +675,7 @@ impl Runtime {
                 if let Some(end) = self.end_server.take() {
                     let (dir, bytes) = (self.log_dir.clone(), self.room);
                     let (logger, shared) = (self.logger.clone(), Arc::downgrade(&self.shared));
-                    crate::room::end_when_there_is(dir, bytes, logger, end, move || {
+                    crate::disk_full::end_when_there_is(dir, bytes, logger, end, move || {
                         shared.upgrade().is_none_or(|shared| shared.stopped.load(Ordering::Acquire))
                     });
                 }
@@ -696,7 +698,7 @@ impl Runtime {
                     let _ = self.reactor.send(conn, kind, &[payload]);
                     // Between two looks at all of them a relay's queue might become long.
                     if large && let Some(stats) = self.reactor.stats(conn) {
-                        self.engine.order.set_queued(to, stats.queued);
+                        self.engine.raft.set_queued(to, stats.queued);
                     }
                 }
             }
@@ -753,7 +755,7 @@ impl Runtime {
                 }
             }
             Effect::SetAside(wish) => {
-                if let Err(error) = crate::aside::wish(&self.log_dir, &wish) {
+                if let Err(error) = crate::log_quarantine::request(&self.log_dir, &wish) {
                     let text = format!(
                         "{error}; move this member's lockstep.* files away before it is started again"
                     );
@@ -768,7 +770,7 @@ impl Runtime {
                     self.answer_command(conn, if answer.ok { 200 } else { 409 }, &answer);
                 }
             }
-            Effect::Agreed { token, result } => {
+            Effect::CommittedPosition { token, result } => {
                 if let Some(conn) = self.asking.remove(&token) {
                     let (code, kind, body) = match result {
                         Ok(gtid) => {

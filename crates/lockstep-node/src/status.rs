@@ -2,7 +2,7 @@
 //! fields) and, in `metrics`, as Prometheus text.
 
 use crate::api::{LocalState, MemberNow, MembershipNow, ViewStatus};
-use crate::engine::Engine;
+use crate::member::Member;
 use crate::pack::Packed;
 use lockstep_core::members::{Role, ViewMember};
 use lockstep_core::policy::Policy;
@@ -275,7 +275,7 @@ pub fn state_comment(state: LocalState) -> &'static str {
 }
 
 /// What the engine does not know itself.
-pub(crate) struct Surroundings {
+pub(crate) struct StatusContext {
     /// Deliveries that wait to be taken.
     pub(crate) queued: usize,
     /// Their bytes.
@@ -294,12 +294,12 @@ fn seconds(time: Micros) -> f64 {
     time as f64 / 1e6
 }
 
-impl Engine {
+impl Member {
     /// The snapshot of now.
-    pub(crate) fn status(&self, around: &Surroundings) -> Status {
-        let membership = self.order.membership();
-        let leader = self.order.leader();
-        let committed = self.order.committed_state();
+    pub(crate) fn status(&self, around: &StatusContext) -> Status {
+        let membership = self.raft.membership();
+        let leader = self.raft.leader();
+        let committed = self.raft.committed_state();
         // One that is added is to be shown.
         let Policy { kind, acks, zone_acks, on_receive: _, timeout, max_at_risk } = committed.policy;
         let name_of = |id| membership.get(&id).map_or_else(String::new, |m| m.name.clone());
@@ -316,13 +316,13 @@ impl Engine {
                 ack_on: Some(committed.policy.ack_on().into()),
                 timeout_seconds: Some(seconds(timeout)),
                 max_at_risk: committed.policy.is_weak().then_some(max_at_risk),
-                fallen_back: self.order.has_fallen_back(),
+                fallen_back: self.raft.has_fallen_back(),
                 not_acknowledged_by: self.not_acknowledged_by(),
                 asks_too_much: self.asks_for_more_than_there_is(),
-                term: self.order.term(),
+                term: self.raft.term(),
                 leader: leader.map(name_of).unwrap_or_default(),
-                primary: self.phase.is_primary(),
-                view: self.feed.view().number,
+                primary: self.connection.is_primary(),
+                view: self.deliverer.view().number,
                 voters: membership.voters().count(),
                 voters_connected: 0,
                 protocol: around.protocol,
@@ -349,7 +349,7 @@ impl Engine {
                 sent_compressed_bytes: around.packed.packed,
                 received_plain_bytes: self.unpacked.plain,
                 received_compressed_bytes: self.unpacked.packed,
-                relayed_bytes: self.order.relayed_bytes(),
+                relayed_bytes: self.raft.relayed_bytes(),
                 apply_held: self.stands_for_good(),
                 apply_kept: self.tuning.apply_kept.clone(),
                 apply_delay_seconds: self.tuning.apply_hold.delay.as_secs_f64(),
@@ -359,22 +359,22 @@ impl Engine {
             },
             members,
             log: LogStatus {
-                first: self.order.first_index(),
-                first_seqno: self.order.segment_bases().next().map_or(-1, |base| base.seqno + 1),
-                last: self.order.last_index(),
-                last_seqno: match self.order.last_index() {
+                first: self.raft.first_index(),
+                first_seqno: self.raft.segment_bases().next().map_or(-1, |base| base.seqno + 1),
+                last: self.raft.last_index(),
+                last_seqno: match self.raft.last_index() {
                     0 => -1,
-                    _ => self.order.tail_state().seqno,
+                    _ => self.raft.tail_state().seqno,
                 },
-                committed: self.order.commit(),
-                persisted: self.order.persisted(),
+                committed: self.raft.commit(),
+                persisted: self.raft.persisted(),
                 seqno: committed.seqno,
-                left_out: self.order.left_out().collect(),
+                left_out: self.raft.left_out().collect(),
                 bytes: around.log_bytes,
                 keep_bytes: self.tuning.log_bytes,
                 max_bytes: self.tuning.log_max_bytes,
-                segments: self.order.segment_bases().count(),
-                certification_window: self.feed.window(),
+                segments: self.raft.segment_bases().count(),
+                certification_window: self.deliverer.window(),
             },
         };
         status.cluster.voters_connected =
@@ -384,10 +384,10 @@ impl Engine {
 
     /// Who is in the view now, and how they are.
     pub(crate) fn membership_now(&self) -> MembershipNow {
-        let committed = self.order.committed_state();
-        let status = match self.phase.is_primary() {
+        let committed = self.raft.committed_state();
+        let status = match self.connection.is_primary() {
             true => ViewStatus::Primary,
-            false if self.phase.is_connected() => ViewStatus::NonPrimary,
+            false if self.connection.is_connected() => ViewStatus::NonPrimary,
             false => ViewStatus::Disconnected,
         };
         let members = match status {
@@ -403,8 +403,8 @@ impl Engine {
                 incoming: member.incoming.clone(),
                 state: health.map(|h| h.state),
                 finished: health.map_or(SEQNO_UNDEFINED, |h| h.finished),
-                leader: self.order.leader() == Some(member.id),
-                arbitrator: self.order.membership().get(&member.id).is_some_and(|m| m.arbitrator),
+                leader: self.raft.leader() == Some(member.id),
+                arbitrator: self.raft.membership().get(&member.id).is_some_and(|m| m.arbitrator),
             }
         };
         MembershipNow {
@@ -415,17 +415,17 @@ impl Engine {
     }
 
     pub(crate) fn members_status(&self) -> Vec<MemberStatus> {
-        let membership = self.order.membership();
-        let leader = self.order.leader();
+        let membership = self.raft.membership();
+        let leader = self.raft.leader();
         let leads = leader == Some(self.me.id);
         let relays: BTreeMap<MemberId, MemberId> =
-            self.order.progress().into_iter().filter_map(|peer| Some((peer.id, peer.via?))).collect();
+            self.raft.progress().into_iter().filter_map(|peer| Some((peer.id, peer.via?))).collect();
         let mut members = Vec::with_capacity(membership.members.len());
         for member in &membership.members {
             let me = member.id == self.me.id;
             // The leader goes by the answers to what it asks; everybody tells everybody how it is.
             let heard = match leads {
-                true => self.order.last_heard(&member.id).filter(|_| self.silent(&member.id)),
+                true => self.raft.last_heard(&member.id).filter(|_| self.silent(&member.id)),
                 false => {
                     self.peers.get(&member.id).map(|peer| peer.heard).filter(|_| !self.responds(&member.id))
                 }
@@ -452,7 +452,7 @@ impl Engine {
             let lag_seconds = match lag_trx {
                 Some(0) => Some(0.0),
                 Some(_) if me => {
-                    self.feed.age_above(self.finished(), self.wall()).or_else(|| self.age_at_gate())
+                    self.deliverer.age_above(self.finished(), self.wall()).or_else(|| self.age_at_gate())
                 }
                 _ => None,
             };
@@ -463,8 +463,8 @@ impl Engine {
             };
             // What a leader knows of the others' disks and ways is true only while it leads.
             let persisted = match me {
-                true => Some(self.order.persisted()),
-                false => Some(self.order.matched(&member.id)).filter(|index| leads && *index > 0),
+                true => Some(self.raft.persisted()),
+                false => Some(self.raft.matched(&member.id)).filter(|index| leads && *index > 0),
             };
             members.push(MemberStatus {
                 name: member.name.clone(),

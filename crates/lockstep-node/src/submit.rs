@@ -5,7 +5,7 @@
 //! whose thread has gone away (disconnected, loss of the majority) is *abandoned*: should the log hold the entry after
 //! all, it is delivered as anybody's.
 
-use crate::api::{Ordered, Outcome};
+use crate::api::{Ordered, SubmitOutcome};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -24,11 +24,11 @@ pub enum SubmitError {
 }
 
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "as for Outcome")]
+#[allow(clippy::large_enum_variant, reason = "as for SubmitOutcome")]
 enum Slot {
     /// Not filled yet; the thread, if it has come to wait.
     Waiting(Option<Thread>),
-    Done(Outcome),
+    Done(SubmitOutcome),
     Taken,
 }
 
@@ -54,7 +54,7 @@ impl Submission {
     /// Waits until it has been ordered, or until it is certain that nobody can say any more whether it will be.
     ///
     /// Ends in bounded time: the node fills every slot when it loses the majority, disconnects or fails.
-    pub fn wait(&self) -> Outcome {
+    pub fn wait(&self) -> SubmitOutcome {
         loop {
             if let Some(outcome) = self.take_or_register() {
                 return outcome;
@@ -64,7 +64,7 @@ impl Submission {
     }
 
     /// As [`Submission::wait`], for no longer than this: `None` where it is still under way.
-    pub fn wait_for(&self, patience: Duration) -> Option<Outcome> {
+    pub fn wait_for(&self, patience: Duration) -> Option<SubmitOutcome> {
         let until = Instant::now() + patience;
         loop {
             if let Some(outcome) = self.take_or_register() {
@@ -79,11 +79,11 @@ impl Submission {
     }
 
     /// What it was filled with; else whoever fills it will unpark this thread.
-    fn take_or_register(&self) -> Option<Outcome> {
+    fn take_or_register(&self) -> Option<SubmitOutcome> {
         let mut slot = self.lock();
         match std::mem::replace(&mut *slot, Slot::Taken) {
             Slot::Done(outcome) => return Some(outcome),
-            Slot::Taken => return Some(Outcome::Unknown),
+            Slot::Taken => return Some(SubmitOutcome::Unknown),
             Slot::Waiting(Some(thread)) => *slot = Slot::Waiting(Some(thread)),
             Slot::Waiting(None) => *slot = Slot::Waiting(Some(std::thread::current())),
         }
@@ -92,7 +92,7 @@ impl Submission {
 
     /// Whether nobody can say what becomes of it, and its thread, which is to hear so, has not been there yet.
     pub fn is_given_up(&self) -> bool {
-        matches!(*self.lock(), Slot::Done(Outcome::Unknown))
+        matches!(*self.lock(), Slot::Done(SubmitOutcome::Unknown))
     }
 
     /// One for which nobody will wait: in its place it is delivered as anybody's. It is so from the beginning: whoever
@@ -104,11 +104,11 @@ impl Submission {
     /// Nobody waits for it, as nobody has got its entry yet.
     #[cfg(test)]
     pub(crate) fn abandon(self) {
-        assert!(self.fill(Outcome::Unknown));
+        assert!(self.fill(SubmitOutcome::Unknown));
     }
 
     /// Fills the slot and wakes its thread. `false` where it was filled before.
-    fn fill(&self, outcome: Outcome) -> bool {
+    fn fill(&self, outcome: SubmitOutcome) -> bool {
         let mut slot = self.lock();
         let Slot::Waiting(thread) = &mut *slot else { return false };
         let thread = thread.take();
@@ -131,7 +131,7 @@ impl Submission {
         let mut slot = self.lock();
         let Slot::Waiting(thread) = &mut *slot else { return Err(Box::new(ordered)) };
         let thread = thread.take();
-        *slot = Slot::Done(Outcome::Ordered(ordered));
+        *slot = Slot::Done(SubmitOutcome::Ordered(ordered));
         Ok(thread)
     }
 }
@@ -142,7 +142,7 @@ impl Submission {
 pub(crate) struct Filler(Submission);
 
 impl Filler {
-    pub(crate) fn fill(&self, outcome: Outcome) -> bool {
+    pub(crate) fn fill(&self, outcome: SubmitOutcome) -> bool {
         self.0.fill(outcome)
     }
 
@@ -155,7 +155,7 @@ impl Filler {
 
 impl Drop for Filler {
     fn drop(&mut self) {
-        self.0.fill(Outcome::Unknown);
+        self.0.fill(SubmitOutcome::Unknown);
     }
 }
 
@@ -187,12 +187,12 @@ mod tests {
         let submission = Submission::new();
         let other = submission.clone();
         let thread = std::thread::spawn(move || other.wait());
-        assert!(submission.fill(Outcome::NotSent));
-        assert!(!submission.fill(Outcome::Unknown));
-        assert!(matches!(thread.join().unwrap(), Outcome::NotSent));
+        assert!(submission.fill(SubmitOutcome::NotSent));
+        assert!(!submission.fill(SubmitOutcome::Unknown));
+        assert!(matches!(thread.join().unwrap(), SubmitOutcome::NotSent));
         let (given_up, refused) = (Submission::new(), Submission::new());
         assert!(!given_up.is_given_up());
-        assert!(given_up.fill(Outcome::Unknown) && refused.fill(Outcome::NotSent));
+        assert!(given_up.fill(SubmitOutcome::Unknown) && refused.fill(SubmitOutcome::NotSent));
         assert!(given_up.is_given_up() && !refused.is_given_up());
     }
 }

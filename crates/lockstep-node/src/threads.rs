@@ -1,8 +1,8 @@
 //! The two threads of a node, and what each of them does when it ends.
 
 use crate::api::{Level, LocalState, Logger};
-use crate::desk::Desk;
 use crate::node::Shared;
+use crate::role_swap::RoleSwap;
 use crate::runtime::{Input, Runtime};
 use crate::writer::{self, Jobs, LogDone, Writer};
 use lockstep_log::Disk;
@@ -26,7 +26,7 @@ pub(crate) enum Part {
 /// The life of one of the two threads. They may change parts: see [`crate::desk`].
 pub(crate) fn work<D: Disk>(
     mut part: Part,
-    desk: &Desk<Writer<D>, Box<Runtime>, Jobs>,
+    desk: &RoleSwap<Writer<D>, Box<Runtime>, Jobs>,
     shared: &Arc<Shared>,
     logger: &Logger,
 ) {

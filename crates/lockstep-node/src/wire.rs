@@ -1,7 +1,7 @@
 //! What nodes say to each other beside the order protocol: who they are, how they are, and state transfers.
 
 use crate::api::{LocalState, NodeConfig};
-use crate::wish::Wish;
+use crate::policy_request::PolicyRequest;
 use bytes::Bytes;
 use lockstep_core::branch::PARENTS_KEPT;
 use lockstep_core::codec::{DecodeError, Reader, Writer};
@@ -11,7 +11,7 @@ use lockstep_core::vote::Opinion;
 use lockstep_core::{Gtid, Index, MemberId, Seqno, Term, Uuid, ViewUuid};
 
 /// Kind of a frame that holds a [`lockstep_core::message::Message`].
-pub(crate) const FRAME_ORDER: u8 = 1;
+pub(crate) const FRAME_RAFT: u8 = 1;
 /// Kind of a frame that holds a [`NodeMessage`].
 pub(crate) const FRAME_NODE: u8 = 2;
 
@@ -235,8 +235,8 @@ pub(crate) enum NodeMessage {
     AskOpinion { seqno: Seqno },
     /// To the leader: this should be the policy. To those who do not know the next one.
     Policy(Policy),
-    /// To the leader: this should be changed of it. The number is new with each wish of a member.
-    Wish { number: u64, wish: Wish },
+    /// To the leader: this should be changed of it. The number is new with each request of a member.
+    PolicyRequest { number: u64, request: PolicyRequest },
     /// To the leader: clients that write are turned away here, for under the policy its server alone takes writes.
     TurnedAway,
 }
@@ -409,10 +409,10 @@ impl NodeMessage {
                 w.u8(8);
                 policy.encode(&mut w);
             }
-            NodeMessage::Wish { number, wish } => {
+            NodeMessage::PolicyRequest { number, request } => {
                 w.u8(9);
                 w.u64(*number);
-                wish.encode(&mut w);
+                request.encode(&mut w);
             }
             NodeMessage::TurnedAway => w.u8(11),
         }
@@ -455,7 +455,7 @@ impl NodeMessage {
             6 => NodeMessage::Opinion { seqno: r.i64()?, opinion: r.u64()?, text: r.str()? },
             7 => NodeMessage::AskOpinion { seqno: r.i64()? },
             8 => NodeMessage::Policy(Policy::decode(&mut r)?),
-            9 => NodeMessage::Wish { number: r.u64()?, wish: Wish::decode(&mut r)? },
+            9 => NodeMessage::PolicyRequest { number: r.u64()?, request: PolicyRequest::decode(&mut r)? },
             11 => NodeMessage::TurnedAway,
             _ => return Err(DecodeError::Invalid("kind of a node message")),
         };
@@ -498,7 +498,7 @@ mod tests {
             NodeMessage::Opinion { seqno: 7, opinion: 9, text: "no such table".into() },
             NodeMessage::AskOpinion { seqno: 7 },
             NodeMessage::Policy(Policy { acks: 2, ..Policy::default() }),
-            NodeMessage::Wish { number: 7, wish: Wish::of(|policy| policy.acks = 2) },
+            NodeMessage::PolicyRequest { number: 7, request: PolicyRequest::of(|policy| policy.acks = 2) },
             NodeMessage::TurnedAway,
         ];
         for message in messages {

@@ -2,9 +2,9 @@
 //! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk. A write that has no
 //! company `ls-node` does itself: see [`crate::desk`].
 
-use crate::desk::{Desk, PATIENCE, Part};
-use crate::engine::ReadFor;
-use crate::jobs::{Nothing, Receiver};
+use crate::log_queue::{Nothing, Receiver};
+use crate::member::ReadFor;
+use crate::role_swap::{Part, RoleSwap, SWAP_AFTER};
 use lockstep_core::raft::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Reset, Vote};
@@ -130,15 +130,15 @@ pub(crate) enum Wrote<N> {
 
 /// Writes without `ls-log`.
 pub(crate) trait Direct<N>: Send + Sync {
-    /// As [`Desk::announce`].
+    /// As [`RoleSwap::announce`].
     fn announce(&self) -> bool;
     /// Writes and syncs it at once.
     fn write(&self, node: N, op: Box<WriteOp>) -> Wrote<N>;
 }
 
-impl<D: Disk, N: Send> Direct<N> for Desk<Writer<D>, N, Jobs> {
+impl<D: Disk, N: Send> Direct<N> for RoleSwap<Writer<D>, N, Jobs> {
     fn announce(&self) -> bool {
-        Desk::announce(self)
+        RoleSwap::announce(self)
     }
 
     fn write(&self, node: N, op: Box<WriteOp>) -> Wrote<N> {
@@ -166,7 +166,7 @@ impl Jobs {
 
 /// Runs until `Stop`, or until nobody asks any more; or until `ls-node` hangs: returns its part.
 pub(crate) fn run<D: Disk, N>(
-    desk: &Desk<Writer<D>, N, Jobs>,
+    desk: &RoleSwap<Writer<D>, N, Jobs>,
     jobs: Jobs,
     answer: impl Fn(Vec<LogDone>),
 ) -> Option<N> {
@@ -174,7 +174,7 @@ pub(crate) fn run<D: Disk, N>(
 }
 
 fn serve<D: Disk, N>(
-    desk: &Desk<Writer<D>, N, Jobs>,
+    desk: &RoleSwap<Writer<D>, N, Jobs>,
     mut jobs: Jobs,
     sync_wait: Duration,
     answer: impl Fn(Vec<LogDone>),
@@ -183,7 +183,7 @@ fn serve<D: Disk, N>(
         if jobs.first.is_none() {
             let next = match jobs.watching {
                 None => jobs.receiver.recv(),
-                Some(_) => jobs.receiver.recv_timeout(PATIENCE / 2),
+                Some(_) => jobs.receiver.recv_timeout(SWAP_AFTER / 2),
             };
             jobs.first = match next {
                 Ok(job) => Some(job),
@@ -315,7 +315,7 @@ impl<D: Disk> Writer<D> {
                     (company && std::mem::take(&mut may_yield) && self.gather.gather()).then_some(())?;
                     jobs.receiver.try_recv()
                 }),
-                Some(until) => jobs.receiver.wait_for_company(until),
+                Some(until) => jobs.receiver.wait_for_more(until),
             };
         }
         if let Some(number) = ticket.filter(|_| !self.failed) {
@@ -410,7 +410,7 @@ fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs;
+    use crate::log_queue;
     use lockstep_core::snapshot::StateSnapshot;
     use lockstep_core::{EntryKind, ProposalId};
     use lockstep_log::{DiskFile, MemDisk, Options};
@@ -418,9 +418,9 @@ mod tests {
     use std::sync::mpsc;
     use std::sync::{Arc, Mutex};
 
-    fn start(sync_wait: Duration) -> (jobs::Sender, mpsc::Receiver<u64>) {
+    fn start(sync_wait: Duration) -> (log_queue::Sender, mpsc::Receiver<u64>) {
         let (log, _) = Log::open(MemDisk::new(), Options::default(), &mut |_| Ok(())).unwrap();
-        let (jobs, work) = jobs::channel();
+        let (jobs, work) = log_queue::channel();
         let (tell, told) = mpsc::channel();
         let answer = move |done: Vec<LogDone>| {
             for done in done {
@@ -429,7 +429,7 @@ mod tests {
                 }
             }
         };
-        let desk = Desk::<_, (), _>::new(Writer::new(log));
+        let desk = RoleSwap::<_, (), _>::new(Writer::new(log));
         std::thread::spawn(move || serve(&desk, Jobs::new(work), sync_wait, answer));
         (jobs, told)
     }
@@ -516,12 +516,14 @@ mod tests {
     }
 
     /// A writer on this disk until it is told to stop, with its jobs and what it answers.
-    fn on(disk: &MemDisk) -> (jobs::Sender, mpsc::Receiver<LogDone>, std::thread::JoinHandle<Option<()>>) {
+    fn on(
+        disk: &MemDisk,
+    ) -> (log_queue::Sender, mpsc::Receiver<LogDone>, std::thread::JoinHandle<Option<()>>) {
         let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
-        let (jobs, work) = jobs::channel();
+        let (jobs, work) = log_queue::channel();
         let (tell, told) = mpsc::channel();
         let answer = move |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
-        let desk = Desk::<_, (), _>::new(Writer::new(log));
+        let desk = RoleSwap::<_, (), _>::new(Writer::new(log));
         (jobs, told, std::thread::spawn(move || serve(&desk, Jobs::new(work), SHORT, answer)))
     }
 
@@ -643,8 +645,8 @@ mod tests {
     fn a_write_that_hangs_changes_the_parts_and_loses_nothing() {
         let disk = Hangs(MemDisk::new(), Arc::default());
         let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
-        let desk = Desk::new(Writer::new(log));
-        let (give, work) = jobs::channel();
+        let desk = RoleSwap::new(Writer::new(log));
+        let (give, work) = log_queue::channel();
         let (tell, told) = mpsc::channel();
         let answer = |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
         let direct: &dyn Direct<u32> = &desk;
@@ -699,13 +701,13 @@ mod tests {
     fn a_failure_of_an_own_write_is_one_for_all_that_come_after_it() {
         let disk = MemDisk::new();
         let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
-        let desk = Desk::<_, u32, Jobs>::new(Writer::new(log));
+        let desk = RoleSwap::<_, u32, Jobs>::new(Writer::new(log));
         disk.fail_sync(1);
         assert!(desk.announce());
         assert!(matches!(desk.write(7, op(write(1, false))), Wrote::Done(7, LogDone::Failed(_))));
         disk.clear_faults();
         assert!(matches!(desk.write(7, op(write(2, false))), Wrote::Done(7, LogDone::Failed(_))));
-        let (give, work) = jobs::channel();
+        let (give, work) = log_queue::channel();
         give.send(write(3, false)).unwrap();
         give.send(LogJob::Stop).unwrap();
         let answer = |done: Vec<LogDone>| assert!(done.is_empty(), "{done:?}");
@@ -714,7 +716,7 @@ mod tests {
 
     #[test]
     fn it_is_looked_after_while_it_writes_itself_and_a_moment_longer() {
-        let (_give, work) = jobs::channel();
+        let (_give, work) = log_queue::channel();
         let mut jobs = Jobs { watching: Some((0, Instant::now())), ..Jobs::new(work) };
         let long_ago = Instant::now().checked_sub(2 * WATCH).unwrap();
         for (before, idle, goes_on) in [(4, true, true), (5, false, true), (5, true, false)] {

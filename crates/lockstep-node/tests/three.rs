@@ -41,7 +41,7 @@ fn three_members_write_leave_and_come_back_by_the_log() {
     builder.append_data(lockstep_node::core::writeset::DataKind::Annotation, &vec![7u8; 130 << 20]).unwrap();
     let payload = builder.finish(&lockstep_node::core::writeset::Meta::default());
     let refused = two.node.submit(lockstep_node::core::EntryKind::WriteSet, payload).unwrap().wait();
-    assert!(matches!(refused, lockstep_node::Outcome::TooLarge), "{refused:?}");
+    assert!(matches!(refused, lockstep_node::SubmitOutcome::TooLarge), "{refused:?}");
 
     // A causal read on any member knows of all that was acknowledged anywhere.
     assert_eq!(one.write(b"x", b"x"), Some(true));

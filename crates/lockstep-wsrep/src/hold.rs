@@ -3,7 +3,7 @@
 
 use crate::monitor::{Gate, Interrupt, Stop};
 use crate::provider::Provider;
-use lockstep_node::Hold;
+use lockstep_node::CommitBarrier;
 use lockstep_node::core::{SEQNO_UNDEFINED, Seqno};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -48,7 +48,7 @@ impl HoldCommits {
     }
 }
 
-impl Hold for HoldCommits {
+impl CommitBarrier for HoldCommits {
     fn close(&self) -> Seqno {
         let Some(provider) = self.0.upgrade() else { return SEQNO_UNDEFINED };
         provider.hold.broken.store(false, Ordering::SeqCst);

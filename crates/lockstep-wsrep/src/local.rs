@@ -8,7 +8,7 @@ use crate::trx::{Handle, Place, Release, Remote, Slot, State, Trx, Turn};
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
 use lockstep_node::core::writeset::{self, Meta};
-use lockstep_node::{LocalState, Node, Ordered, Outcome, SubmitError, Vote};
+use lockstep_node::{LocalState, Node, Ordered, SubmitError, SubmitOutcome, Vote};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -246,7 +246,7 @@ impl Provider {
             .map(|submission| self.wait_place(&submission, || format!("transaction {}", trx.id as i64)));
         self.counters.send_queue.leave();
         match outcome {
-            Ok(Outcome::Ordered(ordered)) => {
+            Ok(SubmitOutcome::Ordered(ordered)) => {
                 if let Some(settled) = settled {
                     settled();
                 }
@@ -262,10 +262,10 @@ impl Provider {
                 self.count_certified(&ordered);
                 Sent::Ordered(Box::new(ordered))
             }
-            Ok(Outcome::NotSent) => Sent::Never(self.refusal()),
+            Ok(SubmitOutcome::NotSent) => Sent::Never(self.refusal()),
             // Not as if there were no connection: the server would try an autocommit statement again for ever.
-            Ok(Outcome::TooLarge) => Sent::Never(Status::SIZE_EXCEEDED),
-            Ok(Outcome::Unknown) => {
+            Ok(SubmitOutcome::TooLarge) => Sent::Never(Status::SIZE_EXCEEDED),
+            Ok(SubmitOutcome::Unknown) => {
                 // Before its locks go: who takes them from it is of the next epoch.
                 self.epoch.fetch_add(1, Ordering::AcqRel);
                 Sent::Unknown

@@ -4,7 +4,7 @@
 use crate::monitor::{Interrupt, Stop};
 use crate::provider::Provider;
 use lockstep_node::core::Seqno;
-use lockstep_node::{Outcome, Submission};
+use lockstep_node::{Submission, SubmitOutcome};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ impl Provider {
     }
 
     /// Until a submission has its place in the log.
-    pub(crate) fn wait_place(&self, submission: &Submission, who: impl FnOnce() -> String) -> Outcome {
+    pub(crate) fn wait_place(&self, submission: &Submission, who: impl FnOnce() -> String) -> SubmitOutcome {
         if let Some(outcome) = submission.wait_for(SUSPICIOUS) {
             return outcome;
         }

@@ -50,7 +50,7 @@ impl WaitArgs {
 
 /// What became of it.
 #[derive(Debug, Serialize)]
-struct Outcome {
+struct WaitOutcome {
     reached: bool,
     /// Unknown where no position was given, and nobody has said what the cluster has agreed on.
     seqno: Option<i64>,
@@ -65,7 +65,7 @@ struct Outcome {
     why: Option<String>,
 }
 
-impl Outcome {
+impl WaitOutcome {
     fn code(&self) -> ExitCode {
         match (self.reached, self.left_out) {
             (true, _) => ExitCode::SUCCESS,
@@ -247,7 +247,7 @@ pub(crate) fn run(args: &WaitArgs) -> Result<ExitCode, String> {
 }
 
 /// `tell` hears from time to time what is waited for.
-fn wait(args: &WaitArgs, mut tell: impl FnMut(&str)) -> Result<Outcome, String> {
+fn wait(args: &WaitArgs, mut tell: impl FnMut(&str)) -> Result<WaitOutcome, String> {
     let began = Instant::now();
     // Whoever is frozen takes no more than the time there is; whoever is well is asked once more when it is over.
     let patience =
@@ -278,7 +278,7 @@ fn wait(args: &WaitArgs, mut tell: impl FnMut(&str)) -> Result<Outcome, String> 
                         let outcome = judge(&status, known, args)?;
                         if outcome.reached || outcome.left_out == Some(true) {
                             let seconds = began.elapsed().as_secs_f64();
-                            return Ok(Outcome { seconds, not_waited_for, ..outcome });
+                            return Ok(WaitOutcome { seconds, not_waited_for, ..outcome });
                         }
                         (left_out, lacks) = (outcome.left_out, outcome.lacking);
                         outcome.why.unwrap_or_default()
@@ -289,7 +289,7 @@ fn wait(args: &WaitArgs, mut tell: impl FnMut(&str)) -> Result<Outcome, String> 
             }
         };
         if began.elapsed() >= args.timeout {
-            return Ok(Outcome {
+            return Ok(WaitOutcome {
                 reached: false,
                 seqno,
                 left_out,
@@ -309,7 +309,7 @@ fn wait(args: &WaitArgs, mut tell: impl FnMut(&str)) -> Result<Outcome, String> 
 }
 
 /// How it is now.
-fn judge(status: &Status, seqno: i64, args: &WaitArgs) -> Result<Outcome, String> {
+fn judge(status: &Status, seqno: i64, args: &WaitArgs) -> Result<WaitOutcome, String> {
     // What the cluster has agreed on is there.
     let left_out = if args.position.is_some() { left_out(status, seqno) } else { Some(false) };
     let lacking = match left_out {
@@ -337,7 +337,7 @@ fn judge(status: &Status, seqno: i64, args: &WaitArgs) -> Result<Outcome, String
         (false, _) if !somebody => Some("no member that is connected has a database yet".into()),
         (false, _) => Some(why_not(status, &lacking)),
     };
-    Ok(Outcome {
+    Ok(WaitOutcome {
         reached,
         seqno: Some(seqno),
         left_out,
@@ -463,7 +463,7 @@ mod tests {
         assert_eq!(absent::names(&absent), "n3 (Disconnected), n4 (Joiner)");
         assert_eq!(not_waited_for(&status, &["n1".into()]), []);
         let there = judge(&status, 12, &args("/nowhere")).unwrap();
-        let there = Outcome { not_waited_for: absent, ..there };
+        let there = WaitOutcome { not_waited_for: absent, ..there };
         assert_eq!(
             there.text(),
             "seqno 12 is applied (0.0 s); not waited for: n3 (Disconnected), n4 (Joiner)"

@@ -178,7 +178,7 @@ impl Histogram {
 }
 
 #[derive(Default)]
-struct Outcome {
+struct LoadResult {
     committed: u64,
     conflicts: u64,
     failed: u64,
@@ -231,12 +231,12 @@ impl Host {
                 spawned.inspect_err(|error| log::event("no_thread", &error.to_string())).ok()
             })
             .collect();
-        let mut total = Outcome::default();
+        let mut total = LoadResult::default();
         for thread in threads {
-            let part = thread.join().unwrap_or_else(|_| Outcome {
+            let part = thread.join().unwrap_or_else(|_| LoadResult {
                 failed: 1,
                 failure: Some("a client thread panicked".into()),
-                ..Outcome::default()
+                ..LoadResult::default()
             });
             total.committed += part.committed;
             total.conflicts += part.conflicts;
@@ -250,7 +250,7 @@ impl Host {
         })
     }
 
-    fn lean_client(&self, load: LeanLoad, n: u64, end: Instant) -> Outcome {
+    fn lean_client(&self, load: LeanLoad, n: u64, end: Instant) -> LoadResult {
         let number = load.member * 1024 + n;
         let mut client = Client {
             conn: 1_000_000 + number,
@@ -260,7 +260,7 @@ impl Host {
             random: (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             done: 0,
         };
-        let mut out = Outcome::default();
+        let mut out = LoadResult::default();
         while Instant::now() < end && out.failed < 1000 {
             match self.lean_transaction(&mut client) {
                 Ok(Some(took)) => {

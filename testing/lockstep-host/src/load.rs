@@ -34,7 +34,7 @@ pub struct Load {
 
 /// What came out.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct LoadResult {
     /// Transactions committed.
     pub committed: u64,
     /// Transactions that lost against others.
@@ -49,7 +49,7 @@ pub struct Outcome {
     pub latencies_us: Vec<u64>,
 }
 
-impl Outcome {
+impl LoadResult {
     /// The latency below which `share` (0 to 1) of the commits are, in microseconds.
     pub fn quantile_us(&self, share: f64) -> u64 {
         let last = self.latencies_us.len().saturating_sub(1);
@@ -72,7 +72,7 @@ impl Choice {
 static CONNECTIONS: AtomicU64 = AtomicU64::new(1_000_000);
 
 /// Runs `load` on this server.
-pub fn run(host: &'static Host, load: Load) -> Outcome {
+pub fn run(host: &'static Host, load: Load) -> LoadResult {
     let end = Instant::now() + load.duration;
     let threads: Vec<_> = (0..load.threads)
         .map(|n| {
@@ -80,14 +80,14 @@ pub fn run(host: &'static Host, load: Load) -> Outcome {
             std::thread::spawn(move || client(host, load, choice, end))
         })
         .collect();
-    let mut total = Outcome::default();
+    let mut total = LoadResult::default();
     for thread in threads {
         let Ok(part) = thread.join() else {
             total.failed += 1;
             total.failure = Some("a client thread panicked".into());
             continue;
         };
-        let Outcome { committed, conflicts, replays, failed, failure, latencies_us } = part;
+        let LoadResult { committed, conflicts, replays, failed, failure, latencies_us } = part;
         total.committed += committed;
         total.conflicts += conflicts;
         total.replays += replays;
@@ -99,9 +99,9 @@ pub fn run(host: &'static Host, load: Load) -> Outcome {
     total
 }
 
-fn client(host: &'static Host, load: Load, mut choice: Choice, end: Instant) -> Outcome {
+fn client(host: &'static Host, load: Load, mut choice: Choice, end: Instant) -> LoadResult {
     let conn = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-    let mut out = Outcome::default();
+    let mut out = LoadResult::default();
     while Instant::now() < end && out.failed < 1000 {
         let began = Instant::now();
         match transaction(host, conn, load, &mut choice) {

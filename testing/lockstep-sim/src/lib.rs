@@ -44,7 +44,7 @@ use std::sync::Once;
 
 /// What became of a seed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Outcome {
+pub struct RunReport {
     /// The seed.
     pub seed: u64,
     /// The hash of all that happened.
@@ -103,7 +103,7 @@ pub fn kept() -> Vec<(u64, World)> {
 }
 
 /// Runs one seed to its end, or to the first broken rule.
-pub fn simulate(settings: Settings) -> Outcome {
+pub fn simulate(settings: Settings) -> RunReport {
     keep_panics();
     let mut cluster = Cluster::new(settings);
     CATCHING.set(true);
@@ -124,7 +124,7 @@ pub fn simulate(settings: Settings) -> Outcome {
     if let Some(text) = &violation {
         cluster.tell(format_args!("VIOLATION {text}"));
     }
-    Outcome {
+    RunReport {
         seed: settings.seed,
         hash: cluster.trace.hash(),
         simulated: cluster.now,

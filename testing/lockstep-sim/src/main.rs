@@ -3,7 +3,7 @@
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
 use lockstep_sim::profile::FAULTS;
-use lockstep_sim::{Counters, Outcome, PLANTS, Settings, World, mutate, simulate};
+use lockstep_sim::{Counters, PLANTS, RunReport, Settings, World, mutate, simulate};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -82,7 +82,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, outcome: &Outcome, world: World) {
+    fn add(&mut self, outcome: &RunReport, world: World) {
         self.seeds += 1;
         *self.worlds.entry(world).or_default() += 1;
         self.simulated += outcome.simulated;
@@ -101,7 +101,7 @@ impl Sum {
 }
 
 /// The command that shows what a seed does, from a while before it went wrong on. In the repository's folder.
-fn replay(args: &Args, outcome: &Outcome, world: World) -> String {
+fn replay(args: &Args, outcome: &RunReport, world: World) -> String {
     let from = (outcome.simulated / 1_000_000).saturating_sub(5);
     let mut text = format!(
         "cargo run -q --release -p lockstep-sim -- --seed {} --trace --trace-from {from}",

@@ -1,10 +1,10 @@
 //! The simulator itself: it repeats itself exactly, finds planted faults, and finds none where there is none.
 
 use lockstep_sim::profile::{FAULTS, World};
-use lockstep_sim::{Counters, Outcome, PLANTS, Settings, kept, mutate, simulate};
+use lockstep_sim::{Counters, PLANTS, RunReport, Settings, kept, mutate, simulate};
 use std::process::Command;
 
-fn clean(seed: u64) -> Outcome {
+fn clean(seed: u64) -> RunReport {
     let outcome = simulate(Settings::seed(seed));
     assert_eq!(outcome.violation, None, "replay: lockstep-sim --seed {seed} --plain --trace");
     outcome

@@ -194,14 +194,14 @@ impl Server {
             trx: 1,
         });
         match self.node.submit(EntryKind::WriteSet, payload).ok()?.wait() {
-            Outcome::Ordered(ordered) => {
+            SubmitOutcome::Ordered(ordered) => {
                 if ordered.pass {
                     self.applied.lock().unwrap().push((ordered.seqno, data.to_vec()));
                 }
                 self.node.finished(ordered.seqno);
                 Some(ordered.pass)
             }
-            Outcome::NotSent | Outcome::TooLarge | Outcome::Unknown => None,
+            SubmitOutcome::NotSent | SubmitOutcome::TooLarge | SubmitOutcome::Unknown => None,
         }
     }
 

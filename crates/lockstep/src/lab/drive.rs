@@ -111,7 +111,7 @@ pub(super) struct Case {
 
 /// What one run of a set-up found.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Outcome {
+pub(super) struct CaseResult {
     /// Of the server, and of the provider where there is one.
     pub(super) version: String,
     /// Each an object of what was asked (say, `clients`) and what was seen.
@@ -130,7 +130,7 @@ pub(super) struct Outcome {
     pub(super) elsewhere: Option<f64>,
 }
 
-impl Outcome {
+impl CaseResult {
     /// What is to be doubted of it: the field that says so, and why, in words.
     fn doubts(&self) -> Vec<(&'static str, String)> {
         let late = self.late.as_ref().map(|late| (LINE_LATE, late.text.clone()));
@@ -160,8 +160,8 @@ impl Outcome {
 
 /// Runs a set-up, and looks what else the machine does meanwhile.
 fn watched(
-    mut run: impl FnMut(&Case) -> Result<Outcome, String>,
-) -> impl FnMut(&Case) -> Result<Outcome, String> {
+    mut run: impl FnMut(&Case) -> Result<CaseResult, String>,
+) -> impl FnMut(&Case) -> Result<CaseResult, String> {
     move |case| {
         let before = Work::of_this_process().map_err(|e| e.to_string())?;
         let mut outcome = run(case)?;
@@ -176,9 +176,9 @@ fn watched(
 fn punctually(
     case: &Case,
     again: &mut usize,
-    run: &mut impl FnMut(&Case) -> Result<Outcome, String>,
+    run: &mut impl FnMut(&Case) -> Result<CaseResult, String>,
     step: &Step,
-) -> Result<Outcome, String> {
+) -> Result<CaseResult, String> {
     let began = Instant::now();
     let first = run(case)?;
     let Some(late) = first.late.clone() else { return Ok(first) };
@@ -220,7 +220,7 @@ pub(super) fn drive(
     folder: &mut Folder,
     cases: &[Case],
     repeats: usize,
-    run: impl FnMut(&Case) -> Result<Outcome, String>,
+    run: impl FnMut(&Case) -> Result<CaseResult, String>,
 ) -> Vec<String> {
     let mut failed = Vec::new();
     if let Err(why) = drive_to_the_end(folder, cases, repeats, &mut failed, watched(run)) {
@@ -235,7 +235,7 @@ fn drive_to_the_end(
     cases: &[Case],
     repeats: usize,
     failed: &mut Vec<String>,
-    mut run: impl FnMut(&Case) -> Result<Outcome, String>,
+    mut run: impl FnMut(&Case) -> Result<CaseResult, String>,
 ) -> Result<(), String> {
     folder.plan(cases, repeats)?;
     let all = there_and_back(cases, repeats).into_iter();
@@ -402,7 +402,11 @@ mod tests {
                     return Err("it broke".into());
                 }
                 let samples = vec![json!({ "us": 1 })];
-                Ok(Outcome { measurements: vec![json!({ "rate": 1.0 })], samples, ..Outcome::default() })
+                Ok(CaseResult {
+                    measurements: vec![json!({ "rate": 1.0 })],
+                    samples,
+                    ..CaseResult::default()
+                })
             })
         };
         assert_eq!(go(4), ["a: it broke"]);
@@ -453,7 +457,7 @@ mod tests {
         let cases: Vec<Case> = ["a", "b", "c"].map(case_of).into();
         let mut folder = open(&path);
         let failed = drive(&mut folder, &cases, 1, |case| {
-            let mut outcome = Outcome::default();
+            let mut outcome = CaseResult::default();
             if case.setup == "b" {
                 // As on a full disk.
                 outcome.configurations.push(("no/such/folder".into(), String::new()));
@@ -471,7 +475,7 @@ mod tests {
         drop(folder);
         // And it can be gone on with.
         let mut folder = open(&path);
-        assert!(drive(&mut folder, &cases, 1, |_| Ok(Outcome::default())).is_empty());
+        assert!(drive(&mut folder, &cases, 1, |_| Ok(CaseResult::default())).is_empty());
         drop(folder);
         assert_eq!(Results::load(&path).unwrap().setups(), ["a", "b", "c"]);
         std::fs::remove_dir_all(&path).unwrap();
@@ -483,7 +487,7 @@ mod tests {
         let _ = std::fs::remove_dir_all(&path);
         let mut cases = vec![case_of("a"), case_of("b")];
         cases[0].absent = Some("there is no x.so".into());
-        let failed = drive(&mut open(&path), &cases, 4, |_| Ok(Outcome::default()));
+        let failed = drive(&mut open(&path), &cases, 4, |_| Ok(CaseResult::default()));
         assert_eq!(failed.len(), 1, "{failed:?}");
         let results = Results::load(&path).unwrap();
         let why = "there is no x.so".to_owned();
@@ -508,7 +512,7 @@ mod tests {
             drive(&mut open(&path), &[case_of("a"), case_of("b")], 1, |case| {
                 match case.setup == "b" && fails {
                     true => Err("it broke".into()),
-                    false => Ok(Outcome::default()),
+                    false => Ok(CaseResult::default()),
                 }
             })
         };
@@ -533,9 +537,10 @@ mod tests {
     }
 
     /// A run in which so many of 1000 packets were late.
-    fn late(packets: u64) -> Outcome {
+    fn late(packets: u64) -> CaseResult {
         let there = Counters { delivered: 1000, late: packets, latest: 5_000_000, ..Counters::default() };
-        let mut outcome = Outcome { late: Late::of(&there, &Counters::default()), ..Outcome::default() };
+        let mut outcome =
+            CaseResult { late: Late::of(&there, &Counters::default()), ..CaseResult::default() };
         outcome.measurements.push(json!({ "rate": packets }));
         outcome.samples.push(json!({ "us": 1 }));
         outcome
@@ -576,7 +581,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lockstep-drive-busy-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         let cases: Vec<Case> = ["quiet", "busy", "both", "too short to tell"].map(case_of).into();
-        let with = |late_packets, elsewhere| Outcome { elsewhere, ..late(late_packets) };
+        let with = |late_packets, elsewhere| CaseResult { elsewhere, ..late(late_packets) };
         let mut outcomes = vec![
             with(0, Some(0.05)),
             with(0, Some(0.126)),
@@ -617,7 +622,7 @@ mod tests {
     fn each_run_is_watched() {
         let mut run = watched(|_| {
             std::thread::sleep(Duration::from_millis(600));
-            Ok(Outcome::default())
+            Ok(CaseResult::default())
         });
         let outcome = run(&case_of("a")).unwrap();
         assert!(outcome.elsewhere.is_some_and(|part| (0.0..=1.5).contains(&part)), "{:?}", outcome.elsewhere);

@@ -8,7 +8,7 @@ use lockstep_lab::parallel_apply::{
 };
 use serde_json::{Value, json};
 
-use super::drive::{Case, Common, Outcome, drive, finish};
+use super::drive::{Case, CaseResult, Common, drive, finish};
 use super::numbers::{Known, Stat, number, text};
 use super::page::{Claims, Page, Section, Table, ratio};
 use super::results::{NOT_CHOSEN, Results, stat_of};
@@ -150,12 +150,12 @@ fn describe(what: &What) -> String {
     format!("{}{workers}, {schemas}, {disk}", what.side.what())
 }
 
-fn outcome(what: &What, run: &Run) -> Outcome {
-    let mut outcome = Outcome {
+fn outcome(what: &What, run: &Run) -> CaseResult {
+    let mut outcome = CaseResult {
         version: run.version.clone(),
         configurations: run.configurations.clone(),
         headline: format!("{} updates/s", number(run.rate())),
-        ..Outcome::default()
+        ..CaseResult::default()
     };
     let mut measurement = json!({
         "side": what.side.setting(),

@@ -9,7 +9,7 @@ use lockstep_lab::semi_sync_wan::{
 };
 use serde_json::{Value, json};
 
-use super::drive::{Case, Common, Outcome, chosen, drive, finish, named};
+use super::drive::{Case, CaseResult, Common, chosen, drive, finish, named};
 use super::line::{self, Late, LineArgs};
 use super::numbers::{DOUBT, Known, Stat, number, percentile, text};
 use super::page::{Claims, Page, Section, Table, ratio};
@@ -90,13 +90,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     Ok(finish(&folder, &failed, page))
 }
 
-fn outcome(spec: &Spec, run: &Run) -> Outcome {
-    let mut outcome = Outcome {
+fn outcome(spec: &Spec, run: &Run) -> CaseResult {
+    let mut outcome = CaseResult {
         version: run.version.clone(),
         measurements: run.loads.iter().map(measurement).collect(),
         configurations: run.configurations.clone(),
         late: Late::of_run(&run.there, &run.back, spec.round_trip, run.round_trip),
-        ..Outcome::default()
+        ..CaseResult::default()
     };
     line::record(&mut outcome.more, spec.line, &run.there, &run.back, run.round_trip);
     for load in &run.loads {

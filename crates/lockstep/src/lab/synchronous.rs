@@ -7,7 +7,7 @@ use lockstep_lab::synchronous::{Measured, Provider, Run, Setup, Spec, check, run
 use serde_json::json;
 
 use super::caught_up::{CAUGHT_UP, CAUGHT_UP_HEADING, CAUGHT_UP_TEXT};
-use super::drive::{Case, Common, Outcome, chosen, drive, finish, named};
+use super::drive::{Case, CaseResult, Common, chosen, drive, finish, named};
 use super::line::{self, Late, LineArgs};
 use super::numbers::{Stat, number, text};
 use super::page::{Page, Section, Table};
@@ -87,12 +87,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     Ok(finish(&folder, &failed, page))
 }
 
-fn outcome(spec: &Spec, run: &Run) -> Outcome {
-    let mut outcome = Outcome {
+fn outcome(spec: &Spec, run: &Run) -> CaseResult {
+    let mut outcome = CaseResult {
         version: run.version.clone(),
         configurations: run.configurations.clone(),
         late: Late::of_run(&run.there, &run.back, spec.round_trip, run.round_trip),
-        ..Outcome::default()
+        ..CaseResult::default()
     };
     line::record(&mut outcome.more, spec.line, &run.there, &run.back, run.round_trip);
     for Measured { threads, load, histogram, caught_up } in &run.measured {

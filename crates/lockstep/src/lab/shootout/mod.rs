@@ -14,7 +14,7 @@ use lockstep_lab::shootout::{
 use serde_json::json;
 
 use super::caught_up::{CAUGHT_UP, CAUGHT_UP_HEADING, CAUGHT_UP_TEXT};
-use super::drive::{Case, Common, Outcome, chosen, drive, finish, named};
+use super::drive::{Case, CaseResult, Common, chosen, drive, finish, named};
 use super::numbers::{Stat, number, text};
 use super::page::{Page, Section, Table};
 use super::results::Results;
@@ -176,7 +176,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     Ok(finish(&folder, &failed, page))
 }
 
-fn outcome(run: &Run) -> Outcome {
+fn outcome(run: &Run) -> CaseResult {
     let measurement = |m: &Measured| {
         let mut measurement = json!({ "script": m.script, "threads": m.threads,
             "transactions": m.load.transactions, "transactions_per_s": m.load.per_second,
@@ -197,13 +197,13 @@ fn outcome(run: &Run) -> Outcome {
         |m: &Measured| json!({ "script": m.script, "threads": m.threads, "ms_and_count": m.histogram.0 });
     let writes = run.measured.iter().filter(|m| m.script == READ_WRITE);
     let rates = writes.map(|m| format!("{} by {}", number(m.load.requests_per_second), m.threads));
-    Outcome {
+    CaseResult {
         version: run.version.clone(),
         measurements: run.measured.iter().map(measurement).collect(),
         samples: run.measured.iter().map(sample).collect(),
         configurations: run.configurations.clone(),
         headline: format!("{} requests/s", rates.collect::<Vec<_>>().join(", ")),
-        ..Outcome::default()
+        ..CaseResult::default()
     }
 }
 

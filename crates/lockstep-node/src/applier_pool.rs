@@ -1,0 +1,281 @@
+//! How many of a front end's threads have a write-set in their hands at once.
+//!
+//! A write-set that is applied without waiting for anything but its turn in commit order keeps a processor for some
+//! microseconds. More threads than processors do not apply such ones faster: they take the processor from each other in
+//! the middle, so that whoever's turn it is does not run while those who run wait for theirs, and each commit costs two
+//! hand-offs. So there are as many at work as there are processors, and the one that has just finished, whose caches are
+//! warm, takes the next. Where a write-set takes less time than the processor's going from one thread to another, one
+//! thread alone applies them fastest: whoever shared the work would only wait for its turn, and everyone behind it.
+//!
+//! Where write-sets wait (for a flush of the disk at each commit, for pages to be read, for locks), it takes more threads
+//! to overlap that: as many more as they wait longer than they work, and once more as many, for those who wait together
+//! share a flush. Both times are measured.
+//!
+//! **Invariant:** what waits is taken in the end, whatever those at work wait for. Either one of them comes back, or
+//! [`ApplierPool::nudged`] finds that none has, and lets one more go each time.
+
+use crate::load_estimates::WORTH;
+use lockstep_core::Seqno;
+use std::time::Duration;
+
+/// What a thread tells of the write-set that it took before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// Its seqno.
+    pub seqno: Seqno,
+    /// How long it kept the thread.
+    pub time: Duration,
+    /// What became of that time. `None`: not measured.
+    pub spent: Option<Spent>,
+}
+
+/// How a thread has spent its time with a write-set; that it had to wait for its turn in commit order counts for neither.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Spent {
+    /// It had something to do.
+    pub worked: Duration,
+    /// It had not, until something else had happened.
+    pub waited: Duration,
+}
+
+/// One that takes longer, ns, counts as one that takes so long.
+const MOST: u64 = 1_000_000;
+/// The means follow with the weight 1/this.
+const WEIGHT: u64 = 16;
+/// Who waits for less than this part of the time of its work does not wait.
+const HARDLY: u64 = 4;
+
+/// What it costs, ns, that one thread waits for its turn and another one wakes it: work that is shorter is not shared.
+const HAND_OFF: u64 = 5_000;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct ApplierPool {
+    processors: usize,
+    /// What is in the hands of those at work.
+    hands: Vec<Seqno>,
+    /// The mean times of work and of waiting, ns, once they have been measured.
+    means: Option<(u64, u64)>,
+    /// The median time of work, ns: unlike the mean it does not say of many short ones that they are long where a few were
+    /// interrupted in the middle.
+    typical: u64,
+    /// So many more may be at work, for those who are have not come back.
+    extra: usize,
+    /// One has come back since the last nudge.
+    came_back: bool,
+}
+
+impl Default for ApplierPool {
+    fn default() -> ApplierPool {
+        ApplierPool::new(std::thread::available_parallelism().map_or(1, usize::from))
+    }
+}
+
+impl ApplierPool {
+    fn new(processors: usize) -> ApplierPool {
+        ApplierPool { processors, hands: Vec::new(), means: None, typical: MOST, extra: 0, came_back: false }
+    }
+
+    /// One has taken this write-set.
+    pub(crate) fn took(&mut self, seqno: Seqno) {
+        self.hands.push(seqno);
+    }
+
+    /// One has come back.
+    pub(crate) fn back(&mut self, done: &Done) {
+        if let Some(spent) = &done.spent {
+            let (worked, waited) = nanos(spent);
+            let (mean_worked, mean_waited) = self.means.unwrap_or((worked, waited));
+            let follow = |mean, time| (mean * (WEIGHT - 1) + time) / WEIGHT;
+            self.means = Some((follow(mean_worked, worked), follow(mean_waited, waited)));
+            let step = (self.typical / WEIGHT).max(1);
+            self.typical = match worked > self.typical {
+                true => (self.typical + step).min(MOST),
+                false => self.typical.saturating_sub(step),
+            };
+        }
+        self.gone(done.seqno);
+    }
+
+    /// The one with this in its hands takes no more, or comes back.
+    pub(crate) fn gone(&mut self, seqno: Seqno) {
+        if let Some(at) = self.hands.iter().position(|other| *other == seqno) {
+            self.hands.swap_remove(at);
+        }
+        self.came_back = true;
+        self.extra = 0;
+    }
+
+    /// Something waits, and so does a thread that could take it: another look at whether those at work will do.
+    pub(crate) fn nudged(&mut self) {
+        if !std::mem::take(&mut self.came_back) {
+            self.extra += 1;
+        }
+    }
+
+    /// How many more may take something, where the next one depends on this seqno and all before.
+    ///
+    /// One that depends on what is in somebody's hands is left to that one, who comes soon: another thread would only wait
+    /// with it.
+    pub(crate) fn room(&self, depends_on: Seqno) -> usize {
+        let Some((worked, waited)) = self.means else { return usize::MAX };
+        // What stands behind it waits, too: worthwhile only where it is soon taken by one who is awake.
+        let small = waited * HARDLY < worked && worked < WORTH;
+        if small && self.extra == 0 && self.hands.iter().any(|seqno| *seqno <= depends_on) {
+            return 0;
+        }
+        let shared = self.typical >= HAND_OFF || waited * HARDLY >= worked;
+        let processors = if shared { self.processors as u64 } else { 1 };
+        let more = processors * 2 * waited / worked.max(1);
+        let limit = (processors as usize).saturating_add(more as usize).saturating_add(self.extra);
+        limit.saturating_sub(self.hands.len())
+    }
+}
+
+/// Time worked and waited.
+fn nanos(spent: &Spent) -> (u64, u64) {
+    let whole = (spent.worked + spent.waited).as_nanos();
+    let part = |time: Duration| (time.as_nanos() * u128::from(MOST) / whole.max(u128::from(MOST))) as u64;
+    (part(spent.worked), part(spent.waited))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After 10 µs of work.
+    fn done(seqno: Seqno, waited: u64) -> Done {
+        let (worked, waited) = (Duration::from_micros(10), Duration::from_micros(waited));
+        Done { seqno, time: worked + waited, spent: Some(Spent { worked, waited }) }
+    }
+
+    /// Of two processors, with write-sets that do not wait.
+    fn busy() -> ApplierPool {
+        let mut crew = ApplierPool::new(2);
+        crew.took(1);
+        crew.back(&done(1, 0));
+        crew
+    }
+
+    #[test]
+    fn nobody_is_kept_from_work_before_something_is_known() {
+        let mut crew = ApplierPool::new(2);
+        (1..9).for_each(|seqno| crew.took(seqno));
+        crew.back(&Done { seqno: 1, time: Duration::from_micros(9), spent: None });
+        assert_eq!(crew.room(0), usize::MAX);
+    }
+
+    #[test]
+    fn as_many_as_processors_where_nobody_waits_and_more_the_more_they_do() {
+        let mut crew = busy();
+        assert_eq!(crew.room(0), 2);
+        crew.took(2);
+        crew.took(3);
+        assert_eq!(crew.room(0), 0);
+        crew.back(&done(2, 0));
+        assert_eq!(crew.room(0), 1);
+        crew.gone(3);
+        let after = |waited| {
+            let mut crew = busy();
+            (0..200).for_each(|_| crew.back(&done(99, waited)));
+            crew.room(0)
+        };
+        // A lock for a moment, a quick disk, a slow one.
+        assert_eq!([after(1), after(2), after(20)], [2, 2, 9]);
+        assert!(after(100) >= 40 && after(2_000) >= 200);
+        // The disk has become one that is waited for.
+        let soon = (0..).take_while(|_| {
+            crew.room(0) < 20 && {
+                crew.back(&done(99, 200));
+                true
+            }
+        });
+        assert!(soon.count() < 20);
+        // One that waited for a lock for a minute is forgotten soon.
+        let mut crew = busy();
+        crew.back(&done(99, 60_000_000));
+        let forgotten = (0..).take_while(|_| {
+            crew.room(0) > 2 && {
+                crew.back(&done(99, 0));
+                true
+            }
+        });
+        assert!(forgotten.count() < 60);
+    }
+
+    #[test]
+    fn what_takes_less_time_than_a_hand_off_one_thread_does_alone() {
+        let tiny = |seqno, worked, waited| {
+            let (worked, waited) = (Duration::from_nanos(worked), Duration::from_nanos(waited));
+            Done { seqno, time: worked + waited, spent: Some(Spent { worked, waited }) }
+        };
+        let mut crew = ApplierPool::new(8);
+        (0..200).for_each(|_| crew.back(&tiny(99, 700, 0)));
+        assert_eq!(crew.room(0), 1);
+        // One in ten is interrupted in the middle: they are short all the same.
+        (0..200).for_each(|n| crew.back(&tiny(99, if n % 10 == 0 { 900_000 } else { 700 }, 0)));
+        assert_eq!(crew.room(0), 1);
+        crew.took(5);
+        assert_eq!(crew.room(0), 0);
+        // It is stuck: the others are not.
+        crew.nudged();
+        crew.nudged();
+        assert_eq!(crew.room(0), 1);
+        crew.back(&tiny(5, 700, 0));
+        // They wait, or have become long ones.
+        let shared = |worked, waited| {
+            let mut crew = ApplierPool::new(8);
+            (0..200).for_each(|_| crew.back(&tiny(99, 700, 0)));
+            (0..100).for_each(|_| crew.back(&tiny(99, worked, waited)));
+            crew.room(0)
+        };
+        assert!(shared(700, 2_000) > 20);
+        assert_eq!(shared(20_000, 0), 8);
+    }
+
+    #[test]
+    fn what_depends_on_one_at_work_is_left_to_that_one_unless_it_waits() {
+        let mut crew = busy();
+        crew.took(5);
+        assert_eq!((crew.room(4), crew.room(5), crew.room(7)), (1, 0, 0));
+        crew.back(&done(5, 0));
+        assert_eq!(crew.room(7), 2);
+        (0..20).for_each(|_| crew.back(&done(99, 200)));
+        crew.took(8);
+        assert!(crew.room(9) > 10);
+    }
+
+    #[test]
+    fn those_at_work_who_do_not_come_back_keep_nobody_waiting() {
+        let mut crew = busy();
+        crew.took(5);
+        crew.took(6);
+        // The last one came back after the nudge before.
+        crew.nudged();
+        assert_eq!(crew.room(0), 0);
+        for seqno in 7..17 {
+            crew.nudged();
+            assert_eq!((crew.room(0), crew.room(seqno)), (1, 1), "independent or not");
+            crew.took(seqno);
+            assert_eq!(crew.room(0), 0);
+        }
+        // They do at last: those who came in addition have nothing to do until as few are at work as before.
+        for seqno in 5..15 {
+            assert_eq!(crew.room(0), 0);
+            crew.back(&done(seqno, 0));
+        }
+        crew.back(&done(15, 0));
+        assert_eq!(crew.room(0), 1);
+    }
+
+    #[test]
+    fn one_that_ends_leaves_its_place() {
+        let mut crew = busy();
+        crew.took(5);
+        crew.took(6);
+        crew.gone(5);
+        assert_eq!(crew.room(0), 1);
+        crew.gone(5);
+        assert_eq!(crew.room(0), 1);
+    }
+}

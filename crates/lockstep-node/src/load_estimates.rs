@@ -1,0 +1,184 @@
+//! How many threads a backlog is worth. To wake one costs two hand-offs of the processor, and it comes some 50 µs later;
+//! one that is awake has taken several small write-sets by then. So how long a delivery keeps a thread is measured, and
+//! as many are woken as would not catch up by themselves before another came to help.
+
+use lockstep_core::Micros;
+use std::time::Duration;
+
+/// What one who is awake may be behind with before another is called, ns.
+pub(crate) const WORTH: u64 = 50_000;
+/// A longer one says nothing of the next: it waited for a lock, or was a large one.
+const MOST: u64 = 1_000_000;
+/// The mean follows with the weight 1/this.
+const WEIGHT: u64 = 16;
+
+/// The mean time, ns, that a delivery keeps its thread.
+#[derive(Debug, Default)]
+pub(crate) struct DeliveryTime {
+    mean: u64,
+}
+
+impl DeliveryTime {
+    /// A delivery has kept its thread for so long.
+    pub(crate) fn took(&mut self, busy: Duration) {
+        let busy = u64::try_from(busy.as_nanos()).unwrap_or(MOST).min(MOST);
+        self.mean = match self.mean {
+            0 => busy,
+            mean => (mean * (WEIGHT - 1) + busy) / WEIGHT,
+        };
+    }
+
+    /// How many should help one who is awake with so many deliveries. While nothing is known: everyone.
+    pub(crate) fn helpers(&self, deliveries: usize) -> usize {
+        match self.mean {
+            0 => deliveries,
+            mean => deliveries.min((deliveries as u64 * mean / WORTH) as usize),
+        }
+    }
+}
+
+/// From so many transactions under way on, at the mean, more of them come together.
+const COMPANY: usize = 4;
+/// And for so long they are expected after there were as many at once.
+const EXPECTED: Micros = 5_000;
+/// The mean follows, round by round, with the weight 1/this.
+const ROUNDS: usize = 32;
+/// It is counted in such parts.
+const PARTS: usize = 64;
+
+/// Whether it is worthwhile to let others run before what waits is taken, so that a round, a frame or a sync carries
+/// more. Among many clients that commit all the time it is. Where clients mostly do other things than commit, it hands
+/// the processor to those who do: the commit waits for them, and they bring nothing.
+#[derive(Debug, Default)]
+pub(crate) struct BatchEstimate {
+    mean: usize,
+    until: Micros,
+}
+
+impl BatchEstimate {
+    /// So many transactions are under way in this round.
+    pub(crate) fn counted(&mut self, now: Micros, under_way: usize) {
+        if under_way >= COMPANY {
+            self.until = now + EXPECTED;
+        }
+        // A crowd for a moment does not outlast it by much.
+        let now = under_way.min(8 * COMPANY) * PARTS;
+        self.mean = (self.mean * (ROUNDS - 1) + now).div_ceil(ROUNDS);
+    }
+
+    /// Whether more is on its way.
+    pub(crate) fn is_expected(&self, now: Micros) -> bool {
+        self.mean >= COMPANY * PARTS && now < self.until
+    }
+}
+
+/// `ls-node` writes the log itself while that takes no longer than this.
+const QUICK: Micros = 1_000;
+/// Of what a disk that is quick takes, the one that was not is this part.
+const QUICK_WEIGHT: Micros = 8;
+/// And for so long it does not, before it tries again; twice as long each time that it is slow again, up to [`SLOWEST`].
+const SLOW: Micros = 1_000_000;
+const SLOWEST: Micros = 60_000_000;
+
+/// Whether the disk is so quick that waiting for it costs less than handing over to another thread and back. Who waits
+/// does nothing else meanwhile, which others feel where a sync lasts for milliseconds.
+#[derive(Debug)]
+pub(crate) struct SyncSpeed {
+    mean: Micros,
+    slow_until: Micros,
+    pause: Micros,
+}
+
+impl Default for SyncSpeed {
+    fn default() -> SyncSpeed {
+        SyncSpeed { mean: QUICK - QUICK / QUICK_WEIGHT, slow_until: 0, pause: SLOW }
+    }
+}
+
+impl SyncSpeed {
+    pub(crate) fn is_quick(&self, now: Micros) -> bool {
+        now >= self.slow_until
+    }
+
+    /// A write took so long.
+    pub(crate) fn took(&mut self, now: Micros, time: Micros) {
+        self.mean = (self.mean * (QUICK_WEIGHT - 1) + time) / QUICK_WEIGHT;
+        match self.mean > QUICK {
+            true => self.hung(now),
+            false => self.pause = SLOW,
+        }
+    }
+
+    /// It is not waited for any more.
+    pub(crate) fn hung(&mut self, now: Micros) {
+        self.slow_until = now + self.pause;
+        self.pause = (self.pause * 2).min(SLOWEST);
+        // One that is slow again says enough; one that is not does not have to make up for those before it.
+        self.mean = QUICK - QUICK / QUICK_WEIGHT;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_disk_is_tried_once_in_a_while_and_a_slow_write_of_a_quick_one_does_not_count() {
+        let mut quick = SyncSpeed::default();
+        for _ in 0..40 {
+            quick.took(10, 300);
+        }
+        quick.took(10, 5 * QUICK);
+        assert!(quick.is_quick(10));
+        let slow =
+            (0..9).take_while(|_| quick.is_quick(10).then(|| quick.took(10, 4 * QUICK)).is_some()).count();
+        assert!(slow < 9 && !quick.is_quick(9 + SLOW));
+        assert!(quick.is_quick(10 + SLOW));
+        quick.took(10 + SLOW, 4 * QUICK);
+        assert!(!quick.is_quick(10 + SLOW), "the first try tells");
+        assert!(!quick.is_quick(9 + 3 * SLOW), "and the next one is later");
+        quick.took(10 + 3 * SLOW, 300);
+        assert!(quick.is_quick(10 + 3 * SLOW));
+        for _ in 0..100 {
+            quick.hung(0);
+        }
+        assert!(!quick.is_quick(SLOWEST - 1) && quick.is_quick(SLOWEST));
+    }
+
+    #[test]
+    fn company_is_expected_where_it_mostly_is_and_for_a_moment_after_it_was_there() {
+        let mut company = BatchEstimate::default();
+        let mut rounds = |counts: &[usize]| {
+            (0..200).for_each(|n| company.counted(100, counts[n % counts.len()]));
+            company.is_expected(100)
+        };
+        assert!(!rounds(&[0, 1, 2, 3]));
+        // Some come together now and then.
+        assert!(!rounds(&[5, 1, 0, 2]));
+        assert!(rounds(&[8, 2, 6]));
+        assert!(rounds(&[64]));
+        assert!(!rounds(&[1]), "soon after");
+        assert!(rounds(&[COMPANY]));
+        // Between two rounds there may be nothing for an instant.
+        company.counted(101, 5);
+        company.counted(102, 4);
+        assert!(company.is_expected(102) && company.is_expected(101 + EXPECTED));
+        assert!(!company.is_expected(102 + EXPECTED));
+    }
+
+    #[test]
+    fn long_ones_are_worth_a_thread_each_and_short_ones_share_one() {
+        let mut pace = DeliveryTime::default();
+        assert_eq!(pace.helpers(3), 3);
+        pace.took(Duration::from_micros(5));
+        assert_eq!([pace.helpers(1), pace.helpers(9), pace.helpers(20)], [0, 0, 2]);
+        for _ in 0..100 {
+            pace.took(Duration::from_micros(200));
+        }
+        assert_eq!([pace.helpers(0), pace.helpers(1), pace.helpers(20)], [0, 1, 20]);
+        // One that hangs does not change much of that.
+        pace.took(Duration::from_micros(5));
+        pace.took(Duration::from_secs(100));
+        assert!(pace.mean < 300_000);
+    }
+}

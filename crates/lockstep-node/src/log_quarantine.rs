@@ -1,0 +1,394 @@
+//! The wish that a member's log be set aside when it is started again, because its branch goes no further. A file says so,
+//! for the log is open as long as the process runs.
+//!
+//! An operator may have thought better of it since: it is done only where a member of the other branch answers at that
+//! start, and the wish is dropped otherwise. A member that meets the branch later wishes again. What the branch has not
+//! goes to a rescue file first.
+
+use crate::api::{Level, NodeConfig, NodeError};
+use crate::rescued::is_transaction;
+use crate::uuids::random_uuid;
+use crate::wire::Hello;
+use crate::writer::records;
+use lockstep_core::raft::{RestoreBuilder, Restored, Vote};
+use lockstep_core::{Index, MemberId, Uuid};
+use lockstep_log::{Disk, Log, OpenError, Options, RealDisk, Replay, Reset};
+use lockstep_net::{Address, Event, Reactor, Reason, TlsConfig};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The file; state transfers leave it where it is, as they do all of this name.
+const FILE: &str = "lockstep.branch.log";
+/// The first line of a wish that can be read.
+const FIRST: &str = "lockstep branch 1";
+/// So long a start waits for a word of the branch.
+const REACHED_WITHIN: Duration = Duration::from_secs(5);
+
+/// What is to be given up, for what.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct QuarantineRequest {
+    /// Whose log.
+    pub(crate) member: MemberId,
+    /// History and name of the log.
+    pub(crate) own: (Uuid, Uuid),
+    /// The history of the branch that left it.
+    pub(crate) branch: Uuid,
+    /// The last entry that both have.
+    pub(crate) fork: Index,
+    /// The cluster's name.
+    pub(crate) cluster: String,
+    /// Where a member of the branch is reached.
+    pub(crate) address: String,
+    /// For people: one line.
+    pub(crate) why: String,
+}
+
+impl QuarantineRequest {
+    fn to_text(&self) -> String {
+        let QuarantineRequest { member, own: (history, log_id), branch, fork, cluster, address, why } = self;
+        format!(
+            "{FIRST}\nmember {member}\nhistory {history}\nlog {log_id}\nbranch {branch}\nfork {fork}\ncluster {cluster}\n\
+             address {address}\nwhy {why}\n"
+        )
+    }
+
+    fn from_text(text: &str) -> Option<QuarantineRequest> {
+        let mut lines = text.lines();
+        (lines.next()? == FIRST).then_some(())?;
+        let mut next = |key: &str| lines.next()?.strip_prefix(key)?.strip_prefix(' ').map(str::to_owned);
+        Some(QuarantineRequest {
+            member: Uuid::parse(&next("member")?)?,
+            own: (Uuid::parse(&next("history")?)?, Uuid::parse(&next("log")?)?),
+            branch: Uuid::parse(&next("branch")?)?,
+            fork: next("fork")?.parse().ok()?,
+            cluster: next("cluster")?,
+            address: next("address")?,
+            why: next("why")?,
+        })
+    }
+}
+
+/// Leaves the wish, durably.
+///
+/// # Errors
+/// A line for people.
+pub(crate) fn request(dir: &Path, wish: &QuarantineRequest) -> Result<(), String> {
+    let write = || -> std::io::Result<()> {
+        let mut file = std::fs::File::create(dir.join(FILE))?;
+        file.write_all(wish.to_text().as_bytes())?;
+        file.sync_all()?;
+        std::fs::File::open(dir)?.sync_all()
+    };
+    write().map_err(|error| format!("{} cannot be written: {error}", dir.join(FILE).display()))
+}
+
+/// The wish, if there is a file of it; `Some(None)` where that cannot be understood.
+///
+/// # Errors
+/// A line for people.
+fn requested(dir: &Path) -> Result<Option<Option<QuarantineRequest>>, String> {
+    match std::fs::read(dir.join(FILE)) {
+        Ok(text) => Ok(Some(QuarantineRequest::from_text(&String::from_utf8_lossy(&text)))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{} cannot be read: {error}", dir.join(FILE).display())),
+    }
+}
+
+/// It has been done, or is not to be. A crash before this does it again, to an empty log.
+///
+/// # Errors
+/// A line for people.
+fn done(dir: &Path) -> Result<(), String> {
+    std::fs::remove_file(dir.join(FILE))
+        .and_then(|()| std::fs::File::open(dir)?.sync_all())
+        .map_err(|error| format!("{} cannot be removed: {error}", dir.join(FILE).display()))
+}
+
+/// Before the log is opened: does what was wished for, if a member of the branch answers.
+///
+/// # Errors
+/// [`NodeError::Log`]; tried again it goes on. [`NodeError::Refused`] on a member that is to found a cluster.
+pub(crate) fn obey(
+    disk: &RealDisk,
+    dir: &Path,
+    config: &NodeConfig,
+    tls: Option<TlsConfig>,
+) -> Result<(), NodeError> {
+    let Some(wish) = requested(dir).map_err(NodeError::Log)? else { return Ok(()) };
+    let drop_it = |why: &str| {
+        (config.logger)(Level::Warn, &format!("this member keeps its log, which was to be set aside: {why}"));
+        done(dir).map_err(NodeError::Log)
+    };
+    let Some(wish) = wish else {
+        return drop_it("for what branch, cannot be read");
+    };
+    if !config.may_begin_anew {
+        return Err(NodeError::Refused(format!(
+            "{}. Start this member without --wsrep-new-cluster",
+            wish.why
+        )));
+    }
+    if !reaches(&wish, config, tls)? {
+        return drop_it(&format!(
+            "nobody of the branch, history {}, answers at {}. When it meets that branch again it will look again",
+            wish.branch, wish.address
+        ));
+    }
+    let kept = match rescue(disk, &wish) {
+        Ok(Rescued::Kept(text)) => text,
+        Ok(Rescued::OtherLog) => return drop_it("that was said of another log"),
+        Ok(Rescued::Beyond(commit)) => {
+            return drop_it(&format!(
+                "it has committed up to index {commit}, beyond the branch's beginning after {}",
+                wish.fork
+            ));
+        }
+        // Damaged, and set aside for that alone.
+        Err(error) if error.is_loss() => format!(", and what only it had is in there: {error}"),
+        Err(error) => return Err(NodeError::Log(error.to_string())),
+    };
+    let aside = lockstep_log::set_aside(disk).map_err(|e| NodeError::Log(e.to_string()))?;
+    done(dir).map_err(NodeError::Log)?;
+    let text =
+        format!("{}. It is set aside now, as {aside}.*{kept}. This member joins as a new one", wish.why);
+    (config.logger)(Level::Warn, &text);
+    Ok(())
+}
+
+/// Whether a member of the branch answers now. It is introduced to who this member was, with the old log, so that it is
+/// refused: nobody takes it for a joiner.
+fn reaches(wish: &QuarantineRequest, config: &NodeConfig, tls: Option<TlsConfig>) -> Result<bool, NodeError> {
+    let Ok(address) = Address::parse(&wish.address, 4567) else { return Ok(false) };
+    let me = Hello {
+        history: wish.own.0,
+        log_id: wish.own.1,
+        wants_vote: false,
+        ..Hello::without_log(config, wish.member, random_uuid()?)
+    };
+    let mut net = lockstep_net::Config::new(wish.cluster.clone(), me.to_bytes(), 1);
+    net.tls = tls;
+    let setup = |e| NodeError::Setup(format!("the network cannot be used: {e}"));
+    let mut reactor = Reactor::new(net).map_err(setup)?;
+    reactor.keep(&address);
+    let (end, mut events) = (Instant::now() + REACHED_WITHIN, Vec::new());
+    while Instant::now() < end {
+        reactor.poll(Some(Duration::from_millis(100)), &mut events).map_err(setup)?;
+        for event in events.drain(..) {
+            let Event::PeerUp { conn, hello } = event else { continue };
+            reactor.reject(conn, Reason::Busy, "this member only asks who is there");
+            if let Ok(peer) = Hello::from_bytes(hello.blob)
+                && (peer.history == wish.branch || peer.parents.iter().any(|p| p.0 == wish.branch))
+            {
+                reactor.flush();
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+enum Rescued {
+    /// What is said of it.
+    Kept(String),
+    /// This is not the log that was wished away.
+    OtherLog,
+    /// It has committed beyond the fork.
+    Beyond(Index),
+}
+
+/// Writes what the log holds beyond the fork to a rescue file.
+fn rescue<D: Disk + Clone>(disk: &D, wish: &QuarantineRequest) -> Result<Rescued, OpenError> {
+    let hint = lockstep_log::peek_vote(disk)?.map_or(0, |vote| vote.commit_hint);
+    let mut builder = RestoreBuilder::new(hint);
+    let mut visit = |replay: Replay| match replay {
+        Replay::Base { base, .. } if base.is_empty() => Ok(()),
+        Replay::Base { base, .. } => {
+            builder.base(base).map_err(|e| format!("the state at the head of a segment {e}"))
+        }
+        Replay::Record(record) => builder
+            .record(record.index, record.term, record.body)
+            .map_err(|e| format!("entry {} {e}", record.index)),
+    };
+    let (mut log, _) = Log::open(disk.clone(), Options::default(), &mut visit)?;
+    let Some(Restored { committed: Some(mut base), tail, .. }) = builder.finish(Vote::default()) else {
+        return Ok(Rescued::Kept(String::new()));
+    };
+    if base.index > wish.fork {
+        return Ok(Rescued::Beyond(base.index));
+    }
+    let mut lost = tail.into_iter().peekable();
+    while let Some(entry) = lost.next_if(|entry| entry.index <= wish.fork) {
+        if base.apply(&entry).is_err() {
+            return Ok(Rescued::Kept(", with all that only it had".into()));
+        }
+    }
+    if (base.history, base.log_id) != wish.own {
+        return Ok(Rescued::OtherLog);
+    }
+    let entries: Vec<_> = lost.collect();
+    let transactions = entries.iter().filter(|e| is_transaction(e.kind)).count();
+    if transactions == 0 {
+        return Ok(Rescued::Kept(String::new()));
+    }
+    let reset = Reset { base: base.to_bytes(), index: base.index, term: base.term };
+    Ok(Rescued::Kept(match log.rescue(reset, &records(&entries)) {
+        Ok(name) => format!(", and {transactions} transactions that the branch has not are kept in {name}"),
+        Err(error) => {
+            format!(", with {transactions} transactions that the branch has not: no rescue file, {error}")
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_core::members::Membership;
+    use lockstep_core::snapshot::StateSnapshot;
+    use lockstep_core::{Entry, EntryKind, ProposalId};
+    use lockstep_log::{MemDisk, Record};
+
+    fn example() -> QuarantineRequest {
+        QuarantineRequest {
+            member: Uuid([1; 16]),
+            own: (Uuid([2; 16]), Uuid([0xa3; 16])),
+            branch: Uuid([4; 16]),
+            fork: 2,
+            cluster: "my cluster".into(),
+            address: "10.0.0.1:4567".into(),
+            why: "n2 goes on alone".into(),
+        }
+    }
+
+    #[test]
+    fn a_wish_is_there_until_it_is_done() {
+        let dir = std::env::temp_dir().join(format!("lockstep-aside-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        assert_eq!(requested(&dir), Ok(None));
+        request(&dir, &example()).unwrap();
+        assert_eq!(requested(&dir), Ok(Some(Some(example()))));
+        std::fs::write(dir.join(FILE), "n2 goes on alone").unwrap();
+        assert_eq!(requested(&dir), Ok(Some(None)), "not one that can be done");
+        done(&dir).unwrap();
+        assert_eq!(requested(&dir), Ok(None));
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(request(&dir, &example()).is_err());
+    }
+
+    /// A log of three transactions.
+    fn log_of_three(log_id: Uuid) -> MemDisk {
+        let disk = MemDisk::new();
+        let options = Options { new_member_id: [1; 16], ..Options::default() };
+        let (mut log, _) = Log::open(disk.clone(), options, &mut |_| Ok(())).unwrap();
+        let genesis =
+            StateSnapshot { log_id, ..StateSnapshot::genesis(example().own.0, 0, Membership::default()) };
+        let record = |index| {
+            let (kind, proposal, payload) = (EntryKind::WriteSet, ProposalId::default(), "row".into());
+            let entry = Entry { index, term: 1, kind, seqno: index as i64, proposal, time: 0, payload };
+            Record { index, term: 1, body: entry.body() }
+        };
+        let records: Vec<Record> = (1..=3).map(record).collect();
+        let reset = Reset { base: genesis.to_bytes(), index: 0, term: 0 };
+        log.write(lockstep_log::WriteOp { reset: Some(reset), records, ..Default::default() }).unwrap();
+        log.close().unwrap();
+        disk
+    }
+
+    fn config(dir: &Path) -> NodeConfig {
+        NodeConfig {
+            name: "n1".into(),
+            data_dir: dir.to_owned(),
+            log_dir: None,
+            listen: "127.0.0.1:0".into(),
+            address: "127.0.0.1:1".into(),
+            incoming: String::new(),
+            zone: 0,
+            wants_vote: true,
+            may_begin_anew: true,
+            arbitrator: false,
+            hold: None,
+            thread_begins: None,
+            tuning: crate::api::Tuning::default(),
+            tls: None,
+            status_address: None,
+            logger: std::sync::Arc::new(|_, _| {}),
+            front_end_stats: None,
+            allowed: None,
+            progress: None,
+            event: None,
+            policy_changed: None,
+            end_server: None,
+        }
+    }
+
+    /// A log is kept where nobody of the branch is there any more, and given up where somebody is.
+    #[test]
+    fn it_is_done_only_where_the_branch_answers() {
+        let dir = std::env::temp_dir().join(format!("lockstep-obey-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let disk = RealDisk::new(&dir).unwrap();
+        let id = || dir.join("lockstep.id.log").exists();
+        drop(Log::open(disk.clone(), Options { new_member_id: [1; 16], ..Options::default() }, &mut |_| {
+            Ok(())
+        }));
+        assert!(id());
+        // Of a member of the branch, and of one of another.
+        for (history, there) in [(Uuid([5; 16]), false), (example().branch, true)] {
+            let hello = Hello {
+                id: Uuid([8; 16]),
+                incarnation: 1,
+                view_uuid: Uuid([8; 16]),
+                history,
+                log_id: history,
+                parents: vec![example().own],
+                forks: vec![(2, 1)],
+                last_index: 9,
+                name: "n2".into(),
+                address: "127.0.0.1:2".into(),
+                incoming: String::new(),
+                zone: 0,
+                wants_vote: true,
+                arbitrator: false,
+            };
+            let net = lockstep_net::Config::new("my cluster", hello.to_bytes(), 2);
+            let mut reactor = Reactor::new(net).unwrap();
+            let port = reactor.listen(&[Address::parse("127.0.0.1:0", 0).unwrap()]).unwrap()[0].port();
+            let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+            let end = over.clone();
+            let thread = std::thread::spawn(move || {
+                let mut events = Vec::new();
+                while !end.load(std::sync::atomic::Ordering::Acquire) {
+                    reactor.poll(Some(Duration::from_millis(20)), &mut events).unwrap();
+                    for event in events.drain(..) {
+                        if let Event::PeerUp { conn, .. } = event {
+                            reactor.reject(conn, Reason::Busy, "its log is of the branch before");
+                        }
+                    }
+                }
+            });
+            request(&dir, &QuarantineRequest { address: format!("127.0.0.1:{port}"), ..example() }).unwrap();
+            obey(&disk, &dir, &config(&dir), None).unwrap();
+            assert_eq!(id(), !there, "whether its log is where it was");
+            assert_eq!(dir.join("lockstep.damaged.1.id.log").exists(), there);
+            assert_eq!(requested(&dir), Ok(None), "it is asked once");
+            over.store(true, std::sync::atomic::Ordering::Release);
+            thread.join().unwrap();
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_lies_beyond_the_fork_is_kept_in_a_rescue_file() {
+        let disk = log_of_three(example().own.1);
+        let Ok(Rescued::Kept(text)) = rescue(&disk, &example()) else { panic!() };
+        assert!(
+            text.contains("1 transactions that the branch has not are kept in lockstep.rescue.1.log"),
+            "{text}"
+        );
+        assert_eq!(crate::rescued::Rescued::find(&disk).unwrap().transactions, 1);
+        lockstep_log::set_aside(&disk).unwrap();
+        assert_eq!(crate::rescued::Rescued::find(&disk).unwrap().transactions, 1, "it outlives the log");
+        let other = log_of_three(Uuid([9; 16]));
+        assert!(matches!(rescue(&other, &example()), Ok(Rescued::OtherLog)));
+    }
+}

@@ -1,0 +1,146 @@
+use super::super::harness::Lab;
+use crate::api::{ApplyHold, Tuning};
+use crate::operator::{Answer, Command};
+use lockstep_core::policy::{Policy, PolicyKind};
+use std::sync::atomic::Ordering;
+
+/// Writes everywhere, all the time.
+fn write_for(lab: &mut Lab, ms: u64) {
+    for _ in 0..ms / 2 {
+        for at in 0..3 {
+            lab.write(at).abandon();
+        }
+        lab.run(2_000);
+    }
+}
+
+fn finished(lab: &Lab) -> Vec<i64> {
+    lab.nodes[..3].iter().map(|node| node.finished.load(Ordering::Acquire)).collect()
+}
+
+fn ask(lab: &mut Lab, at: usize, command: Command) -> Answer {
+    let token = lab.command(at, command);
+    lab.answer(token)
+}
+
+#[test]
+fn all_stand_at_one_seqno_until_they_are_released() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.add(&Tuning::default(), |hello| hello.arbitrator = true);
+    lab.run(1_000_000);
+    for asked in [0, 2] {
+        write_for(&mut lab, 100);
+        let answer = ask(&mut lab, asked, Command::Hold);
+        let held = answer.held.clone().unwrap_or_else(|| panic!("{answer:?}"));
+        let names: Vec<&str> = held.members.iter().map(|m| m.name.as_str()).collect();
+        assert_eq!(names, ["n1", "n2", "n3"], "an arbitrator has nothing to compare");
+        assert!(answer.seconds < 0.05, "{answer:?}");
+        write_for(&mut lab, 500);
+        assert_eq!(finished(&lab), [held.seqno; 3]);
+        let busy = ask(&mut lab, 1, Command::Hold);
+        assert!(!busy.ok && busy.text.contains("at work"), "{busy:?}");
+        let answer = ask(&mut lab, asked, Command::Release { hold: held.id });
+        assert!(answer.ok, "{answer:?}");
+        write_for(&mut lab, 100);
+        assert!(finished(&lab).iter().all(|seqno| *seqno > held.seqno + 100));
+    }
+}
+
+#[test]
+fn nobody_stands_for_ever_and_who_went_on_says_so() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    write_for(&mut lab, 20);
+    let held = ask(&mut lab, 0, Command::Hold).held.unwrap();
+    write_for(&mut lab, 3_000);
+    assert!(finished(&lab).iter().all(|seqno| *seqno > held.seqno));
+    let answer = ask(&mut lab, 0, Command::Release { hold: held.id });
+    assert!(!answer.ok && answer.text.contains("not all members stood"), "{answer:?}");
+    // Who asked is gone before it releases: the others go on at once.
+    let held = ask(&mut lab, 2, Command::Hold).held.unwrap();
+    lab.cut(2, true);
+    write_for(&mut lab, 300);
+    assert!(finished(&lab)[..2].iter().all(|seqno| *seqno > held.seqno));
+}
+
+#[test]
+fn who_does_not_come_to_a_stand_is_named_and_all_go_on() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.nodes[1].database_hangs = true;
+    write_for(&mut lab, 20);
+    let answer = ask(&mut lab, 0, Command::Hold);
+    assert!(!answer.ok && answer.text.starts_with("n2 did not come to a stand in time"), "{answer:?}");
+    lab.nodes[1].database_hangs = false;
+    write_for(&mut lab, 100);
+    assert!(ask(&mut lab, 0, Command::Hold).ok);
+    lab.run(5_000_000);
+    let answer = ask(&mut lab, 1, Command::Hold);
+    assert!(answer.ok, "the last one was forgotten: {answer:?}");
+}
+
+#[test]
+fn who_is_held_back_is_left_out_once_it_lacks_something() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.nodes[0].engine.request_policy(|policy| *policy = Policy::of(PolicyKind::Semisync));
+    lab.until("the policy is in force", 5_000_000, |lab| {
+        lab.nodes.iter().all(|node| node.engine.raft.committed_state().policy.is_weak())
+    });
+    let apply_hold = ApplyHold { paused: true, ..ApplyHold::default() };
+    lab.nodes[2].engine.set_tuning(Tuning { apply_hold, ..Tuning::default() });
+    lab.run(10_000);
+    let all = |answer: Answer| {
+        let held = answer.held.clone().unwrap_or_else(|| panic!("{answer:?}"));
+        held.members.iter().map(|m| m.name.clone()).collect::<Vec<_>>()
+    };
+    // It has everything: there is something to compare.
+    for asked in [0, 2] {
+        let held = ask(&mut lab, asked, Command::Hold);
+        let hold = held.held.as_ref().map(|held| held.id).unwrap();
+        assert_eq!(all(held), ["n1", "n2", "n3"]);
+        assert!(ask(&mut lab, asked, Command::Release { hold }).ok);
+    }
+    // Not known yet to whoever is asked.
+    lab.write(0).abandon();
+    lab.until("the leader's server has it, and nobody else knows", 1_000_000, |lab| {
+        let known = |at: usize| lab.nodes[at].engine.raft.committed_state().seqno;
+        lab.nodes[0].finished.load(Ordering::Acquire) > known(1)
+    });
+    let answer = ask(&mut lab, 1, Command::Hold);
+    let kept = "held back by apply.paused, apply.delay or apply.until: again, and it is left out";
+    assert!(!answer.ok && answer.seconds > 1.0, "{answer:?}");
+    assert_eq!(answer.text, format!("n3 did not come to a stand in time, {kept}"));
+    // Whoever is asked knows it, also of itself; and so it is after another has led, which has left seqnos out.
+    let heir = lab.id(1);
+    for round in 0..2 {
+        for asked in [0, 2] {
+            lab.run(100_000);
+            let held = ask(&mut lab, asked, Command::Hold);
+            let hold = held.held.as_ref().map(|held| held.id);
+            let mut names = all(held);
+            names.sort_unstable();
+            assert_eq!(names, ["n1", "n2"], "round {round}");
+            assert!(ask(&mut lab, asked, Command::Release { hold: hold.unwrap() }).ok);
+        }
+        if round == 0 {
+            let before = lab.nodes[1].engine.raft.committed_state().seqno;
+            let now = lab.now;
+            lab.nodes[0].engine.raft.transfer_leadership(now, heir).unwrap();
+            lab.until("another leads, and has left seqnos out", 5_000_000, |lab| {
+                let order = &lab.nodes[1].engine.raft;
+                order.has_committed_in_term() && order.committed_state().seqno > before + 10_000
+            });
+        }
+    }
+    for at in 0..2 {
+        lab.nodes[at].engine.set_tuning(Tuning { apply_hold, ..Tuning::default() });
+    }
+    lab.write(1).abandon();
+    lab.run(200_000);
+    let answer = ask(&mut lab, 0, Command::Hold);
+    assert!(!answer.ok && answer.text.starts_with("all members are held back by"), "{answer:?}");
+    for at in 0..2 {
+        lab.nodes[at].engine.set_tuning(Tuning::default());
+    }
+    lab.nodes[2].engine.set_tuning(Tuning::default());
+    lab.run(2_000_000);
+    assert_eq!(all(ask(&mut lab, 0, Command::Hold)).len(), 3);
+}

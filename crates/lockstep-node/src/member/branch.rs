@@ -1,0 +1,290 @@
+//! An operator lets this member go on without the majority (`pc.bootstrap`, `lockstep bootstrap`); and what a member
+//! does that meets a branch which left its own.
+//!
+//! It surveys the tails as a candidate does: whoever is connected, learners, too, and would not vote for this member has
+//! more of the log, or hears a leader, and then the command belongs elsewhere. What nobody connected has is lost to the branch by
+//! order of the operator, who alone can know that the others are not running. A member of the branch before that learns
+//! of it while it is not Primary, and has committed nothing that the branch lacks, goes no further: its log is set aside at
+//! its next start, and it joins as a new one.
+
+use super::connection_state::ConnectionState;
+use super::{Effect, Level, Member, Micros};
+use crate::log_quarantine::QuarantineRequest;
+use crate::operator::Answer;
+use crate::wire::Hello;
+use lockstep_core::branch::Branch;
+use lockstep_core::members::Role;
+use lockstep_core::{Gtid, Index, MemberId, Term, Uuid};
+
+/// Whoever is connected has said by then whether it would vote for this member.
+const PATIENCE: Micros = 4_000_000;
+/// How often those are asked again that have not.
+const ASK_AGAIN: Micros = 500_000;
+/// So long without a sign of a majority of its own log, a member whose end the branch has not gives way to it.
+const GIVE_WAY_AFTER: Micros = 10_000_000;
+/// How often a member says that it does not give way.
+const SAY_BRANCH: Micros = 60_000_000;
+
+/// A command under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Override {
+    token: u64,
+    began: Micros,
+    /// When the others were asked how far their logs go.
+    asked: Micros,
+    fresh: Uuid,
+}
+
+impl Member {
+    /// The command: this member is to be Primary alone. `fresh` names the new history. Answered by [`Effect::Answer`].
+    pub(super) fn begin_override(&mut self, token: u64, fresh: Uuid) {
+        if self.overriding.is_some() {
+            return self.answer_override(token, self.now, false, "this is being done already".into());
+        }
+        self.overriding = Some(Override { token, began: self.now, asked: self.now, fresh });
+        self.raft.query_tails(self.now);
+    }
+
+    fn answer_override(&mut self, token: u64, began: Micros, ok: bool, text: String) {
+        let seconds = self.now.saturating_sub(began) as f64 / 1e6;
+        self.effects.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
+    }
+
+    pub(super) fn override_step(&mut self) {
+        let Some(Override { token, began, asked, fresh }) = self.overriding else { return };
+        let late = self.now.saturating_sub(began) > PATIENCE;
+        if self.now >= asked + ASK_AGAIN {
+            self.overriding = Some(Override { token, began, asked: self.now, fresh });
+            self.raft.query_tails_again(self.now);
+        }
+        let outcome = match self.unfit_for_override(late) {
+            Some(Ok(())) => self.start_branch(fresh),
+            Some(Err(text)) => Err(text),
+            None => return,
+        };
+        self.overriding = None;
+        match outcome {
+            Ok(text) => self.answer_override(token, began, true, text),
+            Err(text) => self.answer_override(token, began, false, text),
+        }
+    }
+
+    /// Whether this member may go on alone; `None`: that is not known yet.
+    fn unfit_for_override(&self, late: bool) -> Option<Result<(), String>> {
+        let refuse = |text: &str| Some(Err(text.to_owned()));
+        if self.me.arbitrator {
+            return refuse("an arbitrator has no database: give this command to a member that has one");
+        }
+        let membership = self.raft.membership();
+        if !self.raft.has_log() || membership.get(&self.me.id).is_none() {
+            return refuse(
+                "this member is none of the log that it has (it came back without its own): give this command to one \
+                 that was a member before",
+            );
+        }
+        match &self.connection {
+            ConnectionState::Running { primary: false, .. } => {}
+            ConnectionState::Running { primary: true, .. } => {
+                return refuse("this member is in a primary component: nothing has to be overridden");
+            }
+            ConnectionState::Connecting { args, .. } if !self.is_position_of_log(args.position) => {
+                return refuse(
+                    "this member's database is not one that its log can complete: give this command to another member",
+                );
+            }
+            ConnectionState::Connecting { .. } => {}
+            ConnectionState::NeedState { .. } => {
+                return refuse("this member's database is not whole: give this command to another one");
+            }
+            ConnectionState::Idle | ConnectionState::Failed(_) => {
+                return refuse("this member is not connected to a cluster");
+            }
+        }
+        if self.leaving {
+            return refuse("this member is about to leave");
+        }
+        if self.raft.has_quorum(self.now) || !self.cut_off() {
+            return match late {
+                true => refuse(
+                    "a majority of the voters is connected: they elect a leader, or their logs say why they do not",
+                ),
+                false => None,
+            };
+        }
+        let mut unknown = None;
+        // Learners, too: a replica may have what the voters have lost.
+        for id in membership.members.iter().map(|m| m.id).filter(|id| self.peers.contains_key(id)) {
+            match self.raft.would_vote(&id) {
+                Some(true) => {}
+                Some(false) => {
+                    let name = self.name_of(&id);
+                    return Some(Err(format!(
+                        "{name} has more of the log than this member, or hears a leader: give this command to {name}"
+                    )));
+                }
+                None => unknown = Some(id),
+            }
+        }
+        match unknown {
+            Some(id) if late => {
+                let name = self.name_of(&id);
+                Some(Err(format!(
+                    "whether {name} has more of the log is not known: it does not answer. Stop it, or give this \
+                     command to it"
+                )))
+            }
+            Some(_) => None,
+            None => Some(Ok(())),
+        }
+    }
+
+    fn start_branch(&mut self, fresh: Uuid) -> Result<String, String> {
+        let before = self.raft.tail_state().clone();
+        let lost: Vec<String> =
+            before.membership.voters().filter(|id| *id != self.me.id).map(|id| self.name_of(&id)).collect();
+        // Nothing of the new branch may reach anybody but by a connection that has compared the names of the logs.
+        let ids: Vec<MemberId> = self.peers.keys().copied().collect();
+        for id in ids {
+            self.effects.push(Effect::Drop(id));
+            self.peer_down(id, "this member begins a new branch");
+        }
+        let mut founder = self.me.as_member(Role::Voter);
+        founder.wants_vote = true;
+        let branch = Branch { history: fresh, log_id: fresh, founder };
+        self.raft.branch(self.now, &branch).map_err(|error| error.to_string())?;
+        // Its log names nobody else any more, so that the time for finding a majority would count, which may be over; but
+        // all that is waited for is the own disk.
+        if let ConnectionState::Connecting { until, .. } = &mut self.connection {
+            *until = Micros::MAX;
+        }
+        let text = format!(
+            "this member goes on alone, by an operator's order: a new branch of the data begins, history {fresh}, after \
+             {}:{}. What {} had committed without it is not in it; they must not be Primary beside it (stop them, if \
+             that is not sure), and take its state when they are started again",
+            before.history,
+            before.seqno,
+            lost.join(", ")
+        );
+        self.log(Level::Warn, text.clone());
+        Ok(text)
+    }
+
+    /// Whether a database at this position can go on with the own log; a branch that this member has founded goes on
+    /// from its parent.
+    fn is_position_of_log(&self, position: Gtid) -> bool {
+        let tail = self.raft.tail_state();
+        let position = self.in_this_branch(position);
+        position.is_defined() && position.uuid == tail.history && position.seqno <= tail.seqno
+    }
+
+    /// The position, in the history that the own log has now: the founder of a branch may be found with a database from
+    /// before it. Nobody else: the databases of others may have gone on with the branch of before.
+    pub(super) fn in_this_branch(&self, position: Gtid) -> Gtid {
+        let tail = self.raft.tail_state();
+        let mut last = position;
+        for parent in tail.parents.iter().filter(|p| p.founder == self.me.id) {
+            if parent.history == last.uuid && last.seqno <= parent.seqno {
+                last.uuid = tail.history;
+            }
+        }
+        last
+    }
+
+    /// The histories that this member's database may be found with: its log's, and those before branches of its own.
+    pub(crate) fn own_histories(&self) -> Vec<Uuid> {
+        let tail = self.raft.tail_state();
+        let founded = tail.parents.iter().filter(|p| p.founder == self.me.id).map(|p| p.history);
+        std::iter::once(tail.history).chain(founded).collect()
+    }
+
+    /// Whether the log of this peer is of a branch that left this member's.
+    pub(super) fn is_ahead_by_branch(&self, hello: &Hello) -> bool {
+        let own = self.raft.tail_state();
+        self.raft.has_log() && hello.parents.contains(&(own.history, own.log_id))
+    }
+
+    /// When this member's own branch was seen to be alive.
+    pub(super) fn majority_step(&mut self) {
+        if self.connection.is_connected() && (self.raft.leader().is_some() || !self.cut_off()) {
+            self.majority_seen = self.now;
+        }
+    }
+
+    /// Whether this member's log may be given up for a branch that left it after the entry `fork`, and if not, why not.
+    ///
+    /// Where its end is not above the fork (as elections compare ends), whatever it had committed is in the branch. Where
+    /// it has committed beyond that, the operator alone can know which of the two is to count. Between the two, what is
+    /// beyond the fork may be committed by others that are not reached right now: they are waited for.
+    fn may_give_way(&self, fork: Option<(Index, Term)>) -> Result<(), String> {
+        let (index, term) = fork.unwrap_or_default();
+        let committed = self.raft.commit();
+        if committed > index {
+            return Err(format!(
+                "this member has committed up to index {committed} of its log, beyond the branch's beginning after \
+                 {index}, and gives that up at an operator's order only. If this member's data are right: stop the \
+                 servers of the branch, and a majority of the others goes on. If the branch's are: stop this server, \
+                 move its lockstep.* files away (and keep them: they hold what the branch has not), and start it: it joins the branch by state transfer"
+            ));
+        }
+        if (self.raft.tail_state().term, self.raft.last_index()) <= (term, index) {
+            return Ok(());
+        }
+        let waited = self.now.saturating_sub(self.majority_seen);
+        if waited < GIVE_WAY_AFTER {
+            return Err(format!(
+                "this member's log goes on to index {}, beyond the branch's beginning after {index}; it gives way when \
+                 it has reached no majority of the log's own members for {} s",
+                self.raft.last_index(),
+                GIVE_WAY_AFTER / 1_000_000
+            ));
+        }
+        Ok(())
+    }
+
+    /// A peer's branch left this member's. Whether all is said: this one has given way, so that it joins as a new one
+    /// when it is started again, or has said why it does not.
+    pub(crate) fn met_branch(&mut self, hello: &Hello) -> bool {
+        if self.connection.is_primary() || !self.connection.is_connected() {
+            return false;
+        }
+        let tail = self.raft.tail_state().clone();
+        let fork = hello.fork(tail.history, tail.log_id);
+        if let Err(why) = self.may_give_way(fork) {
+            if self.now >= self.told_branch {
+                self.told_branch = self.now + SAY_BRANCH;
+                let text = format!(
+                    "{} was made to go on alone by an operator: its branch, history {}, left this member's, {}:{}. {why}",
+                    hello.name, hello.history, tail.history, tail.seqno
+                );
+                self.log(Level::Warn, text);
+            }
+            return true;
+        }
+        let text = format!(
+            "{} was made to go on alone by an operator: its branch, history {}, left this member's ({}:{}), which goes no \
+             further. At its next start this member, once it has reached that branch again, sets its log aside as \
+             lockstep.damaged.*, joins as a new one and takes that branch's state; transactions that only it had are \
+             kept in lockstep.rescue.*.log",
+            hello.name, hello.history, tail.history, tail.seqno
+        );
+        self.effects.push(Effect::SetAside(Box::new(QuarantineRequest {
+            member: self.me.id,
+            own: (tail.history, tail.log_id),
+            branch: hello.history,
+            fork: fork.map_or(0, |(index, _)| index),
+            cluster: self.cluster.clone(),
+            address: hello.address.clone(),
+            why: text.clone(),
+        })));
+        // Its position stays: should the branch be gone at the next start, as where an operator does not want it after all,
+        // this member's data are what the cluster has.
+        let starts = !matches!(self.connection, ConnectionState::Running { .. });
+        self.fail(&text);
+        self.end_for_branch(starts, &format!("this member gives way to the branch of {}", hello.name));
+        true
+    }
+}
+
+#[cfg(test)]
+#[path = "branch_tests.rs"]
+mod tests;

@@ -1,0 +1,113 @@
+//! What has been agreed on by now, wherever it was written: `GET /agreed`, for whoever waits until members have it.
+//!
+//! A member's own commit says nothing of that: what reaches it late has been acknowledged elsewhere. So it is asked as a
+//! causal read asks, and answered once the own log is committed up to there; the server need not have got it.
+
+use super::{Effect, Member, Micros};
+use lockstep_core::{Gtid, Index};
+
+/// It is answered by then: whoever asks over HTTP waits for 5 s.
+const PATIENCE: Micros = 3_000_000;
+/// So many questions at a time.
+const QUESTIONS: usize = 64;
+
+/// A question.
+#[derive(Debug)]
+pub(super) struct PositionQuery {
+    token: u64,
+    context: u64,
+    index: Option<Index>,
+    deadline: Micros,
+}
+
+impl Member {
+    /// Answered by [`Effect::CommittedPosition`].
+    pub(crate) fn query_committed_position(&mut self, token: u64) {
+        let refusal = if !self.connection.is_primary() {
+            "this member is not in a primary component: nobody can tell it what is agreed on elsewhere"
+        } else if self.position_queries.len() >= QUESTIONS {
+            "too many ask at a time: try again soon"
+        } else {
+            let (context, deadline) = (self.raft.read_index(self.now), self.now + PATIENCE);
+            return self.position_queries.push(PositionQuery { token, context, index: None, deadline });
+        };
+        self.effects.push(Effect::CommittedPosition { token, result: Err(refusal.into()) });
+    }
+
+    /// An index that the log must have come to, or none: the leader went, and the next one is asked.
+    pub(super) fn on_position_read(&mut self, context: u64, index: Option<Index>) {
+        for asked in self.position_queries.iter_mut().filter(|asked| asked.context == context) {
+            asked.index = index;
+            if index.is_none() {
+                asked.context = self.raft.read_index(self.now);
+            }
+        }
+    }
+
+    pub(super) fn committed_position_step(&mut self) {
+        if self.position_queries.is_empty() {
+            return;
+        }
+        let (commit, now, primary) = (self.raft.commit(), self.now, self.connection.is_primary());
+        let state = self.raft.committed_state();
+        let gtid = Gtid { uuid: state.history, seqno: state.seqno };
+        let effects = &mut self.effects;
+        self.position_queries.retain(|asked| {
+            let result = match asked.index {
+                Some(index) if index <= commit => Ok(gtid),
+                _ if !primary => Err("the majority is lost".to_owned()),
+                _ if now < asked.deadline => return true,
+                None => Err("no leader has answered: `lockstep status` says who is there".to_owned()),
+                Some(_) => Err("what the leader has in its log is not agreed on yet".to_owned()),
+            };
+            effects.push(Effect::CommittedPosition { token: asked.token, result });
+            false
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::harness::Lab;
+    use crate::api::{ApplyHold, Tuning};
+
+    #[test]
+    fn a_member_that_hears_late_says_what_was_agreed_on_before_it_was_asked() {
+        let mut lab = Lab::new(3, &Tuning::default());
+        let seqno = |lab: &Lab, at: usize| lab.nodes[at].engine.raft.committed_state().seqno;
+        // A follower writes and knows of it first; n3, and the leader, do not yet.
+        for asked in [2, 0, 1] {
+            let before = seqno(&lab, asked);
+            let _write = lab.write(1);
+            lab.until("n2 knows", 100_000, |lab| seqno(lab, 1) > before);
+            let due = seqno(&lab, 1);
+            let token = lab.query_committed_position(asked);
+            assert_eq!(lab.agreed(token).map(|gtid| gtid.seqno), Ok(due), "n{}", asked + 1);
+        }
+        // Its server may stand still meanwhile.
+        let paused = ApplyHold { paused: true, ..ApplyHold::default() };
+        lab.nodes[2].engine.set_tuning(Tuning { apply_hold: paused, ..Tuning::default() });
+        lab.run(50_000);
+        let _write = lab.write(0);
+        lab.until("n1 knows", 100_000, |lab| seqno(lab, 0) > seqno(lab, 2));
+        let (due, token) = (seqno(&lab, 0), lab.query_committed_position(2));
+        assert_eq!(lab.agreed(token).map(|gtid| gtid.seqno), Ok(due));
+    }
+
+    #[test]
+    fn without_a_leader_the_question_ends_with_an_objection() {
+        let mut lab = Lab::new(3, &Tuning::default());
+        // It does not know yet that it is alone.
+        lab.nodes[0].frozen = true;
+        lab.nodes[1].frozen = true;
+        let token = lab.query_committed_position(2);
+        let began = lab.now;
+        assert!(lab.agreed(token).is_err());
+        assert!(lab.now - began <= super::PATIENCE + 300_000, "{} us", lab.now - began);
+        lab.cut(2, true);
+        lab.run(500_000);
+        let (began, token) = (lab.now, lab.query_committed_position(2));
+        assert!(lab.agreed(token).unwrap_err().contains("primary"));
+        assert!(lab.now - began < 10_000);
+    }
+}

@@ -1,0 +1,106 @@
+//! What peers send: read, checked, and passed to whom it is for.
+
+use super::{Effect, Level, Member};
+use crate::pack;
+use crate::wire::{FRAME_NODE, FRAME_OPERATOR, FRAME_PACKED, FRAME_RAFT, NodeMessage, OperatorMessage};
+use bytes::Bytes;
+use lockstep_core::branch::Branch;
+use lockstep_core::codec::{DecodeError, Reader};
+use lockstep_core::members::{Membership, View};
+use lockstep_core::message::{Carried, Message};
+use lockstep_core::policy::Policy;
+use lockstep_core::snapshot::TrimMark;
+use lockstep_core::vote::VoteOutcome;
+use lockstep_core::{Entry, EntryKind, MemberId};
+
+impl Member {
+    /// A frame from a connected peer.
+    pub(crate) fn frame(&mut self, from: MemberId, kind: u8, payload: Bytes) {
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.heard = now;
+        }
+        let (kind, payload) = match kind {
+            FRAME_PACKED => match pack::unpack(&payload, &mut self.unpacked) {
+                Ok(inner) => inner,
+                Err(error) => return self.bad_message(from, &error),
+            },
+            _ => (kind, payload),
+        };
+        let bad = match kind {
+            FRAME_RAFT => match Message::decode(payload) {
+                Ok(message) => {
+                    if let Err(text) = self.check_control(from, &message) {
+                        return self.fail(&text);
+                    }
+                    self.raft.step(self.now, from, message);
+                    self.on_leader_contact(from);
+                    return;
+                }
+                Err(error) => error,
+            },
+            FRAME_NODE => match NodeMessage::from_bytes(payload) {
+                Ok(message) => return self.node_message(from, message),
+                Err(error) => error,
+            },
+            FRAME_OPERATOR => match OperatorMessage::from_bytes(payload) {
+                Ok(message) => return self.operator_message(from, message),
+                Err(error) => error,
+            },
+            // A later version's: it knows that we do not understand it.
+            _ => return,
+        };
+        self.bad_message(from, &bad);
+    }
+
+    /// A leader's control entries are read before they are taken: a member that cannot read one must say so and stop,
+    /// for it would wait for it for ever.
+    fn check_control(&self, from: MemberId, message: &Message) -> Result<(), String> {
+        let (entries, is_leaders) = match message {
+            Message::Append { entries, .. } | Message::Relay { carried: Carried { entries, .. }, .. } => {
+                (entries, self.raft.leader() == Some(from))
+            }
+            Message::Relayed { term, carried } => (&carried.entries, self.raft.takes_relayed(from, *term)),
+            _ => return Ok(()),
+        };
+        for entry in entries {
+            if let Err(error) = readable(entry)
+                && is_leaders
+            {
+                // Where the leader is forgotten for a moment, whoever brings its entries stands for it.
+                let leader = self.raft.leader().unwrap_or(from);
+                return Err(format!(
+                    "entry {} ({:?}) of the leader {} {error}: the members are of different versions, or its log is \
+                     damaged; this member stops",
+                    entry.index,
+                    entry.kind,
+                    self.name_of(&leader)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What came from this member cannot be read.
+    fn bad_message(&mut self, from: MemberId, error: &DecodeError) {
+        let name = self.name_of(&from);
+        let text = format!("a message from {name} {error}: the connection is closed and made again");
+        self.log(Level::Warn, text);
+        self.effects.push(Effect::Drop(from));
+    }
+}
+
+/// Whether an entry that every member must understand can be read.
+fn readable(entry: &Entry) -> Result<(), DecodeError> {
+    let mut r = Reader::new(entry.payload.clone());
+    match entry.kind {
+        EntryKind::Membership => Membership::decode(&mut r).map(|_| ())?,
+        EntryKind::View => View::decode(&mut r).map(|_| ())?,
+        EntryKind::Policy => Policy::decode(&mut r).map(|_| ())?,
+        EntryKind::Trim => return TrimMark::from_payload(entry.payload.clone()).map(|_| ()),
+        EntryKind::Branch => return Branch::from_payload(entry.payload.clone()).map(|_| ()),
+        EntryKind::Outcome => return VoteOutcome::from_payload(entry.payload.clone()).map(|_| ()),
+        _ => return Ok(()),
+    }
+    r.end()
+}

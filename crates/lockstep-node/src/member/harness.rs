@@ -1,0 +1,621 @@
+//! Engines of a few members in one test, under a fake clock: a network that takes a millisecond, disks and databases
+//! that can be made to hang. A member that is cut off is not restarted; it is as if its cables were pulled.
+
+use super::connection_state::ConnectionState;
+use super::disks::Disk;
+use super::{Admission, Effect, Member, Micros};
+use crate::api::{CommitBarrier, ConnectArgs, Delivery, Tuning};
+use crate::operator::{Answer, Command};
+use crate::status::MemberStatus;
+use crate::submit::Submission;
+use crate::wire::Hello;
+use crate::writer::TrimLimits;
+use bytes::Bytes;
+use lockstep_core::policy::Policy;
+use lockstep_core::raft::{Config, Mutation, Raft};
+use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
+use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+/// One hop.
+const HOP: Micros = 1_000;
+/// How far the clock goes in a step.
+pub(super) const STEP: Micros = 500;
+/// What time it is when the lab's clock begins.
+pub(super) const WALL: Micros = 1_000_000_000_000_000;
+
+/// Commits up to here, and whether any was kept back since.
+pub(super) struct Commits {
+    limit: AtomicI64,
+    finished: Arc<AtomicI64>,
+}
+
+impl CommitBarrier for Commits {
+    fn close(&self) -> Seqno {
+        let at = self.finished.load(Ordering::Acquire);
+        self.until(at);
+        at
+    }
+
+    fn until(&self, seqno: Seqno) {
+        self.limit.store(seqno, Ordering::Release);
+    }
+
+    fn open(&self) -> bool {
+        self.limit.swap(Seqno::MAX, Ordering::AcqRel) != Seqno::MAX
+    }
+}
+
+/// Who a member is, however often it is started.
+pub(super) struct TestMember {
+    pub(super) hello: Hello,
+    pub(super) tuning: Tuning,
+    /// How often it was started.
+    pub(super) life: u64,
+    adjust: fn(&mut Config),
+    mutation: Option<Mutation>,
+}
+
+impl TestMember {
+    /// As it introduces itself in this life.
+    pub(super) fn hello(&self) -> Hello {
+        Hello { incarnation: self.life << 20, ..self.hello.clone() }
+    }
+
+    pub(super) fn config(&self) -> Config {
+        let TestMember { hello, tuning, .. } = self;
+        let mut config = Config {
+            id: hello.id,
+            incarnation: self.life << 20,
+            heartbeat: tuning.heartbeat.as_micros() as Micros,
+            election_timeout: tuning.election_timeout.as_micros() as Micros,
+            segment_bytes: tuning.segment_bytes,
+            max_append_bytes: 1 << 20,
+            max_inflight_bytes: 16 << 20,
+            cache_bytes: 64 << 20,
+            max_unwritten_bytes: 256 << 20,
+            max_at_risk_bytes: 44 << 20,
+            seed: u64::from(hello.id.0[0]) + self.life - 1,
+            mutation: self.mutation,
+        };
+        (self.adjust)(&mut config);
+        config
+    }
+}
+
+pub(super) struct Node {
+    pub(super) engine: Member,
+    pub(super) member: TestMember,
+    /// Its process runs.
+    pub(super) up: bool,
+    pub(super) server: Option<Box<super::campaign::Server>>,
+    pub(super) finished: Arc<AtomicI64>,
+    commits: Arc<Commits>,
+    /// Frames on their way to it: when, from whom, kind, payload.
+    inbox: VecDeque<(Micros, usize, u8, Bytes)>,
+    /// Its disk takes nothing.
+    pub(super) disk_hangs: bool,
+    /// Its database finishes nothing.
+    pub(super) database_hangs: bool,
+    to_finish: Vec<Seqno>,
+    /// It does nothing at all, and its connections stay.
+    pub(super) frozen: bool,
+    /// The highest protocol version that it speaks.
+    pub(super) version: u16,
+    /// Bytes of frames that it has sent, by whom they went to.
+    pub(super) sent: BTreeMap<usize, usize>,
+    /// Bytes a millisecond that its line to each other takes, where they are narrow ones.
+    pub(super) line: Option<usize>,
+    /// Until when such a line has something to do.
+    line_busy: BTreeMap<usize, Micros>,
+    pub(super) views: Vec<Vec<String>>,
+    /// What others wrote, as it was handed to its appliers.
+    pub(super) applied: Vec<(Seqno, Bytes)>,
+    /// How its log was last to be trimmed.
+    pub(super) trim: Option<TrimLimits>,
+    /// A copy of the data that its server asks for does not come.
+    pub(super) copy_takes_long: bool,
+    /// What its disk has.
+    pub(super) disk: Disk,
+}
+
+impl Node {
+    /// Its process has ended.
+    pub(super) fn stopped(&mut self) {
+        self.inbox.clear();
+        self.to_finish.clear();
+    }
+
+    pub(super) fn hold(&self) -> Option<Arc<dyn CommitBarrier>> {
+        match self.member.hello.arbitrator {
+            true => None,
+            false => Some(self.commits.clone()),
+        }
+    }
+}
+
+pub(super) struct Lab {
+    pub(super) nodes: Vec<Node>,
+    pub(super) now: Micros,
+    /// Pairs that are connected, the smaller first.
+    links: BTreeSet<(usize, usize)>,
+    /// Pairs of which one has closed the connection: it is made again.
+    relinks: BTreeSet<(usize, usize)>,
+    /// Pairs that cannot be connected.
+    pub(super) severed: BTreeSet<(usize, usize)>,
+    /// What of the members' cores is other than by default.
+    pub(super) adjust: fn(&mut Config),
+    /// A fault that is planted in them.
+    pub(super) mutation: Option<Mutation>,
+    /// What became of causal reads: whose, their numbers, and up to where they see.
+    pub(super) causal: Vec<(usize, u64, Option<Seqno>)>,
+    pub(super) answers: Vec<(usize, u64, Answer)>,
+    pub(super) agreed: BTreeMap<u64, Result<Gtid, String>>,
+    pub(super) lines: Vec<(usize, String)>,
+    pub(super) events: Vec<(usize, String)>,
+    /// What has become of the changes of policy that were asked for: when, of whom.
+    pub(super) policies: Vec<(Micros, usize, Result<(), String>)>,
+    /// Who was told that there is no state to be had.
+    pub(super) failed: Vec<(usize, String)>,
+    /// Whose logs are to be set aside.
+    pub(super) aside: Vec<usize>,
+    /// Whom who has dialed.
+    pub(super) dials: Vec<(usize, String)>,
+    /// Where the database of the next new member stands, and the log with which it came there.
+    pub(super) data: (Gtid, Uuid),
+    tokens: u64,
+    /// How often one was started again.
+    lives: u8,
+}
+
+pub(super) fn pair(a: usize, b: usize) -> (usize, usize) {
+    (a.min(b), a.max(b))
+}
+
+/// How a member connects whose database stands there.
+pub(super) fn args_at(position: Gtid) -> ConnectArgs {
+    ConnectArgs {
+        cluster: "test".into(),
+        peers: Vec::new(),
+        bootstrap: false,
+        position,
+        log: Uuid::NIL,
+        by_donor: false,
+        in_doubt: None,
+        timeout: Duration::from_secs(3600),
+        waits_for_others: false,
+    }
+}
+
+impl Lab {
+    /// A cluster of so many voters, the first of which leads.
+    pub(super) fn new(members: usize, tuning: &Tuning) -> Lab {
+        let mut lab = Lab::empty();
+        for at in 0..members {
+            lab.add(tuning, |_| {});
+            lab.until("it votes", 20_000_000, |lab| {
+                lab.nodes[0].engine.raft.membership().voters().count() == at + 1
+            });
+        }
+        lab
+    }
+
+    /// Nobody yet.
+    pub(super) fn empty() -> Lab {
+        Lab {
+            nodes: Vec::new(),
+            now: 0,
+            links: BTreeSet::new(),
+            relinks: BTreeSet::new(),
+            severed: BTreeSet::new(),
+            adjust: |_| {},
+            mutation: None,
+            causal: Vec::new(),
+            answers: Vec::new(),
+            agreed: BTreeMap::new(),
+            lines: Vec::new(),
+            events: Vec::new(),
+            policies: Vec::new(),
+            failed: Vec::new(),
+            aside: Vec::new(),
+            dials: Vec::new(),
+            data: (Gtid::UNDEFINED, Uuid::NIL),
+            tokens: 0,
+            lives: 0xd0,
+        }
+    }
+
+    /// One more member.
+    pub(super) fn add(&mut self, tuning: &Tuning, change: impl FnOnce(&mut Hello)) {
+        let at = self.nodes.len();
+        let byte = at as u8 + 1;
+        let id = Uuid([byte; 16]);
+        let mut me = Hello {
+            id,
+            incarnation: 1 << 20,
+            view_uuid: Uuid([byte | 0x40; 16]),
+            history: Uuid::NIL,
+            log_id: Uuid::NIL,
+            parents: Vec::new(),
+            forks: Vec::new(),
+            last_index: 0,
+            name: format!("n{}", at + 1),
+            address: format!("10.0.0.{byte}:4567"),
+            incoming: format!("10.0.0.{byte}:3306"),
+            zone: 0,
+            wants_vote: true,
+            arbitrator: false,
+        };
+        change(&mut me);
+        let view_uuid = me.view_uuid;
+        let (position, log) = self.data;
+        let finished = Arc::new(AtomicI64::new(position.seqno));
+        let member = TestMember {
+            hello: me.clone(),
+            tuning: tuning.clone(),
+            life: 1,
+            adjust: self.adjust,
+            mutation: self.mutation,
+        };
+        let order = Raft::new(member.config(), None, self.now);
+        let mut engine = Member::new(order, me, tuning.clone(), finished.clone(), self.now);
+        let commits = Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: finished.clone() });
+        if !engine.me.arbitrator {
+            engine.hold = Some(commits.clone());
+        }
+        engine.at(self.now, WALL + self.now);
+        let args = ConnectArgs { bootstrap: at == 0, log, ..args_at(position) };
+        engine.connect(args, view_uuid, Uuid([0x77; 16])).unwrap();
+        self.nodes.push(Node {
+            engine,
+            member,
+            up: true,
+            server: None,
+            finished,
+            commits,
+            inbox: VecDeque::new(),
+            disk_hangs: false,
+            database_hangs: false,
+            to_finish: Vec::new(),
+            frozen: false,
+            version: lockstep_net::VERSIONS.1,
+            sent: BTreeMap::new(),
+            line: None,
+            line_busy: BTreeMap::new(),
+            views: Vec::new(),
+            applied: Vec::new(),
+            trim: None,
+            disk: Disk::default(),
+            copy_takes_long: false,
+        });
+        for other in 0..at {
+            self.link(at, other);
+        }
+    }
+
+    /// The server of a member is started again; what its log holds is as it was.
+    pub(super) fn restart(&mut self, at: usize, change: impl FnOnce(&mut ConnectArgs)) {
+        let linked: Vec<usize> =
+            (0..self.nodes.len()).filter(|other| self.links.contains(&pair(at, *other))).collect();
+        for other in &linked {
+            self.unlink(at, *other);
+        }
+        let mut args = args_at(Gtid::UNDEFINED);
+        change(&mut args);
+        let node = &mut self.nodes[at];
+        node.finished.store(args.position.seqno, Ordering::Release);
+        node.to_finish.clear();
+        node.engine.connection = ConnectionState::Idle;
+        node.engine.deliverer.stop();
+        self.lives += 1;
+        let mut view_uuid = Uuid([at as u8 | 0xc0; 16]);
+        view_uuid.0[0] = self.lives;
+        node.engine.connect(args, view_uuid, Uuid([0x78; 16])).unwrap();
+        for other in linked {
+            self.link(at, other);
+        }
+    }
+
+    /// Another policy, which is in force on all members when it returns.
+    pub(super) fn set_policy(&mut self, change: impl FnOnce(&mut Policy)) {
+        let mut policy = self.nodes[0].engine.raft.policy();
+        change(&mut policy);
+        self.nodes[0].engine.request_policy(|wanted| *wanted = policy);
+        self.until("the policy is in force", 5_000_000, |lab| {
+            lab.nodes.iter().all(|node| node.engine.raft.committed_state().policy == policy)
+        });
+    }
+
+    /// Pulls the cables of a member, or plugs them in again.
+    pub(super) fn cut(&mut self, at: usize, cut: bool) {
+        self.relinks.retain(|(a, b)| ![a, b].contains(&&at));
+        for other in (0..self.nodes.len()).filter(|other| *other != at) {
+            if cut { self.unlink(at, other) } else { self.link(at, other) }
+        }
+    }
+
+    /// Whether they are connected.
+    pub(super) fn linked(&self, a: usize, b: usize) -> bool {
+        self.links.contains(&pair(a, b))
+    }
+
+    /// Connects two, if they take each other.
+    pub(super) fn link(&mut self, a: usize, b: usize) {
+        let can = !self.severed.contains(&pair(a, b)) && self.nodes[a].up && self.nodes[b].up;
+        if self.links.contains(&pair(a, b)) || !can {
+            return;
+        }
+        let hello = |lab: &Lab, n: usize| lab.nodes[n].engine.introduction();
+        let (ha, hb) = (hello(self, a), hello(self, b));
+        for (n, other) in [(a, &hb), (b, &ha)] {
+            let engine = &mut self.nodes[n].engine;
+            if matches!(engine.admit(other), Admission::Superseded(_)) {
+                engine.met_branch(other);
+            }
+        }
+        let welcome = |lab: &Lab, n: usize, other: &Hello| {
+            let engine = &lab.nodes[n].engine;
+            engine.connection.is_connected() && engine.admit(other) == Admission::Welcome
+        };
+        if welcome(self, a, &hb) && welcome(self, b, &ha) {
+            self.links.insert(pair(a, b));
+            self.nodes[a].engine.peer_up(hb);
+            self.nodes[b].engine.peer_up(ha);
+            let version = self.nodes[a].version.min(self.nodes[b].version);
+            let (ia, ib) = (self.id(a), self.id(b));
+            self.nodes[a].engine.peer_speaks(ib, version);
+            self.nodes[b].engine.peer_speaks(ia, version);
+        }
+    }
+
+    /// The connection between two is made again.
+    pub(super) fn relink(&mut self, a: usize, b: usize) {
+        self.unlink(a, b);
+        self.link(a, b);
+    }
+
+    /// The members as this one's status shows them.
+    pub(super) fn members(&self, at: usize) -> Vec<MemberStatus> {
+        self.nodes[at].engine.members_status()
+    }
+
+    pub(super) fn unlink(&mut self, a: usize, b: usize) {
+        if self.links.remove(&pair(a, b)) {
+            let (ia, ib) = (self.id(a), self.id(b));
+            self.nodes[a].inbox.retain(|(_, from, ..)| *from != b);
+            self.nodes[b].inbox.retain(|(_, from, ..)| *from != a);
+            self.nodes[a].engine.peer_down(ib, "cut");
+            self.nodes[b].engine.peer_down(ia, "cut");
+        }
+    }
+
+    pub(super) fn id(&self, at: usize) -> MemberId {
+        self.nodes[at].engine.me.id
+    }
+
+    pub(super) fn place(&self, id: &MemberId) -> usize {
+        (0..self.nodes.len()).find(|at| self.id(*at) == *id).expect("a member of the lab")
+    }
+
+    /// Who leads in the eyes of this member.
+    pub(super) fn leader(&self, at: usize) -> Option<usize> {
+        self.nodes[at].engine.raft.leader().map(|id| self.place(&id))
+    }
+
+    /// The names of the voters, as this member has them.
+    pub(super) fn voters(&self, at: usize) -> Vec<String> {
+        let membership = self.nodes[at].engine.raft.membership();
+        membership.members.iter().filter(|m| m.role.votes()).map(|m| m.name.clone()).collect()
+    }
+
+    /// Whether somebody has logged a line with this text.
+    pub(super) fn said(&self, text: &str) -> bool {
+        self.lines.iter().any(|(_, line)| line.contains(text))
+    }
+
+    /// A write-set of a member.
+    pub(super) fn write(&mut self, at: usize) -> Submission {
+        self.write_bytes(at, b"row")
+    }
+
+    /// The same with these data.
+    pub(super) fn write_bytes(&mut self, at: usize, data: &[u8]) -> Submission {
+        self.write_flagged(at, data, flags::TRX_START | flags::TRX_END)
+    }
+
+    /// A fragment of a streaming transaction, its first.
+    pub(super) fn write_fragment(&mut self, at: usize) -> Submission {
+        self.write_flagged(at, b"row", flags::TRX_START)
+    }
+
+    pub(super) fn write_flagged(&mut self, at: usize, data: &[u8], flags: u32) -> Submission {
+        let mut builder = WriteSetBuilder::new();
+        let key = self.now.to_le_bytes();
+        builder.append_key(&[b"t", &key], KeyType::Exclusive).unwrap();
+        builder.append_data(DataKind::Ordered, data).unwrap();
+        let engine = &mut self.nodes[at].engine;
+        let payload = builder.finish(&Meta {
+            flags,
+            last_seen: engine.deliverer.delivered(),
+            source: engine.me.view_uuid,
+            epoch: 0,
+            conn: 1,
+            trx: 1,
+        });
+        let submission = Submission::new();
+        engine.submit(EntryKind::WriteSet, payload, submission.filler());
+        submission
+    }
+
+    /// A command at a member; its number.
+    pub(super) fn command(&mut self, at: usize, command: Command) -> u64 {
+        self.tokens += 1;
+        let fresh = Uuid([0x80 | at as u8; 16]);
+        self.nodes[at].engine.command(self.tokens, command, fresh);
+        self.tokens
+    }
+
+    /// The answer to a command, which must come within its time.
+    pub(super) fn answer(&mut self, token: u64) -> Answer {
+        self.until("a command is answered", 15_000_000, |lab| lab.answers.iter().any(|a| a.1 == token));
+        self.answers.iter().find(|a| a.1 == token).map(|a| a.2.clone()).expect("it is there")
+    }
+
+    /// Asks a member what is agreed on; the question's number.
+    pub(super) fn query_committed_position(&mut self, at: usize) -> u64 {
+        self.tokens += 1;
+        self.nodes[at].engine.query_committed_position(self.tokens);
+        self.tokens
+    }
+
+    /// The answer, which must come within its time.
+    pub(super) fn agreed(&mut self, token: u64) -> Result<Gtid, String> {
+        self.until("a question is answered", 5_000_000, |lab| lab.agreed.contains_key(&token));
+        self.agreed[&token].clone()
+    }
+
+    /// Goes on until something is so.
+    #[track_caller]
+    pub(super) fn until(&mut self, what: &str, limit: Micros, so: impl Fn(&Lab) -> bool) {
+        let end = self.now + limit;
+        while !so(self) {
+            assert!(self.now < end, "not within {limit} µs: {what}\n{:#?}", self.lines);
+            self.step();
+        }
+    }
+
+    /// Goes on for so long.
+    pub(super) fn run(&mut self, time: Micros) {
+        let end = self.now + time;
+        while self.now < end {
+            self.step();
+        }
+    }
+
+    pub(super) fn step(&mut self) {
+        self.now += STEP;
+        for (a, b) in self.relinks.clone() {
+            self.link(a, b);
+            if self.links.contains(&(a, b)) {
+                self.relinks.remove(&(a, b));
+            }
+        }
+        for at in 0..self.nodes.len() {
+            if self.nodes[at].up && !self.nodes[at].frozen {
+                self.round(at);
+            }
+        }
+    }
+
+    fn round(&mut self, at: usize) {
+        let now = self.now;
+        let ids: Vec<MemberId> = (0..self.nodes.len()).map(|n| self.id(n)).collect();
+        let node = &mut self.nodes[at];
+        node.engine.at(now, WALL + now);
+        while node.inbox.front().is_some_and(|(due, ..)| *due <= now)
+            && let Some((_, from, kind, payload)) = node.inbox.pop_front()
+        {
+            node.engine.frame(ids[from], kind, payload);
+        }
+        if !node.disk_hangs {
+            if let Some(ticket) = node.disk.sync(node.engine.raft.deliverable()) {
+                node.engine.written(ticket);
+            }
+            for (whom, from, entries) in node.disk.read() {
+                node.engine.read(whom, from, entries);
+            }
+        }
+        if !node.database_hangs {
+            let limit = node.commits.limit.load(Ordering::Acquire);
+            node.to_finish.retain(|seqno| {
+                let held = *seqno > limit;
+                if !held {
+                    node.finished.fetch_max(*seqno, Ordering::AcqRel);
+                }
+                held
+            });
+        }
+        node.engine.round(true);
+        let (mut effects, mut deliveries) = (Vec::new(), Vec::new());
+        node.engine.take(&mut effects, &mut deliveries);
+        node.engine.wake();
+        for delivery in deliveries {
+            self.deliver(at, delivery);
+        }
+        for effect in effects {
+            self.effect(at, effect);
+        }
+    }
+
+    fn deliver(&mut self, at: usize, delivery: Delivery) {
+        let node = &mut self.nodes[at];
+        if let Some(server) = &mut node.server {
+            return server.take(&mut node.engine, delivery);
+        }
+        match delivery {
+            Delivery::StateNeeded { bypass: true } => {
+                node.engine.request_state(Bytes::from_static(b"word"), String::new());
+            }
+            Delivery::StateFailed(text) => self.failed.push((at, text)),
+            Delivery::StateNeeded { .. } if node.copy_takes_long => {}
+            Delivery::StateNeeded { .. } => {
+                let state = node.engine.raft.committed_state();
+                let gtid = Gtid { uuid: state.history, seqno: state.seqno };
+                node.finished.store(gtid.seqno, Ordering::Release);
+                node.engine.state_received(Ok(gtid));
+            }
+            Delivery::View { info, in_log } => {
+                if in_log {
+                    node.to_finish.push(info.gtid.seqno);
+                }
+                node.views.push(info.members.iter().map(|m| m.name.clone()).collect());
+            }
+            Delivery::Ordered(ordered) => {
+                node.to_finish.push(ordered.seqno);
+                node.applied.push((ordered.seqno, ordered.writeset.data));
+            }
+            _ => {}
+        }
+    }
+
+    fn effect(&mut self, at: usize, effect: Effect) {
+        match effect {
+            Effect::Send { to, kind, payload } => {
+                let to = self.place(&to);
+                *self.nodes[at].sent.entry(to).or_default() += payload.len();
+                if self.links.contains(&pair(at, to)) {
+                    let node = &mut self.nodes[at];
+                    let mut leaves = self.now;
+                    if let Some(line) = node.line {
+                        let busy = node.line_busy.entry(to).or_default();
+                        leaves = leaves.max(*busy) + (payload.len() * 1_000 / line) as Micros;
+                        *busy = leaves;
+                    }
+                    let inbox = &mut self.nodes[to].inbox;
+                    let place = inbox.partition_point(|(due, ..)| *due <= leaves + HOP);
+                    inbox.insert(place, (leaves + HOP, at, kind, payload));
+                }
+            }
+            Effect::Write { .. } | Effect::Read { .. } => self.disk_effect(at, effect),
+            Effect::Drop(id) => {
+                let other = self.place(&id);
+                self.unlink(at, other);
+                self.relinks.insert(pair(at, other));
+            }
+            Effect::SetAside(_) => self.aside.push(at),
+            Effect::Left => self.cut(at, true),
+            Effect::Dial(address) => self.dials.push((at, address)),
+            Effect::Log(_, line) => self.lines.push((at, line)),
+            Effect::Answer { token, answer } => self.answers.push((at, token, answer)),
+            Effect::CommittedPosition { token, result } => drop(self.agreed.insert(token, result)),
+            Effect::TrimLog(limits) => self.nodes[at].trim = Some(limits),
+            Effect::PolicyChanged(result) => self.policies.push((self.now, at, result)),
+            Effect::Event(text) => self.events.push((at, text)),
+            Effect::Causal { id, seqno } => self.causal.push((at, id, seqno)),
+            Effect::PolicyNow(_) | Effect::Connected(_) | Effect::Progress { .. } => {}
+        }
+    }
+}

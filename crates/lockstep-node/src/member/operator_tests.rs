@@ -1,0 +1,364 @@
+use super::super::harness::Lab;
+use super::COMMANDS;
+use crate::api::{ApplyHold, SubmitOutcome, Tuning};
+use crate::operator::Command;
+use crate::wire::OperatorMessage;
+use lockstep_core::Uuid;
+use lockstep_core::writeset::flags;
+use std::time::Duration;
+
+fn switchover(to: &str) -> Command {
+    Command::Switchover { to: to.into() }
+}
+
+fn remove(name: &str, force: bool) -> Command {
+    Command::Remove { name: name.into(), force }
+}
+
+#[test]
+fn leadership_goes_where_it_is_told_after_a_view_that_says_so() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    // Wherever the command is given.
+    for (asked, to) in [(0, 1), (0, 2), (2, 0), (2, 1)] {
+        let name = format!("n{}", to + 1);
+        let token = lab.command(asked, switchover(&name));
+        let began = lab.now;
+        let answer = lab.answer(token);
+        assert!(answer.ok && answer.text.starts_with(&format!("{name} leads in term")), "{answer:?}");
+        assert!(lab.now - began < 100_000, "{} µs", lab.now - began);
+        lab.until("all know", 1_000_000, |lab| (0..3).all(|at| lab.leader(at) == Some(to)));
+        lab.until("all were shown", 1_000_000, |lab| {
+            (0..3).all(|at| lab.nodes[at].views.last().is_some_and(|v| v.len() == 3 && v[0] == name))
+        });
+        let write = lab.write(asked);
+        lab.run(50_000);
+        assert!(matches!(write.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_))));
+    }
+    let views = lab.nodes[0].views.len();
+    let token = lab.command(1, switchover("n2"));
+    let answer = lab.answer(token);
+    assert!(answer.ok && answer.text.starts_with("n2 leads already"), "{answer:?}");
+    lab.run(100_000);
+    assert_eq!(lab.nodes[0].views.len(), views, "no view without need");
+}
+
+/// A view of the same members has all servers roll them back.
+#[test]
+fn a_switchover_by_command_waits_for_streaming_transactions_but_not_for_long() {
+    let mut lab = Lab::new(3, &Tuning { follow_writer: false, ..Tuning::default() });
+    lab.run(500_000);
+    lab.write_fragment(2);
+    lab.run(50_000);
+    let token = lab.command(0, switchover("n2"));
+    lab.run(100_000);
+    lab.write_flagged(2, b"row", flags::TRX_END);
+    let answer = lab.answer(token);
+    assert!(answer.ok && lab.leader(0) == Some(1), "once it has ended: {answer:?}");
+    assert!(!answer.text.contains("rolled back"), "{answer:?}");
+    // One whose client does nothing keeps nobody waiting for ever.
+    lab.write_fragment(2);
+    lab.run(50_000);
+    let token = lab.command(0, switchover("n3"));
+    for _ in 0..60 {
+        lab.write(1);
+        lab.run(100_000);
+    }
+    let answer = lab.answer(token);
+    assert!(
+        answer.ok && answer.text.contains(". 1 streaming transaction was open: it is rolled back"),
+        "{answer:?}"
+    );
+    // Those that never end, neither.
+    lab.write_fragment(2);
+    lab.run(50_000);
+    let token = lab.command(2, switchover("n1"));
+    let began = lab.now;
+    while lab.leader(0) == Some(2) && lab.now < began + 20_000_000 {
+        lab.write_flagged(2, b"row", 0);
+        lab.run(100_000);
+    }
+    let took = lab.now - began;
+    assert!((1_900_000..3_500_000).contains(&took), "{took} us");
+    let answer = lab.answer(token);
+    assert!(
+        answer.ok && answer.text.contains("1 streaming transaction was open: it is rolled back"),
+        "{answer:?}"
+    );
+    lab.run(500_000);
+    let engine = &lab.nodes[2].engine;
+    assert!(
+        !engine.deliverer.has_streams_of(&engine.me.view_uuid),
+        "its origin does not take them for open, either"
+    );
+}
+
+#[test]
+fn who_leads_and_is_avoided_by_proxies_is_said_to() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.run(1_000_000);
+    lab.nodes[1].engine.desync();
+    lab.run(2_000_000);
+    // First it comes to lead, then it leads already.
+    for asked in [0, 1] {
+        let token = lab.command(asked, switchover("n2"));
+        let answer = lab.answer(token);
+        assert!(answer.ok && answer.text.contains("But it is Donor/Desynced"), "{answer:?}");
+    }
+    lab.nodes[1].engine.resync();
+    lab.run(2_000_000);
+    let token = lab.command(0, switchover("n2"));
+    let answer = lab.answer(token);
+    assert!(answer.ok && !answer.text.contains("Desynced"), "{answer:?}");
+}
+
+#[test]
+fn who_cannot_lead_is_not_made_the_leader_and_the_reason_is_told() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
+    lab.until("the replica is in", 5_000_000, |lab| lab.nodes[0].views.last().is_some_and(|v| v.len() == 4));
+    let refused = |lab: &mut Lab, to: &str, why: &str| {
+        let token = lab.command(1, switchover(to));
+        let answer = lab.answer(token);
+        assert!(!answer.ok && answer.text.contains(why), "{answer:?}");
+        assert_eq!(lab.leader(0), Some(0));
+    };
+    refused(&mut lab, "n9", "no member is named n9; there are n1, n2, n3, n4");
+    refused(&mut lab, "n4", "member.vote=no");
+    lab.cut(2, true);
+    refused(&mut lab, "n3", "n3 is not connected");
+    lab.cut(2, false);
+    // It is connected, was heard of just now, and answers no more: the leader takes its view back and goes on.
+    lab.run(1_000_000);
+    lab.nodes[2].frozen = true;
+    let token = lab.command(0, switchover("n3"));
+    let answer = lab.answer(token);
+    assert!(!answer.ok && answer.text.contains("n1 goes on leading"), "{answer:?}");
+    let write = lab.write(1);
+    lab.run(100_000);
+    assert!(matches!(write.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_))));
+    assert_eq!(lab.nodes[1].views.last().unwrap()[0], "n1");
+}
+
+#[test]
+fn without_a_leader_a_command_ends_all_the_same() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    lab.cut(0, true);
+    lab.cut(1, true);
+    lab.run(3_000_000);
+    let token = lab.command(2, switchover("n1"));
+    let answer = lab.answer(token);
+    assert!(!answer.ok && answer.text.contains("a majority of the voters is needed"), "{answer:?}");
+    assert!(answer.seconds < 1.0, "it is known at once: {answer:?}");
+    // Links that break for a moment break no command.
+    lab.cut(0, false);
+    lab.cut(1, false);
+    lab.run(5_000_000);
+    lab.cut(0, true);
+    lab.cut(1, true);
+    let token = lab.command(2, switchover("n3"));
+    lab.run(1_000_000);
+    lab.cut(0, false);
+    lab.cut(1, false);
+    let answer = lab.answer(token);
+    assert!(answer.ok, "{answer:?}");
+    // Who is connected to a majority waits for its election.
+    lab.cut(0, true);
+    lab.cut(1, true);
+    lab.run(3_000_000);
+    lab.cut(0, false);
+    lab.cut(1, false);
+    lab.nodes[1].frozen = true;
+    let token = lab.command(2, switchover("n3"));
+    let answer = lab.answer(token);
+    assert!(answer.ok, "{answer:?}");
+}
+
+#[test]
+fn a_dead_member_is_removed_for_good_and_a_live_one_only_by_force() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let ask = |lab: &mut Lab, at, command| {
+        let token = lab.command(at, command);
+        lab.answer(token)
+    };
+    let answer = ask(&mut lab, 1, remove("n3", false));
+    assert!(!answer.ok && answer.text.contains("n3 is connected: stop its server"), "{answer:?}");
+    let answer = ask(&mut lab, 1, remove("n1", true));
+    assert!(!answer.ok && answer.text.contains("n1 leads"), "{answer:?}");
+
+    lab.cut(2, true);
+    lab.run(1_000_000);
+    let answer = ask(&mut lab, 1, remove("n3", false));
+    assert!(answer.ok, "{answer:?}");
+    assert_eq!(answer.text, "n3 is removed: 2 voters remain, and a commit needs 2 of them");
+    assert_eq!(lab.voters(1), ["n1", "n2"]);
+    let answer = ask(&mut lab, 0, remove("n3", false));
+    assert!(!answer.ok && answer.text.contains("no member is named n3"), "{answer:?}");
+
+    // Of two the connected one by force: it is told, leaves, and does not come back by itself.
+    let answer = ask(&mut lab, 0, remove("n2", true));
+    assert!(answer.ok && answer.text.contains("one voter remains"), "{answer:?}");
+    lab.run(5_000_000);
+    assert_eq!(lab.voters(0), ["n1"]);
+    assert!(lab.nodes[0].engine.raft.membership().members.len() == 1);
+    assert!(lab.nodes[1].engine.failure().is_some_and(|text| text.contains("an operator has removed")));
+    let write = lab.write(0);
+    lab.run(100_000);
+    assert!(matches!(write.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_))));
+}
+
+#[test]
+fn a_removal_does_not_cost_the_majority() {
+    let mut lab = Lab::new(5, &Tuning::default());
+    lab.cut(3, true);
+    lab.cut(4, true);
+    lab.run(1_000_000);
+    let token = lab.command(0, remove("n3", true));
+    let answer = lab.answer(token);
+    assert!(!answer.ok, "{answer:?}");
+    assert!(
+        answer.text.contains("without n3 2 of 4 voters would be connected, and 3 be needed"),
+        "{answer:?}"
+    );
+    assert_eq!(lab.voters(0).len(), 5);
+}
+
+#[test]
+fn a_connection_alone_commands_nothing_and_members_not_without_bound() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    let ask = |lab: &mut Lab, from, name: &str| {
+        let command = serde_json::to_vec(&remove(name, true)).unwrap().into();
+        let leader = &mut lab.nodes[0].engine;
+        leader.operator_message(from, OperatorMessage::Ask { id: 1, command });
+        leader.operator.tasks.len()
+    };
+    assert_eq!(ask(&mut lab, Uuid([9; 16]), "n3"), 0, "nobody in the membership");
+    let member = lab.id(1);
+    let most = (0..100).map(|_| ask(&mut lab, member, "n3")).max();
+    assert_eq!(most, Some(COMMANDS));
+}
+
+#[test]
+fn a_replica_votes_when_it_is_told_to_and_may_lead_then() {
+    let mut lab = Lab::new(1, &Tuning::default());
+    for _ in 0..2 {
+        lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
+    }
+    lab.until("they are in", 5_000_000, |lab| lab.nodes[0].views.last().is_some_and(|v| v.len() == 3));
+    lab.run(1_000_000);
+    assert_eq!(lab.voters(0), ["n1"]);
+    let promote = |lab: &mut Lab, at, name: &str| {
+        let token = lab.command(at, Command::Promote { name: name.into() });
+        lab.answer(token)
+    };
+    let answer = promote(&mut lab, 0, "n9");
+    assert!(!answer.ok && answer.text.contains("no member is named n9"), "{answer:?}");
+    let answer = promote(&mut lab, 0, "n1");
+    assert!(answer.ok && answer.text == "n1 votes already", "{answer:?}");
+    // Wherever the command is given.
+    let answer = promote(&mut lab, 2, "n2");
+    assert!(
+        answer.ok && answer.text.contains("there are 2 voters, and a commit needs 2 of them"),
+        "{answer:?}"
+    );
+    assert!(answer.text.contains("member.vote=yes"), "{answer:?}");
+    let answer = promote(&mut lab, 1, "n3");
+    assert!(answer.ok && answer.text.contains("there are 3 voters, and a commit needs 2"), "{answer:?}");
+    lab.run(1_000_000);
+    assert_eq!(lab.voters(2), ["n1", "n2", "n3"], "and they stay what they are");
+    let token = lab.command(0, switchover("n2"));
+    assert!(lab.answer(token).ok);
+    // The former primary is lost: the two of them go on.
+    lab.cut(0, true);
+    lab.run(2_000_000);
+    let write = lab.write(1);
+    lab.run(100_000);
+    assert!(matches!(write.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_))));
+    // One that lacks much is not made to hold up the others.
+    lab.cut(0, false);
+    lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
+    lab.until("it is in", 5_000_000, |lab| lab.nodes[1].views.last().is_some_and(|v| v.len() == 4));
+    lab.nodes[3].disk_hangs = true;
+    for _ in 0..1500 {
+        lab.write(1);
+    }
+    lab.run(500_000);
+    let answer = promote(&mut lab, 1, "n4");
+    assert!(!answer.ok && answer.text.contains("n4 has not caught up"), "{answer:?}");
+    assert_eq!(lab.voters(1).len(), 3);
+    // Nor one that could not agree to it: where there is one voter, nothing would be committed any more.
+    lab.nodes[3].disk_hangs = false;
+    lab.run(2_000_000);
+    lab.nodes[3].frozen = true;
+    lab.run(4_000_000);
+    let answer = promote(&mut lab, 1, "n4");
+    assert!(!answer.ok && answer.text.contains("n4 has not been heard of for some time"), "{answer:?}");
+    assert_eq!(lab.voters(1).len(), 3);
+    lab.nodes[3].frozen = false;
+    lab.cut(3, true);
+    let answer = promote(&mut lab, 1, "n4");
+    assert!(!answer.ok && answer.text.contains("n4 is not connected"), "{answer:?}");
+}
+
+/// A promotion is answered with what a commit needs from then on, which is not a majority under each policy.
+#[test]
+fn who_changes_the_voters_hears_what_a_commit_needs_under_the_policy_in_force() {
+    use lockstep_core::policy::{Policy, PolicyKind};
+    let of = Policy::of;
+    for (policy, needs) in [
+        (of(PolicyKind::Quorum), "and a commit needs 2 of them"),
+        (Policy { zone_acks: 1, ..of(PolicyKind::Quorum) }, "and a commit needs 2 of them and 1 other zone"),
+        (of(PolicyKind::All), "a commit needs all members of the view (commit.policy is all)"),
+        (of(PolicyKind::Async), "a commit needs no other member (commit.policy is async)"),
+        (of(PolicyKind::Semisync), "a commit needs 1 other member (commit.policy is semisync)"),
+        (
+            Policy { acks: 2, zone_acks: 2, ..of(PolicyKind::Semisync) },
+            "a commit needs 2 other members and 2 other zones (commit.policy is semisync)",
+        ),
+        (
+            Policy { acks: 0, ..of(PolicyKind::Semisync) },
+            "a commit needs no other member (commit.policy is semisync)",
+        ),
+    ] {
+        let mut lab = Lab::new(2, &Tuning::default());
+        lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
+        lab.until("it is in", 5_000_000, |lab| lab.nodes[0].views.last().is_some_and(|v| v.len() == 3));
+        lab.run(1_000_000);
+        lab.nodes[0].engine.request_policy(|wanted| *wanted = policy);
+        lab.until("the policy is in force", 5_000_000, |lab| {
+            lab.nodes.iter().all(|node| node.engine.raft.committed_state().policy == policy)
+        });
+        let token = lab.command(0, Command::Promote { name: "n3".into() });
+        let said = lab.answer(token).text;
+        assert!(said.starts_with("n3 votes: there are 3 voters, and ") && said.contains(needs), "{said}");
+        let of_quorum = policy.kind == PolicyKind::Quorum;
+        assert_eq!(said.contains("2 of them are a majority;"), !of_quorum, "{said}");
+        let token = lab.command(0, remove("n3", true));
+        let said = lab.answer(token).text;
+        assert!(said.starts_with("n3 is removed: 2 voters remain, and ") && said.ends_with(needs), "{said}");
+    }
+}
+
+#[test]
+fn a_member_from_whose_server_entries_are_kept_is_not_made_the_leader() {
+    let mut lab = Lab::new(3, &Tuning::default());
+    for hold in [
+        ApplyHold { paused: true, ..ApplyHold::default() },
+        ApplyHold { delay: Duration::from_secs(60), ..ApplyHold::default() },
+    ] {
+        lab.nodes[2].engine.set_tuning(Tuning { apply_hold: hold, ..Tuning::default() });
+        lab.run(300_000);
+        let token = lab.command(1, switchover("n3"));
+        let answer = lab.answer(token);
+        assert!(!answer.ok && answer.text.contains("entries are kept from the server of n3"), "{answer:?}");
+        assert_eq!(lab.leader(0), Some(0));
+    }
+    // Who leaves prefers the other one, though this one has as much.
+    lab.nodes[0].engine.disconnect();
+    lab.until("another leads", 5_000_000, |lab| lab.leader(1).is_some_and(|at| at != 0));
+    assert_eq!(lab.leader(1), Some(1));
+    lab.nodes[2].engine.set_tuning(Tuning::default());
+    lab.run(300_000);
+    let token = lab.command(1, switchover("n3"));
+    let answer = lab.answer(token);
+    assert!(answer.ok, "{answer:?}");
+}

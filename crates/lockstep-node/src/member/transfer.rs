@@ -1,0 +1,371 @@
+//! State transfers: the joiner asks the leader, the leader finds a donor, the donor's server sends. Only requests and
+//! results pass through here; the data goes from server to server.
+
+use super::{Level, Member, Micros, NodeMessage};
+use crate::api::{Delivery, LocalState};
+use crate::member::connection_state::ConnectionState;
+use crate::wire::Health;
+use bytes::Bytes;
+use lockstep_core::{Gtid, MemberId, Seqno, ViewUuid};
+
+/// Nobody can donate right now: ask again.
+pub(super) const AGAIN: i32 = -11;
+/// The donor has taken the request.
+const ACCEPTED: i32 = 1;
+/// The named donor is not there.
+const UNREACHABLE: i32 = -113;
+/// Why a donor that cannot come to where the joiner begins does not donate.
+const HELD: &str = "entries are kept from the donor's server: apply.paused, apply.delay or apply.until";
+/// How often a joiner asks again.
+const ASK_AGAIN: Micros = 1_000_000;
+/// A member that lacks only a donor's word, and could go on by its log, asks for no longer where nobody is Synced: they may
+/// all be waiting for each other.
+const WORD_PATIENCE: Micros = 60_000_000;
+/// A donor that is not connected for so long has gone.
+const DONOR_PATIENCE: Micros = 15_000_000;
+
+/// A donation of this member.
+#[derive(Debug)]
+pub(super) struct Donation {
+    pub(super) id: u64,
+    joiner: MemberId,
+    /// Which connection of the joiner's asked: another one is another wish, though its text be the same.
+    life: Option<ViewUuid>,
+    at_least: Seqno,
+    position: Seqno,
+    request: Bytes,
+    handed_over: bool,
+}
+
+/// Whom a leader has sent to whom.
+#[derive(Debug)]
+pub(super) struct Choice {
+    joiner: MemberId,
+    life: Option<ViewUuid>,
+    donor: MemberId,
+    at_least: Seqno,
+}
+
+/// So many are remembered.
+const CHOICES: usize = 64;
+
+/// This member's own wish for state.
+#[derive(Debug)]
+pub(super) struct Pending {
+    request: Bytes,
+    donor: String,
+    since: Micros,
+    /// When to ask (again), `None` while somebody donates.
+    ask_at: Option<Micros>,
+    donor_id: Option<MemberId>,
+    /// The donor's life: one that was started again knows nothing of it.
+    donor_life: Option<ViewUuid>,
+}
+
+impl Member {
+    /// The server's request for state is to be answered by somebody.
+    pub(crate) fn request_state(&mut self, request: Bytes, donor: String) {
+        let since = self.now;
+        self.state_request =
+            Some(Pending { request, donor, since, ask_at: Some(since), donor_id: None, donor_life: None });
+    }
+
+    pub(super) fn donations_step(&mut self) {
+        if let Some(pending) = &mut self.state_request
+            && pending.ask_at.is_some_and(|at| at <= self.now)
+            && let Some(leader) = self.raft.leader()
+        {
+            // The log from which this member goes on begins below what is committed now; nothing older may come.
+            let at_least = self.raft.committed_state().seqno;
+            let message = NodeMessage::StateRequest {
+                donor: pending.donor.clone(),
+                at_least,
+                position: self.bypass,
+                request: pending.request.clone(),
+            };
+            pending.ask_at = Some(self.now + 10 * ASK_AGAIN);
+            pending.donor_id = None;
+            self.tell(leader, &message);
+        }
+        let delivered = self.deliverer.delivered();
+        if self.deliverer.is_running() && delivered <= self.raft.committed_state().seqno {
+            let ready: Vec<usize> = (0..self.donations.len())
+                .filter(|&at| !self.donations[at].handed_over && self.donations[at].at_least <= delivered)
+                .collect();
+            for at in ready {
+                let donation = &mut self.donations[at];
+                donation.handed_over = true;
+                let Donation { id, joiner, at_least, position, .. } = *donation;
+                let request = donation.request.clone();
+                let joiner = self.name_of(&joiner);
+                let uuid = self.raft.tail_state().history;
+                let bypass = (position >= 0).then_some(Gtid { uuid, seqno: position });
+                self.log(
+                    Level::Info,
+                    match bypass {
+                        Some(gtid) => format!("tells {joiner} to go on from {gtid} by the log"),
+                        None => format!("donates its state to {joiner}"),
+                    },
+                );
+                self.deliver(Delivery::Donate { id, request, joiner, at_least, bypass });
+            }
+        }
+        self.give_up_held_donations();
+    }
+
+    /// A joiner that has been accepted asks nobody else. Where entries are kept from this server since, it may not come
+    /// to where the joiner begins for as long as somebody likes.
+    fn give_up_held_donations(&mut self) {
+        if !self.is_held_back() {
+            return;
+        }
+        let (begun, held) = std::mem::take(&mut self.donations).into_iter().partition(|d| d.handed_over);
+        self.donations = begun;
+        for Donation { joiner, .. } in held {
+            self.log(Level::Info, format!("does not donate its state to {}: {HELD}", self.name_of(&joiner)));
+            self.tell(joiner, &refusal(AGAIN, HELD));
+        }
+    }
+
+    /// The leader's part: who donates? A synced member that was named, else one that does not lead and is in the
+    /// joiner's zone, else any.
+    pub(super) fn find_donor(
+        &mut self,
+        joiner: MemberId,
+        donor: &str,
+        at_least: Seqno,
+        position: Seqno,
+        request: Bytes,
+    ) {
+        if !self.raft.is_leader() {
+            return self.tell(joiner, &refusal(AGAIN, "the member that was asked does not lead any more"));
+        }
+        // Asked again: the same one, as long as it is at it. Its answer may have been lost, or it cannot reach the joiner.
+        let life = self.life_of(&joiner);
+        if let Some(choice) = self.choices.iter().find(|c| c.joiner == joiner && c.life == life) {
+            let donor = choice.donor;
+            let donates = self.health_of(&donor).is_some_and(|health| health.state == LocalState::Donor);
+            if donates && !self.is_kept_below(&donor, choice.at_least) {
+                return self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
+            }
+        }
+        let names: Vec<&str> = donor.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
+        let anyone = names.is_empty() || donor.trim_end().ends_with(',');
+        let zone = self.peers.get(&joiner).map(|p| p.hello.zone);
+        let mut candidates: Vec<(u8, MemberId, String)> = self
+            .peers
+            .values()
+            .filter(|p| p.hello.id != joiner && !p.hello.arbitrator && !p.leaving())
+            .filter(|p| p.health.is_some_and(|h| h.state == LocalState::Synced))
+            .map(|p| ((Some(p.hello.zone) != zone) as u8, p.hello.id, p.hello.name.clone()))
+            .collect();
+        // One from whom entries are kept, and who has come as far as the joiner needs, where nobody else can.
+        let come_so_far = |h: &Health| {
+            h.state == LocalState::Donor && h.held_back && h.has_state && h.delivered >= at_least
+        };
+        candidates.extend(
+            self.peers
+                .values()
+                .filter(|p| {
+                    p.hello.id != joiner && !p.leaving() && p.health.as_ref().is_some_and(come_so_far)
+                })
+                .map(|p| (4, p.hello.id, p.hello.name.clone())),
+        );
+        if joiner != self.me.id && !self.me.arbitrator && self.serves_all_it_is_to_have() {
+            let far = (Some(self.me.zone) != zone) as u8;
+            candidates.push((far + 2, self.me.id, self.me.name.clone()));
+        }
+        candidates.sort();
+        let named = names.iter().find_map(|name| candidates.iter().find(|c| c.2 == *name));
+        let chosen = named.or_else(|| candidates.first().filter(|_| anyone)).map(|c| (c.1, c.2.clone()));
+        let joiner_name = self.name_of(&joiner);
+        match chosen {
+            Some((donor, name)) => {
+                self.log(Level::Info, format!("{name} is to donate state to {joiner_name}"));
+                self.choices.retain(|c| c.joiner != joiner);
+                self.choices.truncate(CHOICES - 1);
+                self.choices.insert(0, Choice { joiner, life, donor, at_least });
+                self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
+            }
+            None => {
+                let known = |n: &&str| self.raft.membership().by_name(n).is_some();
+                let (code, text) = if !anyone && !names.iter().any(known) {
+                    (UNREACHABLE, format!("no member is named {donor}: mend wsrep_sst_donor"))
+                } else {
+                    (AGAIN, "no member is Synced and free to donate".to_string())
+                };
+                self.tell(joiner, &refusal(code, &text));
+            }
+        }
+    }
+
+    pub(super) fn asked_to_donate(
+        &mut self,
+        joiner: MemberId,
+        at_least: Seqno,
+        position: Seqno,
+        request: Bytes,
+    ) {
+        let life = self.life_of(&joiner);
+        if self.donations.iter().any(|d| d.joiner == joiner && d.life == life) {
+            return self.tell(joiner, &accepted());
+        }
+        let free = self.serves_all_it_is_to_have() || self.local_state() == LocalState::Joined;
+        if !free || self.leaving {
+            return self.tell(joiner, &refusal(AGAIN, "the donor is busy"));
+        }
+        if self.is_kept_below(&self.me.id, at_least) {
+            return self.tell(joiner, &refusal(AGAIN, HELD));
+        }
+        self.donation_ids += 1;
+        let id = self.donation_ids;
+        self.donations.push(Donation { id, joiner, life, at_least, position, request, handed_over: false });
+        self.tell(joiner, &accepted());
+    }
+
+    /// Whether entries are kept from a member's server, and it has not come to this seqno: so it has not begun to donate
+    /// to whom that is too early.
+    fn is_kept_below(&self, id: &MemberId, seqno: Seqno) -> bool {
+        self.health_of(id).is_some_and(|health| health.held_back && health.delivered < seqno)
+    }
+
+    fn life_of(&self, id: &MemberId) -> Option<ViewUuid> {
+        self.peers.get(id).map(|peer| peer.hello.view_uuid)
+    }
+
+    /// The front end's server has sent its state, or could not.
+    pub(crate) fn donation_done(&mut self, id: u64, result: Result<Gtid, i32>) {
+        let Some(at) = self.donations.iter().position(|d| d.id == id) else { return };
+        let donation = self.donations.remove(at);
+        let name = self.name_of(&donation.joiner);
+        let message = match result {
+            Ok(gtid) => {
+                self.log(Level::Info, format!("state sent to {name} up to {gtid}"));
+                NodeMessage::Donated { code: 0, gtid, text: String::new() }
+            }
+            Err(code) => {
+                self.log(
+                    Level::Warn,
+                    format!("sending state to {name} failed with {code}; see the script's output"),
+                );
+                refusal(if code < 0 { code } else { -code.max(1) }, "the donor's script failed; see its log")
+            }
+        };
+        // One that has been started again meanwhile waits for another.
+        if self.life_of(&donation.joiner).is_none_or(|life| donation.life.is_none_or(|of| of == life)) {
+            self.tell(donation.joiner, &message);
+        }
+        if let ConnectionState::Running { primary, .. } = self.connection {
+            self.connection = ConnectionState::Running { primary, synced: false };
+        }
+    }
+
+    /// What became of the own request.
+    pub(super) fn donated(&mut self, from: MemberId, code: i32, gtid: Gtid, text: String) {
+        let name = self.name_of(&from);
+        let again = self.now + ASK_AGAIN;
+        let life = self.life_of(&from);
+        let in_vain = self.bypass >= 0 && !self.somebody_may_donate();
+        let Some(pending) = &mut self.state_request else { return };
+        // While somebody donates, nobody else's word counts: two copies over each other would be none.
+        if pending.donor_id.is_some_and(|donor| donor != from) {
+            return;
+        }
+        match code {
+            ACCEPTED => {
+                pending.ask_at = None;
+                pending.donor_id = Some(from);
+                pending.donor_life = life;
+                self.log(Level::Info, format!("{name} donates"));
+            }
+            0 => self.log(Level::Info, format!("{name} has sent its state up to {gtid}")),
+            AGAIN if in_vain && self.now.saturating_sub(pending.since) > WORD_PATIENCE => {
+                self.state_request = None;
+                self.deliver(Delivery::StateFailed(format!(
+                    "no member has been Synced for {} s that could say that this one may go on by its log: this server \
+                     ends; started again it goes on by its log if there is still none",
+                    WORD_PATIENCE / 1_000_000
+                )));
+            }
+            AGAIN => {
+                pending.ask_at = Some(again);
+                pending.donor_id = None;
+                self.log(Level::Info, format!("no donor yet ({text}): asks again"));
+            }
+            _ => {
+                self.state_request = None;
+                self.deliver(Delivery::StateFailed(format!("{name}: {text} (code {code})")));
+            }
+        }
+    }
+
+    /// A peer's connection has ended. A donor that had begun to send breaks its stream off, which the own server's
+    /// script notices; one that had not is replaced.
+    pub(super) fn donor_may_be_gone(&mut self, id: MemberId) {
+        self.donations.retain(|d| d.handed_over || d.joiner != id);
+        // A connection may break while the donor's script goes on: two copies over each other would be none.
+        let patience = self.now + DONOR_PATIENCE;
+        if let Some(pending) = &mut self.state_request
+            && pending.donor_id == Some(id)
+        {
+            pending.ask_at = Some(patience);
+        }
+    }
+
+    /// A peer is connected (again).
+    pub(super) fn donor_is_back(&mut self, id: MemberId) {
+        let life = self.life_of(&id);
+        if let Some(pending) = &mut self.state_request
+            && pending.donor_id == Some(id)
+        {
+            if pending.donor_life == life {
+                pending.ask_at = None;
+            } else {
+                pending.ask_at = Some(self.now);
+                pending.donor_id = None;
+            }
+        }
+        if self.donations.iter().any(|d| d.joiner == id && d.life == life) {
+            self.tell(id, &accepted());
+        }
+    }
+
+    /// The database has been filled (or could not be).
+    pub(crate) fn state_received(&mut self, result: Result<Gtid, i32>) {
+        self.state_request = None;
+        let ConnectionState::NeedState { primary } = self.connection else { return };
+        let gtid = match result {
+            Ok(gtid) if gtid.is_defined() => gtid,
+            Ok(_) => {
+                return self.fail("the state transfer ended without a position: start this server again");
+            }
+            Err(code) => {
+                return self.fail(&format!("the state transfer failed ({code}): see the SST script's lines"));
+            }
+        };
+        let history = self.raft.tail_state().history;
+        if gtid.uuid != history {
+            return self
+                .fail(&format!("the state that was received is of history {}, not {history}", gtid.uuid));
+        }
+        let bases: Vec<lockstep_core::snapshot::StateSnapshot> = self.raft.segment_bases().cloned().collect();
+        match self.deliverer.start(&bases, self.raft.committed_state(), gtid.seqno) {
+            Ok(()) => {
+                self.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));
+                self.connection = ConnectionState::Running { primary, synced: false };
+                self.votes.begin(gtid.seqno, self.raft.last_index(), self.bypass != gtid.seqno);
+                // The server finds the donor's last view in the copy.
+                self.shown = true;
+            }
+            Err(text) => self.fail(&text),
+        }
+    }
+}
+
+fn accepted() -> NodeMessage {
+    NodeMessage::Donated { code: ACCEPTED, gtid: Gtid::UNDEFINED, text: String::new() }
+}
+
+fn refusal(code: i32, text: &str) -> NodeMessage {
+    NodeMessage::Donated { code, gtid: Gtid::UNDEFINED, text: text.to_string() }
+}
