@@ -256,7 +256,7 @@ fn segments_without_an_id_and_of_another_member() {
     }
 }
 
-fn aside(disk: &MemDisk) -> Vec<String> {
+fn quarantined_files(disk: &MemDisk) -> Vec<String> {
     let mut names = lockstep_log::Disk::list(disk).unwrap();
     names.retain(|name| name.starts_with("lockstep.damaged."));
     names.sort();
@@ -271,7 +271,7 @@ fn a_damaged_log_is_set_aside_whole_and_a_new_one_begins() {
     let (id, segment) = (disk.contents("lockstep.id.log"), disk.contents(SEGMENT_1));
     assert_eq!(lockstep_log::set_aside(&disk).unwrap(), "lockstep.damaged.1");
     let names = ["lockstep.damaged.1.0000000000000001.log", "lockstep.damaged.1.id.log"];
-    assert_eq!(aside(&disk), names);
+    assert_eq!(quarantined_files(&disk), names);
     assert_eq!((disk.contents(names[0]), disk.contents(names[1])), (segment, id), "the evidence");
     let anew = lockstep_log::Options { new_member_id: [9; 16], ..options() };
     let (log, found) = collect(&disk, anew).unwrap();
@@ -284,7 +284,11 @@ fn a_damaged_log_is_set_aside_whole_and_a_new_one_begins() {
         assert_eq!(lockstep_log::set_aside(&disk).unwrap(), format!("lockstep.damaged.{set}"));
         drop(collect(&disk, options()).unwrap());
     }
-    assert!(aside(&disk).iter().all(|name| name.contains(".damaged.3.") || name.contains(".damaged.4.")));
+    assert!(
+        quarantined_files(&disk)
+            .iter()
+            .all(|name| name.contains(".damaged.3.") || name.contains(".damaged.4."))
+    );
 }
 
 #[test]

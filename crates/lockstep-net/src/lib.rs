@@ -29,10 +29,10 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+mod coalesce;
 mod error;
 #[cfg(test)]
 mod fuzz;
-mod gather;
 pub mod proto;
 pub mod reactor;
 pub mod status;
@@ -40,8 +40,8 @@ pub mod tls;
 
 pub use addr::{Address, ClusterAddress, Host};
 pub use bytes::Bytes;
+pub use coalesce::Coalesce;
 pub use error::{DialError, DownReason, ListenError, ProtoError, Reason, SendError};
-pub use gather::Gather;
 pub use proto::VERSIONS;
 pub use reactor::{Config, ConnId, ConnStats, Event, PeerHello, Reactor, Waker};
 pub use status::{Method, StatusRequest};

@@ -8,7 +8,7 @@ use crate::role_swap::{Part, RoleSwap, SWAP_AFTER};
 use lockstep_core::raft::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Reset, Vote};
-use lockstep_net::Gather;
+use lockstep_net::Coalesce;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -104,7 +104,7 @@ pub(crate) struct Writer<D: Disk> {
     log: Log<D>,
     hint: Index,
     failed: bool,
-    gather: Gather,
+    gather: Coalesce,
 }
 
 /// The jobs of `ls-log`, and where it stands with them.
@@ -231,7 +231,7 @@ impl<D: Disk> Writer<D> {
     pub(crate) fn new(log: Log<D>) -> Writer<D> {
         // A vote is written with it, too, and must not set it back.
         let hint = log.vote().commit_hint;
-        Writer { log, hint, failed: false, gather: Gather::default() }
+        Writer { log, hint, failed: false, gather: Coalesce::default() }
     }
 
     fn write(&mut self, op: WriteOp) -> LogDone {

@@ -1,16 +1,16 @@
 //! `init`, `connect`, `disconnect`, and the options of a running provider.
 
-use crate::again::Again;
+use crate::commit_dependency::CommitDependencies;
 use crate::counters::Counters;
-use crate::files::{StateFile, gtid_in};
-use crate::kept::Kept;
+use crate::ctas_replay::CtasReplay;
+use crate::ddl_journal::DdlJournal;
 use crate::log::Log;
-use crate::marks::Marks;
 use crate::monitor::{CommitOrder, Finished, Gate, lock};
 use crate::provider::{AppCtx, AtomicUuid, Callbacks, Connection, Provider};
 use crate::rollbacks::Rollbacks;
+use crate::saved_options::SavedOptions;
 use crate::settings::{Settings, where_until_is};
-use crate::settled::Settled;
+use crate::state_files::{StateFile, gtid_in};
 use crate::trx::Transactions;
 use lockstep_abi::{InitArgs, Status};
 use lockstep_node::core::{Gtid, SEQNO_UNDEFINED};
@@ -126,23 +126,23 @@ impl Provider {
             log.line(Level::Info, &text);
         }
         let beside_log = options.log_dir().unwrap_or_else(|| data_dir.clone());
-        let (kept, notes) = Kept::open(&beside_log, &mut options)?;
+        let (kept, notes) = SavedOptions::open(&beside_log, &mut options)?;
         for note in notes {
             log.warn(note.text);
         }
         // What a former provider of this process has not written yet.
-        crate::files::process_ends();
+        crate::state_files::process_ends();
         let (state_file, warning) = StateFile::open(&data_dir).map_err(|error| {
             let path = data_dir.join("grastate.dat");
-            let remedy = crate::files::remedy(&error, &path);
+            let remedy = crate::state_files::remedy(&error, &path);
             format!("cannot open {}: {error}{remedy}", path.display())
         })?;
         let state_file = Arc::new(state_file);
-        crate::files::end_with(&state_file);
+        crate::state_files::end_with(&state_file);
         if let Some(warning) = warning {
             log.warn(warning);
         }
-        let (marks, warning) = Marks::open(&data_dir)?;
+        let (marks, warning) = DdlJournal::open(&data_dir)?;
         if let Some(warning) = warning {
             log.warn(warning);
         }
@@ -163,10 +163,10 @@ impl Provider {
             starting: Mutex::new(()),
             order: CommitOrder::new(SEQNO_UNDEFINED),
             finished: Finished::new(SEQNO_UNDEFINED),
-            settled: Settled::new(SEQNO_UNDEFINED),
-            together: crate::together::Together::default(),
+            commit_dependencies: CommitDependencies::new(SEQNO_UNDEFINED),
+            group_flush: crate::group_flush::GroupFlush::default(),
             gate: Gate::new(SEQNO_UNDEFINED),
-            hold: crate::hold::Holding::default(),
+            hold: crate::commit_barrier::CommitGate::default(),
             history: AtomicUuid::default(),
             own: AtomicUuid::default(),
             epoch: AtomicU16::new(0),
@@ -189,14 +189,14 @@ impl Provider {
             incoming: Mutex::new(String::new()),
             state_file,
             marks,
-            again: Again::default(),
+            again: CtasReplay::default(),
             counters: Counters::default(),
             failed: AtomicBool::new(false),
             owes_final: AtomicBool::new(false),
             planted: crate::guard::Planted::default(),
-            shown: crate::shown::Shown::default(),
+            option_sync: crate::option_sync::OptionSync::default(),
             told_synced: AtomicBool::new(false),
-            in_view: crate::in_view::InView::default(),
+            in_view: crate::view_abort::ViewAborts::default(),
             left_after_failure: AtomicBool::new(false),
             key_noted: AtomicBool::new(false),
             refused_writes: Mutex::new([None; 2]),
@@ -224,8 +224,8 @@ impl Provider {
                 wants_vote: options.bool("member.vote"),
                 may_begin_anew,
                 arbitrator: false,
-                hold: Some(Arc::new(crate::hold::HoldCommits::of(self))),
-                thread_begins: Some(crate::turn_soon::turn_soon),
+                hold: Some(Arc::new(crate::commit_barrier::ProviderBarrier::of(self))),
+                thread_begins: Some(crate::sched_slice::shorten_sched_slice),
                 tuning,
                 tls: options.tls(),
                 status_address: options.status_address(),
@@ -345,7 +345,7 @@ impl Provider {
         if *lock(&self.connection) == Connection::Open {
             return Err("connect: connected already".into());
         }
-        self.shown.open();
+        self.option_sync.open();
         if self.failed.load(Ordering::Acquire) {
             return Err("connect: this member has failed, see the lines above: start the server again".into());
         }
@@ -399,7 +399,7 @@ impl Provider {
             waits_for_others: !bounded && !self.been_connected.load(Ordering::SeqCst),
         };
         let result = self.start_node(bootstrap).and_then(|node| {
-            self.expect_again(position, node.log_end());
+            self.expect_ctas_replay(position, node.log_end());
             node.connect_and(args, || {
                 if crate::stop::is_wanted() {
                     self.log.info("asked to stop while it waits for a primary component: ends");
@@ -446,7 +446,7 @@ impl Provider {
         }
         *connection = Connection::Closed;
         drop(connection);
-        self.shown.close();
+        self.option_sync.close();
         // The tables that are looked at are closed next.
         crate::services::wait_for_allow_list();
     }
@@ -456,7 +456,7 @@ impl Provider {
         let last = self.gate.stop();
         self.order.stop(last);
         self.finished.stop(last);
-        self.settled.stop(last);
+        self.commit_dependencies.stop(last);
         self.log.info(format!(
             "this member is {why} and leaves: what comes after seqno {last} it applies when it is back"
         ));

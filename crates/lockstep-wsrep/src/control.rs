@@ -1,8 +1,8 @@
 //! Waiting for positions, standing still, lagging on purpose.
 
-use crate::files::{gtid_in, gtid_out};
 use crate::monitor::{Stop, lock};
 use crate::provider::{Connection, Provider};
+use crate::state_files::{gtid_in, gtid_out};
 use lockstep_abi::*;
 use lockstep_node::LocalState;
 use lockstep_node::core::Seqno;

@@ -19,9 +19,9 @@ fn saved_states() {
         "uuid: 00000000-0000-0000-0000-000000000000\nseqno: -1\n# within a statement in total order: see lockstep.ddl.log\n",
     ];
     text("grastate", &seeds, &|text| {
-        let (saved, written) = crate::files::read_back(text);
+        let (saved, written) = crate::state_files::read_back(text);
         // What is written is what is read.
-        assert_eq!(crate::files::read_back(&written).0, saved);
+        assert_eq!(crate::state_files::read_back(&written).0, saved);
         outcome(&saved)
     });
 }
@@ -52,12 +52,12 @@ fn marks() {
     ];
     let seeds: Vec<&str> = lines.iter().map(String::as_str).collect();
     text("marks", &seeds, &|text| {
-        let parsed = crate::marks::parse(text);
+        let parsed = crate::ddl_journal::parse(text);
         if let Some((at, said)) = &parsed {
-            let written = crate::marks::record(*at, said);
-            assert_eq!(crate::marks::parse(&written), parsed);
+            let written = crate::ddl_journal::record(*at, said);
+            assert_eq!(crate::ddl_journal::parse(&written), parsed);
         }
-        let _ = crate::marks::unline(text);
+        let _ = crate::ddl_journal::unline(text);
         outcome(&parsed)
     });
 }

@@ -7,45 +7,46 @@
 //! Left out, and answered with `NOT_IMPLEMENTED`: preordered events, group locks, snapshots, read views, non-blocking
 //! statements.
 
-mod again;
 mod allocator;
+mod applier;
+mod blocked_time;
+mod commit_barrier;
+mod commit_dependency;
 mod connect;
 mod control;
 mod counters;
-mod ends;
+mod ctas_replay;
+mod ddl_journal;
+mod ddl_recovery;
+mod entry_points;
 mod events;
-mod files;
 #[cfg(test)]
 mod fuzz;
+mod group_flush;
 mod guard;
-mod hold;
-mod in_view;
-mod kept;
-mod local;
+mod local_trx;
 mod log;
-mod marks;
 mod membership;
 mod monitor;
+mod option_sync;
 mod parameters;
+mod process_exit;
 mod provider;
 mod recovery;
-mod recv;
-mod redo;
 mod rollbacks;
+mod saved_options;
+mod sched_slice;
 mod services;
 mod settings;
-mod settled;
-mod shown;
+mod state_files;
 mod statement;
 mod stats;
 mod stop;
-mod table;
-mod together;
 mod trx;
-mod turn_soon;
-mod waited;
+mod view_abort;
 mod waits;
 
+pub use entry_points::{VersionText, wsrep_interface_version, wsrep_loader};
 pub use events::{wsrep_deinit_event_service_v1, wsrep_init_event_service_v1};
 pub use membership::{
     wsrep_deinit_membership_service_v1, wsrep_deinit_membership_service_v2, wsrep_init_membership_service_v1,
@@ -55,4 +56,3 @@ pub use parameters::{wsrep_deinit_config_service_v1, wsrep_init_config_service_v
 pub use services::{
     wsrep_deinit_allowlist_service_v1, wsrep_init_allowlist_service_v1, wsrep_node_isolation_mode_set_v1,
 };
-pub use table::{VersionText, wsrep_interface_version, wsrep_loader};

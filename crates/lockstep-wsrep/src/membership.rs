@@ -1,8 +1,8 @@
 //! The membership service: who is in the view now, and how they are, out of order, for administrators' tools.
 
-use crate::files::uuid_out;
+use crate::entry_points::enter;
 use crate::provider::Provider;
-use crate::table::enter;
+use crate::state_files::uuid_out;
 use lockstep_abi::*;
 use lockstep_node::{LocalState, MemberNow, MembershipNow, ViewStatus as NodeViewStatus};
 use std::ffi::c_void;

@@ -1,16 +1,16 @@
 //! The provider: one per process, from `init` to `free`.
 
-use crate::again::Again;
+use crate::commit_dependency::CommitDependencies;
 use crate::connect::Names;
 use crate::counters::Counters;
-use crate::files::StateFile;
+use crate::ctas_replay::CtasReplay;
+use crate::ddl_journal::DdlJournal;
 use crate::guard::guarded;
 use crate::log::Log;
-use crate::marks::Marks;
 use crate::monitor::{CommitOrder, Finished, Gate, lock};
 use crate::rollbacks::Rollbacks;
 use crate::settings::Settings;
-use crate::settled::Settled;
+use crate::state_files::StateFile;
 use crate::trx::{Transactions, Trx};
 use lockstep_abi::*;
 use lockstep_node::core::{Gtid, Seqno, Uuid};
@@ -106,10 +106,10 @@ pub(crate) struct Provider {
 
     pub(crate) order: CommitOrder,
     pub(crate) finished: Finished,
-    pub(crate) settled: Settled,
-    pub(crate) together: crate::together::Together,
+    pub(crate) commit_dependencies: CommitDependencies,
+    pub(crate) group_flush: crate::group_flush::GroupFlush,
     pub(crate) gate: Gate,
-    pub(crate) hold: crate::hold::Holding,
+    pub(crate) hold: crate::commit_barrier::CommitGate,
     /// The history that seqnos are of; nil before the first view.
     pub(crate) history: AtomicUuid,
     /// Who this member is to the server.
@@ -149,18 +149,18 @@ pub(crate) struct Provider {
     /// Addresses of the last view's members, for clients.
     pub(crate) incoming: Mutex<String>,
     pub(crate) state_file: Arc<StateFile>,
-    pub(crate) marks: Marks,
-    pub(crate) again: Again,
+    pub(crate) marks: DdlJournal,
+    pub(crate) again: CtasReplay,
     pub(crate) counters: Counters,
     pub(crate) failed: AtomicBool,
     /// The server has been connected and has had no final view since.
     pub(crate) owes_final: AtomicBool,
     pub(crate) planted: crate::guard::Planted,
-    pub(crate) shown: crate::shown::Shown,
+    pub(crate) option_sync: crate::option_sync::OptionSync,
     /// The server has been told that it is synced, and of no loss of the majority since.
     pub(crate) told_synced: AtomicBool,
     /// The view that the server is in.
-    pub(crate) in_view: crate::in_view::InView,
+    pub(crate) in_view: crate::view_abort::ViewAborts,
     /// A thread of the server's has been told to leave after a failure.
     pub(crate) left_after_failure: AtomicBool,
     pub(crate) key_noted: AtomicBool,
@@ -193,7 +193,7 @@ impl Provider {
 
     /// `seqno` has finished in the server.
     pub(crate) fn finish(&self, seqno: Seqno) {
-        self.settled.settle(seqno);
+        self.commit_dependencies.settle(seqno);
         if let Some(low) = self.finished.finish(seqno)
             && let Some(node) = self.node()
         {
@@ -205,7 +205,7 @@ impl Provider {
     pub(crate) fn set_position(&self, seqno: Seqno) {
         self.order.reset(seqno);
         self.finished.reset(seqno);
-        self.settled.reset(seqno);
+        self.commit_dependencies.reset(seqno);
         self.gate.reset(seqno);
         self.hold.gate.reset(seqno);
         self.taken.store(seqno, Ordering::SeqCst);
@@ -218,7 +218,7 @@ impl Provider {
         *lock(&self.left_out) = Some((self.finished.low() + 1, upto));
         self.order.leave_out(upto);
         self.finished.leave_out(upto);
-        self.settled.leave_out(upto);
+        self.commit_dependencies.leave_out(upto);
         self.hold.gate.reset(upto);
         self.taken.store(upto, Ordering::SeqCst);
     }
@@ -263,7 +263,7 @@ impl Provider {
         self.gate.fail();
         self.order.fail();
         self.finished.fail();
-        self.settled.fail();
+        self.commit_dependencies.fail();
     }
 
     /// An I/O error of a state file is worth a line, no more: the log is the truth.

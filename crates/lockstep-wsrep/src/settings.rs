@@ -1,7 +1,7 @@
 //! The provider's options: the node's table, and those few values of it that are looked at often.
 
-use crate::kept::Kept;
 use crate::monitor::lock;
+use crate::saved_options::SavedOptions;
 use lockstep_node::core::policy::Policy;
 use lockstep_node::core::{Seqno, Uuid};
 use lockstep_node::options::{Change, Note, OptionError, Options};
@@ -18,7 +18,7 @@ pub(crate) fn unwise(options: &Options) -> Vec<String> {
 /// See the module.
 pub(crate) struct Settings {
     options: Mutex<Options>,
-    kept: Mutex<Kept>,
+    kept: Mutex<SavedOptions>,
     max_write_set: AtomicUsize,
     causal_read_us: AtomicU64,
     log_conflicts: AtomicBool,
@@ -26,7 +26,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(options: Options, kept: Kept) -> Settings {
+    pub(crate) fn new(options: Options, kept: SavedOptions) -> Settings {
         let settings = Settings {
             max_write_set: AtomicUsize::new(0),
             causal_read_us: AtomicU64::new(0),

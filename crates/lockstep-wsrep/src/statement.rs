@@ -1,11 +1,11 @@
 //! Statements in total order (DDL): alone in commit order between `to_execute_start` and `to_execute_end`.
 
-use crate::files::uuid_out;
-use crate::local::{NO_TRX, Sent, keys_of};
-use crate::marks::Mark;
+use crate::ddl_journal::Mark;
+use crate::ddl_recovery::{self, Bearing, Rule};
+use crate::local_trx::{NO_TRX, Sent, keys_of};
 use crate::monitor::lock;
 use crate::provider::Provider;
-use crate::redo::{self, Bearing, Rule};
+use crate::state_files::uuid_out;
 use crate::trx::{Place, Slot, Trx};
 use lockstep_abi::*;
 use lockstep_node::core::writeset;
@@ -54,7 +54,7 @@ impl Provider {
             return Status::NOT_IMPLEMENTED;
         }
         if let Err(status) =
-            self.may_write().and_then(|()| self.may_originate(crate::local::Write::Statement))
+            self.may_write().and_then(|()| self.may_originate(crate::local_trx::Write::Statement))
         {
             return status;
         }
@@ -163,7 +163,7 @@ impl Provider {
     /// The server executes the statement with this data next. Until it has, a crash leaves a database of which only the
     /// mark says how to find out whether the statement is in it.
     pub(crate) fn statement_begins(&self, seqno: Seqno, data: &[u8]) {
-        let marked = self.marks.begun(self.at(seqno), redo::rule(data, &self.data_dir));
+        let marked = self.marks.begun(self.at(seqno), ddl_recovery::rule(data, &self.data_dir));
         let is_marked = marked.is_ok();
         self.note(marked);
         self.note(self.state_file.mark_unsafe(is_marked));
@@ -189,17 +189,17 @@ impl Provider {
         if ordered.kind == EntryKind::TotalOrder {
             return self.former_statement(ordered.seqno, &ordered.writeset.data).map(Some);
         }
-        self.create_again(ordered).map(|()| None)
+        self.replay_ctas(ordered).map(|()| None)
     }
 
     /// What became of a statement before this server was killed, if it was begun then.
     ///
     /// # Errors
     /// That cannot be told any more, for it was begun on a table that has been created again since
-    /// ([`crate::again`]).
+    /// ([`crate::ctas_replay`]).
     pub(crate) fn former_statement(&self, seqno: Seqno, data: &[u8]) -> Result<Former, String> {
         let Some(mark) = self.marks.of(self.at(seqno)) else { return Ok(Former::NotBegun) };
-        match (redo::bearing(data, &self.marks.created_since(self.at(seqno))), mark) {
+        match (ddl_recovery::bearing(data, &self.marks.created_since(self.at(seqno))), mark) {
             (Bearing::None, mark) => Ok(self.former(seqno, data, mark)),
             (_, Mark::Begun(Rule::Again)) => Ok(self.former(seqno, data, mark)),
             // Whatever it had done, it had done to the table that was there: on this one it is executed first now, and
@@ -224,7 +224,7 @@ impl Provider {
                 self.log.info(format!("the statement at seqno {seqno} was done before this server died"));
                 Former::Executed
             }
-            Mark::Begun(rule) if redo::was_executed(rule, data, &self.data_dir) => {
+            Mark::Begun(rule) if ddl_recovery::was_executed(rule, data, &self.data_dir) => {
                 self.log.info(format!(
                     "this server died in the statement at seqno {seqno}: what it changes shows that it is done"
                 ));

@@ -1,6 +1,6 @@
 //! A local transaction: what state it is in, and what each call makes of it.
 //!
-//! Nothing here waits, calls out or knows the node: [`crate::local`] asks a question, does what the answer says, and
+//! Nothing here waits, calls out or knows the node: [`crate::local_trx`] asks a question, does what the answer says, and
 //! reports how it went. So the whole state machine is tested without a server.
 //!
 //! ```text
@@ -17,9 +17,9 @@
 //! A *slot* is a seqno that was given to this transaction and must take its turn in commit order, whatever becomes of
 //! the transaction: by the server's calls, or by `release`.
 
+use crate::blocked_time::BlockedTime;
+use crate::group_flush::Passed;
 use crate::monitor::Interrupt;
-use crate::together::Passed;
-use crate::waited::Waited;
 use lockstep_abi::{
     FLAG_ROLLBACK, FLAG_TRX_END, FLAG_TRX_START, SEQNO_UNDEFINED, Seqno, Status, TrxId, WsHandle,
 };
@@ -499,7 +499,7 @@ pub(crate) struct Remote {
     pub(crate) place: AtomicU8,
     /// It has been let go to flush, after its turn.
     pub(crate) passed: OnceLock<Passed>,
-    pub(crate) waited: Waited,
+    pub(crate) waited: BlockedTime,
     /// When its thread had finished the one before, if something waited then.
     pub(crate) since: Option<Instant>,
 }

@@ -106,7 +106,7 @@ fn combine(mut answers: Vec<Status>) -> Option<Survey> {
     let best = (0..answers.len()).rev().max_by_key(|at| rank(&answers[*at]))?;
     let mut status = answers.remove(best);
     let much = status.cluster.asks_too_much.clone();
-    let own = much.into_iter().chain(rescued(&status)).chain(kept(&status));
+    let own = much.into_iter().chain(rescued(&status)).chain(held_back(&status));
     let notes = own.chain(answers.iter().flat_map(|other| disagreement(&status, other)));
     let notes = notes.collect();
     let history = &status.cluster.uuid;
@@ -135,7 +135,7 @@ fn rescued(status: &Status) -> Option<String> {
 }
 
 /// What holds in a member though its configuration says otherwise.
-fn kept(status: &Status) -> Option<String> {
+fn held_back(status: &Status) -> Option<String> {
     let OwnStatus { name, apply_kept, .. } = &status.own;
     (!apply_kept.is_empty()).then(|| {
         format!(
@@ -168,7 +168,7 @@ fn disagreement(best: &Status, other: &Status) -> Vec<String> {
         notes.push(format!("{name} waits: {what}"));
     }
     notes.extend(rescued(other));
-    notes.extend(kept(other));
+    notes.extend(held_back(other));
     notes
 }
 

@@ -72,7 +72,7 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>, port: Option<u16>) -> Re
     }
     hello::show(dir, &servers)?;
     say("");
-    let survey = settled(&fetch::sockets(dir))?;
+    let survey = wait_until_stable(&fetch::sockets(dir))?;
     say(&status::table(&survey));
     for text in who_does_not_vote(dir, &servers, &survey) {
         say(&text);
@@ -138,7 +138,7 @@ fn advise(error: &str, dir: &Path) -> String {
 }
 
 /// The status once the members have told each other that they have caught up, or as it is after a moment.
-fn settled(sockets: &[Target]) -> Result<Survey, String> {
+fn wait_until_stable(sockets: &[Target]) -> Result<Survey, String> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
         let survey = survey::ask(sockets, true)?;

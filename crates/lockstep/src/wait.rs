@@ -196,7 +196,7 @@ fn not_waited_for(status: &Status, named: &[String]) -> Vec<Absent> {
 }
 
 /// Who is waited for.
-fn waited<'a>(status: &'a Status, named: &'a [String]) -> impl Iterator<Item = &'a MemberStatus> {
+fn awaited_members<'a>(status: &'a Status, named: &'a [String]) -> impl Iterator<Item = &'a MemberStatus> {
     status.members.iter().filter(move |m| match named.is_empty() {
         true => m.keeps_data() && can_be_waited_for(m),
         false => named.contains(&m.name),
@@ -208,7 +208,7 @@ fn lacking(status: &Status, seqno: i64, named: &[String]) -> Result<Vec<Lacking>
     if let Some(name) = named.iter().find(|name| status.members.iter().all(|m| m.name != **name)) {
         return Err(format!("no member is called {name}"));
     }
-    let lacks = waited(status, named).filter(|m| m.applied.is_none_or(|applied| applied < seqno));
+    let lacks = awaited_members(status, named).filter(|m| m.applied.is_none_or(|applied| applied < seqno));
     let lacking = |m: &MemberStatus| Lacking {
         name: m.name.clone(),
         state: m.state.clone(),
@@ -317,7 +317,7 @@ fn judge(status: &Status, seqno: i64, args: &WaitArgs) -> Result<WaitOutcome, St
         _ => lacking(status, seqno, &args.member)?,
     };
     // A place that the cluster has not come to is reached by nobody; nor is one where there is nobody to reach it.
-    let somebody = waited(status, &args.member).next().is_some();
+    let somebody = awaited_members(status, &args.member).next().is_some();
     let reached = left_out != Some(true) && lacking.is_empty() && somebody && status.log.seqno >= seqno;
     let why = match (reached, left_out) {
         (true, None) => Some(format!(

@@ -86,7 +86,7 @@ fn keep_panics() {
 }
 
 /// Seeds that once failed: they run again and again (`seeds.txt`).
-pub fn kept() -> Vec<(u64, World)> {
+pub fn regression_seeds() -> Vec<(u64, World)> {
     let lines = include_str!("../seeds.txt").lines().filter(|line| !line.starts_with('#'));
     let seed = |line: &str| {
         let mut words = line.split_whitespace();

@@ -183,7 +183,7 @@ fn main() -> ExitCode {
     if args.mutations {
         return hunt_all(&args);
     }
-    let kept = if args.kept { lockstep_sim::kept() } else { Vec::new() };
+    let kept = if args.kept { lockstep_sim::regression_seeds() } else { Vec::new() };
     let first = args.seed.or(args.from).unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         now.as_secs() * 1_000

@@ -386,7 +386,7 @@ impl Cluster {
     }
 
     /// A member leads.
-    pub(crate) fn heir(&mut self, slot: usize, term: Term, log: &Mirror) -> Check {
+    pub(crate) fn new_leader(&mut self, slot: usize, term: Term, log: &Mirror) -> Check {
         let reached = self.book.reached.get(&(slot, term)).copied().unwrap_or(0);
         for ((index, _), risky) in &self.book.risky {
             let between = self.book.leaders.iter().any(|t| *t > risky.mark.term && *t < term);

@@ -166,7 +166,7 @@ impl Cluster {
                         if let Some(process) = &machine.process {
                             let memory = process.memory.clone();
                             self.history.leads(machine.id, process.life, term, &memory)?;
-                            self.heir(slot, term, &memory)?;
+                            self.new_leader(slot, term, &memory)?;
                         }
                         self.elected(slot);
                     }

@@ -1,7 +1,7 @@
 //! The simulator itself: it repeats itself exactly, finds planted faults, and finds none where there is none.
 
 use lockstep_sim::profile::{FAULTS, World};
-use lockstep_sim::{Counters, PLANTS, RunReport, Settings, kept, mutate, simulate};
+use lockstep_sim::{Counters, PLANTS, RunReport, Settings, mutate, regression_seeds, simulate};
 use std::process::Command;
 
 fn clean(seed: u64) -> RunReport {
@@ -61,7 +61,7 @@ fn leadership_follows_the_writer() {
 /// Worlds in which something was once wrong, or in which much that is rare happens together: `seeds.txt`.
 #[test]
 fn seeds_that_once_failed() {
-    let kept = kept();
+    let kept = regression_seeds();
     assert!(kept.len() >= 5, "{kept:?}");
     for (seed, world) in kept {
         let outcome = simulate(Settings { world, ..Settings::seed(seed) });
@@ -93,7 +93,7 @@ fn what_users_would_see_is_enough() {
     }
 }
 
-/// What weak policies lose is kept, told and counted, and nothing else is lost.
+/// What weak policies lose is regression_seeds, told and counted, and nothing else is lost.
 #[test]
 fn policies_keep_their_promises() {
     let mut sum = Counters::default();

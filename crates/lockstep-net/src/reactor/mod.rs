@@ -254,7 +254,7 @@ pub struct Reactor {
     isolated: bool,
     /// See [`Reactor::set_gathers`].
     gathers: bool,
-    gather: crate::Gather,
+    gather: crate::Coalesce,
     /// The earliest time a timer may be due; `None`: to be computed.
     next_timer: Option<Instant>,
 }
@@ -291,7 +291,7 @@ impl Reactor {
             noise: Noise::new(now),
             isolated: false,
             gathers: false,
-            gather: crate::Gather::default(),
+            gather: crate::Coalesce::default(),
             next_timer: None,
         })
     }

@@ -22,7 +22,7 @@ fn writes(lab: &mut Lab, at: usize) -> bool {
 }
 
 /// How many are in the latest view of this member.
-fn shown(lab: &Lab, at: usize) -> usize {
+fn delivered_views(lab: &Lab, at: usize) -> usize {
     lab.nodes[at].views.last().map_or(0, Vec::len)
 }
 
@@ -30,7 +30,7 @@ fn shown(lab: &Lab, at: usize) -> usize {
 fn under_all_who_comes_back_is_not_waited_for_before_it_has_nearly_caught_up() {
     let mut lab = under_all();
     lab.cut(2, true);
-    lab.until("it is out of the view", 5_000_000, |lab| shown(lab, 0) == 2);
+    lab.until("it is out of the view", 5_000_000, |lab| delivered_views(lab, 0) == 2);
     for _ in 0..1500 {
         lab.write(0);
     }
@@ -41,9 +41,9 @@ fn under_all_who_comes_back_is_not_waited_for_before_it_has_nearly_caught_up() {
     lab.cut(2, false);
     lab.run(500_000);
     assert!(writes(&mut lab, 0) && writes(&mut lab, 1), "nobody waits for it");
-    assert_eq!(shown(&lab, 0), 2);
+    assert_eq!(delivered_views(&lab, 0), 2);
     lab.nodes[2].disk_hangs = false;
-    lab.until("it is back in the view", 5_000_000, |lab| (0..3).all(|at| shown(lab, at) == 3));
+    lab.until("it is back in the view", 5_000_000, |lab| (0..3).all(|at| delivered_views(lab, at) == 3));
     assert!(writes(&mut lab, 0));
 }
 
@@ -52,7 +52,7 @@ fn under_all_a_member_whose_disk_hangs_is_taken_out_once_and_comes_back() {
     let mut lab = under_all();
     lab.nodes[2].disk_hangs = true;
     let write = lab.write(0);
-    lab.until("it is out of the view", 10_000_000, |lab| shown(lab, 0) == 2);
+    lab.until("it is out of the view", 10_000_000, |lab| delivered_views(lab, 0) == 2);
     lab.run(100_000);
     assert!(matches!(write.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_))));
     let views = lab.nodes[0].views.len();
@@ -60,7 +60,7 @@ fn under_all_a_member_whose_disk_hangs_is_taken_out_once_and_comes_back() {
     assert!(writes(&mut lab, 1));
     assert_eq!(lab.nodes[0].views.len(), views, "it is near the end of the log, and does not move");
     lab.nodes[2].disk_hangs = false;
-    lab.until("it is back in the view", 5_000_000, |lab| shown(lab, 0) == 3);
+    lab.until("it is back in the view", 5_000_000, |lab| delivered_views(lab, 0) == 3);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn what_a_primary_that_votes_alone_has_alone_is_at_risk() {
     for _ in 0..2 {
         lab.add(&tuning, |hello| hello.wants_vote = false);
     }
-    lab.until("they are shown", 20_000_000, |lab| shown(lab, 0) == 3);
+    lab.until("they are shown", 20_000_000, |lab| delivered_views(lab, 0) == 3);
     lab.run(2_000_000);
     lab.set_policy(|policy| policy.kind = PolicyKind::Async);
     let at_risk = |lab: &Lab| lab.nodes.iter().map(|node| node.engine.at_risk()).collect::<Vec<_>>();
@@ -328,7 +328,7 @@ fn the_status_says_all_of_the_policy() {
             StatusContext { queued: 0, queued_bytes: 0, log_bytes: 0, state_since: 0, protocol: 0, packed };
         serde_json::to_value(lab.nodes[0].engine.status(&around).cluster).unwrap()
     };
-    let status = shown(&lab);
+    let status = delivered_views(&lab);
     assert_eq!((&status["ack_on"], &status["timeout_seconds"]), (&"persist".into(), &0.0.into()));
     let policy = Policy {
         kind: PolicyKind::Semisync,
@@ -339,7 +339,7 @@ fn the_status_says_all_of_the_policy() {
         max_at_risk: 77,
     };
     lab.set_policy(|now| *now = policy);
-    let status = shown(&lab);
+    let status = delivered_views(&lab);
     for (field, value) in [
         ("policy", "semisync".into()),
         ("acks", 2.into()),
@@ -652,7 +652,7 @@ fn that_more_acks_are_asked_for_than_there_are_members_is_said_where_it_is_asked
             assert_eq!(said, if asked == 0 { vec![0] } else { vec![0, 1] }, "{:#?}", lab.lines);
             assert_eq!(lab.said("commits wait until there are more"), timeout == 0);
             let shown = |lab: &Lab, at: usize| lab.nodes[at].engine.asks_for_more_than_there_is();
-            assert!((0..3).all(|at| shown(&lab, at).is_some_and(|text| too_many(&text))));
+            assert!((0..3).all(|at| delivered_views(&lab, at).is_some_and(|text| too_many(&text))));
             // So does one that begins to lead.
             let (now, heir) = (lab.now, lab.id(2));
             lab.nodes[0].engine.raft.transfer_leadership(now, heir).unwrap();
@@ -661,7 +661,7 @@ fn that_more_acks_are_asked_for_than_there_are_members_is_said_where_it_is_asked
             assert!(lab.lines.iter().any(|(at, line)| *at == 2 && too_many(line)));
             lab.nodes[0].engine.request_policy(|policy| policy.acks = 2);
             lab.run(1_000_000);
-            assert!((0..3).all(|at| shown(&lab, at).is_none()));
+            assert!((0..3).all(|at| delivered_views(&lab, at).is_none()));
         }
     }
 }

@@ -127,7 +127,7 @@ impl Options {
         for row in rows().iter().filter(|row| !row.hidden) {
             let value = match row.command {
                 true => self.is_encrypted().then(|| "0".to_owned()),
-                false => self.shown(row),
+                false => self.displayed(row),
             };
             if let Some(value) = value {
                 out.push_str(row.name);
@@ -218,7 +218,7 @@ impl Options {
     /// # Panics
     /// Here and in the other getters where the table has no such option of this type: a mistake in the program.
     pub fn text(&self, name: &str) -> String {
-        self.shown(row(name)).unwrap_or_default()
+        self.displayed(row(name)).unwrap_or_default()
     }
 
     /// The value in force; false where there is none.
@@ -358,7 +358,7 @@ impl Options {
 
     fn value(&self, name: &str) -> Option<Value> {
         let row = row(name);
-        let text = self.shown(row)?;
+        let text = self.displayed(row)?;
         // Whatever is stored has been checked, and the defaults are by a test.
         Some(
             row.kind.parse(&text).unwrap_or_else(|e| panic!("option {name} holds '{text}', but must be {e}")),
@@ -366,7 +366,7 @@ impl Options {
     }
 
     /// The value in force. An option and the one that it sets always show the same.
-    fn shown(&self, row: &Row) -> Option<String> {
+    fn displayed(&self, row: &Row) -> Option<String> {
         let at = place(row);
         match row.class {
             Class::Sets(own) => {
@@ -383,7 +383,7 @@ impl Options {
 
     /// Whether this is the value in force, however it is written.
     fn shows(&self, row: &Row, value: &str) -> bool {
-        self.shown(row).is_some_and(|held| row.kind.parse(&held) == row.kind.parse(value))
+        self.displayed(row).is_some_and(|held| row.kind.parse(&held) == row.kind.parse(value))
     }
 
     fn default_listen(&self) -> String {

@@ -95,12 +95,12 @@ impl fmt::Display for Finding {
         if let (Some(file), Some(line)) = (&self.file, self.line) {
             write!(f, "{}:{line}: ", file.display())?;
         }
-        write!(f, "{}: {}: {}", self.level, shown(&self.option), shown(&self.text))
+        write!(f, "{}: {}: {}", self.level, displayed(&self.option), displayed(&self.text))
     }
 }
 
 /// What a file holds may be anything, and is shown on a terminal: on one line, without control characters, not endless.
-fn shown(text: &str) -> String {
+fn displayed(text: &str) -> String {
     const LENGTH: usize = 500;
     let mut out = String::new();
     for (at, c) in text.chars().enumerate() {
@@ -332,7 +332,7 @@ mod tests {
         let found = of_names("\u{1b}[2J\u{0}junk\n", &[]);
         let line = found.first().map(Finding::to_string).unwrap_or_default();
         assert!(line.contains("\\u{1b}[2J\\u{0}junk") && !line.contains('\u{1b}'), "{line:?}");
-        assert_eq!(shown(&"x".repeat(600)).chars().count(), 501);
+        assert_eq!(displayed(&"x".repeat(600)).chars().count(), 501);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use lockstep_lab::{BUSY, Work};
 use serde_json::{Map, Value, json};
 
 use super::folder::{self, Folder, Resume};
-use super::line::Late;
+use super::line::Lateness;
 use super::numbers::number;
 use super::origin::Origin;
 use super::page::Page;
@@ -125,7 +125,7 @@ pub(super) struct CaseResult {
     /// For the line of the terminal.
     pub(super) headline: String,
     /// Whether the lines were what they promise.
-    pub(super) late: Option<Late>,
+    pub(super) late: Option<Lateness>,
     /// Which part of the machine something else used meanwhile, as far as that is known.
     pub(super) elsewhere: Option<f64>,
 }
@@ -537,10 +537,10 @@ mod tests {
     }
 
     /// A run in which so many of 1000 packets were late.
-    fn late(packets: u64) -> CaseResult {
+    fn overdue(packets: u64) -> CaseResult {
         let there = Counters { delivered: 1000, late: packets, latest: 5_000_000, ..Counters::default() };
         let mut outcome =
-            CaseResult { late: Late::of(&there, &Counters::default()), ..CaseResult::default() };
+            CaseResult { late: Lateness::of(&there, &Counters::default()), ..CaseResult::default() };
         outcome.measurements.push(json!({ "rate": packets }));
         outcome.samples.push(json!({ "us": 1 }));
         outcome
@@ -548,12 +548,20 @@ mod tests {
 
     #[test]
     fn what_was_measured_over_a_late_line_is_measured_again_and_marked() {
-        assert_eq!(late(10).late, None);
+        assert_eq!(overdue(10).late, None);
         let path = std::env::temp_dir().join(format!("lockstep-drive-late-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         let cases: Vec<Case> = ["mended", "late", "worse", "not again", "fine"].map(case_of).into();
-        let mut outcomes =
-            vec![late(500), late(0), late(20), late(500), late(500), late(30), late(40), late(0)];
+        let mut outcomes = vec![
+            overdue(500),
+            overdue(0),
+            overdue(20),
+            overdue(500),
+            overdue(500),
+            overdue(30),
+            overdue(40),
+            overdue(0),
+        ];
         outcomes.reverse();
         drive(&mut open(&path), &cases, 1, |_| outcomes.pop().ok_or_else(|| "too often".into()));
         let results = Results::load(&path).unwrap();
@@ -581,7 +589,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lockstep-drive-busy-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         let cases: Vec<Case> = ["quiet", "busy", "both", "too short to tell"].map(case_of).into();
-        let with = |late_packets, elsewhere| CaseResult { elsewhere, ..late(late_packets) };
+        let with = |late_packets, elsewhere| CaseResult { elsewhere, ..overdue(late_packets) };
         let mut outcomes = vec![
             with(0, Some(0.05)),
             with(0, Some(0.126)),

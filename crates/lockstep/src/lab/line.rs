@@ -64,19 +64,19 @@ const LATE: Duration = Duration::from_millis(1);
 
 /// By how much the line of a run broke its promise, if it did.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Late {
+pub(super) struct Lateness {
     /// Which part of the packets was late, in the worse direction.
     pub(super) share: f64,
     /// In words.
     pub(super) text: String,
 }
 
-impl Late {
+impl Lateness {
     /// Of both directions.
-    pub(super) fn of(there: &Counters, back: &Counters) -> Option<Late> {
+    pub(super) fn of(there: &Counters, back: &Counters) -> Option<Lateness> {
         let worse = if there.late_share() >= back.late_share() { there } else { back };
         let share = worse.late_share();
-        (share > LATE_SHARE).then(|| Late {
+        (share > LATE_SHARE).then(|| Lateness {
             share,
             text: format!(
                 "{} % of the packets came more than 1 ms late, one of them {} ms",
@@ -92,13 +92,13 @@ impl Late {
         back: &Counters,
         asked: Duration,
         measured: Duration,
-    ) -> Option<Late> {
+    ) -> Option<Lateness> {
         let ms = |time: Duration| number(time.as_secs_f64() * 1e3);
         if measured > asked + LATE {
             let text = format!("the shortest round trip took {} ms instead of {}", ms(measured), ms(asked));
-            return Some(Late { share: 1.0, text });
+            return Some(Lateness { share: 1.0, text });
         }
-        Late::of(there, back)
+        Lateness::of(there, back)
     }
 }
 
@@ -131,12 +131,12 @@ mod tests {
     fn more_than_one_of_a_hundred_or_a_longer_way_is_late() {
         let of = |late| Counters { delivered: 1000, late, latest: 2_500_000, ..Counters::default() };
         let none = Counters::default();
-        assert_eq!(Late::of(&of(10), &none), None);
-        let late = Late::of(&of(5), &of(11)).unwrap();
+        assert_eq!(Lateness::of(&of(10), &none), None);
+        let late = Lateness::of(&of(5), &of(11)).unwrap();
         assert_eq!(late.text, "1.10 % of the packets came more than 1 ms late, one of them 2.50 ms");
         let ms = Duration::from_millis;
-        assert_eq!(Late::of_run(&of(10), &none, ms(90), ms(91)), None);
-        let late = Late::of_run(&of(10), &none, ms(90), ms(92)).unwrap();
+        assert_eq!(Lateness::of_run(&of(10), &none, ms(90), ms(91)), None);
+        let late = Lateness::of_run(&of(10), &none, ms(90), ms(92)).unwrap();
         assert_eq!(late.text, "the shortest round trip took 92.0 ms instead of 90.0");
     }
 

@@ -10,7 +10,7 @@ use lockstep_lab::semi_sync_wan::{
 use serde_json::{Value, json};
 
 use super::drive::{Case, CaseResult, Common, chosen, drive, finish, named};
-use super::line::{self, Late, LineArgs};
+use super::line::{self, Lateness, LineArgs};
 use super::numbers::{DOUBT, Known, Stat, number, percentile, text};
 use super::page::{Claims, Page, Section, Table, ratio};
 use super::results::Results;
@@ -95,7 +95,7 @@ fn outcome(spec: &Spec, run: &Run) -> CaseResult {
         version: run.version.clone(),
         measurements: run.loads.iter().map(measurement).collect(),
         configurations: run.configurations.clone(),
-        late: Late::of_run(&run.there, &run.back, spec.round_trip, run.round_trip),
+        late: Lateness::of_run(&run.there, &run.back, spec.round_trip, run.round_trip),
         ..CaseResult::default()
     };
     line::record(&mut outcome.more, spec.line, &run.there, &run.back, run.round_trip);

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::caught_up::{CAUGHT_UP, CAUGHT_UP_HEADING, CAUGHT_UP_TEXT};
 use super::drive::{Case, CaseResult, Common, chosen, drive, finish, named};
-use super::line::{self, Late, LineArgs};
+use super::line::{self, Lateness, LineArgs};
 use super::numbers::{Stat, number, text};
 use super::page::{Page, Section, Table};
 use super::results::Results;
@@ -91,7 +91,7 @@ fn outcome(spec: &Spec, run: &Run) -> CaseResult {
     let mut outcome = CaseResult {
         version: run.version.clone(),
         configurations: run.configurations.clone(),
-        late: Late::of_run(&run.there, &run.back, spec.round_trip, run.round_trip),
+        late: Lateness::of_run(&run.there, &run.back, spec.round_trip, run.round_trip),
         ..CaseResult::default()
     };
     line::record(&mut outcome.more, spec.line, &run.there, &run.back, run.round_trip);

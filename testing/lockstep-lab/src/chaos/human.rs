@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::crew::{Crew, LOOK, State};
+use super::runner::{LOOK, Runner, State};
 use crate::error::{LabError, Result};
 
 /// After so many steps he gives up.
@@ -20,13 +20,13 @@ pub(super) struct Missed {
 }
 
 /// Whom a human is called for.
-struct Late {
+struct Overdue {
     members: Vec<usize>,
     /// For nobody is a member of anything.
     cluster: bool,
 }
 
-impl Late {
+impl Overdue {
     fn any(&self) -> bool {
         self.cluster || !self.members.is_empty()
     }
@@ -41,10 +41,10 @@ impl Missed {
         self.cluster = nobody.then(|| self.cluster.unwrap_or(now));
     }
 
-    fn late(&self, patience: Duration, now: Instant) -> Late {
+    fn overdue(&self, patience: Duration, now: Instant) -> Overdue {
         let late = |since: &Option<Instant>| since.is_some_and(|since| now - since > patience);
         let members = (0..self.members.len()).filter(|at| late(&self.members[*at])).collect();
-        Late { members, cluster: late(&self.cluster) }
+        Overdue { members, cluster: late(&self.cluster) }
     }
 
     /// A fault has killed it.
@@ -59,7 +59,7 @@ impl Missed {
     }
 }
 
-impl Crew {
+impl Runner {
     /// Waits until all are synced members of one component; does what a human does where that does not come about. What
     /// he did.
     /// With `until` it does not wait longer than that, and a fault that comes then finds the cluster as it is.
@@ -85,7 +85,7 @@ impl Crew {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(steps);
             }
-            let late = self.missed.late(patience, Instant::now());
+            let late = self.missed.overdue(patience, Instant::now());
             if late.any() {
                 if steps.len() >= STEPS {
                     return Err(LabError::Value(format!(
@@ -186,15 +186,18 @@ mod tests {
             // The first is killed again and again, the second never comes back, the third is there.
             missed.killed(0);
             missed.look(&[true, true, false], false, at(seconds));
-            assert!(!missed.late(patience, at(seconds)).any());
+            assert!(!missed.overdue(patience, at(seconds)).any());
         }
-        let late = missed.late(patience, at(61));
+        let late = missed.overdue(patience, at(61));
         assert_eq!((late.members, late.cluster), (vec![1], false));
         missed.look(&[true, false, false], false, at(62));
-        assert!(!missed.late(patience, at(70)).any(), "it was there once");
+        assert!(!missed.overdue(patience, at(70)).any(), "it was there once");
         missed.look(&[true; 3], true, at(70));
         missed.killed(1);
         missed.look(&[true; 3], true, at(100));
-        assert!(missed.late(patience, at(131)).cluster, "nobody is anything, whoever was killed meanwhile");
+        assert!(
+            missed.overdue(patience, at(131)).cluster,
+            "nobody is anything, whoever was killed meanwhile"
+        );
     }
 }

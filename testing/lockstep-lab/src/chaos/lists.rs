@@ -7,7 +7,7 @@ use super::history::{Heard, Op, Transaction};
 
 /// A history without what was lost.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct Retained {
     pub(super) history: Vec<Transaction>,
     /// The elements of acknowledged transactions that are gone.
     pub(super) lost: BTreeSet<u64>,
@@ -29,7 +29,7 @@ pub(super) fn without_lost(
     history: Vec<Transaction>,
     last: &BTreeMap<u64, Vec<u64>>,
     rescued: &BTreeSet<u64>,
-) -> Kept {
+) -> Retained {
     let there: BTreeSet<u64> = last.values().flatten().copied().collect();
     // What may have been committed on a leader, and is not there.
     let mut away: HashMap<u64, Heard> = HashMap::new();
@@ -37,7 +37,7 @@ pub(super) fn without_lost(
         let missing = appended(transaction).filter(|element| !there.contains(element));
         away.extend(missing.map(|element| (element, transaction.heard)));
     }
-    let mut kept = Kept::default();
+    let mut kept = Retained::default();
     for transaction in history {
         let own: Vec<u64> = appended(&transaction).collect();
         let is_lost = !own.is_empty() && !own.iter().any(|element| there.contains(element));

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::crew::{Crew, LOOK, vote};
 use super::human::empty;
 use super::rescued;
+use super::runner::{LOOK, Runner, vote};
 use crate::error::{LabError, Result};
 use crate::install::run_to_end;
 
 /// How long those who are left may take to miss the others, and to go on.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-impl Crew {
+impl Runner {
     /// All that it had is gone, but for what a leader had lost before: whoever is told of a rescue file moves it away.
     pub(super) fn lose_disk(&mut self, at: usize) -> Result<()> {
         self.keep_rescued(at)?;

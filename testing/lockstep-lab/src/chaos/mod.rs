@@ -2,7 +2,6 @@
 //! they were told with what is there in the end. docs/chaos.md says what is checked and what is promised.
 
 mod audit;
-mod crew;
 mod disk;
 mod fault;
 pub mod history;
@@ -13,14 +12,15 @@ mod lost;
 mod policy;
 mod report;
 mod rescued;
+mod runner;
 mod slow;
 mod upgrade;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use self::crew::Crew;
 use self::load::{Dice, Load};
+use self::runner::Runner;
 use crate::error::{LabError, Result};
 
 pub use self::fault::{ALL_FAULTS, Fault};
@@ -116,7 +116,7 @@ pub fn run(spec: &ChaosSpec, say: &dyn Fn(&str)) -> Result<Report> {
         return Err(LabError::Value("Galera's library has neither commit policies nor learners".into()));
     }
     let faults = fault::possible(spec, galera, say)?;
-    let mut crew = Crew::start(spec, &faults, galera)?;
+    let mut crew = Runner::start(spec, &faults, galera)?;
     load::prepare(crew.cluster())?;
     let load = Load::new(crew.cluster(), spec);
     let mut report = Report::new(spec, galera);
@@ -137,7 +137,7 @@ pub fn run(spec: &ChaosSpec, say: &dyn Fn(&str)) -> Result<Report> {
 fn inject_all(
     spec: &ChaosSpec,
     faults: &[Fault],
-    crew: &mut Crew,
+    crew: &mut Runner,
     load: &Load,
     dice: &mut Dice,
     report: &mut Report,

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::ChaosSpec;
-use super::crew::Crew;
+use super::runner::Runner;
 use crate::cluster::ClusterSpec;
 use crate::error::{LabError, Result};
 
@@ -85,7 +85,7 @@ impl Upgrade {
     }
 }
 
-impl Crew {
+impl Runner {
     /// Those that do not lead first, as the manual says.
     pub(super) fn upgrade_in_turn(&mut self, first: usize) -> Result<String> {
         let missing = || LabError::Value("there is nothing to upgrade to".into());

@@ -29,12 +29,12 @@ struct State {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct InView {
+pub(crate) struct ViewAborts {
     state: Mutex<State>,
     ended: Condvar,
 }
 
-impl InView {
+impl ViewAborts {
     /// The server is about to be shown this view of the log. Whether all that had failed have ended.
     pub(crate) fn begin(&self, view: Seqno) -> bool {
         let mut state = lock(&self.state);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_view_is_begun_when_those_that_failed_before_have_ended() {
-        let views = Arc::new(InView::default());
+        let views = Arc::new(ViewAborts::default());
         assert_eq!((views.fails(1), views.fails(2)), (None, None));
         views.ends(1);
         let began = {
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn it_is_begun_in_the_end_in_any_case() {
-        let (views, since) = (InView::default(), Instant::now());
+        let (views, since) = (ViewAborts::default(), Instant::now());
         views.fails(1);
         assert!(!views.begin(7));
         assert!(since.elapsed() >= PATIENCE);

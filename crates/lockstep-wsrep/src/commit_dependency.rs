@@ -17,16 +17,16 @@ use lockstep_rows::EventKind;
 use std::time::Duration;
 
 /// See the module.
-pub(crate) struct Settled {
+pub(crate) struct CommitDependencies {
     /// "Finished" is "settled" here.
     upto: Finished,
     /// Whether leaving commit order means anything.
     early: bool,
 }
 
-impl Settled {
-    pub(crate) fn new(position: Seqno) -> Settled {
-        Settled { upto: Finished::new(position), early: commits_before_it_leaves() }
+impl CommitDependencies {
+    pub(crate) fn new(position: Seqno) -> CommitDependencies {
+        CommitDependencies { upto: Finished::new(position), early: commits_before_it_leaves() }
     }
 
     /// Whether what depends on this one need not wait until it has finished.
@@ -133,13 +133,13 @@ mod tests {
 
     #[test]
     fn a_process_that_is_no_server_waits_until_all_has_finished() {
-        let settled = Settled::new(0);
+        let settled = CommitDependencies::new(0);
         assert!(!settled.is_early(EntryKind::WriteSet, &set(FLAG_TRX_START | FLAG_TRX_END, &[0x13])));
     }
 
     #[test]
     fn who_leaves_and_who_finishes_settle_in_any_order() {
-        let settled = Settled { early: true, ..Settled::new(0) };
+        let settled = CommitDependencies { early: true, ..CommitDependencies::new(0) };
         let now = |seqno| settled.wait(seqno, None, Some(Duration::ZERO)).is_ok();
         settled.settle(2);
         assert!(!now(1));

@@ -6,7 +6,7 @@
 
 use crate::guard::guarded;
 use crate::provider::{CAPABILITIES, Provider};
-use crate::{recv, services, stats};
+use crate::{applier, services, stats};
 use lockstep_abi::*;
 use lockstep_node::options::Options;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -176,7 +176,7 @@ unsafe extern "C-unwind" fn recv(wsrep: *mut Wsrep, recv_ctx: *mut c_void) -> St
         Some(provider) => {
             let provider = Arc::clone(&provider);
             // SAFETY: the server vouches for its context.
-            unsafe { recv::recv(&provider, recv_ctx) }
+            unsafe { applier::recv(&provider, recv_ctx) }
         }
         None => Status::FATAL,
     }
@@ -276,7 +276,7 @@ unsafe extern "C-unwind" fn replay_trx(
     // SAFETY: as above; guarded step by step.
     match unsafe { (of(wsrep), ws_handle.as_ref()) } {
         // SAFETY: the server vouches for its context.
-        (Some(provider), Some(handle)) => unsafe { recv::replay(provider, handle, trx_ctx) },
+        (Some(provider), Some(handle)) => unsafe { applier::replay(provider, handle, trx_ctx) },
         _ => Status::NODE_FAIL,
     }
 }
@@ -367,7 +367,7 @@ unsafe extern "C-unwind" fn last_committed_id(wsrep: *mut Wsrep, gtid: *mut Gtid
     unsafe {
         enter(wsrep, "last_committed_id", Status::NODE_FAIL, |p| {
             let Some(out) = gtid.as_mut() else { return Status::NODE_FAIL };
-            *out = crate::files::gtid_out(p.position());
+            *out = crate::state_files::gtid_out(p.position());
             Status::OK
         })
     }

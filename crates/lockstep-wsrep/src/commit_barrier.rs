@@ -13,19 +13,19 @@ use std::time::Duration;
 const LONGEST: Duration = Duration::from_secs(4);
 
 /// The gate behind the turn to commit.
-pub(crate) struct Holding {
+pub(crate) struct CommitGate {
     pub(crate) gate: Gate,
     /// Somebody has gone on by itself since it was closed.
     broken: AtomicBool,
 }
 
-impl Default for Holding {
-    fn default() -> Holding {
-        Holding { gate: Gate::new(SEQNO_UNDEFINED), broken: AtomicBool::new(false) }
+impl Default for CommitGate {
+    fn default() -> CommitGate {
+        CommitGate { gate: Gate::new(SEQNO_UNDEFINED), broken: AtomicBool::new(false) }
     }
 }
 
-impl Holding {
+impl CommitGate {
     /// Who has its turn goes on, or waits.
     pub(crate) fn pass(&self, seqno: Seqno, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
         match self.gate.pass(seqno, interrupt, Some(LONGEST)) {
@@ -40,15 +40,15 @@ impl Holding {
 }
 
 /// The node's end of it.
-pub(crate) struct HoldCommits(Weak<Provider>);
+pub(crate) struct ProviderBarrier(Weak<Provider>);
 
-impl HoldCommits {
-    pub(crate) fn of(provider: &Arc<Provider>) -> HoldCommits {
-        HoldCommits(Arc::downgrade(provider))
+impl ProviderBarrier {
+    pub(crate) fn of(provider: &Arc<Provider>) -> ProviderBarrier {
+        ProviderBarrier(Arc::downgrade(provider))
     }
 }
 
-impl CommitBarrier for HoldCommits {
+impl CommitBarrier for ProviderBarrier {
     fn close(&self) -> Seqno {
         let Some(provider) = self.0.upgrade() else { return SEQNO_UNDEFINED };
         provider.hold.broken.store(false, Ordering::SeqCst);
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn who_has_its_turn_waits_until_it_is_let_on_and_not_for_ever() {
-        let holding = Arc::new(Holding::default());
+        let holding = Arc::new(CommitGate::default());
         holding.pass(1, None).unwrap();
         assert_eq!(holding.gate.close(), 1, "what has begun may end");
         let go = |seqno| {

@@ -49,7 +49,7 @@ struct Inner {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Together {
+pub(crate) struct GroupFlush {
     /// Appliers with a delivery in their hands that have not left commit order.
     coming: AtomicUsize,
     /// Those that have left it, were let go, and wait for the disk.
@@ -77,7 +77,7 @@ pub(crate) struct Passed {
     alone: bool,
 }
 
-impl Together {
+impl GroupFlush {
     /// An applier begins, or is about to.
     pub(crate) fn comes(&self) {
         self.coming.fetch_add(1, Ordering::SeqCst);
@@ -121,7 +121,7 @@ impl Together {
         self.slow.load(Ordering::Relaxed)
     }
 
-    /// An applier has left commit order: returns when it is time to flush. [`Together::landed`] must follow. `since`: when
+    /// An applier has left commit order: returns when it is time to flush. [`GroupFlush::landed`] must follow. `since`: when
     /// it had landed before, if something waited for it then.
     pub(crate) fn wait(&self, since: Option<Instant>) -> Passed {
         // Whoever is held looks when this one is, too.
@@ -150,7 +150,7 @@ impl Together {
                 inner.free_since = None;
                 LOOK
             } else {
-                let until = *inner.free_since.get_or_insert(now) + self.patience();
+                let until = *inner.free_since.get_or_insert(now) + self.timeout();
                 if self.coming.load(Ordering::SeqCst) == 0 || now >= until {
                     return self.let_go(&mut inner, now);
                 }
@@ -174,7 +174,7 @@ impl Together {
         Passed { at: now, alone }
     }
 
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         Duration::from_nanos(self.time.load(Ordering::Relaxed) / 2)
     }
 
@@ -229,13 +229,13 @@ fn wait_on<'a>(condition: &Condvar, inner: MutexGuard<'a, Inner>, most: Duration
 mod tests {
     use super::*;
 
-    fn slow(nanos: u64) -> Together {
-        Together { time: nanos.into(), slow: true.into(), ..Together::default() }
+    fn slow(nanos: u64) -> GroupFlush {
+        GroupFlush { time: nanos.into(), slow: true.into(), ..GroupFlush::default() }
     }
 
     #[test]
     fn the_time_of_a_flush_is_the_middle_one() {
-        let together = Together::default();
+        let together = GroupFlush::default();
         for _ in 0..100 {
             together.learn(20_000);
         }
@@ -255,7 +255,7 @@ mod tests {
     fn a_disk_is_slow_beside_what_it_takes_to_come_back() {
         let slow = |time: u64, way: u64, was: bool| {
             let together =
-                Together { time: time.into(), way: way.into(), slow: was.into(), ..Together::default() };
+                GroupFlush { time: time.into(), way: way.into(), slow: was.into(), ..GroupFlush::default() };
             together.learn(time);
             together.is_slow()
         };
@@ -272,7 +272,7 @@ mod tests {
 
     /// One disk, and workers that have something to do before each flush: how many flushes it takes for each to have its
     /// transactions on the disk.
-    fn flushes(together: &Together, workers: usize, each: usize, flush: Duration, work: Duration) -> usize {
+    fn flushes(together: &GroupFlush, workers: usize, each: usize, flush: Duration, work: Duration) -> usize {
         struct Disk {
             committed: AtomicUsize,
             durable: Mutex<usize>,
@@ -317,7 +317,7 @@ mod tests {
         assert!(count < 2 * each * 3 / 4, "{count} flushes");
         assert_eq!((together.flushing.into_inner(), together.coming.into_inner()), (0, 0));
 
-        let quick = Together::default();
+        let quick = GroupFlush::default();
         quick.comes();
         quick.comes();
         let began = Instant::now();

@@ -68,7 +68,7 @@ fn state(server: &Server) -> Option<State> {
     })
 }
 
-pub(super) struct Crew {
+pub(super) struct Runner {
     /// Declared first: it is taken away before the cluster's folder, in which it is mounted, is deleted.
     disk: Option<Disk>,
     /// Dies before that folder goes, too.
@@ -94,7 +94,7 @@ pub(super) struct Crew {
     pub(super) missed: Missed,
 }
 
-impl Drop for Crew {
+impl Drop for Runner {
     fn drop(&mut self) {
         // Before the disk and the network go from under them.
         for at in 0..self.members() {
@@ -122,8 +122,8 @@ fn cluster_spec(spec: &ChaosSpec) -> ClusterSpec {
     cluster
 }
 
-impl Crew {
-    pub(super) fn start(chaos: &ChaosSpec, faults: &[Fault], galera: bool) -> Result<Crew> {
+impl Runner {
+    pub(super) fn start(chaos: &ChaosSpec, faults: &[Fault], galera: bool) -> Result<Runner> {
         let mut spec = cluster_spec(chaos);
         let members = spec.members + usize::from(chaos.arbitrator);
         let network = match faults.iter().any(|fault| fault.needs_network()) {
@@ -165,7 +165,7 @@ impl Crew {
             }
         }
         cluster.bootstrap()?;
-        let mut crew = Crew {
+        let mut crew = Runner {
             disk,
             arbitrator,
             cluster,

@@ -9,11 +9,11 @@
 mod apply;
 
 use crate::connect::server_keeps_gtids;
-use crate::files::{gtid_out, uuid_in};
-use crate::local::buf_of;
+use crate::local_trx::buf_of;
 use crate::monitor::{Stop, lock};
 use crate::provider::{Connection, Donation, Provider};
 use crate::rollbacks::REPEAT_ROLLBACKS;
+use crate::state_files::{gtid_out, uuid_in};
 use crate::statement::Former;
 use crate::trx::Handle;
 use lockstep_abi::*;
@@ -73,7 +73,7 @@ struct Worker<'a> {
     taken: Option<(Seqno, Instant)>,
     /// What it did meanwhile, if that was measured.
     spent: Option<Spent>,
-    /// It counts as one who comes ([`crate::together`]), for something was waiting when it had finished.
+    /// It counts as one who comes ([`crate::group_flush`]), for something was waiting when it had finished.
     expected: bool,
     /// When it was through with the last one's flush, if something was waiting then.
     landed: Option<Instant>,
@@ -182,7 +182,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                     provider.step("applied", || provider.applied(*job, result, &mut worker)) == Some(true);
                 if exit && provider.may_exit() {
                     if worker.expected {
-                        provider.together.stays_away();
+                        provider.group_flush.stays_away();
                     }
                     break (Status::OK, false);
                 }
@@ -211,7 +211,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 let result = unsafe { (calls.view)(calls.app.0, ctx, view.as_ptr(), std::ptr::null(), 0) };
                 provider.step("view", || {
                     provider.in_view.end();
-                    provider.shown(result, &info, in_log);
+                    provider.view_delivered(result, &info, in_log);
                     drop(alone);
                 });
             }
@@ -219,7 +219,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 // SAFETY: as above.
                 let result = unsafe { (calls.view)(calls.app.0, ctx, view.as_ptr(), std::ptr::null(), 0) };
                 provider.step("view", || {
-                    provider.shown(result, &info, false);
+                    provider.view_delivered(result, &info, false);
                     drop(alone);
                 });
                 held = Some(*rest);
@@ -286,7 +286,7 @@ unsafe fn show_final(provider: &Provider, ctx: *mut c_void) {
     // SAFETY: the server's own callback, with arguments that live through the call.
     let result =
         unsafe { (provider.calls.view)(provider.calls.app.0, ctx, view.as_ptr(), std::ptr::null(), 0) };
-    provider.step("final view", || provider.shown(result, &info, false));
+    provider.step("final view", || provider.view_delivered(result, &info, false));
 }
 
 /// `replay_trx`.
@@ -341,7 +341,8 @@ impl Provider {
         let repeats = self.rollbacks.are_open().then_some(REPEAT_ROLLBACKS);
         let waits = repeats.or_else(|| self.awaits_state.load(Ordering::Relaxed).then_some(LOOK));
         let expected = std::mem::take(&mut worker.expected);
-        let (delivery, at_once) = self.together.take(expected, waits, |wait| node.next(wait, worker.done()));
+        let (delivery, at_once) =
+            self.group_flush.take(expected, waits, |wait| node.next(wait, worker.done()));
         if !at_once {
             worker.landed = None;
         }
@@ -549,7 +550,11 @@ impl Provider {
             .members
             .iter()
             .map(|member| {
-                MemberInfo::new(crate::files::uuid_out(member.view_uuid), &member.name, &member.incoming)
+                MemberInfo::new(
+                    crate::state_files::uuid_out(member.view_uuid),
+                    &member.name,
+                    &member.incoming,
+                )
             })
             .collect();
         let head = ViewHead {
@@ -648,7 +653,7 @@ impl Provider {
 
     /// The server has been shown a view, with this result. After one that it could not process nothing is begun: what
     /// waits has been told so.
-    fn shown(&self, result: CbStatus, info: &NodeView, in_log: bool) {
+    fn view_delivered(&self, result: CbStatus, info: &NodeView, in_log: bool) {
         if result != CbStatus::SUCCESS {
             self.stop_with("the server could not process a view", false);
         }
@@ -673,8 +678,13 @@ impl Provider {
                 }
                 self.save_running();
                 let (number, zone) = (info.number, self.settings.zone());
-                let saved =
-                    crate::files::write_view(&self.data_dir, self.own.get(), number, zone, &info.members);
+                let saved = crate::state_files::write_view(
+                    &self.data_dir,
+                    self.own.get(),
+                    number,
+                    zone,
+                    &info.members,
+                );
                 self.note(saved);
             }
             NodeViewStatus::NonPrimary => self.told_synced.store(false, Ordering::Release),
@@ -811,7 +821,7 @@ impl Provider {
                 self.name_log();
                 self.note(self.state_file.set_at_end(position, safe));
                 self.log.info(format!("left the cluster at {position}"));
-                self.note(crate::files::remove_view(&self.data_dir));
+                self.note(crate::state_files::remove_view(&self.data_dir));
             }
         }
         lock(&self.donation).take();

@@ -1,9 +1,9 @@
 //! Local transactions: from the first key to `release`. The state machine is in [`crate::trx`]; here is what waits,
 //! sends and counts.
 
-use crate::files::{gtid_out, uuid_out};
 use crate::monitor::{Interrupt, Stop, lock};
 use crate::provider::Provider;
+use crate::state_files::{gtid_out, uuid_out};
 use crate::trx::{Handle, Place, Release, Remote, Slot, State, Trx, Turn};
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
@@ -423,7 +423,7 @@ impl Provider {
             seqno,
             flags: ordered.writeset.meta.flags,
             depends_on,
-            early: ordered.pass && self.settled.is_early(ordered.kind, &ordered.writeset),
+            early: ordered.pass && self.commit_dependencies.is_early(ordered.kind, &ordered.writeset),
             pass: ordered.pass,
             place: Place::Before,
             writeset: ordered.writeset,
@@ -545,7 +545,7 @@ impl Provider {
                 }
                 let left = inside && self.leave(remote.seqno, remote.early);
                 if left && remote.early {
-                    let _ = remote.passed.set(self.together.wait(remote.since));
+                    let _ = remote.passed.set(self.group_flush.wait(remote.since));
                 }
                 (status, left)
             }
@@ -571,7 +571,7 @@ impl Provider {
     fn leave(&self, seqno: Seqno, early: bool) -> bool {
         let left = self.order.leave(seqno);
         if left && early {
-            self.settled.settle(seqno);
+            self.commit_dependencies.settle(seqno);
         }
         left
     }

@@ -32,28 +32,28 @@ type Sets = BTreeMap<&'static str, Set>;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct SavedOptions {
     dir: PathBuf,
     /// What the configuration of this start says.
     configured: Options,
     sets: Sets,
 }
 
-impl Kept {
+impl SavedOptions {
     /// Reads what there is into the options of this start; and lines for the log.
     ///
     /// # Errors
     /// The file is there, and cannot be read.
-    pub(crate) fn open(dir: &Path, options: &mut Options) -> Result<(Kept, Vec<Note>), String> {
+    pub(crate) fn open(dir: &Path, options: &mut Options) -> Result<(SavedOptions, Vec<Note>), String> {
         let path = dir.join(FILE);
-        let mut kept = Kept { dir: dir.to_owned(), configured: options.clone(), sets: Sets::new() };
+        let mut kept = SavedOptions { dir: dir.to_owned(), configured: options.clone(), sets: Sets::new() };
         let mut notes = Vec::new();
         let note = |text| Note { warn: true, text };
         let text = match std::fs::read(&path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok((kept, notes)),
             Err(error) => {
-                let remedy = crate::files::remedy(&error, &path);
+                let remedy = crate::state_files::remedy(&error, &path);
                 let what = "which says what is to be kept from this server";
                 return Err(format!("cannot read {}, {what}: {error}{remedy}", path.display()));
             }
@@ -189,9 +189,9 @@ mod tests {
         }
 
         /// A start with this configuration.
-        fn start(&self, text: &str) -> (Kept, Options, Vec<String>) {
+        fn start(&self, text: &str) -> (SavedOptions, Options, Vec<String>) {
             let mut options = Options::parse(text).unwrap();
-            let (kept, notes) = Kept::open(&self.0, &mut options).unwrap();
+            let (kept, notes) = SavedOptions::open(&self.0, &mut options).unwrap();
             (kept, options, notes.into_iter().map(|note| note.text).collect())
         }
     }
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    fn set(kept: &mut Kept, options: &mut Options, text: &str) {
+    fn set(kept: &mut SavedOptions, options: &mut Options, text: &str) {
         let changes = options.set(text, true).unwrap();
         kept.changed(options, &changes).unwrap();
     }

@@ -1,10 +1,10 @@
 //! A write-set on its way through an applier: when it may begin, what the server gets of it, and what came of that.
 
 use super::{Break, Held, Job, MEASURED, Next, Worker};
+use crate::blocked_time::BlockedTime;
 use crate::provider::Provider;
 use crate::statement::Former;
 use crate::trx::{Handle, Remote, dummy_flags};
-use crate::waited::Waited;
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
 use lockstep_node::{Delivery, Ordered};
@@ -16,11 +16,11 @@ impl Provider {
     /// A write-set that has been taken.
     pub(super) fn start(&self, mut ordered: Ordered, worker: &Worker) -> Next<'_> {
         let (seqno, depends_on) = (ordered.seqno, ordered.depends_on);
-        let early = self.settled.is_early(ordered.kind, &ordered.writeset);
+        let early = self.commit_dependencies.is_early(ordered.kind, &ordered.writeset);
         let ready = self.patiently(false, |look| {
             self.gate.pass(seqno, None, Some(look))?;
             match early && !ordered.serial {
-                true => self.settled.wait(depends_on, None, Some(look)),
+                true => self.commit_dependencies.wait(depends_on, None, Some(look)),
                 false => self.finished.wait(depends_on, None, Some(look)),
             }
         });
@@ -84,8 +84,8 @@ impl Provider {
         if !judged && let Some(node) = self.node() {
             node.found_before(seqno);
         }
-        self.together.comes();
-        let waited = Waited::new(worker.count % MEASURED == 1);
+        self.group_flush.comes();
+        let waited = BlockedTime::new(worker.count % MEASURED == 1);
         waited.begin();
         let handle = Handle::Remote(Remote {
             seqno,
@@ -130,7 +130,7 @@ impl Provider {
         }
         let more = self.node().is_some_and(|node| node.queued() > 0);
         if more {
-            self.together.comes();
+            self.group_flush.comes();
         }
         self.apply_ended(&job, result);
         let passed = match &job.handle {
@@ -140,10 +140,10 @@ impl Provider {
         worker.landed = None;
         match passed {
             Some(passed) => {
-                self.together.landed(*passed);
+                self.group_flush.landed(*passed);
                 worker.landed = more.then(Instant::now);
             }
-            None => self.together.stays_away(),
+            None => self.group_flush.stays_away(),
         }
         more
     }

@@ -14,7 +14,7 @@ use std::mem::size_of;
 const SLICE: u64 = 100_000;
 
 /// For the calling thread. Where the kernel, or a container's filter, does not let us, nothing changes.
-pub(crate) fn turn_soon() {
+pub(crate) fn shorten_sched_slice() {
     let Some(mut attributes) = attributes() else { return };
     // Whoever has given the server's threads another class than the usual one knows better.
     if attributes.sched_policy != libc::SCHED_OTHER as u32 {
@@ -45,7 +45,7 @@ mod tests {
             // SAFETY: a number of this thread's own is changed. Refused where it is higher already.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 7) };
             let before = attributes().expect("Linux has it");
-            turn_soon();
+            shorten_sched_slice();
             let after = attributes().expect("Linux has it");
             assert_eq!((after.sched_policy, after.sched_nice), (before.sched_policy, before.sched_nice));
             // Older kernels say nothing of slices, and another class than the usual one is left alone.

@@ -14,27 +14,27 @@
 //! that was there: see [`Provider::former_statement`]. So it is written beside their marks, before the server gets it;
 //! and so is how far what comes may have come before, for the server may end again, in whatever way, on the way there.
 
+use crate::ddl_recovery;
 use crate::provider::{AtomicUuid, Provider};
-use crate::redo;
 use lockstep_abi::{FLAG_TRX_END, FLAG_TRX_START};
 use lockstep_node::Ordered;
 use lockstep_node::core::{EntryKind, Gtid, SEQNO_UNDEFINED, Seqno};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// What is known of them.
-pub(crate) struct Again {
+pub(crate) struct CtasReplay {
     /// Up to here what comes may have come before; −1 where the server was not killed.
     upto: AtomicI64,
     history: AtomicUuid,
 }
 
-impl Default for Again {
-    fn default() -> Again {
-        Again { upto: AtomicI64::new(SEQNO_UNDEFINED), history: AtomicUuid::default() }
+impl Default for CtasReplay {
+    fn default() -> CtasReplay {
+        CtasReplay { upto: AtomicI64::new(SEQNO_UNDEFINED), history: AtomicUuid::default() }
     }
 }
 
-impl Again {
+impl CtasReplay {
     /// The server was killed; what may have been given to it before ends here.
     pub(crate) fn expect(&self, upto: Gtid) {
         self.history.set(upto.uuid);
@@ -53,7 +53,7 @@ impl Again {
 
 impl Provider {
     /// A connection is about to be made from `position`, with a log that held so much when this process opened it.
-    pub(crate) fn expect_again(&self, position: Gtid, log_end: Seqno) {
+    pub(crate) fn expect_ctas_replay(&self, position: Gtid, log_end: Seqno) {
         // A second connection of this process: what is not done yet of the first one's still is to be done.
         if self.been_connected.load(Ordering::SeqCst) {
             return;
@@ -82,7 +82,7 @@ impl Provider {
     /// # Errors
     /// That cannot be written down: the statements after it would be taken for what they were on the table that was
     /// there. This member leaves, and the database is as it was.
-    pub(crate) fn create_again(&self, ordered: &mut Ordered) -> Result<(), String> {
+    pub(crate) fn replay_ctas(&self, ordered: &mut Ordered) -> Result<(), String> {
         let at = Gtid { uuid: self.history.get(), seqno: ordered.seqno };
         let whole = FLAG_TRX_START | FLAG_TRX_END;
         if ordered.kind != EntryKind::WriteSet
@@ -92,7 +92,7 @@ impl Provider {
             return Ok(());
         }
         let Some((data, statement)) = lockstep_rows::replacing(&ordered.writeset.data) else { return Ok(()) };
-        let Some(table) = redo::created(&statement) else { return Ok(()) };
+        let Some(table) = ddl_recovery::created(&statement) else { return Ok(()) };
         if let Err(error) = self.marks.anew(at, table.clone()) {
             let why =
                 format!("that {}.{} is created again cannot be written down: {error}", table.0, table.1);
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn only_what_may_have_come_before_the_crash_comes_again() {
         let at = |n: u8, seqno| Gtid { uuid: Uuid([n; 16]), seqno };
-        let again = Again::default();
+        let again = CtasReplay::default();
         assert!(!again.may_have_come(at(1, 0)) && !again.may_have_come(at(0, 5)));
         again.expect(at(1, 9));
         assert!(again.may_have_come(at(1, 9)) && again.may_have_come(at(1, 3)));

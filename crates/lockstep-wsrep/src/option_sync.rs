@@ -53,12 +53,12 @@ struct Under {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Shown {
+pub(crate) struct OptionSync {
     under: Mutex<Under>,
     done: Condvar,
 }
 
-impl Shown {
+impl OptionSync {
     /// No thread is at it any more, or it does not come back in time; none will be from now on.
     pub(crate) fn close(&self) {
         let mut under = lock(&self.under);
@@ -76,7 +76,7 @@ impl Provider {
     /// Another policy is in force. Called on `ls-node`: does not block.
     pub(crate) fn show_policy(self: &Arc<Self>) {
         {
-            let mut under = lock(&self.shown.under);
+            let mut under = lock(&self.option_sync.under);
             if under.closed || std::mem::replace(&mut under.way, true) {
                 under.again = true;
                 return;
@@ -86,7 +86,7 @@ impl Provider {
         let spawned =
             std::thread::Builder::new().name("ls-show".into()).spawn(move || provider.show_options());
         if let Err(error) = spawned {
-            lock(&self.shown.under).way = false;
+            lock(&self.option_sync.under).way = false;
             self.log.warn(format!("wsrep_provider_options do not show the new policy: no thread: {error}"));
         }
     }
@@ -105,10 +105,10 @@ impl Provider {
                     libc::pthread_mutex_unlock(server.lock);
                 }
             }
-            let mut under = lock(&self.shown.under);
+            let mut under = lock(&self.option_sync.under);
             if under.closed || !std::mem::take(&mut under.again) {
                 under.way = false;
-                self.shown.done.notify_all();
+                self.option_sync.done.notify_all();
                 return;
             }
         }

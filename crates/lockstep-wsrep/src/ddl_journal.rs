@@ -4,17 +4,17 @@
 //! before the position moves behind it, and where it touches no table of InnoDB's the position may be far behind. So
 //! each has two marks, *begun* before the server executes it and *done* after. After a crash what is done is not
 //! executed again, whatever the position says; for what has begun only, the mark itself says how to find out
-//! ([`crate::redo`]).
+//! ([`crate::ddl_recovery`]).
 //!
 //! A mark speaks of the tables that were there when it was made. One that is created again after a crash
-//! ([`crate::again`]) is written down in the same place, so that it is seen which marks are from before.
+//! ([`crate::ctas_replay`]) is written down in the same place, so that it is seen which marks are from before.
 //!
 //! The file is text, a line for each mark, with a checksum in front; docs/format-disk.md describes it. It speaks of the
 //! database in this directory and of no other: it names the inodes of what every database has, so that what was
 //! restored under it is not taken for what it knew.
 
+use crate::ddl_recovery::Rule;
 use crate::monitor::lock;
-use crate::redo::Rule;
 use lockstep_node::core::{Gtid, Seqno, Uuid};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -77,25 +77,25 @@ struct Inner {
 }
 
 /// See the module.
-pub(crate) struct Marks {
+pub(crate) struct DdlJournal {
     dir: PathBuf,
     inner: Mutex<Inner>,
 }
 
-impl Marks {
+impl DdlJournal {
     /// Reads what there is. The text in the result is a warning: what was there does not count, and why.
     ///
     /// # Errors
     /// The file is there, and cannot be read or written: which, why, and what to do.
-    pub(crate) fn open(dir: &Path) -> Result<(Marks, Option<String>), String> {
-        Marks::open_in(dir).map_err(|error| {
+    pub(crate) fn open(dir: &Path) -> Result<(DdlJournal, Option<String>), String> {
+        DdlJournal::open_in(dir).map_err(|error| {
             let path = dir.join(FILE);
-            let remedy = crate::files::remedy(&error, &path);
+            let remedy = crate::state_files::remedy(&error, &path);
             format!("cannot open {}, which says what DDL the database has: {error}{remedy}", path.display())
         })
     }
 
-    fn open_in(dir: &Path) -> io::Result<(Marks, Option<String>)> {
+    fn open_in(dir: &Path) -> io::Result<(DdlJournal, Option<String>)> {
         let path = dir.join(FILE);
         let text = match std::fs::read(&path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -113,7 +113,7 @@ impl Marks {
             inner = Inner::default();
         }
         let warning = warning.map(|why| format!("{} does not count: {why}", path.display()));
-        Ok((Marks { dir: dir.to_owned(), inner: Mutex::new(inner) }, warning))
+        Ok((DdlJournal { dir: dir.to_owned(), inner: Mutex::new(inner) }, warning))
     }
 
     /// The server is about to execute a statement.
@@ -149,7 +149,7 @@ impl Marks {
         self.write(upto, Line::Upto)
     }
 
-    /// As the last [`Marks::expect`] said, also in an earlier process.
+    /// As the last [`DdlJournal::expect`] said, also in an earlier process.
     pub(crate) fn expected(&self) -> Option<Gtid> {
         let inner = lock(&self.inner);
         inner.upto.map(|(seqno, _)| Gtid { uuid: inner.history, seqno })
@@ -380,8 +380,8 @@ mod tests {
             Dir(path)
         }
 
-        fn open(&self) -> (Marks, Option<String>) {
-            Marks::open(&self.0).unwrap()
+        fn open(&self) -> (DdlJournal, Option<String>) {
+            DdlJournal::open(&self.0).unwrap()
         }
 
         fn file(&self) -> PathBuf {
@@ -405,7 +405,7 @@ mod tests {
     fn a_file_that_cannot_be_opened_is_named() {
         let dir = Dir::new("unreadable");
         std::fs::create_dir(dir.file()).unwrap();
-        let error = Marks::open(&dir.0).err().unwrap();
+        let error = DdlJournal::open(&dir.0).err().unwrap();
         assert!(error.starts_with(&format!("cannot open {}, ", dir.file().display())), "{error}");
     }
 
@@ -481,7 +481,7 @@ mod tests {
         let dir = Dir::new("anew");
         let (marks, _) = dir.open();
         let table = |name: &str| ("a schema".to_string(), format!("{name}\n\u{e9}"));
-        let executed = |marks: &Marks, seqno| {
+        let executed = |marks: &DdlJournal, seqno| {
             marks.begun(at(seqno), Rule::Again).and_then(|()| marks.done(at(seqno))).unwrap();
         };
         executed(&marks, 3);
@@ -491,7 +491,7 @@ mod tests {
         marks.anew(at(5), table("t")).unwrap();
         // Executed again: this mark is of the new table.
         marks.begun(at(7), Rule::Again).unwrap();
-        let check = |marks: &Marks| {
+        let check = |marks: &DdlJournal| {
             assert_eq!(marks.created_since(at(3)), [], "it came before the table");
             assert_eq!(marks.created_since(at(7)), []);
             assert_eq!(marks.created_since(at(8)), [table("t")]);

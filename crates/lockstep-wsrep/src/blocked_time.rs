@@ -18,15 +18,15 @@ struct Stretches {
 
 /// Of one write-set. All calls come from the thread that has it.
 #[derive(Debug, Default)]
-pub(crate) struct Waited {
+pub(crate) struct BlockedTime {
     /// `None`: not measured, for asking the kernel takes time, too.
     stretches: Option<Mutex<Stretches>>,
 }
 
-impl Waited {
+impl BlockedTime {
     /// Measured or not; nothing is under way yet.
-    pub(crate) fn new(measured: bool) -> Waited {
-        Waited { stretches: measured.then(Mutex::default) }
+    pub(crate) fn new(measured: bool) -> BlockedTime {
+        BlockedTime { stretches: measured.then(Mutex::default) }
     }
 
     /// From here on what the thread waits for counts.
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn sleep_between_begin_and_end_counts_and_neither_work_nor_other_sleep() {
         const NAP: Duration = Duration::from_millis(20);
-        let waited = Waited::new(true);
+        let waited = BlockedTime::new(true);
         waited.begin();
         std::thread::sleep(NAP);
         waited.end();
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn what_is_not_measured_says_nothing() {
-        let waited = Waited::new(false);
+        let waited = BlockedTime::new(false);
         waited.begin();
         waited.end();
         assert_eq!(waited.total(), None);

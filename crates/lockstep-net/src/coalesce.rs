@@ -20,19 +20,19 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// See the module.
 #[derive(Debug)]
-pub struct Gather {
+pub struct Coalesce {
     score: u32,
     not_before: Option<Instant>,
     pause: Duration,
 }
 
-impl Default for Gather {
-    fn default() -> Gather {
-        Gather { score: 0, not_before: None, pause: PAUSE }
+impl Default for Coalesce {
+    fn default() -> Coalesce {
+        Coalesce { score: 0, not_before: None, pause: PAUSE }
     }
 }
 
-impl Gather {
+impl Coalesce {
     /// Lets others run, where that has been worth it lately. Whether it has.
     pub fn gather(&mut self) -> bool {
         let began = Instant::now();
@@ -69,13 +69,13 @@ mod tests {
 
     const SHORT: Duration = Duration::from_micros(200);
 
-    fn may(gather: &Gather, now: Instant) -> bool {
+    fn may(gather: &Coalesce, now: Instant) -> bool {
         gather.not_before.is_none_or(|at| now >= at)
     }
 
     #[test]
     fn a_thread_that_never_sleeps_ends_it_for_a_while_and_a_long_one_now_and_then_does_not() {
-        let mut gather = Gather::default();
+        let mut gather = Coalesce::default();
         let mut now = Instant::now();
         for round in 0..1000 {
             gather.took(now, if round % 20 == 0 { SLICE } else { SHORT });
