@@ -328,7 +328,7 @@ fn the_status_says_all_of_the_policy() {
             StatusContext { queued: 0, queued_bytes: 0, log_bytes: 0, state_since: 0, protocol: 0, packed };
         serde_json::to_value(lab.nodes[0].engine.status(&around).cluster).unwrap()
     };
-    let status = delivered_views(&lab);
+    let status = shown(&lab);
     assert_eq!((&status["ack_on"], &status["timeout_seconds"]), (&"persist".into(), &0.0.into()));
     let policy = Policy {
         kind: PolicyKind::Semisync,
@@ -339,7 +339,7 @@ fn the_status_says_all_of_the_policy() {
         max_at_risk: 77,
     };
     lab.set_policy(|now| *now = policy);
-    let status = delivered_views(&lab);
+    let status = shown(&lab);
     for (field, value) in [
         ("policy", "semisync".into()),
         ("acks", 2.into()),
@@ -652,7 +652,7 @@ fn that_more_acks_are_asked_for_than_there_are_members_is_said_where_it_is_asked
             assert_eq!(said, if asked == 0 { vec![0] } else { vec![0, 1] }, "{:#?}", lab.lines);
             assert_eq!(lab.said("commits wait until there are more"), timeout == 0);
             let shown = |lab: &Lab, at: usize| lab.nodes[at].engine.asks_for_more_than_there_is();
-            assert!((0..3).all(|at| delivered_views(&lab, at).is_some_and(|text| too_many(&text))));
+            assert!((0..3).all(|at| shown(&lab, at).is_some_and(|text| too_many(&text))));
             // So does one that begins to lead.
             let (now, heir) = (lab.now, lab.id(2));
             lab.nodes[0].engine.raft.transfer_leadership(now, heir).unwrap();
@@ -661,7 +661,7 @@ fn that_more_acks_are_asked_for_than_there_are_members_is_said_where_it_is_asked
             assert!(lab.lines.iter().any(|(at, line)| *at == 2 && too_many(line)));
             lab.nodes[0].engine.request_policy(|policy| policy.acks = 2);
             lab.run(1_000_000);
-            assert!((0..3).all(|at| delivered_views(&lab, at).is_none()));
+            assert!((0..3).all(|at| shown(&lab, at).is_none()));
         }
     }
 }
