@@ -169,7 +169,7 @@ fn what_status_says_is_documented() {
             None => {}
         }
     }
-    let stats = read(&workspace().join("crates/lockstep-wsrep/src/stats.rs"));
+    let stats = read(&workspace().join("crates/lockstep-wsrep/src/status/stats.rs"));
     let own: Vec<&str> =
         stats.split("(\"semi_sync_").skip(1).filter_map(|rest| rest.split('"').next()).collect();
     assert!(fields > 40 && own.len() == 8, "{fields} fields, {own:?}");

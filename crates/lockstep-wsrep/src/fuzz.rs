@@ -19,9 +19,9 @@ fn saved_states() {
         "uuid: 00000000-0000-0000-0000-000000000000\nseqno: -1\n# within a statement in total order: see lockstep.ddl.log\n",
     ];
     text("grastate", &seeds, &|text| {
-        let (saved, written) = crate::state_files::read_back(text);
+        let (saved, written) = crate::lifecycle::state_files::read_back(text);
         // What is written is what is read.
-        assert_eq!(crate::state_files::read_back(&written).0, saved);
+        assert_eq!(crate::lifecycle::state_files::read_back(&written).0, saved);
         outcome(&saved)
     });
 }
@@ -33,7 +33,7 @@ fn recovery_logs() {
         "WSREP: Recovered position: 67979488-65c4-4b96-8f0c-8a95dde9d56c:42,0-1-7\nRecovered position:\n",
     ];
     text("recovery", &seeds, &|text| {
-        let found = crate::recovery::recovered(text);
+        let found = crate::lifecycle::innodb_position::recovered(text);
         assert!(found.is_none_or(|gtid| gtid.is_defined() && text.contains("Recovered position:")));
         outcome(&found)
     });
@@ -52,12 +52,12 @@ fn marks() {
     ];
     let seeds: Vec<&str> = lines.iter().map(String::as_str).collect();
     text("marks", &seeds, &|text| {
-        let parsed = crate::ddl_journal::parse(text);
+        let parsed = crate::ddl::journal::parse(text);
         if let Some((at, said)) = &parsed {
-            let written = crate::ddl_journal::record(*at, said);
-            assert_eq!(crate::ddl_journal::parse(&written), parsed);
+            let written = crate::ddl::journal::record(*at, said);
+            assert_eq!(crate::ddl::journal::parse(&written), parsed);
         }
-        let _ = crate::ddl_journal::unline(text);
+        let _ = crate::ddl::journal::unline(text);
         outcome(&parsed)
     });
 }

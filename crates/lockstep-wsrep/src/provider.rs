@@ -1,16 +1,16 @@
 //! The provider: one per process, from `init` to `free`.
 
-use crate::commit_dependency::CommitDependencies;
-use crate::connect::Names;
-use crate::counters::Counters;
-use crate::ctas_replay::CtasReplay;
-use crate::ddl_journal::DdlJournal;
-use crate::guard::guarded;
-use crate::log::Log;
-use crate::monitor::{CommitOrder, Finished, Gate, lock};
-use crate::rollbacks::Rollbacks;
-use crate::settings::Settings;
-use crate::state_files::StateFile;
+use crate::abi::guard::guarded;
+use crate::apply::commit_dependency::CommitDependencies;
+use crate::apply::monitor::{CommitOrder, Finished, Gate, lock};
+use crate::ddl::ctas_replay::CtasReplay;
+use crate::ddl::journal::DdlJournal;
+use crate::lifecycle::connect::Names;
+use crate::lifecycle::settings::Settings;
+use crate::lifecycle::state_files::StateFile;
+use crate::status::counters::Counters;
+use crate::status::log::Log;
+use crate::trx::rollbacks::Rollbacks;
 use crate::trx::{Transactions, Trx};
 use lockstep_abi::*;
 use lockstep_node::core::{Gtid, Seqno, Uuid};
@@ -107,9 +107,9 @@ pub(crate) struct Provider {
     pub(crate) order: CommitOrder,
     pub(crate) finished: Finished,
     pub(crate) commit_dependencies: CommitDependencies,
-    pub(crate) group_flush: crate::group_flush::GroupFlush,
+    pub(crate) group_flush: crate::apply::group_flush::GroupFlush,
     pub(crate) gate: Gate,
-    pub(crate) hold: crate::commit_barrier::CommitGate,
+    pub(crate) hold: crate::apply::commit_barrier::CommitGate,
     /// The history that seqnos are of; nil before the first view.
     pub(crate) history: AtomicUuid,
     /// Who this member is to the server.
@@ -155,12 +155,12 @@ pub(crate) struct Provider {
     pub(crate) failed: AtomicBool,
     /// The server has been connected and has had no final view since.
     pub(crate) owes_final: AtomicBool,
-    pub(crate) planted: crate::guard::Planted,
-    pub(crate) option_sync: crate::option_sync::OptionSync,
+    pub(crate) planted: crate::abi::guard::Planted,
+    pub(crate) option_sync: crate::lifecycle::option_sync::OptionSync,
     /// The server has been told that it is synced, and of no loss of the majority since.
     pub(crate) told_synced: AtomicBool,
     /// The view that the server is in.
-    pub(crate) in_view: crate::view_abort::ViewAborts,
+    pub(crate) in_view: crate::trx::view_abort::ViewAborts,
     /// A thread of the server's has been told to leave after a failure.
     pub(crate) left_after_failure: AtomicBool,
     pub(crate) key_noted: AtomicBool,

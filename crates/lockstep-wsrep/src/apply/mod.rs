@@ -1,0 +1,9 @@
+//! Applying what other members committed: applier threads, commit order, dependencies between write-sets.
+
+pub(crate) mod applier;
+pub(crate) mod blocked_time;
+pub(crate) mod commit_barrier;
+pub(crate) mod commit_dependency;
+pub(crate) mod group_flush;
+pub(crate) mod monitor;
+pub(crate) mod sched_slice;

@@ -1,0 +1,537 @@
+//! Which statements in total order have begun in this database, and which are done: beside the log, and synced.
+//!
+//! A write-set is in InnoDB together with its seqno, or not at all. A DDL statement is not: its effects are on the disk
+//! before the position moves behind it, and where it touches no table of InnoDB's the position may be far behind. So
+//! each has two marks, *begun* before the server executes it and *done* after. After a crash what is done is not
+//! executed again, whatever the position says; for what has begun only, the mark itself says how to find out
+//! ([`crate::ddl::recovery`]).
+//!
+//! A mark speaks of the tables that were there when it was made. One that is created again after a crash
+//! ([`crate::ddl::ctas_replay`]) is written down in the same place, so that it is seen which marks are from before.
+//!
+//! The file is text, a line for each mark, with a checksum in front; docs/format-disk.md describes it. It speaks of the
+//! database in this directory and of no other: it names the inodes of what every database has, so that what was
+//! restored under it is not taken for what it knew.
+
+use crate::apply::monitor::lock;
+use crate::ddl::recovery::Rule;
+use lockstep_node::core::{Gtid, Seqno, Uuid};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// Its name; state-transfer scripts spare what ends so.
+pub(crate) const FILE: &str = "lockstep.ddl.log";
+const TITLE: &str = "lockstep statements 1";
+/// Beyond this the oldest marks go.
+const MAX_BYTES: u64 = 1 << 20;
+/// So many stay then: more statements than a server executes before InnoDB has written its log, by far.
+const KEEP: usize = 4096;
+
+/// What is known of a statement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mark {
+    /// It was being executed; how to find out what became of it.
+    Begun(Rule),
+    /// It was executed.
+    Done,
+}
+
+/// A table: schema and name.
+pub(crate) type Table = (String, String);
+
+/// A line of the file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Line {
+    /// Of the statement at this place.
+    Mark(Mark),
+    /// The write-set at this place is about to create this table once more.
+    Anew(Table),
+    /// What comes up to this place may have come to this database before.
+    Upto,
+}
+
+/// A table that was created again.
+struct Anew {
+    seqno: Seqno,
+    table: Table,
+    /// How many lines there were before.
+    age: u64,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// `None` until there is something to write.
+    file: Option<File>,
+    bytes: u64,
+    history: Uuid,
+    /// How many lines there have been, also of those that are left out now.
+    lines: u64,
+    /// Each with how many lines there were before it.
+    marks: BTreeMap<Seqno, (Mark, u64)>,
+    anew: Vec<Anew>,
+    upto: Option<(Seqno, u64)>,
+}
+
+/// See the module.
+pub(crate) struct DdlJournal {
+    dir: PathBuf,
+    inner: Mutex<Inner>,
+}
+
+impl DdlJournal {
+    /// Reads what there is. The text in the result is a warning: what was there does not count, and why.
+    ///
+    /// # Errors
+    /// The file is there, and cannot be read or written: which, why, and what to do.
+    pub(crate) fn open(dir: &Path) -> Result<(DdlJournal, Option<String>), String> {
+        DdlJournal::open_in(dir).map_err(|error| {
+            let path = dir.join(FILE);
+            let remedy = crate::lifecycle::state_files::remedy(&error, &path);
+            format!("cannot open {}, which says what DDL the database has: {error}{remedy}", path.display())
+        })
+    }
+
+    fn open_in(dir: &Path) -> io::Result<(DdlJournal, Option<String>)> {
+        let path = dir.join(FILE);
+        let text = match std::fs::read(&path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error),
+        };
+        let mut inner = Inner::default();
+        let warning = inner.take(&text, &database(dir)).err();
+        if warning.is_none() && inner.lines > 0 {
+            let file = OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(&path)?;
+            // A torn last line was never relied on: the next one takes its place.
+            file.set_len(inner.bytes)?;
+            inner.file = Some(file);
+        } else {
+            inner = Inner::default();
+        }
+        let warning = warning.map(|why| format!("{} does not count: {why}", path.display()));
+        Ok((DdlJournal { dir: dir.to_owned(), inner: Mutex::new(inner) }, warning))
+    }
+
+    /// The server is about to execute a statement.
+    pub(crate) fn begun(&self, at: Gtid, rule: Rule) -> io::Result<()> {
+        self.write(at, Line::Mark(Mark::Begun(rule)))
+    }
+
+    /// The server has executed it. Nothing, where it has no mark that it has begun: all were forgotten meanwhile.
+    pub(crate) fn done(&self, at: Gtid) -> io::Result<()> {
+        match self.of(at) {
+            Some(_) => self.write(at, Line::Mark(Mark::Done)),
+            None => Ok(()),
+        }
+    }
+
+    /// The write-set at this place is about to create this table once more, in the place of what is there.
+    pub(crate) fn anew(&self, at: Gtid, table: Table) -> io::Result<()> {
+        self.write(at, Line::Anew(table))
+    }
+
+    /// The tables that have been created again since the statement at this place had its mark, by what comes before it.
+    pub(crate) fn created_since(&self, at: Gtid) -> Vec<Table> {
+        let inner = lock(&self.inner);
+        let Some(&(_, age)) = inner.marks.get(&at.seqno).filter(|_| inner.history == at.uuid) else {
+            return Vec::new();
+        };
+        let since = inner.anew.iter().filter(|anew| anew.age > age && anew.seqno < at.seqno);
+        since.map(|anew| anew.table.clone()).collect()
+    }
+
+    /// What comes up to here may have come to this database before.
+    pub(crate) fn expect(&self, upto: Gtid) -> io::Result<()> {
+        self.write(upto, Line::Upto)
+    }
+
+    /// As the last [`DdlJournal::expect`] said, also in an earlier process.
+    pub(crate) fn expected(&self) -> Option<Gtid> {
+        let inner = lock(&self.inner);
+        inner.upto.map(|(seqno, _)| Gtid { uuid: inner.history, seqno })
+    }
+
+    /// What is known of the statement at this place.
+    pub(crate) fn of(&self, at: Gtid) -> Option<Mark> {
+        let inner = lock(&self.inner);
+        (inner.history == at.uuid).then(|| inner.marks.get(&at.seqno).map(|mark| mark.0)).flatten()
+    }
+
+    /// The history that all marks are of, if there is one.
+    pub(crate) fn history(&self) -> Option<Uuid> {
+        let inner = lock(&self.inner);
+        (!inner.marks.is_empty()).then_some(inner.history)
+    }
+
+    /// The statement that was being executed when the server died, if one was.
+    pub(crate) fn open_one(&self) -> Option<(Gtid, Rule)> {
+        let inner = lock(&self.inner);
+        match inner.marks.last_key_value() {
+            Some((&seqno, &(Mark::Begun(rule), _))) => Some((Gtid { uuid: inner.history, seqno }, rule)),
+            _ => None,
+        }
+    }
+
+    /// The database is about to be replaced, or differs from the cluster's: nothing is known of it any more.
+    pub(crate) fn forget(&self) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        *inner = Inner::default();
+        match std::fs::remove_file(self.dir.join(FILE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(self.named(error)),
+            Ok(()) => File::open(&self.dir)?.sync_all(),
+        }
+    }
+
+    fn write(&self, at: Gtid, said: Line) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        if inner.history != at.uuid {
+            *inner = Inner { history: at.uuid, ..Inner::default() };
+        }
+        let text = line(&record(at, &said));
+        inner.note(at.seqno, said);
+        let result = match inner.file.is_none() || inner.bytes > MAX_BYTES {
+            true => self.write_anew(&mut inner),
+            false => inner.append(&text),
+        };
+        if result.is_err() {
+            // What is in it now nobody knows: the next mark begins it anew.
+            inner.file = None;
+        }
+        result.map_err(|error| self.named(error))
+    }
+
+    /// All that is known, in a new file.
+    fn write_anew(&self, inner: &mut Inner) -> io::Result<()> {
+        while inner.marks.len() > KEEP {
+            inner.marks.pop_first();
+        }
+        let mut text = line(&format!("{TITLE} {}", database(&self.dir)));
+        for (seqno, said) in inner.remembered() {
+            text.push_str(&line(&record(Gtid { uuid: inner.history, seqno }, &said)));
+        }
+        let (path, draft) = (self.dir.join(FILE), self.dir.join("lockstep.ddl.new.log"));
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(&draft)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&draft, &path)?;
+        File::open(&self.dir)?.sync_all()?;
+        inner.file = Some(file);
+        inner.bytes = text.len() as u64;
+        Ok(())
+    }
+
+    fn named(&self, error: io::Error) -> io::Error {
+        let text = format!(
+            "cannot write {}: {error}; should this server die in the statement, it is executed again",
+            self.dir.join(FILE).display()
+        );
+        io::Error::new(error.kind(), text)
+    }
+}
+
+impl Inner {
+    /// Takes a line in.
+    fn note(&mut self, seqno: Seqno, said: Line) {
+        let age = self.lines;
+        self.lines += 1;
+        match said {
+            Line::Mark(mark) => {
+                self.marks.insert(seqno, (mark, age));
+            }
+            Line::Anew(table) => self.anew.push(Anew { seqno, table, age }),
+            Line::Upto => self.upto = Some((seqno, age)),
+        }
+    }
+
+    /// All that still says something, in the order in which it was said. A table that was created again says something
+    /// for marks that are older and speak of what comes after it.
+    fn remembered(&mut self) -> Vec<(Seqno, Line)> {
+        let marks = &self.marks;
+        self.anew.retain(|anew| marks.range(anew.seqno..).any(|(_, mark)| mark.1 < anew.age));
+        let marks = marks.iter().map(|(&seqno, &(mark, age))| (age, seqno, Line::Mark(mark)));
+        let anew = self.anew.iter().map(|anew| (anew.age, anew.seqno, Line::Anew(anew.table.clone())));
+        let upto = self.upto.iter().map(|&(seqno, age)| (age, seqno, Line::Upto));
+        let mut all: Vec<_> = marks.chain(anew).chain(upto).collect();
+        all.sort_by_key(|(age, ..)| *age);
+        all.into_iter().map(|(_, seqno, said)| (seqno, said)).collect()
+    }
+
+    fn append(&mut self, line: &str) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let Some(file) = &self.file else { return Ok(()) };
+        file.write_all_at(line.as_bytes(), self.bytes)?;
+        file.sync_data()?;
+        self.bytes += line.len() as u64;
+        Ok(())
+    }
+
+    /// Takes the marks out of the file's text.
+    ///
+    /// # Errors
+    /// Why they do not count.
+    fn take(&mut self, text: &str, database: &str) -> Result<(), String> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        let mut lines = text.split_inclusive('\n').peekable();
+        let mut first = true;
+        while let Some(raw) = lines.next() {
+            let Some(said) = unline(raw) else {
+                // A write that never finished; one that has its end was there.
+                if lines.peek().is_none() && !raw.ends_with('\n') {
+                    return Ok(());
+                }
+                return Err("a line of it is damaged".into());
+            };
+            self.bytes += raw.len() as u64;
+            if std::mem::take(&mut first) {
+                let of = said.strip_prefix(TITLE).ok_or("another version wrote it")?;
+                if of.trim() != database {
+                    return Err("it is of another database, which was here before".into());
+                }
+                continue;
+            }
+            let (at, said) = parse(said).ok_or("a line of it is not understood")?;
+            if at.uuid != self.history {
+                *self = Inner { history: at.uuid, bytes: self.bytes, ..Inner::default() };
+            }
+            self.note(at.seqno, said);
+        }
+        Ok(())
+    }
+}
+
+/// What tells this database from one that is put into its place.
+fn database(dir: &Path) -> String {
+    let inode = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |meta| meta.ino());
+    format!("{}-{}", inode("ibdata1"), inode("mysql"))
+}
+
+pub(crate) fn record(at: Gtid, said: &Line) -> String {
+    match said {
+        Line::Mark(Mark::Begun(rule)) => format!("begun {at} {rule}"),
+        Line::Mark(Mark::Done) => format!("done {at}"),
+        Line::Anew((schema, name)) => format!("anew {at} {} {}", hex(schema), hex(name)),
+        Line::Upto => format!("upto {at}"),
+    }
+}
+
+/// A name may have any character in it.
+fn hex(name: &str) -> String {
+    name.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<String> {
+    let digits = text.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).ok());
+    let bytes: Option<Vec<u8>> = digits.map(|two| u8::from_str_radix(two?, 16).ok()).collect();
+    String::from_utf8(bytes?).ok()
+}
+
+pub(crate) fn parse(said: &str) -> Option<(Gtid, Line)> {
+    let mut words = said.splitn(3, ' ');
+    let (what, at, rest) = (words.next()?, words.next()?, words.next());
+    let (uuid, seqno) = at.rsplit_once(':')?;
+    let at = Gtid { uuid: Uuid::parse(uuid)?, seqno: seqno.parse().ok()? };
+    match (what, rest) {
+        ("done", None) => Some((at, Line::Mark(Mark::Done))),
+        ("begun", Some(rule)) => Some((at, Line::Mark(Mark::Begun(Rule::parse(rule)?)))),
+        ("upto", None) => Some((at, Line::Upto)),
+        ("anew", Some(names)) => {
+            let (schema, name) = names.split_once(' ')?;
+            Some((at, Line::Anew((unhex(schema)?, unhex(name)?))))
+        }
+        _ => None,
+    }
+}
+
+fn line(said: &str) -> String {
+    format!("{:08x} {said}\n", crc32c::crc32c(said.as_bytes()))
+}
+
+pub(crate) fn unline(raw: &str) -> Option<&str> {
+    let (sum, said) = raw.strip_suffix('\n')?.split_once(' ')?;
+    let sum = u32::from_str_radix(sum, 16).ok()?;
+    (sum == crc32c::crc32c(said.as_bytes())).then_some(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Dir {
+            let path = std::env::temp_dir().join(format!("lockstep-marks-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir_all(path.join("mysql")).unwrap();
+            std::fs::write(path.join("ibdata1"), "x").unwrap();
+            Dir(path)
+        }
+
+        fn open(&self) -> (DdlJournal, Option<String>) {
+            DdlJournal::open(&self.0).unwrap()
+        }
+
+        fn file(&self) -> PathBuf {
+            self.0.join(FILE)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn at(seqno: Seqno) -> Gtid {
+        Gtid { uuid: Uuid([7; 16]), seqno }
+    }
+
+    const COMPARE: Rule = Rule::Compare { print: 0xfeed };
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_named() {
+        let dir = Dir::new("unreadable");
+        std::fs::create_dir(dir.file()).unwrap();
+        let error = DdlJournal::open(&dir.0).err().unwrap();
+        assert!(error.starts_with(&format!("cannot open {}, ", dir.file().display())), "{error}");
+    }
+
+    #[test]
+    fn marks_are_read_back() {
+        let dir = Dir::new("back");
+        let (marks, warning) = dir.open();
+        assert_eq!((warning, marks.open_one(), marks.of(at(1))), (None, None, None));
+        assert_eq!(marks.history(), None);
+        marks.begun(at(5), Rule::Again).unwrap();
+        marks.done(at(5)).unwrap();
+        marks.begun(at(9), COMPARE).unwrap();
+        drop(marks);
+        for _ in 0..2 {
+            let (marks, warning) = dir.open();
+            assert_eq!(marks.history(), Some(at(0).uuid));
+            assert_eq!(warning, None);
+            assert_eq!(marks.of(at(5)), Some(Mark::Done));
+            assert_eq!(marks.of(at(9)), Some(Mark::Begun(COMPARE)));
+            assert_eq!(marks.of(at(6)), None);
+            assert_eq!(marks.of(Gtid { uuid: Uuid([8; 16]), seqno: 5 }), None, "of another history");
+            assert_eq!(marks.open_one(), Some((at(9), COMPARE)));
+        }
+        let (marks, _) = dir.open();
+        marks.done(at(9)).unwrap();
+        assert_eq!(marks.open_one(), None);
+        assert_eq!(dir.open().0.of(at(9)), Some(Mark::Done));
+    }
+
+    #[test]
+    fn a_torn_mark_was_never_made_and_damage_voids_all() {
+        let dir = Dir::new("torn");
+        let (marks, _) = dir.open();
+        marks.begun(at(5), Rule::Again).unwrap();
+        marks.done(at(5)).unwrap();
+        marks.begun(at(9), Rule::Again).unwrap();
+        let whole = std::fs::read(dir.file()).unwrap();
+        let last = whole[..whole.len() - 1].iter().rposition(|b| *b == b'\n').unwrap() + 1;
+        for cut in last..whole.len() {
+            std::fs::write(dir.file(), &whole[..cut]).unwrap();
+            let (marks, warning) = dir.open();
+            assert_eq!((warning, marks.open_one()), (None, None), "cut at {cut}");
+            assert_eq!(marks.of(at(5)), Some(Mark::Done));
+        }
+        // Written after the cut, it is read back.
+        dir.open().0.begun(at(10), COMPARE).unwrap();
+        assert_eq!(dir.open().0.open_one(), Some((at(10), COMPARE)));
+        for byte in 0..last {
+            let mut damaged = whole.clone();
+            damaged[byte] ^= 1;
+            std::fs::write(dir.file(), &damaged).unwrap();
+            let (marks, warning) = dir.open();
+            assert!(warning.is_some(), "byte {byte}");
+            assert_eq!(marks.of(at(5)), None);
+        }
+    }
+
+    #[test]
+    fn another_database_in_the_same_place_has_no_marks() {
+        let dir = Dir::new("other");
+        dir.open().0.begun(at(5), Rule::Again).unwrap();
+        std::fs::rename(dir.0.join("ibdata1"), dir.0.join("old")).unwrap();
+        std::fs::write(dir.0.join("ibdata1"), "restored").unwrap();
+        let (marks, warning) = dir.open();
+        assert!(warning.unwrap().contains("another database"));
+        assert_eq!(marks.of(at(5)), None);
+        marks.begun(at(6), Rule::Again).unwrap();
+        assert_eq!(dir.open().0.of(at(6)), Some(Mark::Begun(Rule::Again)));
+    }
+
+    #[test]
+    fn a_table_that_was_created_again_is_of_the_marks_before_it() {
+        let dir = Dir::new("anew");
+        let (marks, _) = dir.open();
+        let table = |name: &str| ("a schema".to_string(), format!("{name}\n\u{e9}"));
+        let executed = |marks: &DdlJournal, seqno| {
+            marks.begun(at(seqno), Rule::Again).and_then(|()| marks.done(at(seqno))).unwrap();
+        };
+        executed(&marks, 3);
+        marks.begun(at(7), COMPARE).unwrap();
+        executed(&marks, 8);
+        marks.expect(at(9)).unwrap();
+        marks.anew(at(5), table("t")).unwrap();
+        // Executed again: this mark is of the new table.
+        marks.begun(at(7), Rule::Again).unwrap();
+        let check = |marks: &DdlJournal| {
+            assert_eq!(marks.created_since(at(3)), [], "it came before the table");
+            assert_eq!(marks.created_since(at(7)), []);
+            assert_eq!(marks.created_since(at(8)), [table("t")]);
+            assert_eq!(marks.created_since(at(6)), [], "without a mark");
+            assert_eq!(marks.expected(), Some(at(9)));
+        };
+        check(&marks);
+        let (marks, warning) = dir.open();
+        assert_eq!(warning, None);
+        check(&marks);
+        // Written anew, in the same order.
+        lock(&marks.inner).file = None;
+        executed(&marks, 2);
+        check(&marks);
+        check(&dir.open().0);
+        marks.done(at(8)).unwrap();
+        assert_eq!(lock(&marks.inner).remembered().len(), 5, "no mark is older than the table");
+        marks.forget().unwrap();
+        assert_eq!((marks.created_since(at(8)), dir.open().0.expected()), (vec![], None));
+    }
+
+    #[test]
+    fn what_is_forgotten_is_gone_and_the_file_stays_small() {
+        let dir = Dir::new("forget");
+        let (marks, _) = dir.open();
+        marks.begun(at(5), Rule::Again).unwrap();
+        marks.forget().unwrap();
+        marks.forget().unwrap();
+        assert_eq!((marks.of(at(5)), dir.open().0.of(at(5))), (None, None));
+        // The statement in which it was forgotten comes to its end.
+        marks.done(at(5)).unwrap();
+        assert!(!dir.file().exists() && marks.of(at(5)).is_none());
+        for seqno in 0..10_000 {
+            let mut inner = lock(&marks.inner);
+            inner.history = at(0).uuid;
+            inner.note(seqno, Line::Mark(Mark::Done));
+        }
+        marks.begun(at(10_000), Rule::Again).unwrap();
+        let marks = dir.open().0;
+        assert_eq!(marks.of(at(10_000 - KEEP as i64)), None);
+        assert_eq!(marks.of(at(10_001 - KEEP as i64)), Some(Mark::Done));
+    }
+}

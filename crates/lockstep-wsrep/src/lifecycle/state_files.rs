@@ -1,0 +1,567 @@
+//! `grastate.dat` and `gvwstate.dat`, as Galera writes them: tools and operators read both.
+
+use crate::apply::monitor::lock;
+use lockstep_abi as abi;
+use lockstep_node::core::members::ViewMember;
+use lockstep_node::core::{Gtid, SEQNO_UNDEFINED, Uuid, ViewUuid};
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+const MAX_SIZE: usize = 256;
+
+/// What `grastate.dat` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Saved {
+    /// Where the database stands; the seqno is −1 while it is not known, above all while the server runs.
+    pub(crate) position: Gtid,
+    /// Whether this member was the last to leave.
+    pub(crate) safe_to_bootstrap: bool,
+    /// It names no history only because a statement in total order is, or was, under way.
+    pub(crate) in_statement: bool,
+    /// Which log has brought the database there; nil where the file does not say, as one by Galera's library. A log that was
+    /// founded on data of its history gives seqnos again that the history had given before.
+    pub(crate) log: Uuid,
+}
+
+/// The comment that says so; Galera's library and the tools pass over it.
+const IN_STATEMENT: &str = "# within a statement in total order: see lockstep.ddl.log";
+
+/// The comment that names the log.
+const OF_LOG: &str = "# lockstep log: ";
+
+impl Saved {
+    /// In good order.
+    fn at(position: Gtid, safe_to_bootstrap: bool) -> Saved {
+        Saved { position, safe_to_bootstrap, in_statement: false, log: Uuid::NIL }
+    }
+
+    fn parse(text: &str) -> Saved {
+        let mut saved = Saved::at(Gtid::UNDEFINED, true);
+        for line in text.lines() {
+            saved.in_statement |= line.trim_end() == IN_STATEMENT;
+            if let Some(log) = line.strip_prefix(OF_LOG) {
+                saved.log = Uuid::parse(log.trim()).unwrap_or(Uuid::NIL);
+                continue;
+            }
+            let Some((key, value)) = line.split_once(':') else { continue };
+            let value = value.trim();
+            match key.trim() {
+                "uuid" => saved.position.uuid = Uuid::parse(value).unwrap_or(Uuid::NIL),
+                "seqno" => saved.position.seqno = value.parse().unwrap_or(SEQNO_UNDEFINED),
+                "safe_to_bootstrap" => saved.safe_to_bootstrap = value != "0",
+                _ => {}
+            }
+        }
+        saved
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!(
+            "# GALERA saved state\nversion: 2.1\nuuid:    {}\nseqno:   {}\nsafe_to_bootstrap: {}\n",
+            self.position.uuid, self.position.seqno, self.safe_to_bootstrap as u8
+        );
+        if !self.log.is_nil() {
+            let _ = writeln!(text, "{OF_LOG}{}", self.log);
+        }
+        if self.in_statement {
+            text = text + IN_STATEMENT + "\n";
+        }
+        text
+    }
+}
+
+/// What is read of a text, and how that is written.
+#[cfg(test)]
+pub(crate) fn read_back(text: &str) -> (Saved, String) {
+    let saved = Saved::parse(text);
+    (saved, saved.text())
+}
+
+struct Inner {
+    file: File,
+    saved: Saved,
+    /// How many statements in total order are under way, which leave the database in no certain state.
+    unsafe_marks: usize,
+    /// One of them, since there were any, has no mark that says what to do after a crash.
+    unmarked: bool,
+    /// A state transfer has begun and has not ended well: however often it begins, one end is enough.
+    transfer: bool,
+    /// The database differs from the cluster's: nothing certain can be said until a state transfer.
+    corrupt: bool,
+    /// The seqno comes into the file when the process ends.
+    at_end: bool,
+    /// What is in the file.
+    written: Saved,
+    written_len: usize,
+}
+
+/// `grastate.dat`. Written in place, padded with blanks, synced.
+pub(crate) struct StateFile {
+    path: PathBuf,
+    inner: Mutex<Inner>,
+    /// It is written once more when the process ends.
+    hears_the_end: AtomicBool,
+}
+
+/// The file that is written when the process ends. Not before: a server has left long before it closes InnoDB, and where
+/// InnoDB does not flush at each commit, a machine that dies between the two has less than a seqno would claim.
+static LAST: Mutex<Option<Arc<StateFile>>> = Mutex::new(None);
+
+/// Called by `exit`: after InnoDB's end, and not where the process is killed or aborts.
+pub(crate) extern "C" fn process_ends() {
+    let _ = crate::abi::guard::guarded(|| {
+        // Nobody is waited for: threads that hold locks may be gone.
+        if let Ok(mut last) = LAST.try_lock()
+            && let Some(file) = last.take()
+        {
+            let _ = file.end();
+        }
+    });
+}
+
+/// From now on `file` is the one that is written when the process ends.
+pub(crate) fn end_with(file: &Arc<StateFile>) {
+    static HEARS: OnceLock<bool> = OnceLock::new();
+    // SAFETY: the function is `extern "C"`, unwinds into nobody, and is never unmapped (`-z nodelete`).
+    let hears = *HEARS.get_or_init(|| unsafe { libc::atexit(process_ends) } == 0);
+    file.hears_the_end.store(hears, Ordering::Release);
+    *lock(&LAST) = Some(file.clone());
+}
+
+/// What to do about a file that cannot be opened, to follow the error; nothing where that says all.
+pub(crate) fn remedy(error: &io::Error, path: &Path) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => format!(
+            ": a server that ran as another account may have made it; give it back to this server's (chown mysql: {})",
+            path.display()
+        ),
+        _ => String::new(),
+    }
+}
+
+impl StateFile {
+    /// Opens or makes it. The text in the result is a warning: somebody else has it locked.
+    pub(crate) fn open(dir: &Path) -> io::Result<(StateFile, Option<String>)> {
+        let path = dir.join("grastate.dat");
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o660)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(&path)?;
+        let mut text = Vec::new();
+        Read::by_ref(&mut file).take(1 << 16).read_to_end(&mut text)?;
+        // SAFETY: an all-zero `flock` is a valid one.
+        let mut range: libc::flock = unsafe { std::mem::zeroed() };
+        range.l_type = libc::F_WRLCK as _;
+        range.l_whence = libc::SEEK_SET as _;
+        // SAFETY: the descriptor is open and `range` is a `flock`.
+        let warning = match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &range) } {
+            0 => None,
+            _ => Some(format!(
+                "cannot lock {}: {}; another process may be running on this directory",
+                path.display(),
+                io::Error::last_os_error()
+            )),
+        };
+        let saved = Saved::parse(&String::from_utf8_lossy(&text));
+        let inner = Inner {
+            file,
+            saved,
+            unsafe_marks: 0,
+            unmarked: false,
+            transfer: false,
+            corrupt: false,
+            at_end: false,
+            written: saved,
+            written_len: text.len(),
+        };
+        let hears_the_end = AtomicBool::new(false);
+        Ok((StateFile { path, inner: Mutex::new(inner), hears_the_end }, warning))
+    }
+
+    /// What it says, or will say once it is safe to.
+    pub(crate) fn get(&self) -> Saved {
+        lock(&self.inner).saved
+    }
+
+    /// The log that brings the database where it will be said to stand.
+    pub(crate) fn of_log(&self, log: Uuid) {
+        lock(&self.inner).saved.log = log;
+    }
+
+    /// Says where the database stands: written at once, or when the last unsafe mark goes.
+    pub(crate) fn set(&self, position: Gtid, safe_to_bootstrap: bool) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        if inner.corrupt {
+            return Ok(());
+        }
+        inner.saved = Saved { log: inner.saved.log, ..Saved::at(position, safe_to_bootstrap) };
+        inner.at_end = false;
+        match inner.unsafe_marks {
+            0 => self.write(&mut inner),
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`StateFile::set`], but the seqno comes into the file when the process ends in good order.
+    pub(crate) fn set_at_end(&self, position: Gtid, safe_to_bootstrap: bool) -> io::Result<()> {
+        if !self.hears_the_end.load(Ordering::Acquire) {
+            return self.set(position, safe_to_bootstrap);
+        }
+        let mut inner = lock(&self.inner);
+        if inner.corrupt {
+            return Ok(());
+        }
+        inner.saved = Saved { log: inner.saved.log, ..Saved::at(position, safe_to_bootstrap) };
+        inner.at_end = true;
+        self.write(&mut inner)
+    }
+
+    /// The process ends.
+    fn end(&self) -> io::Result<()> {
+        match self.inner.try_lock() {
+            Ok(mut inner) if inner.at_end => {
+                inner.at_end = false;
+                self.write(&mut inner)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The database is in no certain state from now on, until [`StateFile::mark_safe`] has been called as often.
+    /// `marked`: what to do after a crash is written down elsewhere.
+    pub(crate) fn mark_unsafe(&self, marked: bool) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.unsafe_marks += 1;
+        inner.unmarked |= !marked;
+        match marked && inner.unsafe_marks > 1 {
+            true => Ok(()),
+            false => self.write(&mut inner),
+        }
+    }
+
+    /// Undoes one [`StateFile::mark_unsafe`].
+    pub(crate) fn mark_safe(&self) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.unsafe_marks = inner.unsafe_marks.saturating_sub(1);
+        match inner.unsafe_marks {
+            0 => {
+                inner.unmarked = false;
+                self.write(&mut inner)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The database is being overwritten, until [`StateFile::mark_restored`].
+    pub(crate) fn transfer_begins(&self) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.transfer = true;
+        self.write(&mut inner)
+    }
+
+    /// The database differs from the cluster's.
+    pub(crate) fn mark_corrupt(&self) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.corrupt = true;
+        inner.saved.position = Gtid::UNDEFINED;
+        inner.saved.in_statement = false;
+        self.write(&mut inner)
+    }
+
+    /// The whole state has been transferred.
+    pub(crate) fn mark_restored(&self) {
+        let mut inner = lock(&self.inner);
+        inner.corrupt = false;
+        inner.transfer = false;
+    }
+
+    fn write(&self, inner: &mut Inner) -> io::Result<()> {
+        let mut now = inner.saved;
+        if inner.unsafe_marks > 0 || inner.transfer || inner.corrupt {
+            now.position = Gtid::UNDEFINED;
+        }
+        now.in_statement = (now.in_statement || inner.unsafe_marks > 0)
+            && !(inner.unmarked || inner.transfer || inner.corrupt);
+        if inner.at_end {
+            now.position.seqno = SEQNO_UNDEFINED;
+        }
+        if now == inner.written && inner.written_len <= MAX_SIZE && inner.written_len > 0 {
+            return Ok(());
+        }
+        let mut text = now.text();
+        let len = text.len();
+        // Over what is there, so that no state of the file is shorter than a whole one.
+        while text.len() < inner.written_len.min(MAX_SIZE) {
+            text.push(' ');
+        }
+        let result = (|| {
+            inner.file.seek(SeekFrom::Start(0))?;
+            inner.file.write_all(text.as_bytes())?;
+            if inner.written_len > MAX_SIZE {
+                inner.file.set_len(text.len() as u64)?;
+            }
+            inner.file.sync_all()
+        })();
+        result.map_err(|error: io::Error| {
+            io::Error::new(error.kind(), format!("cannot write {}: {error}", self.path.display()))
+        })?;
+        inner.written = now;
+        inner.written_len = len.max(inner.written_len.min(MAX_SIZE));
+        Ok(())
+    }
+}
+
+/// Writes `gvwstate.dat`: the last Primary view.
+pub(crate) fn write_view(
+    dir: &Path,
+    own: ViewUuid,
+    number: i64,
+    zone: u8,
+    members: &[ViewMember],
+) -> io::Result<()> {
+    let mut text = format!("my_uuid: {own}\n#vwbeg\n");
+    let first = members.first().map_or(Uuid::NIL, |member| member.view_uuid);
+    let _ = writeln!(text, "view_id: 3 {first} {number}\nbootstrap: 0");
+    for member in members {
+        let _ = writeln!(text, "member: {} {zone}", member.view_uuid);
+    }
+    text.push_str("#vwend\n");
+    let (path, draft) = (dir.join("gvwstate.dat"), dir.join("gvwstate.dat.tmp"));
+    std::fs::write(&draft, text)?;
+    std::fs::rename(&draft, &path)
+}
+
+/// Removes `gvwstate.dat`: this member left in good order.
+pub(crate) fn remove_view(dir: &Path) -> io::Result<()> {
+    match std::fs::remove_file(dir.join("gvwstate.dat")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// The core's UUID as the server's.
+pub(crate) fn uuid_out(uuid: Uuid) -> abi::Uuid {
+    abi::Uuid { data: uuid.0 }
+}
+
+/// The server's UUID as the core's.
+pub(crate) fn uuid_in(uuid: abi::Uuid) -> Uuid {
+    Uuid(uuid.data)
+}
+
+/// The core's GTID as the server's.
+pub(crate) fn gtid_out(gtid: Gtid) -> abi::Gtid {
+    abi::Gtid { uuid: uuid_out(gtid.uuid), seqno: gtid.seqno }
+}
+
+/// The server's GTID as the core's.
+pub(crate) fn gtid_in(gtid: abi::Gtid) -> Gtid {
+    Gtid { uuid: uuid_in(gtid.uuid), seqno: gtid.seqno }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Dir {
+            let path = std::env::temp_dir().join(format!("lockstep-wsrep-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir_all(&path).unwrap();
+            Dir(path)
+        }
+
+        fn read(&self) -> Saved {
+            Saved::parse(&std::fs::read_to_string(self.0.join("grastate.dat")).unwrap())
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn at(seqno: i64) -> Gtid {
+        Gtid { uuid: Uuid([0xab; 16]), seqno }
+    }
+
+    #[test]
+    fn whose_file_it_must_be_is_said_with_the_command() {
+        let of = |kind| remedy(&io::Error::from(kind), Path::new("/data/lockstep.ddl.log"));
+        assert!(of(io::ErrorKind::PermissionDenied).contains("chown mysql: /data/lockstep.ddl.log"));
+        assert_eq!(of(io::ErrorKind::IsADirectory), "");
+    }
+
+    #[test]
+    fn a_missing_file_is_an_undefined_state_that_may_bootstrap() {
+        let dir = Dir::new("missing");
+        let (file, warning) = StateFile::open(&dir.0).unwrap();
+        assert_eq!(warning, None);
+        assert_eq!(file.get(), Saved::at(Gtid::UNDEFINED, true));
+    }
+
+    #[test]
+    fn the_log_that_brought_the_database_there_is_named_until_galera_writes_the_file() {
+        let dir = Dir::new("log");
+        let (file, _) = StateFile::open(&dir.0).unwrap();
+        let log = Uuid([0xcd; 16]);
+        file.of_log(log);
+        file.set(at(SEQNO_UNDEFINED), false).unwrap();
+        assert_eq!(dir.read(), Saved { log, ..Saved::at(at(SEQNO_UNDEFINED), false) });
+        // The longest text that there is fits.
+        let longest = Saved { log, in_statement: true, ..Saved::at(at(i64::MAX), true) };
+        assert!(longest.text().len() <= MAX_SIZE, "{}", longest.text().len());
+        assert_eq!(Saved::parse(&longest.text()), longest);
+        let galeras = "# GALERA saved state\nversion: 2.1\nuuid:    abababab-abab-abab-abab-abababababab\nseqno:   9\n\
+                       safe_to_bootstrap: 1\n";
+        assert_eq!(Saved::parse(galeras), Saved::at(at(9), true));
+    }
+
+    #[test]
+    fn galeras_file_is_understood() {
+        let dir = Dir::new("galera");
+        let text = "# GALERA saved state\nversion: 2.1\nuuid:    6f5a5d44-0c09-11ee-be56-0242ac120002\n\
+                    seqno:   1234\nsafe_to_bootstrap: 0\n      ";
+        std::fs::write(dir.0.join("grastate.dat"), text).unwrap();
+        let saved = StateFile::open(&dir.0).unwrap().0.get();
+        assert_eq!(saved.position.to_string(), "6f5a5d44-0c09-11ee-be56-0242ac120002:1234");
+        assert!(!saved.safe_to_bootstrap);
+    }
+
+    #[test]
+    fn what_is_set_is_read_back_and_never_longer_than_tools_allow() {
+        let dir = Dir::new("set");
+        std::fs::write(dir.0.join("grastate.dat"), "x".repeat(1000)).unwrap();
+        let (file, _) = StateFile::open(&dir.0).unwrap();
+        for seqno in [9_000_000_000, -1, 7] {
+            file.set(at(seqno), seqno == 7).unwrap();
+            assert_eq!(dir.read(), Saved::at(at(seqno), seqno == 7));
+            assert!(std::fs::metadata(dir.0.join("grastate.dat")).unwrap().len() <= MAX_SIZE as u64);
+        }
+        drop(file);
+        assert_eq!(StateFile::open(&dir.0).unwrap().0.get().position, at(7));
+    }
+
+    #[test]
+    fn while_unsafe_the_file_names_no_state() {
+        let dir = Dir::new("unsafe");
+        let (file, _) = StateFile::open(&dir.0).unwrap();
+        file.set(at(5), false).unwrap();
+        file.mark_unsafe(true).unwrap();
+        file.mark_unsafe(true).unwrap();
+        assert_eq!(dir.read().position, Gtid::UNDEFINED);
+        assert!(
+            dir.read().in_statement && std::fs::metadata(dir.0.join("grastate.dat")).unwrap().len() <= 256
+        );
+        file.set(at(6), true).unwrap();
+        file.mark_safe().unwrap();
+        assert_eq!(dir.read().position, Gtid::UNDEFINED, "one is still under way");
+        file.mark_safe().unwrap();
+        assert_eq!(dir.read(), Saved::at(at(6), true));
+        // One of which nobody can say what to do after a crash.
+        file.mark_unsafe(true).unwrap();
+        file.mark_unsafe(false).unwrap();
+        assert_eq!(dir.read(), Saved::at(Gtid::UNDEFINED, true));
+        file.mark_safe().unwrap();
+        assert!(!dir.read().in_statement);
+        file.mark_safe().unwrap();
+        file.mark_unsafe(true).unwrap();
+        assert!(dir.read().in_statement, "that one is over");
+    }
+
+    #[test]
+    fn the_seqno_of_a_member_that_left_is_written_at_the_end() {
+        let dir = Dir::new("end");
+        let file = Arc::new(StateFile::open(&dir.0).unwrap().0);
+        let running = Saved::at(at(SEQNO_UNDEFINED), true);
+        file.set_at_end(at(4), true).unwrap();
+        assert_eq!(dir.read().position, at(4), "nobody would say that the process ends");
+        end_with(&file);
+        file.set_at_end(at(5), true).unwrap();
+        assert_eq!((dir.read(), file.get().position), (running, at(5)));
+        // It connects again: what it said when it left is of the past.
+        file.set(at(SEQNO_UNDEFINED), true).unwrap();
+        file.end().unwrap();
+        assert_eq!(dir.read(), running);
+        file.set_at_end(at(6), true).unwrap();
+        {
+            let _held = lock(&file.inner);
+            process_ends();
+        }
+        assert_eq!(dir.read(), running, "a lock that is held is not waited for");
+        end_with(&file);
+        process_ends();
+        assert_eq!(dir.read(), Saved::at(at(6), true));
+        file.set_at_end(at(7), true).unwrap();
+        file.mark_corrupt().unwrap();
+        file.end().unwrap();
+        assert_eq!(dir.read().position, Gtid::UNDEFINED);
+    }
+
+    #[test]
+    fn a_state_transfer_that_begins_twice_ends_once() {
+        let dir = Dir::new("transfer");
+        let (file, _) = StateFile::open(&dir.0).unwrap();
+        file.set(at(5), false).unwrap();
+        file.transfer_begins().unwrap();
+        // The first one failed, and the server asks again in the same process.
+        file.transfer_begins().unwrap();
+        file.set(at(6), false).unwrap();
+        assert_eq!(dir.read().position, Gtid::UNDEFINED);
+        file.mark_unsafe(true).unwrap();
+        assert!(!dir.read().in_statement, "the marks do not say what a transfer leaves");
+        file.mark_restored();
+        file.set(at(7), false).unwrap();
+        assert_eq!(dir.read().position, Gtid::UNDEFINED, "a statement is still under way");
+        file.mark_safe().unwrap();
+        assert_eq!(dir.read().position, at(7));
+    }
+
+    #[test]
+    fn a_corrupt_state_stays_undefined_until_it_is_restored() {
+        let dir = Dir::new("corrupt");
+        let (file, _) = StateFile::open(&dir.0).unwrap();
+        file.set(at(5), false).unwrap();
+        file.mark_corrupt().unwrap();
+        file.set(at(6), false).unwrap();
+        file.mark_unsafe(true).unwrap();
+        assert!(!dir.read().in_statement);
+        file.mark_safe().unwrap();
+        assert_eq!(dir.read().position, Gtid::UNDEFINED);
+        file.mark_restored();
+        file.set(at(7), false).unwrap();
+        assert_eq!(dir.read().position, at(7));
+    }
+
+    #[test]
+    fn the_view_file_lists_the_members() {
+        let dir = Dir::new("view");
+        let member = |n: u8| ViewMember {
+            id: Uuid([n; 16]),
+            view_uuid: Uuid([n + 100; 16]),
+            name: format!("n{n}"),
+            incoming: String::new(),
+        };
+        write_view(&dir.0, Uuid([101; 16]), 4, 0, &[member(1), member(2)]).unwrap();
+        let text = std::fs::read_to_string(dir.0.join("gvwstate.dat")).unwrap();
+        assert_eq!(text.lines().filter(|line| line.starts_with("member: ")).count(), 2);
+        assert!(text.starts_with("my_uuid: 65656565-"));
+        assert!(text.contains("\n#vwbeg\nview_id: 3 65656565-") && text.ends_with("#vwend\n"));
+        remove_view(&dir.0).unwrap();
+        remove_view(&dir.0).unwrap();
+        assert!(!dir.0.join("gvwstate.dat").exists());
+    }
+}
