@@ -47,7 +47,7 @@ mod slots;
 mod table;
 
 use crate::policy::Writers;
-use crate::raft::Mutation;
+use crate::raft::{Failpoint, Failpoints};
 use crate::snapshot::{StateSnapshot, TrimMark};
 use crate::types::{Entry, EntryKind, Seqno, ViewUuid};
 use crate::writeset::{OVERTAKEN, ROOT, WriteSet, flags};
@@ -212,7 +212,7 @@ pub struct Certifier {
     /// Whether write-sets may be applied before all that their origin had seen (`cert.optimistic_pa`).
     optimistic: bool,
     /// A planted fault; `None` but in the simulator.
-    mutation: Option<Mutation>,
+    failpoints: Failpoints,
 }
 
 impl Certifier {
@@ -232,20 +232,20 @@ impl Certifier {
             passed: base.seqno,
             streams: FxHashMap::default(),
             optimistic: true,
-            mutation: None,
+            failpoints: Failpoints::default(),
         }
     }
 
-    /// Plants a fault, as [`crate::raft::Config::mutation`] does.
-    pub fn plant(&mut self, mutation: Option<Mutation>) {
-        self.mutation = mutation;
+    /// Activates a failpoint, as [`crate::raft::Config::failpoints`] does.
+    pub fn set_failpoints(&mut self, failpoints: Failpoints) {
+        self.failpoints = failpoints;
     }
 
     /// Learns the verdicts of a trim mark that lies ahead. To be called before the first entry goes through, with all
     /// marks of the committed log, in order. Marks that come later need not be learned; they go through
     /// [`Certifier::trim`].
     pub fn learn(&mut self, mark: &TrimMark) {
-        if self.mutation == Some(Mutation::MarksNotLearned) {
+        if self.failpoints.is_active(Failpoint::MarksNotLearned) {
             return;
         }
         for seqno in &mark.failed {
@@ -333,7 +333,7 @@ impl Certifier {
             Some(Failure::Overtaken)
         } else if meta.last_seen >= seqno {
             Some(Failure::Impossible)
-        } else if meta.last_seen < self.trim && self.mutation != Some(Mutation::TrimMarkIgnored) {
+        } else if meta.last_seen < self.trim && !self.failpoints.is_active(Failpoint::TrimMarkIgnored) {
             Some(Failure::BelowTrim)
         } else if self.gaps.iter().any(|(from, to)| *from < meta.last_seen && meta.last_seen < *to) {
             Some(Failure::LostSight)
@@ -358,7 +358,7 @@ impl Certifier {
         }
         let depends_on = match failure {
             None if barrier => seqno - 1,
-            None if self.mutation == Some(Mutation::NoParents) => floor.min(seqno - 1),
+            None if self.failpoints.is_active(Failpoint::NoParents) => floor.min(seqno - 1),
             None => parent.min(seqno - 1),
             Some(_) => floor.min(seqno - 1),
         };
@@ -445,12 +445,12 @@ impl Certifier {
         self.verdicts_to = self.verdicts_to.max(mark.verdicts_to);
         if mark.trim > self.trim {
             self.trim = mark.trim;
-            match self.mutation {
-                Some(Mutation::UnevenTrim) => {
+            match self.failpoints.is_active(Failpoint::UnevenTrim) {
+                true => {
                     self.index.trim(self.last);
                     self.index.forget(usize::MAX);
                 }
-                _ => self.index.trim(mark.trim),
+                false => self.index.trim(mark.trim),
             }
             self.gaps.retain(|(_, to)| *to > mark.trim);
             self.streams.retain(|_, fragment| *fragment > mark.trim);

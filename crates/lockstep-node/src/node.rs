@@ -22,7 +22,7 @@ use crate::wire::Hello;
 use crate::writer::{Jobs, Writer};
 use bytes::Bytes;
 use lockstep_core::policy::Policy;
-use lockstep_core::raft::{Config, Raft, RestoreBuilder};
+use lockstep_core::raft::{Config, Failpoints, Raft, RestoreBuilder};
 use lockstep_core::{Entry, EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
 use lockstep_log::{Log, OpenError, Options, RealDisk, Recovered, Replay};
 use lockstep_net::{Address, Reactor, TlsConfig, TlsFiles, TlsIdentity, Waker};
@@ -284,7 +284,7 @@ impl Node {
                 max_unwritten_bytes: MAX_UNWRITTEN,
                 max_at_risk_bytes: MAX_AT_RISK,
                 seed,
-                mutation: None,
+                failpoints: Failpoints::default(),
             },
             restored,
             0,

@@ -16,7 +16,7 @@ use crate::trace::Trace;
 use crate::writers::Writers;
 use lockstep_core::members::{MemberInfo, Membership, Role};
 use lockstep_core::message::Message;
-use lockstep_core::raft::Mutation;
+use lockstep_core::raft::Failpoint;
 use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Index, MemberId, Micros, Uuid};
 use lockstep_log::MemDisk;
@@ -206,7 +206,7 @@ pub struct Settings {
 
 impl Settings {
     /// The fault that is planted in the core, if one is.
-    pub(crate) fn core_mutation(&self) -> Option<Mutation> {
+    pub(crate) fn core_failpoint(&self) -> Option<Failpoint> {
         match self.mutation {
             Some(Planted::Core(mutation)) => Some(mutation),
             _ => None,

@@ -35,7 +35,7 @@ mod writers;
 use cluster::Cluster;
 pub use cluster::{Counters, Settings};
 use lockstep_core::Micros;
-pub use lockstep_core::raft::Mutation;
+pub use lockstep_core::raft::Failpoint;
 pub use mutate::{PLANTS, Plant, Planted};
 pub use profile::World;
 use std::cell::RefCell;

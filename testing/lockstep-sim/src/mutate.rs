@@ -4,13 +4,13 @@
 
 use crate::profile::World;
 use crate::{Settings, simulate};
-use lockstep_core::raft::Mutation;
+use lockstep_core::raft::Failpoint;
 
 /// Where a planted fault sits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Planted {
     /// In the order core or in certification.
-    Core(Mutation),
+    Core(Failpoint),
     /// In the log's recovery.
     Log(lockstep_log::Planted),
     /// In what a node does around them.
@@ -68,7 +68,7 @@ const fn in_writers(plant: Plant) -> Plant {
     Plant { world: World::Writers, ..plant }
 }
 
-use Mutation::*;
+use Failpoint::*;
 use NodeFault::*;
 use Planted::*;
 use lockstep_log::Planted::{AnyEndIsTorn, NoChecksums};

@@ -136,7 +136,7 @@ impl Cluster {
             max_unwritten_bytes: 2 * self.profile.max_inflight_bytes,
             max_at_risk_bytes: 2 * self.profile.max_inflight_bytes,
             seed: settings.seed,
-            mutation: settings.core_mutation(),
+            failpoints: settings.core_failpoint().into(),
         };
         let mut order = Raft::new(config, restored, local);
         order.set_relaying(settings.relays());

@@ -6,7 +6,7 @@ use crate::machine::{Campaign, Flight, Input, Name, slot_of};
 use crate::mirror::{Change, Mark};
 use lockstep_core::members::Membership;
 use lockstep_core::message::{Carried, Message};
-use lockstep_core::raft::{Mutation, Output, Role, WriteOp};
+use lockstep_core::raft::{Failpoint, Output, Role, WriteOp};
 use lockstep_core::snapshot::TrimMark;
 use lockstep_core::{Entry, EntryKind, Index, Micros, Term};
 use std::sync::Arc;
@@ -479,7 +479,7 @@ impl Cluster {
         let clock = machine.clock;
         let Some(process) = &mut machine.process else { return Ok(()) };
         // With that fault planted an election can end within a round, after its write.
-        let unwritten = self.settings.core_mutation() == Some(Mutation::VoteNotPersisted)
+        let unwritten = self.settings.core_failpoint() == Some(Failpoint::VoteNotPersisted)
             && process.order.last_index() > process.memory.last();
         hold!(
             (unwritten || process.order.last_index() == process.memory.last())

@@ -109,7 +109,7 @@ impl Run {
         let too_late = StateSnapshot { index: position, seqno, ..base.clone() };
         let base = if settings.node_fault(NodeFault::CertifyFromPosition) { &too_late } else { base };
         let mut certifier = Certifier::new(base);
-        certifier.plant(settings.core_mutation());
+        certifier.set_failpoints(settings.core_failpoint().into());
         let known = |(index, _): &&(Index, TrimMark)| *index > base.index && *index <= committed.index;
         for (_, mark) in process.marks.iter().filter(known) {
             certifier.learn(mark);

@@ -4,7 +4,7 @@
 //! the leader's. Whoever holds the log up to an entry of the current term, and hears of a majority that has persisted
 //! it in this term, knows that it is committed.
 
-use super::config::Mutation;
+use super::failpoints::Failpoint;
 use super::*;
 
 /// What a follower owes to others at the end of the round.
@@ -39,10 +39,10 @@ pub(super) fn reached_by(values: &mut [Index], majority: usize) -> Index {
 impl Raft {
     /// What we vouch for: on our disk, and the same as the leader's.
     pub(super) fn acknowledged(&self) -> Index {
-        if self.config.mutation == Some(Mutation::AckBeforeFsync) {
+        if self.config.failpoints.is_active(Failpoint::AckBeforeFsync) {
             return self.matched;
         }
-        if self.config.mutation == Some(Mutation::AckOfUnmatched) {
+        if self.config.failpoints.is_active(Failpoint::AckOfUnmatched) {
             return self.disk.persisted;
         }
         self.disk.persisted.min(self.matched)
@@ -56,7 +56,7 @@ impl Raft {
             return;
         }
         let membership = &self.log.tail.membership;
-        let any_term = self.config.mutation == Some(Mutation::AckOfAnotherTerm);
+        let any_term = self.config.failpoints.is_active(Failpoint::AckOfAnotherTerm);
         let mut held: Vec<Index> = membership
             .voters()
             .map(|id| {
@@ -73,7 +73,7 @@ impl Raft {
         // Only entries of the current term are committed by counting: an older one, though a majority holds it, may
         // still lose to a newer one in an election.
         let of_this_term = self.log.term_at(index) == Some(self.term)
-            || self.config.mutation == Some(Mutation::CommitAcrossTerms);
+            || self.config.failpoints.is_active(Failpoint::CommitAcrossTerms);
         if index > self.commit() && of_this_term {
             self.commit_to(index);
         }

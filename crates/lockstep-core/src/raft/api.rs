@@ -1,6 +1,6 @@
 //! The inputs, the looking glass, and the end of a round.
 
-use super::config::Mutation;
+use super::failpoints::Failpoint;
 use super::*;
 use crate::message::Carried;
 
@@ -265,7 +265,7 @@ impl Raft {
 
     fn write_out(&mut self) {
         let vote = Vote { term: self.term, voted_for: self.voted_for };
-        let write = self.disk.write(&mut self.log, vote, self.config.segment_bytes, self.config.mutation);
+        let write = self.disk.write(&mut self.log, vote, self.config.segment_bytes, self.config.failpoints);
         if let Some(op) = write {
             self.outputs.push(Output::Write(op));
         }
@@ -346,7 +346,7 @@ impl Raft {
 
     /// Up to here entries may be handed to the server: committed, and on our own disk.
     pub fn deliverable(&self) -> Index {
-        if self.config.mutation == Some(Mutation::DeliverBeforeDisk) {
+        if self.config.failpoints.is_active(Failpoint::DeliverBeforeDisk) {
             return self.commit();
         }
         self.commit().min(self.disk.persisted)

@@ -14,7 +14,7 @@
 //! Every member works it out from the acks that it hears; the leader, who hears them all, says what it has found
 //! ([`Message::PolicyMet`]), for acks between others may be lost.
 
-use super::config::Mutation;
+use super::failpoints::Failpoint;
 use super::wait_times::WaitTimes;
 use super::*;
 use crate::members::{MemberInfo, View};
@@ -193,7 +193,7 @@ impl Raft {
         let zones = self.in_zones(policy.zone_acks);
         match policy.kind {
             PolicyKind::Quorum => zones,
-            PolicyKind::All if self.config.mutation == Some(Mutation::AllIsMajority) => Index::MAX,
+            PolicyKind::All if self.config.failpoints.is_active(Failpoint::AllIsMajority) => Index::MAX,
             PolicyKind::All => {
                 // Who has been taken out of the view since is not waited for.
                 let later = || self.log.policy_ranges.iter().skip(at + 1);
@@ -216,7 +216,7 @@ impl Raft {
     /// Those whose acks count under policies that a majority does not meet by itself: whoever a next leader asks. Its log has
     /// all that is committed; of a member that joins it may not have heard before.
     fn counted(&self) -> impl Iterator<Item = &MemberInfo> {
-        let anybody = self.config.mutation == Some(Mutation::AnyMembersAcksCount);
+        let anybody = self.config.failpoints.is_active(Failpoint::AnyMembersAcksCount);
         let known = &self.log.committed.membership;
         let members = self.log.tail.membership.members.iter();
         members.filter(move |member| anybody || known.get(&member.id).is_some())
@@ -228,7 +228,8 @@ impl Raft {
     }
 
     fn acked_by_other(&self, id: &MemberId, policy: &Policy) -> Index {
-        let on_receive = policy.on_receive || self.config.mutation == Some(Mutation::ReceivedIsPersisted);
+        let on_receive =
+            policy.on_receive || self.config.failpoints.is_active(Failpoint::ReceivedIsPersisted);
         match self.peers.get(id) {
             Some(peer) if on_receive => peer.received.min(self.matched),
             _ => self.persisted_by(id),
@@ -237,7 +238,7 @@ impl Raft {
 
     /// Up to here `commit.acks` other members have it.
     fn acked(&self, policy: &Policy) -> Index {
-        if policy.acks == 0 || self.config.mutation == Some(Mutation::NoAcksAwaited) {
+        if policy.acks == 0 || self.config.failpoints.is_active(Failpoint::NoAcksAwaited) {
             return Index::MAX;
         }
         let mut held: Vec<Index> = self.acked_by_others(policy).collect();
@@ -283,7 +284,7 @@ impl Raft {
 
     /// Up to here members of so many zones beside one's own have it; of none: that keeps nothing waiting.
     fn in_zones(&self, zones: u8) -> Index {
-        if zones == 0 || self.config.mutation == Some(Mutation::NoZonesAwaited) {
+        if zones == 0 || self.config.failpoints.is_active(Failpoint::NoZonesAwaited) {
             return Index::MAX;
         }
         let mut held: BTreeMap<u8, Index> = BTreeMap::new();
@@ -336,9 +337,9 @@ impl Raft {
     /// A leader under a weak policy delivers its own write-sets before they are committed.
     fn update_early(&mut self) {
         let commit = self.commit();
-        let mutation = self.config.mutation;
+        let failpoints = self.config.failpoints;
         let earnest = self.has_committed_in_term()
-            || (self.is_leader() && mutation == Some(Mutation::EarlyBeforeOwnTerm));
+            || (self.is_leader() && failpoints.is_active(Failpoint::EarlyBeforeOwnTerm));
         self.commit_policy.blocked_on = None;
         if !earnest || !self.log.committed.policy.is_weak() {
             self.commit_policy.early = 0;
@@ -355,7 +356,7 @@ impl Raft {
             let Some(entry) = self.log.entry(at + 1) else { break };
             let own = entry.proposal.member == self.config.id && entry.term == self.term;
             let may = match entry.kind {
-                EntryKind::WriteSet => own || mutation == Some(Mutation::EarlyBeforeOwnTerm),
+                EntryKind::WriteSet => own || failpoints.is_active(Failpoint::EarlyBeforeOwnTerm),
                 EntryKind::Piece | EntryKind::Note => true,
                 // Forgets only what all have finished, and is learned again where the log is cut.
                 EntryKind::Trim => true,
@@ -407,7 +408,7 @@ impl Raft {
         let zones = self.in_zones(policy.zone_acks);
         let acked = self.acked(&policy).min(zones);
         if let Some(Fallback { mark, since, .. }) = self.commit_policy.fallen {
-            if acked < mark || self.config.mutation == Some(Mutation::StaysFallenBack) {
+            if acked < mark || self.config.failpoints.is_active(Failpoint::StaysFallenBack) {
                 return;
             }
             // The way of that entry took less time than one waits: they have caught up.
@@ -422,7 +423,7 @@ impl Raft {
         self.commit_policy.waiting.note(own, self.now, policy.timeout);
         let answered = self.policy_index().max(acked).min(own);
         self.commit_policy.waiting.answered(answered);
-        let at_once = self.config.mutation == Some(Mutation::FallsBackAtOnce);
+        let at_once = self.config.failpoints.is_active(Failpoint::FallsBackAtOnce);
         let waits_from = if at_once { self.commit_policy.waiting.first() } else { None };
         if waits_from.unwrap_or(self.commit_policy.deadline(policy.timeout)) <= self.now {
             self.commit_policy.fallen =
@@ -432,9 +433,9 @@ impl Raft {
     }
 
     fn falls_back_by(&self) -> Policy {
-        match self.config.mutation {
-            Some(Mutation::TimeoutNotAgreedOn) => self.log.tail.policy,
-            _ => self.log.committed.policy,
+        match self.config.failpoints.is_active(Failpoint::TimeoutNotAgreedOn) {
+            true => self.log.tail.policy,
+            false => self.log.committed.policy,
         }
     }
 

@@ -5,7 +5,7 @@
 //! nothing about the new ones at the same places (the ABA race). So a truncation lowers what all writes on their way
 //! may claim.
 
-use super::config::Mutation;
+use super::failpoints::{Failpoint, Failpoints};
 use super::log_view::LogView;
 use super::{Rescue, WriteOp};
 use crate::message::Message;
@@ -113,10 +113,10 @@ impl Disk {
     }
 
     /// The entries from `from` on are given up.
-    pub(super) fn truncated(&mut self, from: Index, mutation: Option<Mutation>) {
+    pub(super) fn truncated(&mut self, from: Index, failpoints: Failpoints) {
         let keep = from - 1;
         self.persisted = self.persisted.min(keep);
-        if mutation != Some(Mutation::ReplacedWritesCount) {
+        if !failpoints.is_active(Failpoint::ReplacedWritesCount) {
             for flight in &mut self.in_flight {
                 flight.last = flight.last.min(keep);
             }
@@ -148,10 +148,10 @@ impl Disk {
         log: &mut LogView,
         vote: Vote,
         segment_bytes: u64,
-        mutation: Option<Mutation>,
+        failpoints: Failpoints,
     ) -> Option<WriteOp> {
         let new = log.last() > self.handed;
-        let vote_due = self.vote_dirty && mutation != Some(Mutation::VoteNotPersisted);
+        let vote_due = self.vote_dirty && !failpoints.is_active(Failpoint::VoteNotPersisted);
         self.vote_dirty = false;
         if !new && !vote_due && !self.reset && self.truncate_from.is_none() && self.rescue.is_empty() {
             self.hold();

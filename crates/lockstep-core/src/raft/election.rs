@@ -7,8 +7,8 @@
 //! Anybody asked answers, learner or not: the membership in force at the candidate may be newer than ours, and the
 //! candidate counts only voters of its own.
 
-use super::config::Mutation;
 use super::disk::Held;
+use super::failpoints::Failpoint;
 use super::*;
 
 impl Raft {
@@ -38,7 +38,7 @@ impl Raft {
             // Of a new leader's log we know only that it holds what is committed.
             self.matched = self.commit();
             self.pending_acks.forget();
-            self.relays.forget(self.config.mutation);
+            self.relays.forget(self.config.failpoints);
             self.commit_policy.forget();
             self.log_recovery = None;
             self.tail_fetch = None;
@@ -133,9 +133,9 @@ impl Raft {
             self.last_leader_contact = None;
         }
         if self.may_campaign() {
-            match self.config.mutation {
-                Some(Mutation::NoPreVote) => self.campaign(false),
-                _ => self.pre_campaign(),
+            match self.config.failpoints.is_active(Failpoint::NoPreVote) {
+                true => self.campaign(false),
+                false => self.pre_campaign(),
             }
         } else {
             self.role = Role::Follower;
@@ -244,7 +244,7 @@ impl Raft {
 
     fn up_to_date(&self, last_index: Index, last_term: Term) -> bool {
         (last_term, last_index) >= (self.log.tail.term, self.log.last())
-            || self.config.mutation == Some(Mutation::VoteForAnyLog)
+            || self.config.failpoints.is_active(Failpoint::VoteForAnyLog)
     }
 
     pub(super) fn on_pre_vote(&mut self, from: MemberId, term: Term, last_index: Index, last_term: Term) {
@@ -287,7 +287,7 @@ impl Raft {
         let free = match self.voted_for {
             Some(id) => id == from,
             None => self.leader.is_none(),
-        } || self.config.mutation == Some(Mutation::TwoVotes);
+        } || self.config.failpoints.is_active(Failpoint::TwoVotes);
         if term == self.term && free && self.up_to_date(last_index, last_term) {
             if self.voted_for != Some(from) {
                 self.voted_for = Some(from);

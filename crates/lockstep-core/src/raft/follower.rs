@@ -1,6 +1,6 @@
 //! Taking what the leader sends.
 
-use super::config::Mutation;
+use super::failpoints::Failpoint;
 use super::*;
 use crate::message::Carried;
 
@@ -89,7 +89,7 @@ impl Raft {
     /// Gives up the entries from `from` on; those that a weak policy may have acknowledged go to a rescue file first.
     pub(super) fn truncate(&mut self, from: Index) {
         self.give_up_from(from);
-        self.disk.truncated(from, self.config.mutation);
+        self.disk.truncated(from, self.config.failpoints);
         self.log.truncate(from);
     }
 
@@ -105,7 +105,7 @@ impl Raft {
     }
 
     fn rescue_from(&mut self, from: Index) {
-        if self.config.mutation == Some(Mutation::OverwriteWithoutRescue) {
+        if self.config.failpoints.is_active(Failpoint::OverwriteWithoutRescue) {
             return;
         }
         let of_weight =
@@ -154,7 +154,7 @@ impl Raft {
         if state.term > self.term || state.history.is_nil() || !sane {
             return;
         }
-        if self.log.exists() && self.config.mutation != Some(Mutation::BaseOverLongerLog) {
+        if self.log.exists() && !self.config.failpoints.is_active(Failpoint::BaseOverLongerLog) {
             let committed = &self.log.committed;
             let same = state.history == committed.history
                 || state.parents.iter().any(|p| p.history == committed.history && p.index >= committed.index);

@@ -1,6 +1,6 @@
 //! Leading: giving indices, feeding peers, keeping or leaving office.
 
-use super::config::Mutation;
+use super::failpoints::Failpoint;
 use super::relay::Rider;
 use super::streams::Ends;
 use super::*;
@@ -103,7 +103,7 @@ impl Raft {
 
     pub(super) fn tick_leader(&mut self) {
         let alone = !self.quorum_active(self.now);
-        if alone && self.config.mutation != Some(Mutation::NoCheckQuorum) {
+        if alone && !self.config.failpoints.is_active(Failpoint::NoCheckQuorum) {
             self.fruitless_terms = (self.fruitless_terms + 1).min(MOST_IN_VAIN);
             self.step_down();
             return;
@@ -147,9 +147,9 @@ impl Raft {
         proposal: ProposalId,
         payload: bytes::Bytes,
     ) -> Result<Index, crate::codec::DecodeError> {
-        let payload = match self.config.mutation {
-            Some(Mutation::OvertakenFragmentsPass) => payload,
-            _ => self.lead.ends.pass(kind, payload),
+        let payload = match self.config.failpoints.is_active(Failpoint::OvertakenFragmentsPass) {
+            true => payload,
+            false => self.lead.ends.pass(kind, payload),
         };
         self.append(kind, proposal, payload)
     }

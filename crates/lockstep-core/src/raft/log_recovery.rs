@@ -17,8 +17,8 @@
 //! Messages are lost: what is not answered is asked again. And what has come of a tail is kept, so that another campaign,
 //! should this one fail, goes on where it ended.
 
-use super::config::Mutation;
 use super::disk::Held;
+use super::failpoints::Failpoint;
 use super::tail_fetch::TAIL_AHEAD;
 use super::*;
 use crate::codec::{Reader, Writer};
@@ -103,7 +103,7 @@ impl Raft {
     pub(super) fn needs_log_recovery(&self) -> bool {
         self.log.at_risk().is_some()
             && !self.other_voters().is_empty()
-            && self.config.mutation != Some(Mutation::NoSurvey)
+            && !self.config.failpoints.is_active(Failpoint::NoSurvey)
     }
 
     /// How soon what was not answered is asked again.
@@ -200,7 +200,7 @@ impl Raft {
     /// so we answer even where we hear the old leader, for what we would go on to acknowledge might be lost.
     pub(super) fn on_tail_query(&mut self, from: MemberId, term: Term) {
         let (last_index, last_term) = (self.log.last(), self.log.tail.term);
-        if self.config.mutation == Some(Mutation::TailWithoutPromise) && term > self.term {
+        if self.config.failpoints.is_active(Failpoint::TailWithoutPromise) && term > self.term {
             self.send(from, Message::TailReply { term, last_index, last_term });
             return;
         }
@@ -432,7 +432,8 @@ impl Raft {
     pub(super) fn first_view(&self) -> Option<(bytes::Bytes, Seqno)> {
         let tail = &self.log.tail;
         let at_risk = i64::try_from(self.log.at_risk()?).unwrap_or(i64::MAX);
-        let mine = tail.leader == self.config.id || self.config.mutation == Some(Mutation::SeqnosGivenTwice);
+        let mine =
+            tail.leader == self.config.id || self.config.failpoints.is_active(Failpoint::SeqnosGivenTwice);
         if mine || tail.index == 0 {
             return None;
         }

@@ -5,7 +5,7 @@
 //! first; and an entry of the own term, for a predecessor may have left a change that we do not know of, and that
 //! could still win until then.
 
-use super::config::Mutation;
+use super::failpoints::Failpoint;
 use super::*;
 use crate::codec::Writer;
 
@@ -139,14 +139,14 @@ impl Raft {
         if membership.voters().next().is_none() {
             return Err(ChangeError::NoVoters);
         }
-        if self.config.mutation != Some(Mutation::MembershipTooEarly) {
+        if !self.config.failpoints.is_active(Failpoint::MembershipTooEarly) {
             let settled = self.log.tail.membership_index <= self.commit();
             let of_this_term = self.log.term_at(self.commit()) == Some(self.term);
             if !settled || !of_this_term {
                 return Err(ChangeError::TooEarly);
             }
         }
-        let several = self.config.mutation == Some(Mutation::SeveralVotersAtOnce);
+        let several = self.config.failpoints.is_active(Failpoint::SeveralVotersAtOnce);
         if membership.voters_changed(&self.log.tail.membership) > 1 && !several {
             return Err(ChangeError::TooMuch);
         }

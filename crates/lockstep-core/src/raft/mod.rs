@@ -25,6 +25,7 @@ mod commit_policy;
 mod config;
 mod disk;
 mod election;
+mod failpoints;
 mod follower;
 mod leader;
 mod log_recovery;
@@ -41,8 +42,9 @@ mod wait_times;
 
 pub use branch::BranchError;
 pub use commit_policy::BlockedOn;
-pub use config::{Config, Mutation};
+pub use config::Config;
 pub use disk::Vote;
+pub use failpoints::{FAILPOINTS, Failpoint, Failpoints};
 pub use log_view::Gap;
 pub use progress::{PeerProgress, ProgressState};
 pub use restore::{RestoreBuilder, Restored};

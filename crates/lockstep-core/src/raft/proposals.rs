@@ -10,7 +10,7 @@
 //! acks that wait behind it come later still. So the silence that counts is twice as long after each time in vain, and
 //! at least twice as long as what was sent last has taken.
 
-use super::config::Mutation;
+use super::failpoints::Failpoint;
 use super::*;
 use crate::message::Proposal;
 use bytes::Bytes;
@@ -334,7 +334,7 @@ impl Raft {
             let Some(number) = first.checked_add(at as u64) else { break };
             let id = ProposalId { member: from, incarnation, number };
             let next =
-                self.log.tail.is_next(&id) || self.config.mutation == Some(Mutation::DuplicateProposals);
+                self.log.tail.is_next(&id) || self.config.failpoints.is_active(Failpoint::DuplicateProposals);
             if !kind.may_be_proposed() || !next {
                 refused = true;
                 continue;

@@ -4,7 +4,7 @@
 //! if the leader still was one when it was asked: it speaks to all voters after the question, and a majority must
 //! answer in its term.
 
-use super::config::Mutation;
+use super::failpoints::Failpoint;
 use super::*;
 use std::collections::VecDeque;
 
@@ -117,9 +117,9 @@ impl Raft {
                 None => 0,
             })
             .collect();
-        let majority = match self.config.mutation {
-            Some(Mutation::ReadWithoutMajority) => 1,
-            _ => membership.majority(),
+        let majority = match self.config.failpoints.is_active(Failpoint::ReadWithoutMajority) {
+            true => 1,
+            false => membership.majority(),
         };
         let confirmed = ack::reached_by(&mut heard, majority);
         while self.reads.asked.front().is_some_and(|asked| asked.needs != 0 && asked.needs <= confirmed) {

@@ -210,15 +210,15 @@ fn planted_faults_are_found() {
     let planted: [(&str, Adjust); 3] = [
         ("vote-not-persisted", |config| {
             small(config);
-            config.mutation = Some(Mutation::VoteNotPersisted);
+            config.failpoints = Some(Failpoint::VoteNotPersisted).into();
         }),
         ("ack-before-fsync", |config| {
             small(config);
-            config.mutation = Some(Mutation::AckBeforeFsync);
+            config.failpoints = Some(Failpoint::AckBeforeFsync).into();
         }),
         ("membership-too-early", |config| {
             small(config);
-            config.mutation = Some(Mutation::MembershipTooEarly);
+            config.failpoints = Some(Failpoint::MembershipTooEarly).into();
         }),
     ];
     for (name, adjust) in planted {

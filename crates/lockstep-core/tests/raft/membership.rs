@@ -43,7 +43,7 @@ fn one_voter_at_a_time_and_only_when_the_previous_change_is_settled() {
 
 #[test]
 fn changing_members_too_early_would_be_possible_with_the_fault() {
-    let mut net = Net::with(3, |config| config.mutation = Some(Mutation::MembershipTooEarly));
+    let mut net = Net::with(3, |config| config.failpoints = Some(Failpoint::MembershipTooEarly).into());
     net.hold = Some(|_, _, m| matches!(m, Message::Append { entries, .. } if !entries.is_empty()));
     net.elect(1);
     change(&mut net, 1, voters([1, 2])).unwrap();

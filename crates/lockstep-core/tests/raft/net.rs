@@ -161,7 +161,7 @@ fn config(n: usize, incarnation: u64) -> Config {
         max_unwritten_bytes: 256 << 20,
         max_at_risk_bytes: 256 << 20,
         seed: 1,
-        mutation: None,
+        failpoints: Failpoints::default(),
     }
 }
 

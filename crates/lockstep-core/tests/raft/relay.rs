@@ -2,7 +2,7 @@
 
 use crate::net::*;
 use lockstep_core::message::{Carried, Message};
-use lockstep_core::raft::{Config, Mutation, Role};
+use lockstep_core::raft::{Config, Failpoint, Role};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Five voters whose leader has chosen its relay.
@@ -255,7 +255,7 @@ fn what_was_said_in_another_term_is_not_taken() {
 /// The switch is a real one.
 #[test]
 fn taking_what_was_said_in_another_term_would_be_found() {
-    let faulty = || brought_late(|config| config.mutation = Some(Mutation::RelayedOfAnyTerm));
+    let faulty = || brought_late(|config| config.failpoints = Some(Failpoint::RelayedOfAnyTerm).into());
     assert!(catch_unwind(AssertUnwindSafe(faulty)).is_err());
 }
 

@@ -66,7 +66,7 @@ fn committing_across_terms_would_be_found() {
     let faulty = || {
         figure_eight(|config| {
             config.max_append_bytes = 1;
-            config.mutation = Some(Mutation::CommitAcrossTerms);
+            config.failpoints = Some(Failpoint::CommitAcrossTerms).into();
         });
     };
     assert!(catch_unwind(AssertUnwindSafe(faulty)).is_err());
@@ -192,10 +192,10 @@ fn nothing_is_acknowledged_before_it_is_on_disk() {
     assert_eq!(net.order(1).commit(), last);
 }
 
-/// The mutation is a real switch: with it, an entry that one crash can take away is called committed.
+/// The failpoint takes effect: an entry that one crash can take away is called committed.
 #[test]
 fn acknowledging_before_the_disk_would_be_found() {
-    let mut net = Net::with(3, |config| config.mutation = Some(Mutation::AckBeforeFsync));
+    let mut net = Net::with(3, |config| config.failpoints = Some(Failpoint::AckBeforeFsync).into());
     net.elect(1);
     net.settle();
     for n in 1..=3 {

@@ -12,7 +12,7 @@ use crate::wire::Hello;
 use crate::writer::TrimLimits;
 use bytes::Bytes;
 use lockstep_core::policy::Policy;
-use lockstep_core::raft::{Config, Mutation, Raft};
+use lockstep_core::raft::{Config, Failpoint, Raft};
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
 use lockstep_core::{EntryKind, Gtid, MemberId, Seqno, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -56,7 +56,7 @@ pub(super) struct TestMember {
     /// How often it was started.
     pub(super) life: u64,
     adjust: fn(&mut Config),
-    mutation: Option<Mutation>,
+    failpoint: Option<Failpoint>,
 }
 
 impl TestMember {
@@ -79,7 +79,7 @@ impl TestMember {
             max_unwritten_bytes: 256 << 20,
             max_at_risk_bytes: 44 << 20,
             seed: u64::from(hello.id.0[0]) + self.life - 1,
-            mutation: self.mutation,
+            failpoints: self.failpoint.into(),
         };
         (self.adjust)(&mut config);
         config
@@ -149,7 +149,7 @@ pub(super) struct Lab {
     /// What of the members' cores is other than by default.
     pub(super) adjust: fn(&mut Config),
     /// A fault that is planted in them.
-    pub(super) mutation: Option<Mutation>,
+    pub(super) failpoint: Option<Failpoint>,
     /// What became of causal reads: whose, their numbers, and up to where they see.
     pub(super) causal: Vec<(usize, u64, Option<Seqno>)>,
     pub(super) answers: Vec<(usize, u64, Answer)>,
@@ -212,7 +212,7 @@ impl Lab {
             relinks: BTreeSet::new(),
             severed: BTreeSet::new(),
             adjust: |_| {},
-            mutation: None,
+            failpoint: None,
             causal: Vec::new(),
             answers: Vec::new(),
             agreed: BTreeMap::new(),
@@ -258,7 +258,7 @@ impl Lab {
             tuning: tuning.clone(),
             life: 1,
             adjust: self.adjust,
-            mutation: self.mutation,
+            failpoint: self.failpoint,
         };
         let order = Raft::new(member.config(), None, self.now);
         let mut engine = Member::new(order, me, tuning.clone(), finished.clone(), self.now);

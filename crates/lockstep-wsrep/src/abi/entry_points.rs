@@ -17,7 +17,11 @@ use std::ptr;
 use std::sync::Arc;
 
 /// What Galera's newest library says of itself, then what we are. MariaDB's tests look at the former.
-const VERSION: &str = concat!("26.4.23(lockstep-", env!("CARGO_PKG_VERSION"), ")\0");
+const VERSION: &str = if lockstep_node::core::raft::FAILPOINTS {
+    concat!("26.4.23(lockstep-", env!("CARGO_PKG_VERSION"), "-failpoints)\0")
+} else {
+    concat!("26.4.23(lockstep-", env!("CARGO_PKG_VERSION"), ")\0")
+};
 const VENDOR: &std::ffi::CStr = c"Lockstep";
 
 /// The interface version, as a C `char*`.

@@ -45,7 +45,7 @@ impl Raft {
     }
 
     pub(in crate::raft) fn on_relayed(&mut self, from: MemberId, term: Term, carried: Carried) {
-        let any_term = self.config.mutation == Some(Mutation::RelayedOfAnyTerm);
+        let any_term = self.config.failpoints.is_active(Failpoint::RelayedOfAnyTerm);
         let term = if any_term { self.term } else { term };
         if !self.takes_relayed(from, term) || !self.log.exists() {
             return;

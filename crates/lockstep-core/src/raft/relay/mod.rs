@@ -30,7 +30,7 @@ mod path;
 pub(in crate::raft) use feed::Rider;
 pub(in crate::raft) use path::{Path, Sent};
 
-use super::config::Mutation;
+use super::failpoints::{Failpoint, Failpoints};
 use super::*;
 use crate::message::Carried;
 
@@ -56,10 +56,10 @@ pub(super) struct Relays {
 
 impl Relays {
     /// Another term: nothing has been said in it.
-    pub(super) fn forget(&mut self, mutation: Option<Mutation>) {
+    pub(super) fn forget(&mut self, failpoints: Failpoints) {
         self.commit = 0;
         self.zones.clear();
-        if mutation != Some(Mutation::RelayedOfAnyTerm) {
+        if !failpoints.is_active(Failpoint::RelayedOfAnyTerm) {
             self.early.clear();
             self.early_bytes = 0;
         }

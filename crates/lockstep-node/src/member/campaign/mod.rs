@@ -15,7 +15,7 @@ use crate::api::{LocalState, SubmitOutcome, Tuning};
 use crate::submit::Submission;
 use faults::End;
 use judge::Judge;
-use lockstep_core::raft::{Config, Mutation};
+use lockstep_core::raft::{Config, Failpoint};
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
 use lockstep_core::{EntryKind, Micros, Seqno};
 use lockstep_sim::rng::Rng;
@@ -75,13 +75,13 @@ fn small(config: &mut Config) {
 }
 
 impl World {
-    fn new(seed: u64, mutation: Option<Mutation>) -> World {
+    fn new(seed: u64, failpoint: Option<Failpoint>) -> World {
         let mut rng = Rng::new(seed);
         let mut tuning = Tuning { follow_writer: rng.one_in(2), ..Tuning::default() };
         tuning.disk_timeout = Duration::from_millis(*rng.pick(&[0, 1000, 5000]));
         tuning.relay = rng.one_in(2);
         let mut lab = Lab::empty();
-        lab.mutation = mutation;
+        lab.failpoint = failpoint;
         if rng.one_in(2) {
             tuning.segment_bytes = 32 << 10;
             lab.adjust = small;

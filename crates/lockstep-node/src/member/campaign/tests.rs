@@ -2,14 +2,14 @@
 
 use super::{CALM, World};
 use lockstep_core::Micros;
-use lockstep_core::raft::Mutation;
+use lockstep_core::raft::Failpoint;
 
 /// Faults happen for so long.
 const FAULTS: Micros = 12_000_000;
 
 /// One history, and what was wrong with it.
-fn run(seed: u64, mutation: Option<Mutation>) -> (World, Result<(), String>) {
-    let mut world = World::new(seed, mutation);
+fn run(seed: u64, failpoint: Option<Failpoint>) -> (World, Result<(), String>) {
+    let mut world = World::new(seed, failpoint);
     let mut go = || {
         // They come together before anything goes wrong.
         let until = world.lab.now + CALM;
@@ -78,18 +78,18 @@ fn campaign() {
 /// What the campaign is worth: each of these it must find.
 #[test]
 fn campaign_finds_what_is_planted() {
-    for mutation in [
-        Mutation::NoAcksAwaited,
-        Mutation::NoZonesAwaited,
-        Mutation::AllIsMajority,
-        Mutation::ReceivedIsPersisted,
-        Mutation::OverwriteWithoutRescue,
-        Mutation::SeqnosGivenTwice,
-        Mutation::VoteForAnyLog,
-        Mutation::OvertakenFragmentsPass,
+    for failpoint in [
+        Failpoint::NoAcksAwaited,
+        Failpoint::NoZonesAwaited,
+        Failpoint::AllIsMajority,
+        Failpoint::ReceivedIsPersisted,
+        Failpoint::OverwriteWithoutRescue,
+        Failpoint::SeqnosGivenTwice,
+        Failpoint::VoteForAnyLog,
+        Failpoint::OvertakenFragmentsPass,
     ] {
-        let found = (1..=120).find_map(|seed| run(seed, Some(mutation)).1.err().map(|text| (seed, text)));
-        eprintln!("{mutation:?}: {found:?}");
-        assert!(found.is_some(), "{mutation:?} is not found");
+        let found = (1..=120).find_map(|seed| run(seed, Some(failpoint)).1.err().map(|text| (seed, text)));
+        eprintln!("{failpoint:?}: {found:?}");
+        assert!(found.is_some(), "{failpoint:?} is not found");
     }
 }
