@@ -1,9 +1,9 @@
 //! Appending to a file past the kernel's page cache (`O_DIRECT`).
 //!
-//! What is appended is synced within the same moment, so a copy of it in the page cache saves no write. It costs one: pages
-//! to be found, filled, marked and written back, and a write into a page whose last write is still on its way waits for
-//! that (stable pages), which makes the slowest syncs. The device takes whole blocks only, so the block in which the file's
-//! end lies is kept, and written again with what comes behind.
+//! The log syncs an append at once, so a copy in the page cache saves no write. It costs time: the kernel has to find,
+//! fill, mark and write back the pages, and a write into a page under write-back waits for it (stable pages), which
+//! makes the slowest syncs. A device takes whole blocks only. So the last, partly filled block of the file stays in
+//! memory, and the next append writes it again.
 //!
 //! Readers go through the page cache: a write past it drops what that holds of its blocks.
 
@@ -26,15 +26,15 @@ const KEEP: usize = 8 << 20;
 pub(crate) struct Direct {
     file: File,
     buffer: Blocks,
-    /// Where the next append is expected; what stands before it in its block is the beginning of `buffer`. `None`: nothing
-    /// is known of the file's contents.
+    /// Offset of the next append; `buffer` begins with the bytes before it in its block. `None`: the end of the file is
+    /// unknown.
     end: Option<u64>,
 }
 
 impl Direct {
     /// The same file, without the page cache; `None` where that cannot be had.
     pub(crate) fn of(file: &File) -> Option<Direct> {
-        // The descriptor's file, whatever its name is by now.
+        // Through the descriptor, because the file may have been renamed.
         let path = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&file.as_fd()));
         let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::empty()).ok()?.into();
@@ -89,7 +89,7 @@ impl Blocks {
     /// So many bytes; the first `keep` are those of before.
     fn of_length(&mut self, length: usize, keep: usize) -> &mut [u8] {
         if self.0.len() < length + BLOCK {
-            // To be moved by hand, for what is aligned here is not there.
+            // A plain clone would lose the alignment of the buffer.
             let mut larger = vec![0; length + BLOCK];
             let at = start(&larger);
             if keep > 0 {

@@ -1,4 +1,4 @@
-//! What the log asks of a file system.
+//! The file system operations that the log needs.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use std::io;
 pub enum Planted {
     /// Records count without a look at their checksums and their chain.
     NoChecksums,
-    /// Whatever cannot be read is taken for a torn tail, though later records, or the identity file, know better.
+    /// Recovery takes any unreadable record for a torn tail, even if later records or the identity file disprove it.
     AnyEndIsTorn,
 }
 
@@ -58,7 +58,7 @@ pub trait DiskFile: Send + Sync + 'static {
     fn append_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.write_at(data, offset)
     }
-    /// Nothing more will be appended: what is held for that can go.
+    /// Nothing more will be appended: the implementation may release buffers kept for that.
     fn finish(&self) {}
     /// Reserves space so that the file is at least `size` bytes long; new bytes read as zeros. A file
     /// system that cannot do it is no error.

@@ -1,4 +1,4 @@
-//! The errors of the log, each one line that says what is wrong and what to do.
+//! The errors of the log. Each prints as one line: the problem and the remedy.
 
 use std::fmt;
 use std::io;
@@ -17,7 +17,7 @@ pub enum OpenError {
     NotWritable {
         /// The directory.
         dir: String,
-        /// What was tried.
+        /// The operation.
         doing: String,
         /// The system's answer.
         source: io::Error,
@@ -26,7 +26,7 @@ pub enum OpenError {
     NoSpace {
         /// The directory.
         dir: String,
-        /// What was tried.
+        /// The operation.
         doing: String,
     },
     /// A file was written by a newer version of the software.
@@ -42,9 +42,9 @@ pub enum OpenError {
     OtherMember {
         /// The file's name.
         file: String,
-        /// Whose it is.
+        /// The member that owns it.
         found: MemberId,
-        /// Who we are.
+        /// This member.
         expected: MemberId,
     },
     /// There are segments but no `lockstep.id.log`: nobody can say whose votes and acks they are.
@@ -72,7 +72,7 @@ pub enum OpenError {
         offset: u64,
         /// The last index that is intact before it.
         intact_to: u64,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// The visitor refused what was read.
@@ -81,7 +81,7 @@ pub enum OpenError {
     Io {
         /// The directory.
         dir: String,
-        /// What was tried.
+        /// The operation.
         doing: String,
         /// The system's answer.
         source: io::Error,
@@ -185,12 +185,12 @@ pub enum WriteError {
     Invalid(String),
     /// The disk is full. The log takes no more.
     NoSpace {
-        /// What was tried.
+        /// The operation.
         doing: String,
     },
-    /// A write or sync failed. What was not synced before may be lost; the log takes no more.
+    /// A write or sync failed. Unsynced records may be lost, and the log refuses further writes.
     Io {
-        /// What was tried.
+        /// The operation.
         doing: String,
         /// The system's answer.
         error: String,
@@ -235,7 +235,7 @@ pub enum ReadError {
         /// The first index that can be read.
         first: u64,
     },
-    /// What is on disk is not what was written.
+    /// The bytes on disk differ from those written.
     Corrupt {
         /// The file's name.
         file: String,

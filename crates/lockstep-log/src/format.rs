@@ -159,7 +159,7 @@ impl SegmentHeader {
             return Err(HeaderError::Checksum);
         }
         let base_len = get_u32(b, 12) as usize;
-        // Indices and numbers stay clear of overflow, whatever a file says.
+        // No value in a damaged file may overflow indices or numbers.
         let sane = [get_u64(b, 32), get_u64(b, 40), get_u64(b, 48)].iter().all(|&n| n < 1 << 62);
         if base_len > MAX_BASE_BYTES || !sane {
             return Err(HeaderError::Length);
@@ -180,7 +180,7 @@ impl SegmentHeader {
     }
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// An entry of the log.

@@ -1,4 +1,4 @@
-//! `lockstep.id.log`: who the member is and for whom it voted, in two slots that alternate.
+//! `lockstep.id.log`: the member's identity and its vote, in two alternating slots.
 //!
 //! One slot always holds the newest durable state; only the other one, the *scratch* slot, is ever
 //! written. After each durable write the same content goes to the scratch slot too, unsynced: so at rest
@@ -95,7 +95,7 @@ impl Slot {
 /// The open file.
 pub(crate) struct IdFile<F> {
     file: F,
-    /// What the next write stores; its owner changes the fields, then calls [`IdFile::commit`].
+    /// The content of the next write: the owner changes the fields, then calls [`IdFile::commit`].
     pub(crate) slot: Slot,
     /// The slot that may be overwritten: never the only one that holds the newest durable state.
     scratch: u64,
@@ -165,7 +165,7 @@ impl<F: DiskFile> IdFile<F> {
         self.file.write_at(&bytes, self.scratch * SLOT_STRIDE)
     }
 
-    /// Writes the slot without making it durable: for what is only a hint. The vote must be unchanged.
+    /// Writes the slot without making it durable: only for hints. The vote must be unchanged.
     pub(crate) fn commit_lazily(&mut self) -> io::Result<()> {
         self.slot.seq += 1;
         self.file.write_at(&self.slot.encode(), self.scratch * SLOT_STRIDE)

@@ -1,17 +1,17 @@
 //! The durable log of one member: segments of checksummed, chained records, and a two-slot file that
-//! keeps who the member is and for whom it voted.
+//! keeps the member's identity and its vote.
 //!
 //! The log knows nothing about what a record's body means. It promises three things:
 //!
 //! 1. After [`Log::sync`] has returned, everything written before survives a power cut.
-//! 2. What [`Log::open`] reports is a prefix of what was written, and contains everything that was ever
-//!    synced (and not truncated since). Where the files cannot show that, opening fails and says where.
+//! 2. [`Log::open`] reports a prefix of the records written. It contains every record that was synced and
+//!    not truncated since. If the files cannot prove that, opening fails and names the place.
 //! 3. A failed sync is final: the log refuses every later call, because the kernel may have dropped the
 //!    pages and the next sync would lie.
 //!
 //! The files are **physically append-only**: truncation of the tail is itself a record (a mark), so no
-//! byte that was synced is ever overwritten, and whatever a crash leaves behind the end of the log can be
-//! told from a damaged middle. `docs/format-disk.md` describes the files byte by byte.
+//! synced byte is ever overwritten, and recovery can tell garbage behind the end of the log from a damaged
+//! middle. `docs/format-disk.md` describes the files byte by byte.
 //!
 //! Everything is generic over [`Disk`], so that the simulator runs this very code on [`MemDisk`], which
 //! loses unsynced writes, tears them at sector boundaries and fails on request.
@@ -44,7 +44,7 @@ pub use view::LogView;
 
 use bytes::Bytes;
 
-/// Who a member is in the log: 16 random bytes, new when the log is lost.
+/// Identity of a member in the log: 16 random bytes, drawn anew when the log is lost.
 pub type MemberId = [u8; 16];
 
 /// One entry's place and content. The body is opaque.
@@ -58,7 +58,7 @@ pub struct Record {
     pub body: Bytes,
 }
 
-/// Who this member is, as kept in `lockstep.id.log`.
+/// This member's identity, as stored in `lockstep.id.log`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Chosen when the folder was first used.

@@ -45,7 +45,7 @@ pub struct Log<D: Disk> {
 struct Tail {
     /// Records not yet written out; they belong at `written`.
     buf: Vec<u8>,
-    /// What they do to the index.
+    /// Their effect on the index.
     updates: Vec<Update>,
     /// Offset up to which the active segment's file has been written.
     written: u64,
@@ -163,7 +163,7 @@ impl<D: Disk> Log<D> {
         Ok((log, recovered))
     }
 
-    /// Who we are.
+    /// This member's identity.
     pub fn identity(&self) -> Identity {
         self.id.slot.identity()
     }
@@ -207,8 +207,8 @@ impl<D: Disk> Log<D> {
     }
 
     /// Makes durable that entries up to `index`, all of which are, are committed; a hint that is not newer changes
-    /// nothing. For once in a while: it takes a sync of its own, and then damage to what was synced before it will be
-    /// recognised as such. A failure is final.
+    /// nothing. Call it rarely: it costs a sync of its own. After it, recovery recognises damage to earlier synced records
+    /// as damage. A failure is final.
     pub fn note_committed(&mut self, index: u64) -> Result<(), WriteError> {
         self.check_open()?;
         if index <= self.vote().commit_hint {
@@ -224,8 +224,8 @@ impl<D: Disk> Log<D> {
         self.note(result)
     }
 
-    /// Records from index `from` on; see [`LogReader::read`]. Sees what has been synced, and what has
-    /// been written out early.
+    /// Records from index `from` on; see [`LogReader::read`]. Includes synced records, and those written
+    /// out early.
     pub fn read(&self, from: u64, max_bytes: usize) -> Result<Vec<Record>, ReadError> {
         self.reader().read(from, max_bytes)
     }
@@ -273,7 +273,7 @@ impl<D: Disk> Log<D> {
     }
 
     /// Removes whole segments whose records all lie below `index`; never the last segment. Returns how
-    /// many. What is removed cannot come back after a crash.
+    /// many. Removed segments cannot come back after a crash.
     pub fn trim_to(&mut self, index: u64) -> Result<usize, WriteError> {
         self.check_open()?;
         let keep_from = {

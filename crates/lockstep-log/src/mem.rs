@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Disk, DiskFile, Planted};
 
-/// What a write tears into unless told otherwise.
+/// Default size of the parts that a write tears into.
 const SECTOR_BYTES: usize = 512;
 
 /// How an operation is made to fail.
@@ -85,7 +85,7 @@ impl Default for MemDisk {
     }
 }
 
-/// What one operation may do.
+/// Possible results of one operation.
 enum Verdict {
     Go,
     /// Fail without any effect.
@@ -639,8 +639,8 @@ impl DiskFile for MemFile {
                 }
                 Verdict::Fail(e) => Err(e),
                 Verdict::Torn(e) => {
-                    // The kernel reports a failed write-back once and marks the pages clean: what was
-                    // pending is on disk in part, reads back in full, and no later sync writes it.
+                    // The kernel reports a failed write-back once and marks the pages clean: pending bytes are
+                    // partly on disk, they read back in full, and no later sync writes them.
                     if !dead {
                         let pending = std::mem::take(&mut inode.pending);
                         apply_part(&mut inode.durable, pending, sector, &mut rng);

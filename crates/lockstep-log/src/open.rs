@@ -1,5 +1,5 @@
-//! Finding out, at start, what the files hold: which segments belong to the log, where it ends, and
-//! whether that end is a torn write or a loss.
+//! Recovery at start: which segments belong to the log, where the log ends, and whether that end is a torn
+//! write or a loss.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +20,7 @@ use crate::{Disk, Identity, Planted, ReadError, Record, Vote};
 /// What [`crate::Log::open`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// Who we are, with this run's incarnation.
+    /// This member's identity, with the incarnation of this run.
     pub identity: Identity,
     /// The last vote.
     pub vote: Vote,
@@ -41,11 +41,11 @@ pub struct Cut {
     pub file: String,
     /// Where the log ends in it now.
     pub offset: u64,
-    /// What was found there.
+    /// The recovered contents.
     pub reason: String,
 }
 
-/// What a visitor is shown at open, in the order of the log.
+/// One item that open passes to the visitor, in the order of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replay {
     /// The folded state at (index, term), at the head of a segment. The first one is the start of the
@@ -62,7 +62,7 @@ pub enum Replay {
     Record(Record),
 }
 
-/// What the files hold.
+/// The contents of the files.
 pub(crate) struct Image<F> {
     pub(crate) index: Index<F>,
     pub(crate) cut: Option<Cut>,
@@ -218,7 +218,7 @@ fn chain_of<F>(headers: &Heads<F>, slot: &Slot) -> Result<Vec<u64>, OpenError> {
     Ok(live)
 }
 
-/// What `lockstep.id.log` knows to exist must exist.
+/// Fails unless the log reaches as far as `lockstep.id.log` says.
 fn check_complete<F>(index: &Index<F>, slot: &Slot, live: &[u64]) -> Result<(), OpenError> {
     let missing = |number, reason: &str| {
         Err(OpenError::MissingSegment { file: segment_name(number), reason: reason.to_string() })
@@ -281,7 +281,7 @@ fn read_error(dir: &str, error: ReadError) -> OpenError {
 /// a new one under a new member id. The log must not be open.
 pub fn wipe<D: Disk>(disk: &D) -> io::Result<()> {
     let names = disk.list()?;
-    // The id goes first: whatever a crash leaves is then recognised as nobody's.
+    // The id goes first: after a crash the remaining files belong to no member.
     if names.iter().any(|n| n == ID_FILE) {
         disk.remove(ID_FILE)?;
         disk.sync_dir()?;
@@ -311,7 +311,7 @@ pub fn set_aside<D: Disk>(disk: &D) -> Result<String, OpenError> {
     let set_of = |name: &str| name.strip_prefix(ASIDE)?.split('.').next()?.parse::<u64>().ok();
     let number = names.iter().filter_map(|name| set_of(name)).max().unwrap_or(0) + 1;
     let prefix = format!("{ASIDE}{number}");
-    // The id goes first: whatever a crash leaves is then recognised as nobody's.
+    // The id goes first: after a crash the remaining files belong to no member.
     let mut files: Vec<&String> =
         names.iter().filter(|n| **n == ID_FILE || segment_number(n).is_some()).collect();
     files.sort_by_key(|name| **name != ID_FILE);

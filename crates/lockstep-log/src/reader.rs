@@ -1,8 +1,8 @@
 //! Reading records by index, from any thread, while the log is being written.
 //!
 //! The index in memory is sparse: for each segment one (index, offset) pair per 32 KiB. A reader copies
-//! what it needs under a short lock, then reads the file without it. Since files are physically
-//! append-only, what it finds there is what was written, whatever the writer does meanwhile.
+//! its part of the index under a short lock, then reads the file without the lock. Files are physically
+//! append-only, so a concurrent writer cannot change the bytes that it reads.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -44,7 +44,7 @@ struct Run {
     sparse: Vec<(u64, u64)>,
 }
 
-/// What a record did to a segment's live part.
+/// The effect of a record on a segment's live part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Update {
     Entry { index: u64, at: u64 },

@@ -57,7 +57,7 @@ impl RealDisk {
         RealDisk::with(path, true)
     }
 
-    /// As [`RealDisk::new`]; `direct`: what is appended goes past the kernel's page cache, where the file system can.
+    /// As [`RealDisk::new`]; `direct`: appends bypass the kernel's page cache if the file system supports it.
     pub fn with(path: impl AsRef<Path>, direct: bool) -> Result<RealDisk, OpenError> {
         let path = path.as_ref();
         let shown = path.display().to_string();
@@ -136,7 +136,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// How far in front of what is written the zeros of reserved space are written.
+/// How many bytes of zeros are written ahead of the end of the data.
 const AHEAD: u64 = 512 << 10;
 /// The unit of that.
 const BLOCK: u64 = crate::direct::BLOCK as u64;
@@ -172,7 +172,7 @@ impl RealFile {
     }
 
     fn appending(&self) -> MutexGuard<'_, Appending> {
-        // Whoever panicked with it wrote nothing after that; what it knew of the file's end is taken out first.
+        // After a panic the lock's holder wrote nothing more; the cached end of the file is dropped first.
         self.appending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,8 +192,8 @@ impl RealFile {
         if let Some(direct) = direct {
             return direct.zeros(from, to.min(data) / BLOCK * BLOCK);
         }
-        // Block by block: what is written in one piece the kernel may keep in one piece, and then counts each record
-        // that is written into it as that much.
+        // Block by block: the kernel may keep one large write as one folio, and would then account each record
+        // written into it with the size of the folio.
         for at in (from..to.min(data)).step_by(BLOCK as usize) {
             let space = (to.min(data) - at).min(BLOCK) as usize;
             self.file.write_all_at(&[0; BLOCK as usize][..space], at)?;
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn space_ahead_is_prepared_without_a_change_of_what_stands_there() {
+    fn preallocation_keeps_existing_bytes() {
         for direct in [false, true] {
             space_ahead(direct);
         }
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_grows_by_what_is_written_only() {
+    fn file_grows_only_by_written_bytes() {
         let dir = Dir::new("growing");
         let file = RealDisk::new(&dir.0).unwrap().create("growing").unwrap();
         for n in 0..10 {
@@ -352,7 +352,7 @@ mod tests {
         }
     }
 
-    /// What is appended in all ways, in turn, through the cache and past it, is what is read.
+    /// Reads return the bytes appended, whichever way each append took: through the page cache or past it.
     #[test]
     fn appends_are_read_as_they_were_made() {
         let dir = Dir::new("appends");

@@ -143,7 +143,7 @@ pub(crate) fn proof_of_loss<F: DiskFile>(segment: &Segment<F>) -> io::Result<Opt
     let end = segment.end;
     let mut outer = Cursor::new(file, size, CHUNK);
     let mut inner = Cursor::new(file, size, 0);
-    // Payloads may be made to look like headers; what this may cost is bounded.
+    // Payloads may look like headers; the bound limits the cost of that.
     let mut budget = size.saturating_mul(8);
     let mut at = end;
     while at < size {

@@ -59,7 +59,7 @@ impl<D: Disk> LogView<D> {
         })
     }
 
-    /// Whose log it is.
+    /// The member that owns the log.
     pub fn identity(&self) -> Identity {
         self.identity
     }

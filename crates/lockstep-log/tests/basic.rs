@@ -125,7 +125,7 @@ fn two_owners_are_refused() {
 }
 
 #[test]
-fn a_view_sees_a_running_log() {
+fn view_reads_log_while_it_is_written() {
     let dir = common::TempDir::new("view");
     let disk = RealDisk::new(dir.path()).unwrap();
     let (mut log, _) = collect(&disk, options()).unwrap();

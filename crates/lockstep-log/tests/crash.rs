@@ -70,12 +70,12 @@ fn operations_of_the_story() -> u64 {
 }
 
 #[test]
-fn the_story_plays() {
+fn script_runs_without_faults() {
     assert!(operations_of_the_story() > 60);
 }
 
 #[test]
-fn a_power_cut_at_every_operation() {
+fn power_cut_at_each_operation_keeps_synced_records() {
     for n in 1..=operations_of_the_story() {
         let mut bench = Bench::new();
         bench.disk.fail_op(n, Fault::PowerCut);
@@ -104,7 +104,7 @@ fn a_power_cut_at_every_operation() {
 
 /// The process dies at some operation, and the power goes while the next one opens the log.
 #[test]
-fn a_power_cut_while_opening() {
+fn power_cut_during_open_keeps_synced_records() {
     for killed_at in (2..operations_of_the_story()).step_by(7) {
         let mut bench = Bench::new();
         bench.disk.fail_op(killed_at, Fault::PowerCut);
@@ -144,7 +144,7 @@ fn failure_at_every_operation(fault: Fault) {
                 image.disk.crash(seed);
             }
             assert!(image.open(false));
-            // What was found now counts as durable, even if a failed sync had lied to the kernel.
+            // Recovered records count as durable from here on, even after a failed sync.
             image.log = None;
             image.disk.crash(seed + 100);
             assert!(image.open(false));
@@ -153,17 +153,17 @@ fn failure_at_every_operation(fault: Fault) {
 }
 
 #[test]
-fn an_io_error_at_every_operation() {
+fn io_error_at_each_operation_keeps_synced_records() {
     failure_at_every_operation(Fault::Io);
 }
 
 #[test]
-fn a_full_disk_at_every_operation() {
+fn full_disk_at_each_operation_keeps_synced_records() {
     failure_at_every_operation(Fault::NoSpace);
 }
 
 #[test]
-fn a_failed_sync_is_final() {
+fn failed_sync_is_final() {
     for n in 1..40 {
         let mut bench = Bench::new();
         bench.open(false);

@@ -86,7 +86,7 @@ fn after_an_orderly_close_the_last_batch_is_known_too() {
 }
 
 #[test]
-fn a_torn_batch_is_cut_and_its_rest_never_comes_back() {
+fn torn_batch_is_cut_and_stays_cut() {
     let disk = MemDisk::new();
     let (mut log, _) = collect(&disk, options()).unwrap();
     write_sync(&mut log, records(1..=3, 1));
@@ -116,7 +116,7 @@ fn parts_of_one_batch_prove_nothing_about_each_other() {
     write_sync(&mut log, records(1..=3, 1));
     let end = log.bytes() as usize;
     log.write(WriteOp { records: records(4..=6, 1), ..WriteOp::default() }).unwrap();
-    // To find the term of record 5, what is buffered is written out.
+    // Looking up the term of record 5 writes the buffered records out.
     log.write(WriteOp { truncate_from: Some(6), records: records(6..=9, 2), ..WriteOp::default() }).unwrap();
     log.sync().unwrap();
     drop(log);
@@ -131,7 +131,7 @@ fn parts_of_one_batch_prove_nothing_about_each_other() {
 /// Even where a torn record lies exactly behind a new one and has the next index, it continues another
 /// chain.
 #[test]
-fn a_torn_rest_that_fits_in_place_and_index_is_refused() {
+fn stale_torn_record_with_fitting_index_is_rejected() {
     let record = |index, len: usize| lockstep_log::Record {
         index,
         term: 1,
@@ -264,7 +264,7 @@ fn quarantined_files(disk: &MemDisk) -> Vec<String> {
 }
 
 #[test]
-fn a_damaged_log_is_set_aside_whole_and_a_new_one_begins() {
+fn damaged_log_is_quarantined_and_new_one_begins() {
     let (disk, at) = ten_batches();
     disk.corrupt(SEGMENT_1, at[4] + 40, 1);
     assert!(open_error(&disk).is_loss());
@@ -292,7 +292,7 @@ fn a_damaged_log_is_set_aside_whole_and_a_new_one_begins() {
 }
 
 #[test]
-fn a_log_that_was_set_aside_in_part_is_nobodys() {
+fn partly_quarantined_log_has_no_owner() {
     let (disk, at) = ten_batches();
     disk.corrupt(SEGMENT_1, at[4] + 40, 1);
     for operation in 1..20 {
@@ -338,7 +338,7 @@ fn files_of_a_newer_version_are_left_alone() {
 }
 
 #[test]
-fn a_record_that_goes_bad_while_the_log_is_open_is_not_read() {
+fn record_damaged_while_open_is_not_returned() {
     let (disk, at) = ten_batches();
     let (log, _) = collect(&disk, options()).unwrap();
     disk.corrupt(SEGMENT_1, at[4] + 33, 0x80);
@@ -350,7 +350,7 @@ fn a_record_that_goes_bad_while_the_log_is_open_is_not_read() {
 }
 
 #[test]
-fn a_full_disk_says_so() {
+fn full_disk_error_names_the_cause() {
     let disk = MemDisk::new();
     disk.set_capacity(Some(10_000));
     let (mut log, _) = collect(&disk, options()).unwrap();
@@ -367,7 +367,7 @@ fn a_full_disk_says_so() {
 }
 
 #[test]
-fn a_full_disk_loses_nothing_that_was_synced() {
+fn full_disk_keeps_synced_records() {
     let disk = MemDisk::new();
     disk.set_capacity(Some(60_000));
     let (mut log, _) = collect(&disk, options()).unwrap();
@@ -430,7 +430,7 @@ fn files_are_private() {
 }
 
 #[test]
-fn the_log_may_move_between_threads() {
+fn log_can_move_between_threads() {
     fn sendable<T: Send>() {}
     fn shareable<T: Send + Sync + Clone>() {}
     sendable::<lockstep_log::Log<RealDisk>>();
@@ -445,7 +445,7 @@ mod garbage {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever is done to the files: no panic, no record that was never written, no endless loop.
+        /// Under any damage to the files: no panic, no invented record, no endless loop.
         #[test]
         fn damaged_files_never_give_false_records(
             hits in prop::collection::vec((0..2usize, 0..2000u64, 1..=255u8), 1..8),

@@ -9,7 +9,7 @@ use lockstep_log::{LogView, MemDisk, WriteOp};
 
 const ID: &str = "lockstep.id.log";
 const SEGMENTS: [&str; 2] = ["lockstep.0000000000000001.log", "lockstep.0000000000000002.log"];
-/// The slots of the identity file are this far apart; what is between them is left out of the input.
+/// Distance between the slots of the identity file; the input omits the bytes between them.
 const STRIDE: usize = 4096;
 const SLOT: usize = 128;
 
@@ -117,7 +117,7 @@ fn test(input: &[u8]) -> u64 {
     let (records, bases) = (many(found.records.len()), many(found.bases.len()));
     let shape =
         format!("{records} {bases} {}", found.recovered.cut.as_ref().map_or("whole", |cut| &cut.reason));
-    // What was shown is there, goes on, and is there again.
+    // The recovered log accepts appends and recovers to the same records again.
     let (last, term) = (log.last_index(), log.last_term());
     assert_eq!(found.records.last().map_or(last, |r| r.index), last);
     let base = Bytes::from_static(b"a base");

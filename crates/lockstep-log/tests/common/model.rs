@@ -1,8 +1,7 @@
-//! A model of the log: what may be found after a crash.
+//! A model of the log: the states that recovery may report after a crash.
 //!
-//! The model keeps every state that the log went through since the last state that is known to be
-//! durable, one for each step that is atomic on disk (a record, a mark, a reset, a trim). What recovery
-//! reports must be one of them.
+//! The model keeps the last state known to be durable and every later one, one for each step that is atomic
+//! on disk (a record, a mark, a reset, a trim). Recovery must report one of them.
 
 use bytes::Bytes;
 use lockstep_log::{Log, MemDisk, Record, Reset, Vote, WriteError, WriteOp};
@@ -21,7 +20,7 @@ impl State {
     }
 }
 
-/// What a test does, in words that make sense in any state of the log.
+/// An action of a test that is valid in any state of the log.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Append so many records, of `grow` bytes each beyond the usual, raising the term by so much.
