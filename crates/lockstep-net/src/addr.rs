@@ -55,7 +55,7 @@ pub struct ClusterAddress {
 /// Options behind `?`: name and value, in the order written.
 pub type Options = Vec<(String, String)>;
 
-/// What is wrong with an address. Each text names the piece that is wrong.
+/// An error in an address. Each text names the wrong piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AddrError {
     /// No host where one must be.
@@ -64,7 +64,7 @@ pub enum AddrError {
     BadPort(String),
     /// An IPv6 address without its brackets, or with one of them missing.
     Brackets(String),
-    /// What stands in brackets is not an IPv6 address.
+    /// The text in brackets is not an IPv6 address.
     BadIpv6(String),
     /// The host has characters that no host name has, or is too long.
     BadHost(String),
@@ -298,7 +298,7 @@ mod tests {
             ("datenbänke:1", "datenbänke:1"),
         ] {
             assert_eq!(show(text), expected, "{text}");
-            // What is displayed parses to the same.
+            // The displayed form parses to the same address.
             assert_eq!(show(expected), expected);
         }
         assert_eq!(Address::parse("ssl://h", 1).unwrap().scheme, Scheme::Ssl);

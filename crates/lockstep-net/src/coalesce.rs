@@ -1,4 +1,4 @@
-//! Letting others run before what waits is taken, so that a round, a frame or a sync carries more.
+//! Write coalescing: yield the processor before taking queued work, so that a round, a frame or a sync carries more.
 //!
 //! Where the processors are busy with threads that bring something and go to sleep, a yield returns within some hundred
 //! microseconds, and what costs nearly the same whatever it carries is done more rarely. Where they are idle it returns at
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_never_sleeps_ends_it_for_a_while_and_a_long_one_now_and_then_does_not() {
+    fn busy_thread_suspends_coalescing_and_rare_long_yield_does_not() {
         let mut gather = Coalesce::default();
         let mut now = Instant::now();
         for round in 0..1000 {

@@ -104,7 +104,7 @@ pub enum ProtoError {
     TooLong {
         /// What the frame claims.
         len: u64,
-        /// What is allowed at this point.
+        /// The limit at this point.
         max: u64,
     },
     /// A control frame that is unknown, malformed or out of place.
@@ -200,9 +200,9 @@ pub enum DialError {
     Handshake(ProtoError),
     /// The address asks for TLS, and this member has no certificate.
     NoTls,
-    /// What is there speaks TLS, which this member does not. The text says what it is.
+    /// The other side speaks TLS and this member does not. The text describes the other side.
     Encrypts(&'static str),
-    /// What is there does not encrypt. The text says what it is.
+    /// The other side does not encrypt. The text describes the other side.
     NotEncrypted(String),
     /// The TLS handshake failed.
     Tls(String),
@@ -278,7 +278,7 @@ pub enum ListenError {
     Resolve(String, String),
     /// The path of the Unix socket does not fit into the kernel's structure.
     PathTooLong(String, usize),
-    /// What is at the path of the Unix socket is not a socket: it is left alone.
+    /// The file at the path of the Unix socket is not a socket, and is left untouched.
     NotASocket(String),
     /// The address asks for TLS, and this member has no certificate.
     Tls(String),
@@ -332,7 +332,7 @@ pub enum SendError {
     TooLong {
         /// Bytes of the frame's payload.
         len: usize,
-        /// What the peer takes.
+        /// The peer's limit.
         max: usize,
     },
     /// The peer's queue is over its bound: the connection is being closed.

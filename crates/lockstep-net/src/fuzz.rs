@@ -1,4 +1,4 @@
-//! What may arrive at a port, mutated: handshakes, frames, TLS, status requests; and addresses as people write them.
+//! Fuzzes the inputs of a port (handshakes, frames, TLS, status requests) and the addresses that people write.
 
 use std::io::IoSlice;
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ fn connection(role: Role, now: Instant) -> Connection {
     Connection::new(Arc::new(cfg), role, Bytes::from_static(b"a blob"), now).unwrap()
 }
 
-/// What `role` says in a good conversation.
+/// The bytes that `role` sends in a valid conversation.
 fn conversation(role: Role) -> Vec<u8> {
     let now = Instant::now();
     let mut sides = [connection(Role::Dialer, now), connection(Role::Dialed, now)];
@@ -133,7 +133,7 @@ fn converse(role: Role, input: &[u8]) -> u64 {
     conn.ended(now);
     while let Some(event) = conn.poll_event() {
         shape.push(outcome(&event));
-        // One line for the log, whatever was sent.
+        // The error is one line for the log, for any input.
         let text = match &event {
             ConnEvent::Failed(e) => e.to_string(),
             ConnEvent::Down(e) => e.to_string(),
@@ -145,7 +145,7 @@ fn converse(role: Role, input: &[u8]) -> u64 {
 }
 
 #[test]
-fn the_repair_computes_what_the_protocol_does() {
+fn repaired_checksums_equal_those_of_the_protocol() {
     for role in [Role::Dialer, Role::Dialed] {
         let mut said = conversation(role);
         let good = said.clone();
@@ -260,7 +260,7 @@ fn certificates() {
     target.run();
 }
 
-/// TLS as it begins, and what may come instead of it, on both sides.
+/// The start of TLS, and other bytes in its place, on both sides.
 #[test]
 fn tls_handshakes() {
     let folder = std::env::temp_dir().join(format!("ls-net-fuzz-{}", std::process::id()));

@@ -2,7 +2,7 @@
 //!
 //! Layers, from the wire up; each can be used and tested without the one above it:
 //!
-//! - [`addr`]: what people write (`gcomm://h1:4567,h2?gmcast.segment=1`, `tcp://[::1]:4567`) into typed addresses;
+//! - [`addr`]: parses addresses as people write them (`gcomm://h1:4567,h2?gmcast.segment=1`, `tcp://[::1]:4567`);
 //! - [`proto`]: bytes in, bytes out, time passed in: handshake, framing, pings. No socket, no clock;
 //! - [`reactor`]: sockets, timers, dials, name resolution, on the caller's single thread;
 //! - [`tls`]: the encryption between a socket and a connection, where it is asked for;
@@ -14,7 +14,7 @@
 //! # Two connections between the same two members
 //!
 //! Members that dial each other at the same moment end up with two connections. Both sides must drop the same one,
-//! without talking about it. The rule that the caller applies, from what is in both hello blobs:
+//! without a message about it. The caller applies this rule to the two hello blobs:
 //!
 //! 1. A connection from a newer incarnation of the member replaces the older ones: the process behind those is gone.
 //! 2. Same incarnation, dialed by the same side: the newer connection replaces the older one. Its dialer knew that the

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{Node, connect, numeric, until};
 use lockstep_net::{Address, Reason};
 
-/// Open descriptors: number and what it is.
+/// Open descriptors: number and target.
 fn descriptors() -> BTreeMap<u32, String> {
     let mut out = BTreeMap::new();
     for entry in std::fs::read_dir("/proc/self/fd").unwrap() {

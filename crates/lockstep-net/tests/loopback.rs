@@ -37,7 +37,7 @@ fn frames_of_all_sizes_arrive_in_order() {
 }
 
 #[test]
-fn the_hello_says_who_dialed_whom() {
+fn hello_names_the_dialing_side() {
     let (mut a, mut b) = (Node::new("c", "alpha"), Node::new("c", "beta"));
     let at = b.listen();
     a.reactor.dial(&numeric(at));
@@ -59,7 +59,7 @@ fn the_hello_says_who_dialed_whom() {
 }
 
 #[test]
-fn a_kept_address_comes_back_after_the_peer_does() {
+fn kept_address_is_dialed_again_after_peer_restart() {
     let (mut a, mut b) = (Node::new("c", "alpha"), Node::new("c", "beta"));
     let (ca, _) = connect(&mut a, &mut b);
     let port = a.reactor.dialing()[0].clone();
@@ -94,7 +94,7 @@ fn a_kept_address_comes_back_after_the_peer_does() {
 }
 
 #[test]
-fn a_rejection_reaches_the_dialer() {
+fn rejection_reaches_the_dialer() {
     let (mut a, mut b) = (Node::new("c", "alpha"), Node::new("c", "beta"));
     let at = b.listen();
     a.reactor.keep(&numeric(at));
@@ -290,7 +290,7 @@ fn listening_fails_with_a_text_that_helps() {
 }
 
 #[test]
-fn a_wake_ends_the_wait() {
+fn wake_ends_poll() {
     let mut a = Node::new("c", "alpha");
     let waker = a.reactor.waker();
     let begun = Instant::now();
@@ -357,7 +357,7 @@ fn pump(stream: &mut TcpStream, conn: &mut Connection) {
 }
 
 #[test]
-fn a_peer_that_does_not_read_is_cut_off_alone() {
+fn peer_that_does_not_read_is_dropped_and_others_stay() {
     let cfg = Config {
         proto: ProtoConfig { send_queue_max: 8 << 20, ..ProtoConfig::new("c") },
         ..Config::new("c", Bytes::from_static(b"alpha"), 1)
@@ -400,7 +400,7 @@ fn a_peer_that_does_not_read_is_cut_off_alone() {
 }
 
 #[test]
-fn a_peer_that_falls_silent_is_given_up() {
+fn silent_peer_is_dropped_after_timeout() {
     let quick = || Config {
         proto: ProtoConfig {
             idle_timeout: Duration::from_millis(400),
@@ -445,7 +445,7 @@ fn isolated_and_back() {
 }
 
 #[test]
-fn the_cluster_name_and_the_port_come_and_go() {
+fn cluster_name_and_port_can_change_between_connects() {
     let (mut a, mut b) = (Node::new("", "alpha"), Node::new("c", "beta"));
     a.reactor.set_cluster("c").unwrap();
     assert!(a.reactor.set_cluster(&"x".repeat(70_000)).is_err());
@@ -467,7 +467,7 @@ fn the_cluster_name_and_the_port_come_and_go() {
 
 /// A machine may have several addresses; allow-lists name the one by which a member is known.
 #[test]
-fn a_connection_leaves_from_the_address_that_is_listened_on() {
+fn outgoing_connection_uses_the_listen_address() {
     let (mut a, mut b) = (Node::new("c", "alpha"), Node::new("c", "beta"));
     let at = b.listen();
     a.reactor.listen(&[Address::parse("127.0.0.7:0", 0).unwrap()]).unwrap();
@@ -483,7 +483,7 @@ fn a_connection_leaves_from_the_address_that_is_listened_on() {
 }
 
 #[test]
-fn a_flood_of_refused_connections_keeps_no_member_out() {
+fn flood_of_refused_connections_does_not_block_members() {
     let (mut a, mut b) = (Node::new("c", "alpha"), Node::new("c", "beta"));
     let at = a.listen();
     let mut flood = Vec::new();

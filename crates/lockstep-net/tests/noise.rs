@@ -58,7 +58,7 @@ fn each_kind_is_named_and_dropped() {
 }
 
 #[test]
-fn a_drip_of_bytes_ends_with_the_timeout() {
+fn slow_drip_of_bytes_ends_at_the_timeout() {
     let (mut a, mut b) = (node("alpha"), node("beta"));
     let at = a.listen();
     let mut stream = TcpStream::connect(at).unwrap();
@@ -75,7 +75,7 @@ fn a_drip_of_bytes_ends_with_the_timeout() {
 }
 
 #[test]
-fn a_flood_of_silent_connections_keeps_no_member_out() {
+fn flood_of_silent_connections_does_not_block_members() {
     let (mut a, mut b) = (Node::new("c", "alpha"), Node::new("c", "beta"));
     let at = a.listen();
     // Three seconds each may stay: only the limit on their number makes room.
@@ -94,7 +94,7 @@ fn a_flood_of_silent_connections_keeps_no_member_out() {
 }
 
 #[test]
-fn one_who_comes_again_and_again_is_reported_once() {
+fn repeated_sender_is_logged_once() {
     let mut a = node("alpha");
     let at = a.listen();
     for _ in 0..40 {

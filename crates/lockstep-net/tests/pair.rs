@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 struct Side {
     conn: Connection,
-    /// What it has written and the other has not received.
+    /// Bytes written that the other side has not received.
     wire: VecDeque<u8>,
     events: Vec<ConnEvent>,
 }
@@ -139,7 +139,7 @@ fn handshake_tells_each_who_the_other_is() {
 }
 
 #[test]
-fn a_stranger_is_told_nothing() {
+fn stranger_receives_no_bytes() {
     let mut pair = Pair::new();
     pair.b.write_out();
     assert!(pair.b.wire.is_empty());
@@ -180,11 +180,11 @@ fn versions_are_agreed_or_refused() {
 }
 
 #[test]
-fn a_rejection_arrives_with_its_reason() {
+fn rejection_arrives_with_its_reason() {
     let mut pair = Pair::new();
     pair.settle(1000);
     pair.a.conn.accept(pair.now);
-    // What was sent in hope is void.
+    // Frames sent before the verdict are void.
     pair.a.conn.send(1, &[Bytes::from_static(b"hope")]).unwrap();
     pair.b.conn.close(Reason::NotAllowed, "a member 'n1' is here already", pair.now);
     pair.settle(1000);
@@ -212,7 +212,7 @@ fn bytes_wait_for_the_decision_and_are_bounded() {
     pair.settle(1000);
     pair.a.conn.accept(pair.now);
     for _ in 0..100 {
-        // a has not heard b's verdict; what it sends is held back by b, which reads no more than it must.
+        // a has not received b's verdict. b buffers a's frames and reads no more than it must.
         pair.a.conn.send(1, &[Bytes::from(vec![7; 4000])]).unwrap();
     }
     pair.settle(1000);
@@ -225,7 +225,7 @@ fn bytes_wait_for_the_decision_and_are_bounded() {
 }
 
 #[test]
-fn the_end_counts_behind_the_bytes_that_wait_for_a_decision() {
+fn end_of_stream_comes_after_bytes_awaiting_the_verdict() {
     let mut pair = Pair::new();
     pair.settle(1000);
     pair.a.conn.accept(pair.now);
@@ -294,7 +294,7 @@ fn pings_keep_an_idle_connection_and_measure_it() {
 }
 
 #[test]
-fn a_round_trip_begun_while_the_peer_starts_is_no_measure() {
+fn round_trip_begun_during_peer_start_is_not_measured() {
     let mut pair = Pair::new();
     pair.settle(1000);
     pair.a.conn.accept(pair.now);
@@ -352,7 +352,7 @@ fn too_much_is_refused_by_the_sender_and_by_the_receiver() {
 }
 
 #[test]
-fn a_ping_flood_without_reading_is_cut_off() {
+fn ping_flood_without_reading_is_dropped() {
     let cfg = Arc::new(ProtoConfig { send_queue_max: 10_000, ..ProtoConfig::new("bank") });
     let mut pair = Pair::with(&cfg, &cfg);
     pair.settle(1000);

@@ -39,7 +39,7 @@ fn request(e: &Event) -> Option<StatusRequest> {
     }
 }
 
-/// Sends `text` in a thread, as a client would; what comes back.
+/// Sends `text` from a thread, as a client would, and returns the answer.
 fn ask(mut stream: impl Read + Write + Send + 'static, text: &str) -> std::thread::JoinHandle<String> {
     let text = text.to_owned();
     std::thread::spawn(move || {
@@ -120,7 +120,7 @@ fn read_on_both_and_command_on_the_socket_only() {
 
 /// As where a process that stood still wakes up after the one that gave it a command has given up.
 #[test]
-fn a_command_is_forgotten_with_whoever_gave_it() {
+fn command_is_dropped_when_its_client_hangs_up() {
     let dir = Dir::new("gone");
     let mut a = Node::new("c", "alpha");
     a.reactor.serve_unix(&dir.socket()).unwrap();
@@ -207,7 +207,7 @@ fn slow_clients_are_dropped_and_disturb_nobody() {
 }
 
 #[test]
-fn the_socket_is_made_again_when_it_vanishes() {
+fn unix_socket_is_recreated_when_it_vanishes() {
     let dir = Dir::new("vanish");
     let mut a = Node::new("c", "alpha");
     a.reactor.serve_unix(&dir.socket()).unwrap();
@@ -232,7 +232,7 @@ fn the_socket_is_made_again_when_it_vanishes() {
 }
 
 #[test]
-fn what_is_in_the_way_is_recognised() {
+fn file_in_the_way_of_the_socket_is_recognised() {
     let dir = Dir::new("way");
     let mut a = Node::new("c", "alpha");
     // A file that is not ours to delete.

@@ -23,7 +23,7 @@ fn node(hello: &'static str, tls: Option<TlsConfig>) -> Node {
     })
 }
 
-/// What each side has to say when `a` dials `b` and nothing comes of it.
+/// The errors of both sides when `a` dials `b` in vain.
 fn both_words(a: &mut Node, b: &mut Node) -> (DialError, String) {
     let at = b.listen();
     a.reactor.dial(&numeric(at));
@@ -76,7 +76,7 @@ fn nothing_in_clear_on_the_wire() {
     let target = b.listen();
     let tap = TcpListener::bind("127.0.0.1:0").unwrap();
     a.reactor.keep(&numeric(tap.local_addr().unwrap()));
-    // Three bytes at a time, both ways, on a thread between the two; what went through is kept.
+    // A thread between the two forwards three bytes at a time, both ways, and records them.
     let relay = std::thread::spawn(move || {
         let one = tap.accept().unwrap().0;
         let two = TcpStream::connect(target).unwrap();
@@ -150,7 +150,7 @@ fn expired_and_future_certificates_are_refused_in_words() {
 }
 
 #[test]
-fn a_shared_self_signed_certificate_is_enough() {
+fn shared_self_signed_certificate_is_accepted() {
     let folder = Folder::new();
     let shared = TlsFiles { ca: None, ..files(&folder, "shared") };
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
@@ -173,7 +173,7 @@ fn a_shared_self_signed_certificate_is_enough() {
 }
 
 #[test]
-fn a_client_without_a_certificate_gets_nothing() {
+fn client_without_certificate_receives_nothing() {
     let (folder, ca) = (Folder::new(), Authority::new("ca"));
     let own = member(&folder, "b", &ca, &ca);
     let mut b = node("beta", strict(&own));
@@ -312,7 +312,7 @@ fn strangers_are_named_and_silent_ones_are_bounded() {
         (half, "said nothing in time"),
         (b"", "said nothing in time"),
     ] {
-        // Of who was spoken of just now for the same reason, nothing is said.
+        // A sender logged a moment ago for the same reason is not logged again.
         let (mut a, mut b) = (node("alpha", strict(&own)), node("beta", strict(&own)));
         let (ca_, cb) = connect(&mut a, &mut b);
         let mut stream = TcpStream::connect(a.listen()).unwrap();
@@ -344,7 +344,7 @@ fn strangers_are_named_and_silent_ones_are_bounded() {
 }
 
 #[test]
-fn a_plain_server_of_another_kind_is_named() {
+fn plain_server_of_another_protocol_is_named() {
     let (folder, ca) = (Folder::new(), Authority::new("ca"));
     let mut a = node("alpha", strict(&member(&folder, "a", &ca, &ca)));
     let other = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -116,7 +116,7 @@ pub(crate) fn encode_reason(code: u16, text: &str) -> Vec<u8> {
 /// Decodes a REJECT or GOODBYE; `None` if it has no reason.
 pub(crate) fn decode_reason(payload: &[u8]) -> Option<(u16, String)> {
     let (code, text) = payload.split_first_chunk::<2>()?;
-    // The text goes into log lines: whatever a peer sends, it stays one line of printable characters.
+    // The text goes into log lines, so it is reduced to one line of printable characters.
     let text = String::from_utf8_lossy(text).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     Some((u16::from_le_bytes(*code), text))
 }

@@ -5,8 +5,8 @@ use bytes::Bytes;
 
 use crate::error::ProtoError;
 
-/// What every connection begins with. The empty line makes an HTTP server answer at once, with an error that can be
-/// recognised, and a transfer that mangles line ends is noticed.
+/// The first bytes of every connection. The empty line makes an HTTP server answer at once with an error that we
+/// recognise, and it reveals a transport that mangles line ends.
 pub(crate) const MAGIC: &[u8; 12] = b"LOCKSTEP\r\n\r\n";
 
 /// Bytes before the body: magic, lowest version, highest version, length of the body, CRC-32C.

@@ -21,13 +21,13 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// What has arrived and is not taken.
+    /// Bytes received and not consumed.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buf[..self.filled]
     }
 
     /// Room for a read. `want` is how long the message at the front is in all, 0 if that is not known: it is what the
-    /// peer *claims*, so the buffer grows with what has really arrived, to at most twice of it, never to the claim.
+    /// peer *claims*. So the buffer grows with the bytes received, to at most twice their number, never to the claim.
     pub(crate) fn room(&mut self, want: usize) -> &mut [u8] {
         if self.chunk == 0 {
             self.chunk = CHUNK_MIN;
@@ -67,7 +67,7 @@ impl Input {
         self.buf.split_to(n).freeze()
     }
 
-    /// Bytes of memory held for what has not been taken.
+    /// Bytes of memory held for unconsumed input.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.buf.len()
@@ -106,7 +106,7 @@ mod tests {
         let b = input.take(4);
         assert_eq!((&a[..], &b[..], input.bytes()), (&b"abc"[..], &b"defg"[..], &b"h"[..]));
         assert_eq!(a.as_ptr(), at);
-        // What was taken stays as it was while the rest is written over and over.
+        // Consumed slices keep their content while the rest of the buffer is overwritten.
         for _ in 0..10_000 {
             let n = input.room(0).len();
             input.room(0).fill(0xee);

@@ -49,7 +49,7 @@ const FIRST_PING: u64 = 1;
 /// Bytes that may wait undecoded before the handshake is complete.
 const UNDECIDED_MAX: usize = 64 * 1024;
 
-/// What a connection must know. Shared by all connections of a member.
+/// Configuration of a connection. Shared by all connections of a member.
 #[derive(Debug, Clone)]
 pub struct ProtoConfig {
     /// Cluster name: both sides must have the same.
@@ -95,14 +95,14 @@ pub enum Role {
     Dialed,
 }
 
-/// What came out of a connection.
+/// An event of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnEvent {
     /// The peer introduced itself, its cluster name and versions fit. Answer with accept or reject.
     Hello {
         /// The version that both will speak.
         version: u16,
-        /// What the peer says of itself.
+        /// The peer's introduction.
         blob: Bytes,
     },
     /// Both sides have accepted.
@@ -130,7 +130,7 @@ enum Stage {
     AwaitVerdict,
     /// Both accepted.
     Open,
-    /// Our last words are queued; what arrives is discarded.
+    /// The closing message is queued, and input is discarded.
     Closing,
     /// Over.
     Dead,
@@ -295,7 +295,7 @@ impl Connection {
         self.finish_input(DownReason::Closed, now);
     }
 
-    /// The transport failed. What had arrived before is still decoded.
+    /// The transport failed. Bytes received before that are still decoded.
     pub fn failed(&mut self, error: &str, now: Instant) {
         self.output.clear();
         self.finish_input(DownReason::Io(error.to_owned()), now);
@@ -420,7 +420,7 @@ impl Connection {
         self.deadline.is_some_and(|d| now >= d)
     }
 
-    /// What is there instead of a member that talks in clear.
+    /// The error for a peer that is no member speaking the plain protocol.
     fn stranger(&self) -> DialError {
         let bytes = self.input.bytes();
         match tls(bytes) {

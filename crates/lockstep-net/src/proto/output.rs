@@ -13,7 +13,7 @@ const GATHER: usize = 32 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     chunks: VecDeque<Bytes>,
-    /// What comes behind all chunks.
+    /// The bytes after the last chunk.
     tail: BytesMut,
     /// Bytes in `chunks` and `tail`.
     len: usize,

@@ -30,7 +30,7 @@ pub(crate) fn recognise(bytes: &[u8]) -> String {
     format!("something that begins with {}", printable(&bytes[..shown]))
 }
 
-/// Who speaks TLS begins with a handshake, or with an alert if what it was told is none.
+/// A TLS peer begins with a handshake record, or answers plain bytes with an alert.
 pub(crate) fn tls(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x16, 3, ..] => Some("a TLS client"),

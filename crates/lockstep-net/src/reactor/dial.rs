@@ -1,4 +1,4 @@
-//! Whom to dial, when, and what came of it: no sockets here.
+//! Dial targets, their schedule and results. No sockets here.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

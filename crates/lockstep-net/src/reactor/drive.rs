@@ -25,7 +25,7 @@ const ACCEPT_BUDGET: usize = 64;
 const PROOFS: usize = 4;
 /// How long to leave a listener alone whose `accept` failed: usually the process is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The loop looks around this often even when nothing is due: a bound on whatever was forgotten here.
+/// The longest sleep when no timer is due: it bounds the damage of a missed wake-up.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
 impl Reactor {
@@ -156,7 +156,7 @@ impl Reactor {
 
     fn peer_event(&mut self, conn: ConnId, event: ConnEvent, events: &mut Vec<Event>) {
         let now = Instant::now();
-        // Whatever it is, it may have changed the connection's timers.
+        // Any event may have changed the connection's timers.
         self.next_timer = None;
         let Some(peer) = self.peers.get_mut(&conn.0) else { return };
         match event {
@@ -511,7 +511,7 @@ fn connect_error(e: &io::Error) -> DialError {
     }
 }
 
-/// What to say of a connection that somebody made to us and that came to nothing.
+/// The log text for an incoming connection that failed.
 fn noise_text(error: &DialError) -> String {
     match error {
         DialError::NoHello => {

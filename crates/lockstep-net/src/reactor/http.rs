@@ -186,8 +186,8 @@ impl Http {
                 Progress::Bad(status, text) => {
                     self.respond(status, "text/plain", &Bytes::from(text + "\n"), now);
                 }
-                // Whoever gave this command no longer waits for it, and may have given another since: this process may have
-                // stood still for hours.
+                // The client that sent this command has hung up, and may have sent another one since: this process may have
+                // been stopped for hours.
                 Progress::Done(parsed) if parsed.method == Method::Post && self.stream.has_hung_up() => {
                     self.stage = Stage::Dead;
                 }

@@ -155,7 +155,7 @@ impl UnixSocket {
         &self.path
     }
 
-    /// It has vanished: whatever comes to its path from now on, perhaps with its old inode number, is not this one.
+    /// The socket has vanished. A later file at its path is another one, even with the same inode number.
     pub(crate) fn disown(&mut self) {
         self.made = None;
     }

@@ -1,7 +1,7 @@
 //! The reactor: sockets, timers, dials and name resolution, on the caller's thread.
 //!
 //! The caller's loop is: [`Reactor::poll`], handle the events, drain the queues of other threads, [`Reactor::send`]
-//! whatever follows from all that, [`Reactor::flush`]. What was sent in one round leaves with one `writev` per peer.
+//! the resulting messages, [`Reactor::flush`]. The messages of one round leave with one `writev` per peer.
 //!
 //! The reactor never waits for a peer, a client of the status service or a DNS server.
 
@@ -48,7 +48,7 @@ impl std::fmt::Display for ConnId {
     }
 }
 
-/// What a reactor is made with.
+/// Configuration of a reactor.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Cluster name, frame and queue limits, timeouts of connections.
@@ -101,7 +101,7 @@ pub struct PeerHello {
     pub cluster: String,
     /// The protocol version that both speak.
     pub version: u16,
-    /// What it says of itself.
+    /// The peer's introduction.
     pub blob: Bytes,
     /// Its end of the socket. Behind an incoming connection the port is not the one it listens on.
     pub remote_addr: SocketAddr,
@@ -109,7 +109,7 @@ pub struct PeerHello {
     pub outgoing: bool,
     /// The address that was dialed, as its [`Address`] displays.
     pub dialed: Option<String>,
-    /// What is said on the connection is encrypted, and the peer has proved that it is a member.
+    /// The connection is encrypted, and the peer has proved that it is a member.
     pub encrypted: bool,
 }
 
@@ -122,7 +122,7 @@ pub enum Event {
     PeerUp {
         /// The connection.
         conn: ConnId,
-        /// Who it is.
+        /// The peer's introduction and address.
         hello: PeerHello,
     },
     /// The peer has accepted us too. (Frames may be sent from our own acceptance on; they arrive only if the peer
@@ -160,7 +160,7 @@ pub enum Event {
     Noise {
         /// Where it came from.
         addr: SocketAddr,
-        /// What it was.
+        /// The kind of connection.
         what: String,
         /// How many like it were not reported since the last report.
         suppressed: u64,
@@ -301,8 +301,8 @@ impl Reactor {
         self.waker.clone()
     }
 
-    /// Whether [`Reactor::poll`], once it has waited, lets others run before it looks at what has come. For a caller who
-    /// knows that more is on its way: where nothing is, that only makes everyone wait for him.
+    /// Whether [`Reactor::poll`] yields the processor after its wait and before it reads events. Set it only while more
+    /// input is expected: otherwise the yield only adds latency.
     pub fn set_gathers(&mut self, gathers: bool) {
         self.gathers = gathers;
     }
@@ -338,7 +338,7 @@ impl Reactor {
 
     fn listen_with(&mut self, addrs: &[Address], kind: PortFor) -> Result<Vec<SocketAddr>, ListenError> {
         let mut bound = Vec::new();
-        // The status is served in clear, whatever the members do.
+        // The status service never uses TLS.
         let encrypted = self.cfg.tls.is_some() && matches!(kind, PortFor::Members);
         for listener in listen::tcp(addrs, encrypted)? {
             let name = || addrs.iter().map(Address::to_string).collect::<Vec<_>>().join(",");

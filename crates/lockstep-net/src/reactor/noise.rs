@@ -1,6 +1,6 @@
-//! What is said of those who come to a port and are no members: enough to find them, and never so much that the log
-//! fills. Somebody who comes again and again for the same reason, as a member with another authority's certificate
-//! does each second, is spoken of at once, then after ten seconds, a minute, and so on.
+//! Log lines about connections from non-members: enough to find the sender, and few enough not to fill the log.
+//! A sender that fails repeatedly for one reason (a member with another authority's certificate tries every second) is
+//! logged at once, then after ten seconds, a minute, and so on.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -66,7 +66,7 @@ impl Noise {
             None => {
                 if self.said.len() >= REMEMBERED {
                     let oldest = (0..self.said.len()).min_by_key(|at| self.said[*at].heard);
-                    // What it had to say is counted with this.
+                    // The suppressed lines are counted in this one.
                     left_out += oldest.map_or(0, |at| self.said.swap_remove(at).since);
                 }
                 let (what, again) = (what.to_owned(), now + SOON);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_each_second_for_a_day_is_spoken_of_some_times() {
+    fn sender_failing_each_second_for_a_day_is_logged_rarely() {
         let start = Instant::now();
         let mut noise = Noise::new(start);
         let mut at = Vec::new();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_from_everywhere_is_limited_and_counted() {
+    fn flood_from_many_addresses_is_limited_and_counted() {
         let start = Instant::now();
         let mut noise = Noise::new(start);
         let mut lines = 0;

@@ -134,7 +134,7 @@ impl Peer {
 
     fn write_failed(&mut self, e: &io::Error) {
         self.writable = false;
-        // What the peer said before it closed is worth more than our failed write: read it first.
+        // The peer's last message explains more than our failed write: read it first.
         let text = e.to_string();
         self.readable = true;
         self.hangup = true;

@@ -87,7 +87,7 @@ fn blocking(addr: &Address) -> Answer {
         Host::Name(name) => name.as_str(),
     };
     let found = (name, addr.port).to_socket_addrs().map_err(|e| {
-        // Rust prefixes the C library's text; what follows the colon is what a person needs.
+        // Rust prefixes the C library's text; keep only the part after the colon.
         let text = e.to_string();
         text.rsplit_once(": ").map_or(text.clone(), |(_, rest)| rest.to_owned())
     })?;

@@ -18,8 +18,8 @@ struct Shared {
 
 /// Wakes the reactor out of [`crate::Reactor::poll`]. Cheap to clone, and to use while the reactor is running anyway.
 ///
-/// What was pushed to a queue before `wake` is seen by the reactor's thread when it drains that queue after the `poll`
-/// that this ends.
+/// Items pushed to a queue before `wake` are visible to the reactor's thread when it drains the queue after the `poll`
+/// that this call ends.
 #[derive(Debug, Clone)]
 pub struct Waker(Arc<Shared>);
 

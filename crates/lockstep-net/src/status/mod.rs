@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::reactor::ConnId;
 
-/// What a request asks to be done.
+/// The method of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     /// Read. `HEAD` arrives as this too; its body is left out of the answer here.
@@ -30,11 +30,11 @@ pub struct StatusRequest {
     pub method: Method,
     /// Path without the query: `/status`.
     pub path: String,
-    /// What stood behind `?`, not decoded; empty if nothing did.
+    /// The text after `?`, not decoded; empty without one.
     pub query: String,
     /// The body of a command.
     pub body: Bytes,
-    /// Came by the Unix socket, whose mode says who may command.
+    /// Received on the Unix socket, whose file mode decides which users may send commands.
     pub local: bool,
 }
 

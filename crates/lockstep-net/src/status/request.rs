@@ -1,4 +1,4 @@
-//! Parses one request, from bytes in whatever pieces they come.
+//! Parses one request from bytes that arrive in pieces of any size.
 
 use bytes::{Bytes, BytesMut};
 
@@ -20,7 +20,7 @@ pub(crate) struct Parsed {
     pub(crate) body: Bytes,
 }
 
-/// What a request has come to.
+/// State of the request being parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// Incomplete.

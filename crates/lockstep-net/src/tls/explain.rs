@@ -26,7 +26,7 @@ pub(super) fn own(e: &Error) -> String {
     }
 }
 
-/// What is wrong with somebody's certificate: `... certificate` goes before it.
+/// The error in a certificate, as a clause after `... certificate`.
 fn certificate(e: &CertificateError) -> String {
     match e {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {

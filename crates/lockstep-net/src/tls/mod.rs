@@ -2,8 +2,8 @@
 //!
 //! TLS 1.3 only. Both sides present a certificate and both check the other's: it must be signed by an authority of the
 //! file `socket.ssl_ca`, or be one of the certificates in that file. Host names in certificates are not looked at, for
-//! members are addressed by number: who has a certificate of the cluster's authority is a member. Sessions are never
-//! resumed, so that each connection proves anew who is there.
+//! members are addressed by number: a certificate signed by the cluster's authority proves membership. Sessions are never
+//! resumed, so each connection proves the peer's identity anew.
 
 mod explain;
 mod session;
@@ -43,7 +43,7 @@ pub struct TlsFiles {
 /// How a reactor encrypts.
 #[derive(Debug, Clone)]
 pub struct TlsConfig {
-    /// Who this member is, and whom it trusts.
+    /// This member's certificate and key, and the authorities that it trusts.
     pub identity: Arc<TlsIdentity>,
     /// `socket.dynamic`: also take connections that are not encrypted, and dial so where TLS is not understood.
     pub dynamic: bool,
@@ -165,8 +165,8 @@ impl TlsIdentity {
         self.distrusted.as_deref()
     }
 
-    /// What is wrong with the own certificate, as members that trust the same authority see it; `soon`: also if it
-    /// expires within this time.
+    /// The error that members trusting the same authority would see in this member's certificate; also if it expires
+    /// within `soon`.
     pub fn warning(&self, soon: Duration) -> Option<String> {
         if let Some(text) = &self.distrusted {
             return Some(text.clone());
@@ -217,7 +217,7 @@ fn configs(
 }
 
 fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    /// More than any certificate; less than what somebody may mean by naming a device or a dump.
+    /// Larger than any certificate file, and small enough to refuse a device or a dump named by mistake.
     const MOST: u64 = 4 << 20;
     let failed = |e| TlsError::Read(option, path.to_owned(), e);
     let size = fs::metadata(path).map_err(failed)?;

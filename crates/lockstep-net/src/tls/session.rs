@@ -16,8 +16,8 @@ use crate::proto::{Connection, MAGIC, Role, recognise};
 
 /// Most bytes read from a socket at a time: some records.
 const ROOM: usize = 64 * 1024;
-/// Encrypted bytes that may wait for the socket. What the peer is to get waits before its encryption, so that its
-/// queue is bounded and counted in one place.
+/// The most encrypted bytes that wait for the socket. Further output waits before its encryption, so the peer's queue is
+/// bounded and counted in one place.
 const WAITING_MAX: usize = 256 * 1024;
 /// Most slices encrypted in one go.
 const SLICES: usize = 64;
@@ -66,12 +66,12 @@ pub(crate) struct Session {
     dynamic: bool,
     /// Something has arrived, and it was TLS.
     begun: bool,
-    /// Over: what arrives is thrown away, what waits still leaves.
+    /// The session has failed: input is discarded, and queued output is still sent.
     failed: bool,
     closed: bool,
     /// Not TLS, for a peer that speaks none.
     last_word: &'static [u8],
-    /// What arrived and was not taken yet: `scratch[start..end]`.
+    /// Received and not consumed: `scratch[start..end]`.
     scratch: Vec<u8>,
     start: usize,
     end: usize,
@@ -171,7 +171,7 @@ impl Session {
         }
     }
 
-    /// What to say of bytes that are not TLS.
+    /// The error for bytes that are not TLS.
     fn stranger(&mut self) -> Failure {
         let bytes = &self.scratch[self.start..self.end];
         let n = bytes.len().min(MAGIC.len());
@@ -192,7 +192,7 @@ impl Session {
         if !self.failed && self.tls.is_handshaking() && (self.begun || self.role == Role::Dialer) {
             let how = error.unwrap_or("end of stream");
             let failure = match self.begun {
-                // A plain member, which closes on what it takes for a stranger; or one that stops just now.
+                // Either a member without TLS, which closes because it cannot parse this, or a member that is stopping.
                 false => Failure::Plain(format!("what closes the connection when it is offered TLS ({how})")),
                 true => {
                     Failure::Tls(format!("the peer ended the connection during the TLS handshake ({how})"))
@@ -218,7 +218,7 @@ impl Session {
         }
     }
 
-    /// Writes some of what waits. 0: nothing does that could leave now.
+    /// Writes some queued output. 0: nothing can be sent now.
     pub(crate) fn write(&mut self, conn: &mut Connection, to: &mut dyn Write) -> io::Result<usize> {
         if !self.last_word.is_empty() {
             let n = to.write(self.last_word)?;

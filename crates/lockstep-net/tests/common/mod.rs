@@ -108,7 +108,7 @@ pub fn noise(e: &Event) -> Option<String> {
     }
 }
 
-/// Whoever is up is accepted, until both are ready; the connection as each of them knows it.
+/// Accepts every peer until both sides are ready; returns each side's id of the connection.
 pub fn make_ready(a: &mut Node, b: &mut Node) -> (ConnId, ConnId) {
     let (mut at_a, mut at_b) = (None, None);
     until(&mut [a, b], "both ready", |n| {
