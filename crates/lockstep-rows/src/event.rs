@@ -1,4 +1,4 @@
-//! Events: where each begins and ends, what it is, and the texts in it.
+//! Events: their boundaries, kinds and texts.
 
 use crate::Statement;
 use crate::inflate::unpack;
@@ -7,7 +7,7 @@ use crate::wire::{Bytes, crc32};
 const HEADER: usize = 19;
 const CHECKSUM: usize = 4;
 
-/// What an event is.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// A statement to execute.
@@ -75,7 +75,7 @@ impl EventKind {
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// What it is.
+    /// Its kind.
     pub kind: EventKind,
     /// The number of its type.
     pub code: u8,
@@ -85,7 +85,7 @@ pub struct Event<'a> {
     pub server_id: u32,
     /// Where it begins in the data, in bytes.
     pub offset: usize,
-    /// What follows the header, without a checksum.
+    /// The bytes after the header, without the checksum.
     pub body: &'a [u8],
 }
 

@@ -3,7 +3,7 @@
 //! The server fills the data with binlog events in row format, one after another, as they stand in its
 //! transaction cache; a DDL statement carries a format description and query events. Nothing here is
 //! needed to replicate: it is for people who look at a log, and for a server that was killed in a DDL statement. So
-//! nothing here fails either: what cannot be read is said to be so, and the rest is given.
+//! nothing here fails: a summary marks its unreadable parts and contains the rest.
 //!
 //! ```
 //! let summary = lockstep_rows::summarize(b"");
@@ -70,7 +70,7 @@ pub struct Statement {
     pub annotation: bool,
 }
 
-/// What a write-set's data holds.
+/// The contents of a write-set's data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Tables in the order of their first change.

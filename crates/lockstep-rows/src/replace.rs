@@ -9,7 +9,7 @@ const QUERY: u8 = 2;
 /// As the server writes it for `CREATE TABLE ... SELECT`.
 const CREATE: &str = "CREATE TABLE ";
 const UNLESS: &str = "IF NOT EXISTS ";
-/// What is executed instead of both.
+/// The text executed in place of both.
 const REPLACE: &str = "CREATE OR REPLACE TABLE ";
 
 /// The statement that creates the table whose rows the rest of the data is: the first event that does anything.

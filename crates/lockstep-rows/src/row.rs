@@ -108,7 +108,7 @@ fn parse_map(body: &[u8]) -> Option<(u64, Table)> {
     Some((id, Table { schema, table, columns }))
 }
 
-/// Table number, and what follows the fixed part of the head.
+/// Table number, and the bytes after the fixed part of the header.
 pub(crate) fn split_id<'a>(event: &Event<'a>) -> Option<(u64, Bytes<'a>)> {
     let mut b = Bytes::new(event.body);
     let id = b.int(6)?;

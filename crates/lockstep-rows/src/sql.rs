@@ -1,8 +1,8 @@
-//! A write-set's data as SQL, for people who give a server again what it has lost.
+//! A write-set's data as SQL, to restore transactions that a server has lost.
 //!
 //! Rows are given as `BINLOG` statements: events know no names of columns and not how a number's sign is meant, so SQL
-//! made of them could only be a guess. What they say, as far as it can be told, stands in comments before them. A
-//! statement in total order is given as itself.
+//! made of them could only be a guess. Comments before them show the readable values. A statement in total order is
+//! printed as it is.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ const ABOUT: usize = 1 << 18;
 /// The flag of a row event behind which nothing of its statement comes.
 const LAST: u8 = 1;
 
-/// What must come first, once: it tells the server how the events behind it are built.
+/// The format description that must precede all events, once.
 pub fn preamble() -> String {
     let mut out = String::from("SET NAMES utf8mb4;\n");
     put_binlog(&format_description(), &mut out);
@@ -98,7 +98,7 @@ struct Writer {
     rows: Vec<u8>,
     /// Where the last of these begins.
     last: usize,
-    /// What they say.
+    /// The readable values, for comments.
     about: String,
 }
 
@@ -316,7 +316,7 @@ fn put_event(event: &Event<'_>, code: u8, body: &[u8], out: &mut Vec<u8>) -> Res
     Ok(())
 }
 
-/// What a statement says of the session that it ran in.
+/// Session variables that a statement's event carries.
 #[derive(Default)]
 struct Settings {
     sql_mode: Option<u64>,

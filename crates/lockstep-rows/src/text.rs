@@ -27,14 +27,14 @@ pub(crate) fn base64(bytes: &[u8], out: &mut String) {
     }
 }
 
-/// Whether a character stays on its line and says what it seems to say: it neither controls a terminal nor turns the
-/// direction of what follows.
+/// Whether a character is safe to print: it does not control a terminal, break the line or change the direction of
+/// text.
 fn is_plain(c: char) -> bool {
     !c.is_control()
         && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Text in a comment: one line, whatever is in it.
+/// Text in a comment, always one line.
 pub(crate) fn put_text(out: &mut String, text: &str) {
     for c in text.chars() {
         match c {
@@ -76,7 +76,7 @@ pub(crate) fn put_name(out: &mut String, name: &str) {
     out.push('`');
 }
 
-/// Text as a value in SQL, whatever `sql_mode` says of backslashes and whatever a client does with them.
+/// Text as an SQL value that is correct under any `sql_mode` and any client's treatment of backslashes.
 pub(crate) fn literal(text: &str) -> String {
     match text.chars().all(|c| c != '\\' && (c == '\n' || c == '\t' || is_plain(c))) {
         true => format!("'{}'", text.replace('\'', "''")),

@@ -1,7 +1,7 @@
-//! What the values of a row say, as people write them.
+//! The values of a row, in the notation that people use.
 //!
 //! An event knows neither a column's name nor its character set, nor whether a number has a sign. So text is shown where
-//! it is UTF-8, and a number below zero with what it is without a sign.
+//! it is UTF-8, and a negative number is shown with its unsigned value beside it.
 
 use std::fmt::Write;
 
@@ -40,7 +40,7 @@ pub(crate) enum Kind {
     Raw,
 }
 
-/// A value as SQL, or nearly: it is made for a comment. What its kind does not allow is shown as bytes.
+/// A value in nearly SQL notation, for comments. Bytes that are invalid for its kind are shown in hex.
 pub(crate) fn show(kind: Kind, value: &[u8]) -> String {
     read(kind, value).unwrap_or_else(|| raw(value))
 }
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_has_its_date() {
+    fn timestamp_is_shown_as_date() {
         assert_eq!(utc(0), "1970-01-01 00:00:00");
         assert_eq!(utc(951_782_399), "2000-02-28 23:59:59");
         assert_eq!(utc(951_868_799), "2000-02-29 23:59:59");

@@ -67,7 +67,7 @@ fn statement(sql: &str, checksum: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a_silenced_statement_does_nothing_and_is_whole() {
+fn silenced_statement_has_no_effect_and_keeps_its_length() {
     for checksum in [false, true] {
         let data = statement("ALTER TABLE t ADD c INT", checksum);
         assert_eq!(summarize(&data).statements[0].sql, "ALTER TABLE t ADD c INT");
@@ -86,7 +86,7 @@ fn a_silenced_statement_does_nothing_and_is_whole() {
 }
 
 #[test]
-fn a_table_is_created_in_the_place_of_another() {
+fn create_table_becomes_create_or_replace() {
     // Rows behind it, which stay as they are.
     let rows: Vec<u8> = {
         let map = events(PLAIN).find(|e| e.kind == EventKind::TableMap).unwrap();
@@ -115,9 +115,9 @@ fn a_table_is_created_in_the_place_of_another() {
     assert_eq!(replacing(b""), None);
 }
 
-/// `COMPRESSED` holds such a statement; what is made of it is not compressed.
+/// `COMPRESSED` holds a CREATE TABLE statement; the rewritten event is not compressed.
 #[test]
-fn a_compressed_statement_creates_in_the_place_of_another() {
+fn compressed_create_table_becomes_create_or_replace() {
     let packed = events(COMPRESSED).find(|e| e.kind == EventKind::QueryCompressed).unwrap();
     let sql = packed.statement().unwrap().sql.replacen("create table ", "CREATE TABLE ", 1);
     // The stored form of zlib's format: the server's own text is in small letters.
@@ -181,7 +181,7 @@ fn row_events_of_the_second_version() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said() {
+fn unreadable_event_is_reported_as_damage() {
     let cut = &PLAIN[..PLAIN.len() - 10];
     let s = summarize(cut);
     assert_eq!(s.tables, summarize(PLAIN).tables);

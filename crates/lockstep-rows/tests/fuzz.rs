@@ -23,7 +23,7 @@ fn test(input: &[u8]) -> u64 {
     outcome(&(summary.kinds, summary.tables.len(), summary.statements.len(), summary.damage))
 }
 
-/// What is made of it is nothing but the statements that are meant, and gives the rows that are there.
+/// The generated SQL contains only the intended statements, and they restore the rows of the input.
 fn test_sql(input: &[u8]) -> u64 {
     let made = sql(input);
     if let Ok(text) = &made {
@@ -55,7 +55,7 @@ fn seeds() -> Vec<Vec<u8>> {
 #[test]
 fn fuzz_events() {
     let mut target = Target::new("events", env!("CARGO_MANIFEST_DIR"), seeds(), &test);
-    // What is compressed becomes larger.
+    // Compressed input grows when it is unpacked.
     target.memory = (1 << 20, 4096);
     target.run();
 }

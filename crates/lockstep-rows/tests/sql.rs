@@ -1,4 +1,4 @@
-//! Events as SQL: what is said of them, and that nothing of theirs is taken for SQL.
+//! Events as SQL: the comments, and that no event's content is executed as SQL.
 
 #[path = "common/read.rs"]
 mod read;
@@ -39,14 +39,14 @@ fn rows_are_said_and_given() {
     ] {
         assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
     }
-    // What is given are the same rows.
+    // The output restores the same rows.
     let given: Vec<u8> = after_first_preamble(&text).concat();
     assert_eq!(summarize(&given).tables, summarize(PLAIN).tables);
     assert_eq!(text.matches("BEGIN;").count(), text.matches("COMMIT;").count());
 }
 
 #[test]
-fn what_is_compressed_is_given_unpacked() {
+fn compressed_event_is_printed_unpacked() {
     let text = sql(COMPRESSED).unwrap();
     assert!(text.contains("EXECUTE IMMEDIATE 'create table t3 (id int primary key"), "{text}");
     assert!(text.contains("USE `shop`;\n"));
@@ -64,7 +64,7 @@ fn what_is_compressed_is_given_unpacked() {
 
 /// Each `BINLOG` stands for itself: it names its tables, and says that its last rows are the last.
 #[test]
-fn a_large_statement_is_given_in_parts() {
+fn large_statement_is_printed_in_parts() {
     let map = events(PLAIN).find(|e| e.kind == EventKind::TableMap).unwrap();
     let rows = events(PLAIN).find(|e| e.kind == EventKind::WriteRows).unwrap();
     let mut data = PLAIN[map.offset..rows.offset].to_vec();
@@ -124,7 +124,7 @@ fn statements_keep_to_their_quotes() {
 }
 
 #[test]
-fn what_cannot_be_given_is_refused() {
+fn unprintable_event_is_refused() {
     let rows = events(PLAIN).find(|e| e.kind == EventKind::WriteRows).unwrap();
     assert!(sql(&PLAIN[rows.offset..]).unwrap_err().contains("rows of a table that nothing names"));
     let mut intvar = statement("s", b"x", 45);

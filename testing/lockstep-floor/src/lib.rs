@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Above any seqno of the real one's, whose calls never meet these.
+/// Above any seqno of a real provider, so that the two cannot be confused.
 const FIRST: Seqno = 1 << 40;
 
 static NEXT: AtomicI64 = AtomicI64::new(FIRST);
@@ -137,7 +137,7 @@ unsafe extern "C-unwind" fn append_data(
     Status::OK
 }
 
-/// The server insists that a provider takes its list of who may join; nobody joins here. `NULL` is as good as any.
+/// The server requires a provider to accept its allow-list. No member joins here, so the list is ignored.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn wsrep_init_allowlist_service_v1(_: *mut AllowlistServiceV1) -> c_int {
     Status::OK.0 as c_int
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn each_commit_waits_for_a_tick_of_its_own_and_has_a_seqno_of_its_own() {
+    fn each_commit_waits_for_its_own_tick_and_gets_its_own_seqno() {
         const LONG: Duration = Duration::from_millis(20);
         // SAFETY: this is the only test here, and nothing else reads the environment meanwhile.
         unsafe { std::env::set_var(TICK, LONG.as_micros().to_string()) };

@@ -2,9 +2,9 @@
 //! depends on it.
 //!
 //! A [`Target`] is a decoder with some good inputs. [`Target::run`] gives it these, then the kept corpus
-//! (`fuzz-corpus/<name>/` of the crate that it is in), then mutations of both, and says no to
+//! (`fuzz-corpus/<name>/` of the target's crate), then mutations of both, and fails on
 //!
-//! - a panic, of the decoder or of what the target asserts of its result (that it encodes to what was decoded, say);
+//! - a panic, of the decoder or of the target's assertions about the result (such as encode(decode(x)) == x);
 //! - more memory than the input's size explains ([`Target::memory`]);
 //! - an input that takes longer than [`HANG`].
 //!
@@ -12,8 +12,8 @@
 //! drawn from a generator with a fixed seed, so that a run of `cargo test` is the same each time; `LOCKSTEP_FUZZ_SECONDS`
 //! (`make fuzz`) lets each target go on for longer, from another seed each time, which it prints.
 //!
-//! There is no coverage to steer by on a stable compiler. What takes its place is what the target returns: a number
-//! for how far it came. An input with a number that has not been seen before is mutated further.
+//! A stable compiler offers no coverage feedback. Instead a target returns a number that says how far it came. An input
+//! with a new number is mutated further.
 
 mod memory;
 mod mutate;
@@ -182,7 +182,7 @@ fn save(folder: &Path, kind: &str, input: &[u8]) -> PathBuf {
     path
 }
 
-/// Keeps some of what is new, the smallest first.
+/// Saves some of the new inputs, the smallest first.
 fn keep(folder: &Path, present: usize, mut new: Vec<Vec<u8>>) -> usize {
     if std::env::var_os("LOCKSTEP_FUZZ_KEEP").is_none() {
         return 0;
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_found_and_its_input_kept() {
+    fn panic_is_found_and_its_input_is_saved() {
         let (text, input) = fails("panic", &|input| {
             assert!(input.first() != Some(&b'G'), "a planted bug");
             0
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_mutated_further() {
+    fn input_with_new_progress_is_mutated_further() {
         // Four bytes one after the other, each with an outcome of its own: chance alone would not get there.
         let found = catch_unwind(AssertUnwindSafe(|| {
             let folder = Folder::new("further");

@@ -6,7 +6,7 @@ use std::cell::Cell;
 struct Counting;
 
 thread_local! {
-    /// Bytes held now, by what this thread has allocated less what it has freed: below zero where others allocated.
+    /// Bytes that this thread has allocated minus bytes that it has freed: negative if it frees others' memory.
     static HELD: Cell<isize> = const { Cell::new(0) };
     static MOST: Cell<isize> = const { Cell::new(0) };
 }

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_the_same_inputs_and_others_give_others() {
+    fn equal_seeds_give_equal_inputs_and_others_differ() {
         let from = vec![b"one two three".to_vec(), vec![0; 40]];
         let some = |seed| {
             let mut random = Random::new(seed);

@@ -1,4 +1,4 @@
-//! Reads SQL as a client does, and insists on what it finds.
+//! Reads SQL as a client does, and fails on unexpected input.
 
 /// The bytes of each `BINLOG` in a text, which must hold nothing but comments and the statements that are made here.
 pub(crate) fn binlogs(text: &str) -> Vec<Vec<u8>> {
