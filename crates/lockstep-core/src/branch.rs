@@ -1,8 +1,8 @@
-//! Branches: what becomes of a log when an operator lets one member go on without the majority.
+//! Branches: a new history that one member founds by an operator's order, without a majority.
 //!
-//! Nobody can know then what the others had committed without it, or will. So what follows is another line of history:
-//! an entry ([`crate::EntryKind::Branch`]) says so, gives the history and the log a new name, and makes its founder the
-//! only voter. Members of the branch before keep what they have, and are never mixed with it: connections compare the
+//! The founder cannot know which entries the other members committed without it, or will commit. So the entries that
+//! follow belong to another history: a [`crate::EntryKind::Branch`] entry gives the history and the log new names and
+//! makes its founder the only voter. Members of the branch before keep what they have, and are never mixed with it: connections compare the
 //! names of the logs before anything else is said.
 
 use crate::codec::{DecodeError, Reader, Writer};
@@ -20,7 +20,7 @@ pub struct Branch {
     pub history: Uuid,
     /// The new log of it.
     pub log_id: Uuid,
-    /// Who goes on alone: the only member from here on.
+    /// The founder: the only member from here on.
     pub founder: MemberInfo,
 }
 
@@ -70,7 +70,7 @@ pub struct Parent {
     pub term: Term,
     /// Its seqno.
     pub seqno: Seqno,
-    /// Who went on alone.
+    /// The founder.
     pub founder: MemberId,
 }
 

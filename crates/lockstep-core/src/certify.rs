@@ -7,10 +7,10 @@
 //!    seqno above its `last_seen`. A statement in total order is another source to everybody.
 //!
 //! Two write-sets of one source never conflict: that server's own locks have seen to it; so neither do the fragments
-//! of one transaction. Statements in total order and rollbacks always pass. What fails leaves no keys behind.
+//! of one transaction. Statements in total order and rollbacks always pass. A failed write-set leaves no keys behind.
 //!
-//! Beyond that ([`Certifier::judge`]), under a weak policy everything but rollbacks fails that is not of the leader, and
-//! what has seen a seqno fails that a view has left out.
+//! [`Certifier::judge`] adds two rules. Under a weak policy, write-sets of members other than the leader fail, except
+//! rollbacks. A write-set fails if its origin had seen a seqno that a view left out.
 //!
 //! | earlier ↓ later → | shared | reference | update | exclusive |
 //! |-------------------|--------|-----------|--------|-----------|
@@ -28,8 +28,8 @@
 //! # Why verdicts survive restarts and joins
 //!
 //! A member certifies from the log it has, which begins somewhere: at a state `base`. From the entries after it, it
-//! knows all keys of seqnos above `base.seqno`, **provided** it knows which of them passed; so it can judge for itself
-//! whatever has seen `base.seqno`. Entries that have not are judged for it by the trim marks, which carry verdicts:
+//! knows all keys of seqnos above `base.seqno`, **provided** it knows which of them passed. So it can judge every
+//! write-set with `last_seen >= base.seqno`. The verdicts on the others come from the trim marks:
 //!
 //! * let `m₁, m₂` be the last two trim marks in the committed log when it starts (its state has `trim_previous = m₁.trim`);
 //! * a leader makes a mark only when it has itself certified everything up to the mark before, so `m₂.verdicts_to` is
@@ -58,7 +58,7 @@ use std::fmt;
 
 pub use index::{Meeting, meeting};
 
-/// What certification says about one entry.
+/// The result of certifying one entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Certification {
     /// The verdict, the same on every member.
@@ -125,7 +125,7 @@ pub enum CertifyError {
     Unknown {
         /// The entry.
         seqno: Seqno,
-        /// What it had seen.
+        /// The last seqno that its origin had seen.
         last_seen: Seqno,
         /// Where the log begins.
         base: Seqno,
@@ -166,8 +166,7 @@ impl std::error::Error for CertifyError {}
 pub struct TrimLimits {
     /// Make no mark that frees less than so many seqnos.
     pub min_advance: u64,
-    /// Keep no more than so many seqnos for slow members: past that, what they propose fails as long as they have not
-    /// caught up.
+    /// The most seqnos kept for slow members. Proposals of a member further behind fail until it has caught up.
     pub max_window: u64,
 }
 
@@ -194,16 +193,16 @@ pub struct Certifier {
     trim: Seqno,
     /// As of the last mark that went through.
     verdicts_to: Seqno,
-    /// What failed above `verdicts_to`, ascending.
+    /// Failed seqnos above `verdicts_to`, ascending.
     failed: Vec<Seqno>,
     /// All verdicts up to here have been learned from marks.
     told_to: Seqno,
-    /// What failed above `last`, up to `told_to`, ascending.
+    /// Failed seqnos above `last` and up to `told_to`, ascending, learned from trim marks.
     told: VecDeque<Seqno>,
     index: Index,
     /// The last barrier.
     barrier: Seqno,
-    /// What views have left out above `trim`: the seqnos between, both not included.
+    /// Seqnos above `trim` that views have left out, as open intervals.
     gaps: Vec<(Seqno, Seqno)>,
     /// The last write-set that passed: as the root goes, it shared it.
     passed: Seqno,
@@ -342,7 +341,7 @@ impl Certifier {
         } else {
             None
         };
-        // A conflict that was found is certain; that there is none, only if the index reaches back to what was seen.
+        // A conflict found is certain. Its absence is certain only if the index reaches back to `last_seen`.
         let certain = total_order || rollback || failure.is_some() || meta.last_seen >= self.base;
         let failure = self.settle(seqno, told, failure, certain, meta.last_seen)?;
 
@@ -408,8 +407,8 @@ impl Certifier {
         Ok(Certification { pass: true, depends_on: seqno - 1, conflict: None, failure: None })
     }
 
-    /// The next entry is a trim mark: checks its verdicts against the own ones. What lies at or below it is as good as
-    /// forgotten, and is so in fact by and by: with the write-sets that follow, and by [`Certifier::forget`].
+    /// Applies a trim mark, and checks its verdicts against our own. Keys at or below the mark no longer count. Later
+    /// write-sets and [`Certifier::forget`] remove them in small steps.
     ///
     /// # Errors
     /// [`CertifyError`]: this member cannot go on with this log.
@@ -425,7 +424,7 @@ impl Certifier {
         {
             return Err(CertifyError::Mark("has its verdicts in disorder"));
         }
-        // Both sides ascend; what this log does not cover (below base) or what earlier marks told is not compared.
+        // Both sides ascend. Seqnos below the base, and those covered by earlier marks, are not compared.
         let from = self.verdicts_to.max(self.base);
         let mut theirs = mark.failed.iter().copied().filter(|f| *f > from);
         let ours_end = self.failed.partition_point(|f| *f <= mark.verdicts_to);
@@ -483,8 +482,8 @@ impl Certifier {
             return None;
         }
         if self.verdicts_to < self.base {
-            // What failed between the last mark and the log's beginning is not known here. By the rule at the top,
-            // only a log without two marks, which begins with the history, gets here, or one that breaks it.
+            // Failures between the last mark and the log's first entry are unknown here. By the rule in the module
+            // documentation, only a log without two marks, which begins with the history, gets here, or a faulty one.
             return None;
         }
         let window = i64::try_from(limits.max_window).unwrap_or(i64::MAX);
@@ -521,7 +520,7 @@ impl Certifier {
         self.last.saturating_sub(self.trim.max(self.base)).max(0) as u64
     }
 
-    /// What failed above this seqno; complete only for seqnos that no trim mark has told of yet.
+    /// Failed seqnos above this one; complete only for seqnos above the last mark's `verdicts_to`.
     pub fn failed_since(&self, seqno: Seqno) -> &[Seqno] {
         &self.failed[self.failed.partition_point(|f| *f <= seqno)..]
     }
@@ -542,7 +541,7 @@ impl Certifier {
         Ok(Some(!failed))
     }
 
-    /// The verdict from what was told and what was found.
+    /// Combines the verdict of trim marks with our own.
     fn settle(
         &mut self,
         seqno: Seqno,

@@ -97,7 +97,7 @@ impl Writer {
         self.0.is_empty()
     }
 
-    /// What was written.
+    /// The bytes written.
     pub fn into_bytes(self) -> Bytes {
         self.0.freeze()
     }
@@ -185,7 +185,7 @@ impl Reader {
     }
 
     /// A 32-bit count of items that take at least `least` bytes each: a hostile count cannot make us allocate more
-    /// than what is there.
+    /// than the input has.
     pub fn count(&mut self, least: usize) -> Result<usize, DecodeError> {
         let n = self.u32()? as usize;
         if n.saturating_mul(least.max(1)) > self.0.len() {

@@ -1,5 +1,5 @@
-//! Who is in the group. Two lists, never confused: the [`Membership`] (voters and learners: who makes majorities)
-//! and the [`View`] (who is connected now: what the server is shown).
+//! The members of the group, in two separate lists: the [`Membership`] (voters and learners, the base of majorities)
+//! and the [`View`] (the members connected now, as the server sees them).
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::types::{MemberId, Uuid, ViewUuid};
@@ -26,7 +26,7 @@ impl Role {
 /// One member as the log knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberInfo {
-    /// Who it is in the log.
+    /// Its identity in the log.
     pub id: MemberId,
     /// `wsrep_node_name`: for people, and not always unique, for its default is the host's name.
     pub name: String,
@@ -34,7 +34,7 @@ pub struct MemberInfo {
     pub address: String,
     /// Where it is: `gmcast.segment`'s heir.
     pub zone: u8,
-    /// What its log counts for now.
+    /// Its role now.
     pub role: Role,
     /// Whether it wants to vote once it has the state (`member.vote`, `pc.weight`).
     pub wants_vote: bool,
@@ -158,9 +158,9 @@ impl Membership {
 /// One member as the server sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ViewMember {
-    /// Who it is in the log.
+    /// Its identity in the log.
     pub id: MemberId,
-    /// Who it is to the server: fresh at each connect.
+    /// Its identity towards servers: fresh at each connect.
     pub view_uuid: ViewUuid,
     /// `wsrep_node_name`.
     pub name: String,
@@ -168,7 +168,7 @@ pub struct ViewMember {
     pub incoming: String,
 }
 
-/// Who is connected: leader first, then by view UUID, which is by age. An entry; takes a seqno.
+/// The connected members: leader first, then by view UUID, which is by age. An entry; takes a seqno.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct View {
     /// Counts the views of a history (`wsrep_cluster_conf_id`), from 1.
@@ -191,7 +191,7 @@ impl View {
         if members == before.view_uuids() { Vec::new() } else { members }
     }
 
-    /// Who its members are to the servers, ascending.
+    /// The view UUIDs of its members, ascending.
     fn view_uuids(&self) -> Vec<ViewUuid> {
         let mut uuids: Vec<ViewUuid> = self.members.iter().map(|m| m.view_uuid).collect();
         uuids.sort_unstable();

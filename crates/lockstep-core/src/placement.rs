@@ -1,12 +1,12 @@
-//! Leadership follows the writer: where one member proposes nearly everything, a leader lets it lead, for then its
-//! commits wait for nobody's giving them a place.
+//! Leader placement: if one member proposes nearly everything, the leader transfers leadership to it. Its proposals then
+//! need no round trip to another leader.
 //!
-//! A move is a handing over, during which nothing is appended for some round trips, so it must be worth it: the same
-//! member proposes nearly everything in several windows in a row, whoever has come to lead rests first, and a leader that
-//! has to move leadership again soon after it had it back rests twice as long each time.
+//! During a transfer nothing is appended for some round trips, so it must pay off. The same member must propose nearly
+//! everything in several windows in a row. A new leader waits before its first transfer, and the wait doubles each time
+//! it has to transfer leadership again soon after it came back.
 //!
-//! What members have written is read from the log's count of it, once in a window. Write-sets count, however large: one
-//! that goes through the log in a thousand pieces is one commit, and one round trip is all that a move would save it.
+//! Once in a window the leader reads the number of write-sets of each member from the log's counters. The size of a
+//! write-set does not matter: even one in a thousand pieces is one commit, and a transfer saves it one round trip.
 
 use crate::raft::Raft;
 use crate::types::*;
@@ -22,7 +22,7 @@ const LEAST: u64 = 3;
 pub const REST: u64 = 10;
 /// After an operator has put it there, so many.
 pub const REST_AFTER_COMMAND: u64 = 60;
-/// What comes of doubling is no more windows than this.
+/// The longest wait, in windows.
 const REST_MOST: u64 = 600;
 /// Whoever moves it again within so many of its rests has moved it too soon.
 const SOON: u64 = 8;
@@ -41,7 +41,7 @@ pub struct WriterShare {
     /// The present window began then, with these numbers.
     since: Micros,
     written: BTreeMap<MemberId, u64>,
-    /// Who has written nearly everything, for so many windows in a row, and its share of the last one in percent.
+    /// The member that has written nearly everything, for how many windows in a row, and its share of the last, in percent.
     writer: Option<(MemberId, u32, u64)>,
     rest: Micros,
     rests_until: Micros,

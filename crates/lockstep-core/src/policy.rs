@@ -1,4 +1,4 @@
-//! Whom a commit waits for, and who may write meanwhile.
+//! Commit policies: the acknowledgements that a commit waits for, and the members that may write.
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::members::View;
@@ -50,11 +50,11 @@ pub struct Policy {
     pub acks: u8,
     /// `commit.zone_acks`: so many other zones, in addition (but not under async).
     pub zone_acks: u8,
-    /// `commit.ack_on = receive`: under semisync, what a member has in memory counts.
+    /// `commit.ack_on = receive`: under semisync, entries in a member's memory count.
     pub on_receive: bool,
     /// `commit.timeout`, µs: how long semisync waits before it falls back to async; 0: for ever.
     pub timeout: Micros,
-    /// `async.max_at_risk`: so many seqnos may be given out beyond what is committed.
+    /// `async.max_at_risk`: the most seqnos that may be answered beyond the commit index.
     pub max_at_risk: u64,
 }
 
@@ -88,7 +88,7 @@ impl Policy {
         self.kind.name()
     }
 
-    /// What `commit.ack_on` says.
+    /// The value of `commit.ack_on`.
     pub fn ack_on(self) -> &'static str {
         if self.on_receive { "receive" } else { "persist" }
     }
@@ -160,8 +160,8 @@ impl Policy {
     }
 }
 
-/// Who led in the term that begins with this entry, if it is the first of its term: a no-op names its leader, a view
-/// lists it first. `None` where it cannot be told (a log of a version that did not say).
+/// The leader of the term that begins with this entry, if it is the first of its term: a no-op names its leader, a view
+/// lists it first. `None` if unknown (older versions did not record it).
 fn leader_of_term(entry: &Entry) -> Option<MemberId> {
     match entry.kind {
         EntryKind::Noop => entry.payload[..].try_into().ok().map(Uuid),
@@ -172,9 +172,9 @@ fn leader_of_term(entry: &Entry) -> Option<MemberId> {
     }
 }
 
-/// Whose write-sets count: the rule by which, under a weak policy, all but the leader's own fail on every member.
+/// The members whose write-sets may pass: under a weak policy only the leader's, on every member.
 ///
-/// It is a fold of the log and of nothing else, so that all members judge alike.
+/// It is computed from the log alone, so all members judge alike.
 #[derive(Clone, Debug)]
 pub struct Writers {
     policy: Policy,
@@ -211,7 +211,7 @@ impl Writers {
         !self.policy.is_weak() || *origin == self.leader
     }
 
-    /// Who leads in the term of the last entry; nil where it is not known.
+    /// The leader of the last entry's term; nil if unknown.
     pub fn leader(&self) -> MemberId {
         self.leader
     }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_read_back_and_quorum_is_the_byte_that_it_always_was() {
+    fn policy_round_trips_and_quorum_keeps_its_byte() {
         assert_eq!(Policy::default().to_payload()[..], [2]);
         for kind in PolicyKind::ALL {
             assert_eq!(PolicyKind::of_name(kind.name()), Some(kind));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn under_a_weak_policy_the_leader_of_the_term_writes_and_nobody_else() {
+    fn only_leader_of_term_may_write_under_weak_policy() {
         let (a, b) = (Uuid([1; 16]), Uuid([2; 16]));
         let entry = |term, kind, payload| Entry {
             index: 1,

@@ -57,7 +57,7 @@ impl Scheduler {
         if depends_on <= self.low {
             self.ready.push(Reverse(seqno));
         } else {
-            // Nothing depends on itself or on what follows it.
+            // An entry depends only on earlier ones.
             self.waiting.push(Reverse((depends_on.min(seqno - 1), seqno)));
             self.wake();
         }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map of what is not finished.
+        /// Compared with a map of the unfinished entries.
         #[test]
         fn as_a_map_says(steps in prop::collection::vec((0u8..4, 0i64..8, 0usize..8), 1..200)) {
             let mut s = Scheduler::new(0);

@@ -1,4 +1,4 @@
-//! What a log says, folded: the state after its last entry.
+//! Snapshot of the replicated state: the result of applying all entries of the log in order.
 //!
 //! Every segment of the log begins with such a state, so that a log whose beginning has been trimmed, or that begins
 //! in the middle because a joiner took it from there, still knows its members, its sessions and its seqno.
@@ -107,7 +107,7 @@ pub struct StateSnapshot {
     pub verdicts_to: Seqno,
     /// What deduplicates proposals.
     pub sessions: BTreeMap<MemberId, Session>,
-    /// Who led in the term of the last entry; nil where the log does not say.
+    /// The leader of the last entry's term; nil if the log does not say.
     pub leader: MemberId,
     /// The branches that this one came from, the last one last; no more than [`PARENTS_KEPT`].
     pub parents: Vec<Parent>,
@@ -168,8 +168,8 @@ impl StateSnapshot {
                 let mut r = Reader::new(entry.payload.clone());
                 let membership = Membership::decode(&mut r)?;
                 r.end()?;
-                // Who is removed may come back in the same life of its process, with the same numbers: its session is
-                // forgotten only where there are so many that somebody must be.
+                // A removed member may return in the same incarnation with the same numbers. So its session is kept
+                // until there are too many sessions.
                 if self.sessions.len() > SESSIONS_KEPT {
                     self.sessions.retain(|id, _| membership.get(id).is_some());
                 }
@@ -341,7 +341,7 @@ mod tests {
     use crate::members::{MemberInfo, Role};
 
     #[test]
-    fn a_state_is_read_back_and_so_are_those_of_older_versions() {
+    fn snapshot_round_trips_and_older_versions_are_read() {
         let mut state = StateSnapshot::genesis(Uuid([7; 16]), 40, Membership::default());
         state.log_id = Uuid([8; 16]);
         state.leader = Uuid([9; 16]);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_has_a_name_of_its_own_one_voter_and_says_where_it_left() {
+    fn branch_has_new_ids_one_voter_and_its_fork_point() {
         let member = |byte: u8| MemberInfo {
             id: Uuid([byte; 16]),
             name: format!("n{byte}"),

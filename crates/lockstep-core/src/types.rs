@@ -70,9 +70,9 @@ impl fmt::Debug for Uuid {
     }
 }
 
-/// Who a member is in the log: kept in its log folder, new when the log is lost.
+/// Identity of a member in the log: stored in its log folder, new when the log is lost.
 pub type MemberId = Uuid;
-/// Who a member is to the server: fresh at each connect.
+/// Identity of a member towards servers: fresh at each connect.
 pub type ViewUuid = Uuid;
 
 /// History UUID and seqno: a point in the life of the data.
@@ -114,7 +114,7 @@ pub struct ProposalId {
     pub number: u64,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum EntryKind {
@@ -124,9 +124,9 @@ pub enum EntryKind {
     WriteSet = 1,
     /// A statement in total order (DDL). Takes a seqno.
     TotalOrder = 2,
-    /// Who is connected ([`crate::members::View`]). Takes a seqno.
+    /// The connected members ([`crate::members::View`]). Takes a seqno.
     View = 3,
-    /// Who is in the log's group ([`crate::members::Membership`]). In force once appended.
+    /// The members of the group ([`crate::members::Membership`]). In force once appended.
     Membership = 4,
     /// Whom commits wait for ([`crate::policy`]). Acts at commit.
     Policy = 5,
@@ -169,11 +169,11 @@ pub struct Entry {
     pub index: Index,
     /// The term of the leader that placed it.
     pub term: Term,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
     /// The seqno of the log up to and with this entry: its own where the kind takes one, else the last one before.
     pub seqno: Seqno,
-    /// Whose proposal it is. Default (nil) for a leader's own entries.
+    /// The proposal that it came from. Default (nil) for a leader's own entries.
     pub proposal: ProposalId,
     /// The leader's wall clock when it was placed, in µs since 1970. For people and for delayed apply only.
     pub time: Micros,

@@ -1,4 +1,4 @@
-//! Votes on results: what a member found of applying a seqno, and which of differing opinions counts.
+//! Votes on results: each member's result of applying a seqno, and the decision between differing ones.
 //!
 //! Members apply the same entries to the same data, so that they come to the same result. One that does not has other
 //! data, or a fault. Which of two it is cannot be known; that the many are right is the best guess.
@@ -16,7 +16,7 @@ pub const SUCCESS: Opinion = 0;
 
 /// The opinion of a member whose server reports this error: two are equal where their servers say the same.
 pub fn opinion(error: &[u8]) -> Opinion {
-    // What follows the first NUL is not the server's text.
+    // Only the bytes before the first NUL are the server's text.
     let text = error.split(|byte| *byte == 0).next().unwrap_or_default();
     match text.is_empty() {
         true => SUCCESS,
@@ -32,7 +32,7 @@ pub struct VoteOutcome {
     pub seqno: Seqno,
     /// What counts.
     pub winner: Opinion,
-    /// Who had said what by then, by member; for people.
+    /// The opinions by member, for the log line.
     pub opinions: Vec<(MemberId, Opinion)>,
 }
 
@@ -68,9 +68,9 @@ impl VoteOutcome {
     }
 }
 
-/// What counts where these opinions have been given and `missing` members have not said theirs: the most frequent one;
-/// of equally frequent ones success, else the higher. `None`: what is missing may turn it. With `enough` > 0
-/// (`gcs.vote_policy`), so many members that say success decide, however many say something else.
+/// The winner among these opinions while `missing` members have not voted: the most frequent one; among equals success,
+/// else the higher. `None`: the missing votes may change the result. With `enough` > 0 (`gcs.vote_policy`), that many
+/// votes for success decide.
 pub fn winner(opinions: impl IntoIterator<Item = Opinion>, missing: usize, enough: usize) -> Option<Opinion> {
     let mut counts: BTreeMap<Opinion, usize> = BTreeMap::new();
     for opinion in opinions {
@@ -88,7 +88,7 @@ pub fn winner(opinions: impl IntoIterator<Item = Opinion>, missing: usize, enoug
     // The best of those that are as frequent: success first, then the higher.
     let rank = |opinion: Opinion, count: usize| (count, opinion == SUCCESS, opinion);
     let (&best, &count) = counts.iter().max_by_key(|(opinion, count)| rank(**opinion, **count))?;
-    // Whoever could still come in front: with all that is missing, also one that nobody has had yet.
+    // The best possible rival: an opinion, perhaps a new one, that gets all missing votes.
     let others = counts.iter().filter(|(opinion, _)| **opinion != best).map(|(o, c)| (*o, *c));
     let unheard = [(SUCCESS, successes), (Opinion::MAX, 0)].into_iter().filter(|(o, _)| *o != best);
     let turned = missing > 0
@@ -102,7 +102,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_outcome_is_read_back_and_a_cut_one_is_refused() {
+    fn vote_outcome_round_trips_and_truncated_one_is_refused() {
         let outcome =
             VoteOutcome { seqno: 7, winner: 3, opinions: vec![(Uuid([1; 16]), 3), (Uuid([2; 16]), SUCCESS)] };
         let bytes = outcome.to_payload();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_many_win_and_success_wins_ties() {
+    fn most_votes_win_and_success_wins_ties() {
         for (opinions, missing, enough, due) in [
             // One of three fails: two successes decide.
             (vec![5, 0], 1, 0, None),

@@ -1,4 +1,4 @@
-//! What a write-set looks like: the one payload whose insides the core knows, and of them only the keys.
+//! The format of a write-set: the only payload that the core reads, and it reads only the keys.
 //!
 //! A write-set is one buffer: a header of fixed size, the data that the server wants applied, data of two lesser
 //! kinds, then the keys.
@@ -56,7 +56,7 @@ pub fn overtaken(payload: &[u8]) -> Bytes {
     bytes.into()
 }
 
-/// Whose server made this payload, and what it had seen; `None` where it is too short to say.
+/// The server that made this payload, and the last seqno it had seen; `None` if the payload is too short.
 pub fn origin(payload: &[u8]) -> Option<(ViewUuid, Seqno)> {
     Some((Uuid(*payload.get(16..32)?.first_chunk()?), last_seen(payload)?))
 }
@@ -93,7 +93,7 @@ pub mod flags {
     pub const TRX_PREPARE: u32 = 1 << 7;
     /// The transaction read from a snapshot. Makes no difference here, as in Galera.
     pub const SNAPSHOT: u32 = 1 << 8;
-    /// Depends on all that its origin had seen, whatever the keys say.
+    /// Depends on all seqnos that its origin had seen, in addition to its keys.
     pub const IMPLICIT_DEPS: u32 = 1 << 9;
 }
 
@@ -125,7 +125,7 @@ impl KeyType {
     }
 }
 
-/// What appended data are for, as the wsrep API counts them.
+/// The purpose of appended data, numbered as in the wsrep API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum DataKind {
@@ -152,7 +152,7 @@ pub const ROOT: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The hash of a path from that of its parent and its last part.
 ///
 /// XXH3, seeded with the parent's hash. It is part of the format: all members must agree on it, and it never changes
-/// within a format version. It resists accidents, not malice: who may write rows may provoke false conflicts anyhow.
+/// within a format version. It resists accidents, not malice: a user who may write rows may provoke conflicts anyhow.
 pub fn child_hash(parent: u64, part: &[u8]) -> u64 {
     xxh3_64_with_seed(part, parent)
 }
@@ -162,7 +162,7 @@ pub fn path_hash(parts: &[&[u8]]) -> u64 {
     parts.iter().fold(ROOT, |parent, part| child_hash(parent, part))
 }
 
-/// Who made a write-set, and when: the header but for sizes.
+/// The origin of a write-set and its time: the header without the sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Meta {
     /// Of [`flags`].
@@ -205,7 +205,7 @@ pub struct Pieces {
 pub struct WriteSet {
     /// Who and when.
     pub meta: Meta,
-    /// What is to be applied; empty while it is in `pieces`.
+    /// The data to apply; empty while it is in `pieces`.
     pub data: Bytes,
     /// Unordered data.
     pub unordered: Bytes,

@@ -1,4 +1,4 @@
-//! What comes from the network or the disk, mutated: messages, entries, states, write-sets, whole logs.
+//! Fuzzes inputs from the network and the disk: messages, entries, snapshots, write-sets, whole logs.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use lockstep_fuzz::{Target, outcome};
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
 
-/// What was decoded encodes to the very bytes.
+/// Requires that a decoded value encodes to the input.
 fn same<T: Debug>(input: &[u8], decoded: Result<T, DecodeError>, encode: impl Fn(&T) -> Bytes) -> u64 {
     if let Ok(value) = &decoded {
         assert_eq!(encode(value)[..], *input, "{value:?} encodes otherwise");

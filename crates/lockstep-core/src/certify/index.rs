@@ -4,10 +4,9 @@
 //! is all that a verdict on any later write-set can depend on. Most keys are touched in one way by one source, and
 //! take one small slot; the rest spill to a wide one.
 //!
-//! Whatever is at or below the trim mark is as good as absent: rule 1 has failed those whom it would conflict with, and
-//! everybody depends on the mark anyway. So it does not matter when it is really forgotten, and that is done in small
-//! steps ([`Index::forget`]): a mark after a bulk load frees millions of keys, and the thread that certifies is the one
-//! that tells the other members that their leader is alive.
+//! A use at or below the trim mark counts as absent: rule 1 fails every write-set that would conflict with it, and every
+//! write-set depends on the mark anyway. So the time of its removal does not matter, and [`Index::forget`] works in small
+//! steps: a mark after a bulk load frees millions of keys, and the certifying thread also sends the leader's heartbeats.
 
 use super::slots::Slots;
 use super::table::Table;
@@ -53,7 +52,7 @@ impl Source {
 /// Below every seqno.
 const NONE: Seqno = Seqno::MIN;
 
-/// What a key meets.
+/// The earlier uses that a key conflicts with or depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Met {
     /// The highest parent, or [`NONE`].
@@ -105,7 +104,7 @@ impl Use {
 #[derive(Clone, Copy, Debug)]
 struct Wide([Use; 4]);
 
-/// What the table holds of a key.
+/// The entry of a key in the table.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     /// The highest seqno of all its uses.
@@ -196,7 +195,7 @@ impl Index {
         self.root.as_ref().map_or(Met::NOTHING, |root| root.check(KeyType::Shared, source, last_seen))
     }
 
-    /// What the root meets where it is a key that was said. `shared` is the last write-set that passed.
+    /// Conflicts and dependencies of an explicit root key. `shared` is the last write-set that passed.
     pub(super) fn root_checked(&self, kind: KeyType, source: Source, last_seen: Seqno, shared: Seqno) -> Met {
         let mut met = self.root.as_ref().map_or(Met::NOTHING, |root| root.check(kind, source, last_seen));
         let implied = Use { seqno: shared, source, other: NONE };
@@ -215,7 +214,7 @@ impl Index {
             self.note(&key, source, seqno);
             hashes.push(key.hash);
         }
-        // As many as come in, or what is not forgotten yet would grow where there is no time for it.
+        // Remove as many as are added, or the backlog would grow without a bound under load.
         self.forget(hashes.len());
         if !hashes.is_empty() {
             self.window.push_back((seqno, hashes));
@@ -228,7 +227,7 @@ impl Index {
         match slot.form {
             Form::Narrow(kind) => {
                 // The new use says all that the old one would, to everybody, if the old one is forgotten; or if the
-                // new one's row of the table is no weaker, and whoever it does not conflict with (its own source)
+                // new one's row of the table is no weaker, and a source that it does not conflict with (its own)
                 // would not have conflicted with the old one either. A shared use conflicts with nobody.
                 let same =
                     slot.source_or_place == source.0 || source == Source::NOBODY || kind == KeyType::Shared;
@@ -250,7 +249,7 @@ impl Index {
         }
     }
 
-    /// What is at or below the mark may be forgotten: [`Index::forget`] does so.
+    /// Sets the mark at or below which [`Index::forget`] removes keys.
     pub(super) fn trim(&mut self, trim: Seqno) {
         self.trim = trim;
         if self.root.as_ref().is_some_and(|root| root.0.iter().all(|last| last.seqno <= trim)) {
@@ -273,7 +272,7 @@ impl Index {
         self.window.front().is_some_and(|(seqno, _)| *seqno <= self.trim)
     }
 
-    /// Looks at up to `most` keys of what is at or below the mark, and forgets them.
+    /// Removes keys at or below the mark; looks at no more than `most`.
     pub(super) fn forget(&mut self, most: usize) {
         #[cfg(test)]
         if self.never_forgets {

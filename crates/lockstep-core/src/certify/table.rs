@@ -71,7 +71,7 @@ impl<T> Table<T> {
         self.shards[place(hash)].get_mut(&hash)
     }
 
-    /// What is there, or else `fresh` is put there and `None` returned.
+    /// The present value; or puts `fresh` there and returns `None`.
     pub(super) fn held_or_put(&mut self, hash: u64, fresh: T) -> Option<&mut T> {
         match self.shards[place(hash)].entry(hash) {
             Entry::Occupied(held) => Some(held.into_mut()),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_what_was_put_and_not_removed_and_gives_the_memory_back() {
+    fn table_holds_inserted_values_and_frees_memory() {
         const MANY: u64 = 300_000;
         let mut table = Table::default();
         for number in 0..MANY {

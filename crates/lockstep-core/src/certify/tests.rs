@@ -386,7 +386,7 @@ fn replay(group: &Group, from: usize, known: usize) -> Result<(), (usize, Certif
         );
         if let (Some(outcome), Some(expected)) = (outcome, expected) {
             assert!(outcome.depends_on < entry.seqno);
-            // What begins later may wait for more, never for less of what it has itself to apply.
+            // A certifier that begins later may report more dependencies, never fewer among its own entries.
             assert!(outcome.depends_on >= expected.depends_on.min(entry.seqno - 1) || !outcome.pass);
             assert!(outcome.depends_on <= expected.depends_on.max(group.states[from].seqno) || !outcome.pass);
         }
@@ -411,7 +411,7 @@ proptest! {
         for (entry, outcome) in group.entries.iter().zip(&group.outcomes) {
             prop_assert_eq!(*outcome, feed(&mut keeper, entry).unwrap(), "seqno {}", entry.seqno);
         }
-        // What is trimmed away is gone: everything, if everything is trimmed.
+        // A trim at the last seqno removes all keys.
         let (mut leader, _) = group.leader;
         leader.trim(&TrimMark {
             trim: leader.position(),
@@ -483,7 +483,7 @@ fn certifier() -> Certifier {
     Certifier::new(&StateSnapshot::genesis(Uuid([9; 16]), 0, Membership::default()))
 }
 
-/// Galera's table, cell by cell, and who meets whom.
+/// Galera's conflict table, cell by cell.
 #[test]
 fn every_cell() {
     for earlier in KeyType::ALL {
@@ -534,7 +534,7 @@ fn trimming_hides_nobody() {
 }
 
 #[test]
-fn a_table_lock_meets_its_rows() {
+fn table_lock_conflicts_with_its_rows() {
     let mut c = certifier();
     // Key 4 is a row of table 1 (4 % 3 == 1 % 3), key 5 of table 2.
     assert!(c.certify(1, EntryKind::TotalOrder, &write(0, 0, &[(1, KeyType::Exclusive)])).unwrap().pass);
@@ -577,7 +577,7 @@ fn out_of_order_and_false_marks_stop() {
 }
 
 #[test]
-fn one_mark_at_a_time() {
+fn marks_are_applied_one_at_a_time() {
     let mut c = certifier();
     for seqno in 1..=50 {
         c.certify(seqno, EntryKind::WriteSet, &write(0, seqno - 1, &[(5, KeyType::Exclusive)])).unwrap();
@@ -601,7 +601,7 @@ fn one_mark_at_a_time() {
 /// The thread that certifies also tells the others that their leader is alive: a mark after a bulk load, which frees all
 /// its keys, must not hold it up.
 #[test]
-fn a_mark_that_frees_many_keys_takes_no_longer_than_another() {
+fn mark_that_frees_many_keys_is_as_fast_as_others() {
     const KEYS: usize = 50_000;
     let mut c = certifier();
     let mut b = WriteSetBuilder::new();
@@ -617,7 +617,7 @@ fn a_mark_that_frees_many_keys_takes_no_longer_than_another() {
     assert_eq!(c.len(), held);
     c.forget(1000);
     assert_eq!(c.len(), held - 1000);
-    // What comes in takes its own number with it, and finds none of the old.
+    // A new write-set removes as many keys as it adds, and finds none of the old ones.
     let small = write(1, 1, &[(4, KeyType::Exclusive), (5, KeyType::Exclusive)]);
     let outcome = c.certify(2, EntryKind::WriteSet, &small).unwrap();
     assert_eq!((outcome.pass, outcome.depends_on), (true, 1));
@@ -645,10 +645,10 @@ fn many_sources_come_and_go() {
     assert!(c.index.source_numbers() <= 3, "{}", c.index.source_numbers());
 }
 
-/// What an origin gave up has let go of its locks: if the log has it after all, it is no longer one source with what
-/// the origin writes afterwards, which would overwrite it unseen.
+/// An origin releases the locks of a write-set that it gave up. If the log has that write-set after all, it must conflict
+/// with the origin's later ones, which have not seen it.
 #[test]
-fn what_was_given_up_conflicts_with_what_its_origin_writes_later() {
+fn abandoned_write_set_conflicts_with_later_ones_of_origin() {
     for (epoch, pass) in [(0, true), (1, false)] {
         let mut c = certifier();
         let given_up = write(1, 0, &[(5, KeyType::Exclusive)]);

@@ -1,7 +1,7 @@
 //! Large write-sets: their data go ahead in pieces, so that small ones overtake between the pieces.
 //!
-//! A piece's payload is bytes and nothing else. What makes pieces a whole is the order of proposals: of one member's
-//! one life, the log holds them in the order in which they were made, without a gap. So the last `count` pieces
+//! A piece's payload is only bytes. The order of proposals joins the pieces: the log holds the proposals of one
+//! incarnation of a member in the order in which they were made, without a gap. So the last `count` pieces
 //! before the write-set are its own, as long as a member sends **one large write-set at a time**: pieces of two must
 //! not mix. Pieces that no write-set uses (its transaction was rolled back midway) are followed by some that are used,
 //! or by the end of the member's life, and can be dropped then.
@@ -15,7 +15,7 @@ use std::fmt;
 pub struct Split {
     /// To be proposed first, in this order, as [`crate::EntryKind::Piece`]. Empty where it is not large.
     pub pieces: Vec<Bytes>,
-    /// To be proposed next, as what it is.
+    /// The write-set's own entry, to be proposed after its pieces.
     pub last: Bytes,
 }
 

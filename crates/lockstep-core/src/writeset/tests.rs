@@ -205,7 +205,7 @@ proptest! {
         let _ = WriteSet::parse(&Bytes::from(bytes)).map(|set| set.keys().count());
     }
 
-    /// A payload with one thing changed is refused, or read as what it then says: writing that gives the same bytes.
+    /// A changed payload is refused, or decodes to a write-set that encodes to the same bytes.
     #[test]
     fn mutants_are_refused_or_read(payload in any_payload(), at in any::<prop::sample::Index>(), to in any::<u8>()) {
         let mut raw = payload.to_vec();
