@@ -1,4 +1,4 @@
-//! Members with data that a command goes on without, because they are not there: whoever reads the outcome is told.
+//! Absent members with data: a command that goes on without them lists them in its result.
 
 use lockstep_node::MemberStatus;
 use serde::Serialize;

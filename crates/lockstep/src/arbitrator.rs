@@ -124,7 +124,7 @@ impl ArbitratorArgs {
     }
 }
 
-/// What it needs, checked.
+/// The arbitrator's arguments, validated.
 #[derive(Debug)]
 struct Plan {
     name: String,
@@ -211,7 +211,7 @@ impl Lines {
 pub(crate) fn timestamp() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // The civil calendar counted from 1 March of the year 0, whose years end with the leap day.
+    // The civil calendar counted from 1 March of the year 0, so that the leap day ends a year.
     let era_day = days as i64 + 719_468;
     let (era, day) = (era_day.div_euclid(146_097), era_day.rem_euclid(146_097));
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -300,10 +300,10 @@ fn daemonise(plan: &Plan) -> Result<ExitCode, String> {
     }
 }
 
-/// What is said where the node ended without a reason; its own lines tell more.
+/// Error text for a node that ended without a reason; its log lines tell more.
 const BROKEN: &str = "the arbitrator's node has broken off: it is to be started again";
 
-/// What ends it.
+/// The reason why the arbitrator ends.
 #[derive(Debug)]
 enum End {
     /// The node can go on no more.
@@ -395,7 +395,7 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
                 if let Err(text) = log.reopen() {
                     log.line(Level::Warn, &text);
                 }
-                // What members do on `socket.ssl_reload`.
+                // As members do on `socket.ssl_reload`.
                 if plan.options.tls().is_some()
                     && let Err(error) = node.reload_tls()
                 {
@@ -435,8 +435,8 @@ fn attend(node: &Node) -> End {
     }
 }
 
-/// Whether this delivery is the end. Who leaves in good order is shown a last view before (`left`); without one the node
-/// has broken off, and whoever watches over this process must start it again.
+/// Whether this delivery is the end. An orderly leave delivers a last view first (`left`). Without that view the node has
+/// failed, and the supervisor must restart this process.
 fn end_by(delivery: Delivery, left: &mut bool) -> Option<End> {
     match delivery {
         Delivery::Failed(text) | Delivery::StateFailed(text) => Some(End::Failed(text)),
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_not_for_it_is_named() {
+    fn arguments_missing_or_unsupported_are_named() {
         let refused = |line: &str| plan(&parse(line).complete().unwrap()).unwrap_err();
         assert!(refused("garbd -g s").contains("--address"));
         assert!(refused("garbd -a gcomm://a").contains("--group"));
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_file_says_what_the_command_line_does_not() {
+    fn config_file_supplies_missing_arguments() {
         let path = std::env::temp_dir().join(format!("lockstep-garb-{}.cnf", std::process::id()));
         std::fs::write(
             &path,

@@ -26,7 +26,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Options of `lockstep cert`.
 #[derive(Args, Debug)]
 pub(crate) struct CertArgs {
-    /// The folder for what is made. An authority that is in it already signs what is added.
+    /// The output folder. An authority that exists there signs the new certificates.
     #[arg(long, default_value = "lockstep-tls")]
     dir: PathBuf,
     /// A member to make a certificate and a key for (its wsrep_node_name); several times for several.
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &CertArgs) -> Result<(), String> {
         let (cert, key) = member(&issuer, name, &args.hosts, args.days)?;
         write(&files.key, &key, 0o600)?;
         write(&files.cert, &cert, 0o644)?;
-        // What the provider will do with them.
+        // The same checks as the provider's.
         let identity = TlsIdentity::load(&files).map_err(|e| e.to_string())?;
         if let Some(warning) = identity.warning(Duration::ZERO) {
             return Err(format!("{}: {warning}", files.cert.display()));
@@ -210,7 +210,7 @@ mod tests {
     use super::host;
 
     #[test]
-    fn what_is_no_host_is_not_certified() {
+    fn invalid_host_is_not_certified() {
         for good in ["db1", "db1.example.org", "*.example.org", "10.0.0.1", "fd00::1", "my_host"] {
             assert_eq!(host(good).as_deref(), Ok(good));
         }

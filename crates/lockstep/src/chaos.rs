@@ -1,4 +1,4 @@
-//! `lockstep chaos`: real servers under load and faults, and what their clients were told against what is there.
+//! `lockstep chaos`: real servers under load and faults; compares the answers to clients with the data.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ pub(crate) struct ChaosArgs {
     /// Two servers and an arbitrator (lockstep's; for Galera's library garbd) in place of three servers.
     #[arg(long)]
     arbitrator: bool,
-    /// commit.policy of the cluster: async, semisync, quorum or all. Whatever is lost beyond what it allows is a violation.
+    /// commit.policy of the cluster: async, semisync, quorum or all. A loss that the policy does not allow is a violation.
     #[arg(long, default_value_t = Policy::Quorum)]
     policy: Policy,
     /// Servers that vote: 3, or 1, a primary that is its own majority.

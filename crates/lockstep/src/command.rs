@@ -11,7 +11,7 @@ use crate::fetch::{self, Target};
 use crate::progress::say;
 use crate::survey;
 
-/// A member answers a command within 10 s, whatever has become of it; and a little for a busy machine.
+/// A member answers a command within 10 s, also a failed one; the rest is for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Gives the command, and prints what came of it. Exit code 0: it is done.
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_member_is_not_waited_for() {
+    fn frozen_member_does_not_delay_command() {
         let dir = std::env::temp_dir().join(format!("lockstep-command-{}-some", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         let mut sockets = Vec::new();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_posted_and_its_answer_is_read() {
+    fn command_is_posted_and_answer_is_read() {
         let command = Command::Switchover { to: "n2".into() };
         let (path, thread) = member(
             "good",

@@ -10,9 +10,9 @@ use crate::Source;
 use crate::up;
 
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
-/// Whoever has no time left asks for so long all the same: a member that is well answers within it.
+/// The shortest timeout, even if no time is left: a healthy member answers within it.
 pub(crate) const MOMENT: Duration = Duration::from_millis(200);
-/// What is said where a socket may not be opened.
+/// Error text for a socket that may not be opened.
 pub(crate) const NOT_ALLOWED: &str = "permission denied: run this as root or as the server's account";
 /// More than this is not a status.
 const ANSWER_MAX: u64 = 64 << 20;
@@ -72,7 +72,7 @@ pub(crate) fn get(target: &Target, path: &str) -> Result<String, String> {
     get_within(target, path, TIMEOUT)
 }
 
-/// As [`get`], for whoever has less time: each step has so much (more than nothing).
+/// As [`get`], with a timeout (above zero) for each step.
 pub(crate) fn get_within(target: &Target, path: &str, patience: Duration) -> Result<String, String> {
     let explain = |error| explain_after(error, patience);
     match target {
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_taken_apart() {
+    fn http_answer_is_parsed() {
         assert_eq!(parse(b"HTTP/1.0 200 OK\r\nA: b\r\n\r\n{}\r\n\r\n"), Ok("{}\r\n\r\n".into()));
         assert_eq!(parse(b"HTTP/1.0 404 Not Found\r\n\r\nno\n"), Err("HTTP/1.0 404 Not Found no".into()));
         assert!(parse(b"5.5.5-10.11.19-MariaDB").is_err());
@@ -178,8 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_silent_takes_no_more_than_the_time_there_is() {
-        // Whoever is frozen is connected to all the same: the kernel does that.
+    fn silent_member_takes_no_more_than_timeout() {
+        // The kernel accepts connections for a frozen process, too.
         let path = std::env::temp_dir().join(format!("lockstep-fetch-{}-frozen", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let _frozen = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_asked_over_tcp() {
+    fn member_is_queried_over_tcp() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let server = std::thread::spawn(move || {

@@ -1,7 +1,7 @@
-//! `lockstep up` shows that what it has started replicates: a row from each member that may write, read on the others.
+//! `lockstep up` shows that its servers replicate: a row from each member that may write, read on the others.
 //!
-//! Under a weak policy the leader alone may write, and who it is may change at any moment. A member that somebody holds
-//! (`apply.paused` and the like) takes no writes, and gets the rows when they want it to.
+//! Under a weak policy only the leader may write, and leadership may move at any moment. A held-back member
+//! (`apply.paused` and the like) takes no writes, and gets the rows when the hold ends.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -17,7 +17,7 @@ const SETTLES: Duration = Duration::from_secs(10);
 /// A row may be on its way to another member for so long.
 const ARRIVES: Duration = Duration::from_secs(5);
 
-/// Who may write.
+/// The members that may write.
 #[derive(Debug, PartialEq, Eq)]
 enum Writers {
     All,
@@ -107,7 +107,7 @@ fn show_once(free: &[&Server], allowed: &Writers) -> Result<(), String> {
     Ok(())
 }
 
-/// Who wrote this row, as this member has it. Under a weak policy it may come `later` than its writer's answer.
+/// The writer of this row, as this member has it. Under a weak policy it may arrive `later` than the writer's answer.
 fn read(reader: &Server, id: u64, later: bool) -> Result<String, String> {
     let sql = format!("SELECT writer FROM lockstep.hello WHERE id = {id}");
     let deadline = Instant::now() + ARRIVES;

@@ -1,5 +1,5 @@
-//! `lockstep log`: what is in a member's log, for people and as JSON. Reads the files themselves, so it works while
-//! the server runs and when it does not.
+//! `lockstep log`: prints a member's log, for people and as JSON. Reads the files themselves, so it works while the
+//! server runs and when it does not.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -37,12 +37,12 @@ pub(crate) struct LogArgs {
     /// Print all of it.
     #[arg(long)]
     all: bool,
-    /// Print a rescue file instead: what a member had answered ahead of the cluster, and lost. Its path, or its name in
-    /// the folder of the log.
+    /// Print a rescue file instead: transactions that a member had answered ahead of the cluster, and lost. Its path, or
+    /// its name in the folder of the log.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["all", "count"])]
     rescue: Option<PathBuf>,
-    /// With --rescue: as SQL, to look through and to give a member of the cluster with the mariadb client. Rows are
-    /// BINLOG statements, with what they say in comments.
+    /// With --rescue: as SQL, to review and then to run on a member of the cluster with the mariadb client. Rows are
+    /// BINLOG statements, with their values in comments.
     #[arg(long, requires = "rescue", conflicts_with = "json")]
     sql: bool,
     /// One JSON object per line.
@@ -50,7 +50,7 @@ pub(crate) struct LogArgs {
     json: bool,
 }
 
-/// What is said of one entry.
+/// The description of one entry.
 #[derive(Debug, Serialize)]
 struct Line {
     /// Of entries that servers receive.
@@ -62,7 +62,7 @@ struct Line {
     origin: Option<String>,
     size: usize,
     keys: Option<usize>,
-    /// What certification says of it, if it is certified.
+    /// Its certification verdict, if it is certified.
     verdict: Option<Verdict>,
     tables: Vec<TableLine>,
     /// Seconds since the leader placed it.
@@ -71,7 +71,7 @@ struct Line {
     note: String,
 }
 
-/// What a write-set does to one table.
+/// The changes of a write-set to one table.
 #[derive(Debug, Serialize)]
 struct TableLine {
     table: String,
@@ -148,7 +148,7 @@ pub(crate) fn run(args: &LogArgs) -> Result<(), String> {
 
 /// The last `keep` entries.
 fn read(view: &LogView<RealDisk>, keep: usize, now: Duration) -> Result<VecDeque<Line>, String> {
-    // Marks tell verdicts of what lies before them, so they are read first.
+    // Trim marks carry verdicts on earlier entries, so they are read first.
     let mut marks = Vec::new();
     let mut visit = |replay| {
         if let Replay::Record(record) = replay
@@ -251,7 +251,7 @@ fn print_sql(file: &Path, dir: Option<&Path>) -> Result<(), String> {
     let (text, result) = rescue.end(&name);
     let written = written.and_then(|()| out.write_all(text.as_bytes())).and_then(|()| out.flush());
     match written {
-        // Whoever read it (`head`) has seen enough.
+        // The reader (`head`) has closed the pipe.
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(e) => Err(format!("cannot write the SQL: {e}")),
         Ok(()) => result,
@@ -271,7 +271,7 @@ fn usual_dir() -> PathBuf {
     found.or_else(|| dirs.iter().find(|dir| dir.exists())).unwrap_or(&usual).clone()
 }
 
-/// Whether a folder can be read and holds a log; if not, what the reader can do.
+/// Whether a folder can be read and holds a log; if not, the error says how to get access.
 fn look_at(dir: &Path) -> Result<(), String> {
     let files = std::fs::read_dir(dir).map_err(|e| match e.kind() {
         ErrorKind::NotFound => format!(
@@ -351,7 +351,7 @@ fn print(lines: &VecDeque<Line>, json: bool) -> Result<(), String> {
             )
         };
         if written.is_err() {
-            // Whoever read it (`head`) has seen enough.
+            // The reader (`head`) has closed the pipe.
             return Ok(());
         }
     }
@@ -434,7 +434,7 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
     line
 }
 
-/// What holds from this entry on, as the options say it: the policy, and what is not as by default.
+/// The policy in force from this entry on, in terms of options: its name, and settings that differ from the default.
 fn describe_policy(policy: &Policy) -> String {
     let Policy { kind, acks, zone_acks, on_receive, timeout, max_at_risk } = *policy;
     let usual = Policy::of(kind);
@@ -506,7 +506,7 @@ fn describe_writeset(set: &WriteSet, line: &mut Line) {
             uncounted: t.uncounted,
         })
         .collect();
-    // What caused rows is told by the rows; a statement in total order is all there is of it.
+    // Rows speak for themselves; a statement in total order has only its text.
     notes.extend(summary.statements.iter().filter(|s| !s.annotation).map(|s| shorten(&s.sql)));
     notes.extend(summary.damage);
     line.note = notes.join(", ");
@@ -533,13 +533,13 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_told_with_its_rows() {
+    fn table_is_described_with_row_counts() {
         let line = TableLine { table: "a.b".into(), inserted: 2, updated: 0, deleted: 1, uncounted: 0 };
         assert_eq!(line.to_string(), "a.b +2 -1");
     }
 
     #[test]
-    fn an_entry_about_the_policy_says_what_holds_from_it_on() {
+    fn policy_entry_is_described_in_full() {
         use lockstep_node::core::policy::PolicyKind;
         let mut policy = Policy::of(PolicyKind::Semisync);
         assert_eq!(describe_policy(&policy), "commit.policy=semisync");
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_a_log_is_said_to_be_one() {
+    fn folder_without_log_is_reported() {
         let dir = std::env::temp_dir().join(format!("lockstep-log-dir-{}", std::process::id()));
         let text = look_at(&dir).unwrap_err();
         assert!(text.starts_with("there is no folder"), "{text}");
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_is_not_told_to_make_the_folder_writable() {
+    fn reader_error_does_not_ask_for_write_access() {
         let error = OpenError::NotWritable {
             dir: "/d".into(),
             doing: "open the file x".into(),

@@ -52,7 +52,7 @@ enum Command {
     /// lead then.
     Promote(PromoteArgs),
     /// Let one member go on alone, without the majority: a new branch of the data, which the others take over when they are
-    /// back. What they had committed without it is lost, and they must not run beside it: docs/operating.md, No majority.
+    /// back. Their commits without it are lost, and they must not run beside it: docs/operating.md, No majority.
     Bootstrap(BootstrapArgs),
     /// Be a voter without a database: it keeps the log, so that two servers and it survive the loss of any one. Takes
     /// garbd's command line, too.
@@ -68,8 +68,8 @@ enum Command {
     /// Measure how fast it is on this machine.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
-    /// Run three servers under load while they are killed, paused, cut off and filled up, and compare what their clients
-    /// were told with what is there. Exit code 3: something was lost or wrong.
+    /// Run three servers under load while they are killed, paused, cut off and filled up, and compare the answers to their
+    /// clients with the data. Exit code 3: something was lost or wrong.
     Chaos(chaos::ChaosArgs),
     /// Reproduce classic experiments with replication over distances, beside its rivals. Exit code 3: not all was measured
     /// that was to be.

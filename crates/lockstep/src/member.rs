@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// The state of a member that cannot go on.
 const INCONSISTENT: &str = "Inconsistent";
 
-/// What a server is.
+/// The state of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     /// A synced member of a primary component.
@@ -80,7 +80,7 @@ fn stop(server: &Server) -> String {
     server.pid().map_or_else(|| "kill PID".into(), |pid| format!("kill {pid}"))
 }
 
-/// Why a member cannot go on, in its own words, and what to do.
+/// The member's own reason why it cannot go on, with the remedy.
 fn failed(server: &Server, state: &str) -> String {
     let (name, log) = (server.name(), server.config.file("err"));
     let said =
@@ -95,7 +95,7 @@ fn failed(server: &Server, state: &str) -> String {
     )
 }
 
-/// Options by which somebody keeps entries from a server, and what lets it go on.
+/// Options that hold a server back, and the value that releases it.
 const HOLDS: [(&str, &str); 3] = [("apply.paused", "no"), ("apply.delay", "0"), ("apply.until", "none")];
 
 /// Why a server does not get all that it could, if somebody wants it so: as a line for people. It takes no writes then, and
@@ -107,7 +107,7 @@ pub(crate) fn held(server: &Server) -> Option<String> {
     held_by(&options, &said.map(|status| status.own.apply_kept).unwrap_or_default())
 }
 
-/// `kept`: what was set while it ran, as the status has it.
+/// `kept`: settings made while it ran, from its status.
 fn held_by(options: &str, kept: &[String]) -> Option<String> {
     let mut by = Vec::new();
     let mut release = Vec::new();
@@ -115,7 +115,7 @@ fn held_by(options: &str, kept: &[String]) -> Option<String> {
         let Some((name, value)) = part.split_once('=') else { continue };
         let (name, value) = (name.trim(), value.trim());
         let Some((_, free)) = HOLDS.iter().find(|(hold, _)| *hold == name) else { continue };
-        // What it means is the options' own business: a delay of nothing has many names.
+        // The option table decides: a delay of zero has many spellings.
         let hold = Options::parse(&format!("{name}={value}")).is_ok_and(|o| o.tuning().apply_hold.is_set());
         if !hold {
             continue;
@@ -135,8 +135,8 @@ fn held_by(options: &str, kept: &[String]) -> Option<String> {
     })
 }
 
-/// What is to be said of a server that is a learner and stays one, because its configuration says so: as a line for people.
-/// `promote` is the command that makes it a voter.
+/// The line about a server that stays a learner because its configuration says so. `promote` is the command that makes it
+/// a voter.
 pub(crate) fn without_vote(server: &Server, promote: &str) -> Option<String> {
     let options = server.client().and_then(|mut c| c.value("SELECT @@wsrep_provider_options")).ok()?;
     wants_no_vote(&options).then(|| no_vote(server.name(), &server.config.file("cnf"), promote))
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_outside_of_the_cluster_is_told_from_one_without_majority() {
+    fn server_outside_cluster_differs_from_no_majority() {
         let state = |ready, status, state, comment, connected| {
             said(&[
                 ("ready", ready),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_to_have_no_vote_is_said_to_have_none() {
+    fn configured_learner_is_reported() {
         for (options, none) in [
             ("log.size = 1G; member.vote = no; member.zone = 0", true),
             ("member.vote=off", true),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_held_is_said_to_be_with_what_lets_it_go_on() {
+    fn held_back_member_is_reported_with_remedy() {
         let free =
             "apply.delay = 0; apply.order = writeset; apply.paused = no; apply.until = none; debug = no";
         assert_eq!(held_by(free, &[]), None);

@@ -1,5 +1,5 @@
 //! The folder of a cluster of `lockstep up`. It is made by `up` and carries a mark; any other that exists is left as it is,
-//! for what goes into it belongs to the servers' account, and what is in it may be removed to start afresh.
+//! because its files belong to the servers' account, and may be removed to start afresh.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -13,10 +13,10 @@ use lockstep_lab::{Account, Installation};
 const MARK: &str = "lockstep.up";
 /// The longest name of a Unix socket, without the zero after it.
 const SOCKET_NAME_MAX: usize = 107;
-/// What is below the folder and longest of the sockets.
+/// The longest path of a socket below the folder.
 const LONGEST: &str = "/n1/lockstep.sock";
 
-/// The same folder for whoever stands elsewhere: servers do, and files name it.
+/// The absolute path: servers run in other folders, and files name it.
 pub(crate) fn absolute(dir: &Path) -> Result<PathBuf, String> {
     let whole = std::path::absolute(dir).map_err(|e| format!("--dir {}: {e}", dir.display()))?;
     Ok(whole.components().collect())
@@ -72,7 +72,7 @@ fn closed<'a>(path: &'a Path, account: &'a Account) -> Option<(&'a Path, &'a str
     let enters = |path: &Path| {
         let mut command = Command::new("test");
         command.arg("-x").arg(path).uid(account.uid).gid(account.gid).current_dir("/").stdin(Stdio::null());
-        // What cannot be asked is left to the servers to find out.
+        // If the check is impossible, the servers will find out.
         command.status().map_or(true, |status| status.success())
     };
     if enters(path) {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_the_same_from_everywhere() {
+    fn folder_path_is_absolute() {
         let here = std::env::current_dir().unwrap();
         assert_eq!(absolute(Path::new("./c2/")).unwrap(), here.join("c2"));
         assert_eq!(absolute(Path::new("/x/c2/")).unwrap().as_os_str(), "/x/c2");

@@ -23,7 +23,7 @@ impl Step {
         Step { started: Instant::now(), ticker: Some((stop, thread)) }
     }
 
-    /// What is going on meanwhile.
+    /// Prints the current step.
     pub(crate) fn note(&self, what: &str) {
         print(&format!(" [{what}]"));
     }

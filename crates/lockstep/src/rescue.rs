@@ -1,5 +1,5 @@
-//! `lockstep log --rescue FILE --sql`: what a member had answered ahead of the cluster, as SQL to look through and to
-//! give the cluster again.
+//! `lockstep log --rescue FILE --sql`: transactions that a member had answered ahead of the cluster, as SQL to review and
+//! to run on the cluster again.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ struct Fragments {
 }
 
 impl Rescue {
-    /// What comes before the first transaction.
+    /// The lines before the first transaction.
     pub(crate) fn head(file: &str) -> String {
         let mut out = comment(&format!("What {file} holds, in the order in which it was committed."));
         for line in [
@@ -113,7 +113,7 @@ impl Rescue {
         Some(parts.trouble.map_or(Ok(parts.data), Err))
     }
 
-    /// What comes last, and the error of the program where not all could be given.
+    /// The last lines, and an error if some transactions could not be printed.
     pub(crate) fn end(self, file: &str) -> (String, Result<(), String>) {
         if self.transactions == 0 {
             let text = format!(
@@ -178,7 +178,7 @@ mod tests {
     const WHOLE: u32 = flags::TRX_START | flags::TRX_END;
 
     #[test]
-    fn a_transaction_in_pieces_or_in_fragments_is_given_whole() {
+    fn pieces_and_fragments_are_printed_as_one_transaction() {
         let mut rescue = Rescue::default();
         let data = statement("CREATE TABLE t (a INT)");
         let expected = "\n# seqno 7, committed on n1 about 1970-01-01 00:00:00 UTC\n\
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_parts_only_has_nothing_to_give() {
+    fn file_with_partial_transactions_prints_nothing() {
         let mut rescue = Rescue::default();
         let mut pieces = entries(EntryKind::WriteSet, WHOLE, 3, &statement("CREATE TABLE t (a INT)"), 10);
         pieces.pop();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_stops_who_feeds_it() {
+    fn incomplete_output_ends_with_error_statement() {
         let mut rescue = Rescue::default();
         let data = statement("CREATE TABLE t (a INT)");
         let fragment = given(&mut rescue, entries(EntryKind::WriteSet, flags::TRX_END, 2, &data, 1 << 20));

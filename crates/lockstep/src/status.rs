@@ -19,7 +19,7 @@ pub(crate) fn look(source: &Source) -> Result<Survey, String> {
     look_within(source, 2 * fetch::TIMEOUT)
 }
 
-/// As [`look`], for whoever has less time.
+/// As [`look`], with a timeout.
 pub(crate) fn look_within(source: &Source, patience: Duration) -> Result<Survey, String> {
     let began = Instant::now();
     let (targets, expected) = source.targets();
@@ -130,7 +130,7 @@ pub(crate) fn table(survey: &Survey) -> String {
     out
 }
 
-/// Whom commits wait for, where that is not what it mostly is under this policy, and what that has left at risk.
+/// The members that commits wait for, if unusual for the policy, and the transactions at risk.
 fn policy(survey: &Survey) -> String {
     let Survey { status, .. } = survey;
     let mut out = status.cluster.policy.clone();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_line_for_each_member() {
+    fn table_has_one_line_per_member() {
         let text = table(&sample());
         let lines: Vec<&str> = text.lines().collect();
         assert!(

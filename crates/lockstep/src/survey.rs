@@ -1,8 +1,8 @@
-//! Asking all members within reach, and making one picture of what they say.
+//! Queries all reachable members, and merges their answers into one picture.
 //!
-//! A member that is outside of the cluster sees little of it, so the first answer is not good enough: the picture is
-//! that of a member in a primary component, its leader's if possible, completed by what the others know of
-//! themselves. Where members disagree, that is said.
+//! A member outside of the cluster knows little of it, so the first answer is not enough. The picture is that of a member
+//! in a primary component, its leader's if possible, completed by each member's facts about itself. Disagreements are
+//! reported.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -18,7 +18,7 @@ use crate::up;
 /// that is frozen must not hold up the picture.
 const LATE: Duration = Duration::from_millis(700);
 
-/// What the members say.
+/// The members' answers, merged.
 #[derive(Debug, Serialize)]
 pub(crate) struct Survey {
     /// The best informed member's snapshot.
@@ -42,7 +42,7 @@ pub(crate) fn answers(targets: &[Target], patience: Duration) -> Vec<Option<Resu
         let sender = sender.clone();
         std::thread::spawn(move || {
             let answer = fetch::get_within(&target, "/status", each).and_then(|body| parse(&body));
-            // Whoever is late has nobody to tell.
+            // A late answer has no receiver any more.
             let _ = sender.send((at, answer));
         });
     }
@@ -64,7 +64,7 @@ pub(crate) fn silence(target: &Target, objection: Option<String>) -> String {
     format!("{target}: {why}")
 }
 
-/// As [`ask`], for whoever has less time.
+/// As [`ask`], with a timeout.
 pub(crate) fn ask_within(targets: &[Target], expected: bool, patience: Duration) -> Result<Survey, String> {
     let mut known = Vec::new();
     let mut silent = Vec::new();
@@ -79,7 +79,7 @@ pub(crate) fn ask_within(targets: &[Target], expected: bool, patience: Duration)
         let all = silent.join("\n  ");
         let why = match all.contains(fetch::NOT_ALLOWED) {
             true => "no member could be asked: their sockets are for root and the server's account",
-            // Whoever asked for a server of their own has no use for another one.
+            // The user named one server: another one's answer is of no use.
             false if targets == fetch::sockets(Path::new(up::DEFAULT_DIR)) => {
                 "no member answers. Is the server running? (`make up` starts a cluster)"
             }
@@ -134,7 +134,7 @@ fn rescued(status: &Status) -> Option<String> {
     })
 }
 
-/// What holds in a member though its configuration says otherwise.
+/// Settings in force that differ from the member's configuration.
 fn held_back(status: &Status) -> Option<String> {
     let OwnStatus { name, apply_kept, .. } = &status.own;
     (!apply_kept.is_empty()).then(|| {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_outside_is_not_believed_wherever_it_stands() {
+    fn member_outside_cluster_is_not_trusted() {
         for answers in [vec![outside("n3"), said_by("n2")], vec![said_by("n2"), outside("n3")]] {
             let survey = combine(answers).unwrap();
             assert_eq!(survey.status.own.name, "n2");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_rescued_is_said_whoever_has_it() {
+    fn rescue_files_of_any_member_are_reported() {
         for keeps in ["n1", "n2"] {
             let mut answers = vec![said_by("n1"), said_by("n2")];
             let keeper = answers.iter_mut().find(|a| a.own.name == keeps).unwrap();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_while_a_member_ran_is_said() {
+    fn runtime_settings_are_reported() {
         let mut answers = vec![said_by("n1"), said_by("n2")];
         answers[1].own.apply_kept = vec!["apply.paused=yes".into(), "apply.delay=1h".into()];
         let notes = combine(answers).unwrap().notes;
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leader_is_believed_and_completed() {
+    fn leader_status_is_preferred_and_completed() {
         let mut leader = said_by("n1");
         leader.members[1].lag_trx = Some(5);
         leader.members[1].lag_seconds = None;
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_not_there_is_named() {
+    fn absent_member_is_named() {
         let target = Target::Socket("/nonexistent/lockstep.sock".into());
         let text = ask(&[target], true).unwrap_err();
         assert!(text.contains("/nonexistent/lockstep.sock: no such socket"), "{text}");

@@ -1,7 +1,8 @@
 //! `lockstep up` and `lockstep down`: three servers on loopback as one cluster, to look at and to play with.
 //!
-//! They run as `mysql` in a folder of their own (`place`), never touching the machine's own server. What is running is found
-//! again by the `*.pid` files there, or, if somebody else has started it, by its data directory, so that both commands can be given at any time and from anywhere.
+//! They run as `mysql` in a folder of their own (`place`), and never touch the machine's own server. Running servers are
+//! found by the `*.pid` files there, or by their data directories, so that both commands work at any time and from any
+//! folder.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -94,7 +95,7 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>, port: Option<u16>) -> Re
     Ok(())
 }
 
-/// Who is a learner, and is to be one: it may have become that long ago, and a majority is another one for it.
+/// Members that are learners by configuration: they do not count for the majority.
 fn who_does_not_vote(dir: &Path, servers: &[Server], survey: &Survey) -> Vec<String> {
     let learns = |server: &&Server| {
         survey.status.members.iter().any(|m| m.name == server.name() && m.role == "learner")
@@ -128,7 +129,7 @@ fn commands(dir: &Path) -> (String, String) {
     }
 }
 
-/// What to do when not all came up. The folder is `up`'s own, see `place`: only such a one may be removed.
+/// The remedy if not all servers came up. The folder was made by `up` (see `place`), so it may be removed.
 fn advise(error: &str, dir: &Path) -> String {
     let (up, down) = commands(dir);
     format!(
@@ -398,7 +399,7 @@ fn start(dir: &Path, install: &Installation, servers: &mut [Server], ran: &[bool
     Ok(())
 }
 
-/// What a provider writes at its process's end, where only a new one can go on: a supervisor starts it again.
+/// The provider's log text when it ends the process so that a supervisor restarts it.
 const ENDS_FOR_ANOTHER: &str = "process ends now";
 
 /// Waits until a server is a synced member, or one that somebody holds, and says which. `ran`: it was running before. One that ended only to be started again is started
@@ -468,7 +469,7 @@ fn make_database(install: &Installation, datadir: &Path) -> Result<(), String> {
         std::fs::remove_dir_all(&fresh).map_err(|e| format!("cannot remove {}: {e}", fresh.display()))?;
     }
     if let Err(error) = install.make_template(&fresh, false) {
-        // What is half made is of no use to the next attempt.
+        // A partial installation would disturb the next attempt.
         let _ = std::fs::remove_dir_all(&fresh);
         let _ = std::fs::remove_dir_all(fresh.with_extension("tmp"));
         return Err(error.to_string());
@@ -481,7 +482,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_waited_for_that_a_dying_server_still_holds() {
+    fn up_waits_for_port_of_dying_server() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(!becomes_free(port, Instant::now() + Duration::from_millis(100)));
@@ -494,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_keeps_its_ports() {
+    fn cluster_keeps_its_ports() {
         let dir = std::env::temp_dir().join(format!("lockstep-up-ports-{}", std::process::id()));
         let usual = Ports([(33061, 45671), (33062, 45681), (33063, 45691)]);
         assert_eq!(Ports::of(&dir, None), usual);
@@ -509,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_somebody_has_changed_is_kept() {
+    fn edited_configuration_is_kept() {
         let dir = std::env::temp_dir().join(format!("lockstep-up-files-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let config = || configs(&dir, &Ports::of(&dir, None)).remove(1);
@@ -537,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_was_ever_started_nothing_is_stopped() {
+    fn down_without_cluster_does_nothing() {
         if Installation::find().is_err() {
             return;
         }
@@ -546,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_is_told_how_to_go_on_and_how_to_start_afresh() {
+    fn failed_up_explains_how_to_continue() {
         let text = advise("n2 died", Path::new(DEFAULT_DIR));
         assert!(
             text.contains("run `make up` again") && text.contains("`rm -r /var/lib/lockstep/up`"),

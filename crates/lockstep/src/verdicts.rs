@@ -1,5 +1,5 @@
-//! What certification says of the write-sets in a log: the same code over the same entries, so the same verdicts as on
-//! every member, as far back as the log tells enough.
+//! Certification verdicts on the write-sets in a log: the same code over the same entries gives the same verdicts as on
+//! every member, as far back as the log allows.
 
 use lockstep_node::core::certify::{Certification, Certifier, CertifyError, Failure};
 use lockstep_node::core::policy::Writers;
@@ -8,7 +8,7 @@ use lockstep_node::core::types::{Entry, EntryKind, Seqno};
 use lockstep_node::core::writeset::WriteSet;
 use serde::Serialize;
 
-/// What became of a write-set.
+/// The verdict on a write-set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
@@ -47,13 +47,13 @@ impl Judged {
 
 /// Judges the entries of a log, in order.
 ///
-/// Where an entry cannot be judged, nothing is known of its keys. What comes after it is judged from there, as if the
-/// log began behind it: what had not seen it is unknown, too, unless it meets a conflict that is there or a trim mark
-/// tells of it; so no verdict is a guess.
+/// The keys of an entry without a verdict are unknown, so judging restarts behind it as if the log began there. A later
+/// write-set that had not seen it is unknown, too, unless it conflicts with a known key or a trim mark has its verdict.
+/// No verdict is a guess.
 pub(crate) struct Judge {
     /// The log's trim marks, which carry verdicts.
     marks: Vec<TrimMark>,
-    /// What a certifier is made from.
+    /// The state from which a certifier starts.
     state: StateSnapshot,
     certifier: Certifier,
     /// Under a weak policy only the leader's write-sets count. Needs nothing but the log's entries, so that it goes on
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loser_of_a_conflict_is_told_from_the_winner() {
+    fn conflict_loser_fails_and_winner_passes() {
         let mut judge = Judge::new(&base(10), Vec::new());
         assert_eq!(judge.take(&write(11, 1, 10, b"x")).unwrap().verdict, Verdict::Passed);
         let loser = judge.take(&write(12, 2, 10, b"x")).unwrap();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_log_does_not_reach_is_unknown_and_what_follows_is_no_guess() {
+    fn verdicts_beyond_log_start_are_unknown() {
         use Verdict::*;
         let mut judge = Judge::new(&StateSnapshot { trim: 5, verdicts_to: 5, ..base(10) }, Vec::new());
         let log = [
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trim_mark_tells_of_what_the_log_does_not_reach() {
+    fn trim_mark_supplies_verdicts_before_log_start() {
         use Verdict::*;
         let mark = TrimMark { trim: 10, verdicts_to: 12, failed: vec![12] };
         let mut judge =
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_contradicts_itself_is_not_judged_on() {
+    fn contradictory_log_stops_verdicts() {
         let mut judge = Judge::new(&base(10), Vec::new());
         let wrong = TrimMark { trim: 11, verdicts_to: 11, failed: vec![11] };
         let log = [write(11, 1, 10, b"x"), trim(11, &wrong), write(12, 1, 11, b"x")];
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn under_a_weak_policy_a_write_of_the_leader_before_fails_as_on_every_member() {
+    fn former_leaders_write_fails_under_weak_policy() {
         use Verdict::*;
         let (old, new) = (Uuid([1; 16]), Uuid([2; 16]));
         let state =
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_write_is_known_where_certification_begins_anew() {
+    fn writers_are_known_after_certification_restart() {
         use Verdict::*;
         let (old, new) = (Uuid([1; 16]), Uuid([2; 16]));
         let state = StateSnapshot { term: 1, leader: old, trim: 5, verdicts_to: 5, ..base(10) };

@@ -25,7 +25,7 @@ const LATE: Duration = Duration::from_millis(50);
 pub(crate) struct WaitArgs {
     /// A seqno, or UUID:seqno: wsrep_cluster_state_uuid and wsrep_last_committed, as they are after a write. (The
     /// server's own GTIDs, domain-server-number, count something else: `WSREP_SYNC_WAIT_UPTO_GTID()` waits for
-    /// them.) [default: whatever the cluster has agreed on by now, on any member].
+    /// them.) [default: the cluster's committed position].
     position: Option<String>,
     /// Wait for these members only, with commas between [default: all that are connected and have a database; the others are
     /// named in the outcome].
@@ -48,7 +48,7 @@ impl WaitArgs {
     }
 }
 
-/// What became of it.
+/// The result.
 #[derive(Debug, Serialize)]
 struct WaitOutcome {
     reached: bool,
@@ -57,9 +57,9 @@ struct WaitOutcome {
     /// Whether a new leader left it out, so that nobody has it; unknown where no log within reach goes back so far.
     left_out: Option<bool>,
     seconds: f64,
-    /// Who lacks something, and what each has.
+    /// Members that have not reached the position, and their own positions.
     lacking: Vec<Lacking>,
-    /// Who is not connected or has no database yet, so that nothing is said of it.
+    /// Members that are not connected or have no database yet, so that the result does not cover them.
     not_waited_for: Vec<Absent>,
     /// Why it was not reached, for people.
     why: Option<String>,
@@ -118,7 +118,7 @@ enum Untold {
     Never(String),
 }
 
-/// Asks all within reach: the first that knows, for what one says is what any would.
+/// Asks all reachable members and takes the first answer: all would give the same.
 fn agreed(source: &Source, history: &str, patience: Duration) -> Result<i64, Untold> {
     let deadline = Instant::now() + patience;
     let (mut targets, _) = source.targets();
@@ -128,7 +128,7 @@ fn agreed(source: &Source, history: &str, patience: Duration) -> Result<i64, Unt
         let sender = sender.clone();
         std::thread::spawn(move || {
             let answer = fetch::get_within(&target, "/agreed", patience);
-            // Whoever is late has nobody to tell.
+            // A late answer has no receiver any more.
             let _ = sender.send(answer.map_err(|objection| format!("{target}: {objection}")));
         });
     }
@@ -195,7 +195,7 @@ fn not_waited_for(status: &Status, named: &[String]) -> Vec<Absent> {
     if named.is_empty() { absent.map(Absent::from).collect() } else { Vec::new() }
 }
 
-/// Who is waited for.
+/// The members to wait for.
 fn awaited_members<'a>(status: &'a Status, named: &'a [String]) -> impl Iterator<Item = &'a MemberStatus> {
     status.members.iter().filter(move |m| match named.is_empty() {
         true => m.keeps_data() && can_be_waited_for(m),
@@ -249,7 +249,7 @@ pub(crate) fn run(args: &WaitArgs) -> Result<ExitCode, String> {
 /// `tell` hears from time to time what is waited for.
 fn wait(args: &WaitArgs, mut tell: impl FnMut(&str)) -> Result<WaitOutcome, String> {
     let began = Instant::now();
-    // Whoever is frozen takes no more than the time there is; whoever is well is asked once more when it is over.
+    // A frozen member takes no more than the timeout. Healthy members are asked once more at its end.
     let patience =
         |usual: Duration| usual.min(args.timeout.saturating_sub(began.elapsed()).max(fetch::MOMENT));
     let mut say_at = began + SAY_EVERY;
@@ -310,7 +310,7 @@ fn wait(args: &WaitArgs, mut tell: impl FnMut(&str)) -> Result<WaitOutcome, Stri
 
 /// How it is now.
 fn judge(status: &Status, seqno: i64, args: &WaitArgs) -> Result<WaitOutcome, String> {
-    // What the cluster has agreed on is there.
+    // The committed position is known here.
     let left_out = if args.position.is_some() { left_out(status, seqno) } else { Some(false) };
     let lacking = match left_out {
         Some(true) => Vec::new(),
@@ -348,7 +348,7 @@ fn judge(status: &Status, seqno: i64, args: &WaitArgs) -> Result<WaitOutcome, St
     })
 }
 
-/// What a position is not reached for.
+/// The reason why the position is not reached.
 fn why_not(status: &Status, lacking: &[Lacking]) -> String {
     let mut each: Vec<String> = lacking
         .iter()
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_is_a_seqno_or_a_gtid_of_this_history() {
+    fn position_is_seqno_or_gtid_of_this_history() {
         let status = cluster();
         assert_eq!(target("7", &status), Ok(7));
         assert_eq!(target("6E6F7420-6120-7265-616C-207575696421:8", &status), Ok(8));
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_agreed_on_is_what_one_of_this_history_says() {
+    fn committed_position_needs_matching_history() {
         let asked = |answers: &[Result<&str, &str>]| {
             let own = |text: &&str| text.to_string();
             let answers: Vec<_> = answers.iter().map(|a| a.as_ref().map(own).map_err(own)).collect();
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_new_leader_left_out_is_nothing_that_is_applied() {
+    fn left_out_seqnos_count_as_reached() {
         let mut status = cluster();
         status.log.first_seqno = 4;
         status.log.left_out = vec![(7, 9), (12, 19)];
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn those_are_waited_for_that_are_there_or_named() {
+    fn wait_covers_connected_or_named_members() {
         let status = cluster();
         let names = |seqno, named: &[&str]| -> Vec<String> {
             let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_not_waited_for_is_named_but_where_somebody_says_who_counts() {
+    fn members_not_waited_for_are_named() {
         let mut status = cluster();
         status.members.push(member("n4", "learner", "Joiner", None));
         // Was stopped in order, so that it votes no more.
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_leader_it_says_what_it_waits_for_and_ends_as_where_the_time_is_over() {
+    fn wait_without_leader_reports_and_times_out() {
         let socket = leaderless("none", &cluster());
         let mut said = Vec::new();
         let outcome = wait(&args(&socket), |line| said.push(line.to_owned())).unwrap();
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_member_takes_no_more_than_the_time_there_is() {
+    fn frozen_member_takes_no_more_than_timeout() {
         let path = std::env::temp_dir().join(format!("lockstep-wait-{}-frozen", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let _frozen = UnixListener::bind(&path).unwrap();

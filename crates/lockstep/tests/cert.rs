@@ -56,7 +56,7 @@ fn members_are_made_added_and_renewed() {
     assert!(cert(dir, &["--name", "n3", "--days", "10"]).0);
     assert_eq!(std::fs::read(dir.join("ca.pem")).unwrap(), ca);
     assert_eq!(TlsIdentity::load(&files(dir, "n3")).unwrap().warning(Duration::ZERO), None);
-    // What is there stays there, unless it is to be renewed.
+    // Existing files stay, unless renewal is asked for.
     let old = std::fs::read(&n1.cert).unwrap();
     let (ok, said) = cert(dir, &["--name", "n1"]);
     assert!(!ok && said.contains("--renew"), "{said}");

@@ -1,5 +1,4 @@
-//! `lockstep check` against the truth: what it says would be refused keeps a real server from starting, and what it only
-//! warns of does not. `LOCKSTEP_TEST_PROVIDER` names another library than `target/release/liblockstep.so`.
+//! Compares `lockstep check` with real servers: a reported refusal keeps a server from starting, and a warning does not. `LOCKSTEP_TEST_PROVIDER` names another library than `target/release/liblockstep.so`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -35,7 +34,7 @@ struct Lab {
     ports: u16,
 }
 
-/// What became of a server.
+/// The result of starting a server.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     Runs,
@@ -59,7 +58,7 @@ impl Lab {
         self.folder.0.join(name)
     }
 
-    /// A configuration with nothing wrong but what these lines make so. A name alone takes that line out.
+    /// A valid configuration changed by these lines. A name alone removes that line.
     fn config(&self, lines: &[&str]) -> PathBuf {
         let (sql, peers) = (self.ports, self.ports + 1);
         let mut all = vec![
@@ -94,7 +93,7 @@ impl Lab {
         path
     }
 
-    /// What a server does with it, on a fresh database, as the first member.
+    /// Starts a server with it as the first member, on a fresh database.
     fn fate(&self, config: &Path) -> (Fate, String) {
         let data = self.path("data");
         let _ = std::fs::remove_dir_all(&data);
@@ -140,7 +139,7 @@ fn check(config: &Path) -> (i32, String) {
     (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
 }
 
-/// Lines of a configuration, and what becomes of a server with them.
+/// Lines of a configuration, and the result of starting a server with them.
 type Case = (&'static [&'static str], Fate);
 
 /// One of each kind, for `make test`.
@@ -205,7 +204,7 @@ fn hold(cases: &[Case]) {
     let lab = Lab::new();
     for (lines, expected) in cases {
         let config = lab.config(lines);
-        // Before the server, whose ports it would find taken.
+        // Before the server starts and takes the ports.
         std::fs::create_dir_all(lab.path("data")).unwrap();
         lab.install.give(&lab.path("data")).unwrap();
         let (code, said) = check(&config);
@@ -220,11 +219,11 @@ fn hold(cases: &[Case]) {
 }
 
 #[test]
-fn a_few_that_are_said_to_be_refused_are_refused() {
+fn few_reported_refusals_are_refused_by_server() {
     hold(FEW);
 }
 
 #[test]
-fn what_is_said_to_be_refused_is_refused_and_nothing_else() {
+fn reported_refusals_match_the_server() {
     hold(MORE);
 }

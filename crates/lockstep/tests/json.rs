@@ -1,9 +1,9 @@
-//! What a program reads of a command that nobody answers.
+//! The JSON output of a command that no member answers.
 
 use std::process::Command;
 
 #[test]
-fn an_error_is_json_too() {
+fn error_is_printed_as_json() {
     let nowhere = std::env::temp_dir().join(format!("ls-json-{}", std::process::id()));
     let socket = nowhere.join("lockstep.sock");
     let socket = socket.to_str().unwrap();

@@ -34,7 +34,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), String> {
     }
 }
 
-/// Says how far it is, on standard error, for what is printed is the report.
+/// Prints progress on standard error; standard output carries the report.
 fn note(text: &str) {
     let mut out = std::io::stderr().lock();
     // Nobody to read it any more is no reason to stop half-way.

@@ -149,7 +149,7 @@ fn measure(args: &RejoinArgs, provider: &Path) -> Result<Sample, String> {
     write(&cluster.servers[0], args)?;
     let target: i64 = committed(&cluster.servers[0]).ok_or("the first member says no position")?;
     let first = target - args.transactions as i64 + 1;
-    // The others are at rest: what they have not flushed yet would be counted to the joiner.
+    // The others are idle: their pending flushes would be charged to the joiner.
     std::thread::sleep(Duration::from_secs(2));
     let began = Instant::now();
     cluster.servers[2].spawn(&[]).map_err(text)?;

@@ -65,7 +65,7 @@ struct Step {
     end: Duration,
 }
 
-/// What came of one.
+/// The result of one switch.
 #[derive(Debug, Clone)]
 struct Switch {
     step: Step,
@@ -164,7 +164,7 @@ fn walk(args: &SwitchArgs, leader: &Server, writers: &Writers) -> Result<Vec<Ste
             check(leader, to)?;
         }
     }
-    // What waits when the last window ends is answered.
+    // Commits pending at the end of the last window are still answered.
     std::thread::sleep(window);
     Ok(steps)
 }
@@ -174,7 +174,7 @@ fn set(session: &mut Client, policy: &str) -> Result<(), String> {
     session.query(&sql).map(drop).map_err(text)
 }
 
-/// The policy is in force, and the server that is written to still leads. What a member says of itself may be of a moment ago.
+/// Checks that the policy is in force and that the written server still leads. A member's status may be slightly old.
 fn check(leader: &Server, policy: &str) -> Result<(), String> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
@@ -302,7 +302,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_walk_has_each_switch_once() {
+    fn walk_contains_each_switch_once() {
         let pairs: BTreeSet<&[&str]> = WALK.windows(2).collect();
         assert_eq!((pairs.len(), WALK.len()), (12, 13));
         assert!(pairs.iter().all(|pair| pair[0] != pair[1]));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_says_each_switch_and_the_noise_beside_it() {
+    fn report_lists_each_switch_and_noise() {
         let at = Duration::from_millis;
         let switch = |from, to, gap| Switch {
             step: Step { from, to, calm: at(0), began: at(500), done: at(503), end: at(1000) },

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_everybody_can_write_is_not_read() {
+    fn world_writable_file_is_not_read() {
         use std::os::unix::fs::PermissionsExt;
         let path = std::env::temp_dir().join(format!("lockstep-check-open-{}.cnf", std::process::id()));
         std::fs::write(&path, "[mysqld]\nport=1\n").unwrap();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stops_the_server_is_found() {
+    fn errors_that_stop_the_server_are_found() {
         for (text, line) in
             [("port=1\n", 1), ("[mysqld]\n[server\n", 2), ("[mysqld]\n!includedir /nonexistent\n", 2)]
         {

@@ -8,7 +8,7 @@ use super::machine::getent;
 /// How the server is asked: as which account, and with which plugins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Ask {
-    /// The server's account: whoever may write a plugin's file gets no more by our asking than by a start.
+    /// The server's account: plugins are loaded with its rights, as at a normal start.
     pub(super) account: String,
     /// Its arguments that name plugins, in the order of the files.
     pub(super) plugins: Vec<String>,
@@ -23,7 +23,7 @@ pub(super) struct Printed {
     pub(super) not_loaded: Vec<(String, String)>,
 }
 
-/// What it says of an option.
+/// The server's verdict on an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Known {
     Yes,
@@ -38,12 +38,12 @@ pub(super) enum Known {
     No,
 }
 
-/// What it says to some arguments.
+/// The server's answer to some arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Said {
     /// It ended with an error, as a start would.
     pub(super) refused: bool,
-    /// What it wrote to its error log.
+    /// Its error log.
     pub(super) complaints: String,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn printed(ask: &Ask) -> Option<Printed> {
     Some(Printed { options, not_loaded: not_loaded(&complaints) })
 }
 
-/// What it says of an option as it was written. Where it cannot be asked, nothing is wrong with it.
+/// The server's verdict on an option as it was written. If the server cannot be asked, the option counts as valid.
 pub(super) fn knows(ask: &Ask, written: &str, value: Option<&str>) -> Known {
     let argument = match value {
         Some(value) => format!("--{written}={value}"),
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_s_options_are_read_from_its_help() {
+    fn server_options_are_read_from_help() {
         let help = "Usage: mariadbd [OPTIONS]\n--no-defaults             Don't\n\n  --alter-algorithm[=name] \n\
                     \u{20}                     Specify --not-this one\n  -a, --ansi          Use ANSI SQL\n  --port=#  Port\n\
                     \u{20} --wsrep-SR-store\u{20}\nVariables (--variable-name=value)\nalter-algorithm    DEFAULT\n";
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_of_an_option() {
+    fn server_verdict_on_option_is_parsed() {
         let said = |text: &str| known(&format!("2026-11-21 19:47:56 0 {text}\n"));
         assert_eq!(said("[ERROR] mariadbd: unknown variable 'foo=1'"), Known::No);
         assert_eq!(said("[ERROR] mariadbd: unknown option '--foo'"), Known::No);

@@ -24,7 +24,7 @@ pub(super) enum Library {
     Unreadable(String),
 }
 
-/// What a folder is to the server's account.
+/// The rights of the server's account on a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Folder {
     /// Its own.
@@ -60,9 +60,9 @@ pub(super) enum Keys {
 pub(super) trait Machine {
     /// What the installed server prints of itself; `None` where there is none, or one of another version.
     fn server_prints(&self, ask: &Ask) -> Option<Printed>;
-    /// What that server says of an option as it was written.
+    /// That server's verdict on an option as it was written.
     fn server_knows(&self, ask: &Ask, written: &str, value: Option<&str>) -> Known;
-    /// What that server says to these arguments.
+    /// That server's answer to these arguments.
     fn server_says(&self, ask: &Ask, arguments: &[String]) -> Option<Said>;
     /// Certificate, key and authority.
     fn keys(&self, files: &TlsFiles, account: &str) -> Keys;
@@ -208,7 +208,7 @@ impl Machine for ThisMachine {
         let name = name.to_owned();
         std::thread::spawn(move || {
             let found = (name.as_str(), 0u16).to_socket_addrs();
-            // Whoever asked may have given up.
+            // The receiver may have given up.
             let _ = sender.send(found.map(|f| f.map(|a| a.ip()).collect()).map_err(|e| e.to_string()));
         });
         answer
@@ -254,7 +254,7 @@ pub(super) mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// A machine as a test wants it: everything is there and in order, but for what is said.
+    /// A fake machine for tests: everything is present and in order, except as configured.
     pub(in crate::check) struct Fake {
         pub(in crate::check) lacks: Vec<&'static str>,
         pub(in crate::check) library: Library,

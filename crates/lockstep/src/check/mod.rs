@@ -1,5 +1,5 @@
-//! `lockstep check`: reads a server's option files and says, before a server is started with them, what would be
-//! refused, ignored or unwise. docs/check.md lists what is looked at.
+//! `lockstep check`: reads a server's option files and reports settings that would be refused, ignored or unwise, before
+//! a server is started with them. docs/check.md lists the checks.
 
 mod cnf;
 mod installed;
@@ -41,7 +41,7 @@ pub(crate) struct CheckArgs {
     /// As one JSON object.
     #[arg(long)]
     json: bool,
-    /// The server's version, for groups such as [mariadb-10.11] [default: what `mariadbd --version` says].
+    /// The server's version, for groups such as [mariadb-10.11] [default: from `mariadbd --version`].
     #[arg(long, value_name = "MAJOR.MINOR", value_parser = version)]
     server_version: Option<String>,
 }
@@ -82,7 +82,7 @@ impl fmt::Display for Level {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
     level: Level,
-    /// Where; `None` for what is missing.
+    /// The file; `None` for a missing setting.
     file: Option<PathBuf>,
     line: Option<usize>,
     /// The option, without its value.
@@ -99,7 +99,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a file holds may be anything, and is shown on a terminal: on one line, without control characters, not endless.
+/// Text from a file, made safe for a terminal: one line, no control characters, bounded.
 fn displayed(text: &str) -> String {
     const LENGTH: usize = 500;
     let mut out = String::new();
@@ -170,7 +170,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, String> {
     })
 }
 
-/// What `--server-version` takes.
+/// Parses `--server-version`.
 fn version(text: &str) -> Result<String, String> {
     let number = |part: &str| !part.is_empty() && part.len() <= 3 && part.bytes().all(|b| b.is_ascii_digit());
     match text.split_once('.') {
@@ -322,13 +322,13 @@ mod tests {
     use Level::{Ignored, Note, Refused, Unwise};
 
     #[test]
-    fn the_readme_s_configuration_is_clean() {
+    fn readme_configuration_has_no_findings() {
         let machine = Fake::default();
         expect(&findings("clean.cnf", &machine), &[]);
     }
 
     #[test]
-    fn what_is_no_text_is_shown_without_harm() {
+    fn binary_input_is_displayed_safely() {
         let found = of_names("\u{1b}[2J\u{0}junk\n", &[]);
         let line = found.first().map(Finding::to_string).unwrap_or_default();
         assert!(line.contains("\\u{1b}[2J\\u{0}junk") && !line.contains('\u{1b}'), "{line:?}");
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_two_numbers() {
+    fn version_needs_two_numbers() {
         assert_eq!(super::version("10.11").as_deref(), Ok("10.11"));
         for bad in ["foo", "10", "10.", ".11", "10.11.6", "10.11-MariaDB", ""] {
             assert!(super::version(bad).is_err(), "{bad}");
@@ -344,11 +344,11 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_server_is_said_to_be_one() {
+    fn server_without_provider_is_reported() {
         expect(&findings("plain.cnf", &Fake::default()), &[(Unwise, "wsrep_provider", None, "runs alone")]);
     }
 
-    /// What is found in this text, where the installed server has these options, as far as it is about names.
+    /// Findings about option names in this text, for a server with these options.
     fn of_names(text: &str, options: &[&'static str]) -> Vec<Finding> {
         let file = std::env::temp_dir().join(format!(
             "lockstep-check-{}-{:?}.cnf",
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_installed_server_does_not_know() {
+    fn unknown_options_are_found() {
         let text = "[mysqld]\nport=3306\nmax_conections=5\nmax-connect=5\ninnodb_file_format=Barracuda\nsync_frm=1\n\
                     loose_nothing=1\nserver_audit_logging=ON\nskip_slave_start\nskip-log-bin\nPort=5\nmax_con=1\n\
                     [client]\nmax_conections=5\n";
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_member_is_refused_for_does_not_keep_a_server_alone_from_starting() {
+    fn member_only_errors_do_not_stop_standalone_server() {
         let findings = |on: &str| {
             let path = std::env::temp_dir().join(format!("lockstep-check-off-{}.cnf", std::process::id()));
             let text = format!(
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_option_that_begins_so_is_meant() {
+    fn unique_prefix_selects_the_option() {
         let text = "[mysqld]\nwsrep_slave_thread=3\nmax_connectio=5\nWSREP-On=ON\nwsrep_slave_fk_checks=ON\nwsrep_s=1\n\
                     loose_wsrep_s=1\n";
         let begins = "wsrep_slave_fk_checks, wsrep_slave_threads, wsrep_slave_uk_checks";
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abbreviated_option_is_checked_like_a_whole_one() {
+    fn abbreviated_option_is_checked_like_full_name() {
         let cnf = |line: &str| {
             let clean = std::fs::read_to_string(data("clean.cnf")).unwrap();
             let path = std::env::temp_dir().join(format!("lockstep-check-short-{}.cnf", std::process::id()));
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_quote_is_part_of_the_value() {
+    fn unbalanced_quote_is_part_of_value() {
         let text = "[mysqld]\nport=\"3307\nsocket='/run/a.sock # here\n";
         expect(
             &of_names(text, &["port", "socket"]),
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn the_provider_s_options_are_variables_where_the_server_makes_them() {
+    fn provider_options_are_variables_on_newer_servers() {
         let cnf = |version: &str, off: &str| {
             let path =
                 std::env::temp_dir().join(format!("lockstep-check-variables-{}.cnf", std::process::id()));
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_or_the_provider_refuses() {
+    fn refused_values_are_errors() {
         let machine = Fake { lacks: vec!["socat"], ..Fake::default() };
         expect(
             &findings("refused.cnf", &machine),
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_will_be_sorry_for() {
+    fn risky_values_are_warnings() {
         let mut machine =
             Fake { taken: vec![4444], unresolved: vec!["db9"], readable: true, ..Fake::default() };
         machine.folders.insert("/srv/log", Folder::Own { free: Some(3 << 30), log: 1 << 30 });
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_address_founds_a_cluster_at_each_start() {
+    fn empty_address_warns_of_new_cluster_at_each_start() {
         expect(
             &findings("bootstrap.cnf", &Fake::default()),
             &[
@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_where_the_server_does_not_look() {
+    fn options_outside_read_groups_are_found() {
         expect(
             &findings("misplaced.cnf", &Fake::default()),
             &[
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_s_version_counts() {
+    fn server_version_selects_groups() {
         let ignored = |version: &str| {
             let cnf = Cnf::read(&[data("older.cnf")], version).unwrap();
             check(&cnf, &Fake::default()).into_iter().filter(|f| f.level == Ignored).collect::<Vec<_>>()
@@ -668,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_that_copies_too_much_and_a_server_without_clients() {
+    fn sst_method_and_missing_clients_are_checked() {
         expect(
             &findings("local.cnf", &Fake::default()),
             &[
@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_of_make_up_are_as_they_should_be() {
+    fn configurations_of_up_have_no_findings() {
         let dir = std::env::temp_dir().join(format!("lockstep-check-up-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         for server in crate::up::usual_configs(&dir) {

@@ -136,7 +136,7 @@ fn whole(setting: &Setting) -> String {
     setting.written.replace('-', "_").to_ascii_lowercase()
 }
 
-/// As it stands in the file: what was made of `skip_name` is an option without a value.
+/// The value as the file has it: `skip_name` is an option without a value.
 pub(super) fn value_as_written(setting: &Setting) -> Option<&str> {
     let whole = whole(setting);
     let whole = whole.strip_prefix("loose_").unwrap_or(&whole);

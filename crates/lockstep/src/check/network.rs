@@ -1,4 +1,4 @@
-//! Who the others are, where they find this member, and whose the ports are.
+//! The cluster's other members, this member's address, and conflicts of ports.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -273,7 +273,7 @@ mod tests {
     use super::super::machine::tests::Fake;
     use super::Level;
 
-    /// What is found in a member's file with these lines, whose cluster is on this machine: option, level, text.
+    /// Findings for a member's file with these lines, with the cluster on this machine: option, level, text.
     fn found(lines: &str) -> Vec<(String, Level, String)> {
         let path = std::env::temp_dir().join(format!(
             "lockstep-check-net-{}-{:?}.cnf",
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_the_provider_refuses_is_found_on_loopback_too() {
+    fn refused_address_is_found_on_loopback() {
         assert_eq!(found("wsrep_node_address=127.0.0.1:9"), []);
         assert_eq!(found("wsrep_node_address=::1"), []);
         for bad in ["127.0.0.1:99999", "127.0.0.1:"] {
@@ -318,13 +318,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_name_of_the_cluster_is_no_missing_one() {
+    fn empty_cluster_name_differs_from_missing_one() {
         let all = found("wsrep_cluster_name=");
         assert!(matches!(&all[..], [(_, Level::Unwise, text)] if text.starts_with("is empty")), "{all:?}");
     }
 
     #[test]
-    fn a_server_without_tcp_is_said_to_be_one() {
+    fn server_without_tcp_is_reported() {
         let all = found("skip-networking");
         assert!(
             matches!(&all[..], [(_, Level::Unwise, text)] if text.contains("Unix socket only")),

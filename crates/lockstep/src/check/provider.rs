@@ -95,8 +95,8 @@ pub(super) fn options(check: &mut Check<'_>) {
     let mut good = Options::default();
     let mut together = Vec::new();
     for piece in pieces(last.text()) {
-        // One at a time, so that each that is wrong is named; what does not go with the others, or not without those
-        // that follow, comes once more when they are all there.
+        // One at a time, so that each wrong option is named. Options that depend on later ones, or conflict with others,
+        // are checked again when all are set.
         match good.set(&piece, false) {
             Err(OptionError::Together { .. }) => together.push(piece),
             Err(error) => check.at(Level::Refused, last, error.to_string()),

@@ -148,7 +148,7 @@ fn applying(check: &mut Check<'_>) {
     }
 }
 
-/// The words are those of the design: what is acknowledged is on the disks of a majority's logs.
+/// An acknowledged transaction is on the disks of a majority's logs, so InnoDB need not flush at each commit.
 fn durability(check: &mut Check<'_>) {
     let flush = check.number("innodb_flush_log_at_trx_commit", 1);
     let binlog = has_binlog(check);

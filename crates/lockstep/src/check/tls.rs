@@ -1,4 +1,4 @@
-//! Encryption between members: certificate, key and authority, and who can read the key.
+//! Encryption between members: certificate, key and authority, and the read rights on the key.
 
 use super::machine::Keys;
 use super::{Check, Level};

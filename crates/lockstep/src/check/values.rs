@@ -5,8 +5,8 @@ use super::installed::{Ask, Said};
 use super::names::{Names, value_as_written};
 use super::{Check, Level};
 
-/// Not handed to a server that only prints: what says where and as whom it runs, and what it is to do. None has a value
-/// that could be wrong in itself.
+/// Options not passed to a server that only prints: account, paths and actions. None has a value that could be wrong by
+/// itself.
 const APART: &[&str] = &[
     "basedir",
     "bootstrap",
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_of_values() {
+    fn server_verdict_on_values_is_parsed() {
         let text = "2026-11-22  9:42:43 0 [ERROR] Buffered error: Unknown suffix 'a' used for variable 'max_connections' \
                     (value 'abc'). Legal suffix characters are: K, M, G, T, P, E\n\
                     2026-11-22  9:42:43 0 [ERROR] Buffered error: mariadbd: Error while setting value 'abc' to 'max_connections'\n\
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_s_options_are_told_from_the_server_s() {
+    fn plugin_options_are_told_from_server_options() {
         let lines = |plugin: &str, option: &str| {
             format!(
                 "2026-11-22 9:42:43 0 [ERROR] mariadbd: Error while setting value 'foo' to '{option}'\n\

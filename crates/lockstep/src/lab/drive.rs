@@ -101,7 +101,7 @@ pub(super) fn named<S: Copy, N: Into<String>>(
 pub(super) struct Case {
     /// Its short name, as in results.
     pub(super) setup: String,
-    /// What it is, for people.
+    /// Its description.
     pub(super) what: String,
     /// About how long one run takes.
     pub(super) seconds: f64,
@@ -114,9 +114,9 @@ pub(super) struct Case {
 pub(super) struct CaseResult {
     /// Of the server, and of the provider where there is one.
     pub(super) version: String,
-    /// Each an object of what was asked (say, `clients`) and what was seen.
+    /// Each an object with the parameters (such as `clients`) and the measured values.
     pub(super) measurements: Vec<Value>,
-    /// What else is to be known of the run.
+    /// Further facts about the run.
     pub(super) more: Map<String, Value>,
     /// Raw; the set-up and the repeat are added to each.
     pub(super) samples: Vec<Value>,
@@ -131,7 +131,7 @@ pub(super) struct CaseResult {
 }
 
 impl CaseResult {
-    /// What is to be doubted of it: the field that says so, and why, in words.
+    /// Reasons to doubt it: the field that shows the reason, and its text.
     fn doubts(&self) -> Vec<(&'static str, String)> {
         let late = self.late.as_ref().map(|late| (LINE_LATE, late.text.clone()));
         let others = self.elsewhere.filter(|part| *part > BUSY);
@@ -185,7 +185,7 @@ fn punctually(
     if *again > 0 && began.elapsed() < AGAIN_WITHIN {
         *again -= 1;
         step.note(&format!("the delay line was late: {}; once more", late.text));
-        // The first one is something, whatever becomes of the second.
+        // The first result counts even if the second fails.
         if let Ok(second) = run(case) {
             let better = second.late.as_ref().is_none_or(|second| second.share < late.share);
             let (mut taken, left) = if better { (second, first) } else { (first, second) };
@@ -207,15 +207,15 @@ pub(super) const MACHINE_BUSY: &str = "machine_busy";
 const ELSEWHERE: &str = "machine_used_by_others";
 /// A run is repeated for a late line if it took no longer than this,
 const AGAIN_WITHIN: Duration = Duration::from_secs(60);
-/// and so many of them at most in an experiment, whose time is limited.
+/// The most repetitions in one experiment, because its time is limited.
 const AGAIN_MAX: usize = 3;
 
 /// After so many failures in a row the next one would fail, too.
 const TOO_MANY: usize = 3;
 
-/// Runs each case `repeats` times, there and back, but for those that the folder has already. One that fails does not keep the
-/// others from being measured; it is kept why, and said again in the end. What failed is returned; also why it ended early, if
-/// results could not be kept any more.
+/// Runs each case `repeats` times, there and back, but for those that the folder has already. A failed case
+/// does not stop the others; its reason is saved and reported at the end. Returns the failures, and the reason of an early
+/// end if results could not be saved.
 pub(super) fn drive(
     folder: &mut Folder,
     cases: &[Case],
@@ -261,7 +261,7 @@ fn drive_to_the_end(
             continue;
         }
         let step = Step::start(&format!("{} of {total}: {}", done.len() + at + 1, case.what));
-        // What others have left to be written is not this one's to pay for, whoever they were.
+        // Dirty pages of earlier cases must not slow down this one.
         lockstep_lab::sync_disks();
         let began = Instant::now();
         let outcome = punctually(case, &mut again, &mut run, &step);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn set_ups_take_turns_and_a_failed_one_is_all_that_resume_repeats() {
+    fn setups_alternate_and_resume_repeats_failed_only() {
         let path = std::env::temp_dir().join(format!("lockstep-drive-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         let case = |setup: &str| case_of(setup);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn where_everything_fails_it_soon_ends_and_says_what_is_missing() {
+    fn experiment_ends_early_when_everything_fails() {
         let path = std::env::temp_dir().join(format!("lockstep-drive-fails-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         let cases: Vec<Case> = (0..5).map(|n| case_of(&n.to_string())).collect();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn where_results_cannot_be_kept_any_more_what_there_is_is_reported() {
+    fn report_is_written_when_results_cannot_be_saved() {
         let path = std::env::temp_dir().join(format!("lockstep-drive-full-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         let cases: Vec<Case> = ["a", "b", "c"].map(case_of).into();
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rival_that_is_not_there_is_missing_and_ends_nothing() {
+    fn missing_rival_is_reported_and_others_run() {
         let path = std::env::temp_dir().join(format!("lockstep-drive-absent-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         let mut cases = vec![case_of("a"), case_of("b")];
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_what_is_not_whole_says_so_by_its_exit_code() {
+    fn incomplete_report_sets_exit_code() {
         let path = std::env::temp_dir().join(format!("lockstep-drive-again-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         let code = || {
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interrupted_experiment_did_not_come_to_is_missing() {
+    fn interrupted_experiment_lists_missing_cases() {
         let path = std::env::temp_dir().join(format!("lockstep-drive-killed-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         open(&path).plan(&[case_of("a")], 2).unwrap();
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_over_a_late_line_is_measured_again_and_marked() {
+    fn run_over_late_line_is_repeated_and_marked() {
         assert_eq!(overdue(10).late, None);
         let path = std::env::temp_dir().join(format!("lockstep-drive-late-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_while_the_machine_did_something_else_is_marked() {
+    fn run_on_busy_machine_is_marked() {
         let path = std::env::temp_dir().join(format!("lockstep-drive-busy-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         let cases: Vec<Case> = ["quiet", "busy", "both", "too short to tell"].map(case_of).into();
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_left_follows_what_was_seen() {
+    fn remaining_time_follows_measured_durations() {
         let mut left = Left::new(30.0);
         left.did(10.0, 20.0);
         assert_eq!(left.text(), "about 40 s left");

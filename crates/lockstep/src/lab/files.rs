@@ -1,4 +1,4 @@
-//! Files that are whole, whenever somebody looks: what is there is replaced at once, or added to in whole lines.
+//! Files that are complete at any moment: replaced atomically, or extended by whole lines.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -6,8 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Writes a file beside this one, to the disk, and puts it in its place: whoever is killed, or finds the disk full, leaves what was
-/// there.
+/// Writes a new file, syncs it and renames it over the old one: after a kill or on a full disk the old file remains.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), String> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
@@ -64,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_replaced_stays_and_only_a_torn_line_goes() {
+    fn failed_replace_keeps_file_and_torn_line_is_dropped() {
         let dir = std::env::temp_dir().join(format!("lockstep-files-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();

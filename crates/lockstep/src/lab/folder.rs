@@ -1,5 +1,5 @@
-//! The folder of results: what was measured, sample by sample, with what it was measured on. An experiment that was
-//! interrupted goes on in it, and its report is made of it alone.
+//! The folder of results: all samples, and the machine and versions they were measured on. An interrupted experiment
+//! resumes from it, and the report is made from it alone.
 
 use std::fs::{File, create_dir_all};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -17,11 +17,11 @@ pub(super) const RUNS: &str = "runs.jsonl";
 pub(super) const FAILED: &str = "failed.jsonl";
 const SAMPLES: &str = "samples.jsonl";
 pub(super) const CONFIG: &str = "config";
-/// How names of option files end; a report shows these, and nothing else of what is beside them.
+/// Suffix of option files; a report shows these files and no others.
 pub(super) const OPTIONS: &str = ".cnf";
 const REPORT: &str = "report.html";
-/// The field of a run that says where its samples end in `samples.jsonl`: what is behind the last run's belongs to one
-/// that was interrupted.
+/// The field of a run with the end of its samples in `samples.jsonl`. Samples after the last run's end belong to an
+/// interrupted run.
 const SAMPLES_END: &str = "samples_end";
 
 /// A folder that is being written.
@@ -95,7 +95,7 @@ impl Folder {
                 (Vec::new(), String::new())
             }
         };
-        // What failed is tried again.
+        // Failed runs are repeated.
         replace(&path.join(FAILED), "")?;
         let open = |name: &str| append(&path.join(name));
         let (runs, failed, samples) = (open(RUNS)?, open(FAILED)?, open(SAMPLES)?);
@@ -154,7 +154,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Keeps an option file, or whatever else has a name with a dot.
+    /// Saves an option file, or another file with a dot in its name.
     pub(super) fn add_config(&self, setup: &str, server: &str, text: &str) -> Result<(), String> {
         let end = if server.contains('.') { "" } else { OPTIONS };
         replace(&self.path.join(CONFIG).join(format!("{setup}-{server}{end}")), text)
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_experiment_goes_on_after_its_last_whole_run() {
+    fn resume_continues_after_last_complete_run() {
         let path = fresh("resumed");
         let parameters = json!({ "inserts": 2 });
         let mut folder = open(&path, "x", parameters.clone(), No).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_in_which_nothing_was_measured_has_no_results() {
+    fn folder_without_runs_has_no_results() {
         let path = fresh("empty");
         drop(open(&path, "x", json!({ "inserts": 2 }), No).unwrap());
         assert_eq!(lines(&path, RUNS), 0);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_nothing_to_resume_nothing_begins() {
+    fn resume_without_results_is_refused() {
         let path = fresh("nothing");
         for made in [false, true] {
             if made {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_the_same_after_they_have_been_read_and_written_again() {
+    fn numbers_survive_read_and_write() {
         let path = fresh("digits");
         let open = |resume| open(&path, "x", json!({}), resume).unwrap();
         // One in a few hundred would be read as its neighbour.
@@ -339,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_results_is_told() {
+    fn folder_without_results_is_reported() {
         let path = fresh("none");
         let refused = Results::load(&path).unwrap_err();
         assert!(refused.contains("run.json"), "{refused}");
     }
 
     #[test]
-    fn the_command_can_be_typed_again() {
+    fn recorded_command_can_be_repeated() {
         let args = ["/x/lockstep", "lab", "a", "--out", "my dir", "--resume"].map(String::from);
         assert_eq!(command(args.into_iter()), "lockstep lab a --out 'my dir'");
     }

@@ -1,4 +1,4 @@
-//! The long line of an experiment: which kind is taken, what became of its packets, and whether that was what it promises.
+//! The long line of an experiment: its kind, the fate of its packets, and whether it kept its promise.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub(super) fn what(parameters: &Value) -> &'static str {
     }
 }
 
-/// A line may be late for so much of its packets: more, and what was measured over it is in doubt.
+/// The share of packets that a line may deliver late. Above it, the measurement is in doubt.
 const LATE_SHARE: f64 = 0.01;
 /// What late means.
 const LATE: Duration = Duration::from_millis(1);
@@ -102,7 +102,7 @@ impl Lateness {
     }
 }
 
-/// For the record of a run: what became of the packets of both directions, and the shortest round trip.
+/// For the record of a run: the fate of the packets in both directions, and the shortest round trip.
 pub(super) fn record(
     more: &mut Map<String, Value>,
     kind: Kind,
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_netem_does_not_know_is_not_said() {
+    fn values_unknown_to_netem_are_omitted() {
         let counters = Counters { delivered: 5, ..Counters::default() };
         for (kind, known) in [(Kind::Own, true), (Kind::Netem, false)] {
             let mut more = Map::new();

@@ -1,4 +1,4 @@
-//! For tests: whether markup is sound, and what it says.
+//! For tests: checks that markup is well formed, and extracts its text.
 
 /// Checks that each element ends where it must, that attributes are quoted, and that nothing is unescaped. The elements of
 /// HTML that have no end may stand alone.
@@ -70,7 +70,7 @@ pub(super) fn texts(markup: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_is_wrong_is_found() {
+fn unsound_markup_is_found() {
     assert_eq!(check("<!doctype html><p class=\"a\">1 &lt; 2<br><b/></p>"), Ok(()));
     for wrong in
         ["<p>", "<p></b>", "<p class=a></p>", "<p>a & b</p>", "<p>a > b</p>", "<p class=\"></p>", "</p>"]

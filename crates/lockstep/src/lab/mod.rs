@@ -39,8 +39,8 @@ pub(crate) enum LabCommand {
     /// What synchronous replication costs near and far: sysbench's OLTP load on one to three servers of Galera and of this,
     /// beside MariaDB alone. Needs root and /dev/net/tun.
     Synchronous(synchronous::Args),
-    /// What is flushed when, and what a second server adds: sysbench's OLTP loads on MariaDB alone, semi-synchronous, on Galera
-    /// and on this, each server on a file system and a processor of its own. Needs root, and mkfs.xfs.
+    /// Cost of flushing and of a second server: sysbench's OLTP loads on MariaDB alone, semi-synchronous, on Galera and on
+    /// Lockstep, each server on a file system and a processor of its own. Needs root, and mkfs.xfs.
     Shootout(shootout::Args),
     /// Print the tables of a folder of results, and write its report.html anew. Exit code 3 as of the run: not all is in it that
     /// was to be measured.

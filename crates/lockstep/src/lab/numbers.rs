@@ -60,7 +60,7 @@ impl Known {
     }
 }
 
-/// What is put behind a number that is in doubt.
+/// The mark after a number that is in doubt.
 pub(super) const DOUBT: &str = " †";
 
 impl Stat {
@@ -90,7 +90,7 @@ impl Stat {
         format!("{}{}", number(self.median), self.doubt())
     }
 
-    /// What stands behind it.
+    /// The mark after it.
     pub(super) fn doubt(&self) -> &'static str {
         if self.doubtful { DOUBT } else { "" }
     }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 pub(super) struct Origin {
     /// Processors, memory, kernel.
     pub(super) machine: Map<String, Value>,
-    /// Of our two files, of MariaDB, of Galera, of sysbench; null for what is not there.
+    /// Versions of our two files, MariaDB, Galera and sysbench; null for missing ones.
     pub(super) versions: Map<String, Value>,
 }
 
@@ -31,8 +31,8 @@ impl Origin {
         Ok(Origin { machine: machine(), versions })
     }
 
-    /// Notes in what is known of a folder that this run goes on in it; refused if this is another machine or other versions,
-    /// unless they may be `mixed`.
+    /// Records that this run continues in the folder. Refused on another machine or with other versions, unless they may
+    /// be `mixed`.
     pub(super) fn go_on(&self, path: &Path, about: &mut Value, mixed: bool) -> Result<(), String> {
         let differences = self.differences(about);
         if !differences.is_empty() && !mixed {
@@ -56,7 +56,7 @@ impl Origin {
         for (part, now) in [("machine", &self.machine), ("versions", &self.versions)] {
             for (name, now) in now {
                 let then = &about[part][name];
-                // What was not there has measured nothing, and what is not there will not.
+                // A missing program has measured nothing, and will not.
                 let absent =
                     part == "versions" && about[part].is_object() && (then.is_null() || now.is_null());
                 if then != now && !absent {
@@ -149,7 +149,7 @@ mod tests {
             other.go_on(path, &mut about, true).unwrap();
             assert_eq!(mixture(&about), [why]);
         }
-        // Of a folder that does not say with what it was measured, nothing is known.
+        // The folder does not record the machine and versions: nothing to compare with.
         let mut silent = json!({ "machine": same()["machine"] });
         let refused = now("6.1", "0.1, crc 1", Value::Null).go_on(path, &mut silent, false).unwrap_err();
         assert!(refused.contains("provider was not recorded"), "{refused}");

@@ -1,4 +1,4 @@
-//! What an experiment has to say, as a page of HTML that needs nothing but itself, and as text for the terminal.
+//! The report of an experiment: a self-contained HTML page, and text for the terminal.
 
 use std::fmt::Write;
 
@@ -33,7 +33,7 @@ pub(super) struct Section {
     pub(super) notes: Vec<String>,
 }
 
-/// What is longer is no number, and may be broken into lines.
+/// Longer cells are texts, not numbers, and may wrap.
 const LONG: usize = 34;
 
 /// Numbers, in rows; the first cell of each says of what.
@@ -91,7 +91,7 @@ impl Table {
     }
 }
 
-/// What this project claims, and what was measured. What was not measured is said, with the reason, and not judged.
+/// Claims beside measurements. Unmeasured claims are listed with the reason, and not judged.
 #[derive(Debug, Clone)]
 pub(super) struct Claims {
     table: Table,
@@ -141,7 +141,7 @@ impl Claims {
         self.add(claim.into(), format!("at most {wanted}"), measured, met);
     }
 
-    /// What is said without a claim.
+    /// A measurement without a claim.
     pub(super) fn told(&mut self, what: impl Into<String>, measured: Result<Known, String>) {
         match &measured {
             Err(why) if why.split("; ").all(|part| part.ends_with(NOT_CHOSEN)) => self.left_out += 1,
@@ -170,7 +170,7 @@ pub(super) fn ratio(a: Result<Known, String>, b: Result<Known, String>) -> Resul
     }
 }
 
-/// What a reader has to know before he believes a number: what is missing, and what does not belong together.
+/// Reasons to doubt the numbers: missing runs, and runs that do not belong together.
 fn doubts(results: &Results) -> Vec<Section> {
     let mut sections = Vec::new();
     let missing = results.missing();
@@ -229,7 +229,7 @@ impl Page {
         out
     }
 
-    /// The whole page: the sections, and what they were measured on and with.
+    /// The whole page: the sections, and the machine and versions.
     pub(super) fn html(&self, results: &Results) -> String {
         let mut out = format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_sound_says_everything_and_needs_nothing_else() {
+    fn page_is_sound_complete_and_self_contained() {
         let (page, results) = page();
         let html = page.html(&results);
         check(&html).unwrap();
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_without_its_measurement_says_why() {
+    fn unmeasured_claim_names_the_reason() {
         let mut claims = Claims::new("claim");
         let known = |value, doubtful| Ok(Known { value, doubtful, partial: None });
         claims.at_least("a", 2.0, ratio(known(3.0, false), known(1.0, true)));

@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     Ok(finish(&folder, &failed, page))
 }
 
-/// The choices of the command line, as parameters name them: in whatever order they were given.
+/// The choices of the command line as parameters, in the order given.
 fn set_ups(choices: &[Choice]) -> Value {
     let mut names: Vec<&str> = choices.iter().map(Choice::text).collect();
     names.sort_unstable();
@@ -93,7 +93,7 @@ fn set_ups(choices: &[Choice]) -> Value {
     if names.is_empty() { "all".into() } else { names.into() }
 }
 
-/// What is to be measured: those that one of the choices means, or all. A choice that means none of them is a mistake.
+/// The cases to measure: those that a choice selects, or all. A choice that selects none is an error.
 fn chosen(workers: &[u32], choices: &[Choice]) -> Result<Vec<What>, String> {
     let mut cases = cases(workers);
     if let Some(none) = choices.iter().find(|choice| !cases.iter().any(|case| choice.is(case))) {
@@ -109,7 +109,7 @@ fn chosen(workers: &[u32], choices: &[Choice]) -> Result<Vec<What>, String> {
     Ok(cases)
 }
 
-/// What there is to measure, ours and MariaDB's in turn.
+/// All cases, ours and MariaDB's in turn.
 fn cases(workers: &[u32]) -> Vec<What> {
     let most = workers.iter().copied().find(|count| u64::from(*count) == JUDGED);
     let slow: Vec<u32> = most.or(workers.last().copied()).into_iter().collect();
@@ -422,7 +422,7 @@ fn slow_disk(part: &Part<'_>, heading: &str) -> Section {
     }
 }
 
-/// What this project claims, and what was measured.
+/// The claims, beside the measurements.
 fn targets(results: &Results) -> Section {
     let mut claims = Claims::new("claim, with 10 workers");
     let part = |schemas: u32, flush, slow| Part { results, schemas: schemas.into(), flush, slow };
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn every_set_up_has_a_name_of_its_own_and_its_place_in_the_report() {
+    fn each_setup_has_unique_name_and_place_in_report() {
         let results = results();
         let mut names: Vec<&str> = results.setups();
         let count = names.len();
@@ -504,7 +504,7 @@ mod tests {
         check(&html).unwrap();
         let texts = texts(&html);
         for side in Side::EACH {
-            // In four line charts and two bar charts, with a table each; who has a file, in two line charts.
+            // In four line charts and two bar charts, with a table each; file-backed setups in two line charts.
             let seen = texts.iter().filter(|text| **text == side.what()).count();
             assert!(seen >= if side.has_file() { 4 } else { 12 }, "{}: {seen}", side.what());
         }
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_some_set_ups_has_those_and_judges_nobody_by_others() {
+    fn partial_report_judges_only_measured_setups() {
         let mut results = results();
         let names = ["lockstep-writeset", "mariadb-optimistic-10s", "lockstep-serial-10w"];
         let chosen = chosen(&[1, 10], &choices(&names)).unwrap();
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_workers_is_at_0_in_the_plot() {
+    fn setup_without_workers_is_plotted_at_zero() {
         let results = results();
         let charts = page(&results).sections.into_iter().filter_map(|section| section.chart);
         let lines = charts.filter_map(|chart| match chart {
@@ -601,7 +601,7 @@ mod tests {
         let verdicts: Vec<(&str, &str)> = rows.iter().map(|row| (row[2].as_str(), row[3].as_str())).collect();
         let each = [("3.00", "met"), ("3.00", "met"), ("3.00", "met"), ("3.00", "MISSED")];
         assert_eq!(verdicts, [each, each, each].concat());
-        // What did not run is said, and not judged.
+        // Cases that did not run are listed, and not judged.
         let nothing = Results { about: json!({}), runs: Vec::new(), failed: Vec::new(), config: Vec::new() };
         let rows = targets(&nothing).table.rows;
         assert_eq!(rows.len(), verdicts.len());
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_repeated_less_often_than_planned_is_marked_and_so_is_the_best_of_such() {
+    fn setup_with_missing_repeats_is_marked() {
         let mut results = results();
         results.about["repeats"] = json!(2);
         results.about["parameters"]["workers"] = json!([1, 10]);

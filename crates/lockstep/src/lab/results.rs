@@ -14,10 +14,10 @@ const INTERRUPTED: &str = "not run yet: go on with --resume";
 /// Why nothing is known of a set-up that was not to be measured.
 pub(super) const NOT_CHOSEN: &str = "not chosen";
 
-/// What a folder holds.
+/// The contents of a folder.
 #[derive(Debug, Clone)]
 pub(super) struct Results {
-    /// The experiment, the command, the parameters, the machine, the versions, and what was to be measured.
+    /// The experiment, the command, the parameters, the machine, the versions, and the planned cases.
     pub(super) about: Value,
     /// One for each run of a set-up: `setup`, `repeat`, `version`, `measurements`, and what the experiment adds.
     pub(super) runs: Vec<Value>,
@@ -28,7 +28,7 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// What is in a folder. A last line of a run that was not written to its end counts as not there.
+    /// Reads a folder. A torn last line counts as absent.
     pub(super) fn load(path: &Path) -> Result<Results, String> {
         let file = path.join(ABOUT);
         if !file.is_file() {
@@ -56,7 +56,7 @@ impl Results {
         Ok(Results { about, runs, failed, config })
     }
 
-    /// The set-ups that were to be measured, and whatever else has runs: a report leaves none out.
+    /// The planned set-ups, and any others with runs: a report leaves none out.
     pub(super) fn setups(&self) -> Vec<&str> {
         let planned = self.planned().iter().filter_map(|case| case["setup"].as_str());
         let mut setups: Vec<&str> = Vec::new();
@@ -72,7 +72,7 @@ impl Results {
         self.about["plan"].as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// What was to be measured and was not: what it is, which repeats of it, and why.
+    /// Planned cases that were not measured: the case, its repeats, and the reason.
     pub(super) fn missing(&self) -> Vec<(String, String, String)> {
         let repeats = self.about["repeats"].as_u64().unwrap_or(0);
         let mut missing: Vec<(String, String, String)> = Vec::new();
@@ -121,7 +121,7 @@ impl Results {
         (least.unwrap_or(0), most.unwrap_or(0))
     }
 
-    /// What its numbers are, for all who read them.
+    /// How the numbers are computed, for the reader.
     pub(super) fn repeats_text(&self) -> String {
         let all = self.runs.len();
         let (late, busy) = (self.doubtful(LINE_LATE).len(), self.doubtful(MACHINE_BUSY).len());
@@ -176,7 +176,7 @@ impl Results {
         self.known(setup, self.stat(setup, field, chosen))
     }
 
-    /// What was found of a set-up, with how often it was repeated; or why nothing was.
+    /// The result of a set-up with its number of repeats; or the reason why there is none.
     pub(super) fn known(&self, setup: &str, stat: Option<Stat>) -> Result<Known, String> {
         let known = stat.map(Known::of).ok_or_else(|| self.why_not(setup))?;
         Ok(Known { partial: self.partial(setup), ..known })
@@ -207,7 +207,7 @@ impl Results {
     }
 }
 
-/// What these measurements have in this field.
+/// Statistics of this field over the measurements.
 pub(super) fn stat_of<'a>(measurements: impl Iterator<Item = &'a Value>, field: &str) -> Option<Stat> {
     let of: Vec<&Value> = measurements.collect();
     let stat = Stat::of(of.iter().filter_map(|m| m[field].as_f64()))?;
@@ -216,7 +216,7 @@ pub(super) fn stat_of<'a>(measurements: impl Iterator<Item = &'a Value>, field: 
 }
 
 #[test]
-fn what_was_to_be_measured_with_is_known_from_the_parameters() {
+fn planned_cases_are_derived_from_parameters() {
     use serde_json::json;
     let about = json!({ "parameters": { "threads": [64, 16] } });
     let runs = vec![json!({ "setup": "a", "measurements": [{ "threads": 16, "clients": 4 }] })];

@@ -19,7 +19,7 @@ use super::svg::{Bar, Bars, Chart, Lines, Series, Side, variant};
 /// Its name.
 pub(super) const NAME: &str = "semi-sync-wan";
 
-/// Milliseconds to the post's far replica and back: what it found and what is claimed is of this distance.
+/// Round trip to the post's far replica, in milliseconds: its findings and our claims hold for this distance.
 const POST_RTT: f64 = 85.5;
 
 /// Options of `lockstep lab semi-sync-wan`.
@@ -181,7 +181,7 @@ pub(super) fn page(results: &Results) -> Page {
     Page { title, lead, sections }
 }
 
-/// What MariaDB's semi-synchronous replication is in our experiments, and what ours is.
+/// Describes MariaDB's semi-synchronous replication in our experiments, and ours.
 pub(super) fn wait_point() -> String {
     format!(
         "MariaDB's semi-synchronous primary waits for its replica at the server's default, \
@@ -320,7 +320,7 @@ fn many_connections(
     }
 }
 
-/// What this project claims, and what was measured.
+/// The claims, beside the measurements.
 fn targets(results: &Results, rtt: f64) -> Section {
     let mut claims = Claims::new("claim");
     let median =
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_has_each_set_up_and_the_median_of_its_runs() {
+    fn report_has_each_setup_with_its_median() {
         let results = results(&Setup::EACH);
         let page = page(&results);
         let html = page.html(&results);
@@ -445,14 +445,14 @@ mod tests {
         assert_eq!(verdicts[..4], judged);
         // Of another distance something else would have to be claimed.
         assert_eq!(targets(&results, 10.0).table.rows[1][1..], ["–", "43.0", ""]);
-        // What did not run is said, and not judged.
+        // Cases that did not run are listed, and not judged.
         let rows = targets(&results, 85.5).table.rows;
         let why = "lockstep-semisync-two-receive: not chosen";
         assert_eq!(rows[4][2..], ["not measured", why]);
     }
 
     #[test]
-    fn the_posts_figures_are_of_its_distance_and_doubt_is_nowhere_lost() {
+    fn post_figures_keep_distance_and_doubt_marks() {
         let mut results = results(&[Setup::Alone, Setup::Quorum]);
         let near = one_connection(&results, &[Setup::Alone], 10.0);
         assert_eq!((near.table.head.len(), near.table.rows[0].len()), (3, 3));

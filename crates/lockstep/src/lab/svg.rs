@@ -19,7 +19,7 @@ pub(super) enum Chart {
 #[derive(Debug, Clone)]
 pub(super) struct Bars {
     pub(super) title: String,
-    /// What the values are, with their unit.
+    /// The quantity, with its unit.
     pub(super) unit: String,
     /// Equal distances are equal ratios.
     pub(super) log: bool,
@@ -36,7 +36,7 @@ pub(super) struct Bar {
     pub(super) side: Side,
 }
 
-/// Whose it is: each has one colour in all plots of all reports.
+/// The system measured: each has one colour in all plots of all reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     MariaDb,
@@ -69,7 +69,7 @@ pub(super) fn variant<T: Copy + PartialEq>(each: &[T], side: impl Fn(T) -> Side,
 }
 
 impl Bar {
-    /// With the median of what was measured.
+    /// With the median of the measurements.
     pub(super) fn of(label: impl Into<String>, stat: Option<Stat>, side: Side) -> Bar {
         let value = stat.map_or(f64::NAN, |stat| stat.median);
         let label = format!("{}{}", label.into(), stat.map_or("", |stat| stat.doubt()));
@@ -104,7 +104,7 @@ pub(super) struct Series {
 }
 
 impl Chart {
-    /// An `<svg>` element, complete, with a word in its corner on what the numbers are: it goes where the plot goes.
+    /// A complete `<svg>` element. The text in its corner describes the numbers, so that it goes wherever the plot goes.
     pub(super) fn svg(&self, corner: &str) -> String {
         match self {
             Chart::Bars(bars) => bars.svg(corner),
@@ -123,7 +123,7 @@ pub(super) fn escape(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // What XML cannot say at all.
+            // Characters that XML cannot represent.
             c if c < ' ' && !matches!(c, '\n' | '\t' | '\r') => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_nothing_that_x_counts_is_at_0_and_goes_across() {
+    fn series_without_x_value_is_drawn_across() {
         let series = |points: &[(f64, f64, Option<f64>)], level| Series {
             name: "s".into(),
             side: Side::MariaDb,
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_has_its_colour_in_bars_and_in_lines_and_its_variants_differ() {
+    fn each_side_has_one_colour_and_distinct_variants() {
         let style = include_str!("page.css");
         let all = [Side::Lockstep, Side::MariaDb, Side::Lockstep, Side::Galera, Side::Lockstep];
         let each: Vec<usize> = (0..all.len()).collect();
@@ -552,7 +552,7 @@ mod tests {
                 let lines = Lines { title, x, y, x_log: false, y_log: false, series }.svg("");
                 let class = side.class(variant);
                 assert!(lines.contains(&format!("<polyline class=\"line {class}")), "{lines}");
-                // In both themes, as a line and as what is filled.
+                // In both themes, as a line and as a fill.
                 assert_eq!(style.matches(&format!("--{class}: #")).count(), 2, "{class}");
                 assert_eq!(style.matches(&format!("svg .{class} {{ fill: var(--{class})")).count(), 1);
                 assert_eq!(style.matches(&format!("svg .line.{class} {{ stroke: var(--{class})")).count(), 1);

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_has_each_set_up_with_its_numbers() {
+    fn report_has_each_setup_with_its_numbers() {
         let results = results();
         let page = page(&results);
         let html = page.html(&results);

@@ -1,6 +1,6 @@
 //! In which order runs come, so that a machine that becomes faster or slower meanwhile favours nobody.
 
-/// Each case `repeats` times: there, back, there, ... What comes early in one repeat comes late in the next one. Repeats are
+/// Each case `repeats` times, in alternating order: an early case of one repeat is late in the next one. Repeats are
 /// counted from 1.
 pub(super) fn there_and_back<T>(cases: &[T], repeats: usize) -> Vec<(usize, &T)> {
     let repeat = |repeat: usize| {

@@ -1,8 +1,8 @@
 //! `lockstep verify`: are the tables of all members equal, their rows and how they are defined?
 //!
-//! All members stand at one seqno for some milliseconds, in which a session with each takes a snapshot (InnoDB's, of an
-//! ordinary transaction). Then everything goes on, and each server computes checksums of what its snapshot shows, table
-//! by table. Where those differ, the rows are looked for.
+//! A barrier stops all members at one seqno for some milliseconds. In that time a session on each takes a snapshot (a
+//! consistent InnoDB transaction). Then the barrier ends, and each server computes checksums of its snapshot, table by
+//! table. If they differ, the differing rows are searched.
 
 mod sql;
 mod tables;
@@ -37,8 +37,8 @@ const ROWS_NAMED: usize = 20;
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
     at: CommandArgs,
-    /// Where the SQL of a member is: NAME=HOST:PORT, or NAME=/its/socket; once for each [default: what the member says
-    /// of itself, wsrep_node_incoming_address].
+    /// SQL address of a member: NAME=HOST:PORT, or NAME=/its/socket; once for each [default: the member's
+    /// wsrep_node_incoming_address].
     #[arg(long, value_name = "NAME=WHERE")]
     server: Vec<String>,
     /// These databases only [default: all but the server's own].
@@ -66,14 +66,14 @@ impl VerifyArgs {
     }
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Serialize)]
 struct Report {
     equal: bool,
     history: String,
     seqno: i64,
     members: Vec<String>,
-    /// Of whom all this says nothing: who has the cluster's data, or is to have them, and was not there.
+    /// Members with a database that were absent, so that the result does not cover them.
     not_compared: Vec<Absent>,
     tables: usize,
     rows: u64,
@@ -112,7 +112,7 @@ impl Report {
     }
 }
 
-/// Who has no part in this, but a database, or will have one.
+/// Members with a database that take no part.
 fn not_compared(status: &Status, held: &Held) -> Vec<Absent> {
     let absent = |id: &str| held.members.iter().all(|m| m.id != id);
     status.members.iter().filter(|m| m.keeps_data() && absent(&m.id)).map(Absent::from).collect()
@@ -120,7 +120,7 @@ fn not_compared(status: &Status, held: &Held) -> Vec<Absent> {
 
 fn verify(args: &VerifyArgs) -> Result<Report, String> {
     let socket = choose(&args.at.source())?;
-    // Who is there, before anybody waits for connections.
+    // Find the present members before waiting for connections.
     let held = hold(&socket)?;
     release(&socket, &held)?;
     let mut sessions = connect(args, &held)?;
@@ -222,7 +222,7 @@ fn connect(args: &VerifyArgs, held: &Held) -> Result<Vec<Session>, String> {
             }
         };
         let mut session = Session::open(&member.name, &place, &options)?;
-        // Nothing here may wait for what stands still; everything is shown alike.
+        // No query here may wait for a member at the barrier; all output has one format.
         session.query("SET NAMES utf8mb4")?;
         session.query(
             "SET SESSION wsrep_sync_wait = 0, SESSION time_zone = '+00:00', SESSION sql_mode = '', \
@@ -233,7 +233,7 @@ fn connect(args: &VerifyArgs, held: &Held) -> Result<Vec<Session>, String> {
     Ok(sessions)
 }
 
-/// A snapshot on each that stands, all of one seqno. Who was there and is left out now, because it is held back, is dropped.
+/// Takes a snapshot on each member at the barrier, all at one seqno. Drops sessions of held-back members.
 fn snapshots(socket: &Path, sessions: &mut Vec<Session>) -> Result<(Held, f64), String> {
     let mut last = String::new();
     for _ in 0..ATTEMPTS {

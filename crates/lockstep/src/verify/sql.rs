@@ -73,7 +73,7 @@ impl Session {
         let text = format!("{sql};\nSELECT '{}';\n", self.marker());
         let sent =
             self.stdin.as_mut().map(|stdin| stdin.write_all(text.as_bytes()).and_then(|()| stdin.flush()));
-        // Whoever has ended says why.
+        // A client that has ended reports its error.
         if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(self.complaint()) }
     }
 
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_client_escapes_is_read() {
+    fn client_escapes_are_decoded() {
         assert_eq!(unescape(r"a\tb\\n\n\0'"), "a\tb\\n\n\0'");
         assert_eq!(unescape("\\"), "\\");
     }

@@ -1,4 +1,4 @@
-//! Tables, the statements that make checksums of their rows, and what checksums say.
+//! Tables, the statements that compute checksums of their rows, and the comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ pub(super) const COLUMNS: &str = "SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_
 /// A table as one member has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Table {
-    /// Name, type, and what was declared of each column whose values are stored.
+    /// Name, type and declaration of each stored column.
     columns: Vec<(String, String, String)>,
     /// The primary key's columns, in its order.
     key: BTreeMap<u32, String>,
@@ -54,7 +54,7 @@ impl Table {
         let columns = self.columns.iter().map(|(name, kind, _)| {
             let column = quoted(name);
             match kind.as_str() {
-                // As bytes: what is shown of them depends on character sets.
+                // As bytes, because text depends on character sets.
                 "char" | "varchar" | "enum" | "set" | "binary" | "varbinary" | "bit" => {
                     format!("IFNULL(HEX({column}),'N')")
                 }
@@ -67,7 +67,7 @@ impl Table {
         format!("MD5(CONCAT_WS('#',{}))", columns.collect::<Vec<_>>().join(","))
     }
 
-    /// What a row is recognised by, as text; the row itself where it has no key.
+    /// The key of a row, as text; the row itself if it has no key.
     fn key_text(&self) -> String {
         match self.key.is_empty() {
             true => self.row_hash(),
@@ -137,7 +137,7 @@ fn full(name: &Name) -> String {
 pub(super) struct Difference {
     /// `schema.table`.
     pub(super) table: String,
-    /// Who is not like most; all, where there is no most.
+    /// Members that differ from the majority; all if there is no majority.
     pub(super) members: Vec<String>,
     /// One line.
     pub(super) text: String,
@@ -165,7 +165,7 @@ pub(super) struct RowDifference {
 }
 
 impl RowDifference {
-    /// For people: what is missing on all others is said by where it is.
+    /// For people: a row missing on all others is described by where it exists.
     pub(super) fn text(&self) -> String {
         if !self.only_on.is_empty() {
             return format!("only on {}", self.only_on.join(", "));
@@ -194,7 +194,7 @@ pub(super) fn definition(rows: &Rows) -> Vec<String> {
     text.lines().map(without_counter).collect()
 }
 
-/// What one definition has and another has not, as a person would say it.
+/// The difference between two table definitions, as text.
 pub(super) fn definition_difference(odd: &[String], most: &[String]) -> String {
     let lines = |what: &str, of: &[String], without: &[String]| -> Vec<String> {
         of.iter().filter(|line| !without.contains(line)).map(|line| format!("{what} {line}")).collect()
@@ -203,7 +203,7 @@ pub(super) fn definition_difference(odd: &[String], most: &[String]) -> String {
     if all.is_empty() { "in another order".into() } else { all.join(", ") }
 }
 
-/// Who is not like most, by what each has; all where no value is that of more than half.
+/// Members whose value differs from the majority's; all if no value is held by more than half.
 pub(super) fn odd_ones<T: PartialEq>(values: &[(String, T)]) -> Vec<String> {
     let most = values
         .iter()
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_odd_one_out_is_named_and_of_two_both() {
+    fn differing_member_is_named_and_of_two_both() {
         let of = |values: &[(&str, u8)]| {
             odd_ones(&values.iter().map(|(n, v)| ((*n).to_owned(), *v)).collect::<Vec<_>>())
         };

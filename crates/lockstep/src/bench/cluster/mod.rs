@@ -285,7 +285,7 @@ fn measure_all(
     for round in 1..=args.rounds {
         for test in &args.tests {
             for &threads in &args.threads {
-                // Who goes first in one round goes last in the next.
+                // The order of the two is reversed in every round.
                 let mut order: Vec<usize> = (0..contenders.len()).collect();
                 if round % 2 == 0 {
                     order.reverse();
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn where_only_the_leader_writes_clients_are_not_sent_to_all() {
+    fn clients_write_to_leader_only_under_weak_policy() {
         for policy in ["semisync", "async", "SemiSync"] {
             let refused = judged(&format!("x --option commit.policy={policy} --load all")).unwrap_err();
             assert!(

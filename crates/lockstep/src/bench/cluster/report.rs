@@ -1,4 +1,4 @@
-//! What `lockstep bench cluster` found: medians, ratios, and what makes them doubtful.
+//! The report of `lockstep bench cluster`: medians, ratios, and reasons to doubt them.
 
 use std::fmt::Write;
 
@@ -195,7 +195,7 @@ impl Report {
         self.write_doubts(out)
     }
 
-    /// What a server held after the first step and after the last: what grows without an end shows here.
+    /// Memory of each server after the first step and after the last, to show unbounded growth.
     fn write_growth(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "\nThe largest server after the first step and after the last:")?;
         for provider in &self.settings.providers {
@@ -219,7 +219,7 @@ impl Report {
         Ok(())
     }
 
-    /// What the reader should know before believing the numbers.
+    /// Reasons to doubt the numbers.
     fn write_doubts(&self, out: &mut String) -> std::fmt::Result {
         let rows = || self.results.iter().flat_map(|c| c.medians.iter().map(move |r| (c, r)));
         let busiest = rows().map(|(_, row)| row.elsewhere).fold(0.0, f64::max);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_is_that_of_the_medians() {
+    fn ratio_is_computed_from_medians() {
         let mut samples = Vec::new();
         for (round, (ours, theirs)) in [(10.0, 500.0), (900.0, 400.0), (600.0, 30.0)].into_iter().enumerate()
         {
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_few() {
+    fn median_of_few_values() {
         assert_eq!(median(vec![]), None);
         assert_eq!(median(vec![3.0]), Some(3.0));
         assert_eq!(median(vec![4.0, 1.0]), Some(2.5));

@@ -1,4 +1,4 @@
-//! What the lab claims, and what could be had at most.
+//! The claims of the lab, and their upper bounds.
 
 use lockstep_lab::shootout::{READ_WRITE, UPDATE_INDEX};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What a load leaves to do: what is to be purged, and what the copies have not applied. The rates that last count both.
+//! Work that a load leaves behind: purging, and entries that replicas have not applied. Lasting rates count both.
 
 use lockstep_lab::shootout::{Setup, UPDATE_INDEX};
 use serde_json::Value;
@@ -61,7 +61,7 @@ pub(super) fn purging(results: &Results, setups: &[Setup], threads: &[u64]) -> S
     }
 }
 
-/// What is left of the rates of nothing but commits when both wait for what comes after.
+/// The commit rates when purging and applying count, too.
 pub(super) fn keeping_up(results: &Results, setups: &[Setup], threads: &[u64]) -> Section {
     let cell = |setup: Setup, count| {
         let chosen = |m: &Value| m["script"] == UPDATE_INDEX && m["threads"] == count;
@@ -83,7 +83,7 @@ pub(super) fn keeping_up(results: &Results, setups: &[Setup], threads: &[u64]) -
 }
 
 #[test]
-fn whose_copy_is_not_known_to_have_it_all_keeps_up_no_known_rate() {
+fn unknown_replica_lag_gives_no_lasting_rate() {
     let mut m = serde_json::json!({ "transactions": 100, "transactions_per_s": 100.0, "requests_per_s": 100.0, PAID: 0.0 });
     assert_eq!((kept_up(&m, false), kept_up(&m, true)), (Some(100.0), None));
     m[CAUGHT_UP] = 1.0.into();

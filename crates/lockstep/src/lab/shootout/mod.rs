@@ -26,8 +26,8 @@ pub(super) const NAME: &str = "shootout";
 /// The bars are of so many threads.
 const PROFILE: u64 = 64;
 
-/// What the writer had not purged when a load ended: transactions, how long that took afterwards in seconds, and the load's
-/// rate if that time counts.
+/// The writer's purge backlog at the end of a load: transactions, seconds to purge them, and the load's rate if that time
+/// counts.
 const UNPURGED: &str = "transactions_to_purge_at_the_end";
 const PAID: &str = "seconds_until_they_were_purged";
 const PURGED_RATE: &str = "requests_per_s_purge_included";
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_has_each_set_up_with_its_numbers_and_a_row_for_what_comes_later() {
+    fn report_has_each_setup_and_row_for_block_device() {
         let results = results(&Setup::EACH);
         let page = page(&results);
         let html = page.html(&results);
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn with_quick_who_differs_by_flushes_only_does_not_read_and_that_is_said() {
+    fn quick_run_skips_reads_of_flush_variants() {
         let mut results = results(&Setup::EACH);
         results.about["parameters"][READ_BY_ALL] = false.into();
         let page = page(&results);

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_posts_figures_stand_above_ours() {
+    fn post_figures_precede_ours() {
         let results = super::super::tests::results(&Setup::EACH);
         let sections = beside_the_post(&results, &[16, 64]);
         let (rates, times) = (&sections[0], &sections[1]);
