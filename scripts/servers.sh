@@ -22,27 +22,27 @@ timed=(allow:: disk:: distance:: failover:: policy:: wan::)
 second=(chaos:: galera:: rejoin:: restart:: special:: stress:: tools:: up:: verify:: versions::)
 # Each takes 14 s to a minute, and one beside it in `make test`, or the simulator, would notice most of what breaks it.
 long=(
-    allow::a_lock_on_the_table_holds_up_nobody_but_a_joiner
-    applying::a_delayed_member_that_is_killed_amid_a_statement_and_a_stream_becomes_equal
-    branch::damage_to_the_logs_of_a_majority_is_said_and_the_one_that_is_whole_may_go_on
+    allow::allow_list_table_lock_delays_joiner_only
+    applying::delayed_member_killed_in_ddl_and_stream_recovers
+    branch::majority_log_damage_is_reported_and_bootstrap_works
     chaos::under_all_one_of_three_is_enough
     chaos::under_async_no_more_is_lost_than_was_at_risk
     chaos::under_semisync_a_replica_goes_on_when_the_only_voter_is_lost
-    ddl::a_member_killed_while_it_applies_statements_executes_each_once
+    ddl::member_killed_applying_ddl_executes_each_once
     distance::leadership_follows_a_single_writer_and_its_commits_get_near
-    distance::many_connections_over_a_distance_have_as_many_times_the_rate_of_one
+    distance::connections_over_distance_scale_the_rate
     galera::from_galera_and_back_and_again
-    lab::a_far_copy_costs_a_round_trip_under_semi_sync_and_none_under_quorum
-    lab::the_command_takes_netem_where_it_is_asked_for_and_there
-    policy::a_leader_that_is_stopped_in_order_hands_over_what_it_had_answered_ahead
-    policy::a_rescue_file_is_given_to_the_cluster_again_as_sql
-    policy::what_a_lost_leader_had_answered_ahead_is_kept_counted_and_nowhere_else
-    shootout::each_kind_of_set_up_runs_with_copies_that_are_equal_and_leaves_no_mount
-    synchronous::clients_far_away_pay_for_each_statement_and_a_far_slave_of_near_masters_costs_nobody_a_round_trip
-    tls::encryption_is_switched_on_in_turn_and_certificates_change_without_a_restart
+    lab::far_replica_costs_round_trip_only_under_semisync
+    lab::command_uses_netem_when_asked_and_available
+    policy::leader_stopped_in_order_hands_over_its_tail
+    policy::rescue_file_as_sql_restores_transactions
+    policy::lost_leaders_tail_is_in_rescue_file_only
+    shootout::each_setup_keeps_replicas_equal_and_cleans_up
+    synchronous::far_clients_pay_per_statement_and_far_slave_costs_none
+    tls::tls_is_enabled_in_turn_and_reloaded_live
     up::up_says_at_once_which_member_cannot_go_on
-    votes::a_statement_that_fails_on_one_member
-    votes::a_statement_that_only_one_member_can_execute
+    votes::ddl_failing_on_one_member_is_voted_on
+    votes::ddl_succeeding_on_one_member_is_voted_on
 )
 
 which=${1:-all}

@@ -111,7 +111,7 @@ fn quoted_lines(page: &str, heading: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_lines_to_look_for_are_lines_that_the_programs_write() {
+fn documented_log_lines_exist_in_sources() {
     // The server's own; the system's; and where one message ends in another.
     let known =
         ["Failed to load provider", "Connection refused", "seqno 0", "what answers there is a Galera member"];
@@ -141,7 +141,7 @@ fn the_lines_to_look_for_are_lines_that_the_programs_write() {
 
 /// Every field that `lockstep status --json` prints, and every status variable that Galera has not.
 #[test]
-fn what_status_says_is_documented() {
+fn status_fields_are_documented() {
     let page = read(&workspace().join("docs/status.md"));
     // `part.field`, or `.field` in a row that begins with another of the same part.
     let documented = |part: &str, field: &str| {
@@ -179,7 +179,7 @@ fn what_status_says_is_documented() {
 
 /// The policy's metrics are listed one by one, and no page names one that there is not.
 #[test]
-fn the_metrics_of_the_policy_are_documented() {
+fn policy_metrics_are_documented() {
     let text = Status::example().prometheus(&[]);
     let samples: Vec<&str> =
         text.lines().filter(|l| !l.starts_with('#')).filter_map(|l| l.split([' ', '{']).next()).collect();
@@ -201,7 +201,7 @@ fn the_metrics_of_the_policy_are_documented() {
 
 /// Of the versions spoken, where people look before an upgrade.
 #[test]
-fn the_pages_say_which_protocol_versions_are_spoken() {
+fn documented_protocol_versions_match() {
     let (lowest, highest) = lockstep_net::VERSIONS;
     // What the feature adds is for rehearsals.
     let highest = highest - u16::from(cfg!(feature = "next-protocol"));
@@ -226,7 +226,7 @@ fn the_pages_say_which_protocol_versions_are_spoken() {
 
 /// Of a table of variables below `SHOW STATUS LIKE '...%'`, that shows them all.
 #[test]
-fn a_statement_above_a_table_of_status_variables_shows_what_is_in_it() {
+fn documented_show_status_lists_its_table() {
     let (mut tables, mut missed) = (0, Vec::new());
     for page in pages() {
         let mut like: Option<String> = None;

@@ -41,7 +41,7 @@ fn refused(config: NodeConfig, args: ConnectArgs) -> (String, Duration) {
 }
 
 #[test]
-fn a_wrong_cluster_name_and_another_history_are_refused_at_once_and_named() {
+fn wrong_cluster_name_or_history_is_refused() {
     let [p1, p2] = free_ports();
     let folder = Folder::new("names-1");
     let one = cluster_of_one(&folder, p1);
@@ -74,7 +74,7 @@ fn nobody_there_ends_in_time_and_says_what_to_do() {
 }
 
 #[test]
-fn what_answers_there_is_no_member_of_ours() {
+fn foreign_service_at_address_is_recognised() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let thread = std::thread::spawn(move || {
@@ -94,7 +94,7 @@ fn what_answers_there_is_no_member_of_ours() {
 const ALERT: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 70];
 
 #[test]
-fn a_member_that_encrypts_is_recognised_and_status_says_so_until_it_does_not() {
+fn status_shows_peer_that_requires_tls() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let thread = std::thread::spawn(move || {
@@ -135,7 +135,7 @@ fn a_member_that_encrypts_is_recognised_and_status_says_so_until_it_does_not() {
 }
 
 #[test]
-fn a_port_that_is_taken_and_a_folder_that_cannot_be_written_are_named() {
+fn port_in_use_and_unwritable_folder_are_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let folder = Folder::new("port");
@@ -149,7 +149,7 @@ fn a_port_that_is_taken_and_a_folder_that_cannot_be_written_are_named() {
 }
 
 #[test]
-fn a_log_in_use_or_of_another_member_is_refused() {
+fn log_in_use_or_of_other_member_is_refused() {
     let [p1, p2] = free_ports();
     let (first, second) = (Folder::new("log-1"), Folder::new("log-2"));
     for (folder, port) in [(&first, p1), (&second, p2)] {
@@ -178,7 +178,7 @@ fn a_log_in_use_or_of_another_member_is_refused() {
 }
 
 #[test]
-fn a_new_cluster_from_a_member_that_knows_of_others_is_refused() {
+fn new_cluster_is_refused_when_log_knows_voters() {
     let [p1, p2] = free_ports();
     let (first, second) = (Folder::new("split-1"), Folder::new("split-2"));
     let one = cluster_of_one(&first, p1);
@@ -195,7 +195,7 @@ fn a_new_cluster_from_a_member_that_knows_of_others_is_refused() {
 }
 
 #[test]
-fn random_bytes_and_half_open_connections_on_the_port_are_dropped() {
+fn random_bytes_and_half_open_connections_are_dropped() {
     let [p1] = free_ports();
     let folder = Folder::new("noise");
     let server = cluster_of_one(&folder, p1);
@@ -259,7 +259,7 @@ fn two_logs_of_one_history_are_not_joined() {
 }
 
 #[test]
-fn data_that_went_on_without_their_log_are_refused_where_nobody_has_more() {
+fn database_ahead_of_all_logs_is_refused() {
     let [port] = free_ports();
     let folder = Folder::new("ahead");
     let mut server = Server::start(&folder, "n1", port, &[], Gtid::UNDEFINED, None);
@@ -288,7 +288,7 @@ fn data_that_went_on_without_their_log_are_refused_where_nobody_has_more() {
 
 /// A copy of a running member's folder has its identity, and was opened later. It must not take its place.
 #[test]
-fn a_copy_of_a_running_member_is_refused_and_the_member_stays() {
+fn copy_of_running_member_is_refused() {
     let [p1, p2, p3] = free_ports();
     let (first, second, copy) = (Folder::new("copy-1"), Folder::new("copy-2"), Folder::new("copy-3"));
     let one = cluster_of_one(&first, p1);
@@ -314,7 +314,7 @@ fn a_copy_of_a_running_member_is_refused_and_the_member_stays() {
 
 /// The server's word on an address may take as long as somebody locks its table.
 #[test]
-fn an_address_that_the_server_does_not_know_stays_outside_and_holds_nobody_up() {
+fn unlisted_address_is_refused_without_delay() {
     let [p1, p2] = free_ports();
     let (first, second) = (Folder::new("allow-1"), Folder::new("allow-2"));
     let table: Arc<Mutex<bool>> = Arc::default();

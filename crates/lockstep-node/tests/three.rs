@@ -80,7 +80,7 @@ fn three_members_write_leave_and_come_back_by_the_log() {
 }
 
 #[test]
-fn a_member_that_is_stopped_in_its_tracks_is_shown_as_silent_until_it_goes_on() {
+fn frozen_member_is_shown_as_silent() {
     let [p1, p2, p3] = free_ports();
     let folders = [Folder::new("s1"), Folder::new("s2"), Folder::new("s3")];
     let one = Server::start(&folders[0], "n1", p1, &[], Gtid::UNDEFINED, None);
@@ -148,7 +148,7 @@ fn after_an_outage_all_may_have_new_addresses() {
 
 /// The name's default is the host's, and servers of one host may be in one group.
 #[test]
-fn members_of_one_name_live_together_and_one_that_lost_its_log_takes_its_own_place() {
+fn members_sharing_a_name_keep_their_places() {
     let [p1, p2, p3] = free_ports();
     let folders = [Folder::new("same-a"), Folder::new("same-b"), Folder::new("same-c")];
     let one = Server::start(&folders[0], "host", p1, &[], Gtid::UNDEFINED, None);
@@ -180,7 +180,7 @@ fn members_of_one_name_live_together_and_one_that_lost_its_log_takes_its_own_pla
 }
 
 #[test]
-fn a_member_whose_server_cannot_go_on_leaves_the_majority_to_the_others() {
+fn member_with_failed_server_leaves() {
     let [p1, p2] = free_ports();
     let folders = [Folder::new("gives-a"), Folder::new("gives-b")];
     let one = Server::start(&folders[0], "n1", p1, &[], Gtid::UNDEFINED, None);
@@ -202,7 +202,7 @@ fn a_member_whose_server_cannot_go_on_leaves_the_majority_to_the_others() {
 }
 
 #[test]
-fn a_member_whose_log_is_damaged_comes_back_as_a_new_one_and_copies_nothing() {
+fn member_with_damaged_log_rejoins_without_transfer() {
     let [p1, p2, p3] = free_ports();
     let folders = [Folder::new("harm-a"), Folder::new("harm-b"), Folder::new("harm-c")];
     let one = Server::start(&folders[0], "n1", p1, &[], Gtid::UNDEFINED, None);

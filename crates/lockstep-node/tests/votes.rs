@@ -43,7 +43,7 @@ fn goes_on(server: &Server, others: &[&Server], data: &[u8]) {
 }
 
 #[test]
-fn one_that_fails_alone_leaves() {
+fn member_failing_alone_leaves() {
     let (_folders, _ports, servers) = three("vote-alone");
     fails(&servers[2], b"bad", "no such table");
     assert_eq!(servers[0].write(b"k", b"bad"), Some(true));
@@ -54,7 +54,7 @@ fn one_that_fails_alone_leaves() {
 }
 
 #[test]
-fn one_that_succeeds_alone_leaves_the_leader_too() {
+fn member_succeeding_alone_leaves_even_as_leader() {
     let (_folders, _ports, servers) = three("vote-odd");
     fails(&servers[1], b"bad", "no such table");
     fails(&servers[2], b"bad", "no such table");
@@ -77,7 +77,7 @@ fn of_three_opinions_success_counts() {
 }
 
 #[test]
-fn the_others_go_on_while_it_is_voted_and_after_a_change_of_leader() {
+fn vote_does_not_block_others_or_leader_change() {
     let (_folders, _ports, mut servers) = three("vote-slow");
     let held = servers[1].applied.clone();
     let hold = held.lock().unwrap();
@@ -103,7 +103,7 @@ fn the_others_go_on_while_it_is_voted_and_after_a_change_of_leader() {
 }
 
 #[test]
-fn who_comes_back_to_what_was_voted_on_finds_the_outcome_in_the_log() {
+fn returning_member_reads_vote_outcome_from_log() {
     let (folders, ports, mut servers) = three("vote-again");
     let history = servers[0].node.history();
     let before = servers[2].node.last_committed();

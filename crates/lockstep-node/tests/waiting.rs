@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 #[test]
-fn a_member_that_waits_says_for_whom_and_what_its_log_has() {
+fn waiting_member_names_missing_voters_and_its_log() {
     let [p1, p2] = free_ports();
     let folders = [Folder::new("waits-1"), Folder::new("waits-2")];
     let one = Server::start(&folders[0], "n1", p1, &[], Gtid::UNDEFINED, None);

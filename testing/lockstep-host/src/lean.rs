@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ledger_tells_orders_apart() {
+    fn ledger_detects_different_orders() {
         let ledger = |entries: &[(Seqno, &[u8])]| {
             let ledger = Ledger::default();
             entries.iter().for_each(|(seqno, data)| ledger.commit(*seqno, data));

@@ -251,7 +251,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_step_out_of_turn_is_reported_and_taken() {
+    fn step_out_of_order_is_reported_and_accepted() {
         let states = States::default();
         let (machine, verdict) = states.step(states.lock(), ServerState::Connected);
         assert_eq!(verdict, Ok(()));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_sees_the_state_before_it_changes() {
+    fn waiter_sees_state_before_change() {
         let states = Arc::new(States::default());
         let waiter = {
             let states = Arc::clone(&states);

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_database_comes_back_with_a_prefix() {
+    fn killed_database_recovers_a_prefix() {
         let dir = std::env::temp_dir().join(format!("lockstep-host-store-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let stream = StreamId { node: Uuid { data: [1; 16] }, trx: 5 };

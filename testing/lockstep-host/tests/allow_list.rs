@@ -44,7 +44,7 @@ fn who_is_not_in_the_list_stays_out(cluster: &mut Cluster) {
 }
 
 /// Somebody holds a lock on the table. Galera's library asks on its only network thread.
-fn a_server_that_takes_its_time_holds_up_nothing_but_the_joiner(cluster: &mut Cluster) {
+fn slow_allow_list_answer_delays_joiner_only(cluster: &mut Cluster) {
     found(cluster);
     cluster.start(1, false).unwrap();
     let hanging = json!({ "ips": ["127.0.0.1"], "delay_ms": 12_000 });
@@ -78,13 +78,8 @@ scenarios! {
 
 mod lockstep_only {
     #[test]
-    fn a_server_that_takes_its_time_holds_up_nothing_but_the_joiner() {
+    fn slow_allow_list_answer_delays_joiner_only() {
         let name = "a_server_that_takes_its_time";
-        super::run(
-            super::Kind::Lockstep,
-            name,
-            3,
-            super::a_server_that_takes_its_time_holds_up_nothing_but_the_joiner,
-        );
+        super::run(super::Kind::Lockstep, name, 3, super::slow_allow_list_answer_delays_joiner_only);
     }
 }

@@ -79,7 +79,7 @@ fn loss_of_the_majority_overtakes_a_backlog(cluster: &mut Cluster) {
 }
 
 /// The majority comes back before the backlog has been looked at: the server hears of it before, too.
-fn the_majority_comes_back_during_a_pause(cluster: &mut Cluster) {
+fn majority_returns_during_pause(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     let c = cluster.member(2);
     c.call("pause", json!({})).unwrap();
@@ -101,7 +101,7 @@ fn the_majority_comes_back_during_a_pause(cluster: &mut Cluster) {
 
 /// A member that is paused (a backup holds the global lock) is stopped: it does not wait for the lock. What it had not
 /// applied it applies when it is back.
-fn a_paused_member_stops_in_time(cluster: &mut Cluster) {
+fn paused_member_stops_in_time(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     let c = cluster.member(2);
     c.call("pause", json!({})).unwrap();
@@ -131,7 +131,7 @@ fn a_paused_member_stops_in_time(cluster: &mut Cluster) {
 
 /// A backup that holds the global lock asks where the database stands, and so does the file of a member that is stopped
 /// meanwhile. A new leader leaves out what the one before may have given away, of which the database has nothing.
-fn a_pause_stands_before_what_is_left_out(cluster: &mut Cluster) {
+fn pause_stops_before_left_out_seqnos(cluster: &mut Cluster) {
     cluster.tuning.push_str("; commit.policy=async; async.max_at_risk=1000");
     cluster.start_all().unwrap();
     write(cluster.member(0), 0, 10);
@@ -181,7 +181,7 @@ fn a_pause_stands_before_what_is_left_out(cluster: &mut Cluster) {
 }
 
 /// Whether it left in good order, was killed or cut off: no view has a member twice.
-fn a_member_that_returns_is_counted_once(cluster: &mut Cluster) {
+fn returning_member_is_counted_once(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     let count_once = |cluster: &Cluster| {
         for member in cluster.running() {
@@ -240,33 +240,23 @@ mod lockstep {
     }
 
     #[test]
-    fn the_majority_comes_back_during_a_pause() {
-        run(
-            Kind::Lockstep,
-            "the_majority_comes_back_during_a_pause",
-            3,
-            super::the_majority_comes_back_during_a_pause,
-        );
+    fn majority_returns_during_pause() {
+        run(Kind::Lockstep, "majority_returns_during_pause", 3, super::majority_returns_during_pause);
     }
 
     #[test]
-    fn a_paused_member_stops_in_time() {
-        run(Kind::Lockstep, "a_paused_member_stops_in_time", 3, super::a_paused_member_stops_in_time);
+    fn paused_member_stops_in_time() {
+        run(Kind::Lockstep, "paused_member_stops_in_time", 3, super::paused_member_stops_in_time);
     }
 
     #[test]
-    fn a_pause_stands_before_what_is_left_out() {
-        let scenario = super::a_pause_stands_before_what_is_left_out;
-        run(Kind::Lockstep, "a_pause_stands_before_what_is_left_out", 3, scenario);
+    fn pause_stops_before_left_out_seqnos() {
+        let scenario = super::pause_stops_before_left_out_seqnos;
+        run(Kind::Lockstep, "pause_stops_before_left_out_seqnos", 3, scenario);
     }
 
     #[test]
-    fn a_member_that_returns_is_counted_once() {
-        run(
-            Kind::Lockstep,
-            "a_member_that_returns_is_counted_once",
-            3,
-            super::a_member_that_returns_is_counted_once,
-        );
+    fn returning_member_is_counted_once() {
+        run(Kind::Lockstep, "returning_member_is_counted_once", 3, super::returning_member_is_counted_once);
     }
 }

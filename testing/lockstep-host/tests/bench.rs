@@ -55,7 +55,7 @@ fn two_providers_take_turns_and_every_number_is_there() {
 }
 
 #[test]
-fn a_provider_that_cannot_be_loaded_is_an_error() {
+fn unloadable_provider_is_an_error() {
     let spec = Spec {
         library: Path::new("/nonexistent/provider.so").to_owned(),
         rival: None,

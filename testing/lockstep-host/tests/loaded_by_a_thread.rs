@@ -14,7 +14,7 @@ fn in_a_thread<T: Send + 'static>(step: impl FnOnce() -> T + Send + 'static) -> 
 
 /// A process dies of what is wrong here: this test's own, for no other is in this file.
 #[test]
-fn the_thread_that_loads_it_may_end() {
+fn loading_thread_may_end() {
     let Some(library) = library() else { return };
     let dir = std::env::temp_dir().join(format!("lockstep-loaded-by-a-thread-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();

@@ -38,7 +38,7 @@ fn ask(cluster: &Cluster) -> Value {
 }
 
 /// Who is there now. Galera's library of Debian 12 does not export this service.
-fn the_membership_can_be_asked_for(cluster: &mut Cluster) {
+fn membership_can_be_queried(cluster: &mut Cluster) {
     assert_eq!(cluster.kind, Kind::Lockstep);
     cluster.start_all().unwrap();
     cluster.member(0).put("s", "t/1", "a").unwrap();
@@ -121,7 +121,7 @@ fn a_crashing_server_cuts_itself_off(cluster: &mut Cluster) {
 }
 
 /// No server asks for this one: it is taken as the other is.
-fn a_forced_disconnection_cuts_off(cluster: &mut Cluster) {
+fn forced_disconnect_cuts_member_off(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     let (a, c) = (cluster.member(0), cluster.member(2));
     assert_eq!(isolation(c, FORCE_DISCONNECT), 0);
@@ -134,7 +134,7 @@ fn a_forced_disconnection_cuts_off(cluster: &mut Cluster) {
 }
 
 /// The server writes a file for each event, and its disk hangs.
-fn a_server_that_hangs_in_an_event_holds_up_nothing(cluster: &mut Cluster) {
+fn server_hanging_in_event_callback_blocks_nothing(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     cluster.stop(1).unwrap();
     for n in 0..2500 {
@@ -161,20 +161,20 @@ scenarios! {
 
 mod lockstep_only {
     #[test]
-    fn a_forced_disconnection_cuts_off() {
-        let name = "a_forced_disconnection_cuts_off";
-        super::run(super::Kind::Lockstep, name, 3, super::a_forced_disconnection_cuts_off);
+    fn forced_disconnect_cuts_member_off() {
+        let name = "forced_disconnect_cuts_member_off";
+        super::run(super::Kind::Lockstep, name, 3, super::forced_disconnect_cuts_member_off);
     }
 
     #[test]
-    fn a_server_that_hangs_in_an_event_holds_up_nothing() {
+    fn server_hanging_in_event_callback_blocks_nothing() {
         let name = "a_server_that_hangs_in_an_event";
-        super::run(super::Kind::Lockstep, name, 2, super::a_server_that_hangs_in_an_event_holds_up_nothing);
+        super::run(super::Kind::Lockstep, name, 2, super::server_hanging_in_event_callback_blocks_nothing);
     }
 
     #[test]
-    fn the_membership_can_be_asked_for() {
-        let name = "the_membership_can_be_asked_for";
-        super::run(super::Kind::Lockstep, name, 3, super::the_membership_can_be_asked_for);
+    fn membership_can_be_queried() {
+        let name = "membership_can_be_queried";
+        super::run(super::Kind::Lockstep, name, 3, super::membership_can_be_queried);
     }
 }

@@ -140,7 +140,7 @@ fn a_failed_transfer_leaves_the_others_alone(cluster: &mut Cluster) {
     cluster.start(1, false).unwrap();
 }
 
-fn a_killed_member_comes_back(cluster: &mut Cluster) {
+fn killed_member_rejoins(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     cluster.member(2).put("s", "t/1", "before").unwrap();
     cluster.kill(2);
@@ -197,7 +197,7 @@ scenarios! {
     a_donor_goes_on_committing: 2,
     a_join_under_load_agrees: 3,
     a_failed_transfer_leaves_the_others_alone: 2,
-    a_killed_member_comes_back: 3,
+    killed_member_rejoins: 3,
     a_leaving_member_tells_the_others: 2,
     a_cluster_that_was_stopped_starts_again: 2,
 }

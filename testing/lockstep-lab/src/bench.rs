@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_lab_has_left_goes_and_what_others_have_stays() {
+    fn leftovers_of_killed_lab_are_removed() {
         let Ok(install @ Installation { account: Some(_), .. }) = Installation::find() else {
             eprintln!("NOT TESTED: needs root and an installed server");
             return;
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watchdog_is_of_a_group_of_its_own() {
+    fn watchdog_has_own_process_group() {
         let dir = std::env::temp_dir().join(format!("lockstep-watchdog-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let mut child = watchdog(&dir).stdin(Stdio::piped()).spawn().unwrap();

@@ -366,14 +366,14 @@ mod tests {
     }
 
     #[test]
-    fn an_error_packet_gives_number_state_and_text() {
+    fn error_packet_has_number_state_and_text() {
         let error = error_packet(b"\xff\xbd\x04#40001Deadlock found", "COMMIT");
         assert_eq!(error.sql_code(), Some(1213));
         assert_eq!(error.to_string(), "ERROR 1213 (40001): Deadlock found [COMMIT]");
     }
 
     #[test]
-    fn a_truncated_packet_is_an_error_not_a_panic() {
+    fn truncated_packet_is_an_error() {
         assert!(Cursor::new(&[5, b'a']).text().is_err());
         assert!(Cursor::new(b"no end").until_nul().is_err());
         assert_eq!(error_packet(&[0xff], "x").sql_code(), Some(0));

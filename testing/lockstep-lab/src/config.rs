@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_is_told_where_everything_is() {
+    fn provider_receives_all_paths_and_addresses() {
         let mut config = ServerConfig::new("n2", Path::new("/x"), 33062, 2);
         assert!(config.render().contains("wsrep_on=OFF"));
         config.wsrep = Some(Wsrep {

@@ -77,7 +77,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn what_is_neither_the_measured_ones_nor_the_kernels_is_elsewhere() {
+    fn other_processes_count_as_elsewhere() {
         let s = Duration::from_secs;
         let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
         let at = Instant::now();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_compute_is_elsewhere_and_what_we_have_started_is_not() {
+    fn own_children_do_not_count_as_elsewhere() {
         // A grandchild computes until the child's input ends.
         let mut child = Command::new("sh")
             .args(["-c", "(while :; do :; done) & read -r line; kill $!; wait"])

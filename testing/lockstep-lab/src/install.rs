@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_failed_start_says_is_found_in_the_log() {
+    fn failed_start_reason_is_found_in_log() {
         let mut log = String::from(
             "2026-01-01 [ERROR] of the start before\n2026-01-02 [Note] Starting MariaDB as process 5\n",
         );

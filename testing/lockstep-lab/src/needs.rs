@@ -57,7 +57,7 @@ pub(crate) fn space(dir: &Path, bytes: u64) -> Result<()> {
 }
 
 #[test]
-fn what_is_not_there_is_named_with_what_would_help() {
+fn missing_program_is_named_with_remedy() {
     space(Path::new("/var/tmp"), 1).unwrap();
     let said = space(Path::new("/var/tmp"), 1 << 62).unwrap_err().to_string();
     assert!(said.starts_with("room for files of 4294967296.0 GiB in /var/tmp is missing: only "), "{said}");

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_process_has_left_goes_and_what_others_have_stays() {
+    fn leftovers_of_killed_process_are_removed() {
         // Above the highest that the kernel gives; and a process that is there as long as any.
         let [left, used] = ["4194305", "1"].map(|pid| format!("{PREFIX}{pid}-swept-hub"));
         if ip(&["netns", "add", &left]).is_err() {

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_on_the_machine_is_documented() {
+    fn leftover_files_are_documented() {
         let page = include_str!("../../../docs/lab.md");
         assert!(page.contains(&format!("{LOCKS}/lockstep-ports-{FIRST}.lock")));
         assert!(page.contains(&format!("from {FIRST} to {}", FIRST + COUNT - 1)));

@@ -304,7 +304,7 @@ mod tests {
 
     /// The statuses as `wait` tells them.
     #[test]
-    fn a_unit_starts_again_what_has_crashed() {
+    fn systemd_unit_restarts_crashed_arbitrator() {
         let of = |raw| Ended::of(ExitStatus::from_raw(raw));
         for (raw, ended, abnormal, failure) in [
             (0, Ended::Exited(0), false, false),
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_somebody_started_is_found_by_its_folder() {
+    fn server_started_elsewhere_is_found_by_folder() {
         let dir = std::env::temp_dir().join(format!("lockstep-by-hand-{}", std::process::id()));
         let datadir = dir.join("n1");
         std::fs::create_dir_all(&datadir).unwrap();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_dies_with_its_children() {
+    fn session_dies_with_its_children() {
         let dir = std::env::temp_dir().join(format!("lockstep-process-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let mut command = Command::new("sh");

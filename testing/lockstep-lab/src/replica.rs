@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replica_that_has_read_further_has_received_it_too() {
+    fn replica_past_position_has_received_it() {
         let place = |file, at| BinlogPlace::parse(file, at).unwrap();
         let due = place("binlog.000002", "344");
         for (file, at, received) in [

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_blocked_signal_is_waited_for_and_does_not_end_the_process() {
+    fn blocked_signal_is_received_without_ending_process() {
         std::thread::spawn(|| {
             let signals = Signals::block();
             assert_eq!(signals.wait(Duration::from_millis(1)), None);

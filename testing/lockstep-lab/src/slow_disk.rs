@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flush_takes_as_long_as_it_is_told_and_is_counted() {
+    fn slow_disk_delays_and_counts_flushes() {
         let path = std::env::temp_dir().join(format!("lockstep-slow-disk-{}", std::process::id()));
         std::fs::write(&path, "some").unwrap();
         // Coreutils' `sync FILE` calls fsync, with --data fdatasync.

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_read() {
+    fn report_is_parsed() {
         let text = "
 SQL statistics:
     queries performed:
@@ -299,7 +299,7 @@ Latency (ms):
     }
 
     #[test]
-    fn a_histogram_is_read() {
+    fn histogram_is_parsed() {
         let text = "
 Latency histogram (values are in milliseconds)
        value  ------------- distribution ------------- count

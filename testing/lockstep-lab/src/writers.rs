@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_wait_is_of_those_that_touch_the_window() {
+    fn longest_wait_counts_transactions_in_window() {
         let ms = |all: &[u64]| all.iter().map(|ms| Duration::from_millis(*ms)).collect::<Vec<_>>();
         let one = |answers: &[u64]| One { answers: ms(answers), failures: Vec::new() };
         let written = Written { clients: vec![one(&[0, 10, 50, 60, 200]), one(&[5, 20, 25, 90, 120])] };

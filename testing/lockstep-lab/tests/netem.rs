@@ -169,8 +169,8 @@ fn each_direction_gets_its_words_and_all_of_it_goes_in_the_end() {
 }
 
 #[test]
-fn a_kernel_without_netem_is_told_from_one_that_has_it() {
-    run_apart("a_kernel_without_netem_is_told_from_one_that_has_it", None, |folder| {
+fn missing_netem_is_detected() {
+    run_apart("missing_netem_is_detected", None, |folder| {
         assert_eq!(Kind::of_this_machine(), (Kind::Netem, None));
         Kind::Netem.check().unwrap();
         refuse(folder, "all");
@@ -188,8 +188,8 @@ fn a_kernel_without_netem_is_told_from_one_that_has_it() {
 }
 
 #[test]
-fn a_queue_that_fails_later_is_an_error_that_leaves_nothing() {
-    run_apart("a_queue_that_fails_later_is_an_error_that_leaves_nothing", None, |folder| {
+fn late_queue_failure_is_error_and_cleans_up() {
+    run_apart("late_queue_failure_is_error_and_cleans_up", None, |folder| {
         refuse(folder, "3 7");
         let said = Wan::of(Kind::Netem, &[1, 1], &[link()]).unwrap_err().to_string();
         // The command, and what came of it.
@@ -219,8 +219,8 @@ fn tc_is_found_where_the_path_has_no_sbin() {
 /// Each kind of command, run by the real `tc`: it succeeds where the kernel has netem, and else it is the kernel that refuses.
 /// What `tc` itself does not understand it says, and asks no kernel.
 #[test]
-fn the_real_tc_understands_each_command() {
-    let test = "the_real_tc_understands_each_command";
+fn real_tc_accepts_each_command() {
+    let test = "real_tc_accepts_each_command";
     run_apart(test, None, |folder| {
         // Each command as the lab gives it, from what the stand-in was called with.
         let mut wan = Wan::of(Kind::Netem, &[1, 1], &[link()]).unwrap();

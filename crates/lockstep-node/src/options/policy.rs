@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_options_say_the_policy_and_show_the_clusters() {
+    fn options_show_cluster_policy() {
         let mut options = Options::parse("commit.policy=All; commit.acks=2; commit.timeout=1500ms").unwrap();
         let policy = options.policy();
         assert_eq!((policy.kind, policy.acks, policy.timeout), (PolicyKind::All, 2, 1_500_000));

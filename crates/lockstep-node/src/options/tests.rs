@@ -61,7 +61,7 @@ fn every_name_of_galera() {
 
 /// A line as operators and MariaDB's own tests write it.
 #[test]
-fn a_galera_line() {
+fn galera_event_line_is_parsed() {
     let o = Options::parse(
         "repl.causal_read_timeout=PT90S;base_port=16001;evs.suspect_timeout=PT10S;evs.inactive_timeout=PT30S;\
          evs.install_timeout=PT15S;pc.wait_prim_timeout=PT60S;gcache.size=10M;pc.ignore_sb=true;\
@@ -118,7 +118,7 @@ fn ours_overrule_galeras() {
 }
 
 #[test]
-fn the_vote_of_a_promoted_member_is_not_said_to_change() {
+fn promoted_member_keeps_its_vote_setting() {
     let replica = Options::parse("member.vote=no").unwrap();
     for text in
         ["member.vote=no", "member.vote=yes", "debug=no; member.vote=on", "pc.weight=0", "pc.weight=1"]
@@ -158,7 +158,7 @@ fn filled_in_is_not_given() {
 }
 
 #[test]
-fn one_line_each() {
+fn errors_are_one_line_each() {
     for (text, expected) in [
         ("gcache.sise=1G", "unknown provider option 'gcache.sise': did you mean 'gcache.size'?"),
         ("frobnicate=1", "unknown provider option 'frobnicate': docs/options.md lists them all"),

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_serial_history_is_clean() {
+    fn serial_history_has_no_anomaly() {
         let history = [
             done(&[append(1, 10), append(2, 20)]),
             done(&[read(1, &[10]), append(1, 11), read(1, &[10, 11])]),
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_aborted_is_neither_there_nor_read() {
+    fn aborted_write_is_not_visible() {
         let aborted = ended(Heard::Aborted, &[append(1, 11)]);
         assert_eq!(
             found(&[done(&[append(1, 10)]), aborted.clone()], &[(1, &[10, 11])]),
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_sees_its_own_writes() {
+    fn transaction_reads_its_own_writes() {
         let history = [done(&[append(1, 10), read(1, &[])])];
         assert_eq!(found(&history, &[(1, &[10])]), [Anomaly::Internal]);
     }

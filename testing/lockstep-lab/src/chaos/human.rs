@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_human_is_called_for_who_does_not_come_back_and_not_for_who_is_killed_again() {
+    fn operator_steps_in_for_missing_member_only() {
         let (start, patience) = (Instant::now(), Duration::from_secs(60));
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut missed = Missed::default();

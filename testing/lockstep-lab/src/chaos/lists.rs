@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_leader_took_with_it_and_who_read_it_are_left_out() {
+    fn lost_leaders_tail_and_its_readers_are_excluded() {
         use Heard::{Committed, Unknown};
         let history = vec![
             trx(Committed, &[append(1)]),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_still_found() {
+    fn impossible_reads_are_found() {
         use Heard::{Aborted, Committed};
         let found = |history: &[Transaction], list: &[u64]| -> Vec<Anomaly> {
             let kept = without_lost(history.to_vec(), &last(list), &BTreeSet::from([2, 3]));

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strong_policy_loses_nothing() {
+    fn strong_policy_loses_nothing() {
         for policy in [Policy::Quorum, Policy::All] {
             let promise = Promise { leaders_lost: 3, ..promise(policy) };
             assert!(promise.broken(&Losses::default()).is_empty());

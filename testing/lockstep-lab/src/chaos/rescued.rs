@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loads_transactions_are_found() {
+    fn rescued_load_transactions_are_found() {
         let text = "# What x holds\nSET NAMES utf8mb4;\n\n# seqno 7, committed on n1 about x\nBEGIN;\n\
             ### INSERT INTO `chaos`.`inserts`\n### SET\n###   @1=3\n###   @2=17\nBINLOG '\nabc\n';\nCOMMIT;\n\n\
             # seqno 8, committed on n1 about x\nBEGIN;\n### UPDATE `chaos`.`bank`\n### WHERE\n###   @1=3\n###   @2=1000\n\

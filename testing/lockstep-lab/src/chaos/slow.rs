@@ -77,7 +77,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn a_flush_takes_as_long_as_it_is_told_and_no_longer_than_that_is_said() {
+    fn slow_disk_delay_matches_setting() {
         if compiler().is_none() {
             eprintln!("NOT TESTED: no C compiler here");
             return;

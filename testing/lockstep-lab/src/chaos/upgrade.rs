@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_protocol_that_changes_early_or_not_everywhere_is_wrong() {
+    fn protocol_change_must_be_complete_and_not_early() {
         let shown = |meanwhile: &[u64], after: &[u64]| Upgrade {
             before: vec![1, 1, 1],
             meanwhile: meanwhile.to_vec(),

@@ -119,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_name_is_one_case() {
+    fn full_name_selects_one_case() {
         for case in all() {
             assert_eq!(chosen(&case.name()), [case]);
         }
     }
 
     #[test]
-    fn what_a_name_leaves_out_may_be_anything() {
+    fn partial_name_matches_any_value() {
         let sides = |text: &str| {
             let mut sides: Vec<Side> = chosen(text).iter().map(|case| case.side).collect();
             sides.sort_unstable();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused_with_what_there_is() {
+    fn unknown_name_is_refused_with_valid_ones() {
         for text in [
             "",
             "-",

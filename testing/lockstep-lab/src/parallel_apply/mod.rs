@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_is_followed_to_its_end_or_until_patience_ends() {
+    fn growing_number_is_followed_to_end_or_timeout() {
         let began = Instant::now();
         let mut seen = 0;
         let (took, progress) = follow(10, Duration::from_secs(60), began, || {

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_of_whole_inserts_of_each_connection() {
+    fn rate_counts_complete_inserts_per_connection() {
         let connection =
             |count, ms| Connection { inserts: vec![1_000_000; count], elapsed: Duration::from_millis(ms) };
         let connections = vec![connection(10, 1000), connection(10, 2000), connection(0, 0)];

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn set_ups_have_names_and_words_of_their_own_and_say_what_they_flush() {
+    fn setups_have_unique_names_and_describe_flushes() {
         for setup in Setup::EACH {
             let count =
                 |same: &dyn Fn(&Setup) -> bool| Setup::EACH.iter().filter(|other| same(other)).count();

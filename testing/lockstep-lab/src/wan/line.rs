@@ -244,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_of_nothing_lets_pass_at_once() {
+    fn line_with_zero_delay_passes_at_once() {
         let mut line = Line::new(settings(0));
         line.push(7, 40, 1).unwrap();
         assert_eq!(line.pop(7), Some((40, 1)));
     }
 
     #[test]
-    fn what_comes_out_late_is_counted() {
+    fn late_packets_are_counted() {
         let mut line = Line::new(settings(1));
         for n in 0..3 {
             line.push(0, 40, n).unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_late_is_late_when_it_comes_out_and_not_early() {
+    fn late_input_is_late_output() {
         let mut line = Line::new(settings(1));
         line.push_late(0, MS / 2, 40, 1).unwrap();
         line.push_late(0, MS + 1, 40, 2).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_narrow_place_spaces_packets_by_their_length() {
+    fn rate_limit_spaces_packets_by_length() {
         // 12 Mbit/s: a packet of 1500 bytes takes a millisecond.
         let mut line = Line::new(Settings { rate: Some(12_000_000), ..settings(10) });
         for (n, len) in [1500, 1500, 750].into_iter().enumerate() {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_the_last_and_takes_again_when_it_has_drained() {
+    fn full_queue_drops_tail_until_drained() {
         let mut line = Line::new(Settings { rate: Some(12_000_000), queue: 4500, ..settings(10) });
         let taken: Vec<bool> = (0..5).map(|n| line.push(0, 1500, n).is_ok()).collect();
         assert_eq!(taken, [true, true, true, false, false]);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_larger_than_the_queue_passes_when_nobody_waits() {
+    fn oversized_packet_passes_empty_queue() {
         let mut line = Line::new(Settings { rate: Some(12_000_000), queue: 100, ..settings(0) });
         line.push(0, 1500, 0).unwrap();
         line.push(0, 1500, 1).unwrap_err();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_loses_the_same_packets_again_and_about_as_many_as_said() {
+    fn equal_seed_loses_same_packets() {
         let settings = Settings { loss: 0.05, seed: 7, ..settings(1) };
         let first = passed(&settings, 20_000);
         assert_eq!(first, passed(&settings, 20_000));

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_measured_before_it_is_used() {
+    fn line_is_measured_before_use() {
         if !netns::is_possible() {
             eprintln!("NOT TESTED: no network namespaces here");
             return;
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_netem_gets_it_or_hears_why_not() {
+    fn requested_netem_is_used_or_reason_given() {
         if !netns::is_possible() {
             eprintln!("NOT TESTED: no network namespaces here");
             return;
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_elsewhere_fails_at_once() {
+    fn packets_to_foreign_networks_fail_at_once() {
         if !netns::is_possible() {
             eprintln!("NOT TESTED: no network namespaces here");
             return;
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_gone_is_told_and_ends_nothing_else() {
+    fn lost_tun_device_is_reported_and_others_work() {
         if !netns::is_possible() {
             eprintln!("NOT TESTED: no network namespaces here");
             return;

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tc_says_is_read() {
+    fn tc_output_is_parsed() {
         let said = "qdisc netem 8001: root refcnt 2 limit 32768 delay 42.75ms\n Sent 8484 bytes 98 pkt (dropped 2, overlimits 0 requeues 0)\n backlog 0b 0p requeues 0\n";
         let counters = sent(said).unwrap();
         assert_eq!((counters.delivered_bytes, counters.delivered, counters.dropped), (8484 - 98 * 14, 98, 2));

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_zone_is_read_from_the_destination() {
+    fn zone_is_parsed_from_destination() {
         let mut packet = [0u8; 40];
         packet[0] = 0x45;
         packet[16..20].copy_from_slice(&[NETWORK[0], NETWORK[1], 3, 9]);

@@ -42,7 +42,7 @@ fn stays_out_until_its_address_is_there(cluster: &mut Cluster) -> Test {
 }
 
 #[test]
-fn an_address_that_the_table_does_not_name() -> Test {
+fn address_missing_from_allow_list_is_refused() -> Test {
     let mut cluster = shared()?;
     let outcome = stays_out_until_its_address_is_there(&mut cluster);
     cluster.servers[0].query("DELETE FROM mysql.wsrep_allowlist")?;
@@ -51,7 +51,7 @@ fn an_address_that_the_table_does_not_name() -> Test {
 
 /// Galera's library asks on its only network thread, so that its cluster comes to a halt here.
 #[test]
-fn a_lock_on_the_table_holds_up_nobody_but_a_joiner() -> Test {
+fn allow_list_table_lock_delays_joiner_only() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }

@@ -35,7 +35,7 @@ fn table(cluster: &Cluster) -> Test {
 }
 
 #[test]
-fn a_paused_member_keeps_all_and_applies_nothing_also_after_a_restart() -> Test {
+fn paused_member_applies_nothing_after_restart() -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(());
@@ -83,7 +83,7 @@ fn a_paused_member_keeps_all_and_applies_nothing_also_after_a_restart() -> Test 
 }
 
 #[test]
-fn a_delayed_member_gets_what_is_old_enough_and_one_with_an_end_nothing_behind_it() -> Test {
+fn apply_delay_and_until_limit_applied_entries() -> Test {
     let cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(());
@@ -140,7 +140,7 @@ fn a_delayed_member_gets_what_is_old_enough_and_one_with_an_end_nothing_behind_i
 }
 
 #[test]
-fn what_was_set_to_be_held_back_is_held_back_after_a_crash_too() -> Test {
+fn apply_hold_survives_crash() -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(());
@@ -177,7 +177,7 @@ fn what_was_set_to_be_held_back_is_held_back_after_a_crash_too() -> Test {
 }
 
 #[test]
-fn a_delayed_member_that_is_killed_amid_a_statement_and_a_stream_becomes_equal() -> Test {
+fn delayed_member_killed_in_ddl_and_stream_recovers() -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(());
@@ -278,7 +278,7 @@ fn to_wait_means_for_what_was_acknowledged_anywhere() -> Test {
 }
 
 #[test]
-fn the_order_of_application_changes_under_load_and_all_stay_equal() -> Test {
+fn apply_order_change_under_load_keeps_members_equal() -> Test {
     let cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(());

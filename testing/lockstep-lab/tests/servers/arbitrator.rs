@@ -126,7 +126,7 @@ fn under_load(
 }
 
 #[test]
-fn two_servers_and_an_arbitrator_survive_the_loss_of_any_one_and_of_all() -> Test {
+fn two_servers_and_arbitrator_survive_any_loss() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }

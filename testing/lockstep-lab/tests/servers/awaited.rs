@@ -12,7 +12,7 @@ use crate::policy::{insert_aside, primary_and_replicas, set};
 const ROWS: i64 = 90;
 
 #[test]
-fn a_commit_waits_for_a_replica_however_much_comes_after_it() -> Test {
+fn commit_waits_for_replica_beyond_cached_log() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }

@@ -36,7 +36,7 @@ fn start_until_it_joins(cluster: &mut Cluster, n: usize, joined: &str) -> Test {
 }
 
 #[test]
-fn one_goes_on_alone_and_the_others_take_its_state() -> Test {
+fn bootstrap_founds_branch_and_others_transfer_state() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
@@ -108,7 +108,7 @@ fn one_goes_on_alone_and_the_others_take_its_state() -> Test {
 /// All die, and a majority of the logs is damaged: nobody votes on what it cannot vouch for, all is said, and the operator
 /// lets the one go on that has its log.
 #[test]
-fn damage_to_the_logs_of_a_majority_is_said_and_the_one_that_is_whole_may_go_on() -> Test {
+fn majority_log_damage_is_reported_and_bootstrap_works() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }

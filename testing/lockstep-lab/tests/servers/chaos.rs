@@ -81,7 +81,7 @@ fn under_all_one_of_three_is_enough() -> Test {
 
 #[test]
 #[ignore = "long: make servers-long; disk::* is the short one"]
-fn a_full_disk_loses_nothing_and_leaves_no_trace() -> Test {
+fn full_disk_loses_nothing_and_is_cleaned_up() -> Test {
     let report = chaos(&[Fault::DiskFull], 3, true)?;
     assert!(report.is_clean(), "{}", report.text());
     // Whose log alone has no room comes back by itself. Where InnoDB's data share the disk, its applying may fail first:

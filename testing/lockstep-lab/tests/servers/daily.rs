@@ -7,7 +7,7 @@ use lockstep_lab::LabError;
 use crate::fixture::{Test, eventually, fails, same, session, shared};
 
 #[test]
-fn a_write_on_any_member_is_read_on_all() -> Test {
+fn write_on_any_member_is_read_on_all() -> Test {
     let cluster = shared()?;
     session(&cluster, 0)?.query("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))")?;
     for writer in 0..3 {
@@ -30,7 +30,7 @@ fn a_write_on_any_member_is_read_on_all() -> Test {
 }
 
 #[test]
-fn the_first_committer_wins() -> Test {
+fn first_committer_wins() -> Test {
     let cluster = shared()?;
     let mut a = session(&cluster, 0)?;
     let mut b = session(&cluster, 1)?;
@@ -62,7 +62,7 @@ fn the_first_committer_wins() -> Test {
 }
 
 #[test]
-fn an_autocommit_statement_that_loses_is_run_again() -> Test {
+fn losing_autocommit_statement_is_retried() -> Test {
     let cluster = shared()?;
     let mut a = session(&cluster, 0)?;
     a.run(&["CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 0)"])?;
@@ -295,7 +295,7 @@ fn flush_tables_with_read_lock_holds_one_member_still() -> Test {
 }
 
 #[test]
-fn a_desynced_member_says_so_and_comes_back() -> Test {
+fn desynced_member_reports_state_and_resyncs() -> Test {
     let cluster = shared()?;
     let mut a = session(&cluster, 0)?;
     let mut b = session(&cluster, 1)?;
@@ -315,7 +315,7 @@ fn a_desynced_member_says_so_and_comes_back() -> Test {
 }
 
 #[test]
-fn a_session_waits_for_a_gtid() -> Test {
+fn session_waits_for_gtid() -> Test {
     let cluster = shared()?;
     let mut a = session(&cluster, 0)?;
     let mut b = cluster.servers[2].client()?;

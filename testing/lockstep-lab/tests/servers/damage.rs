@@ -98,18 +98,18 @@ fn comes_back_after(harms: &[Harm]) -> Test {
 }
 
 #[test]
-fn a_member_with_a_damaged_log_comes_back_as_a_new_one() -> Test {
+fn member_with_damaged_log_returns_under_new_id() -> Test {
     comes_back_after(&[in_the_midst])
 }
 
 #[test]
-fn a_member_without_its_identity_or_log_comes_back_as_a_new_one() -> Test {
+fn member_without_identity_returns_under_new_id() -> Test {
     comes_back_after(&[of_the_identity, of_all])
 }
 
 /// All die, and one of them has a damaged log: the majority of the others goes on.
 #[test]
-fn an_outage_of_all_with_one_damaged_log_loses_nothing() -> Test {
+fn full_outage_with_one_damaged_log_loses_nothing() -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(());
@@ -141,7 +141,7 @@ fn an_outage_of_all_with_one_damaged_log_loses_nothing() -> Test {
 }
 
 #[test]
-fn a_damaged_log_founds_no_cluster() -> Test {
+fn damaged_log_cannot_found_cluster() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }

@@ -168,19 +168,19 @@ fn killed_in_a_stream(origin: usize, victim: usize, kills: u64) -> Test {
 }
 
 #[test]
-fn a_member_killed_while_it_applies_statements_executes_each_once() -> Test {
+fn member_killed_applying_ddl_executes_each_once() -> Test {
     killed_in_a_stream(0, 1, rounds(3))
 }
 
 #[test]
-fn a_member_killed_while_its_clients_run_statements_executes_each_once() -> Test {
+fn member_killed_running_ddl_executes_each_once() -> Test {
     killed_in_a_stream(2, 2, rounds(3))
 }
 
 /// Killed when its mark says that a statement is done, and `grastate.dat` does not say yet which history the database is
 /// of: it comes back by the log. Where somebody removed that file, it takes a state transfer as he wished.
 #[test]
-fn a_member_killed_just_after_a_statement_comes_back_by_the_log() -> Test {
+fn member_killed_after_ddl_rejoins_by_log() -> Test {
     if kind() == Kind::Galera {
         return Ok(()); // it has no marks
     }
@@ -254,7 +254,7 @@ fn all_members_killed_inside_a_statement_come_back() -> Test {
 
 /// Rows of a table without transactions, in total order: whether they are there nobody can tell.
 #[test]
-fn all_members_killed_inside_a_statement_that_leaves_no_trace_agree_again() -> Test {
+fn all_members_killed_in_traceless_ddl_agree_again() -> Test {
     if kind() == Kind::Galera {
         return Ok(()); // nobody has a position then
     }
@@ -286,7 +286,7 @@ fn creates_again(cluster: &mut Cluster, n: usize) -> Result<String, LabError> {
 /// `CREATE TABLE ... SELECT` is the last that its origin does before it is killed: InnoDB there does not know that it has
 /// it.
 #[test]
-fn a_table_created_with_its_rows_last_before_a_kill_is_there_once() -> Test {
+fn ctas_before_kill_is_applied_once() -> Test {
     if kind() == Kind::Galera {
         return Ok(()); // it takes a state transfer
     }
@@ -314,7 +314,7 @@ fn a_table_created_with_its_rows_last_before_a_kill_is_there_once() -> Test {
 /// A statement after it, in which its origin is killed: it is executed on the table that was created again, also where
 /// the origin is killed on the way there.
 #[test]
-fn a_statement_on_a_table_that_is_created_again_is_executed() -> Test {
+fn ddl_after_ctas_replay_is_executed() -> Test {
     if kind() == Kind::Galera {
         return Ok(()); // it takes a state transfer
     }
@@ -358,7 +358,7 @@ fn a_statement_on_a_table_that_is_created_again_is_executed() -> Test {
 
 /// An applier is killed when it has the table, and its rows not yet.
 #[test]
-fn a_member_killed_between_a_table_and_its_rows_has_both() -> Test {
+fn member_killed_inside_ctas_has_table_and_rows() -> Test {
     if kind() == Kind::Galera {
         return Ok(()); // it takes a state transfer
     }

@@ -65,7 +65,7 @@ fn longest_gap(socket: &Path, stop: &AtomicBool, table: &str) -> u64 {
 }
 
 #[test]
-fn a_member_whose_disk_is_full_stops_and_comes_back_when_there_is_room() -> Test {
+fn member_with_full_disk_stops_and_returns() -> Test {
     if kind() == Kind::Galera {
         return Ok(()); // its cache is allocated before
     }

@@ -72,7 +72,7 @@ fn commit_takes(cluster: &Cluster, n: usize) -> Result<f64, lockstep_lab::LabErr
 }
 
 #[test]
-fn a_commit_anywhere_takes_one_round_trip_to_the_nearest_that_complete_a_majority() -> Test {
+fn commit_takes_one_round_trip_to_nearest_majority() -> Test {
     let _alone = alone();
     let far = servers(&[0, 0, 1], Duration::from_millis(60), &[("leader.follow_writer", "no")])?;
     let Some(Far { cluster, .. }) = &far else { return Ok(()) };
@@ -97,7 +97,7 @@ fn a_commit_anywhere_takes_one_round_trip_to_the_nearest_that_complete_a_majorit
 
 /// The server holds the lock on its global variables while the provider is told of new options.
 #[test]
-fn who_connects_while_a_policy_is_changed_from_afar_waits_for_some_round_trips_at_the_most() -> Test {
+fn connect_during_remote_policy_change_waits_briefly() -> Test {
     let _alone = alone();
     let far = servers(&[0, 1, 1], Duration::from_millis(85), &[("leader.follow_writer", "no")])?;
     let Some(Far { cluster, .. }) = &far else { return Ok(()) };
@@ -132,7 +132,7 @@ fn who_connects_while_a_policy_is_changed_from_afar_waits_for_some_round_trips_a
 }
 
 #[test]
-fn many_connections_over_a_distance_have_as_many_times_the_rate_of_one() -> Test {
+fn connections_over_distance_scale_the_rate() -> Test {
     let _alone = alone();
     let far = servers(&[0, 1], Duration::from_micros(85_500), &[])?;
     let Some(Far { cluster, .. }) = &far else { return Ok(()) };
@@ -209,7 +209,7 @@ fn own_number(cluster: &Cluster, n: usize, field: &str) -> Result<u64, lockstep_
 }
 
 #[test]
-fn what_goes_to_another_zone_is_compressed_where_it_is_asked_for() -> Test {
+fn frames_to_other_zone_are_compressed_when_asked() -> Test {
     let _alone = alone();
     let far = servers(&[0, 0, 1], Duration::from_millis(10), &[("leader.follow_writer", "no")])?;
     let Some(Far { cluster, .. }) = &far else { return Ok(()) };
@@ -270,7 +270,7 @@ fn copies(far: &mut Far, table: &str) -> Result<f64, lockstep_lab::LabError> {
 }
 
 #[test]
-fn a_far_zone_gets_one_copy_and_loses_nothing_with_its_relay() -> Test {
+fn far_zone_gets_one_copy_and_survives_relay_loss() -> Test {
     let _alone = alone();
     let far = servers(&[0, 1, 1, 1], Duration::from_millis(20), &[("leader.follow_writer", "no")])?;
     let Some(mut far) = far else { return Ok(()) };

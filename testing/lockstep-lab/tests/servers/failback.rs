@@ -8,7 +8,7 @@ use crate::fixture::{Kind, Test, eventually, kind, same, session, shared};
 use crate::policy::{first_leads, set};
 
 #[test]
-fn a_primary_that_stood_for_a_moment_takes_the_writes_of_its_clients_again() -> Test {
+fn stalled_primary_regains_leadership() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }

@@ -99,7 +99,7 @@ fn first_of_view(cluster: &Cluster) -> Result<String, LabError> {
 }
 
 #[test]
-fn a_switchover_moves_leadership_and_the_head_of_the_view_and_hardly_stops_writes() -> Test {
+fn switchover_moves_leader_with_short_write_gap() -> Test {
     if kind() == Kind::Galera {
         return Ok(()); // it has no leader
     }
@@ -131,7 +131,7 @@ fn a_switchover_moves_leadership_and_the_head_of_the_view_and_hardly_stops_write
 }
 
 #[test]
-fn a_dead_member_is_removed_and_a_live_one_is_not_without_force() -> Test {
+fn remove_needs_force_for_live_member() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }

@@ -40,7 +40,7 @@ fn kill_under_load(cluster: &mut Cluster, victims: &[usize]) -> Result<u64, LabE
 }
 
 #[test]
-fn a_killed_member_that_flushes_lazily_comes_back_and_agrees() -> Test {
+fn killed_member_with_lazy_flush_rejoins_equal() -> Test {
     let mut cluster = shared()?;
     open_bank(&cluster)?;
     mark(&cluster.servers[2])?;
@@ -61,7 +61,7 @@ fn a_killed_member_that_flushes_lazily_comes_back_and_agrees() -> Test {
 }
 
 #[test]
-fn an_outage_of_all_who_flush_lazily_loses_nothing() -> Test {
+fn full_outage_with_lazy_flush_loses_nothing() -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(()); // it does lose what InnoDB has not flushed: it keeps no log of its own that is flushed
@@ -85,7 +85,7 @@ fn an_outage_of_all_who_flush_lazily_loses_nothing() -> Test {
 /// It has left the cluster in good order, and InnoDB's last second is not on the disk: what it says of itself must not
 /// be more than what is there.
 #[test]
-fn a_member_that_left_and_was_killed_before_its_end_lacks_nothing() -> Test {
+fn member_killed_after_leave_lacks_nothing() -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(()); // its file has the seqno then

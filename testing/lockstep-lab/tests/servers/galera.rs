@@ -92,7 +92,7 @@ fn from_galera_and_back_and_again() -> Test {
 
 /// Galera's servers die; one of them is chosen, as one does with Galera, and its database keeps its history.
 #[test]
-fn a_crashed_galera_member_founds_a_cluster_at_its_recovered_position() -> Test {
+fn crashed_galera_member_founds_cluster_at_its_position() -> Test {
     if kind() == Kind::Galera || !Path::new(GALERA).exists() {
         return Ok(()); // there is only one provider to try
     }
@@ -119,7 +119,7 @@ fn a_crashed_galera_member_founds_a_cluster_at_its_recovered_position() -> Test 
 
 /// Galera's members stop one after the other while clients write, and the one that stopped first founds the cluster.
 #[test]
-fn who_has_more_of_galeras_history_than_the_founder_takes_a_copy() -> Test {
+fn member_ahead_of_founder_takes_state_transfer() -> Test {
     if kind() == Kind::Galera || !Path::new(GALERA).exists() {
         return Ok(()); // there is only one provider to try
     }

@@ -27,7 +27,7 @@ fn said(server: &Server, words: &str) -> Test {
 }
 
 #[test]
-fn a_joiner_whose_donor_fails_ends_at_once() -> Test {
+fn joiner_ends_when_donor_fails() -> Test {
     let mut cluster = shared()?;
     // The account under which a donor runs mariabackup.
     for server in &cluster.servers {
@@ -56,7 +56,7 @@ fn a_joiner_whose_donor_fails_ends_at_once() -> Test {
 }
 
 #[test]
-fn a_joiner_that_waits_for_a_donor_ends_when_it_is_asked_to() -> Test {
+fn joiner_waiting_for_donor_stops_on_request() -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(()); // its joiner does not: the server hears SIGTERM only after the transfer
@@ -82,7 +82,7 @@ fn a_joiner_that_waits_for_a_donor_ends_when_it_is_asked_to() -> Test {
 }
 
 #[test]
-fn a_member_that_waits_for_the_others_ends_when_it_is_asked_to() -> Test {
+fn member_waiting_for_majority_stops_on_request() -> Test {
     let cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(()); // as above
@@ -103,7 +103,7 @@ fn a_member_that_waits_for_the_others_ends_when_it_is_asked_to() -> Test {
 
 /// The server gives its start up while it is shown the members. It ends, and its database is as good as it was.
 #[test]
-fn a_member_whose_start_fails_for_another_reason_ends_and_comes_back_by_the_log() -> Test {
+fn member_with_failed_start_rejoins_by_log() -> Test {
     if kind() == Kind::Galera {
         return Ok(()); // it takes a state transfer
     }

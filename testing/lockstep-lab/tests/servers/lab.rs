@@ -37,7 +37,7 @@ fn fastest(run: &Run) -> Duration {
 }
 
 #[test]
-fn a_far_copy_costs_a_round_trip_under_semi_sync_and_none_under_quorum() -> Test {
+fn far_replica_costs_round_trip_only_under_semisync() -> Test {
     let _alone = alone();
     let rtt = spec().round_trip;
     let far = fastest(&measure(Setup::MariadbSemiSync)?);
@@ -48,7 +48,7 @@ fn a_far_copy_costs_a_round_trip_under_semi_sync_and_none_under_quorum() -> Test
 }
 
 #[test]
-fn a_near_arbitrator_acknowledges_in_place_of_the_far_member_and_commits_travel_together() -> Test {
+fn near_arbitrator_acks_in_place_of_far_member() -> Test {
     let _alone = alone();
     let rtt = spec().round_trip;
     let arbitrated = fastest(&measure(Setup::SemiSyncArbitrator)?);
@@ -66,7 +66,7 @@ fn a_near_arbitrator_acknowledges_in_place_of_the_far_member_and_commits_travel_
 }
 
 #[test]
-fn the_command_writes_a_report_and_resumes() -> Test {
+fn command_writes_report_and_resumes() -> Test {
     let _alone = alone();
     if !has_networks() {
         return Ok(());
@@ -126,7 +126,7 @@ fn the_command_writes_a_report_and_resumes() -> Test {
 
 /// The whole of `--line`, with a stand-in for `tc` that makes plain queues where it is asked for netem's.
 #[test]
-fn the_command_takes_netem_where_it_is_asked_for_and_there() -> Test {
+fn command_uses_netem_when_asked_and_available() -> Test {
     let _alone = alone();
     if !has_networks() {
         return Ok(());

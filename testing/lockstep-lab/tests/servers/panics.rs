@@ -8,7 +8,7 @@ use crate::fixture::{Kind, Test, alone, eventually, fails, kind, same, session, 
 
 /// In the node's own thread, and in what an applier does after the server has taken a view.
 #[test]
-fn a_member_with_an_error_in_its_program_serves_nobody_and_can_be_stopped() -> Test {
+fn member_after_panic_rejects_queries_and_stops() -> Test {
     if kind() == Kind::Galera {
         return Ok(()); // it has no such option
     }

@@ -20,7 +20,7 @@ fn lab() -> ParallelApply {
 const CASE: Case = Case { side: Side::Writeset, workers: 8, schemas: 10, flush: false, slow: false };
 
 #[test]
-fn a_copy_of_either_kind_is_held_back_let_go_and_followed_to_its_end() -> Test {
+fn replica_is_paused_resumed_and_followed_to_end() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
@@ -51,7 +51,7 @@ fn a_copy_of_either_kind_is_held_back_let_go_and_followed_to_its_end() -> Test {
 }
 
 #[test]
-fn what_depends_on_a_transaction_waits_for_its_commit_and_not_for_the_disk() -> Test {
+fn dependent_transaction_waits_for_commit_not_flush() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }

@@ -111,7 +111,7 @@ fn change_under_load(cluster: &Cluster, asked: usize, from: &str, to: &str) -> R
 }
 
 #[test]
-fn a_policy_changes_under_load_and_no_transaction_fails() -> Test {
+fn policy_change_under_load_fails_no_transaction() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
@@ -145,7 +145,7 @@ fn a_policy_changes_under_load_and_no_transaction_fails() -> Test {
 }
 
 #[test]
-fn under_all_a_commit_waits_for_every_member_until_it_is_taken_out_of_the_view() -> Test {
+fn policy_all_waits_for_every_member_of_view() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
@@ -225,7 +225,7 @@ pub(crate) fn primary_and_replicas() -> Result<Cluster, LabError> {
 }
 
 #[test]
-fn semisync_waits_for_the_nearest_falls_back_loudly_and_returns_by_itself() -> Test {
+fn semisync_falls_back_with_warning_and_returns() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
@@ -329,7 +329,7 @@ fn semisync_waits_for_the_nearest_falls_back_loudly_and_returns_by_itself() -> T
 }
 
 #[test]
-fn a_replica_is_promoted_by_command_and_takes_over_when_the_primary_is_lost() -> Test {
+fn promoted_replica_takes_over_from_lost_primary() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
@@ -374,7 +374,7 @@ fn a_replica_is_promoted_by_command_and_takes_over_when_the_primary_is_lost() ->
 }
 
 #[test]
-fn when_a_primary_that_voted_alone_is_killed_a_replica_goes_on_with_all_that_was_answered() -> Test {
+fn replica_bootstraps_with_all_answered_rows() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
@@ -428,7 +428,7 @@ fn when_a_primary_that_voted_alone_is_killed_a_replica_goes_on_with_all_that_was
 }
 
 #[test]
-fn what_one_replica_alone_had_acknowledged_is_there_after_the_leader_is_lost() -> Test {
+fn transaction_acked_by_one_replica_survives_leader_loss() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
@@ -527,7 +527,7 @@ fn rescued(cluster: &Cluster, number: u32) -> Result<i64, LabError> {
 }
 
 #[test]
-fn what_a_lost_leader_had_answered_ahead_is_kept_counted_and_nowhere_else() -> Test {
+fn lost_leaders_tail_is_in_rescue_file_only() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
@@ -612,7 +612,7 @@ fn what_a_lost_leader_had_answered_ahead_is_kept_counted_and_nowhere_else() -> T
 }
 
 #[test]
-fn a_leader_that_is_stopped_in_order_hands_over_what_it_had_answered_ahead() -> Test {
+fn leader_stopped_in_order_hands_over_its_tail() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
@@ -698,7 +698,7 @@ fn fed(cluster: &Cluster, sql: &str) -> Result<Result<(), String>, LabError> {
 }
 
 #[test]
-fn a_rescue_file_is_given_to_the_cluster_again_as_sql() -> Test {
+fn rescue_file_as_sql_restores_transactions() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }

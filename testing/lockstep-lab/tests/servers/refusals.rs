@@ -46,21 +46,21 @@ fn with_option(cluster: &Cluster, name: &str, option: &str, value: &str) -> Resu
 }
 
 #[test]
-fn an_unknown_option() -> Test {
+fn unknown_option_is_refused() -> Test {
     let mut cluster = shared()?;
     let server = with_option(&cluster, "unknown", "gcache.sise", "128M")?;
     is_refused(&mut cluster, server, &["gcache.sise", "gcache.size"])
 }
 
 #[test]
-fn a_malformed_option() -> Test {
+fn malformed_option_is_refused() -> Test {
     let mut cluster = shared()?;
     let server = with_option(&cluster, "malformed", "gcache.size", "much")?;
     is_refused(&mut cluster, server, &["gcache.size", "much"])
 }
 
 #[test]
-fn an_option_out_of_range() -> Test {
+fn option_out_of_range_is_refused() -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(()); // it has no option of this name
@@ -80,7 +80,7 @@ fn another_clusters_name() -> Test {
 }
 
 #[test]
-fn a_port_that_is_taken() -> Test {
+fn port_in_use_is_reported() -> Test {
     let mut cluster = shared()?;
     let mut server = cluster.another("crowded")?;
     let taken = cluster.servers[0].config.wsrep.as_ref().map_or(0, |w| w.peer_port);
@@ -89,7 +89,7 @@ fn a_port_that_is_taken() -> Test {
 }
 
 #[test]
-fn a_second_member_of_one_name() -> Test {
+fn second_member_with_same_name_is_reported() -> Test {
     // Let in, as by Galera: the default is the host's name, and two servers of a host may be members. But it is said.
     let mut cluster = shared()?;
     let mut server = cluster.another("twin")?;
@@ -110,7 +110,7 @@ fn a_second_member_of_one_name() -> Test {
 }
 
 #[test]
-fn a_log_folder_that_is_not_there() -> Test {
+fn missing_log_folder_is_refused() -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(()); // it has no such option
@@ -120,7 +120,7 @@ fn a_log_folder_that_is_not_there() -> Test {
 }
 
 #[test]
-fn an_address_where_something_else_answers() -> Test {
+fn foreign_server_at_address_is_named() -> Test {
     let mut cluster = shared()?;
     let sql_port = cluster.servers[0].config.sql_port;
     let mut server = cluster.another("astray")?;

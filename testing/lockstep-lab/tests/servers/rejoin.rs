@@ -36,7 +36,7 @@ pub(crate) fn others_see(cluster: &Cluster, gone: &[usize]) -> Test {
 }
 
 #[test]
-fn a_stopped_member_rejoins_by_log() -> Test {
+fn stopped_member_rejoins_by_log() -> Test {
     let mut cluster = shared()?;
     session(&cluster, 0)?.query("CREATE TABLE t (id INT PRIMARY KEY, v INT)")?;
     session(&cluster, 2)?.query("INSERT INTO t VALUES (0, 0)")?;
@@ -74,7 +74,7 @@ fn a_stopped_member_rejoins_by_log() -> Test {
 }
 
 #[test]
-fn a_member_that_asked_for_a_new_cluster_comes_back_by_its_address() -> Test {
+fn bootstrapped_member_rejoins_by_its_address() -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(()); // there the wish sticks until the server is started again
@@ -100,7 +100,7 @@ fn a_member_that_asked_for_a_new_cluster_comes_back_by_its_address() -> Test {
 
 /// Its variables say so, and whoever sends traffic looks at its state.
 #[test]
-fn a_desynced_member_is_desynced_when_it_has_connected_again() -> Test {
+fn desync_survives_reconnect() -> Test {
     let cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(()); // there it is Synced, and the variable is ON
@@ -131,7 +131,7 @@ fn a_desynced_member_is_desynced_when_it_has_connected_again() -> Test {
 }
 
 #[test]
-fn a_rolling_restart_under_load_loses_nothing() -> Test {
+fn rolling_restart_under_load_loses_nothing() -> Test {
     let mut cluster = shared()?;
     open_bank(&cluster)?;
     let socket = cluster.servers[0].config.socket();
@@ -162,7 +162,7 @@ fn a_rolling_restart_under_load_loses_nothing() -> Test {
 }
 
 #[test]
-fn a_killed_member_comes_back() -> Test {
+fn killed_member_rejoins() -> Test {
     let mut cluster = shared()?;
     open_bank(&cluster)?;
     let sockets = [cluster.servers[0].config.socket(), cluster.servers[1].config.socket()];
@@ -190,7 +190,7 @@ fn a_killed_member_comes_back() -> Test {
 }
 
 #[test]
-fn a_paused_member_stops_nobody_for_long() -> Test {
+fn paused_member_delays_others_briefly() -> Test {
     let mut cluster = shared()?;
     let mut a = session(&cluster, 0)?;
     a.query("CREATE TABLE t (id INT PRIMARY KEY)")?;
@@ -240,13 +240,13 @@ fn rejoin_empty(cluster: &mut Cluster, method: SstMethod, donor: &str) -> Test {
 }
 
 #[test]
-fn an_empty_member_joins_by_rsync_from_the_donor_it_names() -> Test {
+fn empty_member_joins_by_rsync_from_named_donor() -> Test {
     let mut cluster = shared()?;
     rejoin_empty(&mut cluster, SstMethod::Rsync, "n2")
 }
 
 #[test]
-fn an_empty_member_joins_by_mariabackup_while_the_donor_works() -> Test {
+fn empty_member_joins_by_mariabackup() -> Test {
     let mut cluster = shared()?;
     open_bank(&cluster)?;
     let socket = cluster.servers[1].config.socket();

@@ -38,7 +38,7 @@ fn seqno(position: &str) -> i64 {
 }
 
 #[test]
-fn a_killed_member_starts_from_its_recovered_position() -> Test {
+fn killed_member_starts_from_recovered_position() -> Test {
     let mut cluster = shared()?;
     let mut a = session(&cluster, 0)?;
     a.query("CREATE TABLE t (id INT PRIMARY KEY)")?;
@@ -66,7 +66,7 @@ fn a_killed_member_starts_from_its_recovered_position() -> Test {
 }
 
 #[test]
-fn an_orderly_stop_of_all_is_followed_by_a_start() -> Test {
+fn cluster_starts_after_orderly_stop_of_all() -> Test {
     let mut cluster = shared()?;
     session(&cluster, 0)?.run(&["CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"])?;
     let history = session(&cluster, 1)?.status("wsrep_cluster_state_uuid")?;
@@ -161,7 +161,7 @@ fn after_a_full_outage_nothing_acknowledged_is_missing() -> Test {
 /// Machines that boot when they boot: longer apart than Galera's members, and the server's own start, wait for anything.
 #[test]
 #[ignore = "long: make servers-long; after_a_full_outage_nothing_acknowledged_is_missing is the short one"]
-fn after_a_full_outage_members_wait_for_each_other_as_long_as_it_takes() -> Test {
+fn full_outage_members_wait_for_majority() -> Test {
     if kind() == Kind::Galera {
         return Ok(()); // a member that finds nobody for 30 s ends
     }

@@ -34,7 +34,7 @@ fn zones() -> Result<(Cluster, SlowDisk), lockstep_lab::LabError> {
 }
 
 #[test]
-fn acks_from_memory_and_from_another_zone_are_waited_for_as_set_and_settings_outlive_the_servers() -> Test {
+fn ack_settings_apply_and_survive_restart() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
@@ -120,7 +120,7 @@ fn acks_from_memory_and_from_another_zone_are_waited_for_as_set_and_settings_out
 }
 
 #[test]
-fn a_member_whose_server_is_slow_is_desynced_beyond_its_lag_limit_and_synced_again() -> Test {
+fn lagging_member_is_desynced_and_synced_again() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }

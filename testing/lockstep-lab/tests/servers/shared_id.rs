@@ -35,7 +35,7 @@ fn begin_both(one: &mut Client, other: &mut Client) -> Test {
 }
 
 #[test]
-fn a_statement_aborts_a_streaming_applier_whose_id_a_local_transaction_has_too() -> Test {
+fn ddl_aborts_streaming_applier_with_shared_id() -> Test {
     // Galera's library refuses one of the two aborts, and the statement waits for ever.
     if kind() == Kind::Galera {
         return Ok(());

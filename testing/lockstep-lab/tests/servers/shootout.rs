@@ -60,7 +60,7 @@ fn measure(name: &str) -> Result<Run, LabError> {
 }
 
 #[test]
-fn each_kind_of_set_up_runs_with_copies_that_are_equal_and_leaves_no_mount() -> Test {
+fn each_setup_keeps_replicas_equal_and_cleans_up() -> Test {
     let _alone = alone();
     if !has_networks() {
         return Ok(());

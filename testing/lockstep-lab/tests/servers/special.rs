@@ -44,7 +44,7 @@ fn members_may_have_ipv6_addresses() -> Test {
 }
 
 #[test]
-fn a_member_with_a_binlog_feeds_an_asynchronous_replica() -> Test {
+fn member_with_binlog_feeds_async_replica() -> Test {
     let _alone = alone();
     let mut spec = spec();
     spec.members = 2;

@@ -35,8 +35,7 @@ fn measure(setup: Setup) -> Result<Run, LabError> {
 }
 
 #[test]
-fn clients_far_away_pay_for_each_statement_and_a_far_slave_of_near_masters_costs_nobody_a_round_trip() -> Test
-{
+fn far_clients_pay_per_statement_and_far_slave_costs_none() -> Test {
     let _alone = alone();
     if !has_networks() {
         return Ok(());

@@ -83,7 +83,7 @@ fn copy(from: &Path, to: &Path) -> Test {
 }
 
 #[test]
-fn encryption_is_switched_on_in_turn_and_certificates_change_without_a_restart() -> Test {
+fn tls_is_enabled_in_turn_and_reloaded_live() -> Test {
     let _alone = alone();
     let mut spec = spec();
     spec.sst_method = SstMethod::Mariabackup;

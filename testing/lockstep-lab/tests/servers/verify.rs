@@ -31,7 +31,7 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn members_are_compared_at_one_seqno_under_load_and_a_planted_difference_is_named() -> Test {
+fn verify_names_injected_difference_under_load() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }
@@ -161,7 +161,7 @@ fn members_are_compared_at_one_seqno_under_load_and_a_planted_difference_is_name
 }
 
 #[test]
-fn what_cannot_be_compared_is_said_with_another_exit_code() -> Test {
+fn verify_without_comparison_has_own_exit_code() -> Test {
     if kind() == Kind::Galera {
         return Ok(());
     }

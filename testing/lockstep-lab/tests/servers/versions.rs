@@ -45,12 +45,12 @@ fn io(what: &str) -> impl FnOnce(std::io::Error) -> LabError {
 }
 
 #[test]
-fn the_checksum_is_the_one_of_the_formats() {
+fn checksum_matches_documented_format() {
     assert_eq!(crc32c(b"123456789"), 0xe306_9283);
 }
 
 #[test]
-fn a_member_of_another_protocol_version_is_refused() -> Test {
+fn member_of_other_protocol_version_is_refused() -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(()); // it has another protocol altogether
@@ -81,7 +81,7 @@ fn a_member_of_another_protocol_version_is_refused() -> Test {
 }
 
 #[test]
-fn a_cluster_of_another_protocol_version_is_not_joined() -> Test {
+fn joiner_refuses_cluster_of_other_protocol_version() -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(());
@@ -138,7 +138,7 @@ fn log_files(datadir: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, LabError> {
 }
 
 #[test]
-fn a_log_of_a_newer_version_is_left_alone() -> Test {
+fn log_of_newer_version_is_untouched() -> Test {
     let mut cluster = shared()?;
     if kind() == Kind::Galera {
         return Ok(());

@@ -46,7 +46,7 @@ fn left_and_comes_back(cluster: &mut Cluster, n: usize, said: &str) -> Test {
 }
 
 #[test]
-fn a_statement_that_fails_on_one_member() -> Test {
+fn ddl_failing_on_one_member_is_voted_on() -> Test {
     let _alone = alone();
     let mut cluster = strict()?;
     alone_there(&cluster.servers[2], &["CREATE TABLE test.t (odd INT PRIMARY KEY)"])?;
@@ -65,7 +65,7 @@ fn a_statement_that_fails_on_one_member() -> Test {
 }
 
 #[test]
-fn a_statement_that_only_one_member_can_execute() -> Test {
+fn ddl_succeeding_on_one_member_is_voted_on() -> Test {
     let _alone = alone();
     let mut cluster = strict()?;
     let mut client = session(&cluster, 0)?;
@@ -84,7 +84,7 @@ fn a_statement_that_only_one_member_can_execute() -> Test {
 }
 
 #[test]
-fn a_row_that_two_members_cannot_take() -> Test {
+fn row_failing_on_two_members_wins_vote() -> Test {
     let _alone = alone();
     let mut cluster = strict()?;
     let mut client = session(&cluster, 0)?;

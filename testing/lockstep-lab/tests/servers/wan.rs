@@ -162,7 +162,7 @@ fn stream(wan: &Wan, time: Duration) -> Result<f64, LabError> {
 }
 
 #[test]
-fn a_round_trip_takes_what_was_said_and_neighbours_are_near() -> Test {
+fn round_trip_matches_setting_and_zone_is_near() -> Test {
     kinds().into_iter().try_for_each(check_round_trips)
 }
 
@@ -229,7 +229,7 @@ fn round_trip_is_impossible(wan: &Wan, from: (usize, usize), to: (usize, usize))
 }
 
 #[test]
-fn a_stream_gets_through_and_not_faster_than_the_rate() -> Test {
+fn tcp_stream_respects_line_rate() -> Test {
     kinds().into_iter().try_for_each(check_streams)
 }
 
@@ -260,7 +260,7 @@ fn check_streams(kind: Kind) -> Test {
 
 /// A rate is of IP packets, whatever carries them: small ones show it most.
 #[test]
-fn a_rate_is_of_ip_packets() -> Test {
+fn rate_counts_ip_packets() -> Test {
     const SENT: u64 = 200;
     for kind in kinds() {
         let mut link = Link::of_round_trip(0, 1, Duration::from_millis(2));
@@ -293,7 +293,7 @@ fn a_rate_is_of_ip_packets() -> Test {
 }
 
 #[test]
-fn a_line_loses_its_part_of_the_packets() -> Test {
+fn line_loses_configured_share_of_packets() -> Test {
     kinds().into_iter().try_for_each(check_loss)
 }
 
