@@ -40,7 +40,7 @@ pub type ApplyCb = unsafe extern "C-unwind" fn(
 /// Runs unordered actions of a write-set.
 pub type UnorderedCb = unsafe extern "C-unwind" fn(recv_ctx: *mut c_void, data: *const Buf) -> CbStatus;
 
-/// Tells a donor to send its state at `state_id` to whoever wrote `str_msg`; with `bypass`, the position only.
+/// Tells a donor to send its state at `state_id` to the joiner that wrote `str_msg`; with `bypass`, the position only.
 pub type SstDonateCb = unsafe extern "C-unwind" fn(
     app_ctx: *mut c_void,
     recv_ctx: *mut c_void,
@@ -276,7 +276,7 @@ pub struct Wsrep {
     pub version: *const c_char,
     /// Prepares the provider; nothing is connected yet. A bad option fails here with `NODE_FAIL`.
     pub init: Option<InitFn>,
-    /// What this provider can do (a view says what all its members can).
+    /// Capabilities of this provider (a view has those common to all its members).
     pub capabilities: Option<CapabilitiesFn>,
     /// Changes options: all of the string or nothing.
     pub options_set: Option<OptionsSetFn>,
@@ -355,7 +355,7 @@ pub struct Wsrep {
     pub provider_name: *const c_char,
     /// Version of the provider.
     pub provider_version: *const c_char,
-    /// Who made it.
+    /// The vendor.
     pub provider_vendor: *const c_char,
     /// Gives everything back before the library is unloaded.
     pub free: Option<VoidFn>,

@@ -298,7 +298,7 @@ pub type ConnectionMonitorConnectCb = unsafe extern "C-unwind" fn(
 );
 /// A peer is disconnected.
 pub type ConnectionMonitorDisconnectCb = unsafe extern "C-unwind" fn(context: *mut c_void, id: ConnectionKey);
-/// What TLS has agreed on.
+/// The negotiated TLS parameters.
 pub type ConnectionMonitorSslInfoCb = unsafe extern "C-unwind" fn(
     context: *mut c_void,
     id: ConnectionKey,

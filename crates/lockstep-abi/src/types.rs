@@ -177,7 +177,7 @@ c_enum! {
 }
 
 c_enum! {
-    /// What appended data is for.
+    /// The purpose of appended data.
     DataType {
         /// Changes of state, applied and committed in order.
         ORDERED = 0 => "ORDERED",
@@ -308,7 +308,7 @@ impl Gtid {
     }
 }
 
-/// Who made a transaction.
+/// The origin of a transaction.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stid {
@@ -503,7 +503,7 @@ impl ViewInfo {
     }
 }
 
-/// What a view says beside its members: see the fields of [`ViewInfo`].
+/// A view without its members: see the fields of [`ViewInfo`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViewHead {
     /// Place of the view in the order.
@@ -512,7 +512,7 @@ pub struct ViewHead {
     pub view: Seqno,
     /// Status.
     pub status: ViewStatus,
-    /// What every member can do.
+    /// Capabilities common to all members.
     pub capabilities: Capabilities,
     /// This member's place in the list, or negative.
     pub my_idx: i32,
@@ -622,7 +622,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_comes_back_as_it_was_put_in() {
+    fn view_buffer_round_trips() {
         let members: Vec<MemberInfo> = (0..5u8)
             .map(|n| MemberInfo::new(Uuid { data: [n; 16] }, &format!("n{n}"), &format!("10.0.0.{n}:3306")))
             .collect();

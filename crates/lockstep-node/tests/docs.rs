@@ -1,5 +1,4 @@
-//! The documents keep to what there is: their links lead somewhere, and the lines of an error log that they tell people to
-//! look for are lines that the programs write.
+//! The documents match the programs: links have targets, and quoted log lines exist in the sources.
 
 use lockstep_node::{MemberStatus, Status};
 use std::fs;
@@ -57,7 +56,7 @@ fn links_lead_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// All of the programs' text, with what is put into a message at run time as U+0001, and lines that are continued in one.
+/// All sources of the programs, with format arguments replaced by U+0001 and continued string lines joined.
 fn sources() -> String {
     fn gather(dir: &Path, out: &mut String) {
         for entry in fs::read_dir(dir).unwrap().flatten() {
@@ -99,7 +98,7 @@ fn sources() -> String {
     out
 }
 
-/// What stands between backticks in the first column of the tables of a page's part.
+/// The quoted texts (backticks) in the first column of the tables of a section.
 fn quoted_lines(page: &str, heading: &str) -> Vec<String> {
     let text = read(&workspace().join("docs").join(page));
     let part =

@@ -1,4 +1,4 @@
-//! What a node is told wrongly, or finds wrong, ends in one clear line, and the others do not notice.
+//! Wrong input or files end in one clear error line, and other members are not affected.
 
 mod common;
 

@@ -86,7 +86,7 @@ fn frozen_member_is_shown_as_silent() {
     let one = Server::start(&folders[0], "n1", p1, &[], Gtid::UNDEFINED, None);
     until("n1 is synced", || one.synced.load(Ordering::SeqCst));
     let _two = Server::start(&folders[1], "n2", p2, &[p1], Gtid::UNDEFINED, Some(&one));
-    // Whoever reads n3's metrics stops its thread until the test goes on.
+    // Reading n3's metrics blocks its thread until the test continues.
     let (go_on, gate) = std::sync::mpsc::channel::<()>();
     let gate = std::sync::Mutex::new(gate);
     let mut third = config(&folders[2], "n3", p3);
@@ -195,7 +195,7 @@ fn member_with_failed_server_leaves() {
     assert_eq!(two.write(b"k", b"no more"), None);
     let lost = one.views.lock().unwrap().iter().any(|v| v.status == ViewStatus::NonPrimary);
     assert!(!lost, "the other one had its majority all the time");
-    // Who stops it waits for nothing: it has left.
+    // Stopping it does not block, because it has left.
     let began = Instant::now();
     two.node.disconnect();
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());

@@ -1,4 +1,4 @@
-//! Members that find different results vote, and who is unlike the others leaves.
+//! Members with differing results vote, and the losing side leaves.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What a member says of itself while it waits for a majority.
+//! The status of a member that waits for a majority.
 
 mod common;
 

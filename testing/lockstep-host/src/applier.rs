@@ -1,4 +1,4 @@
-//! What the server does with a write-set that the provider delivers.
+//! The server's side of applying a delivered write-set.
 
 use crate::checks::{WITHOUT_CHANGES, lock};
 use crate::client::Trx;

@@ -1,6 +1,6 @@
 //! Measures a provider, and a rival beside it: clusters of lean servers on loopback, each member a process of its own,
-//! the two providers taking turns under the same load. What the machine does besides then hits both alike, and the
-//! ratio of one round says more than two numbers.
+//! the two providers taking turns under the same load. Other work on the machine then affects both alike, and the ratio of
+//! one round says more than two numbers.
 
 use crate::harness::{CallError, Cluster, Kind, Member, Pending};
 use crate::lean::Histogram;
@@ -50,7 +50,7 @@ pub struct Spec {
 pub enum Error {
     /// A cluster's files or ports.
     Io(std::io::Error),
-    /// A member: its name, what it said, and the end of the provider's log.
+    /// A member: its name, its error, and the end of the provider's log.
     Member(String, CallError, String),
     /// Transactions failed that had no reason to.
     Failed(String),
@@ -164,7 +164,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// What came of one number of clients.
+/// The result for one number of clients.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// Clients of each member.
@@ -224,7 +224,7 @@ pub enum Side {
 /// Runs everything. `progress` is told after each measurement: clients, round, whose, and the figures.
 ///
 /// # Errors
-/// [`Error`]; what had been measured until then is lost.
+/// [`Error`]; earlier measurements are lost.
 pub fn run(
     spec: &Spec,
     mut progress: impl FnMut(usize, usize, Side, &Figures),
@@ -241,7 +241,7 @@ pub fn run(
         for round in 0..spec.rounds.max(1) {
             let mut turns = vec![Side::Provider];
             if theirs.is_some() {
-                // Who goes first changes, too.
+                // The order of the two alternates.
                 turns.insert(round % 2, Side::Rival);
             }
             for side in turns {
@@ -336,7 +336,7 @@ fn measure(spec: &Spec, cluster: &Cluster, clients: usize, time: Duration) -> Re
         }
         outcomes.push(outcome);
     }
-    // What is still being applied belongs to this load.
+    // Pending applies belong to this load.
     agree(cluster)?;
     let after = ask(cluster, "usage")?;
 

@@ -141,7 +141,7 @@ pub(crate) unsafe extern "C-unwind" fn sst_donate(
     // SAFETY: see `host`.
     let host = unsafe { host(app_ctx) };
     if !recv_ctx.is_null() {
-        // SAFETY: what `recv` was given on a thread that is still inside it.
+        // SAFETY: the context given to `recv` on a thread that is still inside it.
         let ctx = unsafe { &*recv_ctx.cast::<RecvCtx>() };
         host.check_thread(ctx, "SST donation");
     }

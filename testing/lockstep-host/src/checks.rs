@@ -1,5 +1,4 @@
-//! What must hold whatever a test does: commits enter one at a time and in order, write-sets that depend on
-//! each other do not overlap, callbacks come on the right thread. Violations are collected, not fatal: a test
+//! Invariants of every test: commits enter one at a time and in order, write-sets that depend on each other do not overlap, callbacks come on the right thread. Violations are collected, not fatal: a test
 //! asks for them at its end.
 
 use lockstep_abi::{Seqno, TrxMeta};
@@ -69,9 +68,9 @@ impl Checks {
         self.begin_inner(meta, what, true);
     }
 
-    /// As [`Checks::begin`], for what need not wait for what it depends on: a local transaction or its replay, whose row
-    /// locks do that for it, and a rollback fragment or a place without a change, which nobody can see. Galera
-    /// lets these run at once.
+    /// As [`Checks::begin`], for write-sets that need not wait for their dependencies: a local transaction or its replay
+    /// (row locks order it), and a rollback fragment or an entry without a change (invisible). Galera lets these run at
+    /// once.
     pub fn begin_independent(&self, meta: &TrxMeta, what: &'static str) {
         self.begin_inner(meta, what, false);
     }
@@ -152,7 +151,7 @@ impl Checks {
         order.in_flight.clear();
     }
 
-    /// What has passed commit order here, from `from` on.
+    /// The entries that passed commit order here, from `from` on.
     pub fn passed(&self, from: Seqno) -> Vec<Passed> {
         lock(&self.order).passed.iter().filter(|passed| passed.seqno >= from).cloned().collect()
     }

@@ -42,7 +42,7 @@ impl fmt::Display for CallError {
 impl std::error::Error for CallError {}
 
 impl CallError {
-    /// The member's code, or what stands for it.
+    /// The member's status code, or a substitute.
     pub fn code(&self) -> &str {
         match self {
             CallError::Refused(code, _) => code,
@@ -241,7 +241,7 @@ impl Member {
         Ok(())
     }
 
-    /// The last lines of what the provider has logged.
+    /// The last lines of the provider's log.
     pub fn log_tail(&self, lines: usize) -> String {
         let text = std::fs::read(self.dir.join("provider.log")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -275,7 +275,7 @@ fn read_lines(input: impl BufRead, waiting: &Waiting, events: &Mutex<Vec<(String
             }
         }
     }
-    // Whoever still waits learns that nothing more will come.
+    // Pending waiters learn that the stream has ended.
     lock(waiting).clear();
 }
 
@@ -325,7 +325,7 @@ impl Kind {
     }
 }
 
-/// What a member needs to start: see [`Cluster::start`].
+/// Configuration of a member: see [`Cluster::start`].
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Name.
@@ -351,7 +351,7 @@ pub struct Cluster {
     pub library: PathBuf,
     /// The host's binary.
     pub binary: PathBuf,
-    /// What is between its name and the commands.
+    /// Arguments between its name and the commands.
     pub binary_args: Vec<String>,
     /// Options of every member beside its ports.
     pub tuning: String,
@@ -403,7 +403,7 @@ impl Cluster {
         format!("gcomm://{}", all.join(","))
     }
 
-    /// The options of a member: ports of its own, and what all have.
+    /// The options of a member: its own ports, and the common ones.
     pub fn options(&self, n: usize) -> String {
         let Node { port, options, .. } = &self.nodes[n];
         let mut all = format!(
@@ -491,10 +491,10 @@ impl Cluster {
     }
 
     /// Waits until all running members have reached the most advanced one's position, then compares their
-    /// databases and asks for violations. The error says what differs.
+    /// databases and asks for violations. The error names the difference.
     ///
     /// The load is over, but the rollback of a stream may still be on its way to one of them: members that differ are
-    /// looked at again for a few seconds. Those that differ in what was committed differ for ever.
+    /// compared again for a few seconds. Differences in committed data never go away.
     pub fn agree(&self) -> Result<(), String> {
         for _ in 0..20 {
             if self.agree_now().is_ok() {

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-/// How long a server waits for what cannot fail to come.
+/// Timeout for events that must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A command failed: a code for tests, a line for people.
@@ -50,7 +50,7 @@ impl fmt::Display for HostError {
 
 impl std::error::Error for HostError {}
 
-/// What the server does when it is asked for a state transfer request.
+/// The server's reaction to a request for a state transfer request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SstMode {
     /// Takes a copy over TCP.

@@ -1,7 +1,6 @@
 //! The server made a load generator. A *lean* server does what a write-set costs every server (keys, data, certify, the
-//! turn in commit order, release; on the others: apply in commit order) and nothing else, so that what is measured is
-//! the provider. Instead of rows it keeps a digest of what was committed, in the order in which it was: members that
-//! agree have the same.
+//! turn in commit order, release; on the others: apply in commit order) and nothing else, so it measures the provider.
+//! Instead of rows it keeps a digest of the committed write-sets in their order: members that agree have equal digests.
 
 use crate::host::{Host, HostError};
 use crate::log;
@@ -42,7 +41,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Only called by whoever has its turn in commit order: it is the provider that makes these steps exclusive.
+    /// Only called inside commit order: the provider makes these steps exclusive.
     fn commit(&self, seqno: Seqno, data: &[u8]) {
         if self.seqno.swap(seqno, Ordering::Relaxed) >= seqno {
             self.disorder.fetch_add(1, Ordering::Relaxed);
@@ -186,7 +185,7 @@ struct LoadResult {
     latency: Histogram,
 }
 
-/// One client's load: what does not change from one of its transactions to the next.
+/// One client's load: the values common to its transactions.
 struct Client {
     conn: ConnId,
     load: LeanLoad,
@@ -330,7 +329,7 @@ impl Host {
     }
 }
 
-/// What this process has used so far, and holds now.
+/// Resources used so far and held now by this process.
 pub(crate) fn usage() -> Value {
     // SAFETY: all-zero is a valid rusage, and the call only writes to it.
     let used = unsafe {

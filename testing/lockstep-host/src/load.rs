@@ -32,7 +32,7 @@ pub struct Load {
     pub rollbacks: u64,
 }
 
-/// What came out.
+/// The result.
 #[derive(Clone, Debug, Default)]
 pub struct LoadResult {
     /// Transactions committed.
@@ -122,7 +122,7 @@ fn client(host: &'static Host, load: Load, mut choice: Choice, end: Instant) -> 
     out
 }
 
-/// What a client meets when others are about, too.
+/// Conflicts with other clients.
 fn is_conflict(error: &HostError) -> bool {
     error.code == "deadlock" || error.code == "lock" || error.code.starts_with("status:TRX_FAIL")
 }

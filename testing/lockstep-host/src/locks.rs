@@ -1,4 +1,4 @@
-//! Row locks. A local transaction waits for whoever holds a row; an applier makes a local holder give way.
+//! Row locks. A local transaction waits for the holder of a row; an applier aborts a local holder.
 
 use crate::checks::lock;
 use crate::store::StreamId;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A local transaction.

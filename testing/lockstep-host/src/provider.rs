@@ -136,7 +136,7 @@ unsafe fn owned(ptr: *const c_char) -> String {
     unsafe { CStr::from_ptr(ptr) }.to_string_lossy().into_owned()
 }
 
-/// What callbacks get back: it lives as long as the call that it is passed to.
+/// The context for callbacks: it lives as long as the call that it is passed to.
 fn context(ctx: Option<&RecvCtx>) -> *mut c_void {
     ctx.map_or(std::ptr::null_mut(), |ctx| std::ptr::from_ref(ctx).cast_mut().cast())
 }
@@ -144,7 +144,7 @@ fn context(ctx: Option<&RecvCtx>) -> *mut c_void {
 /// The server's allow-list: `None` lets everybody in.
 #[derive(Debug, Default)]
 pub struct AllowRules {
-    /// Who is let in.
+    /// The addresses that may join.
     pub ips: Option<Vec<String>>,
     /// How long an answer takes: a lock on the table.
     pub delay: Duration,
@@ -157,7 +157,7 @@ pub static ALLOW_RULES: Mutex<AllowRules> =
     Mutex::new(AllowRules { ips: None, delay: Duration::ZERO, asked: Vec::new() });
 
 unsafe extern "C-unwind" fn allow(_: *mut c_void, key: AllowlistKey, value: *const Buf) -> Status {
-    // SAFETY: by the API a buffer; as the server does, what it holds is read as a C string.
+    // SAFETY: by the API a buffer; its content is read as a C string, as the server does.
     let ip = unsafe { owned((*value).ptr.cast()) };
     let delay = {
         let mut rules = lock(&ALLOW_RULES);
@@ -194,7 +194,7 @@ unsafe extern "C-unwind" fn note_parameter(parameter: *const Parameter, context:
 /// What a membership service says: the view's status, the history and the last seqno, the members.
 pub type MembersSeen = (ViewStatus, Gtid, Vec<MemberInfoExtV2>);
 
-/// What came by the event service: name and value.
+/// Events received by the event service: name and value.
 pub static EVENTS_SEEN: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 /// So many milliseconds the server takes for each: it writes a file.
 pub static EVENTS_TAKE_MS: AtomicU64 = AtomicU64::new(0);
@@ -320,13 +320,13 @@ impl Provider {
         // SAFETY: by the API this symbol is a function of this type.
         let init: InitEventServiceV1Fn = unsafe { std::mem::transmute(init) };
         let mut service = EventServiceV1 { event_cb: Some(note_event), context: std::ptr::null_mut() };
-        // SAFETY: what is in the struct stays valid; the provider copies it.
+        // SAFETY: the struct's contents stay valid; the provider copies them.
         let taken = unsafe { init(&mut service) } == 0;
         self.has_events.store(taken, Ordering::SeqCst);
     }
 
-    /// Who is in the view, as the membership service says: status, last seqno, and the members; of version 2 with their
-    /// flags. `None` where the library has none.
+    /// The members of the view from the membership service: status, last seqno, and the members; with flags in version 2.
+    /// `None` if the library has no such service.
     pub fn membership(&self) -> Option<Result<MembersSeen, Status>> {
         unsafe extern "C-unwind" fn allocate(size: usize) -> *mut c_void {
             // SAFETY: plain malloc.
@@ -533,7 +533,7 @@ impl Provider {
     ) -> (Status, Option<u32>) {
         struct Calls<'a>(AtomicU32, &'a dyn Fn());
         unsafe extern "C-unwind" fn count(calls: *mut c_void) {
-            // SAFETY: what is below, which outlives the call that is given it.
+            // SAFETY: the value below outlives the call that receives it.
             let Calls(count, told) = unsafe { &*calls.cast::<Calls<'_>>() };
             count.fetch_add(1, Ordering::SeqCst);
             told();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const REQUEST: &str = "host-copy ";
 
-/// What a donor sends.
+/// The state that a donor sends.
 #[derive(Serialize, Deserialize)]
 struct Transfer {
     /// Its position, as text.

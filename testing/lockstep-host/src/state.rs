@@ -170,7 +170,7 @@ impl States {
     }
 
     /// Goes to `next`. The error text names a step that the real server does not allow (the step is taken
-    /// nevertheless, as in a release build). Whoever waits for `next` sees it before it can change again.
+    /// nevertheless, as in a release build). A thread waiting for `next` sees it before it can change again.
     pub fn step<'a>(
         &self,
         mut machine: MutexGuard<'a, Machine>,

@@ -1,6 +1,6 @@
 //! The tiny database: rows by key, the position that commits with them, and the fragments of open streaming
 //! transactions. Kept in memory and in a journal of one JSON line per commit, so that a process that is killed
-//! comes back with a prefix of what it had committed, as InnoDB does.
+//! comes back with a prefix of its commits, as InnoDB does.
 
 use crate::state::View;
 use lockstep_abi::{Gtid, MemberInfo, Uuid, ViewHead, ViewStatus};
@@ -37,7 +37,7 @@ pub fn gap(name: &str) -> String {
     format!("gap:{name}")
 }
 
-/// What a write-set carries: changes, and locks that appliers take without a certification key behind them
+/// The content of a write-set: changes, and locks that appliers take without a certification key behind them
 /// (InnoDB has such: gap locks). It is these that make brute-force aborts of certified transactions happen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
@@ -111,7 +111,7 @@ pub struct StoredView {
     pub gtid: String,
     /// Its number.
     pub number: i64,
-    /// What all members can do.
+    /// Capabilities common to all members.
     pub capabilities: u32,
     /// The server's protocol.
     pub protocol: i32,

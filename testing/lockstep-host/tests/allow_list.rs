@@ -7,7 +7,7 @@ use std::time::Instant;
 
 const BOUNDED: &str = "pc.wait_prim_timeout=PT8S; pc.announce_timeout=PT1S";
 
-/// A founder that knows of nobody: who is not let in is not dialed either.
+/// A founder that knows no other member: it does not dial members outside of the allow-list.
 fn found(cluster: &mut Cluster) {
     cluster.nodes[0].extra.insert("url".into(), json!("gcomm://"));
     cluster.start(0, true).unwrap();
@@ -51,7 +51,7 @@ fn slow_allow_list_answer_delays_joiner_only(cluster: &mut Cluster) {
     for n in [0, 1] {
         cluster.member(n).call("allow", hanging.clone()).unwrap();
     }
-    // What is known of the address is of the past by then.
+    // The remembered answer has expired by then.
     std::thread::sleep(Duration::from_millis(10_200));
     let library = cluster.library.clone();
     let joiner = cluster.configure(2, false).unwrap().send("main", "start", json!({ "library": library }));

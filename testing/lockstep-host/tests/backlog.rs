@@ -33,8 +33,8 @@ fn write(member: &Member, from: i64, count: i64) {
     }
 }
 
-/// The last member is paused and behind when it loses its majority: its server hears of it nevertheless; what was
-/// committed before is applied; with a majority it is synced again.
+/// The last member is paused and behind when it loses its majority. Its server is notified at once, earlier commits are
+/// applied, and with a majority it is Synced again.
 fn loss_of_the_majority_overtakes_a_backlog(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     let c = cluster.member(2);
@@ -99,8 +99,8 @@ fn majority_returns_during_pause(cluster: &mut Cluster) {
     cluster.agree().unwrap();
 }
 
-/// A member that is paused (a backup holds the global lock) is stopped: it does not wait for the lock. What it had not
-/// applied it applies when it is back.
+/// A paused member (a backup holds the global lock) is stopped: it does not wait for the lock. After its return it applies
+/// the rest.
 fn paused_member_stops_in_time(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     let c = cluster.member(2);
@@ -140,7 +140,7 @@ fn pause_stops_before_left_out_seqnos(cluster: &mut Cluster) {
     c.call("wait_seqno", json!({ "seqno": last })).unwrap();
     let paused = c.call("pause", json!({})).unwrap();
     assert_eq!(paused["seqno"], last);
-    // Of those seqnos nothing ever comes to be: whoever waits for one hears that, and not that it is there.
+    // Those seqnos are left out: a wait for one of them returns an error, not success.
     let stats = cluster.member(1).ask("stats", json!({})).unwrap();
     let upto = |seqno: i64| {
         let gtid = format!("{}:{seqno}", stats["local_state_uuid"].as_str().unwrap());
@@ -171,7 +171,7 @@ fn pause_stops_before_left_out_seqnos(cluster: &mut Cluster) {
     cluster.stop(2).unwrap();
     let state = std::fs::read_to_string(cluster.dir.join("n3/grastate.dat")).unwrap();
     assert!(state.contains(&format!("seqno:   {last}\n")), "{state}");
-    // What it has is whole: the log goes on from there.
+    // Its data are complete up to a position: the log continues from there.
     let c = cluster.start(2, false).unwrap();
     let log = c.log_tail(500);
     assert_eq!(log.matches("asks for a state transfer").count(), 1, "only when it was new: {log}");
@@ -225,7 +225,7 @@ fn returning_member_is_counted_once(cluster: &mut Cluster) {
     count_once(cluster);
 }
 
-/// What is ours alone: Galera's library shows a view in its place in the queue.
+/// Behaviour of Lockstep only: Galera's library delivers a view in queue order.
 mod lockstep {
     use crate::common::{Kind, run};
 

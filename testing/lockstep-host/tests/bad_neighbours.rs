@@ -1,4 +1,4 @@
-//! Connecting to what is not the cluster, and strangers on the port.
+//! Connecting to other services, and foreign connections on the port.
 
 mod common;
 

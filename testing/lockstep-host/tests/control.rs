@@ -183,8 +183,8 @@ fn options_are_listed_with_their_types(cluster: &mut Cluster) {
         again.as_array().unwrap().contains(&json!(["repl.causal_read_timeout", DOUBLE, "7.5"])),
         "{again}"
     );
-    // Each may be set to what it is, as the server writes it when somebody sets its variable. (Galera's library does not
-    // take its own evs.inactive_check_period.)
+    // Each option accepts its shown value, as the server writes it when its variable is set. (Galera's library refuses its
+    // own evs.inactive_check_period.)
     let live = |p: &&Value| p[1].as_i64().unwrap() & READONLY == 0 && cluster.kind == Kind::Lockstep;
     for parameter in again.as_array().unwrap().iter().filter(live) {
         let (name, value) = (parameter[0].as_str().unwrap(), parameter[2].as_str().unwrap());
@@ -386,7 +386,7 @@ fn without_a_majority_nothing_commits(cluster: &mut Cluster) {
     let waited = a.call("sync_wait", json!({ "seconds": 1 })).unwrap();
     assert_ne!(waited["status"], "OK");
     if cluster.kind == Kind::Lockstep {
-        // All of what is set at once, or nothing.
+        // A set of options is applied completely, or not at all.
         let both = json!({ "options": "repl.causal_read_timeout=PT7S; commit.policy=all" });
         assert_eq!(a.ask("set_options", both).unwrap()["status"], "NODE_FAIL");
         let each = json!({ "options": "socket.ssl_reload=1; pc.bootstrap=1" });

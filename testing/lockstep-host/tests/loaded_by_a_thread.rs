@@ -12,7 +12,7 @@ fn in_a_thread<T: Send + 'static>(step: impl FnOnce() -> T + Send + 'static) -> 
     thread::spawn(step).join().expect("no panic")
 }
 
-/// A process dies of what is wrong here: this test's own, for no other is in this file.
+/// A failure kills the process, so this file has only this test.
 #[test]
 fn loading_thread_may_end() {
     let Some(library) = library() else { return };

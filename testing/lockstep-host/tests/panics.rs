@@ -1,5 +1,5 @@
-//! A member in whose program there is an error leaves as any member that fails: its server has a final view, without
-//! which it would neither refuse reads nor ever end.
+//! A member that panics leaves like any failed member. Its server gets a final view, without which it would neither reject
+//! reads nor end.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What newer servers ask of a provider, and are told by it, beside the function table.
+//! Services of newer servers beside the function table.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn ask(cluster: &Cluster) -> Value {
     answers.find_map(Result::ok).unwrap()
 }
 
-/// Who is there now. Galera's library of Debian 12 does not export this service.
+/// The present members. Galera's library of Debian 12 does not export this service.
 fn membership_can_be_queried(cluster: &mut Cluster) {
     assert_eq!(cluster.kind, Kind::Lockstep);
     cluster.start_all().unwrap();
@@ -49,7 +49,7 @@ fn membership_can_be_queried(cluster: &mut Cluster) {
         ids.sort();
         ids
     };
-    // What others know of a member is a fraction of a second old.
+    // Other members' knowledge of a member is a fraction of a second old.
     std::thread::sleep(Duration::from_millis(600));
     let seen = ask(cluster);
     assert_eq!(seen["status"], "PRIMARY");

@@ -1,4 +1,4 @@
-//! Joining by a copy, rejoining by the log, and what goes wrong with either; leaving.
+//! Joining by state transfer, rejoining by the log, failures of both, and leaving.
 
 mod common;
 

@@ -30,8 +30,8 @@ fn isolate(member: &Member, on: u8) {
     member.ask("set_options", json!({ "options": format!("gmcast.isolate={on}") })).unwrap();
 }
 
-/// A fragment's `certify` does not return within this time, in which the server stands in a view, and does when the view goes
-/// on: what becomes of it. (`after_certify` is held, too.)
+/// A fragment's `certify` does not return within this time, while the server is inside a view, and returns when the view
+/// ends. Gives the result. (`after_certify` is held, too.)
 fn fragment_held_by_the_view(origin: &Member, time: Duration) -> String {
     let fragment = origin.send("s", "fragment", json!({}));
     let mut certified = origin.send("s3", "wait_held", json!({ "point": "after_certify" }));

@@ -80,7 +80,7 @@ fn a_statement_ends_streams_in_its_way(cluster: &mut Cluster) {
 fn a_statement_is_alone(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     let (a, b) = (cluster.member(0), cluster.member(1));
-    // At its origin it waits for who commits, and who commits waits for it.
+    // At its origin it waits for committing transactions, and later commits wait for it.
     a.ask("hold", json!({ "point": "in_commit_order" })).unwrap();
     a.on("s", "begin", json!({})).unwrap();
     a.on("s", "put", json!({ "row": "t/1", "value": "x" })).unwrap();
@@ -94,7 +94,7 @@ fn a_statement_is_alone(cluster: &mut Cluster) {
     a.ask("wait_held", json!({ "point": "in_total_order" })).unwrap();
     assert!(statement.is_pending_after(Duration::from_millis(10)));
 
-    // Elsewhere too, what comes behind it waits.
+    // On other members later entries wait, too.
     b.ask("hold", json!({ "point": "apply_in_commit_order" })).unwrap();
     let mut later = a.send("s2", "begin", json!({}));
     assert!(!later.is_pending_after(Duration::from_millis(500)));

@@ -56,7 +56,7 @@ fn two_of_three_fail_alike_and_the_third_leaves(cluster: &mut Cluster) {
     cluster.member(1).put("s", "t/2", "y").unwrap();
     let seen = cluster.member(2).call("get", json!({ "row": "t/2", "causal": true })).unwrap();
     assert_eq!(seen, "y");
-    // What they could not do, neither of them has.
+    // Neither of them has the failed change.
     for n in [1, 2] {
         assert_eq!(cluster.member(n).call("get", json!({ "row": "t/1" })).unwrap(), Value::Null);
     }

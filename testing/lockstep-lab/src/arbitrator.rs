@@ -67,7 +67,7 @@ impl Arbitrator {
         Ok(Arbitrator { program, args, namespace, environment: Vec::new(), dir, session: None })
     }
 
-    /// What the process is to have in its environment from its next start on.
+    /// Sets environment variables for the next start.
     pub(crate) fn set_environment(&mut self, environment: Vec<(String, String)>) {
         self.environment = environment;
     }
@@ -113,7 +113,7 @@ impl Arbitrator {
         }
     }
 
-    /// SIGTERM, and whatever is needed to end it.
+    /// Sends SIGTERM, then SIGKILL if needed.
     pub(crate) fn stop(&mut self) -> Result<()> {
         if let Some(session) = &mut self.session
             && session.ended().is_none()
@@ -138,7 +138,7 @@ impl Arbitrator {
         &self.dir
     }
 
-    /// What it has printed and logged.
+    /// Its output and log.
     pub(crate) fn log(&self) -> String {
         let read = |extension| std::fs::read(self.dir.with_extension(extension)).unwrap_or_default();
         String::from_utf8_lossy(&[read("out"), read("err")].concat()).into_owned()

@@ -1,4 +1,4 @@
-//! Where a copy is in what its writer has committed, and how long it takes to have all of it.
+//! A replica's position behind its writer, and its time to catch up.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use crate::server::Server;
 /// How often a copy is asked where it is.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What a server has applied: a number that grows by one with each transaction. Of MariaDB's own replication that is the
-/// position `variable` of its only domain.
+/// The position applied by a server: a number that grows by one with each transaction. For MariaDB's own replication it is
+/// the position `variable` of its only domain.
 fn position(server: &Server, client: &mut Client, variable: &str) -> Result<u64> {
     match &server.config.wsrep {
         Some(_) => client.status("wsrep_last_committed")?.parse().map_err(|_| no_number()),
@@ -24,7 +24,7 @@ pub(crate) fn applied(server: &Server, client: &mut Client) -> Result<u64> {
     position(server, client, "gtid_slave_pos")
 }
 
-/// What there is to apply: of a member that is written to, or of a primary.
+/// The position to reach: that of the written member, or of the primary.
 pub(crate) fn written(server: &Server) -> Result<u64> {
     position(server, &mut server.client()?, "gtid_binlog_pos")
 }

@@ -72,7 +72,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Signs in as `user`, who needs no password. Waits at most `timeout` for the greeting and for each later
+    /// Signs in as `user` without a password. Waits at most `timeout` for the greeting and for each later
     /// answer (see [`Client::set_timeout`]).
     pub fn connect(socket: &Path, user: &str, timeout: Duration) -> Result<Client> {
         let stream = UnixStream::connect(socket).map_err(LabError::path("connect to", socket))?;

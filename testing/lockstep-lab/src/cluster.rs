@@ -19,7 +19,7 @@ pub struct Place {
     pub namespace: String,
 }
 
-/// What a cluster is to be like.
+/// The configuration of a cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterSpec {
     /// The provider's file; it is copied before use.
@@ -119,7 +119,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes and starts one server with these settings but without replication, as what a cluster is compared to.
+    /// Makes and starts one server with these settings but without replication, for comparison.
     pub fn start_alone(spec: &ClusterSpec) -> Result<Cluster> {
         let mut cluster = Cluster::prepare_alone()?;
         cluster.servers[0].config.extra = spec.extra.clone();
@@ -244,5 +244,5 @@ impl Drop for Cluster {
     }
 }
 
-/// How long a cluster may take for what usually takes a second or two on a busy machine.
+/// Timeout for a change of state that takes a second or two on an idle machine.
 pub const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! What one server is told: everything that ends up in its `my.cnf`.
+//! The configuration of one server: everything in its `my.cnf`.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ pub struct ServerConfig {
     pub namespace: Option<String>,
     /// The only processor that it may use, by the system's number; none for all of them.
     pub processor: Option<usize>,
-    /// What it has in its environment beside what this process has.
+    /// Additional environment variables.
     pub environment: Vec<(String, String)>,
     /// Replication; none for a plain server.
     pub wsrep: Option<Wsrep>,
@@ -87,7 +87,7 @@ pub struct ServerConfig {
     pub extra: Vec<String>,
     /// The disk that its flushes go to, where that is not just the machine's.
     pub disk: Option<SlowDisk>,
-    /// Its `<name>.cnf` is somebody's own: it is started with that as it is, and what is said here is not written.
+    /// Its `<name>.cnf` was edited by the user: it is used as it is, and these settings are not written.
     pub own_file: bool,
 }
 

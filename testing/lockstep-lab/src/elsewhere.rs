@@ -1,8 +1,8 @@
 //! Whether the machine was busy with something else while something was measured.
 //!
-//! What the processors did in all is known, and what those who are measured took of it; the rest is somebody else's, or the
-//! host's, where this is a virtual machine. What the kernel's own threads did (writing to disks, loop devices) is
-//! nobody's: it cannot be told for whom they did it, and whoever keeps them busy is seldom idle himself.
+//! Time elsewhere = total processor time − time of the measured processes − time of kernel threads. In a virtual machine it
+//! includes time stolen by the host. Kernel threads (disk writes, loop devices) are excluded: their work cannot be
+//! attributed, and a process that keeps them busy is seldom idle itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::error::Result;
 use crate::process::{kernel_threads, machine_cpu_time, parents_and_times};
 
-/// More than this part of the machine, and what was measured meanwhile is in doubt.
+/// Above this share of the machine a measurement is in doubt.
 pub const BUSY: f64 = 0.05;
 /// Processor time is counted in hundredths of a second: of less than this nothing can be said.
 const SHORTEST: Duration = Duration::from_millis(500);
@@ -27,7 +27,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// `own`: what those who are measured have used so far.
+    /// `own`: processor time of the measured processes so far.
     pub fn so_far(own: Duration) -> Result<Work> {
         Ok(Work { at: Instant::now(), machine: machine_cpu_time()?, own, kernel: kernel_threads() })
     }
@@ -51,7 +51,7 @@ impl Work {
     }
 }
 
-/// Processor time of this process and of all that it has started, and those have, also of what has ended since.
+/// Processor time of this process and its descendants, including ended ones.
 fn own_cpu_time() -> Duration {
     let all = parents_and_times();
     let mut own = BTreeSet::from([std::process::id() as i32]);
@@ -87,7 +87,7 @@ mod tests {
         let kernel = || BTreeMap::from([(2, s(8)), (4, s(1))]);
         let now = work(s(10), s(105) + s(2) * processors, s(13), kernel());
         assert_eq!(now.elsewhere_since(&before), Some(0.2));
-        // What is counted twice at the edges is not made of nothing.
+        // Rounding at the edges must not appear as time elsewhere.
         assert_eq!(work(s(10), s(104), s(14), kernel()).elsewhere_since(&before), Some(0.0));
         assert_eq!(work(Duration::from_millis(10), s(200), s(13), kernel()).elsewhere_since(&before), None);
     }
@@ -118,7 +118,7 @@ mod tests {
                 * std::thread::available_parallelism().unwrap().get() as f64);
         drop(child.stdin.take());
         child.wait().unwrap();
-        // What has ended has been ours all the same.
+        // Ended children count as ours.
         assert!(ours().own >= before.own + Duration::from_millis(300));
         assert!(seen - less > 0.5 * took, "{seen} and {less}: {took} were ours");
     }

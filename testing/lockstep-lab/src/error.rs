@@ -1,4 +1,4 @@
-//! What can go wrong in the lab, each said so that the reader knows what to do next.
+//! The errors of the lab. Each text says what to do next.
 
 use std::fmt;
 use std::io;
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 pub enum LabError {
     /// A program, user or library that the lab needs is not on this machine.
     Missing {
-        /// What was looked for.
+        /// The missing thing.
         what: String,
-        /// What would put it there.
+        /// The remedy.
         hint: String,
     },
     /// An operation on a file, process or socket failed.
     Io {
-        /// What was being done.
+        /// The operation.
         what: String,
         /// The system's answer.
         source: io::Error,
@@ -41,7 +41,7 @@ pub enum LabError {
     Timeout {
         /// The server's name.
         server: String,
-        /// What was waited for, and what was seen instead.
+        /// The awaited state, and the state seen instead.
         what: String,
         /// The end of its error log.
         log: String,
@@ -72,13 +72,13 @@ impl LabError {
         }
     }
 
-    /// Wraps an I/O error with what was being done.
+    /// Wraps an I/O error with the operation.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> LabError {
         let what = what.into();
         move |source| LabError::Io { what, source }
     }
 
-    /// Wraps an I/O error with what was being done to which path.
+    /// Wraps an I/O error with the operation and the path.
     pub(crate) fn path(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LabError {
         let path: PathBuf = path.to_owned();
         move |source| LabError::Io { what: format!("{verb} {}", path.display()), source }

@@ -60,8 +60,8 @@ pub(crate) fn start_alone((zone, at): (usize, usize), extra: Vec<String>, wan: &
     Ok(cluster)
 }
 
-/// Each server's name and option file; and then for each, as `NAME.variables`, what it said of itself while it ran, which is
-/// more than its options: what was set by statements, what is derived, and the provider's own.
+/// Each server's name and option file; then for each, as `NAME.variables`, its variables while it ran: also those set by
+/// statements, derived ones, and the provider's options.
 pub(crate) fn configurations(servers: &[Server]) -> Result<Vec<(String, String)>> {
     let options = servers.iter().map(|server| (server.name().to_owned(), server.config.render()));
     Ok(options.chain(variables(servers)?).collect())

@@ -1,4 +1,4 @@
-//! What the machine has: the server's programs, the account to run them as, and a fresh data directory to copy.
+//! The machine's installation: the server's programs, the account to run them, and a fresh data directory to copy.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};

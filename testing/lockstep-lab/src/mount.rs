@@ -6,15 +6,15 @@ use std::process::Command;
 use crate::error::{LabError, Result};
 use crate::install::{Installation, run_to_end};
 
-/// What is mounted there; taken away when dropped, also from under who still uses it. To be dropped before the folder that it
-/// is in is deleted.
+/// A mount; unmounted when dropped, also if it is in use. Drop it before deleting the folder that contains it.
 #[derive(Debug)]
 pub(crate) struct Mount {
     path: PathBuf,
 }
 
 impl Mount {
-    /// Mounts `source` with these arguments of `mount` where the data directory is, with what was in there. Needs root.
+    /// Mounts `source` with these arguments of `mount` at the data directory, and copies the directory's files into it.
+    /// Needs root.
     pub(crate) fn under(
         datadir: &Path,
         install: &Installation,

@@ -1,5 +1,4 @@
-//! What an experiment needs of the machine, asked for before it begins: an error says what is missing, and what would put it
-//! there.
+//! Requirements of an experiment, checked before it begins: an error names the missing thing and the remedy.
 
 use std::ffi::CString;
 use std::io;

@@ -14,7 +14,7 @@ use crate::install::{command, run_to_end};
 const PREFIX: &str = "lockstep-";
 const FOLDER: &str = "/run/netns";
 
-/// Whether this namespace passes on what is not for itself.
+/// Whether this namespace forwards packets.
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 
 /// The first half of every address.
@@ -43,8 +43,8 @@ pub(crate) fn ip(args: &[&str]) -> Result<()> {
     run_to_end(Command::new("ip").args(args)).map(drop)
 }
 
-/// Does something in a network namespace, on a thread of its own: what is opened there stays there, also when it is used
-/// elsewhere afterwards.
+/// Runs a closure in a network namespace, on a thread of its own. Sockets opened there stay in that namespace when other
+/// threads use them.
 pub(crate) fn within<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> Result<T> {
     let path = Path::new(FOLDER).join(namespace);
     let file = File::open(&path).map_err(LabError::path("open", &path))?;
@@ -111,8 +111,8 @@ impl Network {
         format!("{}.{}.{}.{last}", NETWORK[0], NETWORK[1], self.zone)
     }
 
-    /// Lets members send through the bridge's namespace what is for other networks of ours. What is for elsewhere fails at
-    /// once: whoever asks a name server, as rsync does of each who connects, would wait for its answer for seconds.
+    /// Routes the members' packets for our other networks through the bridge's namespace. Packets to foreign networks fail
+    /// at once: otherwise a program that asks a name server (as rsync does for each client) would wait for seconds.
     pub(crate) fn add_gateway(&self) -> Result<()> {
         let (hub, gateway) = (self.hub(), self.gateway());
         ip(&["-n", &hub, "addr", "add", &format!("{gateway}/24"), "dev", "hub"])?;
@@ -133,7 +133,7 @@ impl Network {
         format!("{}-{at}", self.tag)
     }
 
-    /// The address of who is in it.
+    /// The address of the server in it.
     pub(crate) fn host(&self, at: usize) -> String {
         self.address(at + 1)
     }

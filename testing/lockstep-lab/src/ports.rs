@@ -19,7 +19,7 @@ const BLOCK: u16 = 1_000;
 /// Where the locks are: a folder that all accounts share.
 const LOCKS: &str = "/var/tmp";
 
-/// What this process takes its ports from.
+/// The range of ports of this process.
 #[derive(Debug)]
 struct Range {
     first: u16,
@@ -131,7 +131,7 @@ mod tests {
         }
         let none = Range::take(&dir);
         assert_eq!((none.first, none.count, none.lock.is_none()), (FIRST, COUNT, true));
-        // The lock goes with whoever has it.
+        // The lock ends with its process.
         drop(blocks.remove(3));
         assert_eq!(Range::take(&dir).first, FIRST + 3 * BLOCK);
         std::fs::remove_dir_all(&dir).unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{LabError, Result};
 
-/// What systemd makes of a process's end.
+/// How systemd classifies the end of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
     /// It returned this code.
@@ -55,7 +55,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Starts `command` in a session of its own; what it prints is appended to `output`.
+    /// Starts `command` in a session of its own; its output is appended to `output`.
     pub(crate) fn spawn(command: &mut Command, output: &Path) -> Result<Session> {
         let log = OpenOptions::new()
             .create(true)
@@ -129,7 +129,7 @@ impl Session {
         state_of(self.pid).map(|s| s.cpu)
     }
 
-    /// What the process holds now; `None` once it is gone.
+    /// The resources held by the process; `None` once it is gone.
     pub(crate) fn usage(&self) -> Option<Usage> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
         let field = |name: &str| -> Option<u64> {
@@ -170,7 +170,7 @@ impl Session {
             let _ = send(self.pid, libc::SIGKILL);
         }
         self.wait(Duration::from_secs(20));
-        // What was born while we counted.
+        // Processes started while we counted.
         for pid in members(self.pid) {
             let _ = send(pid, libc::SIGKILL);
         }
@@ -187,7 +187,7 @@ fn send(pid: i32, signal: i32) -> Result<()> {
     Err(LabError::Io { what: format!("send signal {signal} to process {pid}"), source })
 }
 
-/// What a process holds of the machine.
+/// Resources held by a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     /// Memory that is resident, in bytes.
@@ -372,7 +372,7 @@ mod tests {
         session.kill();
         assert_eq!(session.usage(), None);
         assert!(session.ended().unwrap().contains("signal"), "{:?}", session.ended());
-        // The child is dead; that nobody sees it any more is the business of whoever has inherited it.
+        // The child is dead; its new parent reaps it.
         let deadline = Instant::now() + Duration::from_secs(10);
         while !members(session.pid()).is_empty() {
             assert!(Instant::now() < deadline, "the child is still there");

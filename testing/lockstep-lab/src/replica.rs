@@ -78,7 +78,7 @@ impl BinlogPlace {
         BinlogPlace::parse(answer.column("File")?, answer.column("Position")?)
     }
 
-    /// What the replica has received.
+    /// The position received by the replica.
     pub(crate) fn received_by(copy: &Server) -> Result<BinlogPlace> {
         let answer = copy.query("SHOW SLAVE STATUS")?;
         BinlogPlace::parse(answer.column("Master_Log_File")?, answer.column("Read_Master_Log_Pos")?)
@@ -101,7 +101,7 @@ pub(crate) fn replicate(plain: &Plain, host: &str, semi_sync: bool, patience: Du
     let (writer, copy) = (&plain.servers[0], &plain.servers[1]);
     admit_replica(writer)?;
     if semi_sync {
-        // Before the replica connects, which tells then what it is; and after what would wait for it in vain.
+        // Before the replica connects, because it announces semi-sync then; and after steps that would wait for it in vain.
         writer.client()?.run(&[
             &format!("SET GLOBAL rpl_semi_sync_master_wait_point='{WAIT_POINT}'"),
             "SET GLOBAL rpl_semi_sync_master_enabled=ON",

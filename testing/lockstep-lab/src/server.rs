@@ -1,4 +1,4 @@
-//! One real server: its files, its process, and what it says of itself.
+//! One real server: its files, its process, and its status.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// A server on this machine. It outlives the value: whoever owns it kills it, as a cluster does on its drop.
 #[derive(Debug)]
 pub struct Server {
-    /// What it is told; written to `my.cnf` at each start.
+    /// Its configuration; written to `my.cnf` at each start.
     pub config: ServerConfig,
     install: Installation,
     session: Option<Session>,
@@ -44,7 +44,7 @@ impl Server {
         Server { config, install: install.clone(), session: session.or(found), by_hand }
     }
 
-    /// Whether a server works in this data directory, whoever has started it.
+    /// Whether a server works in this data directory, started by this process or not.
     pub fn runs_in(datadir: &Path) -> bool {
         Session::find_in(datadir).is_some()
     }
@@ -70,7 +70,7 @@ impl Server {
         used.ok_or_else(|| LabError::Value(format!("server {} does not run", self.name())))
     }
 
-    /// What the server holds of the machine; an error if it does not run.
+    /// Resources held by the server; an error if it does not run.
     pub fn usage(&self) -> Result<Usage> {
         let usage = self.session.as_ref().and_then(Session::usage);
         usage.ok_or_else(|| LabError::Value(format!("server {} does not run", self.name())))
@@ -348,7 +348,7 @@ impl Server {
         telling_lines(&self.log(), lines)
     }
 
-    /// Waits until `check` finds what is wanted of it. What is not there yet may be an error, too.
+    /// Waits until `check` succeeds. An error of it counts as not yet.
     ///
     /// # Errors
     /// [`LabError::Timeout`] after `patience`: `what` says what this server does not do, such as "does not replicate".

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What a daemon was told.
+/// A signal received by a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// SIGTERM or SIGINT: end in good order.

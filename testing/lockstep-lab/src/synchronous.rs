@@ -15,7 +15,7 @@ use crate::wan::{Counters, Kind, Link, Wan};
 
 /// The load.
 const SCRIPT: &str = "oltp_read_write";
-/// Who can be near; the far zone has a single member.
+/// Members in the near zone; the far zone has a single member.
 const NEAR_MEMBERS: usize = 2;
 /// The tables are copied to every member before the distance comes.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -31,7 +31,7 @@ pub enum Provider {
     Lockstep,
 }
 
-/// Who is where, and who is written to.
+/// The places of the members, and the members written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Setup {
     /// MariaDB that flushes InnoDB's log at each commit: the alternative to replication.
@@ -73,7 +73,7 @@ impl Setup {
         Setup::FarClients,
     ];
 
-    /// Whose provider it has.
+    /// Its provider.
     pub fn provider(self) -> Option<Provider> {
         match self {
             Setup::Flushing | Setup::FarClients => None,
@@ -110,7 +110,7 @@ impl Setup {
         Setup::EACH.into_iter().find(|setup| setup.name() == name)
     }
 
-    /// What it is, in some words.
+    /// A short description.
     pub fn what(self) -> String {
         let what = match self {
             Setup::Flushing => "MariaDB alone, flushing at each commit",
@@ -172,7 +172,7 @@ pub struct Spec {
     pub window: Duration,
 }
 
-/// What was seen of one load.
+/// The result of one load.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// By so many threads.
@@ -185,7 +185,7 @@ pub struct Measured {
     pub caught_up: Option<Duration>,
 }
 
-/// What one run found.
+/// The result of one run.
 #[derive(Debug, Clone)]
 pub struct Run {
     /// Of the server, and of the provider where there is one; and sysbench's.
@@ -198,7 +198,7 @@ pub struct Run {
     pub there: Counters,
     /// And the way back.
     pub back: Counters,
-    /// The name and option file of each server, and what it said of itself.
+    /// The name and option file of each server, and its variables.
     pub configurations: Vec<(String, String)>,
 }
 

@@ -157,7 +157,7 @@ impl Sysbench {
         command
     }
 
-    /// A query whose only value says of every table how many rows there are, and what is in them.
+    /// A query with one value: row counts and checksums of all tables.
     pub(crate) fn rows_as_one_value(&self) -> String {
         let table = |number| {
             format!(

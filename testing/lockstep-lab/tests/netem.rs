@@ -67,7 +67,7 @@ fn run_apart(test: &str, path: Option<&str>, body: impl FnOnce(&Path)) {
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
-/// What the stand-in was called with since it was last asked, with `@` for what the names of our namespaces begin with.
+/// The stand-in's calls since the last query, with `@` for the prefix of our namespaces.
 fn calls(folder: &Path) -> Vec<String> {
     let file = folder.join("calls");
     let text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -114,7 +114,7 @@ fn each_direction_gets_its_words_and_all_of_it_goes_in_the_end() {
             ]
         );
 
-        // What is not said stays as it was in the kernel, so that all is said.
+        // Omitted settings would keep their values in the kernel, so the command repeats all.
         wan.set(1, 0, Settings::of_delay(ms(10))).unwrap();
         assert_eq!(
             calls(folder),
@@ -192,7 +192,7 @@ fn late_queue_failure_is_error_and_cleans_up() {
     run_apart("late_queue_failure_is_error_and_cleans_up", None, |folder| {
         refuse(folder, "3 7");
         let said = Wan::of(Kind::Netem, &[1, 1], &[link()]).unwrap_err().to_string();
-        // The command, and what came of it.
+        // The command, and its result.
         assert!(
             said.contains(r#""dev" "wan0" "root" "netem" "limit" "57""#) && said.contains(UNKNOWN),
             "{said}"
@@ -216,13 +216,13 @@ fn tc_is_found_where_the_path_has_no_sbin() {
     });
 }
 
-/// Each kind of command, run by the real `tc`: it succeeds where the kernel has netem, and else it is the kernel that refuses.
-/// What `tc` itself does not understand it says, and asks no kernel.
+/// Runs each kind of command with the real `tc`: it succeeds if the kernel has netem, and otherwise the kernel refuses it.
+/// `tc` itself reports a command that it does not understand.
 #[test]
 fn real_tc_accepts_each_command() {
     let test = "real_tc_accepts_each_command";
     run_apart(test, None, |folder| {
-        // Each command as the lab gives it, from what the stand-in was called with.
+        // Each command of the lab, from the calls of the stand-in.
         let mut wan = Wan::of(Kind::Netem, &[1, 1], &[link()]).unwrap();
         wan.set(0, 1, link().back).unwrap();
         wan.counters(0, 1).unwrap();
@@ -255,11 +255,11 @@ fn real_tc_accepts_each_command() {
             let refused = !done && kernels.iter().any(|text| said.starts_with(text));
             eprintln!("tc {}: {}", words.join(" "), if done { "done" } else { &said });
             assert!(done || refused, "{said}");
-            // Whoever has netem has it for all of them.
+            // A kernel with netem accepts all of them.
             let has = tc(&words_of(&format!("-n {} qdisc replace dev hub root netem delay 1ms", words[1]))).0;
             assert!(done == has || words.contains(&"show".to_owned()), "{said}");
         }
-        // That this says something: what it does not understand is its own to refuse.
+        // Counter-check: `tc` itself refuses an unknown word.
         let mut wrong = zones[0].clone();
         wrong.push("quickly".into());
         let (done, said) = tc(&wrong);

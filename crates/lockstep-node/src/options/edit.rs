@@ -92,7 +92,7 @@ fn nearest(name: &str) -> Option<&'static str> {
     (distance <= 1 + name.chars().count() / 4).then_some(row.name)
 }
 
-/// That one of these names which is nearest to what was written, if it is near: for other options than the table's.
+/// The known name nearest to the written one, if it is near; for options outside of the table.
 pub fn nearest_of<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower = written.to_ascii_lowercase();
     let named = known.iter().map(|name| (distance(&lower, &name.to_ascii_lowercase()), *name));

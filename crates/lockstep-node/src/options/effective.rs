@@ -18,12 +18,12 @@ pub struct Note {
     pub text: String,
 }
 
-/// What the options say: defaults, what the environment fills in, and what was given.
+/// Effective options: defaults, defaults of the environment, and given values.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// As it was given, checked; by row.
     given: Vec<Option<String>>,
-    /// What takes the default's place; by row.
+    /// Defaults of the environment, by row.
     filled: Vec<Option<String>>,
 }
 
@@ -34,7 +34,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads the options of the configuration. What is said twice counts as said last.
+    /// Reads the options of the configuration. The last of several values counts.
     ///
     /// # Errors
     /// [`OptionError`]: the node should not start.
@@ -44,9 +44,9 @@ impl Options {
         Ok(options)
     }
 
-    /// Changes options, all or none; returns those whose value is another now, and, even if repeated, commands, such as
-    /// `pc.bootstrap`, and while `running` what is the cluster's: what is in force here may be about to change. While
-    /// `running`, only those that can change then.
+    /// Changes options, all or none. Returns the options whose value changed, and always commands such as `pc.bootstrap`.
+    /// While `running`, only options that can change then are accepted, and the cluster's options are always returned:
+    /// the value in force here may be about to change.
     ///
     /// # Errors
     /// [`OptionError`], and then nothing has changed.
@@ -87,7 +87,7 @@ impl Options {
         }
         let of_the_vote = |row: &Row| ["member.vote", "pc.weight"].contains(&row.name);
         let pairs = pairs(text)?;
-        // Whoever sets all options to what is shown of them asks for no change.
+        // Setting every option to its shown value is no change.
         let mut others = false;
         for (name, _) in &pairs {
             others |= !of_the_vote(find(name)?);
@@ -106,8 +106,7 @@ impl Options {
         Ok(())
     }
 
-    /// Fills in what is the default in this environment, such as `base_host` or `gcache.dir`. It does not count as
-    /// given.
+    /// Sets a default of this environment, such as `base_host` or `gcache.dir`. It does not count as given.
     ///
     /// # Errors
     /// [`OptionError`] where there is no such option, or the value is not one of its.
@@ -120,8 +119,8 @@ impl Options {
 
     /// All options as Galera shows them: `name = value; ` each, by name.
     ///
-    /// A command is among them, as what is not being done, where there is something for it to do: `FLUSH SSL` has the
-    /// server set `socket.ssl_reload` if it finds the name here, and otherwise says OK and does nothing.
+    /// Commands that can have an effect are included, shown as inactive: for `FLUSH SSL` the server sets
+    /// `socket.ssl_reload` if it finds the name here, and otherwise reports OK and does nothing.
     pub fn get_all(&self) -> String {
         let mut out = String::with_capacity(4096);
         for row in rows().iter().filter(|row| !row.hidden) {
@@ -159,8 +158,8 @@ impl Options {
         changes.iter().filter_map(|change| find(change.name).ok()).filter_map(|row| self.note(row)).collect()
     }
 
-    /// What is taken and does harm in the settings for the log, one line each; `flush` names how often InnoDB flushes at
-    /// the latest, in seconds.
+    /// Warnings about valid but harmful log settings, one line each; `flush` names InnoDB's flush interval, `seconds` is
+    /// its length.
     pub fn unwise(&self, flush: &str, seconds: u64) -> Vec<String> {
         let mut said = Vec::new();
         if self.time("log.keep_min").as_secs() <= seconds {
@@ -359,7 +358,7 @@ impl Options {
     fn value(&self, name: &str) -> Option<Value> {
         let row = row(name);
         let text = self.displayed(row)?;
-        // Whatever is stored has been checked, and the defaults are by a test.
+        // Stored values have been checked, and a test checks the defaults.
         Some(
             row.kind.parse(&text).unwrap_or_else(|e| panic!("option {name} holds '{text}', but must be {e}")),
         )
@@ -407,7 +406,7 @@ impl Options {
         }
         let text = self.filled[at].clone().or_else(|| row.default.map(str::to_owned));
         match text.as_deref().map(|text| row.kind.parse(text)) {
-            // Who asks for a large log gets it, whatever the default for its limit.
+            // An explicitly large log overrides the default of its limit.
             Some(Ok(Value::Size(most))) if row.name == "log.max_size" && most < self.size("log.size") => {
                 Some(show_size(self.size("log.size")))
             }

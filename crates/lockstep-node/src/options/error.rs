@@ -1,4 +1,4 @@
-//! What is wrong with options, in one line that says what to do.
+//! Errors in options: one line each, with the remedy.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub enum OptionError {
     Syntax {
         /// The part that is not.
         part: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
     /// No such option.
@@ -25,7 +25,7 @@ pub enum OptionError {
         name: &'static str,
         /// As it was written.
         value: String,
-        /// What would be right.
+        /// The expected form.
         expected: String,
     },
     /// A value that Galera takes, or a later version will.
@@ -34,7 +34,7 @@ pub enum OptionError {
         name: &'static str,
         /// As it was written.
         value: String,
-        /// Why, and what to do.
+        /// The reason and the remedy.
         reason: &'static str,
     },
     /// Counts at the start only.
@@ -44,7 +44,7 @@ pub enum OptionError {
     },
     /// Two options that do not go together.
     Together {
-        /// What is wrong and what to do.
+        /// The problem and the remedy.
         text: String,
     },
 }

@@ -10,7 +10,7 @@ use lockstep_core::policy::{Policy, PolicyKind};
 pub type PolicyChange = Box<dyn Fn(&mut Policy) + Send>;
 
 impl Options {
-    /// What they say of the policy.
+    /// The commit policy that they describe.
     pub fn policy(&self) -> Policy {
         Policy {
             kind: PolicyKind::of_name(&self.text("commit.policy").to_ascii_lowercase()).unwrap_or_default(),

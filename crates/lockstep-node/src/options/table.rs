@@ -3,7 +3,7 @@
 use super::value::Kind;
 use std::time::Duration;
 
-/// What an option does here.
+/// The effect of an option here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// Lockstep's own.
@@ -21,7 +21,7 @@ pub enum Class {
 pub struct Refusal {
     /// Which.
     pub when: When,
-    /// Why, and what to do.
+    /// The reason and the remedy.
     pub reason: &'static str,
 }
 
@@ -41,9 +41,9 @@ pub enum When {
 pub struct Row {
     /// Its name.
     pub name: &'static str,
-    /// What it holds.
+    /// The type of its value.
     pub kind: Kind,
-    /// What holds if nothing is said; `None`: unset, and not shown.
+    /// The default; `None`: unset, and not shown.
     pub default: Option<&'static str>,
     /// Whether it can change while running.
     pub running: bool,
@@ -51,9 +51,9 @@ pub struct Row {
     pub hidden: bool,
     /// Whether it is something to do rather than a state: each time it is said counts, and no value of it lasts.
     pub command: bool,
-    /// What it does here.
+    /// Its effect here.
     pub class: Class,
-    /// What is refused.
+    /// Values that are refused.
     pub refused: Option<Refusal>,
     /// A line of help.
     pub help: &'static str,

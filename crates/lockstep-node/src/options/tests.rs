@@ -234,7 +234,7 @@ fn while_running() {
 }
 
 proptest! {
-    /// Whatever is written: it is refused and nothing changes, or taken, and what is shown then says the same.
+    /// Any text is either refused without a change, or accepted and then shown with the same meaning.
     #[test]
     fn shown_is_read(
         parts in prop::collection::vec((any::<prop::sample::Index>(), "[ -~]{0,6}|[0-9]{1,4}[KMG]?|yes|no|PT[0-9]S"), 0..6),
@@ -286,7 +286,7 @@ fn encryption_is_asked_for_as_in_galera() {
         assert!(options.get_all().contains("; socket.ssl_reload = 0; "), "{}", options.get_all());
         assert_eq!(options.set("socket.ssl_reload=1", true).unwrap().len(), 1);
     }
-    // Said among others, as who sets all of what is shown again does, it does nothing.
+    // Among other options, as when all shown values are set again, it does nothing.
     let all = options.get_all();
     let changes = options.set(&all, true).unwrap();
     assert!(!options.bool("socket.ssl_reload"), "{changes:?}");

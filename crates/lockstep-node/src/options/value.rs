@@ -7,7 +7,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// What an option holds, with its range (both ends included).
+/// The type of an option's value, with its range (both ends included).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Kind {
     /// `yes`, `on`, `true`, `1` or `no`, `off`, `false`, `0`.
@@ -45,7 +45,7 @@ impl Kind {
     /// Reads a value.
     ///
     /// # Errors
-    /// What would have been right, where it is not.
+    /// The expected form, if the text is invalid.
     pub fn parse(&self, text: &str) -> Result<Value, String> {
         let wrong = || self.to_string();
         match *self {
@@ -76,8 +76,7 @@ impl Kind {
     }
 }
 
-/// What may be written, for messages and documents.
-/// What is asked for where a time is meant: an example of each unit.
+/// The expected form of a duration, for messages and documents: an example of each unit.
 const DURATION: &str = "a duration such as 500ms, 10s, 2min, 1h, 1d or PT10S";
 
 impl fmt::Display for Kind {
@@ -146,7 +145,7 @@ fn parse_int(text: &str) -> Option<i128> {
         b'T' => (&text[..text.len() - 1], 40),
         _ => (text, 0),
     };
-    // Whatever is larger than 64 bits is out of every range, and 128 hold it times a tera.
+    // A number above 64 bits is out of every range, and 128 bits hold it multiplied by a tera.
     let n: i128 = digits
         .trim_end()
         .parse::<i64>()
@@ -187,7 +186,7 @@ fn parse_time(text: &str) -> Option<Duration> {
     seconds(number(&lower[..split])? * factor)
 }
 
-/// What follows the P: years, months and days, then, after a T, hours, minutes and seconds. As Galera reads them, a
+/// The part after the P: years, months and days, then, after a T, hours, minutes and seconds. As Galera reads them, a
 /// year has 365 days and a month 30.
 fn parse_iso(text: &str) -> Option<Duration> {
     let (date, time) = match text.split_once('t') {

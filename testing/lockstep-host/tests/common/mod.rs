@@ -62,7 +62,7 @@ macro_rules! scenarios {
 }
 pub(crate) use scenarios;
 
-/// The refusal's code, or what went well instead.
+/// The refusal's code, or the unexpected success.
 pub fn code(result: CallResult) -> String {
     match result {
         Ok(value) => format!("ok: {value}"),

@@ -1,4 +1,4 @@
-//! What is there in the end, against what the clients were told.
+//! Compares the data at the end with the answers that the clients received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::rescued::{self, Rescued};
 use crate::cluster::Cluster;
 use crate::error::{LabError, Result};
 
-/// What is promised to nobody: see docs/chaos.md.
+/// Outside of all promises: see docs/chaos.md.
 pub(super) fn is_allowed(anomaly: Anomaly, snapshot_isolation: bool) -> bool {
     match anomaly {
         Anomaly::G2 => true,
@@ -176,7 +176,7 @@ pub(super) fn audit(
     Ok(())
 }
 
-/// A causal read sees what was acknowledged before it began, but for what was lost with a leader.
+/// A causal read sees all transactions acknowledged before it began, except those lost with a leader.
 fn blind(
     heards: &Heards,
     acknowledged: &BTreeSet<(u64, u64)>,
@@ -195,7 +195,7 @@ fn blind(
     }
 }
 
-/// What members say of their rescue files is what is there.
+/// The members' status counts their rescue files correctly.
 fn counted(cluster: &Cluster, report: &mut Report) {
     for server in &cluster.servers {
         let there = rescued::files(&server.datadir()).len().to_string();

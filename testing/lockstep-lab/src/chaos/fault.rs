@@ -1,4 +1,4 @@
-//! What is done to a cluster.
+//! Faults that are injected into a cluster.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,10 +1,10 @@
-//! Histories of lists that only grow, and what is wrong with them.
+//! Histories of append-only lists, and the anomalies in them.
 //!
 //! Clients append elements, each of them once, to lists, and read lists, several operations to a transaction. The last
-//! state of a list is the order in which its elements came; so whoever wrote and read what is known, and the
-//! transactions' dependencies are a graph: *ww* from the writer of an element to that of the next, *wr* from the writer
+//! state of a list is the order in which its elements came. So the writer and the readers of each element are known, and
+//! the transactions' dependencies form a graph: *ww* from the writer of an element to that of the next, *wr* from the writer
 //! of the last element that a read has seen to the reader, *rw* from a reader to the writer of the first element that it
-//! has not seen. What the graph must not have depends on the isolation that was promised.
+//! has not seen. The promised isolation level decides which cycles are anomalies.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -19,7 +19,7 @@ pub enum Op {
         /// The element.
         element: u64,
     },
-    /// What a read returned.
+    /// The result of a read.
     Read {
         /// The list.
         key: u64,
@@ -28,7 +28,7 @@ pub enum Op {
     },
 }
 
-/// What the client heard.
+/// The answer to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
     /// That it committed.
@@ -42,7 +42,7 @@ pub enum Heard {
 /// One transaction as its client saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
-    /// What it did, in order.
+    /// Its operations, in order.
     pub ops: Vec<Op>,
     /// How it ended.
     pub heard: Heard,
@@ -50,7 +50,7 @@ pub struct Transaction {
     pub error: Option<String>,
 }
 
-/// What can be wrong.
+/// The kinds of anomalies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Anomaly {
     /// An acknowledged element is not there.
@@ -71,9 +71,9 @@ pub enum Anomaly {
     Internal,
     /// A cycle of writes (G0).
     G0,
-    /// A cycle of writes and reads of what was written (G1c).
+    /// A cycle of write and read dependencies (G1c).
     G1c,
-    /// A cycle with one read of what was written over later: read skew (G-single).
+    /// A cycle with exactly one anti-dependency: read skew (G-single).
     GSingle,
     /// A cycle with several of those: write skew (G2), which snapshot isolation allows.
     G2,
@@ -110,7 +110,7 @@ pub struct Finding {
 /// The number of a transaction in the history.
 type Id = usize;
 
-/// Who depends on whom.
+/// The dependency graph.
 #[derive(Default)]
 struct Graph {
     /// From, to: ww and wr.
@@ -143,7 +143,7 @@ pub fn check(history: &[Transaction], last: &BTreeMap<u64, Vec<u64>>) -> Vec<Fin
     let mut findings = Vec::new();
     let mut find = |anomaly, text: String| findings.push(Finding { anomaly, text });
     let mut writer: HashMap<u64, Id> = HashMap::new();
-    // The last element that a transaction gave to a list: what others may see of it.
+    // The last element that a transaction appended to a list: other transactions may see only this one.
     let mut final_of: HashMap<(Id, u64), u64> = HashMap::new();
     for (id, transaction) in history.iter().enumerate() {
         for op in &transaction.ops {
@@ -404,7 +404,7 @@ mod tests {
         Transaction { ops: ops.to_vec(), heard, error: None }
     }
 
-    /// What is found, without the words.
+    /// The anomalies found, without their texts.
     fn found(history: &[Transaction], last: &[(u64, &[u64])]) -> Vec<Anomaly> {
         let last = last.iter().map(|(key, list)| (*key, list.to_vec())).collect();
         check(history, &last).into_iter().map(|f| f.anomaly).collect()

@@ -1,4 +1,4 @@
-//! What a supervisor does not mend: waiting until the cluster is whole, and the human who is called where it is not.
+//! Waits until the cluster is complete after a supervisor's restarts, and simulates an operator if it is not.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use crate::error::{LabError, Result};
 /// After so many steps he gives up.
 const STEPS: usize = 6;
 
-/// Who has been missed for how long. A member that a fault kills has its time anew, for it begins anew; one that ends by
-/// itself has not, however often a supervisor starts it.
+/// How long each member has been missing. A fault that kills a member resets its time. A member that ends by itself keeps
+/// its time, however often the supervisor restarts it.
 #[derive(Default)]
 pub(super) struct Missed {
     /// Since when each is outside.
@@ -106,7 +106,7 @@ impl Runner {
         }
     }
 
-    /// Who is no synced member of the whole.
+    /// The members that are not Synced in the primary component.
     fn outside(&self, states: &[Option<State>]) -> Vec<bool> {
         let members = self.members();
         // Where all servers are members of something, it is those of less than the whole, or the arbitrator.

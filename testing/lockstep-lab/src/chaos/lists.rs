@@ -1,5 +1,6 @@
-//! What of the lists' history a lost leader took with it. Under a weak policy it may have answered ahead of the others: what
-//! it alone had, and who has read that from it, are no part of the history that goes on.
+//! Removes transactions that were lost with a leader from the lists' history. Under a weak policy a leader may answer
+//! before others have the transaction. Such lost transactions, and those that read them, do not belong to the surviving
+//! history.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -31,7 +32,7 @@ pub(super) fn without_lost(
     rescued: &BTreeSet<u64>,
 ) -> Retained {
     let there: BTreeSet<u64> = last.values().flatten().copied().collect();
-    // What may have been committed on a leader, and is not there.
+    // Transactions that may have committed on a leader and are missing now.
     let mut away: HashMap<u64, Heard> = HashMap::new();
     for transaction in &history {
         let missing = appended(transaction).filter(|element| !there.contains(element));

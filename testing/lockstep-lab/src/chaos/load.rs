@@ -73,7 +73,7 @@ pub(super) struct Inserts {
 /// Clients and their numbers of transfers.
 type Transfers = Vec<(u64, u64)>;
 
-/// What the others heard.
+/// The answers to the other clients.
 #[derive(Debug, Default)]
 pub(super) struct Heards {
     pub(super) inserts: Vec<Inserts>,
@@ -84,7 +84,7 @@ pub(super) struct Heards {
     pub(super) causal_reads: u64,
     pub(super) history: Vec<Transaction>,
     pub(super) blind: Vec<Blind>,
-    /// What was wrong while it ran.
+    /// Violations seen while it ran.
     pub(super) complaints: Vec<String>,
 }
 
@@ -404,14 +404,14 @@ impl Load {
     }
 }
 
-/// Runs a transaction: what its client heard, and the error if it heard one.
+/// Runs a transaction; returns the answer to its client, and the error if there was one.
 fn transaction(
     client: &mut Client,
     body: impl FnOnce(&mut Client) -> Result<()>,
 ) -> (Heard, Option<LabError>) {
     let begun = client.query("BEGIN").map(drop).and_then(|()| body(client));
     let (heard, error) = match begun {
-        // Nothing was to be committed yet, so nothing is, whatever became of the server.
+        // COMMIT was not sent yet, so nothing is committed, even if the server died.
         Err(error) => (Heard::Aborted, error),
         Ok(()) => match client.query("COMMIT") {
             Ok(_) => return (Heard::Committed, None),

@@ -1,5 +1,5 @@
-//! Members whose disks are lost: the leader's, or those of all but one. What is left goes on, by itself where it is a
-//! majority, else by `lockstep bootstrap`, as an operator would have it.
+//! Loss of disks: the leader's, or those of all members but one. A remaining majority continues by itself; otherwise the
+//! test runs `lockstep bootstrap`, as an operator would.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::install::run_to_end;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Runner {
-    /// All that it had is gone, but for what a leader had lost before: whoever is told of a rescue file moves it away.
+    /// Deletes all its files. Rescue files from before are moved away first, as an operator would do.
     pub(super) fn lose_disk(&mut self, at: usize) -> Result<()> {
         self.keep_rescued(at)?;
         empty(&self.datadir(at))

@@ -1,5 +1,5 @@
-//! Chaos: a cluster under load, whose servers are killed, paused, cut off, filled up and slowed down, and whose clients compare what
-//! they were told with what is there in the end. docs/chaos.md says what is checked and what is promised.
+//! Chaos: a cluster under load with servers that are killed, paused, cut off, filled up and slowed down. At the end it
+//! compares the answers to the clients with the data. docs/chaos.md lists the checks and the promises.
 
 mod audit;
 mod disk;
@@ -66,7 +66,7 @@ pub struct ChaosSpec {
     pub policy: Policy,
     /// `async.max_at_risk`.
     pub max_at_risk: u64,
-    /// What members are upgraded to. A program `lockstep` beside it is the arbitrator from then on.
+    /// The library to upgrade to. A program `lockstep` beside it becomes the arbitrator.
     pub upgrade_to: Option<PathBuf>,
     /// This project's command: the arbitrator, and what moves leadership.
     pub command: Option<PathBuf>,
@@ -107,8 +107,8 @@ pub fn usual_faults(policy: Policy) -> Vec<Fault> {
 /// Runs it. `say` hears what happens, a line each.
 ///
 /// # Errors
-/// The machine does not allow what is asked for, the cluster cannot be started, or no human step that is known brings it
-/// back. What is wrong with the provider is in the report.
+/// The machine lacks a feature, the cluster cannot be started, or no known operator's step brings it back. Faults of the
+/// provider are in the report.
 pub fn run(spec: &ChaosSpec, say: &dyn Fn(&str)) -> Result<Report> {
     let name = spec.provider.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let galera = name.contains("galera");

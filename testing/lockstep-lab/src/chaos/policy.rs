@@ -1,4 +1,4 @@
-//! Under which commit policy a run goes, and what may be lost under it (docs/policies.md).
+//! The commit policy of a run, and the losses that it allows (docs/policies.md).
 
 use std::fmt;
 use std::str::FromStr;
@@ -54,26 +54,26 @@ impl FromStr for Policy {
     }
 }
 
-/// What the end of a run shows of what was acknowledged and is not there.
+/// Acknowledged transactions that are missing at the end of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Losses {
     /// Neither in the tables nor in a rescue file.
     pub(super) gone: u64,
     /// Not in the tables, but in a rescue file.
     pub(super) rescued: u64,
-    /// The most of those in one file: what one leader had answered ahead.
+    /// The most of those in one file, which is from one leader.
     pub(super) largest: u64,
     /// In which faults' time the inserts among the rescued were acknowledged; `None`: between two.
     pub(super) during: Vec<Option<Fault>>,
 }
 
-/// What is promised.
+/// The promise of the policy.
 #[derive(Debug, Clone)]
 pub(super) struct Promise {
     pub(super) policy: Policy,
     /// `async.max_at_risk`.
     pub(super) max_at_risk: u64,
-    /// Whether the leader is a majority by itself: what it writes is agreed on at once, whoever has it.
+    /// Whether the leader is a majority by itself: then its writes are committed at once.
     pub(super) alone: bool,
     /// How often the leader was lost with its disk.
     pub(super) leaders_lost: u64,

@@ -1,4 +1,4 @@
-//! What a run has shown.
+//! The report of a run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use super::load::Heards;
 use super::policy::Policy;
 use super::upgrade::Upgrade;
 
-/// A fault is blamed for what was answered up to so long before it, in µs.
+/// Losses of answers given up to this long before a fault are attributed to it, in µs.
 const BEFORE: u64 = 1_000_000;
 
 /// What one kind of fault did to writes.
@@ -57,7 +57,7 @@ pub struct Report {
     pub rescued: u64,
     /// How many rescue files there were.
     pub rescue_files: u64,
-    /// Transactions on lists among the acknowledged, whose history was checked.
+    /// Acknowledged transactions on lists with a checked history.
     pub list_transactions: u64,
     /// How often all the money was found.
     pub audits: u64,
@@ -65,9 +65,9 @@ pub struct Report {
     pub causal_reads: u64,
     /// What the histories of lists showed, allowed or not.
     pub anomalies: BTreeMap<Anomaly, u64>,
-    /// What must not be.
+    /// Violations.
     pub violations: Vec<String>,
-    /// What a human had to do.
+    /// Steps that an operator had to take.
     pub human_steps: Vec<String>,
     /// How often a supervisor started a server again.
     pub starts: u64,
@@ -129,7 +129,7 @@ impl Report {
         self.windows.iter().filter(|(of, ..)| *of == Some(fault)).count() as u64
     }
 
-    /// In which fault's time this moment is: what was answered just before one is lost by it.
+    /// The fault of this moment: answers given just before a fault are attributed to it.
     pub(super) fn fault_at(&self, time: u64) -> Option<Fault> {
         let near = |(fault, from, to): &&(Option<Fault>, u64, u64)| {
             fault.is_some() && from.saturating_sub(BEFORE) <= time && time <= *to
@@ -149,7 +149,7 @@ impl Report {
             };
             of.count += 1;
             of.whole = of.whole.max((to - from) as f64 / 1e6);
-            // What a fault has begun or ended is the fault's, not that of the calm before or after it.
+            // A gap that begins or ends within a fault is attributed to it, not to the calm around it.
             let gap = |times: &[u64]| match fault {
                 Some(_) => gap(times, *from, *to),
                 None => gap(within(times, *from, *to), *from, *to),

@@ -1,4 +1,4 @@
-//! What rescue files hold: transactions that a leader had answered ahead of the others, and lost.
+//! The contents of rescue files: transactions that a leader had answered ahead of the others, and lost.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ pub(super) struct Rescued {
     pub(super) row: Option<(u64, u64)>,
     /// Client and number of a transfer.
     pub(super) transfer: Option<(u64, u64)>,
-    /// What was appended to lists.
+    /// Elements appended to lists.
     pub(super) elements: Vec<u64>,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn files(datadir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What is in one.
+/// The contents of one file.
 pub(super) fn read(lockstep: &Path, file: &Path) -> Result<Vec<Rescued>> {
     parse(&run_to_end(Command::new(lockstep).args(["log", "--sql", "--rescue"]).arg(file))?)
 }

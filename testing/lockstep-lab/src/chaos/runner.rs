@@ -1,5 +1,5 @@
-//! Who injects faults, and who starts again what has ended: a supervisor as systemd is one, and, where that is not
-//! enough, a human, whose steps are counted.
+//! Injects faults and restarts ended processes: as a supervisor such as systemd does, and, if that is not enough, as an
+//! operator. The operator's steps are counted.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ const SLOW: [Duration; 3] =
 const HUNG: Duration = Duration::from_secs(3600);
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
-/// What a server says of itself.
+/// A server's own status.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct State {
     /// A synced member of a primary component.
@@ -77,7 +77,7 @@ pub(super) struct Runner {
     network: Option<Network>,
     slow: Option<SlowDisks>,
     pub(super) galera: bool,
-    /// What comes after the library in use.
+    /// The library that follows the present one.
     pub(super) next: Option<Next>,
     pub(super) upgrade: Option<Upgrade>,
     /// Moves leadership, and lets one that is left go on.
@@ -244,7 +244,7 @@ impl Runner {
         }
     }
 
-    /// Stops it in order, whatever that takes.
+    /// Stops it in order, with retries.
     pub(super) fn stop(&mut self, at: usize) -> Result<()> {
         match (self.cluster.servers.get_mut(at), &mut self.arbitrator) {
             (Some(server), _) => {
@@ -286,7 +286,7 @@ impl Runner {
         states.iter().all(|state| state.is_some_and(|s| s.ready && s.size == members))
     }
 
-    /// What all have logged, shortened.
+    /// The log lines of all, shortened.
     pub(super) fn log_tails(&self, lines: usize) -> String {
         let mut text = self.cluster.log_tails(lines);
         if let Some(arbitrator) = &self.arbitrator {
@@ -437,7 +437,7 @@ impl Runner {
             Fault::Restart => {
                 for at in 0..count {
                     self.stop(at)?;
-                    // Whoever does this by hand does not go on then, either.
+                    // An operator would stop here, too.
                     if !self.bring_back(at)? {
                         return Ok(format!(
                             "all, ended with {}, which did not come back soon",
@@ -473,7 +473,7 @@ impl Runner {
     }
 }
 
-/// What a server says of its vote when it joins.
+/// The log line of a server about its vote when it joins.
 pub(super) fn vote(server: &mut Server, votes: bool) -> Result<()> {
     let options = &mut server.wsrep_mut()?.provider_options;
     options.retain(|(name, _)| name != "member.vote");

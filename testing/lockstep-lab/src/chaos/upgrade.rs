@@ -11,7 +11,7 @@ use crate::error::{LabError, Result};
 /// Galera's option that caps its protocol version, and the version before that of today's library.
 const CAP: (&str, &str) = ("repl.proto_max", "10");
 
-/// What members become.
+/// The version that members are upgraded to.
 #[derive(Debug, Clone)]
 pub(super) enum Next {
     /// Members with another library.
@@ -25,8 +25,8 @@ pub(super) enum Next {
 }
 
 impl Next {
-    /// What the run asks for. Galera's library can pretend to be one of the protocol version before: where there is no
-    /// other, members begin with that.
+    /// The requested upgrade. Galera's library can run an older protocol version: without another library, members begin
+    /// with that.
     pub(super) fn of(chaos: &ChaosSpec, cluster: &mut ClusterSpec) -> Next {
         match &chaos.upgrade_to {
             Some(file) => {
@@ -53,7 +53,7 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// What must not be: that members do not agree, that it goes up before all can speak it, or down.
+    /// Checks the protocol version: members must agree, it must not rise before all support it, and must not fall.
     pub fn violations(&self) -> Vec<String> {
         let agreed = |versions: &[u64]| versions.windows(2).all(|pair| pair[0] == pair[1]);
         let mut wrong = Vec::new();
@@ -113,7 +113,7 @@ impl Runner {
                 _ => {}
             }
             if !self.bring_back(*at)? {
-                // Whoever does this by hand does not go on then. It is started with the new library wherever it ends up.
+                // An operator would stop here. The member is started with the new library in any case.
                 let name = self.name(*at);
                 return Ok(format!(
                     "ended with {name}, which did not come back soon; not counted as an upgrade"

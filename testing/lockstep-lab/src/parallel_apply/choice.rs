@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use super::{Case, Side};
 
-/// Cases by name. What the name leaves out may be anything, so that `lockstep-writeset` is that side with all numbers of
-/// workers, and `10s-flush` is everybody on ten schemas.
+/// Cases by name. A part missing from the name matches any value: `lockstep-writeset` selects that side with all numbers
+/// of workers, and `10s-flush` selects all sides on ten schemas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     text: String,
@@ -17,8 +17,7 @@ pub struct Choice {
     disk: Option<(bool, bool)>,
 }
 
-/// How names end, and what that says of [`Choice::disk`]. The slow disk is not meant where only the flush is named: a whole name
-/// is one case.
+/// Endings of names and their [`Choice::disk`]. The flush alone does not select the slow disk: a full name is one case.
 const DISKS: [(&str, (bool, bool)); 4] = [
     ("flush", (true, false)),
     ("relaxed", (false, false)),
@@ -48,7 +47,7 @@ fn behind<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix('-') }
 }
 
-/// The number before this unit, and what is behind it, where the text begins with one.
+/// The number before this unit, and the rest of the text, if the text begins with one.
 fn counted(text: &str, unit: char) -> (Option<u32>, &str) {
     let (word, rest) = text.split_once('-').unwrap_or((text, ""));
     match word.strip_suffix(unit).and_then(|digits| digits.parse().ok()) {
@@ -57,7 +56,7 @@ fn counted(text: &str, unit: char) -> (Option<u32>, &str) {
     }
 }
 
-/// Who a name begins with, and what is behind that: one side, or all of ours or of MariaDB's.
+/// The sides at the start of a name (one, all of ours, or all of MariaDB's), and the rest of the name.
 fn whose(text: &str) -> (Vec<Side>, &str) {
     let one = |side: Side| Some((side, behind(text, &side.name())?));
     // One name may begin as another does: the longer one is meant.

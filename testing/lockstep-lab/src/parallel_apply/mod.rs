@@ -97,7 +97,7 @@ impl Side {
         format!("{}-{}", Side::whose(self.is_ours()), self.setting())
     }
 
-    /// What it is, in some words.
+    /// A short description.
     pub fn what(self) -> String {
         match self {
             Side::MariaDb => "MariaDB, no workers".into(),
@@ -151,7 +151,7 @@ pub struct Spec {
     pub slow: Duration,
 }
 
-/// What one run found.
+/// The result of one run.
 #[derive(Debug, Clone)]
 pub struct Run {
     /// `VERSION()`, and the provider's where there is one.
@@ -172,7 +172,7 @@ pub struct Run {
     pub retried: u64,
     /// When it had been looked at, and how many updates there were by then.
     pub progress: Vec<(Duration, u64)>,
-    /// The name and option file of each server, with what was set while it ran, and what it said of itself.
+    /// The name and option file of each server, its runtime settings, and its variables.
     pub configurations: Vec<(String, String)>,
 }
 
@@ -208,7 +208,7 @@ impl ParallelApply {
     pub fn run(&mut self, case: &Case) -> Result<Run> {
         let outcome = self.measure(case);
         if outcome.is_err() {
-            // Whatever state they are in: the next case gets new ones.
+            // In any state: the next case gets new servers.
             *self.rig_of(case) = None;
         }
         outcome
@@ -271,8 +271,8 @@ impl ParallelApply {
     }
 }
 
-/// Looks at a number that grows to `due` until it is there: seldom at first and closely in the end, for each look costs the
-/// server something. When it was looked at, and what there was.
+/// Polls a number that grows to `due` until it is reached: rarely at first and often at the end, because each poll costs the
+/// server time. Returns the times and values.
 fn follow(
     due: u64,
     patience: Duration,

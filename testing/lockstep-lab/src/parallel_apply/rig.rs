@@ -182,7 +182,7 @@ impl Rig {
         let (mut writer, mut copy) = (self.writer().client()?, self.copy().client()?);
         writer.query("CREATE TABLE IF NOT EXISTS sb1.spare (id INT PRIMARY KEY, k INT)")?;
         let values: Vec<String> = (0..200).map(|id| format!("({id},0)")).collect();
-        // What changes nothing is no transaction, and comes to no applier.
+        // An update that changes nothing is not replicated.
         let write =
             format!("INSERT INTO sb1.spare VALUES {} ON DUPLICATE KEY UPDATE k=k+1", values.join(","));
         let set = format!("SET GLOBAL wsrep_slave_threads={workers}");
@@ -330,7 +330,7 @@ impl Rig {
         })
     }
 
-    /// Each server's option file; the copy's with what was set for the case.
+    /// Each server's option file; the replica's with the settings of the case.
     pub(super) fn configurations(&self) -> Result<Vec<(String, String)>> {
         let text = |server: &Server| match server.name() == self.copy().name() {
             true => format!("{}# Set while it ran:\n# {}\n", server.config.render(), self.set.join("\n# ")),
@@ -362,8 +362,8 @@ fn start_cluster(spec: &Spec) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// A primary whose binlog groups are large ([`Rig::gather`], and `sync_binlog=1`: who comes while it flushes is in the next one), and a replica that writes no
-/// binlog of its own, which is the faster way.
+/// A primary with large binlog groups ([`Rig::gather`], and `sync_binlog=1`: commits that arrive during a flush form the
+/// next group), and a replica without a binlog, which is faster.
 fn start_plain(spec: &Spec) -> Result<Plain> {
     let mut plain = Plain::new()?;
     for (name, number) in [("n1", 1), ("n2", 2)] {

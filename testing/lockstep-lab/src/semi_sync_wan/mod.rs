@@ -18,7 +18,7 @@ pub use load::{Connection, Load};
 use rig::Rig;
 pub use setup::Setup;
 
-/// Who can be near; the far zone has a single member.
+/// Members in the near zone; the far zone has a single member.
 const NEAR_MEMBERS: usize = 3;
 
 /// Inserts of a single connection before those that are measured: a server that has just begun is slow.
@@ -33,7 +33,7 @@ pub struct Spec {
     pub provider: PathBuf,
     /// Galera's library.
     pub galera: PathBuf,
-    /// Our command, which is the arbitrator; none: whatever the path has.
+    /// Our command, which is the arbitrator; none: the one in the path.
     pub lockstep: Option<PathBuf>,
     /// What the line to the far zone is made of.
     pub line: Kind,
@@ -49,7 +49,7 @@ pub struct Spec {
     pub window: Duration,
 }
 
-/// What one run found.
+/// The result of one run.
 #[derive(Debug, Clone)]
 pub struct Run {
     /// `VERSION()`, and the provider's where there is one.
@@ -62,7 +62,7 @@ pub struct Run {
     pub there: Counters,
     /// And the way back.
     pub back: Counters,
-    /// The name and option file of each server, and what it said of itself.
+    /// The name and option file of each server, and its variables.
     pub configurations: Vec<(String, String)>,
 }
 
@@ -72,8 +72,7 @@ pub fn check(spec: &Spec) -> Result<()> {
     needs::line(spec.line)
 }
 
-/// Makes the machine ready: whatever it has not read since it started is slow in the first server that needs it, whoever's that
-/// is. What it measures is nobody's.
+/// Warms the machine up: files not yet in the kernel's cache would slow down the first set-up. Its results are dropped.
 pub fn warm_up(spec: &Spec) -> Result<()> {
     let spec = Spec { inserts: WARM_UP, clients: Vec::new(), ..spec.clone() };
     run(Setup::Alone, &spec).map(drop)
@@ -100,7 +99,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     let mut loads = vec![load::of_one(rig.writer(), warm_up, count)?];
     let mut rows = loads[0].rows();
     for clients in &spec.clients {
-        // Nobody is still busy with what came before.
+        // Earlier work must have ended.
         rig.wait_for_copies(COUNT, &rows.to_string())?;
         let load = load::of_many(rig.writer(), *clients, spec.window)?;
         rows += load.rows();

@@ -87,7 +87,7 @@ impl Rig {
     }
 
     /// Semi-synchronous replication falls back to asynchronous without telling the client: then it is no such run. At
-    /// least so many transactions must have been acknowledged by others. And who was there must still be.
+    /// least so many transactions must have been acknowledged by others. All members must still be connected.
     pub(super) fn check_promise(&mut self, transactions: u64) -> Result<()> {
         if self.arbitrator.as_mut().is_some_and(|arbitrator| !arbitrator.is_running()) {
             return Err(LabError::Value("the arbitrator has ended".into()));

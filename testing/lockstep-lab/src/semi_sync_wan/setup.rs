@@ -13,7 +13,7 @@ pub enum Setup {
     MariadbSemiSync,
     /// Three members on Galera's library, one of them far.
     Galera,
-    /// Three members on Lockstep, all of them near: what the others would do without a distance.
+    /// Three members on Lockstep, all of them near: the reference without a distance.
     QuorumNear,
     /// Three members on Lockstep, one of them far: a commit waits for nobody else.
     Async,
@@ -73,7 +73,7 @@ impl Setup {
         Setup::EACH.into_iter().find(|setup| setup.name() == name)
     }
 
-    /// What it is, in some words.
+    /// A short description.
     pub fn what(self) -> &'static str {
         match self {
             Setup::Alone => "one server, no replica",

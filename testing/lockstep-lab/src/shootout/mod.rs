@@ -1,4 +1,4 @@
-//! What replication costs beside what a single server costs, by what is flushed when: after a post of 2011 that measured
+//! The cost of replication beside a single server, for several flush settings: after a post of 2011 that measured
 //! sysbench's OLTP loads on a large server with a replicated block device, with semi-synchronous replication, and without
 //! either.
 //!
@@ -28,8 +28,7 @@ pub use setup::{FileSystem, Kind, Reading, Setup};
 pub const READ_ONLY: &str = "oltp_read_only";
 /// See [`READ_ONLY`].
 pub const READ_WRITE: &str = "oltp_read_write";
-/// That whose transactions are one update each: what is left of a commit's cost where nothing else is done. The post has not
-/// got it.
+/// The load whose transactions are one update each: it shows the cost of a commit alone. The post does not have it.
 pub const UPDATE_INDEX: &str = "oltp_update_index";
 
 /// For so long a commit waits at most under the provider that costs nothing: about what two machines' disks take here.
@@ -66,7 +65,7 @@ pub struct Spec {
     pub reading: Reading,
 }
 
-/// What sysbench said of one load.
+/// Sysbench's result of one load.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// [`READ_ONLY`], [`READ_WRITE`] or [`UPDATE_INDEX`].
@@ -79,18 +78,18 @@ pub struct Measured {
     pub histogram: Histogram,
     /// How long after the load's end the copy had everything; none where there is none, or nothing to be had.
     pub caught_up: Option<Duration>,
-    /// What the writer had not purged when the load ended; none of a load that only reads.
+    /// The writer's purge backlog at the end of the load; none for a read-only load.
     pub debt: Option<Debt>,
 }
 
-/// What one run found.
+/// The result of one run.
 #[derive(Debug, Clone)]
 pub struct Run {
     /// Of the server, and of the provider where there is one; and sysbench's.
     pub version: String,
     /// One for each load and number of threads.
     pub measured: Vec<Measured>,
-    /// The name and option file of each server, and what it said of itself.
+    /// The name and option file of each server, and its variables.
     pub configurations: Vec<(String, String)>,
 }
 

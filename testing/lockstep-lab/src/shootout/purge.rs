@@ -11,7 +11,7 @@ use crate::server::Server;
 
 /// How often it is looked at.
 const PAUSE: Duration = Duration::from_millis(10);
-/// What a load leaves is gone by then.
+/// Timeout for purging the backlog of a load.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// So few are no debt: some are always left.
 const FEW: u64 = 1_000;

@@ -159,7 +159,7 @@ fn prepare_cluster(
     Cluster::prepare(&cluster)
 }
 
-/// A cluster of one, whose provider is ours for all but transactions; those wait for a moment and cost nothing.
+/// A cluster of one. Its provider is ours except for transactions, which wait for a moment and cost nothing.
 fn prepare_floor(setup: Setup, spec: &Spec, network: &Network) -> Result<Cluster> {
     let mut cluster = prepare_cluster(setup, spec, &spec.floor, &[], network)?;
     let real = cluster.bench().dir().join("real.so");
@@ -175,7 +175,7 @@ fn prepare_floor(setup: Setup, spec: &Spec, network: &Network) -> Result<Cluster
 fn mount(server: &Server, kind: FileSystem, size: u32, install: &Installation) -> Result<Mount> {
     let image = server.config.file("img");
     run_to_end(Command::new("fallocate").arg("-l").arg(format!("{size}GiB")).arg(&image))?;
-    // What is discarded would have to be allocated again, while the load runs.
+    // Discarded blocks would have to be allocated again while the load runs.
     let arguments: &[&str] = match kind {
         FileSystem::Ext4 => &["-q", "-F", "-E", "nodiscard"],
         FileSystem::Xfs => &["-q", "-f", "-K"],

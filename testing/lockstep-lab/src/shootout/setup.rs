@@ -1,4 +1,4 @@
-//! What the servers write where, and who has a copy.
+//! The set-ups: flush settings, file systems, and replicas.
 
 use FileSystem::{Ext4, Xfs};
 
@@ -25,7 +25,7 @@ impl Kind {
     }
 }
 
-/// What the data are on.
+/// The file system of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileSystem {
     /// ext4.
@@ -39,7 +39,7 @@ pub enum FileSystem {
 pub enum Reading {
     /// All of them.
     All,
-    /// Not those that differ from others by what they flush only: who reads flushes nothing.
+    /// Without set-ups that differ from others only in flushing: reads flush nothing.
     Distinct,
 }
 
@@ -50,14 +50,14 @@ impl Reading {
     }
 }
 
-/// What is measured.
+/// A set-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
     name: &'static str,
     what: &'static str,
     /// Who keeps copies.
     pub kind: Kind,
-    /// What the data are on.
+    /// The file system of the data.
     pub(super) file_system: FileSystem,
     /// Whether InnoDB has the larger of the two buffer pools.
     pub(super) large_pool: bool,
@@ -168,8 +168,8 @@ impl Setup {
         slow(OURS, "lockstep-semisync-innodb-0-slow-disk", "Lockstep semisync, InnoDB 0, slow disk"),
     ];
 
-    /// When it is its turn: ours are between those that they are compared with, so that whoever is compared runs on the
-    /// machine as it is in the same minutes.
+    /// Its place in the order: ours run between the rivals they are compared with, so that compared set-ups run within the
+    /// same minutes.
     pub fn turn(self) -> usize {
         TURNS.iter().position(|name| *name == self.name).unwrap_or(TURNS.len())
     }
@@ -184,7 +184,7 @@ impl Setup {
         Setup::EACH.into_iter().find(|setup| setup.name == name)
     }
 
-    /// What it is, in some words.
+    /// A short description.
     pub fn what(self) -> &'static str {
         self.what
     }

@@ -1,19 +1,19 @@
 //! One direction of a long line, as a state machine under the caller's clock: packets go in with the time, and come out
 //! when they are due.
 //!
-//! A packet passes three things in this order, as on a real line. *The narrow place*: at `rate` it takes its turn behind
-//! what came before, and is dropped if too much waits there already. *Loss*: what is lost has used the narrow place.
+//! A packet passes three things in this order, as on a real line. *The rate limit*: it
+//! queues behind earlier packets at `rate`, and is dropped if the queue is full. *Loss*: a lost packet has used the rate.
 //! *The distance*: `delay`, more or less by up to `jitter`, but no packet overtakes another, since a line does not
 //! reorder either.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The most packets that one direction holds, waiting and under way: what comes beyond is dropped, as a line that nobody
-/// reads may not take the machine's memory. It is enough for 1500-byte packets at 4 Gbit/s over 100 ms.
+/// The most packets that one direction holds, queued and in flight; further packets are dropped, to bound the memory of a
+/// line that is not read. It is enough for 1500-byte packets at 4 Gbit/s over 100 ms.
 pub const HELD_MAX: usize = 1 << 15;
 
-/// What one direction is like.
+/// The settings of one direction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Time from one end to the other, without the turn at the narrow place.
@@ -36,7 +36,7 @@ impl Settings {
         Settings { delay, jitter: Duration::ZERO, loss: 0.0, rate: None, queue: 1 << 20, seed: 1 }
     }
 
-    /// What makes these settings nonsense, if anything does.
+    /// The error in these settings, if there is one.
     pub(super) fn objection(&self) -> Option<String> {
         if !(0.0..=1.0).contains(&self.loss) {
             return Some(format!("a loss of {} is not between 0 and 1", self.loss));
@@ -48,8 +48,7 @@ impl Settings {
     }
 }
 
-/// What has become of the packets of one direction so far. Those that are neither dropped, lost nor delivered are under
-/// way.
+/// Counters of one direction's packets. Packets neither dropped, lost nor delivered are in flight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Came in.
@@ -110,12 +109,12 @@ impl<P> Line<P> {
         self.counters
     }
 
-    /// Starts the counters at nothing. What is under way counts when it comes out.
+    /// Resets the counters. Packets in flight count on delivery.
     pub(super) fn count_anew(&mut self) {
         self.counters = Counters::default();
     }
 
-    /// What is under way keeps the time at which it is due, and nothing overtakes it.
+    /// Packets in flight keep their due times, and later ones do not overtake them.
     pub(super) fn set(&mut self, settings: Settings) {
         if settings.seed != self.settings.seed {
             self.random = settings.seed;
@@ -123,7 +122,7 @@ impl<P> Line<P> {
         self.settings = settings;
     }
 
-    /// A packet of `len` bytes enters. What does not reach the other end is given back.
+    /// A packet of `len` bytes enters. Returns it if it is dropped or lost.
     #[cfg(test)]
     pub(super) fn push(&mut self, now: u64, len: usize, packet: P) -> Result<(), P> {
         self.push_late(now, 0, len, packet)
@@ -155,7 +154,7 @@ impl<P> Line<P> {
         let Some(rate) = self.settings.rate else { return Some(now) };
         let bytes_in = |time: u64| u128::from(time) * u128::from(rate) / 8_000_000_000;
         let waiting = bytes_in(self.taken_until.saturating_sub(now));
-        // Whoever finds nobody waiting passes, however large it is.
+        // A packet of any size passes an empty queue.
         if waiting > 0 && waiting + len as u128 > self.settings.queue as u128 {
             return None;
         }

@@ -1,7 +1,7 @@
 //! A wide area network on one machine: zones of network namespaces, with lines between them that delay, lose and limit. The
 //! lines are our own, for many a kernel has no netem, or netem's, where that is asked for.
 //!
-//! The members of a zone share a bridge and reach each other as any namespaces do. What is for another zone goes by the
+//! The members of a zone share a bridge and reach each other as any namespaces do. Packets for another zone go by the
 //! bridge's namespace into a TUN device there, through a [`Line`](line::Line) in this process, and out of the other
 //! zone's TUN device:
 //!
@@ -176,8 +176,7 @@ impl Wan {
         Ok(best)
     }
 
-    /// What has become of the packets from one zone to another so far; an error if the line has none, or stands still
-    /// because a device of it failed.
+    /// Counters of the packets from one zone to another; an error if there is no such line, or if a device of it failed.
     pub fn counters(&mut self, from: usize, to: usize) -> Result<Counters> {
         let counters = match &mut self.lines {
             Lines::Own(relay) => {
@@ -209,7 +208,7 @@ impl Wan {
         }
     }
 
-    /// Makes one direction of a line another. What is under way arrives when it was due before.
+    /// Changes the settings of one direction. Packets in flight keep their due times.
     pub fn set(&self, from: usize, to: usize, settings: Settings) -> Result<()> {
         if let Some(wrong) = settings.objection() {
             return Err(LabError::Value(wrong));
@@ -221,7 +220,7 @@ impl Wan {
         if has { Ok(()) } else { Err(no_line(from, to)) }
     }
 
-    /// Gives a line this round trip, half of it each way, and measures it: what came of it, which is not less.
+    /// Gives a line this round trip, half of it each way, and measures it. Returns the measured one, which is not less.
     pub fn set_round_trip(&self, from: usize, to: usize, round_trip: Duration) -> Result<Duration> {
         let link = Link::of_round_trip(from, to, round_trip);
         self.set(from, to, link.there)?;

@@ -58,8 +58,7 @@ impl Netem {
         Ok(true)
     }
 
-    /// What has become of the packets of one direction; none if there is no line. The kernel does not say which of them it
-    /// lost on purpose, nor how late one was.
+    /// Counters of one direction's packets; none if there is no line. The kernel does not count deliberate losses or delays.
     pub(super) fn counters(&self, from: usize, to: usize) -> Result<Option<Counters>> {
         let Some((_, _, before)) = self.directions.iter().find(|(a, b, _)| (*a, *b) == (from, to)) else {
             return Ok(None);
@@ -131,8 +130,8 @@ fn cable((a, zone_a): (usize, &Network), (b, zone_b): (usize, &Network)) -> Vec<
     ]
 }
 
-/// What makes (`add`) or changes (`change`) the queue of one direction. Everything is said each time: what is not said
-/// stays as it was.
+/// The command that makes (`add`) or changes (`change`) the queue of one direction. It repeats all settings, because
+/// omitted ones would keep their values.
 fn queue(verb: &str, hub: &str, to: usize, settings: &Settings) -> Words {
     let us = |time: std::time::Duration| format!("{}us", time.as_nanos() as f64 / 1e3);
     let (delay, jitter) = (us(settings.delay), us(settings.jitter));
@@ -145,8 +144,8 @@ fn queue(verb: &str, hub: &str, to: usize, settings: &Settings) -> Words {
     ))
 }
 
-/// How many packets netem may hold: its limit counts those under way, too, so that those that wait for the narrow place are
-/// what is left of it.
+/// How many packets netem may hold: its limit includes packets in flight, so the queue before the rate limit
+/// gets the rest.
 fn limit(settings: &Settings) -> usize {
     let Some(rate) = settings.rate else { return HELD_MAX };
     let under_way = (settings.delay + settings.jitter).as_secs_f64() * rate as f64 / 8.0;
@@ -240,7 +239,7 @@ mod tests {
         }
     }
 
-    /// All but netem itself: the zones reach each other through the cable, and who has none is not reached.
+    /// Everything except netem itself: zones reach each other through their cables, and a zone without one is unreachable.
     #[test]
     fn zones_are_joined_by_their_cable() {
         if !netns::is_possible() {

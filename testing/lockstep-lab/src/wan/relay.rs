@@ -15,7 +15,7 @@ use crate::error::{LabError, Result};
 use crate::netns::NETWORK;
 use crate::process::be_punctual;
 
-/// Packets read from one device before what is due elsewhere gets its turn.
+/// Packets read from one device before due packets of others are sent.
 const BATCH: usize = 64;
 
 type Packet = Box<[u8; MTU]>;
@@ -85,7 +85,7 @@ impl Relay {
         Ok(Relay { lines, stop: Some(stop), thread: Some(thread), failure: None })
     }
 
-    /// What has become of the packets of one direction; none if there is no line.
+    /// Counters of one direction's packets; none if there is no line.
     pub(super) fn counters(&self, from: usize, to: usize) -> Option<Counters> {
         lock(&self.lines).line(from, to).map(|line| line.counters())
     }
@@ -143,8 +143,8 @@ struct Work {
     queued: Queued,
     /// When all devices were last found empty, on the clock that began at `start`.
     looked: u64,
-    /// For how long since then the thread slept. A packet ends its sleep: what is found was there before that for no longer
-    /// than the thread was awake, or wanted to be.
+    /// How long the thread has slept since then. A packet ends the sleep, so a packet found now has waited no longer than
+    /// the thread was awake or runnable.
     asleep: u64,
     /// Buffers to use again: in the long run none is made.
     spare: Vec<Packet>,
@@ -304,7 +304,7 @@ fn poll(watched: &mut [libc::pollfd], wait: Option<Duration>) -> io::Result<()> 
     if ready >= 0 {
         return Ok(());
     }
-    // What was ready before the call is not now.
+    // Readiness from before the call is stale.
     watched.iter_mut().for_each(|state| state.revents = 0);
     match io::Error::last_os_error() {
         e if e.kind() == io::ErrorKind::Interrupted => Ok(()),

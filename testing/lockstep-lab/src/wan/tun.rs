@@ -1,4 +1,4 @@
-//! A TUN device: the kernel's packets for it are read from a file, and what is written there arrives.
+//! A TUN device: reading its file returns the kernel's packets, and writing delivers packets to the kernel.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -119,7 +119,7 @@ fn apply_delay_and_until_limit_applied_entries() -> Test {
     let wait = |more: &[&str]| lockstep(&cluster.servers[0], &[&["wait"], more].concat());
     same("n3 is waited for", wait(&["--timeout", "0.5"])?.status.code(), Some(3));
     same("up to there it has it", wait(&[&format!("{uuid}:{}", last + 2)])?.status.code(), Some(0));
-    // A time, to the second: what was placed in the log up to then.
+    // A time, to the second: entries appended to the log up to then.
     set(&cluster, 2, "apply.until=none")?;
     same("n3 has it", wait(&["--member", "n3"])?.status.code(), Some(0));
     std::thread::sleep(Duration::from_millis(1100));
@@ -150,7 +150,7 @@ fn apply_hold_survives_crash() -> Test {
     cluster.servers[2].start(&[])?;
     cluster.wait_size(3)?;
     table(&cluster)?;
-    // What InnoDB has not flushed when it is killed is held back, too, when it is back: the row is to be there.
+    // After a kill, entries that InnoDB had not flushed are held back, too. So wait until the row is flushed.
     std::thread::sleep(Duration::from_secs(2));
     set(&cluster, 2, "apply.paused=yes")?;
     cluster.servers[0].query("DELETE FROM test.a")?;
@@ -166,7 +166,7 @@ fn apply_hold_survives_crash() -> Test {
     );
     let said = done(&lockstep(&cluster.servers[2], &["status"])?)?;
     assert!(said.contains("note: n3 has apply.paused=yes: set while it ran"), "{said}");
-    // Set back it is back to what the configuration says, for good.
+    // Reset to the configured value, the setting is no longer saved.
     set(&cluster, 2, "apply.paused=no")?;
     eventually("it has the statement", || Ok(rows(&cluster, 2)? == 0))?;
     killed_and_back(&mut cluster)?;
@@ -193,7 +193,7 @@ fn delayed_member_killed_in_ddl_and_stream_recovers() -> Test {
     ])?;
     cluster.servers[0].query("ALTER TABLE test.a ADD COLUMN c INT DEFAULT 7")?;
     cluster.servers[1].query("INSERT INTO test.a (id) VALUES (2)")?;
-    // Some of it lies before what its server has executed when it is killed, some behind.
+    // At the kill some of it is executed, and some is not.
     let steps = [1, 4].map(Duration::from_secs);
     for step in steps {
         std::thread::sleep(step);
@@ -262,7 +262,7 @@ fn to_wait_means_for_what_was_acknowledged_anywhere() -> Test {
                 && cluster.servers[0].wsrep_status()?["wsrep_cluster_size"] == "3")
         })?;
     }
-    // Acknowledged before anybody else has it: what the leader knows to be agreed on is not the end of it.
+    // Acknowledged before another member has it, so the leader's committed position is not the end of the log.
     set(&cluster, 0, "commit.policy=async")?;
     let resume = || [1, 2].into_iter().try_for_each(|n| cluster.servers[n].resume());
     let write = || {

@@ -194,7 +194,7 @@ fn two_servers_and_arbitrator_survive_any_loss() -> Test {
     let rows = cluster.same_everywhere("SELECT COUNT(*) FROM test.gap")?.number()?;
     eprintln!("{acknowledged} rows acknowledged, {rows} found");
     assert!(rows >= acknowledged as i64, "{acknowledged} were acknowledged, {rows} are there");
-    // What was not acknowledged may be there: of each of the two clients one row at each loss.
+    // Unacknowledged rows may exist: one of each of the two clients per loss.
     assert!(rows <= acknowledged as i64 + 12, "{acknowledged} were acknowledged, {rows} are there");
     Ok(())
 }

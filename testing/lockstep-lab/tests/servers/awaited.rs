@@ -1,4 +1,4 @@
-//! What a commit waits for it waits for however much comes after it: memory holds the last 64 MiB of the log only.
+//! A commit keeps waiting for its acknowledgements even if more than the 64 MiB of cached log follow it.
 
 use std::time::Duration;
 

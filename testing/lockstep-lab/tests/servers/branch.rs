@@ -48,7 +48,7 @@ fn bootstrap_founds_branch_and_others_transfer_state() -> Test {
         "CREATE TABLE test.t (id INT PRIMARY KEY)",
         "INSERT INTO test.t VALUES (1)",
     ])?;
-    // Whoever is Primary has nothing to override.
+    // A member of a primary component refuses the command.
     c.run(&[BOOTSTRAP])?;
     let before = history(&cluster, 2)?;
     same("its history", history(&cluster, 0)?, before.clone());
@@ -93,7 +93,7 @@ fn bootstrap_founds_branch_and_others_transfer_state() -> Test {
     session(&cluster, 0)?.run(&["INSERT INTO test.t VALUES (4)"])?;
     same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.t")?.number()?, 3);
     others_see(&cluster, &[])?;
-    // And it is a cluster as any other: whoever began it may die.
+    // The new cluster survives the loss of its founder.
     eventually("all vote", || {
         Ok(cluster.servers[2].log().matches("has caught up and votes from now on").count() >= 2)
     })?;

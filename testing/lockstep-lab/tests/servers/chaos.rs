@@ -84,8 +84,8 @@ fn under_all_one_of_three_is_enough() -> Test {
 fn full_disk_loses_nothing_and_is_cleaned_up() -> Test {
     let report = chaos(&[Fault::DiskFull], 3, true)?;
     assert!(report.is_clean(), "{}", report.text());
-    // Whose log alone has no room comes back by itself. Where InnoDB's data share the disk, its applying may fail first:
-    // then the member is outvoted, and stays with its evidence until somebody starts it again, as under Galera.
+    // If only the log's disk is full, the member comes back by itself. If InnoDB's data share the disk, applying may fail
+    // first: then the member is outvoted and stays down until it is restarted, as under Galera.
     assert!(report.human_steps.len() <= 1, "{}", report.text());
     let own = format!("lockstep-{}-", std::process::id());
     let left: Vec<_> = std::fs::read_dir("/var/tmp")

@@ -43,7 +43,7 @@ fn first_committer_wins() -> Test {
         fails(loser, "COMMIT", 1213)?;
         loser.query("ROLLBACK")?;
     }
-    // No conflict: other rows, and a read of what the other wrote.
+    // No conflict: different rows, and a read of the other's write.
     a.run(&["BEGIN", "UPDATE t SET v = 50 WHERE id = 1"])?;
     b.run(&["BEGIN", "UPDATE t SET v = 60 WHERE id = 2"])?;
     a.query("COMMIT")?;

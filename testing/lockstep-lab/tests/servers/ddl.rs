@@ -1,5 +1,5 @@
-//! DDL is executed exactly once: servers are killed before, inside and after statements of every kind, and come back by
-//! their own log with what the others have.
+//! DDL is executed exactly once: servers are killed before, inside and after statements of every kind. They come back by
+//! their own log, equal to the others.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,8 +58,8 @@ fn statements(round: u64) -> Vec<String> {
     texts.iter().map(|text| text.replace("{r}", &r.to_string())).collect()
 }
 
-/// Runs the stream on the server behind `socket` until `stop`. A server that dies and comes back is gone on with: what
-/// was under way may have been executed or not, and what follows from that may fail.
+/// Runs the stream on the server behind `socket` until `stop`. After a server's death and return the stream continues:
+/// the interrupted statement may have been executed or not, and its successors may fail.
 fn stream(socket: &Path, stop: &AtomicBool, round: &AtomicU64) -> u64 {
     let mut done = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -271,8 +271,8 @@ fn all_members_killed_in_traceless_ddl_agree_again() -> Test {
     others_see(&cluster, &[])
 }
 
-/// A killed and marked server is started: it comes back without a copy of the database, and creates its table again.
-/// What its log says of that.
+/// Starts a killed server with a pending journal mark: it comes back without a state transfer, and creates its table again.
+/// Returns its log lines about that.
 fn creates_again(cluster: &mut Cluster, n: usize) -> Result<String, LabError> {
     let before = cluster.servers[n].log().len();
     cluster.servers[n].start(&[])?;
@@ -293,7 +293,7 @@ fn ctas_before_kill_is_applied_once() -> Test {
     let mut cluster = shared()?;
     for (round, sql) in [
         "CREATE TABLE c0 (id INT PRIMARY KEY, p VARCHAR(300)) SELECT seq id, REPEAT('x', 20) p FROM seq_1_to_10",
-        // Without a key, what came twice would be there twice.
+        // Without a key, a row applied twice would exist twice.
         "CREATE TABLE IF NOT EXISTS c1 SELECT seq id FROM seq_1_to_10",
     ]
     .iter()

@@ -1,4 +1,4 @@
-//! Members far apart: what a commit costs, and who leads.
+//! Members far apart: the cost of a commit, and the placement of the leader.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -200,7 +200,7 @@ fn leadership_follows_a_single_writer_and_its_commits_get_near() -> Test {
     Ok(())
 }
 
-/// A number of what a member says of itself.
+/// A number from a member's status.
 fn own_number(cluster: &Cluster, n: usize, field: &str) -> Result<u64, lockstep_lab::LabError> {
     let status = done(&lockstep(&cluster.servers[n], &["status", "--json"])?)?;
     let rest = status.split(&format!("\"{field}\":")).nth(1).unwrap_or_default();
@@ -287,7 +287,7 @@ fn far_zone_gets_one_copy_and_survives_relay_loss() -> Test {
     assert!((1.0..1.4).contains(&relayed), "{relayed}");
     assert!((3.0..3.6).contains(&direct), "{direct}");
 
-    // Whoever relays now is killed under load; a commit needs n1 and both that are left.
+    // Kill the present relay under load; a commit needs n1 and both remaining members.
     let mut relay = String::new();
     eventually("it relays again", || {
         let relays: Vec<String> =

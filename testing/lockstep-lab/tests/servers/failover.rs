@@ -1,4 +1,4 @@
-//! What an operator does to the members of a cluster, by the `lockstep` command, under load.
+//! An operator's commands to members of a cluster (`lockstep`), under load.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -105,7 +105,7 @@ fn switchover_moves_leader_with_short_write_gap() -> Test {
     }
     let cluster = shared()?;
     let mut best = Duration::MAX;
-    // Given to each of the members in turn, whoever leads.
+    // Sent to each of the members in turn, leader or not.
     for (asked, to) in [(0, "n2"), (1, "n3"), (0, "n1")] {
         let mut said = String::new();
         let (gap, rows) = gap_during(&cluster, || {

@@ -46,8 +46,8 @@ pub(crate) fn built(name: &str) -> PathBuf {
 pub(crate) fn spec() -> ClusterSpec {
     let mut spec = ClusterSpec::new(&provider());
     spec.provider_options = vec![("gcache.size".into(), "128M".into())];
-    // What must reach the disk in these tests is the provider's and the server's own business; killing a process
-    // does not lose what the kernel has, and flushing thrice per commit only wears the machine.
+    // Killing a process does not lose data in the kernel's cache, so these tests need no flushes; three flushes per commit
+    // would only slow them down.
     spec.extra = vec![
         "innodb_flush_log_at_trx_commit=2".into(),
         "wsrep_gtid_mode=ON".into(),
@@ -110,7 +110,7 @@ pub(crate) fn has_networks() -> bool {
     possible
 }
 
-/// A session in database `test` of member `n` (from 0), whose reads are causal.
+/// A session with causal reads in database `test` of member `n` (from 0).
 pub(crate) fn session(cluster: &Cluster, n: usize) -> Result<Client, LabError> {
     let mut client = cluster.servers[n].client()?;
     // USE does not wait, so a read before it does: another member may just have made the database.
@@ -133,7 +133,7 @@ pub(crate) fn same<T: PartialEq + std::fmt::Debug>(what: &str, seen: T, due: T) 
     assert!(seen == due, "{what}: {seen:?}, but {due:?} was due");
 }
 
-/// So long a test asks for what usually takes a second or two: a machine may be busy with others.
+/// Timeout for conditions that take a second or two on an idle machine.
 const EVENTUALLY: std::time::Duration = std::time::Duration::from_secs(40);
 
 /// Asks until `check` is content, for at most [`EVENTUALLY`].
@@ -148,7 +148,7 @@ pub(crate) fn eventually(what: &str, mut check: impl FnMut() -> Result<bool, Lab
     Ok(())
 }
 
-/// What `lockstep status` says of the member in this folder; `None` where it does not answer.
+/// The status of the member in this folder; `None` if it does not answer.
 pub(crate) fn status(dir: &Path) -> Option<String> {
     let output = Command::new(built("lockstep"))
         .args(["status", "--socket"])

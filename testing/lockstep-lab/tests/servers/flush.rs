@@ -82,8 +82,8 @@ fn full_outage_with_lazy_flush_loses_nothing() -> Test {
     audit(&cluster, done, 6)
 }
 
-/// It has left the cluster in good order, and InnoDB's last second is not on the disk: what it says of itself must not
-/// be more than what is there.
+/// It has left the cluster in good order, and InnoDB's last second is not on the disk: its saved position must not be ahead
+/// of its data.
 #[test]
 fn member_killed_after_leave_lacks_nothing() -> Test {
     let mut cluster = shared()?;

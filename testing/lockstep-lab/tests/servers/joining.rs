@@ -61,7 +61,7 @@ fn joiner_waiting_for_donor_stops_on_request() -> Test {
     if kind() == Kind::Galera {
         return Ok(()); // its joiner does not: the server hears SIGTERM only after the transfer
     }
-    // Who has left flow control donates to nobody.
+    // A desynced member is not chosen as donor.
     for server in &cluster.servers {
         server.query("SET GLOBAL wsrep_desync = ON")?;
     }

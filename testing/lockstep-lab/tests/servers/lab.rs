@@ -112,7 +112,7 @@ fn command_writes_report_and_resumes() -> Test {
     assert!(sound && kept("report.html") == report && kept("runs.jsonl") == runs, "{text}");
     let _ = std::fs::remove_dir_all(&dir);
 
-    // What is missing does not vanish.
+    // The report still lists missing runs.
     let run = ["semi-sync-wan", "--quick", "--setups", "galera", "--galera", "/none.so", "--out", &out];
     let (sound, text) = lab(&run)?;
     assert!(!sound && text.contains("there is no /none.so") && text.contains("not measured"), "{text}");

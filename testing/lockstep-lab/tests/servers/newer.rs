@@ -1,5 +1,5 @@
-//! What newer servers (MariaDB 11.8 does) ask of a provider beside 10.11: a variable of each option, and what a file is to
-//! say of the server. Where the server knows neither, this says so and does nothing.
+//! Services that newer servers (MariaDB 11.8) use beyond 10.11: a variable per option, and a status file. On servers
+//! without them these tests say so and do nothing.
 
 use lockstep_lab::{Client, Cluster, ClusterSpec, LabError};
 
@@ -9,7 +9,7 @@ use crate::policy::is_under;
 /// The file, in each server's data directory.
 const FILE: &str = "status.json";
 
-/// As servers are that nobody has told to leave the options in one variable: of what is said twice the last counts.
+/// The default configuration, in which options are separate variables: of a duplicate option the last one counts.
 fn with_variables() -> ClusterSpec {
     let mut spec = spec();
     spec.extra.push("loose_plugin_wsrep_provider=ON".into());
@@ -66,7 +66,7 @@ fn options_are_variables_and_a_file_says_how_the_server_is() -> Test {
     for n in 0..3 {
         eventually("all are under it", || is_under(&cluster, n, "all"))?;
     }
-    // What cannot be is refused, and what was stays; the file has the reason.
+    // An invalid value is refused, the old one stays, and the file has the reason.
     // (11.8.6 says that the variable cannot be written, 11.8.9 that it cannot while the variables are there.)
     let all_at_once = c.query("SET GLOBAL wsrep_provider_options = 'commit.policy=async'");
     let code = all_at_once.err().and_then(|e| e.sql_code());

@@ -6,7 +6,7 @@ use lockstep_lab::{Cluster, LabError};
 
 use crate::fixture::{Kind, Test, alone, eventually, fails, kind, same, session, spec};
 
-/// In the node's own thread, and in what an applier does after the server has taken a view.
+/// In the node's own thread, and in an applier after the server has accepted a view.
 #[test]
 fn member_after_panic_rejects_queries_and_stops() -> Test {
     if kind() == Kind::Galera {

@@ -1,4 +1,4 @@
-//! How fast a copy catches up (`lockstep lab parallel-apply`), in small; and what must not wait for the disk.
+//! A small run of `lockstep lab parallel-apply`; and a test that dependents do not wait for the disk.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn replica_is_paused_resumed_and_followed_to_end() -> Test {
         same("updates", run.updates, 1000);
         assert!(run.rate() > 0.0 && run.written_in > Duration::ZERO, "{run:?}");
         assert!(run.progress.last().is_some_and(|(at, done)| *at == run.elapsed && *done >= 1000), "{run:?}");
-        // What is to be applied was gathered in groups, of what 20 connections commit at once.
+        // The primary has grouped the commits of 20 connections.
         let size = run.groups.map(|(commits, groups)| commits as f64 / groups as f64);
         eprintln!("{side:?}: {size:?} commits in a group");
         assert_eq!(size.is_some_and(|size| size >= 5.0), !side.is_ours(), "{run:?}");

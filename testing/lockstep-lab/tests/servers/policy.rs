@@ -54,7 +54,7 @@ pub(crate) fn load_during(
     Ok(Load { rows: written.rows(), errors, gap: written.gaps(Duration::ZERO, end).one })
 }
 
-/// What one insert took; it must succeed.
+/// The duration of one insert; it must succeed.
 fn timed_insert(cluster: &Cluster, n: usize, id: i64) -> Result<Duration, LabError> {
     let mut client = cluster.servers[n].client()?;
     let began = Instant::now();
@@ -120,7 +120,7 @@ fn policy_change_under_load_fails_no_transaction() -> Test {
     set(&cluster, 0, "commit.policy=quorum")?;
     session(&cluster, 0)?.query("CREATE TABLE p (id BIGINT PRIMARY KEY)")?;
     let mut rows = 0;
-    // Whoever is asked, the leader makes the change, and all members have it.
+    // Any member accepts the change; the leader appends it, and all members have it.
     for (asked, policy) in [(0, "all"), (1, "semisync"), (2, "async"), (0, "quorum")] {
         let other = if policy == "quorum" { "all" } else { "quorum" };
         let (from, to) = (format!("commit.policy={other}"), format!("commit.policy={policy}"));
@@ -130,7 +130,7 @@ fn policy_change_under_load_fails_no_transaction() -> Test {
         }
         same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?, rows);
     }
-    // And what belongs to one.
+    // And a member's own options.
     set(&cluster, 0, "commit.policy=semisync")?;
     for (asked, name, from, to) in
         [(0, "acks", "1", "2"), (1, "ack_on", "persist", "receive"), (2, "timeout", "0", "2s")]
@@ -263,7 +263,7 @@ fn semisync_falls_back_with_warning_and_returns() -> Test {
 
     // With a timeout it goes on without them, and says so.
     set(&cluster, 0, "commit.acks=1; commit.timeout=300ms")?;
-    // What is shown is published five times a second.
+    // Status is published five times a second.
     std::thread::sleep(Duration::from_millis(500));
     let before: i64 = primary("yes_tx")?.parse().unwrap_or_default();
     cluster.servers[1].pause()?;
@@ -305,7 +305,7 @@ fn semisync_falls_back_with_warning_and_returns() -> Test {
     cluster.servers[2].kill();
     let killed = timed_insert(&cluster, 0, 7)?;
     eprintln!("a replica killed: the commit took {killed:?}");
-    // What stood before it in the log may have begun to wait earlier.
+    // Earlier entries may have begun to wait before it.
     assert!(killed <= Duration::from_secs(3), "{killed:?}");
     let status =
         |n: usize, name: &str| cluster.servers[n].client()?.status(&format!("wsrep_semi_sync_{name}"));
@@ -560,8 +560,8 @@ fn lost_leaders_tail_is_in_rescue_file_only() -> Test {
     assert!((answered..=answered + 1).contains(&all), "{all} rows, {answered} were answered");
     rows += all;
 
-    // Killed, and gone while the others go on: what only it had is in its rescue file. Then cut off, and alive: its process
-    // ends once it hears of the others. Either way it comes back with a copy of their data.
+    // First the leader is killed and stays away: its own tail goes to its rescue file. Then it is cut off and alive: its
+    // process ends once it reaches the others. In both cases it returns with their data.
     let mut counted = 0;
     for (number, alive) in [(1, false), (2, true)] {
         first_leads(&cluster)?;
@@ -571,7 +571,7 @@ fn lost_leaders_tail_is_in_rescue_file_only() -> Test {
             cluster.servers[0].kill();
         }
         another_writes(&cluster, i64::from(number))?;
-        // The servers' own GTIDs (wsrep_gtid_mode) go on from what each has: those of what is lost are given again.
+        // The servers' own GTIDs (wsrep_gtid_mode) continue from each one's last: GTIDs of lost transactions are reused.
         for server in &cluster.servers[1..] {
             let warned = server.log().matches("may have GTIDs that this server gives to others").count();
             assert!(
@@ -622,7 +622,7 @@ fn leader_stopped_in_order_hands_over_its_tail() -> Test {
     set(&cluster, 0, "commit.policy=async; async.max_at_risk=10000")?;
     let (socket, next) = (cluster.servers[0].config.socket(), AtomicU64::new(1));
     let answered = AtomicU64::new(0);
-    // Each client until its server answers no more: what was answered.
+    // Each client runs until its server stops answering; collects the acknowledged rows.
     let client = || -> Result<Vec<u64>, LabError> {
         let mut client = Client::connect(&socket, "root", Duration::from_secs(30))?;
         let mut ids = Vec::new();
@@ -676,7 +676,7 @@ fn leader_stopped_in_order_hands_over_its_tail() -> Test {
     Ok(())
 }
 
-/// Feeds SQL to the first server with MariaDB's own client; what that says where it fails.
+/// Feeds SQL to the first server with MariaDB's own client; returns the client's error.
 fn fed(cluster: &Cluster, sql: &str) -> Result<Result<(), String>, LabError> {
     use std::io::Write;
     let io = |source| LabError::Io { what: "run mariadb".into(), source };
@@ -752,7 +752,7 @@ fn rescue_file_as_sql_restores_transactions() -> Test {
     same("of all kinds", cluster.same_everywhere(mine)?.number()?, 1);
     let ids = "SELECT GROUP_CONCAT(id ORDER BY id) FROM test.kinds";
     same("rows", cluster.same_everywhere(ids)?.value()?, "1,10,11,12");
-    // What is there already is not written twice, and stops the rest.
+    // A row that exists already is an error, and stops the rest.
     let objection = fed(&cluster, &format!("{sql}\n"))?.expect_err("the rows are there");
     assert!(objection.contains("ERROR 1062"), "{objection}");
     same("rows", cluster.same_everywhere(ids)?.value()?, "1,10,11,12");

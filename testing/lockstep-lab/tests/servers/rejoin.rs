@@ -98,7 +98,7 @@ fn bootstrapped_member_rejoins_by_its_address() -> Test {
     Ok(())
 }
 
-/// Its variables say so, and whoever sends traffic looks at its state.
+/// Its status variables show it, so that proxies can stop sending traffic.
 #[test]
 fn desync_survives_reconnect() -> Test {
     let cluster = shared()?;

@@ -1,5 +1,5 @@
-//! Settings beside the policy itself: acks from memory, from other zones, what of them is there after all have been
-//! stopped, and from which lag on a member says that it is behind.
+//! Settings beside the policy: acks from memory and from other zones, their persistence over a full stop, and the lag
+//! limit.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ fn ack_settings_apply_and_survive_restart() -> Test {
     let (mut cluster, disk) = zones()?;
     let mut first = cluster.servers[0].client()?;
 
-    // Both replicas' disks take their time: an ack for what is on them does, too, one for what is in memory does not.
+    // Both replicas' disks are slow: an ack for a persisted entry is slow, too; one for a received entry is not.
     set(&cluster, 0, "commit.policy=semisync; commit.acks=1")?;
     let slow = Duration::from_millis(1500);
     // The load below counts from 1.
@@ -63,7 +63,7 @@ fn ack_settings_apply_and_survive_restart() -> Test {
         cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?;
     }
 
-    // Of two zones the other one must have it, whoever else does; without that setting anybody will do.
+    // With two zones, the other zone must acknowledge; without the setting, any member will do.
     set(&cluster, 0, "commit.policy=quorum")?;
     for (zone_acks, stopped, waits) in [(1, 2, true), (1, 1, false), (0, 2, false)] {
         set(&cluster, 0, &format!("commit.zone_acks={zone_acks}"))?;
@@ -95,7 +95,7 @@ fn ack_settings_apply_and_survive_restart() -> Test {
     same("failed transactions", load.errors, Vec::new());
     eprintln!("changes of commit.zone_acks: longest gap {:?}", load.gap);
 
-    // What was set is in the log: all are stopped, and start as they were configured.
+    // The settings are in the log, so they survive a stop of all members.
     set(&cluster, 0, "commit.policy=semisync; commit.acks=2; commit.timeout=PT7S; commit.ack_on=receive")?;
     eventually("the last knows", || is_under(&cluster, 2, "semisync"))?;
     drop(first);

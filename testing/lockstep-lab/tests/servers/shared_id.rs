@@ -12,7 +12,7 @@ fn statement(client: &mut Client) -> Result<i64, LabError> {
     client.number("SELECT QUERY_ID FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()")
 }
 
-/// Both begin a transaction, whose ids are equal.
+/// Both begin a transaction with the same id.
 fn begin_both(one: &mut Client, other: &mut Client) -> Test {
     for _ in 0..20 {
         let ahead = statement(one)? - statement(other)?;

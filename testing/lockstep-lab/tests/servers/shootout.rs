@@ -1,4 +1,4 @@
-//! The shootout: servers on file systems and processors of their own, and what is asked of them is what they do.
+//! The shootout: servers on file systems and processors of their own run the requested loads.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn measure(name: &str) -> Result<Run, LabError> {
     same("loads", seen, due.collect());
     for m in &run.measured {
         eprintln!("{name}: {} by {}: {:?}", m.script, m.threads, m.load);
-        // 14, 18 or 1, and what was tried again; the rates are rounded.
+        // 14, 18 or 1, plus retries; the rates are rounded.
         let least = if m.script == UPDATE_INDEX { 0.9 } else { 12.0 };
         assert!(m.load.requests_per_second > least * m.load.per_second, "{m:?}");
         // No commit returns before somebody's disk has it.
@@ -51,7 +51,7 @@ fn measure(name: &str) -> Result<Run, LabError> {
         );
         let copied = m.script != READ_ONLY && setup.servers() == 2;
         assert_eq!(m.caught_up.is_some(), copied, "{m:?}");
-        // Of an earlier load no more is left than what is no debt.
+        // The backlog of the previous load is purged, up to the tolerance.
         let plausible = m.debt.map(|debt| debt.transactions <= m.load.transactions + m.load.errors + 1_000);
         assert_eq!(plausible, (m.script != READ_ONLY).then_some(true), "{m:?}");
         assert!(m.load.min_ms > 0.0 && m.load.min_ms <= m.load.avg_ms && m.load.avg_ms <= m.load.max_ms);

@@ -28,7 +28,7 @@ fn stream(cluster: &Cluster, worker: usize, stop: &AtomicBool, committed: &Atomi
     Ok(())
 }
 
-/// Who leads, where somebody does.
+/// The present leader, if there is one.
 fn leader(cluster: &Cluster) -> Result<Option<usize>, LabError> {
     if kind() != Kind::Lockstep {
         return Ok(None);
@@ -58,7 +58,7 @@ fn views_in_the_midst_of_streaming_transactions_stop_nobody() -> Test {
                 scope.spawn(move || stream(cluster, w, stop, committed))
             })
             .collect();
-        // Whatever comes, the workers end.
+        // The workers end in any case.
         let trouble = || -> Result<(), LabError> {
             let under_way = |since: [u64; 9]| all().iter().zip(since).all(|(now, then)| *now > then);
             eventually("all stream", || Ok(under_way([0; 9])))?;

@@ -156,14 +156,14 @@ fn tls_is_enabled_in_turn_and_reloaded_live() -> Test {
     copy(&new.join("ca.pem"), &dir.join("ca.pem"))?;
     reload_all(&cluster, "FLUSH SSL")?;
     same("size", cluster.servers[0].wsrep_status()?["wsrep_cluster_size"].clone(), "3".to_owned());
-    // Those that talk go on; new connections are made with the new ones. Who had not read them again would show the
-    // one that starts now a certificate of the old authority, or not take its.
+    // Existing connections stay; new ones use the new certificates. A member that had not reloaded would present the old
+    // authority's certificate to a starting member, or reject that member's.
     cluster.servers[2].kill();
     session(&cluster, 0)?.query("INSERT INTO t (v) VALUES ('n3 is gone')")?;
     cluster.servers[2].start(&[])?;
     cluster.wait_size(3)?;
 
-    // Files that cannot be used are refused, and what was loaded stays.
+    // Unusable files are refused, and the loaded ones stay.
     let key = fs::read(dir.join("n2-key.pem")).map_err(io)?;
     fs::write(dir.join("n2-key.pem"), "nothing").map_err(io)?;
     let refused = [RELOAD, "FLUSH SSL"].map(|statement| cluster.servers[1].query(statement).is_err());

@@ -1,4 +1,4 @@
-//! What the programs around a Galera cluster ask it, in their own words, and what they then do.
+//! The queries of programs around a Galera cluster, verbatim, and their decisions.
 //!
 //! Each tool's decision is written down here as that tool makes it, so that a test can say "ProxySQL would send no
 //! queries there" of a live member. The states are made on member 3; the others are looked at where they can answer.
@@ -295,7 +295,7 @@ fn tools_decide_rightly_in_every_state() -> Test {
     c.query("SET GLOBAL wsrep_desync = OFF")?;
     eventually("member 3 is synced again", || Ok(ask(&cluster.servers[2])? == synced()))?;
 
-    // A donor: what a backup does, and the script of a donor that goes on.
+    // A donor: the steps of a backup, and the script of a donor that continues.
     c.query("FLUSH TABLES WITH READ LOCK")?;
     eventually("member 3 is a donor", || Ok(ask(&cluster.servers[2])? == donor(true)))?;
     same("with one donor", all_verdicts(&cluster)?, vec![synced(), synced(), donor(true)]);

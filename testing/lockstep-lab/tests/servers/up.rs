@@ -101,7 +101,7 @@ fn up_says_at_once_which_member_cannot_go_on() -> Test {
     {
         assert!(said.contains(due), "[{due}] is not in: {said}");
     }
-    // What it says to do helps.
+    // The suggested remedy works.
     let command = said.split('`').find(|words| words.starts_with("kill ")).unwrap_or_default();
     let killed = Command::new("sh").args(["-c", command]).status();
     assert!(killed.is_ok_and(|status| status.success()), "{said}");
@@ -109,7 +109,7 @@ fn up_says_at_once_which_member_cannot_go_on() -> Test {
     eventually("n3 is stopped", || {
         Ok(Command::new("sh").args(["-c", &look]).stderr(Stdio::null()).status().is_ok_and(|s| !s.success()))
     })?;
-    // What somebody has put into a file stays there, and counts.
+    // A user's edit of a file stays and takes effect.
     let file = up.dir.join("n3.cnf");
     let edited = std::fs::read_to_string(&file).unwrap_or_default() + "max_connections=77\n";
     std::fs::write(&file, &edited).expect("n3.cnf can be written");
@@ -134,7 +134,7 @@ fn up_says_at_once_which_member_cannot_go_on() -> Test {
     Ok(())
 }
 
-/// Whoever was left behind when one went on alone ends once, to be started again: `up` does that.
+/// A member left behind by a bootstrap of another ends its process once; `up` restarts it.
 #[test]
 fn up_starts_again_who_ends_to_join_a_branch() -> Test {
     if kind() == Kind::Galera {
@@ -200,7 +200,7 @@ fn up_writes_where_it_may_and_does_not_wait_for_who_is_held() -> Test {
     Ok(())
 }
 
-/// What does not belong to `up` stays as it is, and a refusal leaves nothing behind.
+/// Foreign files stay untouched, and a refusal leaves nothing behind.
 #[test]
 fn up_takes_no_folder_that_it_has_not_made() -> Test {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,4 +1,4 @@
-//! `lockstep verify`: members are compared while they are written to, and what was smuggled into one is found.
+//! `lockstep verify`: compares members under load, and finds a row injected into one of them.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -147,7 +147,7 @@ fn verify_names_injected_difference_under_load() -> Test {
     let output = verify(&cluster, false)?;
     assert!(output.status.success(), "{}", text(&output));
 
-    // Who is behind on purpose is left out, and named.
+    // A held-back member is skipped, and named.
     let mut behind = cluster.servers[2].client()?;
     behind.query("SET GLOBAL wsrep_provider_options = 'apply.paused=on'")?;
     a.query("INSERT INTO pair VALUES ('d', 4, 0)")?;

@@ -13,7 +13,7 @@ use crate::fixture::{Kind, Test, eventually, kind, same, session, shared};
 const FUTURE: u16 = 77;
 const MAGIC: &[u8] = b"LOCKSTEP\r\n\r\n";
 
-/// CRC-32C, bit by bit: what `docs/format-wire.md` says, without the code under test.
+/// CRC-32C, bit by bit, from `docs/format-wire.md` and independent of the code under test.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |c, _| (c >> 1) ^ if c & 1 == 1 { 0x82f6_3b78 } else { 0 })

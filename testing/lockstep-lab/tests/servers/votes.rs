@@ -1,4 +1,4 @@
-//! Members whose results differ vote, and who is unlike the others leaves.
+//! Members with differing results vote, and the losing side leaves.
 //!
 //! The server reports errors of DDL only where `wsrep_ignore_apply_errors` does not make it ignore them.
 

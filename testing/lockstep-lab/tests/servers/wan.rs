@@ -179,7 +179,7 @@ fn check_round_trips(kind: Kind) -> Test {
     check_round_trip(&wan, (0, 0), (2, 0), 0.0, 0.5)?;
     check_round_trip(&wan, (0, 0), (0, 1), 0.0, 0.5)?;
 
-    // No line between 1 and 2, and none for what is inside a zone.
+    // No line between zones 1 and 2, and none inside a zone.
     assert!(round_trip_is_impossible(&wan, (1, 0), (2, 0))?, "there is no line from zone 1 to zone 2");
     assert!(wan.counters(1, 2).is_err());
     let there = wan.counters(0, 1)?;
@@ -301,7 +301,7 @@ fn check_loss(kind: Kind) -> Test {
     const SENT: u64 = 3000;
     let link = Link::of_round_trip(0, 1, Duration::from_millis(2));
     let mut wan = Wan::of(kind, &[1, 1], &[link])?;
-    // Whoever asks for a neighbour and is not answered drops all that is for it, for a second.
+    // After an unanswered neighbour request the kernel drops packets to it for a second.
     round_trip(&wan, (0, 0), (1, 0), 1, f64::INFINITY)?;
     wan.set(0, 1, Settings { loss: 0.05, seed: 42, ..Settings::of_delay(Duration::from_millis(1)) })?;
     std::thread::sleep(Duration::from_millis(100));
