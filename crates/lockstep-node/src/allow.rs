@@ -2,7 +2,7 @@
 //! short-lived thread asks it, while the connection waits undecided and everything else goes on.
 //!
 //! Answers are remembered for a moment, for a peer dials more than once. Where none comes in time, the last one counts,
-//! however old: who was let in before is not kept out by a lock.
+//! however old: a table lock must not reject an address that was accepted before.
 
 use crate::api::AllowCheck;
 use lockstep_core::Micros;
@@ -38,7 +38,7 @@ pub(crate) struct Waiting<C> {
     since: Micros,
 }
 
-/// What is known of an address.
+/// The answer for an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     /// Let in.
@@ -82,8 +82,8 @@ impl<C: PartialEq> AllowList<C> {
         self.check.is_some()
     }
 
-    /// What is known of this peer's address now. `None`: it is being asked, and the connection has to wait with
-    /// [`AllowList::wait`]. `answered` is called on the thread that asks, with nothing where the question has failed.
+    /// The answer for this peer's address. `None`: the query is pending, and the connection has to wait with
+    /// [`AllowList::wait`]. `answered` is called on the querying thread, with `None` if the query failed.
     pub(crate) fn ask(
         &mut self,
         now: Micros,
@@ -150,7 +150,7 @@ impl<C: PartialEq> AllowList<C> {
         self.known.entry(ip).or_default().answer = Some((allowed, now));
     }
 
-    /// The connections that have waited long enough, with what is known of them.
+    /// The connections whose wait has ended, with their answers.
     pub(crate) fn due(&mut self, now: Micros) -> Vec<(Waiting<C>, Answer)> {
         if self.waiting.is_empty() {
             return Vec::new();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_asked_for_once_and_remembered_for_a_while() {
+    fn allow_list_answer_is_cached_for_a_while() {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = asked.clone();
         let mut list = AllowList::new(Some(Arc::new(move |ip| {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_let_in_before_is_not_kept_out_by_a_lock() {
+    fn earlier_accepted_address_passes_during_lock() {
         let lock = Arc::new(Mutex::new(()));
         let table = lock.clone();
         let mut list = AllowList::new(Some(Arc::new(move |_| table.lock().is_ok())));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_no_that_took_long_is_no_answer() {
+    fn slow_refusal_does_not_count() {
         let mut list = AllowList::<usize>::new(Some(Arc::new(|_| {
             std::thread::sleep(NO_AT_MOST);
             false

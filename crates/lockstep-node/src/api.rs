@@ -1,4 +1,4 @@
-//! What front ends see of a node: start it, connect it, submit to the log, take deliveries from it.
+//! The API for front ends: start a node, connect it, submit to the log, take deliveries from it.
 //!
 //! A front end's threads are its own; the node has two (`ls-node`, `ls-log`). A thread that submits waits in
 //! [`Submission::wait`] and is woken exactly once, when its entry has been ordered and certified. Threads that take
@@ -48,7 +48,7 @@ pub type EventCall = Arc<dyn Fn(&str) + Send + Sync>;
 /// Takes the commit policy that is in force from now on.
 pub type PolicyCall = Arc<dyn Fn(&Policy) + Send + Sync>;
 
-/// Why the server's process is to end though nobody has asked for it: what this member needs, only a new one can do.
+/// Why the node asks the front end to end the server's process: only a new process can continue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServerEnd {
     /// Its database has what the cluster does not have. What only this member had is in a rescue file by now.
@@ -57,8 +57,8 @@ pub enum ServerEnd {
     NeedsState,
     /// The log could not be written, and now its disk takes writes. The database is whole.
     LogFailed,
-    /// It gives way to a branch, whose state it takes when it is started again; if the branch is gone by then, its own data
-    /// count, which are whole.
+    /// The member yields to a branch and takes its state at the next start. If no member of the branch answers then, it
+    /// continues with its own, complete data.
     GaveWay,
 }
 
@@ -70,7 +70,7 @@ pub type EndServer = Arc<dyn Fn(ServerEnd, &str) + Send + Sync>;
 /// the last answer counts, and a peer that is not known waits outside.
 pub type AllowCheck = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
-/// What a node needs to exist.
+/// Configuration of a node.
 #[derive(Clone)]
 pub struct NodeConfig {
     /// `wsrep_node_name`, at most 31 bytes.
@@ -81,7 +81,7 @@ pub struct NodeConfig {
     pub log_dir: Option<PathBuf>,
     /// Where to listen for peers: `tcp://host:port`, `host:port` or `host`.
     pub listen: String,
-    /// What peers are told to connect to (`host:port`).
+    /// The address advertised to peers (`host:port`).
     pub address: String,
     /// Where clients reach the server (`wsrep_node_incoming_address`).
     pub incoming: String,
@@ -111,11 +111,11 @@ pub struct NodeConfig {
     pub thread_begins: Option<fn()>,
     /// Whom the front end lets in; `None`: everybody who knows the cluster's name.
     pub allowed: Option<AllowCheck>,
-    /// Who wants to know how far it is from being Synced: told at the begin, once a second, and at the end.
+    /// Progress callback on the way to Synced: called at the begin, once a second, and at the end.
     pub progress: Option<ProgressCall>,
-    /// Who tells events on.
+    /// Event callback.
     pub event: Option<EventCall>,
-    /// Who wants to know that another policy is in force (called on `ls-node`: must not block).
+    /// Called on `ls-node` when another policy is in force; must not block.
     pub policy_changed: Option<PolicyCall>,
     /// Ends the server's process; `None`: there is none.
     pub end_server: Option<EndServer>,
@@ -124,7 +124,7 @@ pub struct NodeConfig {
 /// A member as this one knows it now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberNow {
-    /// Who it is to servers.
+    /// Its identity towards servers.
     pub view_uuid: ViewUuid,
     /// `wsrep_node_name`.
     pub name: String,
@@ -132,7 +132,7 @@ pub struct MemberNow {
     pub incoming: String,
     /// How it is; `None`: it has not said so yet.
     pub state: Option<LocalState>,
-    /// What its server has finished, −1 where that is not known.
+    /// The last seqno finished by its server; −1 if unknown.
     pub finished: Seqno,
     /// Leads.
     pub leader: bool,
@@ -140,7 +140,7 @@ pub struct MemberNow {
     pub arbitrator: bool,
 }
 
-/// Who is in the view now, and how they are: out of order, unlike the views that are delivered.
+/// The members of the present view and their states. Not ordered with deliveries, unlike delivered views.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MembershipNow {
     /// The history and the last seqno that is agreed on.
@@ -193,25 +193,25 @@ impl ApplyOrder {
     }
 }
 
-/// Where a member's server is to stop (`apply.until`); what it names is still applied.
+/// The last entry that a member's server applies (`apply.until`), inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
     /// This seqno of whatever history.
     Seqno(Seqno),
     /// This one of this history.
     Gtid(Gtid),
-    /// What was placed in the log up to then, µs since 1970.
+    /// Entries appended up to then, µs since 1970.
     Time(Micros),
 }
 
-/// What is kept from a member's server for a time.
+/// Entries held back from a member's server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ApplyHold {
     /// Everything (`apply.paused`).
     pub paused: bool,
-    /// What is younger than this (`apply.delay`); zero: nothing.
+    /// Entries younger than this (`apply.delay`); zero: none.
     pub delay: Duration,
-    /// What lies behind this (`apply.until`).
+    /// Entries after this (`apply.until`).
     pub until: Option<Until>,
 }
 
@@ -269,7 +269,7 @@ pub struct Tuning {
     pub apply_order: ApplyOrder,
     /// `apply.paused`, `apply.delay`, `apply.until`.
     pub apply_hold: ApplyHold,
-    /// What of it holds because it was set while the server ran, whatever its configuration says: for people.
+    /// Hold settings made at run time that override the configuration: for people.
     pub apply_kept: Vec<String>,
     /// `gcs.vote_policy`: so many members that could apply an entry outvote all others; 0: the most frequent result wins.
     pub vote_policy: usize,
@@ -312,9 +312,9 @@ pub struct ConnectArgs {
     pub peers: Vec<String>,
     /// Found a new cluster.
     pub bootstrap: bool,
-    /// Where the database stands, as far as anybody knows ([`Gtid::UNDEFINED`] where not): what follows it in the
-    /// log is delivered; else, or where the log does not reach back to it, the state is transferred. With
-    /// `bootstrap`, the new history goes on from here (a database that comes from Galera keeps its GTIDs).
+    /// The database's position ([`Gtid::UNDEFINED`] if unknown): later entries of the log are delivered. If it is unknown,
+    /// or older than the log, the state is transferred. With `bootstrap`, the new history continues from here (a database
+    /// that comes from Galera keeps its GTIDs).
     pub position: Gtid,
     /// The log ([`lockstep_core::snapshot::StateSnapshot::log_id`]) with which the position was reached, as far as that is known; nil
     /// where not. It counts where this member has no log of its own.
@@ -332,7 +332,7 @@ pub struct ConnectArgs {
     pub in_doubt: Option<Seqno>,
 }
 
-/// Why a node does not start or connect. The text says what is wrong and what to do.
+/// Why a node does not start or connect. The text names the problem and the remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeError {
     /// The configuration or the environment: a port taken, a directory not writable, a bad address.
@@ -375,7 +375,7 @@ pub enum ViewStatus {
 /// A view as the server is shown it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ViewInfo {
-    /// Its place in the history. A non-Primary view has the seqno of what was delivered last.
+    /// Its position in the history. A non-Primary view has the seqno of the last delivery.
     pub gtid: Gtid,
     /// The seqno before it: one less, or a view that is in the log leaves some out.
     pub before: Seqno,
@@ -422,7 +422,7 @@ pub struct Ordered {
     pub writeset: WriteSet,
 }
 
-/// What becomes of a submission.
+/// The result of a submission.
 #[derive(Clone, Debug)]
 #[allow(
     clippy::large_enum_variant,
@@ -494,7 +494,7 @@ pub enum Delivery {
     Closed,
 }
 
-/// What came of [`crate::Node::vote`].
+/// The result of [`crate::Node::vote`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Vote {
     /// The others could not do it either: this member goes on.
@@ -507,7 +507,7 @@ pub enum Vote {
     NoOutcome,
 }
 
-/// Who waits for the outcome of a vote.
+/// The thread waiting for the outcome of a vote.
 pub(crate) struct VoteReply(pub(crate) Arc<crate::reply::Reply<Vote>>);
 
 impl VoteReply {
@@ -540,7 +540,7 @@ pub enum LocalState {
     Error = 5,
 }
 
-/// Who the server is told that we are.
+/// This member's identity towards its server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// In the log.

@@ -1,11 +1,10 @@
-//! How many of a front end's threads have a write-set in their hands at once.
+//! The applier pool: how many of a front end's threads hold a write-set at once.
 //!
-//! A write-set that is applied without waiting for anything but its turn in commit order keeps a processor for some
-//! microseconds. More threads than processors do not apply such ones faster: they take the processor from each other in
-//! the middle, so that whoever's turn it is does not run while those who run wait for theirs, and each commit costs two
-//! hand-offs. So there are as many at work as there are processors, and the one that has just finished, whose caches are
-//! warm, takes the next. Where a write-set takes less time than the processor's going from one thread to another, one
-//! thread alone applies them fastest: whoever shared the work would only wait for its turn, and everyone behind it.
+//! A write-set that waits only for commit order needs a processor for some microseconds. More threads than processors
+//! do not apply such write-sets faster: they preempt each other, the thread next in commit order does not run, and each
+//! commit costs two context switches. So as many threads work as there are processors, and the thread that has just
+//! finished, with warm caches, takes the next write-set. If a write-set takes less time than a context switch, one thread
+//! applies fastest alone.
 //!
 //! Where write-sets wait (for a flush of the disk at each commit, for pages to be read, for locks), it takes more threads
 //! to overlap that: as many more as they wait longer than they work, and once more as many, for those who wait together
@@ -18,14 +17,14 @@ use crate::load_estimates::WORTH;
 use lockstep_core::Seqno;
 use std::time::Duration;
 
-/// What a thread tells of the write-set that it took before.
+/// A thread's report on the write-set that it took before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
     /// Its seqno.
     pub seqno: Seqno,
     /// How long it kept the thread.
     pub time: Duration,
-    /// What became of that time. `None`: not measured.
+    /// How that time was spent. `None`: not measured.
     pub spent: Option<Spent>,
 }
 
@@ -42,7 +41,7 @@ pub struct Spent {
 const MOST: u64 = 1_000_000;
 /// The means follow with the weight 1/this.
 const WEIGHT: u64 = 16;
-/// Who waits for less than this part of the time of its work does not wait.
+/// A wait below this fraction (1/x) of the work time counts as none.
 const HARDLY: u64 = 4;
 
 /// What it costs, ns, that one thread waits for its turn and another one wakes it: work that is shorter is not shared.
@@ -52,7 +51,7 @@ const HAND_OFF: u64 = 5_000;
 #[derive(Debug)]
 pub(crate) struct ApplierPool {
     processors: usize,
-    /// What is in the hands of those at work.
+    /// Seqnos held by working threads.
     hands: Vec<Seqno>,
     /// The mean times of work and of waiting, ns, once they have been measured.
     means: Option<(u64, u64)>,
@@ -115,11 +114,11 @@ impl ApplierPool {
 
     /// How many more may take something, where the next one depends on this seqno and all before.
     ///
-    /// One that depends on what is in somebody's hands is left to that one, who comes soon: another thread would only wait
-    /// with it.
+    /// A write-set that depends on a held one is left to the holding thread, which returns soon: another thread would only
+    /// wait with it.
     pub(crate) fn room(&self, depends_on: Seqno) -> usize {
         let Some((worked, waited)) = self.means else { return usize::MAX };
-        // What stands behind it waits, too: worthwhile only where it is soon taken by one who is awake.
+        // Later write-sets wait, too: this pays off only if an awake thread takes it soon.
         let small = waited * HARDLY < worked && worked < WORTH;
         if small && self.extra == 0 && self.hands.iter().any(|seqno| *seqno <= depends_on) {
             return 0;
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_processors_where_nobody_waits_and_more_the_more_they_do() {
+    fn pool_size_grows_with_wait_time() {
         let mut crew = busy();
         assert_eq!(crew.room(0), 2);
         crew.took(2);
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_less_time_than_a_hand_off_one_thread_does_alone() {
+    fn short_write_sets_stay_on_one_thread() {
         let tiny = |seqno, worked, waited| {
             let (worked, waited) = (Duration::from_nanos(worked), Duration::from_nanos(waited));
             Done { seqno, time: worked + waited, spent: Some(Spent { worked, waited }) }
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_one_at_work_is_left_to_that_one_unless_it_waits() {
+    fn dependent_write_set_is_left_to_working_thread() {
         let mut crew = busy();
         crew.took(5);
         assert_eq!((crew.room(4), crew.room(5), crew.room(7)), (1, 0, 0));
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn those_at_work_who_do_not_come_back_keep_nobody_waiting() {
+    fn stuck_threads_do_not_block_the_pool() {
         let mut crew = busy();
         crew.took(5);
         crew.took(6);
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_ends_leaves_its_place() {
+    fn ended_thread_frees_its_slot() {
         let mut crew = busy();
         crew.took(5);
         crew.took(6);

@@ -67,7 +67,7 @@ mod tests {
 
     /// The disk here is a folder that is missing at first.
     #[test]
-    fn a_server_ends_once_its_log_can_be_written_and_not_before() {
+    fn server_ends_once_log_is_writable_again() {
         let parent = std::env::temp_dir().join(format!("lockstep-room-{}", std::process::id()));
         let dir = parent.join("log");
         let _ = std::fs::remove_dir_all(&parent);

@@ -97,7 +97,7 @@ fn compressed_frames() {
         unpacked.map_or(0, |(_, plain)| 1 + plain.len() as u64 / 64)
     };
     let mut target = Target::new("compressed_frame", DIR, vec![packed(&plain), packed(&[7; 3000])], &test);
-    // What a byte may stand for, and packing it again.
+    // The meaning of a byte, and its encoding.
     target.memory = (1 << 20, 1024);
     target.run();
 }
@@ -108,7 +108,7 @@ fn provider_options() {
         let text = String::from_utf8_lossy(input);
         match Options::parse(&text) {
             Ok(options) => {
-                // What is shown is taken, and shown alike.
+                // The shown form is accepted, and shown the same again.
                 let shown = options.get_all();
                 let again = Options::parse(&shown).unwrap_or_else(|e| panic!("{shown}: {e}"));
                 assert_eq!(again.get_all(), shown);

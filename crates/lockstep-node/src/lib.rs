@@ -1,6 +1,6 @@
-//! A node: the order core with a log, a network and a clock. What front ends call: propose, next delivery, status.
+//! A node: the Raft core with a log, a network and a clock, and the API that front ends call.
 //!
-//! Start reading at [`Node`], then `engine/` (all decisions, without I/O), `runtime.rs` (the thread that drives it)
+//! Start reading at [`Node`], then `member/` (all decisions, without I/O), `runtime.rs` (the thread that drives it)
 //! and `writer.rs` (the thread that owns the disk).
 #![forbid(unsafe_code)]
 

@@ -7,7 +7,7 @@ use lockstep_net::proto::VERSIONS;
 use lockstep_net::{Address, ConnId, DownReason, PeerHello, Reactor, Reason};
 use std::collections::BTreeMap;
 
-/// Peers tell each other addresses; no more than these are tried, whatever they say.
+/// Peers tell each other addresses; at most this many are tried.
 const KEPT_MAX: usize = 512;
 /// How often it is said that a member of another branch is refused, in microseconds.
 const SAY_REFUSED: Micros = 60_000_000;
@@ -27,7 +27,7 @@ struct Link {
 pub(crate) struct Links {
     by_member: BTreeMap<MemberId, Link>,
     by_conn: BTreeMap<ConnId, MemberId>,
-    /// Addresses that are kept, with what they lead to.
+    /// Addresses to dial, and the members that they lead to.
     kept: BTreeMap<String, Option<MemberId>>,
     /// Why addresses could not be reached when that was last said, until they are.
     unreachable: BTreeMap<String, String>,
@@ -35,7 +35,7 @@ pub(crate) struct Links {
     refused: BTreeMap<MemberId, Micros>,
 }
 
-/// What came of a connection that introduced itself.
+/// The decision on a connection that introduced itself.
 pub(crate) enum Arrival {
     /// The engine knows the peer as up.
     Taken,
@@ -79,8 +79,8 @@ impl Links {
         Ok(())
     }
 
-    /// Whether it has not been said yet that this address cannot be reached for this reason. It is said once, until
-    /// the address is reached or the reason is another: who waits is told by whom he waits for, not by the attempts.
+    /// Whether this failure of this address has not been logged yet. It is logged once, until the address is reached or the
+    /// reason changes: the wait report names missing members, not the attempts.
     pub(crate) fn is_news(&mut self, addr: &str, why: &str) -> bool {
         let old = self.unreachable.insert(addr.to_owned(), why.to_owned());
         old.is_none_or(|old| old != why)
@@ -169,7 +169,7 @@ impl Links {
             }
             self.by_conn.remove(&old.conn);
             reactor.close(old.conn, Reason::Duplicate, "");
-            // What was on its way on the old connection is lost: for the order that is a peer that went and came.
+            // Messages in flight on the old connection are lost, so for Raft the peer has disconnected and reconnected.
             engine.peer_down(hello.id, "another connection takes its place");
         }
         reactor.accept(conn);

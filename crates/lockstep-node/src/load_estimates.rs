@@ -5,7 +5,7 @@
 use lockstep_core::Micros;
 use std::time::Duration;
 
-/// What one who is awake may be behind with before another is called, ns.
+/// Work that one awake thread may have queued before another is woken, ns.
 pub(crate) const WORTH: u64 = 50_000;
 /// A longer one says nothing of the next: it waited for a lock, or was a large one.
 const MOST: u64 = 1_000_000;
@@ -46,9 +46,8 @@ const ROUNDS: usize = 32;
 /// It is counted in such parts.
 const PARTS: usize = 64;
 
-/// Whether it is worthwhile to let others run before what waits is taken, so that a round, a frame or a sync carries
-/// more. Among many clients that commit all the time it is. Where clients mostly do other things than commit, it hands
-/// the processor to those who do: the commit waits for them, and they bring nothing.
+/// Whether yielding the processor before taking queued work pays off, because more work joins the round, frame or sync.
+/// With many clients that commit all the time it does. If clients mostly do other work, the yield only delays the commit.
 #[derive(Debug, Default)]
 pub(crate) struct BatchEstimate {
     mean: usize,
@@ -80,8 +79,8 @@ const QUICK_WEIGHT: Micros = 8;
 const SLOW: Micros = 1_000_000;
 const SLOWEST: Micros = 60_000_000;
 
-/// Whether the disk is so quick that waiting for it costs less than handing over to another thread and back. Who waits
-/// does nothing else meanwhile, which others feel where a sync lasts for milliseconds.
+/// Whether the disk is so fast that a sync on this thread costs less than two context switches. The waiting thread does
+/// nothing else, so a sync of milliseconds would delay others.
 #[derive(Debug)]
 pub(crate) struct SyncSpeed {
     mean: Micros,
@@ -123,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_disk_is_tried_once_in_a_while_and_a_slow_write_of_a_quick_one_does_not_count() {
+    fn slow_disk_is_retried_and_rare_slow_write_ignored() {
         let mut quick = SyncSpeed::default();
         for _ in 0..40 {
             quick.took(10, 300);
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn company_is_expected_where_it_mostly_is_and_for_a_moment_after_it_was_there() {
+    fn batch_is_expected_under_concurrent_load() {
         let mut company = BatchEstimate::default();
         let mut rounds = |counts: &[usize]| {
             (0..200).for_each(|n| company.counted(100, counts[n % counts.len()]));
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn long_ones_are_worth_a_thread_each_and_short_ones_share_one() {
+    fn long_deliveries_get_own_threads_and_short_share() {
         let mut pace = DeliveryTime::default();
         assert_eq!(pace.helpers(3), 3);
         pace.took(Duration::from_micros(5));

@@ -1,9 +1,9 @@
-//! The wish that a member's log be set aside when it is started again, because its branch goes no further. A file says so,
-//! for the log is open as long as the process runs.
+//! Log quarantine: the request to set a member's log aside at its next start, because another branch has replaced its own.
+//! A file stores the request, because the log is open as long as the process runs.
 //!
-//! An operator may have thought better of it since: it is done only where a member of the other branch answers at that
-//! start, and the wish is dropped otherwise. A member that meets the branch later wishes again. What the branch has not
-//! goes to a rescue file first.
+//! The operator may have given up the other branch meanwhile. So the request is executed only if a member of that branch
+//! answers at the start; otherwise it is dropped, and made again when the member meets the branch later. Entries that the
+//! branch lacks go to a rescue file first.
 
 use crate::api::{Level, NodeConfig, NodeError};
 use crate::rescued::is_transaction;
@@ -25,7 +25,7 @@ const FIRST: &str = "lockstep branch 1";
 /// So long a start waits for a word of the branch.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
 
-/// What is to be given up, for what.
+/// The log to give up, and the branch that replaces it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct QuarantineRequest {
     /// Whose log.
@@ -156,8 +156,8 @@ pub(crate) fn obey(
     Ok(())
 }
 
-/// Whether a member of the branch answers now. It is introduced to who this member was, with the old log, so that it is
-/// refused: nobody takes it for a joiner.
+/// Whether a member of the branch answers now. The introduction carries the old log, so the branch refuses it and does not
+/// take it for a joiner.
 fn reaches(wish: &QuarantineRequest, config: &NodeConfig, tls: Option<TlsConfig>) -> Result<bool, NodeError> {
     let Ok(address) = Address::parse(&wish.address, 4567) else { return Ok(false) };
     let me = Hello {
@@ -189,7 +189,7 @@ fn reaches(wish: &QuarantineRequest, config: &NodeConfig, tls: Option<TlsConfig>
 }
 
 enum Rescued {
-    /// What is said of it.
+    /// The line about the rescue file.
     Kept(String),
     /// This is not the log that was wished away.
     OtherLog,
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_there_until_it_is_done() {
+    fn quarantine_request_persists_until_done() {
         let dir = std::env::temp_dir().join(format!("lockstep-aside-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         assert_eq!(requested(&dir), Ok(None));
@@ -323,7 +323,7 @@ mod tests {
 
     /// A log is kept where nobody of the branch is there any more, and given up where somebody is.
     #[test]
-    fn it_is_done_only_where_the_branch_answers() {
+    fn quarantine_needs_reachable_branch() {
         let dir = std::env::temp_dir().join(format!("lockstep-obey-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let disk = RealDisk::new(&dir).unwrap();
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beyond_the_fork_is_kept_in_a_rescue_file() {
+    fn entries_beyond_fork_go_to_rescue_file() {
         let disk = log_of_three(example().own.1);
         let Ok(Rescued::Kept(text)) = rescue(&disk, &example()) else { panic!() };
         assert!(

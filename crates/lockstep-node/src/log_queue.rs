@@ -1,5 +1,5 @@
-//! The way from `ls-node` to `ls-log`. A channel as any, but for one thing: who waits for company ([`Receiver::wait_for_more`])
-//! is not woken by what may wait itself. Each waking costs the processor more than such a job does.
+//! The queue from `ls-node` to `ls-log`: a channel with one addition. A receiver that waits to batch more jobs
+//! ([`Receiver::wait_for_more`]) is not woken by a deferrable job: the wake-up would cost more than the job.
 
 use crate::writer::LogJob;
 use std::collections::VecDeque;
@@ -120,8 +120,7 @@ impl Receiver {
         self.wait(Some(Instant::now() + time), Sleeper::ForAny)
     }
 
-    /// The next job, if it is there at that time, or one that cannot wait has come before. What may wait and
-    /// is there already is taken at once.
+    /// The next job: a queued one at once, else the first urgent one before `until`, else any queued one at `until`.
     pub(crate) fn wait_for_more(&self, until: Instant) -> Option<LogJob> {
         self.wait(Some(until), Sleeper::ForCompany).ok()
     }
@@ -148,7 +147,7 @@ impl Receiver {
                     self.0.woken.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
-            // Whoever wakes it says so; a waking without a reason is none.
+            // The sender sets a flag, so a spurious wake-up is ignored.
             woken = inner.sleeper == Sleeper::Awake;
         }
     }
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_wait_wakes_nobody_who_waits_for_company_and_is_not_forgotten() {
+    fn deferrable_job_wakes_no_batching_receiver() {
         let (give, take) = channel();
         let told = waiter(take, Instant::now() + LONG);
         std::thread::sleep(SHORT);
@@ -211,7 +210,7 @@ mod tests {
         let (take, third) = told.recv_timeout(LONG).unwrap();
         assert_eq!(third.as_ref().map(ticket), Some(3));
         assert!(take.wait_for_more(Instant::now()).is_none());
-        // Who waits for anything is woken by anything.
+        // A receiver that waits for any job is woken by any.
         let waits = std::thread::spawn(move || take.recv().map(|job| ticket(&job)));
         std::thread::sleep(SHORT);
         give.send(write(4, true)).unwrap();
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_jobs_are_taken_when_nobody_gives_more() {
+    fn remaining_jobs_are_taken_after_senders_end() {
         let (give, take) = channel();
         let told = waiter(take, Instant::now() + LONG);
         std::thread::sleep(SHORT);

@@ -1,5 +1,5 @@
 //! The snapshot as Prometheus text (version 0.0.4): one uninterrupted group for each metric, base units (seconds,
-//! bytes), `_total` for what counts. What is not known has no sample.
+//! bytes), `_total` for counters. An unknown value has no sample.
 
 use crate::status::{MemberStatus, Status};
 use std::fmt::Write;
@@ -18,7 +18,7 @@ pub enum MetricKind {
 pub struct Metric {
     /// Its name behind `lockstep_`, with its unit.
     pub name: &'static str,
-    /// What it is.
+    /// Its kind.
     pub kind: MetricKind,
     /// A line of help.
     pub help: &'static str,
@@ -33,7 +33,7 @@ fn flag(on: bool) -> Option<f64> {
     Some(f64::from(u8::from(on)))
 }
 
-/// What a member says of itself.
+/// Metrics of the own member.
 const OWN: &[(&str, &str, Own)] = &[
     ("primary", "1 while this member is in a primary component, so that it serves reads and writes.", |s| {
         flag(s.cluster.primary)
@@ -154,7 +154,7 @@ const OWN: &[(&str, &str, Own)] = &[
     ("log_segments", "Files of this member's log.", |s| Some(s.log.segments as f64)),
 ];
 
-/// What it says of each member.
+/// Metrics of each member.
 const MEMBERS: &[(&str, &str, OfMember)] = &[
     ("member_up", "1 while this member is connected with that one, and hears of it.", |m| {
         flag(m.is_connected())
@@ -194,7 +194,7 @@ fn head(out: &mut String, name: &str, kind: &str, help: &str) {
 }
 
 impl Status {
-    /// What tells this member's samples from the others': its name, and where several have it the address too.
+    /// The label of this member's samples: its name, and its address if the name is not unique.
     fn label(&self, member: &MemberStatus) -> String {
         match self.members.iter().filter(|m| m.name == member.name).count() {
             1 => member.name.clone(),
@@ -217,7 +217,7 @@ impl Status {
         );
     }
 
-    /// A sum and a count, so that whoever looks has the mean of any time, not of all since the start.
+    /// A sum and a count, so that the mean over any period can be computed.
     fn ack_wait(&self, out: &mut String) {
         let name = "semi_sync_ack_wait_seconds";
         let help =
@@ -269,7 +269,7 @@ impl Status {
         out
     }
 
-    /// A snapshot in which everything is known, for tests of what is made of one.
+    /// A snapshot with all values known, for tests.
     #[doc(hidden)]
     pub fn example() -> Status {
         let member = |name: &str, role: &str| MemberStatus {
@@ -373,8 +373,8 @@ mod tests {
         assert!(text.contains("lockstep_state 4\n"), "{text}");
     }
 
-    /// What `SHOW STATUS LIKE 'wsrep_semi_sync%'` says is here as well, and what has fallen back for less than a scrape's
-    /// interval is still seen.
+    /// The values of `SHOW STATUS LIKE 'wsrep_semi_sync%'` are metrics, too, and counters show a fallback shorter than the
+    /// scrape interval.
     #[test]
     fn all_of_semisync_is_here() {
         let mut status = Status::example();
@@ -406,13 +406,13 @@ lockstep_policy_info{{policy=\"semisync\",acks=\"2\",ack_on=\"persist\",zone_ack
                 assert!(text.lines().any(|l| l == line), "no {line} in {text}");
             }
         }
-        // Who does not lead does not know who is missing.
+        // Only the leader knows the missing members.
         status.own.id = "n2".into();
         assert!(!status.prometheus(&[]).contains("lockstep_semi_sync_missing"));
     }
 
     #[test]
-    fn what_is_not_known_has_no_sample() {
+    fn unknown_value_has_no_sample() {
         let text = text();
         assert!(!text.contains(r#"lockstep_member_rtt_seconds{member="n3"}"#), "{text}");
         assert!(text.contains(r#"lockstep_member_gone_seconds{member="n3"} 75"#), "{text}");

@@ -84,7 +84,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Only the first of a batch wakes `ls-node`: whoever finds the inbox filled knows that it is awake, or will be.
+    /// Only the first input of a batch wakes `ls-node`: if the inbox is not empty, `ls-node` is awake or being woken.
     pub(crate) fn push(&self, input: Input) {
         let first = {
             let mut inbox = lock(&self.inbox);
@@ -105,7 +105,7 @@ impl Shared {
         (identity.history, identity.log) = (history, log);
     }
 
-    /// What was handed out last.
+    /// The position of the last delivery.
     pub(crate) fn delivered_at(&self) -> Gtid {
         Gtid { uuid: lock(&self.identity).history, seqno: self.delivered.load(Ordering::Acquire) }
     }
@@ -158,7 +158,7 @@ fn load_identity(files: &TlsFiles) -> Result<TlsIdentity, NodeError> {
     TlsIdentity::load(files).map_err(|e| NodeError::Setup(e.to_string()))
 }
 
-/// What is in force from now on, with what there is to say of it.
+/// The identity in force from now on; logs its warning, if there is one.
 fn told_identity(identity: TlsIdentity, files: &TlsFiles, logger: &Logger) -> Arc<TlsIdentity> {
     logger(
         Level::Info,
@@ -170,7 +170,7 @@ fn told_identity(identity: TlsIdentity, files: &TlsFiles, logger: &Logger) -> Ar
     Arc::new(identity)
 }
 
-/// The log, and what is in it.
+/// The open log, and its recovered contents.
 struct Opened {
     log: Log<RealDisk>,
     recovered: Recovered,
@@ -484,7 +484,7 @@ impl Node {
     /// to wake. A thread that has told so of one must do so of each, or say [`Node::gone`].
     pub fn next(&self, timeout: Option<Duration>, last: Option<Done>) -> Option<Delivery> {
         let delivery = self.shared.deliveries.next(timeout, last, || self.shared.waker.wake());
-        // It may have been full: what is left in the log is taken up again.
+        // The queue may have been full: deliver the remaining entries of the log.
         if self.shared.deliveries.is_half_full() {
             self.shared.waker.wake();
         }
@@ -497,8 +497,8 @@ impl Node {
     }
 
     /// Loss of the majority and failure of the node overtake what waits. A thread that cannot go on with the delivery
-    /// in its hands (paused, or others come first) looks here from time to time; what it gets is to be handled first.
-    /// `alone`: the one in its hands is to be handled alone. [`Node::handled`] is called only for one that is not.
+    /// in its hands (paused, or others come first) polls here; the returned delivery must be handled first. `alone`: the
+    /// delivery in its hands is exclusive. [`Node::handled`] is called only for one that is not.
     pub fn overtaking(&self, alone: bool) -> Option<Delivery> {
         self.overtakes().then(|| self.shared.deliveries.overtaking(alone)).flatten()
     }
@@ -514,7 +514,7 @@ impl Node {
         self.shared.deliveries.is_held()
     }
 
-    /// Who is in the view now, and how they are. `None` where the node does not answer.
+    /// The members of the present view and their states. `None` if the node does not answer.
     pub fn membership(&self) -> Option<MembershipNow> {
         let reply = Reply::new();
         self.push(Input::Membership(reply.clone()));
@@ -569,10 +569,10 @@ impl Node {
         self.submit_as(Submission::new(), kind, payload)
     }
 
-    /// The same for what nobody waits for: in its place it is delivered as anybody's.
+    /// As `submit`, without a waiting thread: the entry is delivered like one of another member.
     ///
     /// # Errors
-    /// [`SubmitError`]: it has gone nowhere.
+    /// [`SubmitError`]: it was not sent.
     pub fn submit_unattended(&self, kind: EntryKind, payload: Bytes) -> Result<(), SubmitError> {
         self.submit_as(Submission::unattended(), kind, payload).map(|_| ())
     }
@@ -673,11 +673,12 @@ impl Node {
         self.shared.hurry.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Asks for another policy, and waits for a moment until it is in force: whoever asks holds a lock that everybody in
-    /// the server needs. Whether it is in force; if not, it is still asked for, and a line in the log tells the outcome.
+    /// Requests another policy and waits a short time until it is in force: the caller holds a lock that all sessions of
+    /// the server need. Returns whether it is in force; if not, the request is still pending, and a log line reports the
+    /// outcome.
     ///
     /// # Errors
-    /// Why it cannot be had: a line for people.
+    /// The reason of a refusal: a line for people.
     pub fn change_policy(&self, change: PolicyChange) -> Result<bool, String> {
         let reply = Reply::new();
         self.push(Input::Policy { change, reply: reply.clone() });
@@ -714,8 +715,8 @@ impl Node {
         self.shared.held_back.load(Ordering::Acquire)
     }
 
-    /// This member goes on without the majority, by an operator's order (`pc.bootstrap`): what has become of it, within
-    /// 5 s: whoever asks holds a lock that everybody in the server needs.
+    /// Founds a branch without the majority, by an operator's order (`pc.bootstrap`). Returns the result within 5 s, because
+    /// the caller holds a lock that all sessions of the server need.
     pub fn bootstrap(&self) -> Answer {
         let reply = Reply::new();
         self.push(Input::Bootstrap(reply.clone()));
@@ -739,7 +740,7 @@ impl Node {
         self.push(Input::Fail(reason.to_string()));
     }
 
-    /// `ls-node` ends as of an error in the program: for tests of what follows.
+    /// Makes `ls-node` panic, for tests.
     pub fn panic(&self) {
         self.push(Input::Panic);
     }
@@ -753,7 +754,7 @@ impl Node {
     /// connections made from now on. Does nothing where connections are not encrypted.
     ///
     /// # Errors
-    /// [`NodeError::Setup`]: what is wrong with the files; what was read before stays in force.
+    /// [`NodeError::Setup`]: the files are unusable; the loaded ones stay in force.
     pub fn reload_tls(&self) -> Result<(), NodeError> {
         if let Some(files) = &self.tls_files {
             // At a start there is nothing better; here there is what is in force.
@@ -779,7 +780,7 @@ impl Node {
         self.shared.primary.load(Ordering::Acquire)
     }
 
-    /// Who we are.
+    /// This member's identity.
     pub fn identity(&self) -> Identity {
         *lock(&self.shared.identity)
     }

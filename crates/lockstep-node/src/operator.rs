@@ -1,9 +1,9 @@
-//! What an operator may ask of a running member, as it stands in the body of `POST /command` on its Unix socket, and
-//! what it answers (docs/status.md). Over TCP nothing but reading is possible.
+//! Operator commands to a running member, as JSON in the body of `POST /command` on its Unix socket, and their answers
+//! (docs/status.md). TCP allows reading only.
 
 use serde::{Deserialize, Serialize};
 
-/// What is to be done. Any member of a primary component takes it; the leader does it.
+/// A command. Any member of a primary component accepts it; the leader executes it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Command {
@@ -36,12 +36,12 @@ pub enum Command {
     },
 }
 
-/// What has become of a [`Command`].
+/// The result of a [`Command`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Answer {
     /// Whether it has been done.
     pub ok: bool,
-    /// What has been done, or why not and what to do: one line.
+    /// The action taken, or the reason and the remedy: one line.
     pub text: String,
     /// How long it took, in seconds.
     pub seconds: f64,
@@ -78,7 +78,7 @@ impl Command {
     /// Reads the body of a request.
     ///
     /// # Errors
-    /// What is wrong with it, in one line.
+    /// The error, in one line.
     pub fn parse(body: &[u8]) -> Result<Command, String> {
         serde_json::from_slice(body).map_err(|e| {
             format!("this is no command that this version knows ({e}); there are switchover, remove, promote, bootstrap, hold and release")

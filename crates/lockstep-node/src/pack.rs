@@ -9,9 +9,9 @@ use lz4_flex::block;
 
 /// The first protocol version whose speakers unpack.
 pub(crate) const UNPACKED_SINCE: u16 = 3;
-/// What is smaller fits a packet with or without.
+/// Smaller frames are not compressed: they fit one packet anyway.
 const LEAST: usize = 256;
-/// What is larger goes as it is, so that nobody can make a member allocate more than this by what it unpacks.
+/// Larger frames are sent plain, so that unpacking never allocates more than this.
 const MOST: usize = 8 << 20;
 /// The inner kind and the length before packing.
 const HEADER: usize = 5;
@@ -23,7 +23,7 @@ const RATIO: usize = 255;
 pub(crate) struct Packed {
     /// Before packing.
     pub(crate) plain: u64,
-    /// What went over the wire for them.
+    /// Their size on the wire.
     pub(crate) packed: u64,
 }
 
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_comes_out_as_it_was_and_is_counted() {
+    fn packed_frame_round_trips_and_is_counted() {
         let mut packer = Packer::default();
         let plain = rows(100);
         let packed = packer.pack(FRAME_RAFT, &plain).unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gains_nothing_goes_as_it_is() {
+    fn incompressible_frame_is_sent_plain() {
         let mut packer = Packer::default();
         let mut noise = 1u64;
         let noise: Vec<u8> = std::iter::repeat_with(|| {
@@ -147,7 +147,7 @@ mod tests {
         packed.truncate(length);
         assert!(claim(1000, &packed).is_ok());
         assert!(claim(999, &packed).is_err() && claim(1001, &packed).is_err());
-        // What is no frame that is ever packed.
+        // Frames that are never packed.
         let packed = Packer::default().pack(FRAME_RAFT, &[7; 1000]).unwrap();
         let mut inner = packed.to_vec();
         inner[0] = crate::wire::FRAME_NODE;

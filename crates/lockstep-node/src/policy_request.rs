@@ -1,10 +1,10 @@
-//! What somebody wants changed of the commit policy: the settings that were named, and nothing of the others. Whoever
-//! makes the change adds the rest from what holds there and then, so that two changes that cross leave both.
+//! A requested change of the commit policy: only the named settings. The leader takes the other settings from the policy
+//! in force when it appends the change, so that two concurrent changes both take effect.
 
 use lockstep_core::codec::{DecodeError, Reader, Writer};
 use lockstep_core::policy::{Policy, PolicyKind};
 
-/// Settings, and what they are to be.
+/// The named settings, and their new values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PolicyRequest {
     /// A bit for each setting, in the order of [`Policy`]'s fields.
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wish_changes_what_it_names_and_nothing_else() {
+    fn policy_request_changes_only_named_settings() {
         let base = Policy { acks: 3, timeout: 7, ..Policy::of(PolicyKind::Semisync) };
         assert_eq!(PolicyRequest::of(|policy| policy.acks = 2).on(&base), Policy { acks: 2, ..base });
         // Also where it names what is the default.

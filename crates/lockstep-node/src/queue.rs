@@ -1,9 +1,8 @@
-//! What waits to be taken by the front end's threads.
+//! The queue of deliveries for the front end's threads.
 //!
-//! First in, first out, with one exception: that the majority is lost, and that the node has failed, a server must
-//! hear at once, however far behind it is. Such deliveries overtake. What they overtake stays, for it is committed:
-//! write-sets go on being applied; whatever would make the server believe that it is Primary again is held back until
-//! it is.
+//! First in, first out, with one exception: a lost majority and a failed node are reported to the server at once, however
+//! far behind it is. Such deliveries overtake. The overtaken ones stay, because they are committed: write-sets are still
+//! applied. Deliveries that would make the server Primary again are held back until it is.
 
 use crate::api::{Delivery, ViewInfo, ViewStatus};
 use crate::applier_pool::{ApplierPool, Done};
@@ -41,7 +40,7 @@ pub(crate) struct Deliveries {
     wake: Condvar,
     len: AtomicUsize,
     bytes: AtomicUsize,
-    /// Something overtakes: who waits with a delivery in its hands looks at this.
+    /// A delivery overtakes: threads that hold another one check this flag.
     overtakes: AtomicBool,
     /// There is no majority: see [`Deliveries::is_held`].
     held: AtomicBool,
@@ -101,14 +100,14 @@ impl Inner {
     fn lose(&mut self, info: ViewInfo, held: &mut bool) {
         *held = true;
         self.items.retain(|item| !is_position(item) && !matches!(item, Delivery::Synced));
-        // What was not taken of an earlier change for the better is void, too.
+        // An earlier regain that was not taken yet is void, too.
         self.urgent.retain(|item| !is_position(item));
         if std::mem::take(&mut self.primary) || self.in_hand {
             self.urgent.push_back(Delivery::View { info, in_log: false });
         }
     }
 
-    /// There is a majority: the view at the position goes in front of what waits, and says how far that is.
+    /// The majority is back: queues the view at the position before the backlog.
     fn regain(&mut self, mut info: ViewInfo, held: &mut bool) {
         *held = false;
         if self.items.iter().any(|item| matches!(item, Delivery::Connected(_))) {
@@ -148,7 +147,7 @@ impl Inner {
         }
     }
 
-    /// Whether somebody sleeps on who could take something, once so many have been called.
+    /// Whether a thread sleeps that could take a delivery, after `called` threads have been woken.
     fn left_sleeping(&self, called: usize, held: bool) -> bool {
         let may_be_taken = !(self.items.is_empty() || self.alone || held && self.waits());
         may_be_taken && self.waiting > called.max(self.called)
@@ -202,7 +201,7 @@ impl Deliveries {
             }
             self.held.store(held, Ordering::Release);
             self.overtakes.store(!inner.urgent.is_empty(), Ordering::Release);
-            // What was held may be handed out now: all of them.
+            // Held-back deliveries may be handed out now: wake all.
         }
         self.len.store(inner.items.len(), Ordering::Relaxed);
         let left = inner.left_sleeping(wake, self.is_held());
@@ -243,7 +242,7 @@ impl Deliveries {
         }
     }
 
-    /// Ends it: what is in it is still taken, then everyone gets [`Delivery::Closed`].
+    /// Closes the queue: queued deliveries are still taken, then every thread gets [`Delivery::Closed`].
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
@@ -261,7 +260,7 @@ impl Deliveries {
         self.close();
     }
 
-    /// What was taken last and is to be handled alone has been.
+    /// The exclusive delivery taken last has been handled.
     pub(crate) fn handled(&self) {
         let mut inner = self.lock();
         inner.alone = false;
@@ -302,9 +301,9 @@ impl Deliveries {
         self.lock().primary = true;
     }
 
-    /// What overtakes a delivery that a thread has in its hands and cannot handle yet; `alone`: that one is to be
-    /// handled alone, so that nobody else takes anything meanwhile. To be handled before it; [`Deliveries::handled`]
-    /// is called after it unless `alone`. Never a Primary view: that comes after what has been taken.
+    /// The delivery that overtakes the one in a thread's hands, to be handled first. `alone`: the one in its hands is
+    /// exclusive, so no other thread takes anything meanwhile. The caller calls [`Deliveries::handled`] after it unless
+    /// `alone`. Never a Primary view: that comes after the deliveries taken.
     pub(crate) fn overtaking(&self, alone: bool) -> Option<Delivery> {
         let mut inner = self.lock();
         if (inner.alone && !alone) || inner.urgent.front().is_none_or(is_position) {
@@ -445,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_overtakes_and_what_waits_is_handed_out_up_to_the_next_primary_view() {
+    fn loss_overtakes_queue_up_to_next_primary_view() {
         let queue = behind();
         queue.push(&mut vec![view(ViewStatus::Primary, 7, true), write(8), Delivery::Synced]);
         queue.push(&mut vec![view(ViewStatus::NonPrimary, 8, false)]);
@@ -458,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn the_position_is_where_the_backlog_begins() {
+    fn position_is_start_of_backlog() {
         let queue = behind();
         queue.push(&mut vec![view(ViewStatus::NonPrimary, 6, false)]);
         assert_eq!(taken(&queue, 2), ["NonPrimary@6", "4"]);
@@ -485,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_view_in_hand_hears_of_the_loss_and_nobody_else_before() {
+    fn thread_holding_view_is_notified_of_loss_first() {
         let queue = behind();
         queue.push(&mut vec![view(ViewStatus::Primary, 7, true)]);
         for seqno in 4..=6 {
@@ -506,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn short_ones_wake_one_thread_and_a_nudge_another_if_that_one_does_not_come_back() {
+    fn nudge_wakes_second_thread_if_first_is_stuck() {
         let queue = behind();
         queue.lock().pace.took(Duration::from_micros(1));
         let (tell, told) = std::sync::mpsc::channel();
@@ -519,7 +518,7 @@ mod tests {
                 scope.spawn(move || {
                     let item = queue.next(None, None, || ()).unwrap();
                     tell.send(seqno(&item)).unwrap();
-                    // Whatever it does with it, it does not end.
+                    // The thread never returns it.
                     let _ = stuck.lock().unwrap().recv();
                 });
             }
@@ -537,7 +536,7 @@ mod tests {
         });
     }
 
-    /// What a thread tells of a write-set that did not wait for anything.
+    /// The report on a write-set that did not wait.
     fn quick(seqno: Seqno) -> Option<Done> {
         Some(Done {
             seqno,
@@ -562,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_at_work_than_there_are_processors_until_those_do_not_come_back() {
+    fn working_threads_are_limited_to_processors() {
         let (queue, most) = limited();
         let first = 7..7 + most as Seqno;
         queue.push(&mut (7..20 + most as Seqno).map(write).collect());
@@ -598,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_sleeps_because_others_are_at_work_wakes_when_one_of_them_ends_and_at_the_end() {
+    fn sleeping_thread_wakes_when_another_ends() {
         let (queue, most) = limited();
         queue.push(&mut (7..20 + most as Seqno).map(write).collect());
         (0..most).for_each(|_| drop(queue.next(None, None, || ())));
@@ -631,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_there_no_more_has_said_so_and_has_a_final_view() {
+    fn dropped_node_delivers_failure_and_final_view() {
         let queue = behind();
         let at = Gtid { uuid: Uuid([1; 16]), seqno: 6 };
         queue.push(&mut vec![Delivery::Synced]);
@@ -648,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_comes_after_what_has_a_place_and_without_the_rest() {
+    fn close_delivers_ordered_entries_first() {
         let queue = behind();
         queue.push(&mut vec![Delivery::Synced, view(ViewStatus::NonPrimary, 6, false)]);
         queue.push(&mut vec![view(ViewStatus::Disconnected, 6, false)]);

@@ -22,7 +22,7 @@ impl<T> Reply<T> {
         self.wake.notify_all();
     }
 
-    /// Whoever waited does not wait any more: what was there, if anything.
+    /// The waiting thread gives up; returns the answer if it is there.
     pub(crate) fn give_up(&self) -> Option<T> {
         let mut slot = self.slot.lock().unwrap_or_else(|p| p.into_inner());
         self.abandoned.store(true, Ordering::Release);

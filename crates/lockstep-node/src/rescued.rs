@@ -1,4 +1,4 @@
-//! The rescue files that a member finds at its start: what it had perhaps answered for, and the cluster does not have.
+//! The rescue files that a member finds at its start: transactions it may have acknowledged, and the cluster lacks.
 
 use crate::api::{Level, Logger};
 use lockstep_core::{Entry, EntryKind};
@@ -9,7 +9,7 @@ pub(crate) fn is_transaction(kind: EntryKind) -> bool {
     matches!(kind, EntryKind::WriteSet | EntryKind::TotalOrder)
 }
 
-/// What there is.
+/// Counts of rescue files and their transactions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Rescued {
     /// The files' names, oldest first.
@@ -44,7 +44,7 @@ impl Rescued {
         Ok(found)
     }
 
-    /// What a member finds at its start, and says.
+    /// Counts the files at a member's start, and logs them.
     pub(crate) fn of_start<D: Disk>(disk: &D, logger: &Logger) -> Rescued {
         let found = Rescued::find(disk).unwrap_or_else(|error| {
             logger(Level::Warn, &format!("rescue files cannot be looked for: {error}"));
@@ -92,7 +92,7 @@ mod tests {
     use lockstep_log::{Log, MemDisk, Options, Record, Reset};
 
     #[test]
-    fn what_earlier_lives_have_kept_is_counted_at_the_start() {
+    fn rescue_files_are_counted_at_start() {
         let disk = MemDisk::new();
         assert_eq!(Rescued::find(&disk).unwrap(), Rescued::default());
         assert_eq!(Rescued::default().line(), None);

@@ -56,7 +56,7 @@ impl<L, N, J> Inner<L, N, J> {
     }
 }
 
-/// What `ls-log` is to go on with.
+/// The role that `ls-log` continues with.
 #[derive(Debug)]
 pub(crate) enum Part<L, N, J> {
     Log(L, J),
@@ -90,9 +90,8 @@ impl<L, N, J> RoleSwap<L, N, J> {
         !std::mem::replace(&mut inner.watched, true)
     }
 
-    /// `ls-node` leaves the node, in order to write, and gets the log. Gets the node back where the log is in use, or
-    /// `ls-log` waits for it, who would else find it gone again each time; and where nobody looks any more, for it took
-    /// long to come here.
+    /// `ls-node` deposits the node and takes the log in order to write. Refuses (returns the node) if the log is in use, if
+    /// `ls-log` is waiting for it (it would starve), or if the watchdog has already given up waiting.
     pub(crate) fn leave(&self, node: N) -> Result<L, N> {
         let mut inner = self.lock();
         if inner.awaited || !inner.watched {
@@ -181,7 +180,7 @@ mod tests {
     type Test = RoleSwap<&'static str, u32, &'static str>;
 
     #[test]
-    fn who_writes_briefly_gets_its_part_back_and_the_other_one_waits_for_the_log() {
+    fn short_write_returns_role_to_its_thread() {
         let desk = Test::new("log");
         assert_eq!(desk.leave(7).unwrap_err(), 7, "nobody looks");
         assert!(desk.announce());
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hangs_finds_the_others_jobs() {
+    fn hanging_thread_continues_with_the_other_role() {
         for waits_for_log in [false, true] {
             let desk = Test::new("log");
             desk.announce();
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_the_log_comes_before_who_writes_again_and_again() {
+    fn waiting_log_thread_is_not_starved() {
         let desk = Test::new("log");
         desk.announce();
         let log = desk.leave(7).unwrap();

@@ -1,5 +1,5 @@
-//! The thread `ls-node`: one loop that takes whatever waits (frames, submissions, answers of the log), lets the engine
-//! decide, and sends what follows, in rounds. What waits when a round begins is one batch of it.
+//! The thread `ls-node`: a loop of rounds. A round takes all pending inputs (frames, submissions, answers of the log) as
+//! one batch, lets the member decide, and carries out the effects.
 
 use crate::allow::{AllowList, Answer, ip_of};
 use crate::api::{
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What other threads ask of `ls-node`.
+/// Inputs from other threads to `ls-node`.
 pub(crate) enum Input {
     Submit {
         kind: EntryKind,
@@ -93,7 +93,7 @@ pub(crate) enum Input {
 
 /// Longest sleep: timers that are not the engine's (status file, log size) need no better.
 const NAP: Duration = Duration::from_millis(100);
-/// How long those threads that are awake are trusted to come back for what waits.
+/// How long awake threads may take to come back for queued deliveries.
 const NUDGE: Micros = 1_000;
 /// Frames of so many bytes have us look at once how long the queue is that they have joined.
 const TELLS_QUEUE: usize = 32 << 10;
@@ -122,10 +122,10 @@ pub(crate) struct Runtime {
     pub(crate) connecting: Option<Arc<Reply<Result<(), NodeError>>>>,
     pub(crate) leaving: Vec<Arc<Reply<()>>>,
     pub(crate) causal: BTreeMap<u64, Arc<Reply<Option<Seqno>>>>,
-    /// Who waits for the answers to commands, by their numbers.
+    /// Connections waiting for answers to commands, by token.
     pub(crate) commands: BTreeMap<u64, ConnId>,
     pub(crate) commands_given: u64,
-    /// Who waits to hear what is agreed on.
+    /// Connections waiting for the committed position, by token.
     pub(crate) asking: BTreeMap<u64, ConnId>,
     /// The same for the front end's own.
     pub(crate) asked_within: BTreeMap<u64, Arc<Reply<CommandAnswer>>>,
@@ -133,7 +133,7 @@ pub(crate) struct Runtime {
     pub(crate) log_dir: PathBuf,
     /// How much of it a new start wants there, in bytes.
     pub(crate) room: u64,
-    /// Who waits for a policy to be in force.
+    /// Threads waiting for a policy to be in force.
     pub(crate) wishing: Vec<Arc<Reply<Result<(), String>>>>,
     pub(crate) front_end_stats: Option<FrontEndStats>,
     /// How far the log knows that it is committed, and since when.
@@ -152,7 +152,7 @@ pub(crate) struct Runtime {
     pub(crate) named: BTreeSet<String>,
     /// Connections are encrypted, at least where the peer can.
     pub(crate) encrypts: bool,
-    /// When to see whether those threads that are awake do for what has been delivered.
+    /// When to check whether the awake threads suffice for the queued deliveries.
     pub(crate) nudge_at: Option<Micros>,
     pub(crate) company: BatchEstimate,
     /// For writes that this thread does itself.
@@ -224,12 +224,12 @@ impl Runtime {
             self.engine.note_refused(self.shared.refused.load(Ordering::Relaxed));
             self.engine.round(hurry || !self.shared.deliveries.full());
             self.engine.take(&mut effects, &mut deliveries);
-            // Before anybody is told: who hears that it is Synced must not read that it is Joined.
+            // Published before the notification: a front end notified of Synced must not read Joined.
             let changed = self.publish_state();
             for effect in effects.drain(..) {
                 self.effect(effect);
             }
-            // Whoever is woken takes the processor: first those on whom the other members wait.
+            // A woken thread takes the processor, so first send what other members wait for.
             self.reactor.flush();
             let own = self.hand_over(stop);
             self.engine.wake();
@@ -274,9 +274,8 @@ impl Runtime {
         None
     }
 
-    /// Gives `ls-log` its jobs, but for a write that this thread does itself: one that somebody waits for, that expects no
-    /// company, and that `ls-log` has nothing before. What comes meanwhile is in the next one, together; on a member that
-    /// only follows all company comes so, for there the others' frames wait in the socket.
+    /// Gives `ls-log` its jobs, except a write that this thread does itself: an urgent one without expected batch, while
+    /// `ls-log` is idle. Inputs that arrive meanwhile form the next batch; on a pure follower they always wait in the socket.
     fn hand_over(&mut self, stop: bool) -> Option<Box<WriteOp>> {
         let idle = self.asked <= self.done;
         for job in &self.log_later {
@@ -314,7 +313,7 @@ impl Runtime {
         }
     }
 
-    /// What the front end's threads look at before each of their steps. Whether the state has changed.
+    /// Publishes the state that the front end's threads check before each step. Returns whether it has changed.
     fn publish_state(&mut self) -> bool {
         let shared = &self.shared;
         let state = self.engine.local_state();
@@ -411,8 +410,8 @@ impl Runtime {
         }
     }
 
-    /// Somebody has introduced himself. Whether his address is allowed is asked first, and may take a while; but who is
-    /// told no for another reason anyway, or is dialed because the configuration names him, is not asked about.
+    /// A peer has introduced itself. The allow-list is asked first, which may take a while; except for a peer that is
+    /// refused for another reason, or that the configuration names.
     fn peer_up(&mut self, conn: ConnId, hello: PeerHello) {
         let named = hello.dialed.as_ref().is_some_and(|address| self.named.contains(address));
         let ask = !named
@@ -588,7 +587,7 @@ impl Runtime {
             Input::Desync => self.engine.desync(),
             Input::Resync => self.engine.resync(),
             Input::Causal { id, reply } => {
-                // What it has to see may be waiting for its sync.
+                // The entries that the read needs may be waiting for a sync.
                 self.log_later.push(LogJob::Hurry);
                 self.causal.insert(id, reply);
                 self.engine.causal_read(id);

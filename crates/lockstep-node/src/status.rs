@@ -1,5 +1,5 @@
-//! What a node says of itself and of the cluster: one snapshot, as JSON for people's tools (docs/status.md lists its
-//! fields) and, in `metrics`, as Prometheus text.
+//! Status: one snapshot of the node and the cluster, as JSON for tools (docs/status.md lists its fields) and, in
+//! `metrics`, as Prometheus text.
 
 use crate::api::{LocalState, MemberNow, MembershipNow, ViewStatus};
 use crate::member::Member;
@@ -48,7 +48,7 @@ pub struct ClusterStatus {
     pub acks: u8,
     /// `commit.zone_acks`: other zones that must have a transaction, in addition.
     pub zone_acks: u8,
-    /// `commit.ack_on`, persist or receive: what an acknowledgement says under semisync.
+    /// `commit.ack_on`, persist or receive: the meaning of an acknowledgement under semisync.
     pub ack_on: Option<String>,
     /// `commit.timeout` in seconds: how long a commit waits under semisync before it falls back to async; 0: for ever.
     pub timeout_seconds: Option<f64>,
@@ -56,10 +56,10 @@ pub struct ClusterStatus {
     pub max_at_risk: Option<u64>,
     /// Whether semisync has fallen back to async.
     pub fallen_back: bool,
-    /// The other members that have not acknowledged what semisync has fallen back for, or what commits have waited for
-    /// for a while: as the leader knows; empty elsewhere.
+    /// Other members whose missing acknowledgement caused a fallback of semisync, or has delayed commits for a while: as the
+    /// leader knows; empty elsewhere.
     pub not_acknowledged_by: Vec<String>,
-    /// What the policy asks for that no number of acknowledgements from the members that there are can meet.
+    /// A demand of the policy that the existing members can never meet.
     pub asks_too_much: Option<String>,
     /// The term.
     pub term: u64,
@@ -144,11 +144,11 @@ pub struct OwnStatus {
     pub queued_bytes: usize,
     /// Bytes that this member has sent compressed (`net.compress`), before that.
     pub sent_plain_bytes: u64,
-    /// What went over the wire for them.
+    /// Their size on the wire.
     pub sent_compressed_bytes: u64,
-    /// The same of what came compressed: what it was unpacked to.
+    /// Bytes received compressed, after unpacking.
     pub received_plain_bytes: u64,
-    /// And what had come.
+    /// And their size on the wire.
     pub received_compressed_bytes: u64,
     /// Bytes of entries that this member has passed on to others of its zone (`net.relay`).
     pub relayed_bytes: u64,
@@ -161,13 +161,13 @@ pub struct OwnStatus {
     pub apply_delay_seconds: f64,
     /// Why it cannot go on, if it cannot.
     pub failure: Option<String>,
-    /// Without a primary component: for whom or what it waits.
+    /// Without a primary component: the members or event that it waits for.
     pub waits_for: Option<String>,
     /// This library's version.
     pub version: String,
 }
 
-/// One member. What is not known here is `None`.
+/// One member. Unknown values are `None`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemberStatus {
@@ -195,7 +195,7 @@ pub struct MemberStatus {
     pub persisted: Option<u64>,
     /// The last seqno that its server has finished.
     pub applied: Option<i64>,
-    /// Seqnos between the last one agreed on and what it has finished, but for those that were left out.
+    /// Committed seqnos that it has not finished, without left-out ones.
     pub lag_trx: Option<i64>,
     /// How long ago the oldest entry that its server has not finished was placed in the log, in seconds: known of
     /// oneself, and 0 of those who have caught up.
@@ -234,9 +234,9 @@ pub struct LogStatus {
     pub last: u64,
     /// The last seqno in it, agreed on or not; −1 where it has none.
     pub last_seqno: i64,
-    /// What has been agreed on.
+    /// The commit index.
     pub committed: u64,
-    /// What is on this member's disk.
+    /// The last index on this member's disk.
     pub persisted: u64,
     /// The last agreed seqno.
     pub seqno: i64,
@@ -247,7 +247,7 @@ pub struct LogStatus {
     pub bytes: u64,
     /// Trimmed above this many bytes, where nobody needs them (`log.size`).
     pub keep_bytes: u64,
-    /// What it may grow to (`log.max_size`).
+    /// Its maximum size (`log.max_size`).
     pub max_bytes: u64,
     /// Files.
     pub segments: usize,
@@ -274,7 +274,7 @@ pub fn state_comment(state: LocalState) -> &'static str {
     }
 }
 
-/// What the engine does not know itself.
+/// Facts that the member does not know itself.
 pub(crate) struct StatusContext {
     /// Deliveries that wait to be taken.
     pub(crate) queued: usize,
@@ -286,7 +286,7 @@ pub(crate) struct StatusContext {
     pub(crate) state_since: Micros,
     /// The protocol version that all connected members speak.
     pub(crate) protocol: u16,
-    /// What was sent compressed.
+    /// Statistics of compressed frames sent.
     pub(crate) packed: Packed,
 }
 
@@ -382,7 +382,7 @@ impl Member {
         status
     }
 
-    /// Who is in the view now, and how they are.
+    /// The members of the present view and their states.
     pub(crate) fn membership_now(&self) -> MembershipNow {
         let committed = self.raft.committed_state();
         let status = match self.connection.is_primary() {
@@ -423,7 +423,7 @@ impl Member {
         let mut members = Vec::with_capacity(membership.members.len());
         for member in &membership.members {
             let me = member.id == self.me.id;
-            // The leader goes by the answers to what it asks; everybody tells everybody how it is.
+            // The leader uses replies to its messages; all members also exchange their health.
             let heard = match leads {
                 true => self.raft.last_heard(&member.id).filter(|_| self.silent(&member.id)),
                 false => {
@@ -461,7 +461,7 @@ impl Member {
                 Some(_) if me => self.bytes_behind(),
                 _ => None,
             };
-            // What a leader knows of the others' disks and ways is true only while it leads.
+            // Match index and round trip are known only while this member leads.
             let persisted = match me {
                 true => Some(self.raft.persisted()),
                 false => Some(self.raft.matched(&member.id)).filter(|index| leads && *index > 0),

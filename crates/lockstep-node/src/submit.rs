@@ -1,9 +1,9 @@
-//! A thread that waits for its place in the log.
+//! A submission: a thread that waits until its entry is ordered.
 //!
-//! One slot per submission: the waiting thread parks on it, `ls-node` fills it and wakes it once, at the end of its round:
-//! a thread that is woken takes the processor, and what the other members wait for should have left by then. A slot
-//! whose thread has gone away (disconnected, loss of the majority) is *abandoned*: should the log hold the entry after
-//! all, it is delivered as anybody's.
+//! One slot per submission: the waiting thread parks on it. `ls-node` fills it and wakes the thread once, at the end of its
+//! round: a woken thread takes the processor, and messages to other members should have left by then. A slot whose thread
+//! has given up (disconnect, loss of the majority) is *abandoned*: if the log has its entry after all, the entry is
+//! delivered like one of another member.
 
 use crate::api::{Ordered, SubmitOutcome};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -78,7 +78,7 @@ impl Submission {
         }
     }
 
-    /// What it was filled with; else whoever fills it will unpark this thread.
+    /// Takes the result; without one, registers this thread to be unparked by the filler.
     fn take_or_register(&self) -> Option<SubmitOutcome> {
         let mut slot = self.lock();
         match std::mem::replace(&mut *slot, Slot::Taken) {
@@ -167,7 +167,7 @@ mod tests {
 
     /// However soon it has its place: a thread may be put aside between sending it and anything that it does next.
     #[test]
-    fn what_nobody_waits_for_is_given_back_in_its_place() {
+    fn abandoned_submission_is_returned_in_order() {
         let ordered = Ordered {
             seqno: 7,
             kind: EntryKind::WriteSet,
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_thread_is_woken_once_with_what_was_filled_first() {
+    fn waiting_thread_is_woken_once_with_first_result() {
         let submission = Submission::new();
         let other = submission.clone();
         let thread = std::thread::spawn(move || other.wait());

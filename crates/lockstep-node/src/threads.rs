@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a panic says.
+/// The message of a panic.
 fn said(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<&str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a text")
@@ -46,7 +46,7 @@ pub(crate) fn work<D: Disk>(
                             shared.deliveries.fail(text, shared.delivered_at());
                         }
                     }
-                    // Whoever pushed meanwhile is not waited for: dropping a submission's filler wakes its thread.
+                    // Inputs pushed meanwhile are dropped: dropping a submission's filler wakes its thread.
                     shared.take_inputs(&mut Vec::new());
                     return;
                 }

@@ -1,4 +1,4 @@
-//! What nodes say to each other beside the order protocol: who they are, how they are, and state transfers.
+//! Node messages beside the Raft protocol: introductions, health, and state transfers.
 
 use crate::api::{LocalState, NodeConfig};
 use crate::policy_request::PolicyRequest;
@@ -24,11 +24,11 @@ pub(crate) const FRAME_OPERATOR: u8 = 3;
 /// Who connects; travels in the handshake.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// Who it is in the log.
+    /// Its identity in the log.
     pub id: MemberId,
     /// Which life of its process.
     pub incarnation: u64,
-    /// Who it is to its server: fresh at each connect.
+    /// Its identity towards its server: fresh at each connect.
     pub view_uuid: ViewUuid,
     /// The history of its log; nil where it has none.
     pub history: Uuid,
@@ -55,7 +55,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// That of a member of which nothing is said yet but who it is and how it is set up.
+    /// The introduction of a member without a log: identity and configuration only.
     pub(crate) fn without_log(config: &NodeConfig, id: MemberId, view_uuid: ViewUuid) -> Hello {
         Hello {
             id,
@@ -193,7 +193,7 @@ impl Hello {
     }
 }
 
-/// The kind of a [`NodeMessage::Health`] of a member from whose server entries are kept; 1 else.
+/// The kind of a [`NodeMessage::Health`] of a held-back member; 1 otherwise.
 const HELD_BACK: u8 = 10;
 
 /// How a member is, told to all it is connected to.
@@ -201,11 +201,11 @@ const HELD_BACK: u8 = 10;
 pub struct Health {
     /// `wsrep_local_state`.
     pub state: LocalState,
-    /// What its server has finished.
+    /// The last seqno finished by its server.
     pub finished: Seqno,
     /// The lowest seqno that certification must look back to for its write-sets under way.
     pub seen: Seqno,
-    /// What was handed to its server.
+    /// The last seqno delivered to its server.
     pub delivered: Seqno,
     /// It wants to leave in good order.
     pub leaving: bool,
@@ -229,7 +229,7 @@ pub(crate) enum NodeMessage {
     Donate { joiner: MemberId, at_least: Seqno, position: Seqno, request: Bytes },
     /// The donor (or the leader that finds none) to the joiner. `code` 0: sent up to `gtid`.
     Donated { code: i32, gtid: Gtid, text: String },
-    /// To the leader: what I have found of applying this seqno.
+    /// To the leader: my result of applying this seqno.
     Opinion { seqno: Seqno, opinion: Opinion, text: String },
     /// The leader asks for that.
     AskOpinion { seqno: Seqno },
@@ -241,7 +241,7 @@ pub(crate) enum NodeMessage {
     TurnedAway,
 }
 
-/// What an operator asks for, on its way from the member that was asked to the one that does it.
+/// An operator's command, forwarded from the member that received it to the one that executes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum OperatorMessage {
     /// To the leader: do this. The command is JSON, as it was given.
@@ -469,7 +469,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back_and_a_cut_one_is_refused() {
+    fn messages_round_trip_and_truncated_ones_are_refused() {
         let id = Uuid([7; 16]);
         let messages = [
             NodeMessage::Health(Health {

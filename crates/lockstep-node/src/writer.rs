@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 /// How long a sync that nobody waits for may wait for more to come.
 pub(crate) const SYNC_WAIT: Duration = Duration::from_millis(6);
 
-/// What `ls-node` asks for.
+/// A job from `ls-node`.
 pub(crate) enum LogJob {
     Write {
         op: Box<WriteOp>,
-        /// Nobody waits for its sync: it may share one with what comes within [`SYNC_WAIT`].
+        /// No commit waits for its sync: it may share one with writes of the next [`SYNC_WAIT`].
         may_wait: bool,
         /// More is on its way, from threads that may be waiting for the processor.
         gather: bool,
@@ -43,15 +43,15 @@ pub(crate) enum LogJob {
 /// What of the log must stay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TrimLimits {
-    /// What begins at this index or later, in any case.
+    /// Keep segments that begin at this index or later, in any case.
     pub(crate) below: Index,
-    /// What begins beyond this index, for a connected member has not got it on its disk; like what is young.
+    /// Keep segments that begin beyond this index, as young ones: a connected member has not persisted them.
     pub(crate) wanted: Index,
-    /// What begins beyond this index, for the own server has only just finished it; like what is young.
+    /// Keep segments that begin beyond this index, as young ones: the own server has only just finished them.
     pub(crate) flushed: Index,
     /// So many bytes (`log.size`).
     pub(crate) keep_bytes: u64,
-    /// What is younger than this, µs since 1970 (`log.keep_min`).
+    /// Keep segments younger than this, µs since 1970 (`log.keep_min`).
     pub(crate) older_than: u64,
     /// Neither what is young nor what is wanted stays while the log is larger than this (`log.max_size`).
     pub(crate) max_bytes: u64,
@@ -99,7 +99,7 @@ pub(crate) fn to_log(op: WriteOp, commit_hint: Index) -> lockstep_log::WriteOp {
     }
 }
 
-/// The open log, and what is remembered between two batches.
+/// The open log, and the state between two batches.
 pub(crate) struct Writer<D: Disk> {
     log: Log<D>,
     hint: Index,
@@ -119,12 +119,12 @@ pub(crate) struct Jobs {
 /// For so long `ls-log` looks after `ls-node` once that has stopped to write itself.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// What became of a write of `ls-node`'s own.
+/// The result of a write by `ls-node` itself.
 pub(crate) enum Wrote<N> {
     Done(N, LogDone),
     /// Nothing: `ls-log` has the log.
     Busy(N, Box<WriteOp>),
-    /// It took long, and somebody else goes on as `ls-node`. What is to be done instead; there is always something.
+    /// It took long, and the other thread continues as `ls-node`. Returns the work to do as `ls-log`.
     Relieved(LogDone, Option<Jobs>),
 }
 
@@ -394,7 +394,7 @@ fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
     let mut bytes: u64 = segments.iter().map(|(_, _, bytes)| bytes).sum();
     let (mut cut, mut early) = (None, false);
     for pair in segments.windows(2) {
-        // What stands in a segment is older than the next one.
+        // The entries of a segment are older than the start of the next one.
         let (first, made, _) = pair[1];
         let asked_for = made > limits.older_than || first > limits.wanted.min(limits.flushed);
         if bytes <= limits.keep_bytes || first > limits.below || (asked_for && bytes <= limits.max_bytes) {
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_about_a_rescue_file_counts_transactions_only() {
+    fn rescue_file_line_counts_transactions_only() {
         let (mut log, _) = Log::open(MemDisk::new(), Options::default(), &mut |_| Ok(())).unwrap();
         let mut line = |kinds: &[EntryKind]| {
             let entry = |(at, kind): (usize, &EntryKind)| Entry {
@@ -489,7 +489,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(30);
 
     #[test]
-    fn what_nobody_waits_for_is_synced_all_the_same_and_not_at_once() {
+    fn deferred_sync_happens_later() {
         let (jobs, told) = start(SHORT);
         let began = Instant::now();
         jobs.send(write(1, true)).unwrap();
@@ -530,7 +530,7 @@ mod tests {
     /// Without it everything since the last election would count as perhaps uncommitted at the next start: kept in memory,
     /// given up to a branch after a while, or kept as a rescue.
     #[test]
-    fn how_far_the_log_is_committed_is_on_the_disk_when_it_is_said_and_a_vote_does_not_set_it_back() {
+    fn commit_hint_is_durable_and_never_goes_back() {
         let hint = |disk: &MemDisk| lockstep_log::peek_vote(disk).unwrap().map_or(0, |vote| vote.commit_hint);
         let disk = MemDisk::new();
         for (index, last) in [(1, 1), (2, 1)] {
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_is_told_once_and_nothing_is_acknowledged_after_it() {
+    fn failed_sync_is_reported_once_and_stops_acks() {
         for sync in [true, false] {
             let disk = MemDisk::new();
             let (jobs, told, thread) = on(&disk);
@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_hangs_changes_the_parts_and_loses_nothing() {
+    fn hanging_write_swaps_roles_and_loses_nothing() {
         let disk = Hangs(MemDisk::new(), Arc::default());
         let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
         let desk = RoleSwap::new(Writer::new(log));
@@ -698,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_an_own_write_is_one_for_all_that_come_after_it() {
+    fn failed_own_write_fails_all_later_ones() {
         let disk = MemDisk::new();
         let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
         let desk = RoleSwap::<_, u32, Jobs>::new(Writer::new(log));
@@ -715,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_after_while_it_writes_itself_and_a_moment_longer() {
+    fn watchdog_covers_own_write_and_a_moment_longer() {
         let (_give, work) = log_queue::channel();
         let mut jobs = Jobs { watching: Some((0, Instant::now())), ..Jobs::new(work) };
         let long_ago = Instant::now().checked_sub(2 * WATCH).unwrap();
@@ -727,7 +727,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_keeps_its_size_and_the_young_up_to_its_greatest_size() {
+    fn trim_keeps_size_and_young_entries_up_to_limit() {
         // Four segments of 100 bytes, made at 10, 20, 30 and 40.
         let segments: Vec<Segment> = (0..4).map(|n| (1 + n * 50, 10 + n * 10, 100)).collect();
         let limits = TrimLimits {
