@@ -141,7 +141,7 @@ impl Raft {
     /// committed anything. Perhaps a voter that it needs lacks more than the line carries in that time. Of a large message
     /// that comes after the term nothing is kept; small parts are, and their acks keep the leader in office.
     pub(super) fn after_vain_terms(&self, bytes: usize) -> usize {
-        (bytes >> (2 * self.in_vain)).max(bytes.min(PROBE_BYTES))
+        (bytes >> (2 * self.fruitless_terms)).max(bytes.min(PROBE_BYTES))
     }
 
     /// Appends a proposal.

@@ -3,8 +3,8 @@
 use crate::net::*;
 use bytes::Bytes;
 use lockstep_core::message::Message;
-use lockstep_core::order::*;
 use lockstep_core::policy::{Policy, PolicyKind};
+use lockstep_core::raft::*;
 use lockstep_core::*;
 
 /// A log of notes of these terms, as a disk would have it.
@@ -359,7 +359,7 @@ fn messages_of_one_kind_lost_for_long_are_repaired_soon() {
         ("answers to proposals", |_, _, m| matches!(m, Message::ProposeReply { .. })),
         ("reads", |_, _, m| matches!(m, Message::ReadIndex { .. })),
         ("answers to reads", |_, _, m| matches!(m, Message::ReadIndexReply { .. })),
-        ("what policies have met", |_, _, m| matches!(m, Message::Settled { .. })),
+        ("what policies have met", |_, _, m| matches!(m, Message::PolicyMet { .. })),
         ("relays", |_, _, m| matches!(m, Message::Relay { .. } | Message::Relayed { .. })),
     ];
     for (name, kind) in kinds {
@@ -393,7 +393,7 @@ fn messages_of_one_kind_lost_for_long_are_repaired_soon() {
                 let order = net.order(n);
                 assert_eq!(order.outstanding(), (0, 0), "proposals: {case}");
                 assert_eq!((order.commit(), order.deliverable()), (last, last), "log: {case}");
-                assert!(order.answerable() >= last, "policy: {case}");
+                assert!(order.policy_index() >= last, "policy: {case}");
             }
         }
     }

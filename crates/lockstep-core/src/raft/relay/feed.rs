@@ -33,7 +33,7 @@ impl Raft {
     }
 
     /// How much may be on its way to a peer, and in one message.
-    pub(in crate::order) fn limits(&self, peer: &mut Progress, relays: bool) -> (usize, usize) {
+    pub(in crate::raft) fn limits(&self, peer: &mut Progress, relays: bool) -> (usize, usize) {
         let window = self.after_vain_terms(self.config.max_inflight_bytes);
         let message = self.after_vain_terms(self.config.max_append_bytes);
         if relays { (peer.way.share(window), message.min(RELAYED_AT_ONCE)) } else { (window, message) }
