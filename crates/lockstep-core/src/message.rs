@@ -95,7 +95,8 @@ pub enum Message {
         /// The append context, as in [`Message::Append`].
         context: u64,
     },
-    /// Numbers `first` and on of the sender's incarnation, in order.
+    /// Numbers `first` and on of the sender's incarnation, in order. `first` 0, with one empty note: a question, answered with
+    /// [`Message::ProposeReply`], which comes behind the proposals that were sent before it.
     Propose { term: Term, incarnation: u64, first: u64, proposals: Vec<Proposal> },
     /// What the leader's log holds of the sender's session: go on after `number`. Also sent unasked by a new leader.
     ProposeReply { term: Term, incarnation: u64, number: u64 },

@@ -146,9 +146,10 @@ impl Cluster {
             self.reached.0 = self.now;
         }
         self.reached.1 = reached;
-        // What was sent again before the faults ended has to pass a narrow line first.
+        // What was sent again before the faults ended has to pass a narrow line first. One message may take long there.
         let queues = self.profile.between_zones.is_some_and(|line| line.queues);
-        let standstill = if queues { 4 * STANDSTILL } else { STANDSTILL };
+        let message = self.profile.max_append_bytes as u64 * MS / self.profile.quality.bytes_per_ms.max(1);
+        let standstill = if queues { 4 * STANDSTILL } else { STANDSTILL } + message;
         hold!(
             self.now < self.healed_at + HEALING && self.now < self.reached.0 + standstill,
             "progress returns when faults end",

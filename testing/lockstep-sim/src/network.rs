@@ -45,6 +45,8 @@ struct Link {
     last: Micros,
     /// When the last message has passed.
     free: Micros,
+    /// When the last message arrives that was sent before the link's present quality.
+    settled: Micros,
 }
 
 /// All directed links between `machines` places.
@@ -57,7 +59,10 @@ pub struct Network {
 impl Network {
     /// All links alike.
     pub fn new(machines: usize, quality: Quality) -> Network {
-        Network { machines, links: vec![Link { quality, cuts: 0, last: 0, free: 0 }; machines * machines] }
+        Network {
+            machines,
+            links: vec![Link { quality, cuts: 0, last: 0, free: 0, settled: 0 }; machines * machines],
+        }
     }
 
     fn link(&mut self, from: usize, to: usize) -> &mut Link {
@@ -72,7 +77,14 @@ impl Network {
 
     /// Makes the link behave like this from now on.
     pub fn set_quality(&mut self, from: usize, to: usize, quality: Quality) {
-        self.link(from, to).quality = quality;
+        let link = self.link(from, to);
+        link.settled = link.settled.max(link.last);
+        link.quality = quality;
+    }
+
+    /// When the last message arrives, or did, that was sent before the link behaved as it does: what is sent now waits for it.
+    pub fn settled(&self, from: usize, to: usize) -> Micros {
+        self.links[from * self.machines + to].settled
     }
 
     /// Cuts the link; each cut is undone by one [`Network::mend`].
@@ -99,6 +111,7 @@ impl Network {
                 link.cuts = 0;
                 link.last = 0;
                 link.free = 0;
+                link.settled = 0;
                 link.quality = quality(from, to);
             }
         }

@@ -429,7 +429,10 @@ impl Cluster {
         }
         let quick = |slot: usize| self.machines[slot].speed == self.profile.disk;
         let clean = |from, to| {
-            self.net.passes(from, to) && self.net.quality(from, to) == self.profile.quality_of(from, to)
+            // Messages of a slow time have arrived before the campaign.
+            self.net.passes(from, to)
+                && self.net.quality(from, to) == self.profile.quality_of(from, to)
+                && self.net.settled(from, to) + 2 * self.profile.election_timeout < self.now
         };
         let membership = &process.order.tail_state().membership;
         for ((index, _), risky) in &self.book.risky {

@@ -192,6 +192,8 @@ impl Cluster {
                     }
                 }
                 Output::Membership(membership) => {
+                    // Also where a cut log has brought an earlier membership back, which no write of this round shows.
+                    memberships.push(membership.clone());
                     self.say(slot, format_args!("members are now {}", members(&membership)));
                 }
             }

@@ -117,7 +117,7 @@ impl Raft {
             Role::Leader => self.tick_leader(),
             _ => self.tick_election(),
         }
-        self.outbox.tick(&self.log, &self.config, self.now);
+        self.tick_proposals();
         self.tick_reads();
     }
 

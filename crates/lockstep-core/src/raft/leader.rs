@@ -137,6 +137,13 @@ impl Raft {
         heard.count() >= membership.majority()
     }
 
+    /// How much of `bytes` a leader sends at once: a quarter for each own term of office that ended in silence before it
+    /// committed anything. Perhaps a voter that it needs lacks more than the line carries in that time. Of a large message
+    /// that comes after the term nothing is kept; small parts are, and their acks keep the leader in office.
+    pub(super) fn after_vain_terms(&self, bytes: usize) -> usize {
+        (bytes >> (2 * self.fruitless_terms)).max(bytes.min(PROBE_BYTES))
+    }
+
     /// Appends a proposal.
     ///
     /// # Errors
@@ -290,8 +297,7 @@ impl Raft {
         while peer.next <= self.log.last() && peer.window_open(window) {
             if peer.next < self.log.cached_from() && peer.next > self.log.base_index() {
                 peer.state = ProgressState::Fetching(peer.next);
-                let max_bytes = self.config.max_append_bytes;
-                self.outputs.push(Output::Fetch { to: id, from: peer.next, max_bytes });
+                self.outputs.push(Output::Fetch { to: id, from: peer.next, max_bytes: most });
                 break;
             }
             let context = if told { 0 } else { context };

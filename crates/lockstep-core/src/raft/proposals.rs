@@ -5,10 +5,13 @@
 //! from where its own log shows, or the leader says, that the leader's got to, whenever something may have been lost. A
 //! proposal leaves the outbox when the committed session has reached it.
 //!
-//! **When something may have been lost.** A connection that is new has lost what was on the way; on one that lasts, silence alone
-//! says so, and it may as well be a line that takes long for something large. Each copy makes that line take longer, and the
-//! acks that wait behind it come later still. So the silence that counts is twice as long after each time in vain, and
-//! at least twice as long as what was sent last has taken.
+//! **When something may have been lost.** With a new connection, messages on the old one may be lost. On a connection that
+//! stays up, the origin sees only silence: the proposals are lost, or the line needs long for a large one, and each
+//! further copy would make it need longer. So after an election timeout of silence the origin asks the leader, in a
+//! small message that follows the proposals on the same connection. The reply comes after the proposals have arrived,
+//! or says which were lost. Until then the origin sends nothing new, and asks again after each election timeout. The
+//! question is a proposal with the number 0, which is never the next one of a session: every version refuses it with
+//! [`Message::ProposeReply`].
 
 use super::failpoints::Failpoint;
 use super::*;
@@ -19,17 +22,12 @@ use std::collections::VecDeque;
 /// Bytes of proposals that go to a new leader before it is known that any have arrived.
 const FIRST_WINDOW: u64 = 8 << 10;
 
-/// The longest silence that is not taken for a loss, in election timeouts.
-const MOST_PATIENCE: u64 = 16;
-
 #[derive(Debug)]
 struct Item {
     kind: EntryKind,
     payload: Bytes,
     /// Sum of the sizes of all items ever up to this one: distances in bytes are differences.
     ends_at: u64,
-    /// When it was first sent to the present leader.
-    sent_at: Option<Micros>,
 }
 
 /// **Invariants:** the items' numbers are dense, from `first`; `committed < first`; `sent <= ever_sent < first +
@@ -50,8 +48,11 @@ pub(super) struct Outbox {
     logged_at: Micros,
     /// Up to here the leader of `term_of_leader` has said that it holds them: as long as it leads, it does.
     held: u64,
-    /// So long a silence is no loss, where that is longer than an election timeout.
-    patience: Micros,
+    /// The leader was asked what has arrived, and has not answered: nothing new is sent.
+    asking: bool,
+    /// The value of `sent` when the leader was last asked, or before proposals were last sent again. A reply with exactly
+    /// this number is no sign of a loss: proposals after it were sent later, and may be on their way.
+    sent_before: Option<u64>,
     /// The last number that a leader sent us back to, and when: its answers to all that followed a gap say the same.
     went_back: (u64, Micros),
     /// Nothing is sent or appended any more in this life.
@@ -75,10 +76,6 @@ impl Outbox {
         self.items.get(usize::try_from(number.checked_sub(self.committed + 1)?).ok()?)
     }
 
-    fn item_mut(&mut self, number: u64) -> Option<&mut Item> {
-        self.items.get_mut(usize::try_from(number.checked_sub(self.committed + 1)?).ok()?)
-    }
-
     fn ends_at(&self, number: u64) -> u64 {
         self.item(number).map_or(self.begins_at, |item| item.ends_at)
     }
@@ -86,7 +83,7 @@ impl Outbox {
     fn push(&mut self, kind: EntryKind, payload: Bytes) -> u64 {
         let size = (64 + payload.len()) as u64;
         let ends_at = self.items.back().map_or(self.begins_at, |item| item.ends_at) + size;
-        self.items.push_back(Item { kind, payload, ends_at, sent_at: None });
+        self.items.push_back(Item { kind, payload, ends_at });
         self.last()
     }
 
@@ -103,9 +100,6 @@ impl Outbox {
     /// The log has grown, shrunk, or is committed further.
     pub(super) fn log_changed(&mut self, log: &LogView, config: &Config, now: Micros) {
         let logged = session_number(&log.tail, config);
-        if logged > self.logged {
-            self.measure_reply_time(logged, now);
-        }
         let committed = session_number(&log.committed, config);
         while self.committed < committed
             && let Some(item) = self.items.pop_front()
@@ -125,25 +119,17 @@ impl Outbox {
         self.ever_sent = self.ever_sent.max(self.sent);
     }
 
-    /// This one has been sent, and has come to our own log: what comes after it may take as long.
-    fn measure_reply_time(&mut self, number: u64, now: Micros) {
-        let took = self.item(number).and_then(|item| item.sent_at).map_or(0, |at| now.saturating_sub(at));
-        self.patience = (2 * took).max(self.patience - self.patience / 8);
-    }
-
-    fn timeout(&self, config: &Config) -> Micros {
-        self.patience.clamp(config.election_timeout, MOST_PATIENCE * config.election_timeout)
-    }
-
-    /// There is a new connection to the leader: what was on the way is gone, and so is what it waited for.
+    /// There is a new connection to the leader, and what was on the way is gone: sends all again of which neither our
+    /// own log nor the leader says that it has arrived.
     pub(super) fn connected(&mut self, log: &LogView, config: &Config, now: Micros) {
-        self.patience = 0;
-        self.go_back(log, config, now);
+        self.go_back(session_number(&log.tail, config).max(self.held), now);
     }
 
-    /// Sends all again of which neither our own log nor the leader says that it has arrived.
-    fn go_back(&mut self, log: &LogView, config: &Config, now: Micros) {
-        self.sent = session_number(&log.tail, config).max(self.held);
+    /// Sends again what comes after `number`.
+    fn go_back(&mut self, number: u64, now: Micros) {
+        self.sent_before = Some(self.sent);
+        self.sent = number;
+        self.asking = false;
         self.logged_at = now;
     }
 
@@ -155,7 +141,8 @@ impl Outbox {
         self.held = held;
         self.logged_at = now;
         self.window = (FIRST_WINDOW, self.ends_at(number));
-        self.items.iter_mut().for_each(|item| item.sent_at = None);
+        self.asking = false;
+        self.sent_before = None;
     }
 
     /// The leader's log holds our proposals up to `number`.
@@ -176,15 +163,15 @@ impl Outbox {
             self.ever_sent = self.ever_sent.max(self.sent);
             return;
         }
+        self.asking = false;
         // Answers may overtake each other.
         self.held = self.held.max(number);
         let number = self.held;
         if number < self.sent {
             let again = self.went_back.0 == number && now < self.went_back.1 + config.heartbeat;
-            if !again {
+            if !again && self.sent_before != Some(number) {
                 self.went_back = (number, now);
-                self.sent = number.max(session_number(&log.committed, config));
-                self.logged_at = now;
+                self.go_back(number.max(session_number(&log.committed, config)), now);
             }
         } else {
             self.sent = number;
@@ -196,15 +183,8 @@ impl Outbox {
         self.sent > session_number(&log.tail, config).max(self.held)
     }
 
-    pub(super) fn tick(&mut self, log: &LogView, config: &Config, now: Micros) {
-        if now >= self.deadline(log, config) {
-            self.patience = 2 * self.timeout(config);
-            self.go_back(log, config, now);
-        }
-    }
-
     pub(super) fn deadline(&self, log: &LogView, config: &Config) -> Micros {
-        if self.waits(log, config) { self.logged_at + self.timeout(config) } else { Micros::MAX }
+        if self.waits(log, config) { self.logged_at + config.election_timeout } else { Micros::MAX }
     }
 }
 
@@ -285,7 +265,11 @@ impl Raft {
             return;
         }
         if !outbox.waits(&self.log, &self.config) {
+            outbox.asking = false;
             outbox.logged_at = self.now;
+        }
+        if outbox.asking {
+            return;
         }
         let logged = outbox.ends_at(session_number(&self.log.tail, &self.config));
         // A backlog that is sent to a new leader at once keeps our acks and answers behind it on a slow link, until this
@@ -300,14 +284,15 @@ impl Raft {
             let first = self.outbox.sent + 1;
             let mut proposals = Vec::new();
             let mut bytes = 0;
-            while let Some(item) = self.outbox.item_mut(first + proposals.len() as u64) {
+            while let Some(item) = self.outbox.item(first + proposals.len() as u64) {
                 let size = 64 + item.payload.len();
                 let most = self.config.max_append_bytes.min(usize::try_from(window).unwrap_or(usize::MAX));
-                if !proposals.is_empty() && bytes + size > most {
+                // Proposals sent again end a message, so that the reply to duplicates has just the number `sent_before`.
+                let sent_before = Some(self.outbox.sent + proposals.len() as u64) == self.outbox.sent_before;
+                if !proposals.is_empty() && (bytes + size > most || sent_before) {
                     break;
                 }
                 bytes += size;
-                item.sent_at.get_or_insert(self.now);
                 proposals.push(Proposal { kind: item.kind, payload: item.payload.clone() });
             }
             self.outbox.sent += proposals.len() as u64;
@@ -316,6 +301,22 @@ impl Raft {
                 Message::Propose { term: self.term, incarnation: self.config.incarnation, first, proposals };
             self.send(leader, message);
         }
+    }
+
+    /// After an election timeout without news of what was sent, asks the leader what has arrived.
+    pub(super) fn tick_proposals(&mut self) {
+        if self.now < self.outbox.deadline(&self.log, &self.config) {
+            return;
+        }
+        self.outbox.logged_at = self.now;
+        let Some(leader) = self.leader.filter(|id| *id != self.config.id && !self.outbox.halted) else {
+            return;
+        };
+        self.outbox.asking = true;
+        self.outbox.sent_before = Some(self.outbox.sent);
+        let question = Proposal { kind: EntryKind::Note, payload: Bytes::new() };
+        let (term, incarnation) = (self.term, self.config.incarnation);
+        self.send(leader, Message::Propose { term, incarnation, first: 0, proposals: vec![question] });
     }
 
     pub(super) fn on_propose(

@@ -1,5 +1,6 @@
 //! Terms, votes, campaigns, handing over.
 
+use crate::lines::*;
 use crate::net::*;
 use lockstep_core::message::Message;
 use lockstep_core::raft::*;
@@ -286,4 +287,33 @@ fn a_leader_that_hears_nothing_has_more_patience_next_time() {
         net.run(HEARTBEAT / 2);
     }
     assert!(net.now - began <= 2 * ELECTION);
+}
+
+/// A leader without a majority's acks stays in office for ten seconds at most, and 2 MiB take 42 s on the lines to the
+/// voter that lags behind. The next leader has another line to it, and gets no further with one large message.
+#[test]
+fn voter_needed_for_majority_catches_up_on_narrow_lines() {
+    for cached in [true, false] {
+        let mut lines = Lines::voters(
+            4,
+            match cached {
+                true => |config| (config.max_append_bytes, config.cache_bytes) = (4 << 20, 64 << 20),
+                false => |config| (config.max_append_bytes, config.cache_bytes) = (4 << 20, 0),
+            },
+        );
+        lines.net.isolate(3);
+        for _ in 0..256 {
+            lines.net.propose(1, &"x".repeat(8 << 10));
+        }
+        lines.run(2 * SECOND);
+        assert_eq!(lines.has(1), lines.has(2));
+        for from in [1, 2] {
+            lines.set(from, 3, Line { bytes_per_ms: 50, ..Line::FAR });
+        }
+        lines.net.heal();
+        // Nothing is committed without 3.
+        lines.frozen.insert(4);
+        lines.net.propose(1, "last");
+        lines.until(100 * SECOND, |lines| lines.net.nodes[&3].order.commit() > 256);
+    }
 }

@@ -86,6 +86,72 @@ fn what_was_lost_on_the_way_is_sent_again_in_order() {
     assert_eq!(net.texts().len(), 4);
 }
 
+/// A long outage says nothing of how long a proposal takes: the loss after it is noticed as soon as any other.
+#[test]
+fn proposal_lost_after_long_outage_is_sent_again_soon() {
+    for reconnects in [true, false] {
+        let mut net = Net::new(3);
+        net.elect(1);
+        net.run(2 * HEARTBEAT);
+        // The leader's heartbeats still come.
+        net.cut.insert((2, 1));
+        net.propose(2, "1");
+        net.run(16 * ELECTION);
+        net.heal();
+        if reconnects {
+            let now = net.now;
+            net.order(2).peer_up(now, id(1));
+        }
+        net.run(2 * ELECTION);
+        assert_eq!(net.texts(), ["1"], "reconnects: {reconnects}");
+        net.propose(2, "2");
+        net.drain(2);
+        net.wire.clear();
+        net.run(2 * ELECTION);
+        assert_eq!(net.texts(), ["1", "2"], "reconnects: {reconnects}");
+    }
+}
+
+/// Each time the leader is asked what has arrived, the question or the answer is lost.
+#[test]
+fn lost_question_after_lost_proposal_is_asked_again() {
+    for (from, to) in [(2, 1), (1, 2)] {
+        let mut net = Net::new(3);
+        net.elect(1);
+        net.run(2 * HEARTBEAT);
+        net.propose(2, "1");
+        net.drain(2);
+        net.wire.clear();
+        net.hold = Some(match from {
+            2 => |_, _, m| matches!(m, Message::Propose { .. }),
+            _ => |_, _, m| matches!(m, Message::ProposeReply { .. }),
+        });
+        net.run(5 * ELECTION);
+        assert!((3..=5).contains(&net.held.len()), "{from} to {to}: {:?}", net.held);
+        net.hold = None;
+        net.propose(2, "2");
+        net.run(2 * ELECTION);
+        assert_eq!(net.texts(), ["1", "2"], "{from} to {to}");
+    }
+}
+
+/// It drops proposals while it hands over; this origin has no session to which it could be told to go on from.
+#[test]
+fn first_proposal_during_failed_transfer_is_sent_again() {
+    let mut net = Net::new(3);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    net.cut.insert((1, 3));
+    net.run(HEARTBEAT);
+    net.propose(1, "own");
+    net.settle();
+    let now = net.now;
+    net.order(1).transfer_leadership(now, id(3)).unwrap();
+    net.propose(2, "other");
+    net.run(3 * ELECTION);
+    assert_eq!(net.texts(), ["own", "other"]);
+}
+
 /// As long as it leads, it has it: the entry comes back sooner or later.
 #[test]
 fn what_the_leader_says_it_has_is_not_sent_again() {

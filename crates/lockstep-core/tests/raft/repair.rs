@@ -3,6 +3,7 @@
 use crate::net::*;
 use bytes::Bytes;
 use lockstep_core::message::Message;
+use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::raft::*;
 use lockstep_core::*;
 
@@ -338,4 +339,62 @@ fn late_answers_take_nothing_back() {
     }
     net.settle();
     assert_eq!(net.order(3).commit(), last);
+}
+
+/// All messages of one kind are lost for long, and nobody notices a connection that broke. After that each loss is
+/// repaired within a few election timeouts, however often the sender has repeated it in vain.
+#[test]
+fn messages_of_one_kind_lost_for_long_are_repaired_soon() {
+    type Kind = fn(usize, usize, &Message) -> bool;
+    let kinds: [(&str, Kind); 14] = [
+        ("pre-votes", |_, _, m| matches!(m, Message::PreVote { .. })),
+        ("votes", |_, _, m| matches!(m, Message::Vote { .. })),
+        ("answers to votes", |_, _, m| matches!(m, Message::VoteReply { .. })),
+        ("entries", |_, _, m| matches!(m, Message::Append { entries, .. } if !entries.is_empty())),
+        ("appends", |_, _, m| matches!(m, Message::Append { .. })),
+        ("acks", |_, _, m| matches!(m, Message::Ack { .. })),
+        ("acks to origins", |_, to, m| to != 1 && matches!(m, Message::Ack { .. })),
+        ("rejects", |_, _, m| matches!(m, Message::Reject { .. })),
+        ("proposals", |_, _, m| matches!(m, Message::Propose { .. })),
+        ("answers to proposals", |_, _, m| matches!(m, Message::ProposeReply { .. })),
+        ("reads", |_, _, m| matches!(m, Message::ReadIndex { .. })),
+        ("answers to reads", |_, _, m| matches!(m, Message::ReadIndexReply { .. })),
+        ("what policies have met", |_, _, m| matches!(m, Message::PolicyMet { .. })),
+        ("relays", |_, _, m| matches!(m, Message::Relay { .. } | Message::Relayed { .. })),
+    ];
+    for (name, kind) in kinds {
+        for policy in [PolicyKind::Quorum, PolicyKind::All, PolicyKind::Semisync, PolicyKind::Async] {
+            let mut net = Net::new(5);
+            net.relay();
+            net.elect(1);
+            let now = net.now;
+            let policy = Policy { acks: 1, ..Policy::of(policy) };
+            net.order(1).append_control(now, EntryKind::Policy, policy.to_payload()).unwrap();
+            net.run(2 * HEARTBEAT);
+            net.hold = Some(kind);
+            for round in 0..32 {
+                let now = net.now;
+                for n in 1..=5 {
+                    net.propose(n, &format!("{n} {round}"));
+                    net.order(n).read_index(now);
+                }
+                net.run(ELECTION / 2);
+            }
+            net.hold = None;
+            net.run(4 * ELECTION);
+            let asked = 32;
+            let leader = net.leader().expect("there is a leader");
+            let last = net.order(leader).last_index();
+            for n in 1..=5 {
+                let case = format!("{name} lost, {policy:?}, member {n}, led by {leader}");
+                let answered =
+                    |o: &&Output| matches!(o, Output::ReadReady { .. } | Output::ReadFailed { .. });
+                assert_eq!(net.nodes[&n].outputs.iter().filter(answered).count(), asked, "reads: {case}");
+                let order = net.order(n);
+                assert_eq!(order.outstanding(), (0, 0), "proposals: {case}");
+                assert_eq!((order.commit(), order.deliverable()), (last, last), "log: {case}");
+                assert!(order.policy_index() >= last, "policy: {case}");
+            }
+        }
+    }
 }

@@ -34,7 +34,8 @@ impl Raft {
 
     /// How much may be on its way to a peer, and in one message.
     pub(in crate::raft) fn limits(&self, peer: &mut Progress, relays: bool) -> (usize, usize) {
-        let (window, message) = (self.config.max_inflight_bytes, self.config.max_append_bytes);
+        let window = self.after_vain_terms(self.config.max_inflight_bytes);
+        let message = self.after_vain_terms(self.config.max_append_bytes);
         if relays { (peer.way.share(window), message.min(RELAYED_AT_ONCE)) } else { (window, message) }
     }
 
@@ -46,9 +47,11 @@ impl Raft {
     /// Sends what is missing before `next`, where its relay is: by no relay, and yet so that it may overtake what is on
     /// its way by one.
     fn feed_below(&mut self, id: MemberId, peer: &mut Progress, next: Index) {
-        while peer.next < next && peer.window_open(self.config.max_inflight_bytes) {
+        let window = self.after_vain_terms(self.config.max_inflight_bytes);
+        let message = self.after_vain_terms(self.config.max_append_bytes);
+        while peer.next < next && peer.window_open(window) {
             let prev_index = peer.next - 1;
-            let (entries, bytes) = self.log.slice(peer.next, next - 1, self.config.max_append_bytes);
+            let (entries, bytes) = self.log.slice(peer.next, next - 1, message);
             let (Some(last), Some(prev_term)) = (entries.last(), self.log.term_at(prev_index)) else {
                 return;
             };
