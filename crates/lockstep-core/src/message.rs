@@ -1,4 +1,4 @@
-//! What members say to each other about the order. The wire's framing and checksums are the network's part.
+//! Messages of the Raft protocol. Framing and checksums belong to the network crate.
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::snapshot::StateSnapshot;
@@ -108,11 +108,11 @@ pub enum Message {
     TimeoutNow { term: Term },
     /// From the leader: up to `settled` every entry's policy is met. `fallen`: semisync has fallen back to async.
     PolicyMet { term: Term, settled: Index, fallen: bool },
-    /// I would campaign in `term`: enter it, and say how your log ends.
+    /// I would campaign in `term`: enter it, and report the end of your log.
     TailQuery { term: Term },
-    /// So does my log end; I am in `term`, on my disk, and take nothing more from older leaders.
+    /// The end of my log. I have entered `term` durably, and accept nothing more from older leaders.
     TailReply { term: Term, last_index: Index, last_term: Term },
-    /// Give me your log from this index on.
+    /// Send me your log from this index on.
     FetchTail { term: Term, from: Index },
     /// The entries after (`prev_index`, `prev_term`) of a log that ends at `last`.
     TailEntries { term: Term, prev_index: Index, prev_term: Term, last: Index, entries: Vec<Entry> },
@@ -120,7 +120,7 @@ pub enum Message {
     Relay {
         /// The leader's.
         term: Term,
-        /// Who gets it as [`Message::Relayed`].
+        /// The recipients of [`Message::Relayed`].
         to: Vec<MemberId>,
         /// As in [`Message::Append`]; for the receiver alone.
         context: u64,

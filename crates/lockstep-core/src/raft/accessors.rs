@@ -1,4 +1,4 @@
-//! Single facts, for those who ask every round: no allocation.
+//! Accessors that callers use in every round: no allocation.
 
 use super::*;
 
@@ -8,7 +8,7 @@ impl Raft {
         self.log.tail.membership.clone()
     }
 
-    /// Who we are.
+    /// This member's id.
     pub fn id(&self) -> MemberId {
         self.config.id
     }
@@ -28,7 +28,7 @@ impl Raft {
         self.is_leader() && self.log.term_at(self.log.commit()) == Some(self.term)
     }
 
-    /// What a peer has on its disk, as far as we know as its leader; 0 for others.
+    /// The last index on a peer's disk, as far as its leader knows; 0 if we do not lead.
     pub fn matched(&self, id: &MemberId) -> Index {
         self.peers.get(id).map_or(0, |peer| peer.matched)
     }
@@ -49,9 +49,9 @@ impl Raft {
         self.config.election_timeout = election_timeout;
     }
 
-    /// A leader that is usually late, because its threads get their turn late, is not campaigned against before it has been
-    /// silent for this long, randomised to up to twice this, where that is longer than the election timeout and its
-    /// connection has not broken; nor does it give up its office before. Whoever else campaigns is answered as ever.
+    /// Sets a timeout for a leader whose heartbeats are usually late because its threads wait for a processor. While the
+    /// connection holds and `timeout` exceeds the election timeout, this member campaigns only after a silence of `timeout`
+    /// (randomised up to twice that), and as a leader it does not step down earlier. Votes for others are not affected.
     pub fn set_leader_timeout(&mut self, patience: Micros) {
         self.leader_timeout = patience;
     }

@@ -1,8 +1,8 @@
-//! Everyone counts acks.
+//! Acks: every member counts them.
 //!
-//! A member tells the leader, and each origin that still waits, up to where its log is on its disk and the same as
-//! the leader's. Whoever holds the log up to an entry of the current term, and hears of a majority that has persisted
-//! it in this term, knows that it is committed.
+//! A member reports its persisted index, as far as its log equals the leader's, to the leader and to each origin with
+//! uncommitted proposals. An entry of the current term in the own log is committed once a majority has persisted it in
+//! this term.
 
 use super::failpoints::Failpoint;
 use super::*;
@@ -16,7 +16,7 @@ pub(super) struct PendingAcks {
     pub(super) context: u64,
     /// What we last acknowledged in this term.
     acknowledged: Index,
-    /// And what we said that we have in memory.
+    /// The received index that we reported.
     received: Index,
 }
 

@@ -11,8 +11,8 @@ impl Raft {
             Some(restored) => restored.into_parts(),
             None => (Vote::default(), LogView::empty()),
         };
-        // Whoever has persisted an entry of a term has seen that term, though the write of the vote file that said
-        // so may not have arrived.
+        // A member that has persisted an entry of a term has entered that term, even if the write of its vote file was
+        // lost.
         let (term, voted_for) =
             if log.tail.term > vote.term { (log.tail.term, None) } else { (vote.term, vote.voted_for) };
         let membership = log.tail.membership.clone();
@@ -95,7 +95,7 @@ impl Raft {
         self.wall = wall;
     }
 
-    /// What our server has finished: goes out with acks.
+    /// Sets the last seqno finished by our server; acks carry it.
     pub fn set_finished(&mut self, seqno: Seqno) {
         self.finished = seqno;
     }
@@ -211,7 +211,7 @@ impl Raft {
         self.advance(now);
         self.up.insert(id);
         if self.leader == Some(id) && self.role != Role::Leader {
-            // What was on the way to it is gone.
+            // Messages in flight to it are lost.
             self.outbox.connected(&self.log, &self.config, self.now);
             self.reads.ask_again();
         }
@@ -244,7 +244,7 @@ impl Raft {
         }
     }
 
-    /// Ends a round: what is to be done for all that came in since the last call.
+    /// Ends a round: returns the outputs for all inputs since the last call.
     pub fn drain(&mut self, now: Micros) -> Vec<Output> {
         self.advance(now);
         if self.role == Role::Leader {
@@ -309,7 +309,7 @@ impl Raft {
         self.outputs.push(Output::Send { to, message });
     }
 
-    /// What we do.
+    /// This member's role.
     pub fn role(&self) -> Role {
         self.role
     }
@@ -319,7 +319,7 @@ impl Raft {
         self.term
     }
 
-    /// Who leads, if we know.
+    /// The leader, if known.
     pub fn leader(&self) -> Option<MemberId> {
         self.leader
     }
@@ -377,12 +377,12 @@ impl Raft {
         self.log.bytes_from(index)
     }
 
-    /// What was left out where a database stands that is at this seqno: nothing of this history is there.
+    /// The gap that contains this seqno, if a view has left it out: no entry of this history has it.
     pub fn gap_around(&self, seqno: Seqno) -> Option<Gap> {
         self.log.gaps.iter().find(|gap| gap.holds(seqno)).copied()
     }
 
-    /// What views that are committed have left out, first and last of each range; as far back as the log goes.
+    /// Ranges (first, last) of seqnos that committed views have left out, as far back as the log goes.
     pub fn left_out(&self) -> impl Iterator<Item = (Seqno, Seqno)> + '_ {
         let committed = self.log.gaps.iter().filter(|gap| gap.index <= self.log.committed.index);
         committed.map(|gap| (gap.before + 1, gap.after - 1))
@@ -394,8 +394,7 @@ impl Raft {
         (self.log.term_at(last.index) == Some(self.term())).then_some(*last)
     }
 
-    /// How many seqnos there are above the first of these, up to the second: what views have left out is nothing that
-    /// anybody could apply.
+    /// The number of seqnos above `above` and up to `upto`, without those that views have left out.
     pub fn seqnos_between(&self, above: Seqno, upto: Seqno) -> i64 {
         let left_out = self.log.gaps.iter().map(|gap| (gap.after - 1).min(upto) - gap.before.max(above));
         (upto - above - left_out.map(|n| n.max(0)).sum::<i64>()).max(0)

@@ -24,8 +24,8 @@ impl fmt::Display for BranchError {
 impl std::error::Error for BranchError {}
 
 impl Raft {
-    /// Asks every other member whether it would vote for us, learners, too, and whether or not we may campaign: their
-    /// answers say whose log goes furthest. [`Raft::would_vote`] has them; what was answered before counts no more.
+    /// Asks every other member, also learners, whether it would vote for us, even if we may not campaign: a refusal means
+    /// that its log is more up to date. [`Raft::would_vote`] returns the answers; earlier answers are discarded.
     pub fn query_tails(&mut self, now: Micros) {
         self.advance(now);
         self.tail_replies = Some(BTreeMap::new());

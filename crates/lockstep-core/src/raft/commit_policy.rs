@@ -1,18 +1,18 @@
-//! When a commit may return.
+//! Commit policies: when a commit may return.
 //!
-//! What is committed cannot be lost, and that is all that `quorum` asks for: then nothing here costs anything. The
-//! other policies ask for more, or for less and sooner:
+//! `quorum` asks only that an entry is committed, and costs nothing here. The other policies ask for more, or for less and
+//! sooner:
 //!
-//! - [`Raft::policy_index`]: up to here every entry's own policy is met. Who waits for an entry above waits on.
-//! - [`Raft::early`]: up to here this member may deliver. Mostly that is what is committed and on its disk; a leader
-//!   under a weak policy goes beyond it, with its own write-sets of its own term, where no more than
-//!   `async.max_at_risk` seqnos are at risk, and no more bytes than are to be in memory for that. Whatever else stands in the log holds back what follows it.
+//! - [`Raft::policy_index`]: every entry up to here meets its own policy. Threads that wait for later entries keep waiting.
+//! - [`Raft::early`]: this member may deliver up to here. Usually that is `deliverable`. A leader under a weak policy goes
+//!   beyond it with its own write-sets of its own term, as long as at most `async.max_at_risk` seqnos, and at most a fixed
+//!   number of bytes in memory, are at risk. Any other entry blocks those after it.
 //!
-//! The policy of an entry is the last policy entry before it in the log. Where a later one is committed, meeting that
-//! one does as well: so a change of policy lets those go who wait under the old one.
+//! The policy of an entry is the last policy entry before it in the log. Meeting a later, committed policy is enough, too:
+//! so a change of policy releases the commits that wait under the old one.
 //!
-//! Every member works it out from the acks that it hears; the leader, who hears them all, says what it has found
-//! ([`Message::PolicyMet`]), for acks between others may be lost.
+//! Every member computes the policy index from the acks that it receives. The leader receives all acks, and announces its
+//! result ([`Message::PolicyMet`]), because acks between other members may be lost.
 
 use super::failpoints::Failpoint;
 use super::wait_times::WaitTimes;
@@ -20,7 +20,7 @@ use super::*;
 use crate::members::{MemberInfo, View};
 use crate::policy::{Policy, PolicyKind};
 
-/// A policy_range of the log under one policy: the entries above `after`, up to where the next policy_range begins.
+/// A range of the log under one policy: the entries above `after`, up to the start of the next range.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyRange {
     pub(super) after: Index,
@@ -36,7 +36,7 @@ pub enum BlockedOn {
     Number,
     /// They have so many bytes, and no more of them may be in memory.
     Bytes(usize),
-    /// It is no write-set of this leader's: a view, a membership, a policy, DDL. What comes after it waits, too.
+    /// It is no write-set of this leader: a view, a membership, a policy, DDL. Later entries wait, too.
     Kind(EntryKind),
 }
 
@@ -70,9 +70,9 @@ pub(super) struct CommitPolicy {
     timeout: Micros,
     /// Semisync has fallen back to async.
     fallen: Option<Fallback>,
-    /// The leader says that it has.
+    /// The leader reports a fallback.
     leader_has_fallen: bool,
-    /// What the acks that came in since allow has to be worked out again.
+    /// The last index announced to peers.
     told: Index,
     /// The last entry that another member is known to have, and its seqno: see [`Raft::persisted_elsewhere`].
     elsewhere: Option<(Index, Seqno)>,
@@ -108,8 +108,8 @@ impl CommitPolicy {
 }
 
 impl Raft {
-    /// Up to here every entry's policy is met, so that whoever waits for it may be told; [`Index::MAX`] where being
-    /// committed is all that is asked for.
+    /// Every entry up to here meets its policy, so its waiting thread may be notified; [`Index::MAX`] if the policy asks only
+    /// for commitment.
     pub fn policy_index(&self) -> Index {
         self.commit_policy.policy_index.max(self.commit_policy.floor)
     }
@@ -120,7 +120,7 @@ impl Raft {
         self.deliverable().max(self.commit_policy.early.min(self.disk.persisted))
     }
 
-    /// The first entry that is committed and whose policy still waits for acks, if there is one.
+    /// The first committed entry that still lacks acks of its policy, if there is one.
     pub fn first_unacknowledged(&self) -> Option<Index> {
         let next = self.policy_index().saturating_add(1);
         (next <= self.commit()).then_some(next)
@@ -176,7 +176,7 @@ impl Raft {
         self.log.policy_ranges.len() == 1 && self.log.policy_ranges[0].policy.is_plain()
     }
 
-    /// What this member is known to hold, the same as we do.
+    /// The last index that a member is known to have persisted, equal to our log.
     fn persisted_by(&self, id: &MemberId) -> Index {
         if *id == self.config.id {
             return self.acknowledged();
@@ -195,7 +195,7 @@ impl Raft {
             PolicyKind::Quorum => zones,
             PolicyKind::All if self.config.failpoints.is_active(Failpoint::AllIsMajority) => Index::MAX,
             PolicyKind::All => {
-                // Who has been taken out of the view since is not waited for.
+                // Members removed from the view since then are not waited for.
                 let later = || self.log.policy_ranges.iter().skip(at + 1);
                 let later =
                     || later().filter(|s| s.after <= self.commit() && s.policy.kind == PolicyKind::All);
@@ -245,11 +245,10 @@ impl Raft {
         ack::reached_by(&mut held, usize::from(policy.acks))
     }
 
-    /// The last seqno that another member than the leader is known to have, where a leader commits without any: what is
-    /// committed says nothing of the others then. Who follows such a leader knows it of itself. `None` where commits take
-    /// more than one, and while there is no other member.
+    /// Under a sole voter, which commits alone: the last seqno persisted by another member. A follower of such a leader knows
+    /// its own. `None` if commits need several members, and while there is no other member.
     ///
-    /// What others had before this leader led is not known: until one of them answers, it is where it began to lead.
+    /// A new leader does not know the others' positions: until one answers, this is the position at which its term began.
     pub fn persisted_elsewhere(&self) -> Option<Seqno> {
         self.commit_policy.elsewhere.filter(|_| self.commits_alone()).map(|(_, seqno)| seqno)
     }
@@ -274,7 +273,7 @@ impl Raft {
         if held <= known.0 {
             return;
         }
-        // Who lags far behind has what is in memory no more: no less than the beginning of its segment.
+        // For a member behind the cached entries, use the first seqno of its segment as a lower bound.
         let segment = || self.log.bases.iter().rev().find(|base| base.state.index <= held);
         let seqno = self.log.entry(held).map(|entry| entry.seqno);
         if let Some(seqno) = seqno.or_else(|| segment().map(|base| base.state.seqno)) {
@@ -317,8 +316,8 @@ impl Raft {
         for at in 0..policy_ranges.len() {
             let later = (at + 1..policy_ranges.len()).filter(|later| policy_ranges[*later].after <= commit);
             let met = later.map(|later| self.met(later)).fold(self.met(at), Index::max);
-            // What lies before this policy_range is met by now, and a stronger policy does not apply backwards. Of the first
-            // one's `after` that is not known: it is where the log was read back, or begins.
+            // Entries before this range meet their policies, and a stronger policy does not apply backwards. This does not
+            // hold for the first range, which starts where the restored log begins.
             let met = if at > 0 { met.max(policy_ranges[at].after) } else { met };
             if policy_ranges.get(at + 1).is_none_or(|next| met < next.after) {
                 policy_index = met;
@@ -460,7 +459,7 @@ impl Raft {
         policy.on_receive && policy.kind == PolicyKind::Semisync
     }
 
-    /// The leader says what it has found, with each heartbeat, and at once to who waits for it.
+    /// The leader announces the policy index: with each heartbeat, and at once to origins that wait for it.
     pub(super) fn send_policy_met(&mut self, speak: bool) {
         if self.is_plain() {
             return;

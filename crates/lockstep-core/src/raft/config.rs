@@ -1,4 +1,4 @@
-//! What an order core is told at its start.
+//! Configuration of the Raft core.
 
 use super::failpoints::Failpoints;
 use crate::types::{MemberId, Micros};
@@ -6,11 +6,11 @@ use crate::types::{MemberId, Micros};
 /// Sizes and times. All times in µs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Who we are in the log.
+    /// This member's id.
     pub id: MemberId,
-    /// Which life of our process this is: larger than in any life before.
+    /// The incarnation of this process: larger than any before.
     pub incarnation: u64,
-    /// How often a leader speaks when it has nothing to say.
+    /// The interval of a leader's heartbeats.
     pub heartbeat: Micros,
     /// Silence of a leader after which others campaign; randomised to up to twice this.
     pub election_timeout: Micros,
@@ -25,10 +25,10 @@ pub struct Config {
     /// A follower takes no more entries while so many bytes of them are on their way to its disk, and then until it is half
     /// as much. There may be `max_inflight_bytes` more.
     pub max_unwritten_bytes: usize,
-    /// A leader under a weak policy goes ahead of what is committed by this many bytes of entries, or one entry more: they
-    /// are all kept in memory, and what has not left it is lost with it.
+    /// A leader under a weak policy delivers at most this many bytes of entries, or one entry more, beyond the commit index:
+    /// they are all kept in memory, and unsent ones are lost with it.
     pub max_at_risk_bytes: usize,
-    /// Where the random numbers begin.
+    /// Seed of the random numbers.
     pub seed: u64,
     /// The injected fault, in tests of the tests.
     pub failpoints: Failpoints,

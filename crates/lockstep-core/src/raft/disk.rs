@@ -1,4 +1,4 @@
-//! What is on its way to the disk, what has arrived, and what must not be said before.
+//! Writes in flight to the disk, the persisted index, and messages held back until a write completes.
 //!
 //! Writes are numbered by tickets and become durable in their order. "Durable up to index n" is only true of the
 //! entries that the write carried: where a later truncation replaces some of them, the older write's arrival says
@@ -22,7 +22,7 @@ pub struct Vote {
     pub voted_for: Option<MemberId>,
 }
 
-/// What waits for the vote to be on the disk.
+/// A message held back until the vote is durable.
 #[derive(Debug)]
 pub(super) enum Held {
     /// A message that tells of it.
@@ -34,9 +34,9 @@ pub(super) enum Held {
 #[derive(Debug)]
 struct Flight {
     ticket: u64,
-    /// What the log holds on disk when this has arrived, as far as it is still the same as in memory.
+    /// The persisted index once this write completes, as far as the entries still equal those in memory.
     last: Index,
-    /// Of the entries that it carries, whatever has become of them since.
+    /// Bytes of the entries that it carries, replaced ones included.
     bytes: usize,
 }
 
@@ -130,7 +130,7 @@ impl Disk {
         }
     }
 
-    /// The log begins anew after `base`; of the old one, what was committed (up to `committed`) may still be claimed.
+    /// The log restarts after `base`. Entries of the old log up to `committed` still count as persisted.
     pub(super) fn reset(&mut self, base: Index, committed: Index) {
         self.persisted = self.persisted.min(committed);
         for flight in &mut self.in_flight {
@@ -187,7 +187,7 @@ impl Disk {
         Some(op)
     }
 
-    /// What waits for the vote, waits for the write that carries it.
+    /// Ties the held-back messages to the write that carries the vote.
     fn hold(&mut self) {
         for what in self.waiting.drain(..) {
             self.held.push_back((self.vote_ticket, what));
@@ -204,9 +204,8 @@ impl Disk {
         }
     }
 
-    /// Whether so much is on its way to the disk that nothing may be added: `max` bytes, and after that until it is half
-    /// as much. A disk that hangs must not fill the memory. What came in this round does not count yet: the leader's
-    /// window bounds it.
+    /// Whether the writes in flight have reached `max` bytes, and have not fallen to half of it since. It bounds the memory
+    /// while a disk hangs. Entries of this round do not count yet: the leader's window bounds them.
     pub(super) fn is_full(&mut self, max: usize) -> bool {
         let limit = if self.full { max / 2 } else { max };
         self.full = self.in_flight_bytes >= limit.max(1);

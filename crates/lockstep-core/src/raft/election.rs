@@ -1,7 +1,7 @@
 //! Terms, votes and campaigns.
 //!
 //! A campaign begins by asking whether it would succeed (pre-vote), so that a member that was cut off does not disturb
-//! the others when it comes back. Who hears a live leader refuses both questions, unless that leader itself asked for
+//! the others when it comes back. A member with a live leader refuses both requests, unless that leader itself asked for
 //! the campaign (`transfer`).
 //!
 //! Anybody asked answers, learner or not: the membership in force at the candidate may be newer than ours, and the
@@ -189,7 +189,7 @@ impl Raft {
         }
     }
 
-    /// What waited for the vote to be on the disk.
+    /// Sends a message that waited for the vote to be durable.
     pub(super) fn release(&mut self, what: Held) {
         match what {
             Held::Send(to, message) => {

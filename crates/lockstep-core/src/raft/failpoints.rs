@@ -56,7 +56,7 @@ pub enum Failpoint {
     ReplacedWritesCount,
     /// A log that is behind is good enough for a vote.
     VoteForAnyLog,
-    /// Whoever asks gets the vote, also the second one of a term.
+    /// Every candidate gets the vote, also the second one of a term.
     TwoVotes,
     /// Elections begin without asking whether they would succeed.
     NoPreVote,
@@ -68,7 +68,7 @@ pub enum Failpoint {
     DuplicateProposals,
     /// A leader answers reads without asking whether it still leads.
     ReadWithoutMajority,
-    /// What is committed is handed out before it is on the own disk.
+    /// Committed entries are delivered before they are on the own disk.
     DeliverBeforeDisk,
     /// Certification forgets more than the trim mark says.
     UnevenTrim,
@@ -78,9 +78,9 @@ pub enum Failpoint {
     TrimMarkIgnored,
     /// Keys do not make parents.
     NoParents,
-    /// An heir under a weak policy asks nobody how the others' logs end.
+    /// A candidate under a weak policy skips log recovery.
     NoSurvey,
-    /// Who is asked how its log ends says so without having promised to take no more from the old leader.
+    /// A member reports its log tail before it has persisted the new term.
     TailWithoutPromise,
     /// Entries that may have been acknowledged are overwritten and kept nowhere.
     OverwriteWithoutRescue,
@@ -96,7 +96,7 @@ pub enum Failpoint {
     NoAcksAwaited,
     /// `commit.zone_acks` is for nothing.
     NoZonesAwaited,
-    /// What a member has in memory counts, though its disk was asked for.
+    /// Received entries count as persisted.
     ReceivedIsPersisted,
     /// Semisync falls back as soon as something waits.
     FallsBackAtOnce,
@@ -104,8 +104,8 @@ pub enum Failpoint {
     StaysFallenBack,
     /// A timeout of semisync's counts from when it is in the log on, agreed on or not.
     TimeoutNotAgreedOn,
-    /// Acks of a member count that whoever leads next may never have heard of.
+    /// Acks of a member count although the next leader may not know that member.
     AnyMembersAcksCount,
-    /// What a relay brings is taken for the leader's, whatever the term in which it was said.
+    /// A relayed append of any term is accepted.
     RelayedOfAnyTerm,
 }

@@ -1,4 +1,4 @@
-//! Taking what the leader sends.
+//! The follower: accepts the leader's entries and snapshots.
 
 use super::failpoints::Failpoint;
 use super::*;
@@ -20,7 +20,7 @@ impl Raft {
             self.send(from, message);
             return;
         }
-        // What is committed is the same everywhere, whether or not our log still has it.
+        // Committed entries are equal everywhere, also those already trimmed from our log.
         let committed = self.commit();
         if prev_index < committed {
             let known = usize::try_from(committed - prev_index).unwrap_or(usize::MAX).min(entries.len());
@@ -93,12 +93,12 @@ impl Raft {
         self.log.truncate(from);
     }
 
-    /// What lies from `from` on is about to be lost to this log.
+    /// The entries from `from` on are about to be truncated.
     pub(super) fn give_up_from(&mut self, from: Index) {
         self.rescue_from(from);
         if self.commit_policy.truncated(from) {
-            // The database has what the log has not. What we have proposed may be part of it: it must not come back as
-            // if it were new.
+            // The database has entries that the log loses. Our own proposals may be among them: they must not be proposed
+            // again.
             self.outbox.halt();
             self.outputs.push(Output::Diverged { from });
         }
@@ -140,12 +140,12 @@ impl Raft {
         }
     }
 
-    /// The leader has no longer what we need, or we have no log at all.
+    /// Handles a snapshot: the leader no longer has the entries that we need, or we have no log.
     ///
-    /// A base is a committed state of the leader's. It replaces our log only where that loses nothing that counts:
-    /// there is none; or the base lies above our commit index, and what we hold up to there is either part of that
-    /// state or was never committed, and the same goes for what we hold above, because we disagree with the base at
-    /// its place. Where we agree with it, our log stays, and we have learnt that it is committed up to there.
+    /// A snapshot is a committed state of the leader. It replaces our log only if no committed entry is lost: we have no
+    /// log; or the snapshot lies above our commit index and our log disagrees with it at its index, so that our entries up to
+    /// there are part of it or uncommitted, and later ones are uncommitted. If our log agrees with it, the log stays, and is
+    /// committed up to the snapshot.
     pub(super) fn on_base(&mut self, state: StateSnapshot, context: u64) {
         self.pending_acks.context = self.pending_acks.context.max(context);
         self.pending_acks.answer = true;

@@ -1,4 +1,4 @@
-//! Leading: giving indices, feeding peers, keeping or leaving office.
+//! The leader: appends proposals, replicates to peers, checks its quorum and steps down.
 
 use super::failpoints::Failpoint;
 use super::relay::Rider;
@@ -21,7 +21,7 @@ pub(super) struct Lead {
     commit_due: Option<Micros>,
     /// The campaign was asked for by the leader of before.
     pub(super) campaign_is_transfer: bool,
-    /// What views have ended of streaming transactions.
+    /// Streaming transactions ended by views.
     pub(super) ends: Ends,
 }
 
@@ -34,8 +34,8 @@ pub(super) struct Transfer {
     told: bool,
 }
 
-/// How long the news of a commit may wait for company. Under load the next entries carry it, and one message in three is
-/// saved; whoever needs it at once (an origin, a causal read) gets it at once.
+/// How long a new commit index may wait for the next append. Under load this saves one message in three. Members that need
+/// it at once (an origin, a causal read) get it at once.
 const COMMIT_NEWS_WAIT: Micros = 1_000;
 
 /// A leader's patience doubles so often at most.
@@ -75,7 +75,7 @@ impl Raft {
         self.broadcast_heartbeat();
     }
 
-    /// Ends our term of office, whoever comes after.
+    /// Steps down.
     pub(super) fn step_down(&mut self) {
         debug_assert!(self.role == Role::Leader);
         self.peers.clear();
@@ -231,7 +231,7 @@ impl Raft {
         self.leave_if_removed();
     }
 
-    /// `riders`: those to whom this peer passes on what it gets.
+    /// `riders`: the relay recipients behind this peer.
     pub(super) fn feed(&mut self, id: MemberId, peer: &mut Progress, speak: bool, riders: &mut [Rider<'_>]) {
         let context = if speak { self.lead.context } else { 0 };
         let told = match peer.state {
@@ -242,7 +242,7 @@ impl Raft {
                 // A second probe, after silence, is a small one.
                 let bytes = if peer.probing { 0 } else { PROBE_BYTES.min(self.config.max_append_bytes) };
                 peer.probing = true;
-                // Whatever the heartbeats are doing: a probe wants its answer at once.
+                // Independent of heartbeats: a probe needs its own reply.
                 let context = self.lead.context.max(1);
                 self.send_entries(id, peer, bytes, context, &mut []).is_some()
             }
@@ -323,7 +323,7 @@ impl Raft {
         let prev_index = match peer.state {
             // Until it answers to the base, say only that we are there.
             ProgressState::Base(index) => index,
-            // What is on its way by another must not be missed when this overtakes it.
+            // This may overtake entries sent through a relay, so start after those it has confirmed.
             _ if peer.via.is_some() && self.log.term_at(peer.received).is_some() => peer.received,
             _ => peer.next - 1,
         };
@@ -484,7 +484,7 @@ impl Raft {
         let stale = match peer.state {
             ProgressState::Probe => prev_index != peer.next - 1,
             ProgressState::Replicate | ProgressState::Fetching(_) => {
-                // What is on its disk, it cannot miss.
+                // It has persisted these entries, so nothing before them is missing.
                 prev_index >= peer.next || (prev_index <= peer.matched && prev_index != 0)
             }
             // The base may have been lost.
@@ -517,10 +517,10 @@ impl Raft {
 
     pub(super) fn leader_peer_up(&mut self, id: MemberId) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        // What was on the way is gone, perhaps.
+        // Messages in flight may be lost.
         let next = peer.next;
         peer.probe(next);
-        // Its answer to what was sent while it was away says nothing of the way to it.
+        // A reply to a message sent while it was disconnected is no measure of the round trip.
         peer.context_sent = (0, 0);
         if let Some(number) = self.session_of(&id) {
             self.send(id, number);

@@ -1,21 +1,21 @@
-//! The heir takes the most up-to-date tail.
+//! Log recovery: under a weak policy a candidate takes over the most up-to-date log tail.
 //!
-//! Under a weak policy the client may have heard "ok" for what only some members have, and not a majority: a learner
-//! perhaps, or voters whose votes a candidate does not need. So whoever wants to lead asks everybody first, once its
-//! pre-vote says that it may be elected: who is asked enters the candidate's term, on its disk, so that it takes (and
-//! acknowledges) nothing more from the old leader, and then says how its log ends. The candidate takes over the most
-//! up-to-date tail that it hears of, and only then asks for votes.
+//! Under a weak policy a client may have received "ok" for an entry that fewer than a majority have: a learner, or voters
+//! whose votes a candidate does not need. So after a successful pre-vote the candidate first asks all members for their log
+//! tails ([`Message::TailQuery`]). A member persists the candidate's term, so that it accepts (and acknowledges) nothing
+//! more from the old leader, and then replies with the end of its log. The candidate fetches the most up-to-date tail, and
+//! only then asks for votes.
 //!
-//! What is taken over is not acknowledged: it is as if the old leader had sent it and the answer had been lost, so all
-//! that the paper says of logs and elections holds as before. Nothing is taken from a membership on that no voter who
-//! answered holds: what stands behind it was acknowledged to nobody, and it might lay down who may vote at all.
+//! Fetched entries are not acknowledged: it is as if the old leader had sent them and the reply had been lost, so the
+//! paper's arguments about logs and elections still hold. The candidate stops before a membership entry that no replying
+//! voter holds: later entries were acknowledged to no client, and the membership might change who may vote.
 //!
-//! Who has not answered within half an election timeout (or two of the longest round trips, if that is more) is done without,
-//! where a majority has. But for who shows that it is there: its disk is slow, and it says so each time that it is asked
-//! again. What it has acknowledged is not to be lost for that, so it is waited for, for five election timeouts at the most.
+//! Once a majority has replied, the candidate waits for the others for half an election timeout, or two of the longest round
+//! trips if that is more. A member with a slow disk answers each repeated query that it is still busy. It may hold
+//! acknowledged entries, so the candidate waits for it for up to five election timeouts.
 //!
-//! Messages are lost: what is not answered is asked again. And what has come of a tail is kept, so that another campaign,
-//! should this one fail, goes on where it ended.
+//! Unanswered queries are repeated, because messages may be lost. Fetched entries stay in the log, so that a later campaign
+//! continues where this one failed.
 
 use super::disk::Held;
 use super::failpoints::Failpoint;
@@ -24,37 +24,36 @@ use super::*;
 use crate::codec::{Reader, Writer};
 use crate::members::View;
 
-/// So many election timeouts a member is waited for that is there and has not answered, in all.
+/// The longest wait for a responsive member without a reply, in election timeouts.
 const MOST: Micros = 5;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct LogRecovery {
-    /// How the logs end of those who have answered, and whose tails are not taken yet: term and index.
+    /// Log ends (term, index) of members whose tails are not taken yet.
     tails: BTreeMap<MemberId, (Term, Index)>,
-    /// All who have answered.
+    /// All replies.
     answers: BTreeMap<MemberId, (Term, Index)>,
-    /// Who was lost while its tail was being fetched: if it comes back, it is asked anew.
+    /// Members lost while their tail was being fetched; on return they are queried again.
     lost: BTreeSet<MemberId>,
     /// When it began.
     began: Micros,
-    /// When somebody was last heard of who has not answered: its disk is slow.
+    /// Members that are responsive without a reply, because their disks are slow, and when they were last heard.
     slow: BTreeMap<MemberId, Micros>,
-    /// After that nobody is waited for who is not needed; [`Micros::MAX`] when it has passed.
+    /// The end of the wait for members beyond a majority; [`Micros::MAX`] once it has passed.
     deadline: Micros,
     late: bool,
     /// All were asked before: this is about one who answered late.
     again: bool,
     /// When to repeat what has not been answered: messages are lost.
     repeat_at: Micros,
-    /// Whose tail is being fetched.
+    /// The member whose tail is being fetched.
     source: Option<Source>,
-    /// What of it is not in the log yet. It goes on where the log ends, or replaces what the log has above the commit
-    /// index.
+    /// Fetched entries not in the log yet. They continue the log, or replace its entries above the commit index.
     taken: Vec<Entry>,
 }
 
-/// Whose tail is being fetched.
+/// The tail being fetched.
 #[derive(Debug)]
 struct Source {
     id: MemberId,
@@ -88,7 +87,7 @@ impl LogRecovery {
 }
 
 impl Source {
-    /// A part that goes on from here has come before what comes before it.
+    /// Keeps a part that arrived before its predecessor.
     fn keep(&mut self, prev: (Index, Term), entries: Vec<Entry>) {
         let bytes: usize = self.early.values().flatten().chain(&entries).map(Entry::size).sum();
         if !entries.is_empty() && bytes <= TAIL_AHEAD {
@@ -161,8 +160,8 @@ impl Raft {
         self.continue_log_recovery();
     }
 
-    /// Asks again what has not been answered. While a tail is being fetched, or somebody is waited for, everybody hears of it:
-    /// it may take long, and who hears nothing campaigns.
+    /// Repeats unanswered queries. While a tail is fetched or a member is waited for, all members get a query: it may take
+    /// long, and a member that hears nothing campaigns.
     fn repeat_tail_query(&mut self) {
         let (now, period) = (self.now, self.recovery_period());
         let others = self.others();
@@ -196,8 +195,8 @@ impl Raft {
         }
     }
 
-    /// Somebody wants to know how our log ends. A majority has told it that it may be elected, or its leader hands over:
-    /// so we answer even where we hear the old leader, for what we would go on to acknowledge might be lost.
+    /// Handles a tail query. The candidate has won a pre-vote, or its leader hands over. So we answer even if we still hear
+    /// the old leader: entries that we went on acknowledging might be lost.
     pub(super) fn on_tail_query(&mut self, from: MemberId, term: Term) {
         let (last_index, last_term) = (self.log.last(), self.log.tail.term);
         if self.config.failpoints.is_active(Failpoint::TailWithoutPromise) && term > self.term {
@@ -233,7 +232,7 @@ impl Raft {
         {
             survey.slow.insert(from, self.now);
         }
-        // Who says that it has entries of this term has not promised anything.
+        // An ack for entries of this term is no promise.
         if term < self.term || last_term >= term {
             return;
         }
@@ -368,7 +367,7 @@ impl Raft {
         source.at = at;
         (source.repeat_at, source.patience) = (now + patience, patience);
         self.reset_election_timer();
-        // What has come stays, should another campaign be needed.
+        // Fetched entries stay for another campaign.
         self.take_over();
         if more && at.0 < last {
             return self.send(from, Message::FetchTail { term: own_term, from: at.0 + 1 });
@@ -387,7 +386,7 @@ impl Raft {
         let rest = taken.split_off(held.unwrap_or(taken.len()));
         let end = taken.last().map(|e| (e.term, e.index));
         if end.is_none_or(|end| end <= (self.log.tail.term, self.log.last())) {
-            // What would leave us with less than we have is no gain.
+            // Skip a tail that would shorten our log.
             taken.extend(rest);
             if let Some(survey) = &mut self.log_recovery {
                 survey.taken = taken;
@@ -418,7 +417,7 @@ impl Raft {
         if votes(&self.config.id) && self.log.term_at(entry.index) == Some(entry.term) {
             return true;
         }
-        // Who gives it, holds it; whose log ends in this one, holds it up to there.
+        // The source holds these entries; a member whose log ends among them holds them up to there.
         survey.source.as_ref().is_some_and(|source| votes(&source.id))
             || survey.answers.iter().any(|(id, (term, index))| {
                 votes(id)
@@ -427,8 +426,8 @@ impl Raft {
             })
     }
 
-    /// What a leader begins with under a weak policy, and the seqno: a view that leaves out what its predecessor may
-    /// have given out. Not after a term of our own: what we gave out then is in our log.
+    /// The first entry of a leader under a weak policy, and its seqno: a view that leaves out the seqnos that its predecessor
+    /// may have given out. Not after a term of our own: our log has the seqnos that we gave out then.
     pub(super) fn first_view(&self) -> Option<(bytes::Bytes, Seqno)> {
         let tail = &self.log.tail;
         let at_risk = i64::try_from(self.log.at_risk()?).unwrap_or(i64::MAX);

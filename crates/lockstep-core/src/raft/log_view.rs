@@ -1,4 +1,4 @@
-//! The log as the core sees it: two folds of it, the runs of its terms, and its recent entries.
+//! The core's view of the log: two state snapshots, the runs of its terms, and its recent entries.
 
 use super::commit_policy::PolicyRange;
 use crate::codec::{DecodeError, Reader};
@@ -29,7 +29,7 @@ pub struct Gap {
 }
 
 impl Gap {
-    /// What `entry` leaves out after this seqno.
+    /// The seqnos that `entry` leaves out after this seqno.
     pub(super) fn at(entry: &Entry, before: Seqno) -> Option<Gap> {
         (entry.seqno > before.saturating_add(1)).then_some(Gap {
             index: entry.index,
@@ -52,7 +52,7 @@ pub(super) struct LogView {
     pub(super) bases: VecDeque<Base>,
     /// The fold up to the commit index.
     pub(super) committed: StateSnapshot,
-    /// The fold up to the last entry. What is in force (membership, sessions, seqno) is read here.
+    /// The snapshot after the last entry: the membership, sessions and seqno in force.
     pub(super) tail: StateSnapshot,
     /// Where each run of entries of one term begins. Ascending in both.
     terms: VecDeque<(Index, Term)>,
@@ -65,10 +65,10 @@ pub(super) struct LogView {
     cached_bytes: usize,
     /// The same over those above the commit index.
     uncommitted_bytes: usize,
-    /// The last entry above the commit index of each origin: who waits for acks.
+    /// The last uncommitted entry of each origin, which waits for acks.
     pub(super) origins: BTreeMap<MemberId, Index>,
-    /// The policies of what is not committed, and of what somebody may still wait for. **Invariant:** never empty,
-    /// ascending; the first covers the entry after the commit index or one before it.
+    /// Policies of uncommitted entries, and of committed ones that threads may still wait for. **Invariant:** not empty,
+    /// ascending; the first covers the entry after the commit index or an earlier one.
     pub(super) policy_ranges: VecDeque<PolicyRange>,
 }
 
@@ -331,8 +331,8 @@ impl LogView {
         last.map_or(Policy::default(), |s| s.policy)
     }
 
-    /// Whether anything that is not known to be committed may have been placed under a weak policy; if so, how many
-    /// seqnos may have been given out beyond what is committed.
+    /// If uncommitted entries may have been appended under a weak policy: how many seqnos may have been answered beyond the
+    /// commit index.
     pub(super) fn at_risk(&self) -> Option<u64> {
         let open = self.policy_ranges.iter().map(|s| s.policy).chain([self.committed.policy]);
         open.filter(|policy| policy.is_weak()).map(|policy| policy.max_at_risk).max()
@@ -361,7 +361,7 @@ impl LogView {
         self.rebuild_snapshots();
     }
 
-    /// Folds the tail, and who waits, again from the committed state.
+    /// Rebuilds the tail snapshot and the waiting origins from the committed state.
     fn rebuild_snapshots(&mut self) {
         let first = self.cached_from();
         self.tail = self.committed.clone();
@@ -452,13 +452,12 @@ impl LogView {
         }
     }
 
-    /// Where a peer that cannot go on from its own log begins anew.
+    /// The snapshot at which a peer restarts that cannot continue from its own log.
     ///
-    /// Who certifies must have the log from the trim mark that is in force where it begins to certify. `position`
-    /// is the seqno of the peer's database, if it has one: the newest base up to there tells a mark that was in
-    /// force no later, and the mark before that one is safe in any case. Without a position it will be given a
-    /// database that is newer than the last committed trim mark. The oldest base where nothing fits: with index 0 it
-    /// is always right, and else nobody in this log could do better.
+    /// To certify, a member needs the log from the trim mark in force where its certification begins. `position` is the
+    /// seqno of the peer's database, if it has one. The newest snapshot up to there names a mark in force no later, and the
+    /// mark before that one is always safe. Without a position the peer will receive a database newer than the last
+    /// committed trim mark. Fallback: the oldest snapshot, which is always right at index 0, and else the best in this log.
     pub(super) fn base_for(&self, position: Option<Seqno>) -> Option<&StateSnapshot> {
         let committed =
             || self.bases.iter().rev().map(|b| &b.state).filter(|s| s.index <= self.committed.index);

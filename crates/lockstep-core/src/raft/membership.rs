@@ -1,4 +1,4 @@
-//! Changing who is in the group, and a leader's other entries of its own.
+//! Membership changes, and other entries of the leader itself.
 //!
 //! A membership is in force once it is appended, committed or not. One voter at a time: then any majority of the old
 //! one and any of the new one share a member. That holds for neighbours only, so the previous change must be committed
@@ -159,7 +159,7 @@ impl Raft {
         Ok(index)
     }
 
-    /// Makes the peers those of the membership in force. Who is no longer a member is told so before it is forgotten.
+    /// Synchronises the peers with the membership in force. A removed member is notified before it is forgotten.
     pub(super) fn sync_peers(&mut self) {
         let membership = self.log.tail.membership.clone();
         let index = self.log.tail.membership_index;

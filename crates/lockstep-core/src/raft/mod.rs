@@ -1,21 +1,20 @@
-//! The order of the log: Raft, without I/O.
+//! The Raft consensus core, without I/O.
 //!
-//! Time, messages, proposals and "this is on the disk now" go in through the methods of [`Raft`]; what is to be done
-//! comes out of [`Raft::drain`], which ends a round: everything that came in since the last one makes one write and
-//! one message for each peer that needs one.
+//! Inputs are method calls: time, messages, proposals, completed writes. [`Raft::drain`] ends a round and returns the
+//! outputs: all inputs since the last round make one write, and one message for each peer that needs one.
 //!
-//! What is different from the paper:
+//! Differences from the paper (Ongaro and Ousterhout, 2014):
 //! - **Everyone counts acks.** A member acknowledges to the leader and to those whose proposals are not committed yet,
-//!   so an origin learns of the commit without the leader's telling it (`ack.rs`).
+//!   so an origin learns of the commit without a message from the leader (`ack.rs`).
 //! - **One copy for each zone.** A member of another zone passes the leader's entries on to its neighbours (`relay/`).
 //! - **The leader's disk is one of many.** Its appends leave before its own write is durable; it counts itself like
 //!   anybody.
 //! - **Proposals are exactly once**: the log itself knows the last number of each member (`proposals.rs`).
-//! - **A base instead of a snapshot**: the fold of the log up to a segment's beginning. The database is not ours.
+//! - **Snapshots hold no data**: a snapshot is the replicated state before a segment. The database belongs to the server.
 //!
 //! Start reading at [`Raft`], then `election.rs`, `follower.rs`, `leader.rs`.
 //!
-//! **Invariant:** no message makes this code panic, whoever sent it. What makes no sense is ignored.
+//! **Invariant:** no message from any sender makes this code panic. Invalid messages are ignored.
 
 mod accessors;
 mod ack;
@@ -61,23 +60,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-/// What a member does for the order just now.
+/// The Raft role of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// Takes what a leader sends, if there is one.
     Follower,
-    /// Asks whether it would be elected.
+    /// Asks for pre-votes.
     PreCandidate,
-    /// Asks to be elected.
+    /// Asks for votes.
     Candidate,
-    /// Gives the indices.
+    /// Appends and replicates.
     Leader,
 }
 
-/// Something to be done.
+/// An output of a round.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Output {
-    /// Send it now: what must wait for the disk has waited.
+    /// Send a message now; nothing it depends on is still in flight to the disk.
     Send {
         /// To whom.
         to: MemberId,
@@ -100,20 +99,20 @@ pub enum Output {
         /// The commit index.
         index: Index,
     },
-    /// Who leads, or what we do, has changed.
+    /// The leader, the term or our role has changed.
     Soft {
-        /// What we do.
+        /// Our role.
         role: Role,
         /// Our term.
         term: Term,
-        /// Who leads, if we know.
+        /// The leader, if known.
         leader: Option<MemberId>,
     },
     /// A read may go on once everything up to `index` has been delivered.
     ReadReady {
         /// What [`Raft::read_index`] returned.
         context: u64,
-        /// What must have been delivered.
+        /// The index that must have been delivered.
         index: Index,
     },
     /// Nobody could say; ask again.
@@ -164,7 +163,7 @@ pub struct Rescue {
 /// Only a leader can do that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotLeader {
-    /// Who can, as far as we know.
+    /// The leader, if known.
     pub leader: Option<MemberId>,
 }
 
@@ -181,7 +180,7 @@ impl std::error::Error for NotLeader {}
 
 pub use membership::{ChangeError, ControlError, TransferError};
 
-/// The order core of one member.
+/// The Raft core of one member.
 ///
 /// **Invariants:** `matched` lies between the commit index and the last index. A leader's `matched` is its last
 /// index. `voted_for` and `matched` belong to `term`. `leader` is of `term`.
@@ -200,9 +199,9 @@ pub struct Raft {
     voted_for: Option<MemberId>,
     role: Role,
     leader: Option<MemberId>,
-    /// When the leader was last heard.
+    /// Time of the leader's last message.
     last_leader_contact: Option<Micros>,
-    /// How many of our own terms of office, one after the other, ended in silence before they committed anything.
+    /// Consecutive own terms that ended by lost quorum before anything was committed.
     fruitless_terms: u32,
     /// The connection to it has broken since.
     leader_gone: bool,
@@ -212,29 +211,29 @@ pub struct Raft {
     leader_timeout: Micros,
     /// The answers to our campaign.
     votes: BTreeMap<MemberId, bool>,
-    /// What others have said of their logs' ends beside ours, whom the operator's override asks.
+    /// Replies to the log survey of a forced bootstrap.
     tail_replies: Option<BTreeMap<MemberId, bool>>,
 
     log: LogView,
     disk: Disk,
     /// Up to here the log is the same as that of `term`'s leader.
     matched: Index,
-    /// When commits may return.
+    /// Decides when commits may return.
     commit_policy: commit_policy::CommitPolicy,
-    /// The search for the most up-to-date tail, before a campaign.
+    /// The log recovery before a campaign.
     log_recovery: Option<log_recovery::LogRecovery>,
     /// The longest round trip to anybody.
     longest_rtt: Micros,
-    /// A candidate has asked for our tail.
+    /// A candidate is fetching our log tail.
     tail_fetch: Option<tail_fetch::TailFetch>,
-    /// With whom the transport has a connection.
+    /// Members that the transport is connected with.
     up: BTreeSet<MemberId>,
-    /// How a view lists us.
+    /// Our entry in views.
     own_view_member: Option<ViewMember>,
-    /// What members said they hold: in which term, and up to where.
+    /// Acks by member: term and persisted index.
     acks: BTreeMap<MemberId, (Term, Index)>,
 
-    /// What is owed to the leader and the origins.
+    /// Acks to send to the leader and the origins.
     pending_acks: ack::PendingAcks,
     /// The leader's view of its peers: all other members, and those that were just removed. Empty for others.
     peers: BTreeMap<MemberId, Progress>,
@@ -243,13 +242,13 @@ pub struct Raft {
     reads: read_index::Reads,
     relays: relay::Relays,
 
-    /// What our server has finished.
+    /// The last seqno finished by our server.
     finished: Seqno,
-    /// Where our database stands.
+    /// Our database's position.
     position: Option<Seqno>,
 
     outputs: Vec<Output>,
-    /// What was last said in outputs.
+    /// The values last reported in outputs.
     told: LastReported,
 }
 

@@ -1,4 +1,4 @@
-//! What a leader knows of one peer.
+//! Replication progress of one peer, kept by the leader.
 
 use super::relay::{Path, Sent};
 use crate::types::*;
@@ -26,9 +26,9 @@ pub struct PeerProgress {
     pub matched: Index,
     /// In its memory.
     pub received: Index,
-    /// What is sent next.
+    /// The next index to send.
     pub next: Index,
-    /// What its server has finished.
+    /// The last seqno finished by its server.
     pub finished: Seqno,
     /// The time of a round trip, smoothed, in µs, if measured.
     pub rtt: Option<Micros>,
@@ -67,7 +67,7 @@ pub(super) struct Progress {
     pub(super) commit_told: Index,
     /// The last entry that it proposed: its server waits for that to be committed.
     pub(super) proposed: Index,
-    /// What it was told of our own disk.
+    /// Our own persisted index as last reported to it.
     pub(super) persisted_told: Index,
     /// No longer a member, from this entry on, and until when we still tell it so.
     pub(super) leaving: Option<(Index, Micros)>,
@@ -75,7 +75,7 @@ pub(super) struct Progress {
     pub(super) via: Option<MemberId>,
     /// While it relays: since when it has not received more, though something is on the way.
     pub(super) stuck_since: Option<Micros>,
-    /// While it is relayed to: what its relay had received when it was last seen to have more, and when that was.
+    /// While it is relayed to: the relay's received index when it was last ahead of this peer, and the time.
     pub(super) lags: Option<(Index, Micros)>,
     /// While it relays: more is there than may be on its way.
     pub(super) limited: bool,
@@ -147,7 +147,7 @@ impl Progress {
             bytes += sent.bytes;
             (first, last) = (first.or(Some(sent)), Some(sent));
         }
-        // What went by another says nothing of its own way.
+        // Entries sent through a relay are no measure of its own path.
         if let (None, Some(first), Some(last)) = (self.via, first, last) {
             self.way.confirmed((first, last), bytes, now, moment);
         }

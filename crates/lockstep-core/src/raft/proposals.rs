@@ -1,9 +1,9 @@
 //! Proposals: from the origin's outbox to the leader's log, each exactly once and in the origin's order.
 //!
 //! An origin numbers its proposals densely. The log itself holds the last number of each origin (its session), so a
-//! leader takes exactly the next number and drops what it has and what comes after a gap; the origin sends again,
-//! from where its own log shows, or the leader says, that the leader's got to, whenever something may have been lost. A
-//! proposal leaves the outbox when the committed session has reached it.
+//! leader accepts exactly the next number, and drops duplicates and numbers after a gap. When proposals may be lost, the
+//! origin sends again from the last number that its own log or the leader reports. A proposal leaves the outbox when the
+//! committed session has reached it.
 //!
 //! **When something may have been lost.** With a new connection, messages on the old one may be lost. On a connection that
 //! stays up, the origin sees only silence: the proposals are lost, or the line needs long for a large one, and each
@@ -48,7 +48,7 @@ pub(super) struct Outbox {
     logged_at: Micros,
     /// Up to here the leader of `term_of_leader` has said that it holds them: as long as it leads, it does.
     held: u64,
-    /// The leader was asked what has arrived, and has not answered: nothing new is sent.
+    /// A question to the leader is unanswered: nothing new is sent.
     asking: bool,
     /// The value of `sent` when the leader was last asked, or before proposals were last sent again. A reply with exactly
     /// this number is no sign of a loss: proposals after it were sent later, and may be on their way.
@@ -119,8 +119,8 @@ impl Outbox {
         self.ever_sent = self.ever_sent.max(self.sent);
     }
 
-    /// There is a new connection to the leader, and what was on the way is gone: sends all again of which neither our
-    /// own log nor the leader says that it has arrived.
+    /// A new connection to the leader: messages in flight are lost. Sends again every proposal that neither our own log nor
+    /// the leader has reported.
     pub(super) fn connected(&mut self, log: &LogView, config: &Config, now: Micros) {
         self.go_back(session_number(&log.tail, config).max(self.held), now);
     }
@@ -202,8 +202,8 @@ impl Raft {
         self.outbox.push(kind, payload)
     }
 
-    /// Begins a new life: what was proposed before is sent no more (the log may have it all the same), and numbers begin
-    /// again. Without effect unless `incarnation` is above the one before.
+    /// Begins a new incarnation: earlier proposals are no longer sent (the log may have them all the same), and numbers
+    /// restart. No effect unless `incarnation` exceeds the previous one.
     pub fn renew(&mut self, incarnation: u64) {
         if incarnation > self.config.incarnation {
             self.config.incarnation = incarnation;
@@ -303,7 +303,7 @@ impl Raft {
         }
     }
 
-    /// After an election timeout without news of what was sent, asks the leader what has arrived.
+    /// After an election timeout without progress, asks the leader which proposals arrived.
     pub(super) fn tick_proposals(&mut self) {
         if self.now < self.outbox.deadline(&self.log, &self.config) {
             return;
@@ -358,7 +358,7 @@ impl Raft {
         }
     }
 
-    /// What our log holds of a member's session, for it to go on from.
+    /// The last number of a member's session in our log, from which it continues.
     pub(super) fn session_of(&self, id: &MemberId) -> Option<Message> {
         let session = self.log.tail.sessions.get(id)?;
         Some(Message::ProposeReply {

@@ -29,7 +29,7 @@ pub(super) struct Reads {
     sent: VecDeque<(u64, Micros)>,
     /// Whom `sent` was sent to.
     reign: (Term, Option<MemberId>),
-    /// As a leader: what is not answered yet.
+    /// As a leader: unanswered reads.
     asked: VecDeque<Asked>,
 }
 
@@ -45,7 +45,7 @@ impl Reads {
         }
     }
 
-    /// What was sent may be lost.
+    /// Sends pending questions again, because they may be lost.
     pub(super) fn ask_again(&mut self) {
         let sent = self.sent.drain(..).map(|(context, _)| context);
         self.unsent.splice(0..0, sent);
@@ -87,7 +87,7 @@ impl Raft {
 
     /// Questions make a round of messages.
     pub(super) fn start_reads(&mut self) {
-        // What was asked before we were elected.
+        // Questions from before our election.
         self.reads.ask_again();
         let index = self.log.last();
         let own = self.reads.unsent.drain(..).map(|context| Asked { from: None, context, index, needs: 0 });
@@ -173,8 +173,8 @@ impl Raft {
         context: u64,
         index: Option<Index>,
     ) {
-        // Whoever answers with an index was a leader when it was asked, whatever has happened since; but only what we
-        // asked in this life counts.
+        // A reply with an index comes from a member that led when it was asked, so it counts even if that has changed.
+        // Only questions of this incarnation count.
         let answered = match index {
             Some(_) => true,
             None => self.leader == Some(from) && term >= self.term,
@@ -191,8 +191,8 @@ impl Raft {
         }
     }
 
-    /// What is not answered for long is asked again, for messages are lost. Under its old number: the answer may only be behind
-    /// much else on a full line, and where each question had a number of its own it would be an answer to none of them.
+    /// Repeats questions that stay unanswered, because messages may be lost. A repetition keeps its number: the answer may be
+    /// delayed on a full line, and would match no question if each had a new number.
     pub(super) fn tick_reads(&mut self) {
         let (now, timeout) = (self.now, self.config.election_timeout);
         if self.reads.sent.front().is_none_or(|(_, at)| now < at + timeout) {

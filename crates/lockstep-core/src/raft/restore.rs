@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_an_older_version_began_in_a_term_whose_leader_is_known() {
+    fn old_segment_without_leader_takes_known_leader() {
         let (genesis, [(first, after_first), (second, after_second)]) = states();
         for commit_hint in [0, 1, 2] {
             let mut builder = RestoreBuilder::new(commit_hint);
@@ -199,11 +199,11 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_only_a_later_segment_knows() {
+    fn leader_known_only_to_later_segment_is_used() {
         let (_, [(_, after_first), (second, after_second)]) = states();
         for commit_hint in [0, 2] {
             let mut builder = RestoreBuilder::new(commit_hint);
-            // What came before has been trimmed.
+            // Earlier entries have been trimmed.
             builder.base(without_leader(&after_first)).unwrap();
             record(&mut builder, &second);
             builder.base(after_second.to_bytes()).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_whose_base_names_another_leader_is_refused() {
+    fn segment_with_contradicting_leader_is_refused() {
         let (genesis, [(first, mut after_first), _]) = states();
         let mut builder = RestoreBuilder::new(0);
         builder.base(genesis.to_bytes()).unwrap();

@@ -3,12 +3,12 @@
 //! At a view every server rolls streaming transactions back ([`View::whose_streams_go_on`]). A fragment that was under way
 //! meanwhile would find nothing to go on from, and its origin, which rolls the transaction back at the view and has it played
 //! again behind it, would wait for ever: the view for that client, the client for the view. Virtual synchrony, on which
-//! Galera's library rests, knows no such fragment: what is sent in a view is delivered in it or not at all. Here the leader
-//! sees to it: it places such a fragment as one that fails ([`writeset::overtaken`]), on all members, whatever their version.
+//! Galera's library is built, has no such fragments: a message is delivered in the view in which it was sent, or not at all.
+//! Here the leader appends such a fragment as one that fails ([`writeset::overtaken`]), on members of every version.
 //!
-//! So it does with fragments of those whom the last view has not got: a member that has come back and is not listed yet. Were
-//! it killed before it is listed, the first view that it is shown when it starts again would be one without who it was then,
-//! from before what it has streamed: it alone would roll that back.
+//! The leader does the same with fragments of members that the last view does not list: a member that has returned and is
+//! not listed yet. If it were killed before a view lists it, its first view after the restart would lack its former
+//! identity and precede its fragments: it alone would roll them back.
 
 use crate::codec::Reader;
 use crate::members::View;
@@ -49,7 +49,7 @@ impl Ends {
         }
     }
 
-    /// What is to be placed for this payload of a write-set.
+    /// The payload to append for this payload of a write-set.
     pub(super) fn pass(&self, kind: EntryKind, payload: Bytes) -> Bytes {
         if kind == EntryKind::WriteSet
             && writeset::is_fragment(&payload)

@@ -44,7 +44,7 @@ fn fails(ends: &Ends, payload: Bytes) -> bool {
 const PARTS: [u32; 3] = [flags::TRX_START, 0, flags::TRX_END];
 
 #[test]
-fn a_view_ends_the_streams_of_who_is_not_in_it() {
+fn view_ends_streams_of_absent_members() {
     let mut ends = Ends::new(&view(10, &[1, 2, 3]).0, 10);
     ends.viewed(&view(20, &[1, 3]).1);
     ends.viewed(&view(30, &[1, 2, 3]).1);
@@ -56,7 +56,7 @@ fn a_view_ends_the_streams_of_who_is_not_in_it() {
 }
 
 #[test]
-fn a_view_of_the_same_members_ends_all_streams() {
+fn view_of_same_members_ends_all_streams() {
     let mut ends = Ends::new(&view(10, &[1, 2, 3]).0, 10);
     // Another one leads: it comes first.
     ends.viewed(&view(20, &[3, 1, 2]).1);
@@ -84,7 +84,7 @@ fn nobody_streams_who_is_not_listed_yet() {
 }
 
 #[test]
-fn what_no_view_can_end_is_placed_as_it_is() {
+fn entry_unaffected_by_views_is_appended_unchanged() {
     let ends = Ends::new(&view(10, &[1, 2]).0, 10);
     let whole = flags::TRX_START | flags::TRX_END;
     for part in [whole, flags::ROLLBACK | flags::PA_UNSAFE, whole | flags::ISOLATION] {
@@ -98,7 +98,7 @@ fn what_no_view_can_end_is_placed_as_it_is() {
 }
 
 #[test]
-fn what_is_not_known_any_more_counts_as_ended() {
+fn forgotten_stream_counts_as_ended() {
     let mut ends = Ends::new(&view(10, &[1, 2]).0, 10);
     assert!(fails(&ends, write(1, 9, 0)), "the views of leaders before");
     assert!(!fails(&ends, write(1, 10, 0)));

@@ -1,11 +1,11 @@
 //! A candidate's questions for our tail ([`super::survey`]) are answered ahead.
 //!
-//! It asks from an index on, takes what comes, and asks again from where that ends. So a question also says what has come, and
-//! more than one part of the tail may be on its way: a tail is taken over in the time that its bytes need, and not a part a
-//! round trip. (A candidate of an earlier version asks alike, and an earlier version answers each question with one part.)
+//! The candidate requests entries from an index on, and requests again from the end of each received part. So a request also
+//! confirms earlier parts, and several parts may be in flight: the transfer is bounded by bandwidth, not by one part per
+//! round trip. (Earlier versions send the same requests, and answer each with one part.)
 //!
-//! How much that may be grows with what has come, as long as it comes soon. A question that says nothing new is a repetition:
-//! something was lost. Then all begins again there, with half as much on its way.
+//! The bytes in flight grow with each prompt confirmation. A repeated request means a loss: the transfer restarts there, with
+//! half as many bytes in flight.
 
 use super::relay::Sent;
 use super::*;
@@ -22,19 +22,19 @@ pub(super) struct TailFetch {
     to: MemberId,
     /// It has asked from here on: it has what is before it. At most `next`.
     asked: Index,
-    /// What goes next.
+    /// The next index to send.
     next: Index,
     /// So many bytes may be on their way.
     window: usize,
     /// What is.
     inflight: VecDeque<Sent>,
     inflight_bytes: usize,
-    /// What goes next comes from the disk.
+    /// The next part is being read from the disk.
     fetching: Option<Index>,
 }
 
 impl TailFetch {
-    /// It has what is before `first`; `soon`: what an answer may take for more to be on the way.
+    /// Handles a request: the candidate has all entries before `first`. `soon`: the reply time up to which the window grows.
     fn asks(&mut self, first: Index, now: Micros, soon: Micros, most: usize) {
         if first > self.asked {
             let before = self.inflight_bytes;

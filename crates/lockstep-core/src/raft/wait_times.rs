@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_that_waits_has_its_own_time() {
+    fn oldest_waiting_entry_keeps_its_own_time() {
         let mut marks = WaitTimes::default();
         for (upto, now) in [(3, 100), (3, 200), (5, 300), (6, 309), (9, 400)] {
             marks.note(upto, now, 640);

@@ -79,7 +79,7 @@ fn under_every_policy_the_founder_goes_on() {
 }
 
 #[test]
-fn a_crash_before_it_is_on_the_disk_leaves_the_branch_of_before() {
+fn crash_before_branch_is_durable_keeps_old_branch() {
     let mut net = Net::new(3);
     net.elect(1);
     alone(&mut net, 3);

@@ -45,7 +45,7 @@ fn step(net: &mut Net, rng: &mut Rng, texts: &mut u64) {
         }
         18..=20 => net.heal(),
         21 => {
-            // Some of what was on its way arrives before the crash.
+            // Some messages in flight arrive before the crash.
             for _ in 0..rng.below(3) {
                 net.sync_one(n);
             }

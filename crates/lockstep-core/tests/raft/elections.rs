@@ -12,7 +12,7 @@ fn vote_replies(net: &Net, from: usize) -> usize {
 
 /// A voter that answers before its vote is on disk, and dies, may vote twice in one term.
 #[test]
-fn a_vote_is_on_disk_before_it_is_answered() {
+fn vote_is_durable_before_it_is_answered() {
     let mut net = Net::new(3);
     net.node(2).slow_disk = true;
     net.isolate(3);
@@ -48,7 +48,7 @@ fn a_vote_is_on_disk_before_it_is_answered() {
 }
 
 #[test]
-fn a_candidate_asks_only_once_its_own_vote_is_on_disk() {
+fn candidate_asks_after_its_own_vote_is_durable() {
     let mut net = Net::new(3);
     net.node(1).slow_disk = true;
     let at = net.order(1).deadline();
@@ -63,7 +63,7 @@ fn a_candidate_asks_only_once_its_own_vote_is_on_disk() {
 }
 
 #[test]
-fn who_hears_a_leader_refuses_to_vote() {
+fn member_with_live_leader_refuses_vote() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(HEARTBEAT);
@@ -84,7 +84,7 @@ fn who_hears_a_leader_refuses_to_vote() {
 
 /// A member that was cut off comes back with the term it left with.
 #[test]
-fn a_returning_member_disturbs_nobody() {
+fn returning_member_does_not_disturb_leader() {
     let mut net = Net::new(3);
     net.elect(1);
     let term = net.order(1).term();
@@ -99,7 +99,7 @@ fn a_returning_member_disturbs_nobody() {
 }
 
 #[test]
-fn a_leader_without_a_majority_steps_down() {
+fn leader_steps_down_when_quorum_is_lost() {
     let mut net = Net::new(3);
     net.elect(1);
     net.isolate(1);
@@ -113,7 +113,7 @@ fn a_leader_without_a_majority_steps_down() {
 
 /// It voted in a higher term (its candidate died): the leader must learn of it, or the member would be lost for ever.
 #[test]
-fn a_member_of_a_higher_term_is_not_locked_out() {
+fn member_with_higher_term_rejoins() {
     let mut net = Net::new(3);
     net.elect(1);
     let term = net.order(1).term();
@@ -133,7 +133,7 @@ fn a_member_of_a_higher_term_is_not_locked_out() {
 }
 
 #[test]
-fn a_shorter_log_is_not_elected() {
+fn candidate_with_shorter_log_is_not_elected() {
     let mut net = Net::new(3);
     net.elect(1);
     net.isolate(3);
@@ -168,7 +168,7 @@ fn leadership_goes_to_a_peer_that_lags_once_it_has_caught_up() {
 }
 
 #[test]
-fn a_handing_over_to_the_dead_is_given_up() {
+fn transfer_to_dead_member_is_aborted() {
     let mut net = Net::new(3);
     net.elect(1);
     net.crash(3);
@@ -186,7 +186,7 @@ fn a_handing_over_to_the_dead_is_given_up() {
 }
 
 #[test]
-fn a_broken_connection_speeds_a_campaign_up() {
+fn broken_connection_hastens_campaign() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(HEARTBEAT);
@@ -212,7 +212,7 @@ fn a_broken_connection_speeds_a_campaign_up() {
 }
 
 #[test]
-fn a_sole_voter_leads_at_once_after_a_restart() {
+fn sole_voter_leads_at_once_after_restart() {
     let mut net = Net::new(1);
     net.elect(1);
     net.propose(1, "x");
@@ -228,7 +228,7 @@ fn a_sole_voter_leads_at_once_after_a_restart() {
 
 /// The connection breaks and is there again soon: nobody notices.
 #[test]
-fn a_short_break_of_a_connection_changes_nothing() {
+fn short_disconnect_keeps_leader() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(HEARTBEAT);
@@ -260,7 +260,7 @@ fn a_short_break_of_a_connection_changes_nothing() {
 /// Something large goes over the line before the answers. Its sender sends it again to each new leader, so a leader that
 /// was as impatient each time would never hear of them.
 #[test]
-fn a_leader_that_hears_nothing_has_more_patience_next_time() {
+fn leader_deposed_by_silence_waits_longer_next_term() {
     let mut net = Net::new(3);
     net.elect(1);
     let mut terms = Vec::new();

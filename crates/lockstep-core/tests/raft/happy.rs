@@ -44,7 +44,7 @@ fn elects_replicates_commits_and_restarts() {
 }
 
 #[test]
-fn a_founder_leads_at_once_and_takes_a_joiner_in() {
+fn founder_leads_at_once_and_admits_joiner() {
     let mut net = Net::empty();
     net.add(1, DiskImage::default(), |_| {});
     let now = net.now;

@@ -1,4 +1,4 @@
-//! No message makes the core panic, whoever sent it.
+//! No message from any sender makes the core panic.
 
 use crate::net::*;
 use lockstep_core::message::{Carried, Message, Proposal};
@@ -155,7 +155,7 @@ const CASES: u32 = 2000;
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(CASES) })]
 
-    /// A member in whatever role takes anything from anybody, and goes on giving its outputs.
+    /// A member in any role accepts any message from any sender, and still returns outputs.
     #[test]
     fn nothing_makes_it_panic(
         role in 0..4,

@@ -33,13 +33,13 @@ type Pipe = (usize, usize, usize);
 pub(crate) struct Lines {
     pub(crate) net: Net,
     lines: BTreeMap<(usize, usize), Line>,
-    /// When a pipe has passed on what it was given.
+    /// When a pipe becomes idle.
     free: BTreeMap<Pipe, Micros>,
     on_the_way: BTreeMap<(Micros, u64), (usize, usize, Message)>,
     sent: u64,
     /// It does nothing, and its connections stay.
     pub(crate) frozen: BTreeSet<usize>,
-    /// Its process takes so long to look at what has come.
+    /// Delay of a process before it reads its input.
     pub(crate) busy: BTreeMap<usize, Micros>,
     /// Bytes of messages that have gone from the leader's zone to the other.
     pub(crate) crossed: u64,
@@ -175,7 +175,7 @@ impl Lines {
         }
     }
 
-    /// What was said goes its way.
+    /// Puts the messages on their lines.
     fn leave(&mut self) {
         let now = self.net.now;
         for (from, to, message) in std::mem::take(&mut self.net.wire) {

@@ -12,7 +12,7 @@ fn change(net: &mut Net, leader: usize, membership: members::Membership) -> Resu
 }
 
 #[test]
-fn one_voter_at_a_time_and_only_when_the_previous_change_is_settled() {
+fn voter_change_waits_for_previous_one_to_commit() {
     let mut net = Net::new(3);
     net.add(4, DiskImage::default(), |_| {});
     net.hold = Some(|_, _, m| matches!(m, Message::Append { entries, .. } if !entries.is_empty()));
@@ -52,9 +52,9 @@ fn changing_members_too_early_would_be_possible_with_the_fault() {
     assert_eq!(net.order(1).commit(), net.nodes[&1].order.last_index(), "alone, against two others");
 }
 
-/// The change that a deposed leader left in its log is undone there, and what was in force before is again.
+/// A deposed leader's uncommitted change is undone in its log, and the earlier membership is in force again.
 #[test]
-fn an_uncommitted_membership_is_rolled_back() {
+fn uncommitted_membership_is_rolled_back() {
     let mut net = Net::new(3);
     net.elect(1);
     net.settle();
@@ -80,7 +80,7 @@ fn an_uncommitted_membership_is_rolled_back() {
 }
 
 #[test]
-fn an_uncommitted_membership_is_in_force_after_a_restart() {
+fn uncommitted_membership_is_in_force_after_restart() {
     let mut net = Net::new(3);
     net.elect(1);
     net.settle();
@@ -102,7 +102,7 @@ fn an_uncommitted_membership_is_in_force_after_a_restart() {
 }
 
 #[test]
-fn a_removed_leader_leads_until_its_removal_is_committed() {
+fn removed_leader_leads_until_removal_commits() {
     let mut net = Net::new(3);
     net.elect(1);
     net.settle();
@@ -125,7 +125,7 @@ fn a_removed_leader_leads_until_its_removal_is_committed() {
 
 /// With its own disk and one other it would have 2 of 3; but it is no voter of the membership that it places.
 #[test]
-fn a_removed_leader_does_not_count_itself() {
+fn removed_leader_does_not_count_itself() {
     let mut net = Net::new(3);
     net.elect(1);
     net.settle();
@@ -140,7 +140,7 @@ fn a_removed_leader_does_not_count_itself() {
 }
 
 #[test]
-fn a_removed_member_is_told() {
+fn removed_member_is_notified() {
     let mut net = Net::new(3);
     net.elect(1);
     net.settle();
@@ -156,7 +156,7 @@ fn a_removed_member_is_told() {
 
 /// Not told, because it was cut off: it must not disturb.
 #[test]
-fn a_removed_member_that_was_not_told_disturbs_nobody() {
+fn unnotified_removed_member_does_not_disturb() {
     let mut net = Net::new(3);
     net.elect(1);
     net.settle();
@@ -193,7 +193,7 @@ fn learners_receive_but_do_not_count() {
 }
 
 #[test]
-fn a_learner_is_promoted_and_then_counts() {
+fn promoted_learner_counts_for_majority() {
     let mut net = Net::new(1);
     net.elect(1);
     for n in 2..=3 {
@@ -215,7 +215,7 @@ fn a_learner_is_promoted_and_then_counts() {
 
 /// The leader dies before the new voter hears that it is one; its vote is needed all the same.
 #[test]
-fn a_voter_that_does_not_know_it_yet_still_votes() {
+fn voter_unaware_of_its_promotion_still_votes() {
     let mut net = Net::new(1);
     net.elect(1);
     net.add(2, DiskImage::default(), |_| {});
@@ -235,7 +235,7 @@ fn a_voter_that_does_not_know_it_yet_still_votes() {
 
 /// Taken out while it was cut off, in the middle of its proposals, and taken in again under the same id.
 #[test]
-fn a_member_that_comes_back_goes_on_with_its_proposals() {
+fn returning_member_continues_its_proposals() {
     let mut net = Net::new(3);
     net.elect(1);
     net.propose(3, "a");
@@ -258,7 +258,7 @@ fn a_member_that_comes_back_goes_on_with_its_proposals() {
 /// The leader takes itself out of the voters, and dies before anybody else has that entry: the other one's log is too
 /// short to win, so the first one must campaign though its own log says that it does not vote.
 #[test]
-fn a_member_taken_out_by_an_open_entry_still_campaigns() {
+fn member_removed_by_uncommitted_entry_campaigns() {
     let mut net = Net::new(2);
     net.elect(1);
     net.settle();
@@ -278,7 +278,7 @@ fn a_member_taken_out_by_an_open_entry_still_campaigns() {
 /// The same, where the commit index that it kept is older than its promotion: neither the membership there nor the one
 /// in force lets it vote. Found by the simulator.
 #[test]
-fn a_member_taken_out_by_an_open_entry_still_campaigns_with_an_old_commit_index() {
+fn member_with_old_commit_index_campaigns_if_removal_open() {
     let learner = || voters([2]).with(member(1, MemberRole::Learner));
     let mut net = Net::new(2);
     net.elect(2);

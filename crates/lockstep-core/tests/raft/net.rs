@@ -44,7 +44,7 @@ pub(crate) fn genesis(membership: Membership) -> StateSnapshot {
     StateSnapshot::genesis(Uuid([7; 16]), 0, membership)
 }
 
-/// What would survive a crash.
+/// The durable state.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct DiskImage {
     pub(crate) bases: Vec<StateSnapshot>,
@@ -123,7 +123,7 @@ pub(crate) struct Node {
     pub(crate) slow_disk: bool,
     pub(crate) incarnation: u64,
     pub(crate) outputs: Vec<Output>,
-    /// What was written to rescue files.
+    /// Entries written to rescue files.
     pub(crate) rescued: Vec<Rescue>,
     /// Checked up to here.
     pub(crate) seen_commit: Index,
@@ -279,7 +279,7 @@ impl Net {
         let node = self.nodes.get_mut(&n).unwrap();
         let commit = node.order.commit();
         for index in node.seen_commit + 1..=commit {
-            // What came as a base was checked elsewhere.
+            // Snapshots are checked elsewhere.
             let Some(entry) = node.order.entry(index) else { continue };
             match self.committed.get(&index) {
                 Some(known) => assert_eq!(known, entry, "member {n} committed another entry"),
@@ -331,7 +331,7 @@ impl Net {
         node.disk.apply(&op);
         node.order.written(now, op.ticket);
         node.disk.commit_hint = node.order.deliverable();
-        // What is called persisted is there, is what the core believes it to be, and no later write takes it away.
+        // Persisted entries exist, equal the core's entries, and no later write removes them.
         let persisted = node.order.persisted();
         let known = node.order.first_index()..=persisted;
         for entry in node.disk.entries.iter().filter(|e| known.contains(&e.index)) {
@@ -414,7 +414,7 @@ impl Net {
         }
     }
 
-    /// Makes this member campaign now, whatever its timers say: the others have not heard anybody for long.
+    /// Makes this member campaign now, independent of its timers: the others have lost their leader.
     pub(crate) fn elect(&mut self, n: usize) {
         self.settle();
         for _ in 0..50 {
@@ -453,7 +453,7 @@ impl Net {
         self.cut.clear();
     }
 
-    /// The process dies: what was not synced is lost.
+    /// The process dies: unsynced writes are lost.
     pub(crate) fn crash(&mut self, n: usize) {
         let node = self.node(n);
         node.up = false;
@@ -478,7 +478,7 @@ impl Net {
         sets.map(|e| String::from_utf8_lossy(&e.payload).into_owned()).collect()
     }
 
-    /// What this member would deliver.
+    /// The entries that this member would deliver.
     pub(crate) fn delivered(&self, n: usize) -> Vec<String> {
         let node = &self.nodes[&n];
         let to = node.order.deliverable();

@@ -125,7 +125,7 @@ impl Pair {
         self.theirs.settle(&self.ours.cut);
     }
 
-    /// The leader speaks, and speaks again of what it has learnt.
+    /// The leader sends a heartbeat, and a second one with the new commit index.
     fn beat(&mut self) {
         for _ in 0..4 {
             self.ours.now += HEARTBEAT;
@@ -205,7 +205,7 @@ impl Pair {
                 }
             }
         }
-        // Ours speaks to whoever can be reached again, whatever its majority.
+        // Our leader sends to every reachable peer, even without a majority.
         for n in 1..=MEMBERS {
             if self.theirs.leads(n) {
                 self.theirs.node(n).ping();

@@ -60,7 +60,7 @@ impl Watched {
 }
 
 #[test]
-fn leadership_moves_to_who_proposes_nearly_everything_and_nothing_is_lost() {
+fn leadership_moves_to_main_writer_without_loss() {
     let mut w = Watched::new(3);
     w.windows(REST - 1, &[2]);
     assert_eq!(w.leader(), 1, "whoever leads rests first");
@@ -72,7 +72,7 @@ fn leadership_moves_to_who_proposes_nearly_everything_and_nothing_is_lost() {
 }
 
 #[test]
-fn one_of_several_writers_moves_nothing_and_neither_does_a_short_visit() {
+fn several_writers_or_short_burst_do_not_move_leader() {
     let mut w = Watched::new(3);
     w.windows(20, &[2, 3]);
     w.windows(20, &[1, 2]);
@@ -93,7 +93,7 @@ fn one_of_several_writers_moves_nothing_and_neither_does_a_short_visit() {
 }
 
 #[test]
-fn one_large_write_set_in_pieces_is_one_commit() {
+fn large_write_set_in_pieces_counts_as_one_commit() {
     let mut w = Watched::new(3);
     for _ in 0..20 {
         // Its last part is what counts.
@@ -120,7 +120,7 @@ fn one_large_write_set_in_pieces_is_one_commit() {
 }
 
 #[test]
-fn a_writer_that_comes_and_goes_moves_leadership_ever_less_often() {
+fn intermittent_writer_moves_leader_less_often() {
     let mut w = Watched::new(3);
     w.windows(REST, &[2]);
     for _ in 0..100 {
@@ -136,7 +136,7 @@ fn a_writer_that_comes_and_goes_moves_leadership_ever_less_often() {
 }
 
 #[test]
-fn where_an_operator_has_put_it_leadership_stays_for_longer() {
+fn leadership_stays_longer_after_operator_command() {
     let mut w = Watched::new(3);
     let view = View {
         number: 1,
@@ -161,7 +161,7 @@ fn where_an_operator_has_put_it_leadership_stays_for_longer() {
 }
 
 #[test]
-fn who_cannot_lead_is_not_followed() {
+fn writer_unable_to_lead_gets_no_leadership() {
     // Far behind: its disk takes nothing.
     let mut w = Watched::new(3);
     w.net.node(2).slow_disk = true;
@@ -180,7 +180,7 @@ fn who_cannot_lead_is_not_followed() {
     w.windows(3 * REST, &[2]);
     assert_eq!((w.moves.len(), w.leader()), (0, 1));
 
-    // Under a weak policy others than the leader must not write: whoever tries does not get leadership by it.
+    // Under a weak policy only the leader may write: rejected writes do not attract leadership.
     let mut w = Watched::new(3);
     let policy = Policy { kind: PolicyKind::Semisync, ..Policy::default() };
     let mut bytes = lockstep_core::codec::Writer::new();

@@ -38,7 +38,7 @@ fn under_quorum_nothing_is_asked_for_but_to_be_committed() {
 }
 
 #[test]
-fn an_asynchronous_leader_goes_ahead_of_the_others_as_far_as_may_be_at_risk() {
+fn async_leader_delivers_up_to_max_at_risk() {
     let mut net = under(weak(PolicyKind::Async));
     let commit = net.order(1).commit();
     net.isolate(1);
@@ -56,7 +56,7 @@ fn an_asynchronous_leader_goes_ahead_of_the_others_as_far_as_may_be_at_risk() {
 }
 
 #[test]
-fn an_asynchronous_leader_goes_ahead_by_no_more_bytes_than_may_be_in_memory() {
+fn async_leader_delivers_up_to_memory_limit() {
     let mut net = Net::with(3, |config| config.max_at_risk_bytes = 1000);
     net.elect(1);
     change(&mut net, 1, Policy { max_at_risk: 100, ..weak(PolicyKind::Async) });
@@ -81,7 +81,7 @@ fn an_asynchronous_leader_goes_ahead_by_no_more_bytes_than_may_be_in_memory() {
 }
 
 #[test]
-fn what_is_not_a_write_set_of_its_own_holds_an_asynchronous_leader_back() {
+fn async_leader_waits_for_entries_not_its_own_writes() {
     let mut net = under(Policy { max_at_risk: 100, ..weak(PolicyKind::Async) });
     let commit = net.order(1).commit();
     net.isolate(1);
@@ -116,7 +116,7 @@ fn semisync_waits_for_the_acks_that_it_asks_for() {
 }
 
 #[test]
-fn semisync_takes_for_an_ack_what_it_is_told_to_the_disk_or_the_memory() {
+fn semisync_ack_on_persist_or_receive() {
     for on_receive in [false, true] {
         let mut net = under(Policy { on_receive, ..weak(PolicyKind::Semisync) });
         net.isolate(3);
@@ -133,7 +133,7 @@ fn semisync_takes_for_an_ack_what_it_is_told_to_the_disk_or_the_memory() {
 }
 
 #[test]
-fn acks_of_other_zones_are_waited_for_under_each_policy_but_async() {
+fn zone_acks_apply_to_all_policies_but_async() {
     // 1 and 2 are in one zone, 3 in another.
     for kind in [PolicyKind::Quorum, PolicyKind::Semisync, PolicyKind::Async] {
         let mut net = under(Policy { zone_acks: 1, max_at_risk: 100, ..weak(kind) });
@@ -150,7 +150,7 @@ fn acks_of_other_zones_are_waited_for_under_each_policy_but_async() {
 }
 
 #[test]
-fn a_primary_that_votes_alone_knows_what_no_replica_has() {
+fn sole_voter_knows_last_replicated_seqno() {
     let mut net = Net::new(1);
     net.add(2, DiskImage::default(), |_| {});
     net.add(3, DiskImage::default(), |_| {});
@@ -200,7 +200,7 @@ fn show(net: &mut Net, leader: usize, members: &[usize]) {
 }
 
 #[test]
-fn a_stronger_policy_does_not_apply_to_what_was_there_before_it() {
+fn stronger_policy_does_not_apply_backwards() {
     let quorum_with_a_zone = Policy { zone_acks: 1, ..Policy::default() };
     for stronger in [
         Policy { acks: 2, ..weak(PolicyKind::Semisync) },
@@ -227,7 +227,7 @@ fn a_stronger_policy_does_not_apply_to_what_was_there_before_it() {
 }
 
 #[test]
-fn semisync_falls_back_in_time_and_returns_when_the_replicas_are_there_again() {
+fn semisync_falls_back_and_returns_with_replicas() {
     let mut net = under(Policy { acks: 2, timeout: ELECTION / 2, ..weak(PolicyKind::Semisync) });
     net.isolate(3);
     net.propose(1, "a");
@@ -265,7 +265,7 @@ fn all_waits_for_every_member_of_the_view_learners_too() {
 }
 
 #[test]
-fn the_heir_takes_what_only_a_learner_has() {
+fn new_leader_takes_tail_of_learner() {
     let mut net = Net::new(3);
     net.add(4, DiskImage::default(), |_| {});
     net.elect(1);
@@ -303,7 +303,7 @@ fn given_alone(net: &mut Net) -> lockstep_core::Seqno {
 }
 
 #[test]
-fn what_is_lost_is_rescued_its_seqno_is_left_out_and_it_does_not_come_back() {
+fn lost_tail_is_rescued_and_its_seqnos_left_out() {
     let mut net = under(weak(PolicyKind::Async));
     let given = given_alone(&mut net);
     assert_eq!(net.order(1).early(), net.order(1).last_index());
@@ -329,7 +329,7 @@ fn what_is_lost_is_rescued_its_seqno_is_left_out_and_it_does_not_come_back() {
 }
 
 #[test]
-fn who_was_away_learns_what_was_left_out_although_it_is_the_first_that_it_hears_of() {
+fn absent_member_learns_left_out_seqnos() {
     let mut net = under(weak(PolicyKind::Async));
     let commit = net.order(1).commit();
     let before = net.order(1).tail_state().seqno;
@@ -402,7 +402,7 @@ fn lose_one(net: &mut Net, kind: fn(usize, usize, &Message) -> bool) -> Message 
 }
 
 #[test]
-fn what_is_lost_on_the_way_of_a_survey_is_asked_again() {
+fn lost_tail_query_is_repeated() {
     let lost: [fn(usize, usize, &Message) -> bool; 4] = [
         |_, to, m| to == 4 && matches!(m, Message::TailQuery { .. }),
         |from, _, m| from == 4 && matches!(m, Message::TailReply { .. }),
@@ -433,7 +433,7 @@ fn in_parts(config: &mut Config) {
 }
 
 #[test]
-fn a_tail_comes_in_a_few_round_trips() {
+fn tail_is_fetched_in_few_round_trips() {
     let texts: Vec<String> = (0..100).map(|n| format!("acknowledged {n}")).collect();
     let mut net = only_the_learner_has_it(&texts, in_parts);
     // All questions of a moment arrive a round trip later.
@@ -457,7 +457,7 @@ fn a_tail_comes_in_a_few_round_trips() {
 }
 
 #[test]
-fn parts_of_a_tail_that_overtake_others_are_kept_and_a_lost_one_is_asked_for() {
+fn reordered_tail_parts_are_kept_and_lost_ones_fetched() {
     let texts: Vec<String> = (0..100).map(|n| format!("acknowledged {n}")).collect();
     let mut net = only_the_learner_has_it(&texts, in_parts);
     let (mut given, mut lost) = (0, 0);
@@ -482,7 +482,7 @@ fn parts_of_a_tail_that_overtake_others_are_kept_and_a_lost_one_is_asked_for() {
 }
 
 #[test]
-fn what_has_come_of_a_tail_is_kept_for_the_next_campaign() {
+fn partial_tail_is_kept_for_next_campaign() {
     let texts: Vec<String> = (0..30).map(|n| format!("acknowledged {n}")).collect();
     // An entry a message; in each term one of the next four does not come through.
     let mut net = only_the_learner_has_it(&texts, |config| config.max_append_bytes = 1);
@@ -538,7 +538,7 @@ fn semisync_falls_back_where_acks_come_steadily_and_ever_later() {
 }
 
 #[test]
-fn a_commit_that_comes_later_has_its_own_time() {
+fn later_commit_has_its_own_timeout() {
     let timeout = ELECTION / 2;
     let (mut net, first) = ten_on_a_slow_disk(timeout);
     net.run(timeout / 2);
@@ -555,7 +555,7 @@ fn a_commit_that_comes_later_has_its_own_time() {
 }
 
 #[test]
-fn the_heir_waits_for_one_whose_disk_is_slow_and_not_for_ever() {
+fn candidate_waits_boundedly_for_slow_disk() {
     for (comes_after, there) in [(2, true), (20, false)] {
         let mut net = only_the_learner_has_it(&["acknowledged".into()], |_| {});
         net.node(4).slow_disk = true;
@@ -579,11 +579,11 @@ fn the_heir_waits_for_one_whose_disk_is_slow_and_not_for_ever() {
 }
 
 #[test]
-fn the_heir_waits_for_one_that_is_far_away_and_not_for_one_that_is_silent() {
+fn candidate_waits_for_far_member_not_for_silent_one() {
     for (rtt, there) in [(3 * ELECTION / 4, true), (0, false)] {
         let mut net = only_the_learner_has_it(&["acknowledged".into()], |_| {});
         (2..=3).for_each(|n| net.order(n).set_longest_rtt(rtt));
-        // Its answers take long; and who says nothing is not waited for.
+        // Its replies are slow; a silent member is not waited for.
         net.hold = Some(|from, _, _| from == 4);
         let mut led_after = None;
         for past in 0..20 {
@@ -605,7 +605,7 @@ fn the_heir_waits_for_one_that_is_far_away_and_not_for_one_that_is_silent() {
 }
 
 #[test]
-fn a_timeout_that_is_not_agreed_on_yet_lets_nobody_go_who_waits_without_one() {
+fn uncommitted_timeout_does_not_release_commits() {
     let mut net = under(weak(PolicyKind::Semisync));
     net.node(2).slow_disk = true;
     net.node(3).slow_disk = true;
@@ -626,7 +626,7 @@ fn a_timeout_that_is_not_agreed_on_yet_lets_nobody_go_who_waits_without_one() {
 }
 
 #[test]
-fn the_ack_of_a_member_that_may_not_be_asked_does_not_count() {
+fn ack_of_member_outside_recovery_does_not_count() {
     let mut net = under(weak(PolicyKind::Semisync));
     let commit = net.order(1).commit();
     net.isolate(2);

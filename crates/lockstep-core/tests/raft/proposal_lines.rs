@@ -19,7 +19,7 @@ fn copies(lines: &mut Lines, bytes: usize) -> f64 {
     let before = lines.proposed.get(&(3, 1)).copied().unwrap_or(0);
     lines.net.propose(3, &"x".repeat(bytes));
     lines.until(120 * SECOND, |lines| committed(lines, 3));
-    // What is on its way all the same is counted, too.
+    // Messages in flight count, too.
     lines.run(4 * ELECTION);
     (lines.proposed[&(3, 1)] - before) as f64 / bytes as f64
 }
@@ -49,7 +49,7 @@ fn stream_of_large_proposals_is_sent_once() {
     assert!(copies < 1.01, "{copies} copies");
 }
 
-/// What is on the way is sent again, and the leader refuses it: its answers are no signs of further losses.
+/// Proposals in flight are sent again, and the leader rejects the duplicates: its replies are no sign of further losses.
 #[test]
 fn steady_proposals_after_false_reconnect_are_sent_once() {
     let mut lines = far(0);

@@ -7,7 +7,7 @@ use lockstep_core::*;
 
 /// The leader that took it dies; the next one has it too, or not; the origin cannot know, and sends it again.
 #[test]
-fn a_proposal_sent_again_after_a_change_of_leader_is_there_once() {
+fn proposal_resent_after_leader_change_is_appended_once() {
     for lost in [false, true] {
         let mut net = Net::new(3);
         net.elect(1);
@@ -58,7 +58,7 @@ fn duplicates_and_gaps_are_refused() {
 }
 
 #[test]
-fn what_was_lost_on_the_way_is_sent_again_in_order() {
+fn lost_proposals_are_resent_in_order() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(2 * HEARTBEAT);
@@ -154,7 +154,7 @@ fn first_proposal_during_failed_transfer_is_sent_again() {
 
 /// As long as it leads, it has it: the entry comes back sooner or later.
 #[test]
-fn what_the_leader_says_it_has_is_not_sent_again() {
+fn proposals_held_by_leader_are_not_resent() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(2 * HEARTBEAT);
@@ -208,7 +208,7 @@ fn only_what_was_never_sent_can_be_withdrawn() {
 
 /// A leader's own proposals, cut off, appended, and truncated by its successor.
 #[test]
-fn a_deposed_leaders_proposals_go_to_its_successor() {
+fn deposed_leaders_proposals_go_to_successor() {
     let mut net = Net::new(3);
     net.elect(1);
     net.settle();
@@ -226,7 +226,7 @@ fn a_deposed_leaders_proposals_go_to_its_successor() {
 }
 
 #[test]
-fn a_window_bounds_what_is_on_the_way_to_the_leader() {
+fn proposal_window_bounds_bytes_in_flight() {
     let mut net = Net::with(3, |config| {
         config.max_append_bytes = 100;
         config.max_inflight_bytes = 300;
@@ -245,7 +245,7 @@ fn a_window_bounds_what_is_on_the_way_to_the_leader() {
 
 /// A backlog that went to each new leader at once would keep what it waits for behind it, on a slow link.
 #[test]
-fn a_backlog_comes_to_a_new_leader_little_by_little() {
+fn proposal_backlog_reaches_new_leader_gradually() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(2 * HEARTBEAT);
@@ -275,7 +275,7 @@ fn a_backlog_comes_to_a_new_leader_little_by_little() {
 
 /// The first that one hears of a leader may be where its log has got to.
 #[test]
-fn to_a_leader_that_shows_itself_by_an_answer_little_is_sent_at_first() {
+fn first_window_applies_to_leader_known_by_reply() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(2 * HEARTBEAT);
@@ -307,7 +307,7 @@ fn to_a_leader_that_shows_itself_by_an_answer_little_is_sent_at_first() {
 }
 
 #[test]
-fn a_new_life_of_an_origin_begins_anew() {
+fn new_incarnation_starts_new_session() {
     let mut net = Net::new(3);
     net.elect(1);
     net.propose(2, "first life");

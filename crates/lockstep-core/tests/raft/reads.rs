@@ -35,7 +35,7 @@ fn everybody_learns_what_a_read_must_see() {
 
 /// The origin may know of a commit before the leader does: the leader's last entry is what counts.
 #[test]
-fn a_read_sees_what_the_leader_does_not_know_to_be_committed() {
+fn read_sees_entries_not_known_committed_by_leader() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(2 * HEARTBEAT);
@@ -58,7 +58,7 @@ fn a_read_sees_what_the_leader_does_not_know_to_be_committed() {
 
 /// It still believes that it leads, but others have gone on without it.
 #[test]
-fn a_deposed_leader_does_not_answer() {
+fn deposed_leader_does_not_answer_reads() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(HEARTBEAT);
@@ -102,7 +102,7 @@ fn only_answers_to_later_messages_confirm() {
 }
 
 #[test]
-fn a_read_without_a_leader_fails() {
+fn read_without_leader_fails() {
     let mut net = Net::new(3);
     let early = read(&mut net, 2);
     net.settle();
@@ -116,7 +116,7 @@ fn a_read_without_a_leader_fails() {
 }
 
 #[test]
-fn a_sole_voter_answers_at_once() {
+fn sole_voter_answers_reads_at_once() {
     let mut net = Net::new(1);
     net.elect(1);
     net.settle();

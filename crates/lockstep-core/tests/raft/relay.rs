@@ -1,4 +1,4 @@
-//! One copy for each zone. 1 and 2 are in one, 3 to 5 in another; 1 leads, and 3 passes on what it gets.
+//! One copy for each zone. 1 and 2 are in one zone, 3 to 5 in another; 1 leads, and 3 is the relay.
 
 use crate::net::*;
 use lockstep_core::message::{Carried, Message};
@@ -52,7 +52,7 @@ fn all_have(net: &mut Net, text: &str) {
 }
 
 #[test]
-fn a_zone_gets_one_copy() {
+fn zone_gets_one_copy() {
     let mut net = five();
     assert_eq!(copies(&mut net, "a"), [(2, vec![]), (3, vec![4, 5])]);
     net.run(2 * HEARTBEAT);
@@ -61,7 +61,7 @@ fn a_zone_gets_one_copy() {
 }
 
 #[test]
-fn where_a_zone_has_one_member_or_one_that_does_not_understand_nothing_is_relayed() {
+fn single_or_old_member_zone_gets_no_relay() {
     let mut net = Net::new(3);
     net.relay();
     net.elect(1);
@@ -88,9 +88,9 @@ fn where_a_zone_has_one_member_or_one_that_does_not_understand_nothing_is_relaye
 }
 
 #[test]
-fn a_lost_relay_is_replaced_and_nothing_is_missing() {
+fn lost_relay_is_replaced_without_gap() {
     let mut net = five();
-    // It dies with what it was to pass on.
+    // The relay dies before forwarding.
     net.hold = Some(|from, _, m| from == 3 && matches!(m, Message::Relayed { .. }));
     net.propose(1, "a");
     net.quiet();
@@ -120,7 +120,7 @@ fn a_lost_relay_is_replaced_and_nothing_is_missing() {
 
 /// A relay that hangs with its connections whole, and one whose neighbour it does not reach.
 #[test]
-fn what_does_not_get_on_is_fed_by_the_leader() {
+fn stalled_relay_recipient_is_fed_by_leader() {
     let mut net = five();
     net.isolate(3);
     net.propose(1, "a");
@@ -148,7 +148,7 @@ fn what_does_not_get_on_is_fed_by_the_leader() {
 
 /// A relay whose disk takes nothing passes on all the same.
 #[test]
-fn a_relay_need_not_have_it_on_its_disk() {
+fn relay_forwards_before_its_own_sync() {
     let mut net = five();
     net.node(3).slow_disk = true;
     for n in 0..5 {
@@ -163,9 +163,9 @@ fn a_relay_need_not_have_it_on_its_disk() {
     assert_eq!(net.delivered(3).len(), 5);
 }
 
-/// Heartbeats, and what the leader sends itself, overtake what comes by relay: nobody refuses anything for it.
+/// Heartbeats and direct appends overtake relayed ones: no follower rejects them for that.
 #[test]
-fn what_is_overtaken_is_waited_for() {
+fn reordered_relayed_entries_are_kept() {
     let mut net = five();
     net.hold = Some(|_, to, m| to == 4 && matches!(m, Message::Relayed { .. }));
     for n in 0..4 {
@@ -248,7 +248,7 @@ fn brought_late(adjust: fn(&mut Config)) {
 }
 
 #[test]
-fn what_was_said_in_another_term_is_not_taken() {
+fn relayed_append_of_other_term_is_ignored() {
     brought_late(|_| {});
 }
 
@@ -297,7 +297,7 @@ fn windows_do_not_shut_riders_out() {
 
 /// A member that comes to a zone is brought to the end of the log by the leader, and then rides along.
 #[test]
-fn one_that_was_away_rides_along_once_it_has_caught_up() {
+fn returning_member_is_relayed_after_catch_up() {
     let mut net = Net::with(5, |config| config.cache_bytes = 2000);
     net.relay();
     net.elect(1);
@@ -321,7 +321,7 @@ fn one_that_was_away_rides_along_once_it_has_caught_up() {
     all_have(&mut net, "a");
 }
 
-/// Only the leader and who is of one's own zone pass entries on; whoever else says so is not believed.
+/// Relayed entries are accepted only from members of the own zone and from the leader.
 #[test]
 fn entries_passed_on_by_somebody_of_another_zone_are_not_taken() {
     for from in [2, 9, 3] {
@@ -355,7 +355,7 @@ fn two_kept_back(net: &mut Net) -> Vec<(usize, usize, Message)> {
 /// On a line that is full a member hears nothing of its leader for a while, and asks whether it might lead. What a relay
 /// brings then is not lost: it is there when the leader is heard again.
 #[test]
-fn who_has_forgotten_its_leader_keeps_what_a_relay_brings() {
+fn follower_without_leader_keeps_relayed_entries() {
     let mut net = five();
     let held = two_kept_back(&mut net);
     assert_eq!(held.len(), 2);
@@ -389,9 +389,9 @@ fn who_has_forgotten_its_leader_keeps_what_a_relay_brings() {
     assert_eq!(net.order(4).last_index(), before + 2);
 }
 
-/// What is kept is bounded, so nothing that brings nothing takes the place of something, and nothing is kept twice.
+/// Kept appends are bounded: appends without new entries are dropped, and duplicates are kept once.
 #[test]
-fn what_brings_nothing_takes_no_room() {
+fn relayed_duplicates_take_no_memory() {
     let mut net = Net::with(5, |config| config.max_inflight_bytes = 1000);
     net.relay();
     net.elect(1);
@@ -403,7 +403,7 @@ fn what_brings_nothing_takes_no_room() {
         let empty =
             Carried { prev_index: carried.prev_index + further, entries: Vec::new(), ..carried.clone() };
         net.deliver(3, 4, Message::Relayed { term: *term, carried: empty });
-        // It comes again and again, before what it follows.
+        // It arrives repeatedly before its predecessor.
         let third = Carried { prev_index: carried.prev_index + 100, ..carried.clone() };
         net.deliver(3, 4, Message::Relayed { term: *term, carried: third });
     }

@@ -16,7 +16,7 @@ fn all_have_all(lines: &Lines) -> bool {
     (1..=5).all(|n| lines.has(n) == lines.has(1))
 }
 
-/// How many copies crossed the line of what was written, once all have it.
+/// How many copies of the entries crossed the line until all members have them.
 fn copies(lines: &mut Lines, bytes: usize, every: Micros, time: Micros, drains: Micros) -> f64 {
     let (crossed, times) = (lines.crossed, time / every);
     lines.write(bytes, every, time);
@@ -24,10 +24,9 @@ fn copies(lines: &mut Lines, bytes: usize, every: Micros, time: Micros, drains: 
     (lines.crossed - crossed) as f64 / (bytes as u64 * times) as f64
 }
 
-/// What takes the line longer than anything small would be waited for: one message of 1 MiB, on a line of its own for each, or
-/// behind each other.
+/// A message of 1 MiB takes longer than the timeout for small messages, on separate lines or on one shared line.
 #[test]
-fn a_large_message_on_a_narrow_line_is_no_failure() {
+fn large_message_on_narrow_line_is_no_failure() {
     for cable in [1, 0] {
         let mut lines = five();
         lines.set_far(Line { bytes_per_ms: 1000, cable, ..Line::FAR });
@@ -52,7 +51,7 @@ fn how_long_a_line_takes_is_learnt() {
 
 /// More is written than the line carries: other relays are tried, and it is none of them.
 #[test]
-fn a_line_that_is_full_is_not_the_relays_fault() {
+fn full_line_does_not_replace_relay() {
     for cable in [1, 0] {
         let mut lines = five();
         lines.set_far(Line { bytes_per_ms: 1000, cable, ..Line::FAR });
@@ -61,7 +60,7 @@ fn a_line_that_is_full_is_not_the_relays_fault() {
     }
 }
 
-/// What is written each 40 ms is with the others of the zone soon again, and stays so.
+/// Entries written every 40 ms reach the zone's other members soon again, and keep doing so.
 fn is_relieved(mut lines: Lines, within: Micros) {
     let end = lines.net.now + within;
     while lines.relays_now() == BTreeSet::from([3]) && lines.net.now < end {
@@ -78,14 +77,14 @@ fn is_relieved(mut lines: Lines, within: Micros) {
 }
 
 #[test]
-fn a_relay_on_a_slow_line_is_relieved() {
+fn relay_on_slow_line_is_replaced() {
     let mut lines = five();
     lines.set(1, 3, Line { bytes_per_ms: 250, ..Line::FAR });
     is_relieved(lines, 10 * SECOND);
 }
 
 #[test]
-fn a_relay_that_is_busy_is_relieved() {
+fn busy_relay_is_replaced() {
     for busy in [100 * MS, 500 * MS] {
         let mut lines = five();
         lines.busy.insert(3, busy);
@@ -93,10 +92,10 @@ fn a_relay_that_is_busy_is_relieved() {
     }
 }
 
-/// Members that wait for a relay that hangs get what they lack from the leader before any of them would ask for another
-/// leader, whatever round trips were measured.
+/// Members behind a hanging relay get their entries from the leader before they would campaign, for any measured round
+/// trip.
 #[test]
-fn a_relay_that_stops_is_waited_for_no_longer_than_a_leader() {
+fn stopped_relay_is_replaced_within_election_timeout() {
     let mut lines = Lines::voters(5, |_| {});
     // Round trips of half a second for a while.
     lines.busy.extend([(3, 450 * MS), (4, 450 * MS), (5, 450 * MS)]);
@@ -129,7 +128,7 @@ fn a_relay_that_stops_is_waited_for_no_longer_than_a_leader() {
 
 /// Whoever cannot pass anything on does not relay for long, and each time that it is tried again comes later.
 #[test]
-fn a_relay_that_reaches_nobody_is_left_out() {
+fn relay_without_connections_is_excluded() {
     let mut lines = five();
     lines.net.cut.extend([(3, 4), (3, 5)]);
     let mut late = 0;
@@ -159,13 +158,13 @@ fn a_relay_that_reaches_nobody_is_left_out() {
 
 /// A neighbour that takes nearly nothing: the relay does not keep all for it.
 #[test]
-fn a_slow_neighbour_does_not_fill_the_relays_memory() {
+fn slow_recipient_does_not_fill_relay_memory() {
     let mut lines = five();
     lines.set(3, 4, Line { bytes_per_ms: 20, ..Line::NEAR });
     lines.write(100_000, 20 * MS, 60 * SECOND);
     assert!(all_have_all(&lines) || lines.has(4) + 2 >= lines.has(1), "{}", lines.has(1) - lines.has(4));
     let most = lines.most_queued[&(3, 4)];
-    // Half of a window, and what comes at once.
+    // Half of a window, plus the next message.
     assert!(most < (2 << 20) + 300_000, "{most} bytes");
     assert_eq!(lines.changes(), 0);
 }

@@ -27,7 +27,7 @@ fn disk_of(members: members::Membership, terms: &[Term]) -> DiskImage {
 
 /// The logs of figure 7 in the Raft paper: followers that lack entries, have too many, or both.
 #[test]
-fn a_new_leader_brings_all_logs_of_figure_seven_in_line() {
+fn new_leader_repairs_logs_of_raft_figure_7() {
     let logs: [&[Term]; 7] = [
         &[1, 1, 1, 4, 4, 5, 5, 6, 6, 6],
         &[1, 1, 1, 4, 4, 5, 5, 6, 6],
@@ -72,7 +72,7 @@ fn a_new_leader_brings_all_logs_of_figure_seven_in_line() {
 
 /// How many questions it takes to find where logs of many terms part: one a term, not one an entry.
 #[test]
-fn the_place_where_logs_agree_is_found_term_by_term() {
+fn log_match_is_found_term_by_term() {
     let long = |term: Term| std::iter::repeat_n(term, 500);
     let ours: Vec<Term> = long(1).chain(long(3)).chain(long(5)).collect();
     let other: Vec<Term> = long(1).chain(long(2)).chain(long(4)).collect();
@@ -103,7 +103,7 @@ fn the_place_where_logs_agree_is_found_term_by_term() {
 
 /// The message that told of the commit is lost, and nothing follows it but heartbeats.
 #[test]
-fn a_lost_commit_message_is_made_good_by_the_next_heartbeat() {
+fn next_heartbeat_repairs_lost_commit_message() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(2 * HEARTBEAT);
@@ -156,7 +156,7 @@ fn probing_survives_loss() {
 
 /// The base, or the answer to it, is lost; or it comes twice, the second time when the log has grown.
 #[test]
-fn a_base_may_be_lost_or_come_twice() {
+fn lost_or_duplicate_snapshot_is_harmless() {
     for case in 0..3 {
         let mut net = Net::with(2, |config| config.segment_bytes = 300);
         net.elect(1);
@@ -193,7 +193,7 @@ fn a_base_may_be_lost_or_come_twice() {
 
 /// A peer that takes nothing in must not fill the memory of the network: so much, and no more, is on the way.
 #[test]
-fn the_window_holds_back_and_opens_again() {
+fn append_window_closes_and_reopens() {
     let mut net = Net::with(3, |config| {
         config.max_append_bytes = 200;
         config.max_inflight_bytes = 1000;
@@ -226,7 +226,7 @@ fn the_window_holds_back_and_opens_again() {
 
 /// Its disk hangs, and it answers heartbeats all the time.
 #[test]
-fn a_follower_whose_disk_hangs_takes_no_more_than_it_may_keep() {
+fn follower_with_hanging_disk_bounds_memory() {
     let mut net = Net::with(3, |config| {
         config.max_append_bytes = 200;
         config.max_inflight_bytes = 1000;
@@ -269,9 +269,9 @@ fn a_follower_whose_disk_hangs_takes_no_more_than_it_may_keep() {
     assert_eq!(net.delivered(3).len(), 200);
 }
 
-/// Another leader comes while it is full, whose log has other entries.
+/// A new leader with different entries takes over while the queue is full.
 #[test]
-fn a_follower_whose_disk_hangs_gives_up_what_another_leader_has_not() {
+fn follower_with_hanging_disk_follows_new_leader() {
     let mut net = Net::with(5, |config| {
         config.max_append_bytes = 200;
         config.max_inflight_bytes = 1000;
@@ -289,7 +289,7 @@ fn a_follower_whose_disk_hangs_gives_up_what_another_leader_has_not() {
     let kept: usize = net.nodes[&3].writes.iter().flat_map(|op| &op.entries).map(Entry::size).sum();
     assert!(kept >= 500, "{kept}");
     net.isolate(1);
-    // All three must agree, and what the fourth asks of them comes to nothing: its vote does not reach its disk.
+    // All three must agree. The fourth's campaign fails because its vote does not reach its disk.
     let heir = (0..12).find_map(|_| {
         net.run(ELECTION);
         net.leader().filter(|heir| [2, 4, 5].contains(heir))

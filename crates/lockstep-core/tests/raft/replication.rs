@@ -76,7 +76,7 @@ fn committing_across_terms_would_be_found() {
 /// nothing about the log as it will be. (`Net` checks after each arrival that no later write takes anything away that
 /// is called persisted.)
 #[test]
-fn an_old_writes_arrival_does_not_vouch_for_its_successors() {
+fn completed_old_write_does_not_ack_replaced_entries() {
     let mut net = Net::new(5);
     net.elect(1);
     net.settle();
@@ -117,7 +117,7 @@ fn acks_of_an_older_term_are_worth_nothing() {
     net.elect(1);
     net.settle();
     net.isolate(3);
-    // 1's entry reaches 2, whose ack is late.
+    // 1's entry reaches 2; the ack of 2 is late.
     net.hold = Some(|from, _, m| from == 2 && matches!(m, Message::Ack { .. }));
     net.propose(1, "first");
     net.settle();
@@ -154,10 +154,10 @@ fn acks_of_an_older_term_are_worth_nothing() {
     assert_eq!(net.order(1).commit(), commit_now);
 }
 
-/// Both followers have it on disk: it is committed, whatever the leader's own disk does. But the leader delivers only
-/// what is on its own.
+/// Both followers have persisted it: it is committed, independent of the leader's disk. But the leader delivers only
+/// entries on its own disk.
 #[test]
-fn a_leader_with_a_slow_disk_commits_by_the_others() {
+fn leader_with_slow_disk_commits_by_followers() {
     let mut net = Net::new(3);
     net.elect(1);
     net.settle();
@@ -211,7 +211,7 @@ fn acknowledging_before_the_disk_would_be_found() {
 /// The origin hears the other voter's ack and counts its own disk: that is a majority; it does not wait for the
 /// leader to say so.
 #[test]
-fn an_origin_counts_acks_itself() {
+fn origin_counts_acks_itself() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(2 * HEARTBEAT);
@@ -246,7 +246,7 @@ fn an_origin_counts_acks_itself() {
 
 /// The leader's own ack counts for an origin as well, when the third voter is far away.
 #[test]
-fn an_origin_counts_the_leaders_disk() {
+fn origin_counts_leaders_disk() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(2 * HEARTBEAT);
@@ -259,7 +259,7 @@ fn an_origin_counts_the_leaders_disk() {
     assert_eq!(net.order(1).commit(), last - 1, "the origin's ack has not arrived");
 }
 
-/// Who waits for nothing of its own hears of a commit with the next entries, or after a moment; an origin at once.
+/// A follower without own proposals learns of a commit with the next append or after a moment; an origin at once.
 #[test]
 fn news_of_a_commit_waits_for_company_but_not_long() {
     let mut net = Net::new(3);
@@ -288,7 +288,7 @@ fn news_of_a_commit_waits_for_company_but_not_long() {
 }
 
 #[test]
-fn a_round_makes_one_write_and_one_message_a_peer() {
+fn round_makes_one_write_and_one_message_per_peer() {
     let mut net = Net::new(3);
     net.elect(1);
     net.run(2 * HEARTBEAT);
@@ -315,7 +315,7 @@ fn a_round_makes_one_write_and_one_message_a_peer() {
 
 /// Its entries are no longer in the leader's memory, but in its log.
 #[test]
-fn a_peer_that_lags_is_fed_from_the_log() {
+fn lagging_peer_is_fed_from_log() {
     let mut net = Net::with(3, |config| {
         config.cache_bytes = 500;
         config.max_append_bytes = 300;
@@ -344,7 +344,7 @@ fn trim(net: &mut Net, n: usize, first: Index) {
 }
 
 #[test]
-fn a_peer_whose_entries_are_gone_begins_anew_at_a_base() {
+fn peer_behind_log_start_gets_snapshot() {
     let mut net = Net::with(3, |config| {
         config.segment_bytes = 500;
         config.cache_bytes = 0;
@@ -379,7 +379,7 @@ fn a_peer_whose_entries_are_gone_begins_anew_at_a_base() {
 
 /// A base goes to where certification can begin: not above the trim marks.
 #[test]
-fn the_base_lies_below_the_trim_mark() {
+fn chosen_snapshot_lies_below_trim_mark() {
     let mut net = Net::with(2, |config| config.segment_bytes = 500);
     net.elect(1);
     let mark = |net: &mut Net, seqno: Seqno| {
@@ -468,7 +468,7 @@ fn uncommitted_segments_are_given_up() {
 }
 
 #[test]
-fn a_restart_with_an_old_commit_hint_loses_nothing() {
+fn restart_with_old_commit_hint_loses_nothing() {
     for hint in 0..=6 {
         let mut net = Net::new(3);
         net.elect(1);

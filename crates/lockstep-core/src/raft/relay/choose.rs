@@ -1,11 +1,11 @@
-//! A leader's choice: who relays for each zone, and who takes no part.
+//! The leader's choice of relays: one for each zone, and the members excluded from relaying.
 
 use super::*;
 
 use crate::members::Membership;
 use std::cmp::Reverse;
 
-/// Whoever was the cause of a fallback is left out for so many election timeouts first, and at most.
+/// A member that caused a relay to fail is excluded for this many election timeouts: at first, and at most.
 const APART: (u64, u64) = (8, 256);
 
 /// A relay may be slow for so many election timeouts before another is tried: at first, and at most.
@@ -14,33 +14,33 @@ const SLOW: (u64, u64) = (4, 256);
 /// What a leader remembers of a zone that has a relay.
 #[derive(Debug, Default)]
 pub(super) struct Zone {
-    /// Since when its relay has been slow, and what it had confirmed then.
+    /// Since when its relay has been slow, and the bytes confirmed then.
     slow: Option<(Micros, u64)>,
     /// How long it may be, and when that was last too long.
     patience: Micros,
     relieved: Micros,
-    /// How long what is on its way there may take, and until when that counts: what was behind it comes later still.
+    /// Estimated time of the bytes in flight to the zone, and until when the estimate holds for messages queued behind.
     line: (Micros, Micros),
 }
 
 type Peers = BTreeMap<MemberId, Progress>;
 
 impl Raft {
-    /// How long a member may give no sign of getting on. `line`: see [`Raft::on_the_line`]. Whatever has been measured, what is small
-    /// is not waited for longer than for a leader.
+    /// How long a member may make no progress. `line`: see [`Raft::on_the_line`]. For small messages the bound is that of a
+    /// silent leader, independent of measurements.
     fn relay_timeout(&self, peer: &Progress, line: Micros) -> Micros {
         let trips = 2 * peer.way.shortest();
         let small = (3 * self.config.heartbeat + trips).min(self.config.election_timeout.max(trips));
         small + 2 * line
     }
 
-    /// How long all that is on its way to a zone may take: what is sent there now may be behind it, on one line.
+    /// Estimated time of all bytes in flight to a zone: a message sent now may queue behind them on one line.
     fn on_the_line(&mut self, zone: u8, peers: &Peers, of_zone: impl Fn(&MemberId) -> bool) -> Micros {
         let lately = APART.0 * self.config.election_timeout;
         let there = || peers.iter().filter(|(id, _)| of_zone(id)).map(|(_, peer)| peer);
         let pace = there().map(|peer| peer.way.pace()).max().unwrap_or(0);
         let takes = |peer: &Progress| (peer.bytes_on_the_way() >> 10) as Micros * pace;
-        // Who has long been silent takes nothing, and what went to a rider is on its relay's account.
+        // A silent member receives nothing, and bytes to a relay recipient count for its relay.
         let live = there().filter(|peer| self.now < peer.last_heard + lately + takes(peer));
         let takes = live.filter(|peer| peer.via.is_none()).map(takes).sum();
         let line = &mut self.relays.zones.entry(zone).or_default().line;
@@ -101,7 +101,7 @@ impl Raft {
                 }
             }
         }
-        // Who is no member any more is in no zone.
+        // A removed member is in no zone.
         peers.iter_mut().filter(|(id, _)| zone_of(id).is_none()).for_each(|(_, peer)| peer.feed_directly());
     }
 
@@ -201,7 +201,7 @@ impl Raft {
             })
             .collect();
         let mut out: Vec<MemberId> = Vec::new();
-        // Of those behind each relay, who has waited for half as long as may be, and how many there are.
+        // Recipients behind each relay that have waited for half of the timeout, and their number.
         let mut behind: BTreeMap<MemberId, (usize, usize, Vec<MemberId>)> = BTreeMap::new();
         for (id, peer) in peers.iter_mut() {
             if let Some((via, (received, line))) = peer.via.and_then(|via| Some((via, relays.get(&via)?))) {
@@ -254,7 +254,7 @@ impl Raft {
 }
 
 impl Progress {
-    /// No longer by another: begins again after what it has, for what is on its way may not arrive.
+    /// Ends relaying to this peer. Restarts after its received index, because entries in flight may not arrive.
     fn feed_directly(&mut self) {
         if self.via.take().is_some() && self.state == ProgressState::Replicate {
             self.replicate(self.received + 1);

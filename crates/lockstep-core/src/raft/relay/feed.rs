@@ -1,4 +1,4 @@
-//! What a leader sends where there are relays.
+//! Replication through relays, on the leader's side.
 
 use super::*;
 
@@ -67,7 +67,8 @@ impl Raft {
         Carried { prev_index, prev_term, commit: self.commit(), persisted: self.acknowledged(), entries }
     }
 
-    /// Who goes along with entries from after `prev_index` to `last`: who was sent all before them, and not all of them.
+    /// The relay recipients for the entries after `prev_index` up to `last`: members that were sent all earlier entries, and
+    /// not all of these.
     pub(in crate::raft) fn board(
         &self,
         relay: &mut Progress,

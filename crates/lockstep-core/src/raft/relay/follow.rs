@@ -1,4 +1,4 @@
-//! A follower's part: passing on what the leader sends for its zone, and taking what a relay brings.
+//! The follower's side of relaying: it forwards the leader's entries in its zone, and accepts relayed ones.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn bytes_of(entries: &[Entry]) -> usize {
     entries.iter().map(Entry::size).sum()
 }
 
-/// What one that is kept counts for, in bytes.
+/// The size of a kept append, in bytes.
 fn kept_bytes(carried: &Carried) -> usize {
     64 + bytes_of(&carried.entries)
 }
@@ -50,7 +50,7 @@ impl Raft {
         if !self.takes_relayed(from, term) || !self.log.exists() {
             return;
         }
-        // Who has not heard of the leader for long has forgotten it, and keeps what comes until it is heard again.
+        // A follower that has lost its leader keeps relayed entries until it hears from the leader again.
         if let Some(leader) = self.leader.filter(|_| self.role == Role::Follower)
             && self.follows_ours(&carried)
         {
@@ -61,7 +61,8 @@ impl Raft {
         self.keep(carried);
     }
 
-    /// Keeps what follows something that is not there yet. Of what comes twice, the longer; nothing that brings nothing.
+    /// Keeps an append whose predecessor is missing. Of duplicates it keeps the longer one; appends without new entries are
+    /// dropped.
     fn keep(&mut self, carried: Carried) {
         let bytes = kept_bytes(&carried);
         let known = self.relays.early.get(&carried.prev_index).map_or(0, kept_bytes);

@@ -1,24 +1,23 @@
 //! One copy for each zone: entries for several members of another zone go to one of them, the relay, who passes them on.
 //!
 //! A line between zones is long and often narrow, so the same bytes should cross it once. Everything else stays between
-//! each member and the leader: acks, refusals, heartbeats, the news of a commit, bases, and what a member lacks that the
-//! leader has to read from its disk.
+//! each member and the leader: acks, rejections, heartbeats, commit indices, snapshots, and entries that the leader has to
+//! read from its disk.
 //!
-//! **Why it is safe.** What is passed on is an append of the leader of its term, word for word. Within a term a leader's
-//! log only grows, and so do its commit index and what its disk holds: what it said once stays true for the term,
-//! however late it comes, how often, and by whom. So a follower takes it exactly while it is in that term and knows the
-//! term's leader, and keeps it until it does; the same checks of index and term follow as for any append. A relay that is
-//! late, or does not know that it is one no longer, can only repeat what is true or what nobody takes any more. It is no
-//! sign of life of the leader's.
+//! **Why it is safe.** A relayed message is an unchanged append of the term's leader. Within a term the leader's log, commit
+//! index and persisted index only grow: so an append stays true for the whole term, however late or often it arrives, and
+//! from any sender. A follower accepts it only in that term and with a known leader, and keeps it until then; the usual
+//! checks of index and term follow. A late or former relay can only repeat true or obsolete appends. A relayed append does
+//! not count as a heartbeat of the leader.
 //!
-//! **Order.** Entries may now come on two ways, and overtake each other. So those by relay are not refused when what they
-//! follow is not there yet: the follower keeps them (`early`) until it is. Whether something was lost the leader sees by
-//! comparing with the relay: it is the relay's neighbour who does not get on while the relay does.
+//! **Order.** Entries now arrive on two paths and may overtake each other. So a follower does not reject a relayed append
+//! whose predecessor is missing, but keeps it (`early`). The leader detects a loss by comparison: the recipient makes no
+//! progress while its relay does.
 //!
-//! **When it does not work.** The leader feeds a member itself, beginning after what that has said it received, as soon
-//! as its relay is not connected, is being brought to the end of the log, or has not answered for a moment; or as that member
-//! has not got for a moment what its relay has. Who was the cause is left out for a while, longer each time: the relay, if it
-//! reaches nobody. A relay that is merely slow is relieved by one to whom the way is shorter, or who may get more through.
+//! **Failures.** The leader feeds a member itself, from its received index on, as soon as its relay is disconnected, is
+//! still catching up, or does not answer in time; or as the member stays behind its relay for too long. The cause is
+//! excluded from relaying for a while, longer each time: the relay, if it reaches no recipient. A slow relay is replaced by
+//! a member with a shorter or faster path.
 //!
 //! **Invariants:** a peer with `via` is fed like one that replicates; its relay is of its zone, and has no `via`.
 
@@ -45,7 +44,7 @@ pub(super) struct Relays {
     queued: BTreeMap<MemberId, usize>,
     /// What a leader remembers of the zones.
     zones: BTreeMap<u8, choose::Zone>,
-    /// What came before what it follows, by that. All of our term.
+    /// Appends whose predecessor is missing, by `prev_index`. All of our term.
     early: BTreeMap<Index, Carried>,
     early_bytes: usize,
     /// The highest commit index that the leader of our term has told of.

@@ -1,19 +1,18 @@
-//! What a leader has measured of the way to a peer, so far as it matters for relays.
+//! The leader's measurements of the path to a peer, for relaying.
 //!
-//! **How much may be on its way by a relay** follows how soon it is answered: no more than gets through in a moment. So a
-//! change of relay costs a moment's bytes again, what is said beside them does not wait behind them for long, and a
-//! silence means something.
+//! **The bytes in flight through a relay** are bounded by its reply times: no more than arrives within a moment. So a change
+//! of relay repeats few bytes, other messages do not queue behind them for long, and a silence is significant.
 
 use super::*;
 
-/// What may be on its way at first, and at least.
+/// Bytes in flight at first, and at least.
 const FIRST: usize = 1 << 20;
 const LEAST: usize = 128 << 10;
 
 /// Messages of so many bytes and more tell how fast they go.
 const LARGE: usize = 64 << 10;
 
-/// µs for 1 KiB: believed at first (1 MB/s; what is slower shows), and at most.
+/// µs per 1 KiB: the initial estimate (1 MB/s; slower paths are measured), and the maximum.
 const PACE: (Micros, Micros) = (1_000, 16_000);
 
 /// So slowly does the shortest round trip follow longer ones.
@@ -71,8 +70,8 @@ impl Path {
         self.shortest.unwrap_or(0)
     }
 
-    /// So many bytes, of which `first` was the first and `last` the last message, are confirmed. `moment`: what an answer may
-    /// take longer than a round trip.
+    /// Records the confirmation of `bytes`, from message `first` to `last`. `moment`: the delay of a reply beyond the round
+    /// trip that is still normal.
     pub(in crate::raft) fn confirmed(
         &mut self,
         (first, last): (Sent, Sent),
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_follows_how_soon_it_is_answered() {
+    fn share_follows_reply_time() {
         let mut way = Path::default();
         way.measured(20_000);
         for n in 0..100 {
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_is_learnt_at_once_and_forgotten_slowly() {
+    fn slow_pace_is_learned_fast_and_forgotten_slowly() {
         let mut way = Path::default();
         confirm(&mut way, 1 << 20, 0, 8_000_000);
         assert_eq!(way.pace(), 8_000_000 >> 10);
@@ -163,7 +162,7 @@ mod tests {
             confirm(&mut way, 1 << 20, 9_000_000 + n * 10_000, 9_010_000 + n * 10_000);
         }
         assert!(way.pace() < 20, "{}", way.pace());
-        // What is small says nothing.
+        // Small messages are no measure.
         confirm(&mut way, 100, 10_000_000, 20_000_000);
         assert!(way.pace() < 20, "{}", way.pace());
     }
