@@ -26,7 +26,7 @@ impl Cluster {
         self.tell(format_args!("everything heals"));
         self.trouble = false;
         self.round += 1;
-        self.short_reigns = 0;
+        self.short_terms = 0;
         self.healed_at = self.now;
         self.healed_with = 0;
         self.all_run_since = Micros::MAX;
@@ -69,11 +69,11 @@ impl Cluster {
     pub(crate) fn calm(&mut self) -> Check {
         self.revive_members();
         let up = self.machines.iter().all(|m| !m.starting);
-        // What began on a slow disk takes its time, though the disk be fast again.
+        // A write that began on a slow disk still takes long after the disk is fast again.
         let slow = |p: &crate::machine::Process| p.slow_sync.is_some() && p.slow_sync == p.syncing;
         let slow = self.machines.iter().filter_map(|m| m.process.as_ref()).any(slow);
         if !up {
-            // Who finds that its database has what is lost ends, and comes back with a copy; it may be needed meanwhile.
+            // A member whose database has lost entries ends and returns by state transfer; others may need it meanwhile.
             self.all_run_since = Micros::MAX;
         } else if !slow && self.all_run_since == Micros::MAX {
             self.all_run_since = self.now;
@@ -85,7 +85,7 @@ impl Cluster {
                 self.counters.longest_election = self.counters.longest_election.max(since);
             }
             let silent = since.min(self.now - self.tail_taken_at);
-            // Who hears on a narrow line what a leader said long ago takes it for the leader as long as that lasts.
+            // A member on a narrow line receives old messages of a former leader, and follows it until they end.
             let queues = self.profile.between_zones.is_some_and(|line| line.queues);
             let electing = if queues { 4 * ELECTING } else { ELECTING };
             hold!(
@@ -139,14 +139,14 @@ impl Cluster {
             }
             return Ok(());
         };
-        // Against the last look, not the best: a member that is removed and taken in again, or whose database is
-        // another's older copy, has come less far than it had, and whoever gains on that makes progress.
+        // Compared with the last look, not with the best position: a member that was removed and added again, or that
+        // received an older state, restarts lower, and every step from there is progress.
         let reached = self.reached();
         if reached > self.reached.1 {
             self.reached.0 = self.now;
         }
         self.reached.1 = reached;
-        // What was sent again before the faults ended has to pass a narrow line first. One message may take long there.
+        // Messages repeated before the faults ended still have to pass a narrow line. One message may take long there.
         let queues = self.profile.between_zones.is_some_and(|line| line.queues);
         let message = self.profile.max_append_bytes as u64 * MS / self.profile.quality.bytes_per_ms.max(1);
         let standstill = if queues { 4 * STANDSTILL } else { STANDSTILL } + message;
@@ -161,12 +161,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Who reads in its old log that it was removed stops, though it may have been taken in again since: whoever
-    /// looks after the processes starts it again.
+    /// A member that reads its own removal in its old log stops, even if it has been added again since: the supervisor
+    /// restarts it.
     fn revive_members(&mut self) {
         let asked: Vec<usize> = match self.leader() {
             Some(leader) => vec![leader],
-            // Whoever would lead may need one that was removed, stopped when it heard of that, late, and is a voter anew.
+            // A candidate may need a voter that was removed, stopped late because of that, and was added again.
             None => (0..MACHINES).collect(),
         };
         let members = |slot: usize| self.machines[slot].process.as_ref().map(|p| p.membership.clone());

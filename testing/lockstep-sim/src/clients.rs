@@ -176,7 +176,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Where the majority is gone, clients are told so; what was never sent is taken back.
+    /// Without a majority, clients are notified, and unsent proposals are withdrawn.
     fn withdraw(&mut self, slot: usize) -> Check {
         let machine = &mut self.machines[slot];
         let local = machine.clock.local(self.now);

@@ -24,19 +24,19 @@ use lockstep_log::MemDisk;
 /// Machines of one simulation: those at the start, spares and replacements.
 pub(crate) const MACHINES: usize = 12;
 
-/// Of so many messages that are passed on in a zone one comes again, late: a relay that hangs may pass on what its leader said
-/// long after another leads, and nothing must hang on when it does.
+/// One in this many relayed messages is duplicated and delayed: a hanging relay may forward messages of a former leader, and
+/// correctness must not depend on when.
 const LATE_RELAYED: u64 = 32;
 
 /// Sets the chance that zones are drawn by apart from the rest.
 const ZONES: u64 = 0x5a6f_6e65_5a6f_6e65;
 
-/// What will happen.
+/// A scheduled event.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A message arrives. It knows which processes it left from and for.
     Message { from: usize, from_life: u64, to: usize, to_life: u64, message: Box<Message> },
-    /// A process looks at what came in.
+    /// A process handles its inputs.
     Wake { slot: usize, life: u64 },
     /// A process's timer rings.
     Timer { slot: usize, life: u64, at: Micros },
@@ -74,7 +74,7 @@ pub(crate) enum Event {
     Calm,
 }
 
-/// What was counted.
+/// Counters of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Faults, of all kinds.
@@ -119,7 +119,7 @@ pub struct Counters {
     pub fallbacks: u64,
     /// Looks at a leader that was an arbitrator.
     pub arbitrators_led: u64,
-    /// How often leadership was moved to who writes.
+    /// Leadership transfers to the main writer.
     pub follows: u64,
     /// Appends that went to a relay, and that relays passed on.
     pub relays: u64,
@@ -258,12 +258,12 @@ pub(crate) struct Cluster {
     pub(crate) writers: Option<Writers>,
     /// Counts what may change who reaches whom.
     pub(crate) weather: u64,
-    /// Counts the times of trouble: what belongs to an earlier one no longer counts.
+    /// The number of the present period of faults; events of earlier periods are void.
     pub(crate) round: u64,
     /// Faults happen and clients propose.
     pub(crate) trouble: bool,
     /// So many new leaders will not last.
-    pub(crate) short_reigns: u32,
+    pub(crate) short_terms: u32,
     /// When the present calm began.
     pub(crate) healed_at: Micros,
     /// When all processes ran again.
@@ -274,7 +274,7 @@ pub(crate) struct Cluster {
     pub(crate) led: bool,
     /// When all were last farther than before, and how far.
     pub(crate) reached: (Micros, u64),
-    /// What was committed then.
+    /// The commit index then.
     pub(crate) healed_with: Index,
     /// Unique contents of proposals.
     pub(crate) payloads: u64,
@@ -361,7 +361,7 @@ impl Cluster {
             weather: 0,
             round: 0,
             trouble: true,
-            short_reigns: 0,
+            short_terms: 0,
             healed_at: 0,
             all_run_since: 0,
             tail_taken_at: 0,
@@ -634,7 +634,7 @@ impl Cluster {
     }
 }
 
-/// What is sent is what arrives, also as bytes.
+/// Encodes and decodes a message, and requires equality.
 fn through_the_codec(message: Message) -> Result<Message, Violation> {
     let mut w = lockstep_core::codec::Writer::new();
     message.encode(&mut w);

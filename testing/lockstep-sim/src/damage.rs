@@ -1,12 +1,11 @@
-//! What media do to a log behind its back, and who a member is afterwards.
+//! Media damage to a log, and the member's identity afterwards.
 //!
-//! A log promises to notice all damage to what was synced, but for the very last sync: nothing written later bears
-//! witness to it (docs/format-disk.md). So damage here strikes what lies before that: bits flip, bytes that were
-//! written are not there, or stand where they do not belong. Whoever finds its log damaged vouches for nothing any
-//! more, and comes back under a new id.
+//! A log promises to detect damage to synced bytes, except to the very last sync: no later record proves that it existed
+//! (docs/format-disk.md). So damage here strikes earlier bytes: bits flip, writes are lost or misplaced. A member with a
+//! damaged log returns under a new id.
 //!
-//! Damage is *borne* only where the others still make a majority, whatever they know of the group; the simulated
-//! operator changes nothing until it is known what the machine has lost.
+//! Damage is injected only while the other members still form a majority under every membership that they know. The
+//! simulated operator changes nothing until the extent of the loss is known.
 
 use crate::cluster::Cluster;
 use crate::machine::{Fate, id_of};
@@ -134,7 +133,7 @@ impl Cluster {
         self.say(slot, format_args!("damage: {what}, {name} from byte {at}, {length} bytes at most"));
     }
 
-    /// The log is gone: whoever comes back is somebody else.
+    /// The log is gone: the machine returns as a new member.
     pub(crate) fn new_identity(&mut self, slot: usize, with_database: bool) {
         let machine = &mut self.machines[slot];
         let old = machine.id;
@@ -165,8 +164,8 @@ impl Cluster {
         self.say(slot, format_args!("has lost its log and is somebody else now"));
     }
 
-    /// A machine is lost for good, or its disk is, and what comes back or takes its place has a new id. Only where
-    /// the others still make a majority whatever they know of the group: that is what the promise rests on.
+    /// A machine or its disk is lost for good, and its replacement has a new id. Only while the others still form a majority
+    /// under every membership that they know: the promises depend on that.
     pub(crate) fn replace(&mut self) {
         let Some(slot) = self.any_running() else { return };
         if !self.bearable(slot) || !self.has_better(slot) {

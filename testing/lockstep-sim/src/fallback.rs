@@ -1,8 +1,8 @@
 //! Semisync's fallback: a leader goes on without acks only after it has waited for them for `commit.timeout`, and comes back by
 //! itself.
 //!
-//! What the core has heard of the others the checkers cannot know, but since when an entry that may not be answered yet is on
-//! the leader's own disk they can: before that time is over nobody has waited long enough.
+//! The checkers do not know which acks the core has received. But they know since when an unanswered entry has been on the
+//! leader's own disk: a fallback before `commit.timeout` from then is a violation.
 
 use crate::cluster::Cluster;
 use crate::history::{Check, hold};
@@ -18,14 +18,14 @@ const GRAIN: Micros = 64;
 /// A timeout that acks keep in a calm world, whatever its lines and disks.
 const AMPLE: Micros = 500 * MS;
 
-/// What a process has done in the term that it leads.
+/// The state of a process in the term that it leads.
 #[derive(Debug, Default)]
 pub(crate) struct Fallback {
     term: Term,
     /// At the end of its last round.
     fallen: bool,
     policy_index: Index,
-    /// Up to where its disk had its log, by its own clock; what could be answered is left out.
+    /// Its persisted indices over time, by its own clock, without answered entries.
     on_disk: VecDeque<(Index, Micros)>,
 }
 

@@ -1,4 +1,4 @@
-//! What goes wrong, and what is done to the group on purpose.
+//! Injected faults, and deliberate operations on the group.
 
 use crate::cluster::{Cluster, Event, MACHINES};
 use crate::history::Check;
@@ -67,7 +67,7 @@ impl Cluster {
                 self.crash_next(left);
             }
             Fault::CrashElected => {
-                self.short_reigns = self.rng.between(3, 10) as u32;
+                self.short_terms = self.rng.between(3, 10) as u32;
                 if let Some(slot) = self.leader() {
                     self.elected(slot);
                 }
@@ -141,10 +141,10 @@ impl Cluster {
 
     /// A member has been elected; perhaps not for long.
     pub(crate) fn elected(&mut self, slot: usize) {
-        if self.short_reigns == 0 || !self.trouble {
+        if self.short_terms == 0 || !self.trouble {
             return;
         }
-        self.short_reigns -= 1;
+        self.short_terms -= 1;
         let trip = self.profile.quality.delay + self.profile.quality.jitter;
         let disk = self.profile.disk.sync + self.profile.disk.jitter;
         let at = self.now + self.rng.below(3 * (trip + disk));
@@ -382,8 +382,8 @@ impl Cluster {
             }
             1 => self.policy_entry(slot),
             _ => {
-                // What every running server has finished; or what every database has for certain, those of members
-                // that are away too.
+                // Either the seqno finished by every running server, or the one that every database certainly has, those of
+                // absent members included.
                 let all = self.rng.one_in(2);
                 let least = self.machines.iter().filter(|m| m.fate == Fate::Used).filter_map(|m| {
                     if all {

@@ -1,4 +1,4 @@
-//! What must be true, checked at every step against all that has ever been seen.
+//! Invariants, checked at every step against the whole history.
 //!
 //! Two kinds of rules. *Outcomes* are what users were promised: one order, nothing committed changes or disappears,
 //! every acknowledged proposal is there exactly once, reads see what was acknowledged. *Promises* are what members
@@ -27,7 +27,7 @@ const ELECTIONS: usize = 16;
 pub struct Violation {
     /// The rule's short name.
     pub rule: &'static str,
-    /// What was seen.
+    /// The violation.
     pub what: String,
 }
 
@@ -59,7 +59,7 @@ struct Fixed {
     seqno: Seqno,
     /// Of the folded state after it.
     state_hash: u64,
-    /// What certification says of it, where it says anything.
+    /// Its certification verdict, if it has one.
     pass: Option<bool>,
 }
 
@@ -81,7 +81,7 @@ struct Proposed {
     acknowledged: bool,
 }
 
-/// Who saw entries committed, and what it knew.
+/// The member that first saw entries as committed, and its knowledge then.
 #[derive(Debug)]
 pub struct Witness<'a> {
     /// The member.
@@ -118,8 +118,7 @@ pub fn proposal_hash(kind: EntryKind, payload: &Bytes) -> u64 {
     hash_bytes(kind as u64, payload)
 }
 
-/// Of all that a fold says. What people read (names, addresses) is left out: it comes from entries, which are compared
-/// by themselves.
+/// The hash of a snapshot without names and addresses: those come from entries, which are compared themselves.
 fn state_hash(state: &StateSnapshot) -> u64 {
     let StateSnapshot {
         index,
@@ -231,7 +230,7 @@ impl History {
         self.fixed.get(usize::try_from(index.checked_sub(1)?).ok()?)
     }
 
-    /// What is committed at this index, if anything is.
+    /// The committed entry at this index, if there is one.
     pub fn mark_at(&self, index: Index) -> Option<Mark> {
         self.fixed_at(index).map(|f| f.mark)
     }
@@ -301,7 +300,7 @@ impl History {
         let Some(elected) = self.elected_with.get(&term) else { return Ok(()) };
         let theirs = if index <= elected.last() { elected.term_at(index) } else { Some(term) };
         let mine = log.term_at(index);
-        // What lies below somebody's base is committed.
+        // Entries below a member's snapshot are committed.
         hold!(
             index < log.base || index < elected.base || mine == theirs,
             "an ack is about the leader's log",
@@ -451,7 +450,7 @@ impl History {
         Ok(())
     }
 
-    /// A member's fold up to what it counts as committed is everybody's.
+    /// Requires that a member's snapshot at its commit index equals the history's.
     pub fn folds(&self, id: MemberId, state: &StateSnapshot) -> Check {
         if let Some(fixed) = self.fixed_at(state.index) {
             hold!(

@@ -1,4 +1,4 @@
-//! The checkers' own certification, schedule and database: what the rules say, done the dumb way.
+//! The checkers' own certification, schedule and database: a direct implementation of the rules.
 //!
 //! The shipping certifier keeps an index that forgets, begins in the middle of a log, and learns verdicts from trim
 //! marks. The judge has seen the log from its first entry and looks at every use of every key.
@@ -14,7 +14,7 @@ use lockstep_core::writeset::{KeyType, WriteSet, flags};
 use lockstep_core::{Entry, EntryKind, MemberId, Seqno, Term, Uuid};
 use rustc_hash::FxHashMap;
 
-/// Who wrote: two write-sets of one source never conflict. `None`: nobody else is of the same.
+/// The source of a write: two write-sets of one source never conflict. `None`: a source of its own.
 type Source = Option<(Uuid, u16)>;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ struct Use {
 /// A database of the simulation: of each row, a hash of all that was ever written to it, in its order.
 pub type Rows = FxHashMap<u64, u64>;
 
-/// What a row is after one more write.
+/// The value of a row after one more write.
 pub fn written(before: Option<u64>, payload_hash: u64) -> u64 {
     (before.unwrap_or(1) ^ payload_hash).wrapping_mul(0x9fb2_1c65_1e98_df25).rotate_left(29)
 }
@@ -37,7 +37,7 @@ pub fn changes(set: &WriteSet) -> impl Iterator<Item = u64> + '_ {
     set.keys().filter(|key| key.kind >= KeyType::Update).map(|key| key.hash)
 }
 
-/// The hash that stands for what a write-set says.
+/// The hash of a write-set's content.
 pub fn payload_hash(set: &WriteSet) -> u64 {
     hash_bytes(set.meta.trx, &set.data)
 }
@@ -162,7 +162,7 @@ impl Judge {
             for key in set.keys() {
                 let uses = self.uses.entry(key.hash).or_default();
                 uses.push(Use { seqno: entry.seqno, kind: key.kind, source });
-                // What has seen less than the mark fails anyhow.
+                // A write-set with `last_seen` below the mark fails anyway.
                 if uses.len().is_power_of_two() && uses.len() > 32 {
                     uses.retain(|u| u.seqno > self.trim);
                 }

@@ -42,7 +42,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// What became of a seed.
+/// The result of a seed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RunReport {
     /// The seed.
@@ -59,7 +59,7 @@ pub struct RunReport {
     pub certified: (u64, u64),
     /// Leaders elected.
     pub elections: u64,
-    /// What was counted.
+    /// Counters.
     pub counters: Counters,
     /// The broken rule, if one was.
     pub violation: Option<String>,
@@ -92,7 +92,7 @@ pub fn regression_seeds() -> Vec<(u64, World)> {
         let mut words = line.split_whitespace();
         let seed = words.next()?.parse().ok()?;
         let world = match words.next() {
-            Some("short-reigns") => World::ShortReigns,
+            Some("short-terms") => World::ShortTerms,
             Some("policies") => World::Policies,
             Some("writers") => World::Writers,
             _ => World::Any,

@@ -1,9 +1,8 @@
 //! One machine: a disk that outlives its processes, a clock of its own, a server's position, and a process.
 //!
-//! The process is the real thing: the core's [`Raft`] and the real [`Log`], and between them what a node decides:
-//! which inputs make one round, what is written together, when the log tells the core that something is on disk,
-//! what is delivered. A node's own engine can take the place of these decisions: everything that comes in is an
-//! [`Input`], everything that goes out is an effect of one round.
+//! The process runs the real [`Raft`] and the real [`Log`]. Between them it makes the decisions of a node: the inputs of a
+//! round, the batching of writes, the report of completed writes, and delivery. All input is an [`Input`], and all output
+//! is an effect of one round.
 
 use crate::cluster::MACHINES;
 use crate::fallback::Fallback;
@@ -66,7 +65,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// What it shows.
+    /// Its time.
     pub(crate) fn local(&self, now: Micros) -> Micros {
         self.shown + now.saturating_sub(self.since) * self.rate / 1_000_000
     }
@@ -87,7 +86,7 @@ impl Clock {
     }
 }
 
-/// What comes in to a process.
+/// An input of a process.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// From a member.
@@ -119,13 +118,13 @@ pub(crate) struct Process {
     pub(crate) incarnation: u64,
     pub(crate) order: Raft,
     pub(crate) log: Log<MemDisk>,
-    /// What it has been told to write: its log as it sees it.
+    /// The log that it was told to write: its own view.
     pub(crate) memory: Mirror,
     /// Not yet handed to the log.
     pub(crate) to_write: VecDeque<WriteOp>,
-    /// The last ticket of what is being synced.
+    /// The last ticket of the sync in progress.
     pub(crate) syncing: Option<u64>,
-    /// What came in since the last round.
+    /// Inputs since the last round.
     pub(crate) inbox: Vec<Input>,
     /// A round is due.
     pub(crate) woken: bool,
@@ -166,8 +165,8 @@ pub(crate) struct Process {
     pub(crate) heard: [Micros; MACHINES],
     /// Its last campaign.
     pub(crate) campaign: Campaign,
-    /// Who has granted its pre-vote in which term, a bit for each place. What was granted to an earlier life may come
-    /// late, and be of a later term.
+    /// Granted pre-votes by term, a bit for each machine. Grants to an earlier incarnation may arrive late, and for a later
+    /// term.
     pub(crate) pre_votes: BTreeMap<Term, u32>,
     /// The fsync that was under way when everything healed.
     pub(crate) slow_sync: Option<u64>,
@@ -175,7 +174,7 @@ pub(crate) struct Process {
     pub(crate) leads_since: Micros,
     /// The patience that it had in office, and when it had that last: see `may_lead`.
     pub(crate) patience: (Micros, Micros),
-    /// Who writes, if it leads.
+    /// Write shares, if it leads.
     pub(crate) follow: WriterShare,
     /// A transaction of a client here that goes in fragments.
     pub(crate) stream: Option<u64>,
@@ -189,7 +188,7 @@ pub(crate) struct Campaign {
     pub(crate) term: Term,
     /// See [`crate::cluster::Cluster::weather`].
     pub(crate) weather: u64,
-    /// The members as it knew them when it began: a tail, or what comes when it has given up, may bring others.
+    /// The membership at its begin: a fetched tail, or messages after giving up, may change it.
     pub(crate) membership: Arc<Membership>,
 }
 
@@ -216,18 +215,18 @@ pub(crate) struct Machine {
     pub(crate) disk_full: bool,
     /// The medium is damaged: a log that cannot be opened is then no surprise.
     pub(crate) damaged: bool,
-    /// Who this machine was before it lost its log, and what was on its disk then.
+    /// Earlier identities of this machine, and its disk's contents then.
     pub(crate) former: Vec<(MemberId, Mirror)>,
     /// The first life under the present id.
     pub(crate) known_from: u64,
     /// A trim was tried up to here: whether it came about or not, the log may begin with this index.
     pub(crate) trimming: Index,
-    /// What is certainly on the disk.
+    /// The certainly durable log.
     pub(crate) durable: Mirror,
     pub(crate) durable_vote: (Term, Option<MemberId>),
     pub(crate) in_flight: VecDeque<Flight>,
     pub(crate) server: Server,
-    /// What its database took before it was committed, and is not known to be: index, contents, and seqno where it is one of its
+    /// Entries that its database received before they were known to be committed: index, contents, and seqno of own
     /// transactions.
     pub(crate) early: VecDeque<(Index, Mark, Option<Seqno>)>,
     /// The life in which that was.
@@ -248,7 +247,7 @@ impl Machine {
         self.former.iter().find(|(former, _)| former == id).map(|(_, log)| log)
     }
 
-    /// Who its member is to the servers: fresh in each life.
+    /// Its identity towards servers: fresh in each incarnation.
     pub(crate) fn view_uuid(&self) -> ViewUuid {
         let mut uuid = self.id;
         let life = self.process.as_ref().map_or(0, |p| p.incarnation);

@@ -47,7 +47,7 @@ struct Args {
     outcomes_only: bool,
     /// Only worlds in which leaders never last.
     #[arg(long, group = "worlds")]
-    short_reigns: bool,
+    short_terms: bool,
     /// Plant every fault of the list in turn: each must be found within its number of seeds.
     #[arg(long, conflicts_with_all = ["seed", "seeds", "mutate"])]
     mutations: bool,
@@ -119,11 +119,11 @@ fn replay(args: &Args, outcome: &RunReport, world: World) -> String {
     text
 }
 
-/// What a world is called, here and on the command line.
+/// The name of a world, here and on the command line.
 fn name(world: World) -> &'static str {
     match world {
         World::Any => "plain",
-        World::ShortReigns => "short-reigns",
+        World::ShortTerms => "short-terms",
         World::Policies => "policies",
         World::Writers => "writers",
     }
@@ -133,7 +133,7 @@ fn name(world: World) -> &'static str {
 fn world(args: &Args) -> Option<World> {
     let asked = [
         (args.plain, World::Any),
-        (args.short_reigns, World::ShortReigns),
+        (args.short_terms, World::ShortTerms),
         (args.policies, World::Policies),
         (args.writers, World::Writers),
     ];

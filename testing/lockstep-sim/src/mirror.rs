@@ -1,4 +1,4 @@
-//! The checkers' own, dumb picture of one log: what was asked to be written, entry by entry.
+//! The checkers' own, simple model of one log: the requested writes, entry by entry.
 
 use crate::trace::hash_bytes;
 use lockstep_core::{Entry, Index, Term};
@@ -30,9 +30,9 @@ impl Mark {
 pub struct Change {
     /// The log begins anew after this (index, term).
     pub reset: Option<(Index, Term)>,
-    /// What is at this index and after it goes.
+    /// Entries at this index and after it are removed.
     pub truncate_from: Option<Index>,
-    /// What follows the last one.
+    /// Entries to append.
     pub marks: Vec<Mark>,
 }
 
@@ -78,13 +78,13 @@ impl Mirror {
         self.marks.push_back(mark);
     }
 
-    /// What is at this index and after it goes.
+    /// Entries at this index and after it are removed.
     pub fn truncate_from(&mut self, index: Index) {
         let keep = index.saturating_sub(self.base + 1);
         self.marks.truncate(usize::try_from(keep).unwrap_or(usize::MAX));
     }
 
-    /// What is before this index goes; the caller knows that the log has let it go.
+    /// Entries before this index are removed; the log has trimmed them.
     pub fn trim_to(&mut self, first: Index) {
         while self.base + 1 < first {
             let Some(mark) = self.marks.pop_front() else { return };

@@ -1,6 +1,6 @@
-//! Faults that can be planted, each the breach of one rule, and in how many seeds each must be found.
+//! Injected faults: each breaks one rule, and must be found within a number of seeds.
 //!
-//! A simulator that finds nothing proves nothing until it is known what it would find.
+//! They show which errors the simulator would find.
 
 use crate::profile::World;
 use crate::{Settings, simulate};
@@ -13,7 +13,7 @@ pub enum Planted {
     Core(Failpoint),
     /// In the log's recovery.
     Log(lockstep_log::Planted),
-    /// In what a node does around them.
+    /// In the node's decisions around them.
     Node(NodeFault),
 }
 
@@ -22,24 +22,25 @@ pub enum Planted {
 pub enum NodeFault {
     /// An fsync that failed counts as one that did not.
     FailedSyncIgnored,
-    /// Who has lost its log comes back under the id that had promised what was in it.
+    /// A member without its log returns under its old id.
     IdKept,
     /// A member that was away certifies from its database's position on, without what came before.
     CertifyFromPosition,
-    /// Leadership moves to whoever writes without a rest.
+    /// Leadership moves to every writer, without a waiting time.
     FollowsAtOnce,
 }
 
-/// A planted fault: its name on the command line, and what must find it.
+/// An injected fault: its name on the command line, and the seeds that must find it.
 #[derive(Clone, Copy, Debug)]
 pub struct Plant {
     /// `--mutate`.
     pub name: &'static str,
-    /// What it is.
+    /// The fault.
     pub fault: Planted,
     /// With all checks one of the seeds 1 to this finds it.
     pub seeds: u64,
-    /// By what users would see one of the seeds 1 to this finds it; 0: liveness alone suffers, or too rarely.
+    /// With checks of user-visible outcomes only, one of the seeds 1 to this finds it; 0: it affects only liveness, or too
+    /// rarely.
     pub by_outcomes: u64,
     /// Where it can show: see [`Plant::world`].
     pub world: World,
@@ -48,7 +49,7 @@ pub struct Plant {
 impl Plant {
     /// The worlds in which it is looked for.
     pub fn world(&self, promises: bool) -> World {
-        if promises && self.world == World::ShortReigns { World::Any } else { self.world }
+        if promises && self.world == World::ShortTerms { World::Any } else { self.world }
     }
 }
 
@@ -60,8 +61,8 @@ const fn in_policies(plant: Plant) -> Plant {
     Plant { world: World::Policies, ..plant }
 }
 
-const fn in_short_reigns(plant: Plant) -> Plant {
-    Plant { world: World::ShortReigns, ..plant }
+const fn in_short_terms(plant: Plant) -> Plant {
+    Plant { world: World::ShortTerms, ..plant }
 }
 
 const fn in_writers(plant: Plant) -> Plant {
@@ -77,7 +78,7 @@ use lockstep_log::Planted::{AnyEndIsTorn, NoChecksums};
 pub const PLANTS: &[Plant] = &[
     plant("vote-not-persisted", Core(VoteNotPersisted), 10, 60),
     plant("ack-before-fsync", Core(AckBeforeFsync), 10, 60),
-    in_short_reigns(plant("commit-across-terms", Core(CommitAcrossTerms), 10, 60)),
+    in_short_terms(plant("commit-across-terms", Core(CommitAcrossTerms), 10, 60)),
     plant("membership-too-early", Core(MembershipTooEarly), 10, 60),
     plant("several-voters-at-once", Core(SeveralVotersAtOnce), 10, 0),
     plant("ack-of-another-term", Core(AckOfAnotherTerm), 20, 100),
@@ -123,7 +124,7 @@ pub fn by_name(name: &str) -> Option<&'static Plant> {
     PLANTS.iter().find(|plant| plant.name == name)
 }
 
-/// Looks for a planted fault: the first seed that finds it, and what it says; `Err`: how many seeds did not.
+/// Looks for an injected fault: the first seed that finds it, with its violation; `Err`: how many seeds did not.
 pub fn hunt(plant: &Plant, promises: bool) -> Result<(u64, String), u64> {
     let seeds = if promises { plant.seeds } else { plant.by_outcomes };
     let world = plant.world(promises);

@@ -19,7 +19,7 @@ pub struct Quality {
     pub reorder: u32,
     /// Bytes that pass in a millisecond.
     pub bytes_per_ms: u64,
-    /// They pass one after the other: what is sent waits for what was sent before. Else large ones are only late.
+    /// Messages queue behind each other. Otherwise large ones are only late.
     pub queues: bool,
 }
 
@@ -82,7 +82,7 @@ impl Network {
         link.quality = quality;
     }
 
-    /// When the last message arrives, or did, that was sent before the link behaved as it does: what is sent now waits for it.
+    /// Arrival time of the last message sent under the previous settings: later messages queue behind it.
     pub fn settled(&self, from: usize, to: usize) -> Micros {
         self.links[from * self.machines + to].settled
     }
@@ -103,7 +103,7 @@ impl Network {
         self.links[from * self.machines + to].cuts == 0
     }
 
-    /// All links whole and behaving like this. Connections are made anew: nothing waits for what is still on its way.
+    /// Repairs all links with this quality. Connections are new: nothing queues behind messages in flight.
     pub fn reset(&mut self, quality: impl Fn(usize, usize) -> Quality) {
         for from in 0..self.machines {
             for to in 0..self.machines {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_line_carries_so_much_and_no_more() {
+    fn narrow_line_respects_its_rate() {
         let mut rng = Rng::new(3);
         let narrow = Quality { delay: 50, jitter: 0, bytes_per_ms: 100, queues: true, ..Quality::LAN };
         let mut net = Network::new(2, narrow);

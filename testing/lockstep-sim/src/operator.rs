@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// What the operator wants.
 #[derive(Debug)]
 pub(crate) struct Operator {
-    /// Who should be in the group, and as what.
+    /// The wanted members and their roles.
     pub(crate) wanted: BTreeMap<usize, Role>,
     /// Until then it asks everybody who thinks that it leads for anything, and does not wait.
     pub(crate) impatient_until: Micros,
@@ -76,7 +76,7 @@ impl Cluster {
         }
         let Some(slot) = self.leader() else { return Ok(()) };
         if is_arbitrator(&self.machines[slot].id) {
-            // It passes on what it has.
+            // It hands over its tail.
             self.counters.arbitrators_led += 1;
             self.hand_over(slot);
             return self.round(slot);
@@ -111,7 +111,7 @@ impl Cluster {
         have.voters().find(|id| self.is_gone(id))
     }
 
-    /// The next step from what is to what should be.
+    /// The next change from the present to the wanted membership.
     fn next_change(&mut self, leader: usize, have: &Membership) -> Option<Membership> {
         if let Some(lost) = self.lost_voter(have) {
             let next = have.without(&lost);

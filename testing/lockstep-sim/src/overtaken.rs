@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 /// The views of the committed log.
 #[derive(Debug, Default)]
 pub(crate) struct Views {
-    /// Where each is, who is in it, and whether the one before had the same members.
+    /// Views by seqno: members, and whether the previous view had the same members.
     all: Vec<(Seqno, BTreeSet<ViewUuid>, bool)>,
 }
 
-/// Whose fragment it is, and what its server had been through when it was proposed.
+/// The origin of a fragment, and the last view that its server had handled when it was proposed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fragment {
     source: ViewUuid,
@@ -23,7 +23,7 @@ pub(crate) struct Fragment {
 }
 
 impl Fragment {
-    /// `None` for what is whole. What nobody can read, and what fails for that, may look like one from outside.
+    /// `None` for a complete write-set. An unreadable payload may look like a fragment.
     pub(crate) fn of(kind: EntryKind, payload: &Bytes) -> Option<Fragment> {
         let Ok(WriteSet { meta, .. }) = WriteSet::parse(payload) else {
             let looks_like_one = kind == EntryKind::WriteSet && writeset::is_fragment(payload);

@@ -1,9 +1,9 @@
-//! Commit policies: what they promise, for every acknowledged entry, and what becomes of what a weak one loses.
+//! Commit policies: their promises for every acknowledged entry, and the handling of entries that a weak policy loses.
 //!
-//! The checkers' book knows who ever had an entry on its disk or in its memory, which policies stand where in the log
-//! of a member, and what a leader has acknowledged before it was committed. From these:
+//! The checkers record which members ever had an entry on disk or in memory, the policies in each member's log, and the
+//! entries that a leader acknowledged before they were committed. The rules:
 //!
-//! - Whoever hears "ok" has what the policy of its entry promises, or that of a later one that is committed.
+//! - An "ok" is sent only if the policy of its entry, or of a later committed policy entry, is met.
 //! - A new leader lacks no such entry that it could have had from those who voted for it or told it how their logs end;
 //!   nor, where nothing has kept them from answering, from anybody else.
 //! - What is lost is in the rescue file of who acknowledged it, comes back nowhere as if nothing had happened, and its
@@ -28,14 +28,14 @@ use lockstep_log::{Replay, read_rescue, rescue_number};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Messages may be lost at this rate, ppm: what is asked four times is answered then.
+/// Up to this loss rate, in ppm, a query repeated four times is answered.
 const LOST_AT_MOST: u32 = 5_000;
-/// And links may be so narrow, bytes in a millisecond: nothing that is asked waits for long behind what was sent before.
+/// From this rate on, in bytes per millisecond, a query does not queue for long.
 const WIDE_ENOUGH: u64 = 50_000;
 /// So many elections are remembered.
 const ELECTIONS: usize = 8;
 
-/// What holds from some entry on.
+/// The policy and membership in force from an entry on.
 #[derive(Clone, Debug)]
 struct Terms {
     after: Index,
@@ -70,7 +70,7 @@ impl Controls {
         self.0.push(Terms { after: entry.index, policy, view });
     }
 
-    /// What is written.
+    /// Records a write.
     pub(crate) fn write(&mut self, op: &WriteOp) {
         if let Some(state) = &op.reset {
             *self = Controls::after(state);
@@ -96,7 +96,7 @@ impl Controls {
     }
 }
 
-/// Who had an entry: a bit for each machine.
+/// The machines that had an entry: a bit for each.
 #[derive(Clone, Copy, Default, Debug)]
 struct Had {
     disk: u32,
@@ -122,15 +122,15 @@ pub(crate) struct Book {
     /// Who voted for a candidate of a term, or told it how its log ends.
     reached: BTreeMap<(usize, Term), u32>,
     leaders: Vec<Term>,
-    /// Up to where anybody has counted entries as committed, and what held there.
+    /// The highest commit index of any member, and the settings there.
     known: Option<(Index, Controls)>,
-    /// Bits of slots: the members by what is committed. A next leader asks nobody else what it has.
+    /// Bits of slots: the committed members. A new leader queries only these.
     joined: u32,
     /// When the others were taken out last.
     left: BTreeMap<usize, Micros>,
     /// The last elections: term, whom the winner had heard of, its log then.
     elections: VecDeque<(Term, u32, Mirror)>,
-    /// Acknowledged early, in all; and what of it was lost.
+    /// Entries acknowledged before commitment, and those of them that were lost.
     pub(crate) early: u64,
     pub(crate) lost: u64,
 }
@@ -141,7 +141,7 @@ impl Book {
         self.had.entry((index, mark.hash)).or_default().disk |= 1 << slot;
     }
 
-    /// Somebody counts everything up to here as committed, whose log this is, with these members.
+    /// A member with this log and these members counts everything up to here as committed.
     pub(crate) fn committed(
         &mut self,
         index: Index,
@@ -175,8 +175,8 @@ impl Book {
         }
     }
 
-    /// Nobody asks any more about elections of long ago. Who had an entry is never forgotten: a member that was away for
-    /// long answers for what it proposed before.
+    /// Forgets old elections. The machines that had an entry are never forgotten: a member that was away for long may still
+    /// receive answers for old proposals.
     fn forget(&mut self) {
         let last = self.leaders.last().copied().unwrap_or(0);
         self.reached.retain(|(_, term), _| *term + 8 > last);
@@ -222,7 +222,7 @@ impl Cluster {
             had.disk & 1 << slot_of(id) != 0 || (old && committed)
         };
         let received = |id: &MemberId| holds(id) || had.memory & 1 << slot_of(id) != 0;
-        // Whose ack counted may have been taken out since.
+        // A member whose ack counted may have been removed since.
         let lately = |at: &Micros| self.now - at < AFTERWARDS;
         let joined = |id: &MemberId| {
             let slot = slot_of(id);
@@ -239,7 +239,7 @@ impl Cluster {
             match policy.kind {
                 PolicyKind::Quorum => committed && in_zones,
                 PolicyKind::All => committed && in_zones && view.iter().all(holds),
-                // What others write fails under it: nothing is promised.
+                // Writes of other members fail under it: no promise.
                 _ if !leads => committed,
                 PolicyKind::Async => true,
                 PolicyKind::Semisync => {
@@ -252,7 +252,7 @@ impl Cluster {
             }
         };
         let policies = process.controls.of(index, process.commit);
-        // The leader, whose word counts, may have known more, and may be gone by now.
+        // The announcing leader may have known more, and may be gone by now.
         let known = self.book.known.as_ref().map_or(Vec::new(), |(commit, c)| c.of(index, *commit));
         hold!(
             holds(&machine.id) && policies.iter().chain(&known).any(kept),
@@ -304,7 +304,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Who told a later leader how its log ends acknowledges nothing more that is older.
+    /// A member that has replied to a later leader's tail query acknowledges no entry of an older term.
     fn promises_kept(&self, slot: usize, index: Index, mark: Mark) -> Check {
         let disk = self.book.had.get(&(index, mark.hash)).map_or(0, |had| had.disk) & !(1 << slot);
         for (term, reached, log) in &self.book.elections {
@@ -466,7 +466,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// All is well: what was acknowledged early is committed, or it is lost, and then there is evidence of it.
+    /// In a healthy cluster: every entry acknowledged early is committed, or lost with evidence.
     pub(crate) fn settle_accounts(&mut self) -> Check {
         let committed = self.history.committed();
         let mut rescued: BTreeMap<usize, Vec<(Index, Mark)>> = BTreeMap::new();
@@ -532,8 +532,8 @@ impl Cluster {
         View { number, members: shown.collect() }
     }
 
-    /// The leader's duties: under `all` it takes out of the view who is not there. And what nobody could wait for for
-    /// ever, in a calm world, is taken back by somebody.
+    /// The leader's tasks: under `all` it removes absent members from the view. In a calm world, an unsatisfiable setting is
+    /// taken back.
     pub(crate) fn mind_policy(&mut self, calm: bool) -> Check {
         if !self.profile.policies {
             return Ok(());

@@ -97,7 +97,7 @@ impl Cluster {
         };
         machine.disk.clear_faults();
         machine.disk_fails = machine.disk_full;
-        // All of it was read: what was struck is not part of the log, or was struck in one of two copies.
+        // All of it was read: the damage hit bytes outside of the log, or one of two copies.
         machine.damaged = false;
         hold!(
             Uuid(recovered.identity.member_id) == machine.id,
@@ -226,8 +226,7 @@ impl Cluster {
         self.round(slot)
     }
 
-    /// A log that cannot be opened: its disk failed, and it is tried again; or it is damaged, and whoever comes back
-    /// vouches for nothing of it.
+    /// A log that cannot be opened: after a disk error it is retried; after damage the member returns under a new id.
     fn cannot_start(&mut self, slot: usize, error: &dyn std::fmt::Display) -> Check {
         let machine = &mut self.machines[slot];
         hold!(
@@ -263,7 +262,7 @@ impl Cluster {
         let Some(mut process) = machine.process.take() else { return };
         if process.syncing.is_some() && half_written {
             machine.disk.fail_op(at, Fault::PowerCut);
-            // The verdict is lost with the process: whatever it had written may or may not be there.
+            // The result is lost with the process: its writes may or may not be durable.
             let _ = process.log.sync();
         }
         if power {
@@ -490,7 +489,7 @@ impl Cluster {
     }
 }
 
-/// What a log holds after a crash: all that was on disk, then any first part of what was on its way.
+/// Checks a log after a crash: all durable entries, then any prefix of those in flight.
 fn check_recovered(
     slot: usize,
     machine: &crate::machine::Machine,

@@ -12,7 +12,7 @@ pub const SECOND: Micros = 1_000_000;
 /// One millisecond.
 pub const MS: Micros = 1_000;
 
-/// What can go wrong, or is done on purpose, while proposals flow.
+/// Faults and deliberate operations under load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// One process dies and loses what was not fsynced.
@@ -44,7 +44,7 @@ pub enum Fault {
     FailingDisk,
     /// There is no room for more on a member's disk: it stops, and cannot start before there is.
     FullDisk,
-    /// The power fails, and what was on the disk comes back damaged: bits flipped, writes lost or gone astray.
+    /// The power fails, and the disk returns damaged: flipped bits, lost or misplaced writes.
     Damage,
     /// A wall clock is set, a monotonic one jumps ahead or runs at another speed.
     ClockStep,
@@ -102,8 +102,8 @@ pub enum World {
     #[default]
     Any,
     /// Five voters whose leaders never last, and messages that carry little: logs that differ in many terms are the
-    /// rule. What needs a row of unlucky elections is found here.
-    ShortReigns,
+    /// rule. It finds errors that need a series of unlucky elections.
+    ShortTerms,
     /// Commit policies change all the time, most members do not vote, and leaders are lost: what weak policies lose is
     /// lost here.
     Policies,
@@ -147,7 +147,7 @@ pub struct Profile {
     pub fault_every: Micros,
     /// The weight of each of [`FAULTS`].
     pub weights: [u32; FAULTS.len()],
-    /// What a leader sends when it has nothing to say, µs.
+    /// Interval of heartbeats, µs.
     pub heartbeat: Micros,
     /// Silence after which an election begins, µs.
     pub election_timeout: Micros,
@@ -165,11 +165,11 @@ pub struct Profile {
     pub between_zones: Option<Quality>,
     /// Disks at their best.
     pub disk: DiskSpeed,
-    /// What a disk writes whole or not at all, bytes.
+    /// Atomic unit of a disk write, bytes.
     pub sector_bytes: usize,
     /// One start in this many fails on the way, and is tried again; 0: none.
     pub start_fails: u64,
-    /// How long a process sleeps before it looks at what came in, at most, µs; 0: each input is a round of its own.
+    /// The longest delay before a process handles its inputs, µs; 0: each input is a round of its own.
     pub batching: Micros,
     /// Mean time between two proposals of the whole cluster, µs; never more than 100 ms.
     pub propose_every: Micros,
@@ -232,7 +232,7 @@ impl Profile {
                     ..any
                 }
             }
-            World::Any | World::ShortReigns => {
+            World::Any | World::ShortTerms => {
                 let mut weights = [0; FAULTS.len()];
                 weights[Fault::CrashElected as usize] = 4;
                 weights[Fault::Crash as usize] = 1;
@@ -309,7 +309,7 @@ impl Profile {
                 *weight = if rng.one_in(2) { 0 } else { rng.between(1, 10) as u32 };
             }
         }
-        // What can be repaired only by the operator is rarer, and something always happens.
+        // Faults that need the operator are rarer, and some fault always happens.
         weights[Fault::Crash as usize] = weights[Fault::Crash as usize].max(1);
         weights[Fault::Replace as usize] = weights[Fault::Replace as usize].min(2);
         weights[Fault::Damage as usize] = weights[Fault::Damage as usize].min(3);

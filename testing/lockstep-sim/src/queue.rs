@@ -1,4 +1,4 @@
-//! What will happen when: the simulated clock moves from event to event.
+//! The event queue: the simulated clock moves from event to event.
 
 use lockstep_core::Micros;
 use std::cmp::Reverse;

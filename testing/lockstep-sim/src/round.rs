@@ -51,7 +51,7 @@ pub(crate) fn size(message: &Message) -> usize {
 }
 
 impl Cluster {
-    /// Lets a process look at what came in.
+    /// Lets a process handle its inputs.
     pub(crate) fn round(&mut self, slot: usize) -> Check {
         let now = self.now;
         let machine = &mut self.machines[slot];
@@ -75,7 +75,7 @@ impl Cluster {
                         // A campaign may go on in this round before a newer term ends it.
                         process.pre_votes.retain(|granted, _| *granted >= term_before);
                     }
-                    // Of what comes when it leads already, or does not campaign any more, nobody says that it has heard.
+                    // Replies that arrive after the campaign has ended do not count.
                     if let Message::VoteReply { term, granted: true } | Message::TailReply { term, .. } =
                         message
                         && order.role() == Role::Candidate
@@ -202,7 +202,7 @@ impl Cluster {
         self.after_round(slot)
     }
 
-    /// What a process asks to be written, entered in the checkers' books.
+    /// Records a process's requested write with the checkers.
     fn writes(
         &mut self,
         slot: usize,
@@ -363,7 +363,7 @@ impl Cluster {
         let alive = |other: &lockstep_core::MemberId| {
             *other == id || local.saturating_sub(process.heard[slot_of(other)]) < patience
         };
-        // Who has just become a voter is given its time.
+        // A new voter gets some time.
         let settled = local.saturating_sub(process.leads_since) >= 2 * patience
             && process.order.tail_state().membership_index <= process.order.commit();
         hold!(

@@ -18,16 +18,16 @@ use lockstep_core::writeset::WriteSet;
 use lockstep_core::{Entry, EntryKind, Index, Seqno};
 use std::collections::VecDeque;
 
-/// Where the database stands, and what is in it.
+/// The position and contents of the database.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Server {
     /// The last index whose entry, with all before it, is committed in the database; `None`: no database.
     pub(crate) position: Option<Index>,
-    /// What it would still have after a crash.
+    /// The durable position.
     pub(crate) safe: Index,
     /// Committed.
     pub(crate) rows: Rows,
-    /// How to take back what is above `safe`: index, row, what was there.
+    /// Undo records above `safe`: index, row, old value.
     pub(crate) journal: VecDeque<(Index, u64, Option<u64>)>,
 }
 
@@ -83,7 +83,7 @@ struct Pending {
 #[derive(Debug)]
 pub(crate) struct Run {
     certifier: Certifier,
-    /// Whose write-sets count.
+    /// The members whose write-sets may pass.
     writers: Writers,
     scheduler: Scheduler,
     /// The last index handed to the server, or its position at the start.
@@ -131,8 +131,8 @@ impl Run {
         self.pending.is_empty()
     }
 
-    /// The log is cut after `keep`, of what was taken beyond it the server has seen nothing: certification takes its way
-    /// once more, up to there. `None`: it cannot.
+    /// The log is cut after `keep`, and the server has seen nothing beyond it: certification is repeated up to there.
+    /// `None`: impossible.
     pub(crate) fn cut(&mut self, process: &Process, keep: Index, settings: &Settings) -> Option<()> {
         let seqno = self.pending.back().map_or(self.scheduler.low_water(), |last| last.seqno);
         let fresh = Run::start(process, keep, seqno, settings)?;
@@ -146,7 +146,7 @@ impl Run {
         self.pending.front().map_or(self.delivered, |first| first.index - 1)
     }
 
-    /// Up to this seqno all has finished: what write-sets have seen that begin now.
+    /// All seqnos up to this one have finished: the `last_seen` of write-sets that begin now.
     pub(crate) fn seen(&self) -> Seqno {
         self.scheduler.low_water()
     }
@@ -334,7 +334,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What was applied is committed, in the order of seqnos.
+    /// Commits applied write-sets in the order of seqnos.
     fn server_commits(&mut self, slot: usize) {
         let machine = &mut self.machines[slot];
         let Some(process) = &mut machine.process else { return };
@@ -370,7 +370,7 @@ impl Cluster {
         }
     }
 
-    /// The appliers go on: some begin with what the schedule gives them, some come to an end.
+    /// Advances the appliers: some begin scheduled write-sets, some finish.
     pub(crate) fn apply(&mut self, slot: usize) -> Check {
         let steps = self.rng.between(1, 2 * self.profile.appliers as u64);
         for _ in 0..steps {

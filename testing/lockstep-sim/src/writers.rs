@@ -47,7 +47,7 @@ impl Cluster {
         writers.at
     }
 
-    /// A leader's look at who writes.
+    /// The leader checks the write shares.
     pub(crate) fn follow_writer(&mut self, slot: usize, local: Micros) -> Check {
         let Some(writers) = &self.writers else { return Ok(()) };
         let Some(process) = &mut self.machines[slot].process else { return Ok(()) };

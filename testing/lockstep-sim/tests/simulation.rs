@@ -11,7 +11,7 @@ fn clean(seed: u64) -> RunReport {
 }
 
 #[test]
-fn a_seed_repeats_itself_exactly() {
+fn equal_seeds_give_equal_runs() {
     for seed in [7, 11] {
         let (first, second) = (clean(seed), clean(seed));
         assert_eq!(first, second, "everything that was counted, and the hash of the trace");
@@ -20,7 +20,7 @@ fn a_seed_repeats_itself_exactly() {
 }
 
 #[test]
-fn a_seed_is_a_load_worth_the_name() {
+fn seeds_cover_all_activities() {
     let mut seen = [0; 5];
     for seed in 12..=14 {
         let outcome = clean(seed);
@@ -33,7 +33,7 @@ fn a_seed_is_a_load_worth_the_name() {
     assert!(seen.iter().all(|sum| *sum > 10), "{seen:?}");
 }
 
-/// Nothing of what the simulator says it does is left out, and none of it breaks anything.
+/// Every activity of the simulator occurs, and none causes a violation.
 #[test]
 fn every_fault_happens() {
     let mut sum = Counters::default();
@@ -86,7 +86,7 @@ fn every_planted_fault_is_found() {
 
 /// The inner rules switched off, the damage shows all the same: the histories are hard enough.
 #[test]
-fn what_users_would_see_is_enough() {
+fn outcome_checks_alone_find_faults() {
     for name in ["ack-before-fsync", "vote-for-any-log", "two-votes", "duplicate-proposals", "no-parents"] {
         let plant = mutate::by_name(name).expect("is in the list");
         assert!(mutate::hunt(plant, false).is_ok(), "{name}");
@@ -129,9 +129,9 @@ fn all_worlds_are_run() {
     }
 }
 
-/// What is printed below a violation is the command that repeats it, whatever decided on the world.
+/// A violation prints the command that repeats it, for any choice of the world.
 #[test]
-fn a_violation_says_how_to_repeat_it() {
+fn violation_prints_replay_command() {
     let run = |args: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_lockstep-sim")).args(args).output().expect("runs");
         assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
@@ -147,7 +147,7 @@ fn a_violation_says_how_to_repeat_it() {
         &["--from", "4", "--seeds", "1"][..],
         &["--from", "4", "--seeds", "1", "--policies"],
         &["--seed", "6", "--writers"],
-        &["--seed", "1", "--short-reigns"],
+        &["--seed", "1", "--short-terms"],
     ] {
         let first = run(&[args, &plant].concat());
         let replay = line(&first, "replay: cargo run -q --release -p lockstep-sim -- ");

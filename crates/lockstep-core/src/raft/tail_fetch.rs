@@ -1,4 +1,4 @@
-//! A candidate's questions for our tail ([`super::survey`]) are answered ahead.
+//! Sends our log tail to a candidate ([`super::log_recovery`]), ahead of its requests.
 //!
 //! The candidate requests entries from an index on, and requests again from the end of each received part. So a request also
 //! confirms earlier parts, and several parts may be in flight: the transfer is bounded by bandwidth, not by one part per
