@@ -1,23 +1,23 @@
-# make up      three MariaDB servers on this machine as one cluster (installs what is missing)
-# make down    stop them
+# make up      run a cluster of three MariaDB servers on this machine (installs missing packages)
+# make down    stop it
 # make test    check, build, unit tests, simulator, provider tests, real servers, some of MariaDB's own: about a quarter of an hour
-# make check   format, clippy, licences and sources of dependencies
-# make servers        all tests on real servers, also those that `make test` leaves out for their length
-# make servers-long   and those that take a minute and have a shorter one beside them: ROUNDS=20
-# make ddl     servers killed in DDL of every kind, over and over: ROUNDS=100
-# make fuzz    every decoder of network, disk and configuration, mutated inputs: MINUTES=10, LOCKSTEP_FUZZ_SEED=n to repeat
-# make soak    members that come and go under load, through the C ABI: SECONDS_EACH=120
-# make mtr     MariaDB's own Galera tests, beside what Galera's library passes: RIVAL=1 runs that as well; T="galera.fk ..."
+# make check   format, clippy, licences and sources of dependencies, alert rules
+# make servers        tests on real servers, including the long ones that `make test` leaves out
+# make servers-long   the same, including tests of a minute or more that have a shorter version: ROUNDS=20
+# make ddl     kill servers during DDL of every kind, repeatedly: ROUNDS=100
+# make fuzz    mutated inputs for every decoder of network, disk and configuration: MINUTES=10, LOCKSTEP_FUZZ_SEED=n to repeat
+# make soak    members that join and leave under load, through the C ABI: SECONDS_EACH=120
+# make mtr     MariaDB's own Galera tests, compared with Galera's results: RIVAL=1 runs Galera's library as well; T="galera.fk ..."
 # make chaos   real servers under load and faults: MINUTES=10 SEED=n FAULTS=kill-all,pause POLICY=async PROVIDER=file JSON=file
-#              EVERY=10 (seconds) ROUNDS=3 ARBITRATOR=1 UPGRADE_TO=file RIVAL=file
-# make gaps    how long nobody writes when members are killed or leadership moves, beside Galera's library
-# make bench   the provider beside Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
-# make mariadb-11.8  the tests of real servers with Debian 13's MariaDB, in a root of its own: TESTS="daily rejoin"
-# make netem   the lab's lines over the kernel's netem, in a virtual machine with Debian's kernel (needs root; minutes)
-# make alerts  the alert rules, by Prometheus' promtool, which is fetched if it is missing
+#              EVERY=10 (seconds) ROUNDS=3 ARBITRATOR=1 VOTERS=1 UPGRADE_TO=file RIVAL=file
+# make gaps    length of write outages when members are killed or leadership moves, compared with Galera's library
+# make bench   compare the provider with Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
+# make mariadb-11.8  the tests on real servers with Debian 13's MariaDB, in its own root directory: TESTS="daily rejoin"
+# make netem   the lab's delay lines with the kernel's netem, in a virtual machine with Debian's kernel (needs root; minutes)
+# make alerts  test the alert rules with Prometheus' promtool (fetched if missing)
 # make sim     the simulator: MINUTES=10, SEED=n to replay one history
-# make campaign  whole nodes, without threads, under faults: SEEDS=2000, SEED=n to replay one history
-# make sim-mutations  every rule broken in turn: the simulator must notice (some minutes)
+# make campaign  whole members without threads, under faults: SEEDS=2000, SEED=n to replay one history
+# make sim-mutations  inject a breach of every rule: the simulator must find each (some minutes)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -26,13 +26,13 @@ SEED ?=
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# Everything that is built comes from the committed lock file.
+# All builds use the committed lock file.
 CARGO := cargo
 LOCKED := --locked
-# All packages and features at once, also where one would do: with others cargo compiles what they share once more. The
-# tests on real servers run only where they are named.
+# All packages and features at once, even for a single package: other combinations would make cargo compile shared
+# dependencies again. Tests on real servers run only if named.
 ALL := --workspace --features lockstep-lab/servers,lockstep/servers
-# What real servers need: the same features as those of all.
+# The programs that tests on real servers need.
 PROGRAMS := -p lockstep-wsrep -p lockstep -p lockstep-floor
 
 comma := ,
@@ -59,7 +59,7 @@ down:
 		$(CARGO) build $(LOCKED) --release -p lockstep; fi
 	@$(TARGET)/release/lockstep down
 
-# One after the other, also under `make -j`: the machine is small and the servers' tests measure time.
+# Steps run one after the other, even under `make -j`: tests on servers measure time.
 test:
 	@start=$$SECONDS; \
 	for step in setup-test check build unit-and-host servers-short mtr-and-sim; do \
@@ -75,14 +75,14 @@ check: setup-test
 		$(CARGO) clippy $(LOCKED) --workspace --all-targets --all-features -- -D warnings && \
 		$(CARGO) clippy $(LOCKED) --workspace --all-features --test servers --test check_servers -- -D warnings; \
 	else \
-		echo "NOT CHECKED: this Rust toolchain has no clippy (Debian's has none); rustup's has"; \
+		echo "NOT CHECKED: this Rust toolchain has no clippy (Debian's lacks it, rustup's has it)"; \
 	fi
 	$(call say,licences and sources of dependencies)
 	@$(CARGO) deny --locked check bans licenses sources
 	@if $(MAKE) --no-print-directory $(PROMTOOL) >/dev/null; then $(MAKE) --no-print-directory alerts; \
 	else echo "NOT CHECKED: docs/alerts.yml (promtool could not be fetched)"; fi
 
-# Of Debian's package (19 MB) the one program; the package itself would bring a service with it.
+# Only the program from Debian's package (19 MB): installing the package would also install a service.
 PROMTOOL := $(or $(shell command -v promtool 2>/dev/null),$(TARGET)/promtool/usr/bin/promtool)
 .PHONY: alerts
 alerts: $(PROMTOOL)
@@ -98,7 +98,7 @@ $(TARGET)/promtool/usr/bin/promtool:
 build:
 	$(call say,release build)
 	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
-# Apart from the programs: the simulator compiles the core with failpoints, which no program may have.
+# A separate build: the simulator compiles the core with failpoints, which no program may contain.
 	@$(CARGO) build $(LOCKED) --release -p lockstep-sim -p lockstep-host
 
 unit:
@@ -109,7 +109,7 @@ unit-and-host:
 	$(call say,unit tests$(comma) provider through the C ABI)
 	@LOCKSTEP_PROVIDER=$(abspath $(TARGET))/release/liblockstep.so LOCKSTEP_HOST_REQUIRE=1 $(CARGO) test $(LOCKED) $(ALL)
 
-# A profile of its own runs more simulated hours in an hour, but is built for a minute or two.
+# This profile simulates faster, but its build takes a minute or two.
 SIM_PROFILE ?= sim
 sim:
 	$(call say,simulator)
@@ -119,30 +119,30 @@ sim:
 SEEDS ?= 2000
 .PHONY: campaign
 campaign:
-	$(call say,engines under faults)
+	$(call say,members under faults)
 	@LOCKSTEP_SEEDS=$(SEEDS) $(if $(SEED),LOCKSTEP_SEED=$(SEED)) $(CARGO) test $(LOCKED) --release -p lockstep-node --lib member::campaign::tests::campaign -- --exact --nocapture
 
 .PHONY: ddl
 ddl: setup-test
-	$(call say,servers killed in DDL)
+	$(call say,servers killed during DDL)
 	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
 	@LOCKSTEP_DDL_ROUNDS=$(or $(ROUNDS),100) $(CARGO) test $(LOCKED) $(ALL) --test servers -- \
 		--test-threads=1 --nocapture ddl::
 
 .PHONY: sim-mutations
 sim-mutations:
-	$(call say,simulator: planted faults)
+	$(call say,simulator: injected faults)
 	@$(CARGO) build $(LOCKED) --release -p lockstep-sim
 	@$(TARGET)/release/lockstep-sim --mutations
 	@$(TARGET)/release/lockstep-sim --mutations --outcomes-only
 
-# What every `cargo test` does for a second, for longer: some 24 targets, two at a time, MINUTES in all. An input that
-# fails is left in its crate's fuzz-corpus. KEEP=1 also keeps some that came further than any before.
+# Runs the fuzz targets of `cargo test` for longer: some 24, two at a time, MINUTES in all. A failing input is saved in its
+# crate's fuzz-corpus. KEEP=1 also saves some inputs that made more progress than any before.
 FUZZED := core log rows node net wsrep
 
 .PHONY: fuzz
 fuzz:
-	$(call say,decoders of what comes from outside: about $(MINUTES) minutes)
+	$(call say,fuzzing decoders: about $(MINUTES) minutes)
 	@for crate in $(FUZZED); do \
 		LOCKSTEP_FUZZ_SECONDS=$$(( $(MINUTES) * 60 / 12 )) $(if $(KEEP),LOCKSTEP_FUZZ_KEEP=1) \
 			$(CARGO) test $(LOCKED) -p lockstep-$$crate fuzz -- --nocapture --test-threads=2 2>&1 \
@@ -150,9 +150,8 @@ fuzz:
 		[ $${PIPESTATUS[0]} -eq 0 ] || exit 1; \
 	done
 
-# MariaDB's tests mostly wait for servers. What they leave of the processors the simulator takes meanwhile, at a priority
-# that does not disturb them, and for longer than it would need alone. The same seeds each time: a test says what the change
-# under test has done; what nobody has seen yet `make sim` looks for.
+# MariaDB's tests mostly wait for servers, so the simulator runs beside them at low priority, for longer than it would need
+# alone. It uses the same seeds each time, so that a failure comes from the change under test; `make sim` takes new seeds.
 mtr-and-sim:
 	@log=$$(mktemp); nice -n 19 $(MAKE) --no-print-directory sim MINUTES=3 FROM=1 SIM_PROFILE=release >$$log 2>&1 & sim=$$!; \
 	trap 'kill $$sim 2>/dev/null' INT TERM; \
@@ -170,14 +169,14 @@ servers-short:
 	@scripts/servers.sh short
 	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers -- few_
 
-# With `lockstep check` held to what a server says of each option.
+# check_servers compares `lockstep check` with a server's own answer for each option.
 servers: setup-test
 	$(call say,real servers: about twenty minutes)
 	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
 	@scripts/servers.sh all
 	@$(CARGO) test $(LOCKED) $(ALL) --test check_servers -- --test-threads=1
 
-# With the tests that take a minute each and have a shorter one beside them.
+# Includes tests of a minute or more that have a shorter version.
 .PHONY: servers-long
 servers-long: setup-test
 	$(call say,real servers: all tests)
@@ -196,7 +195,7 @@ VOTERS ?=
 UPGRADE_TO ?=
 
 .PHONY: chaos gaps
-# RIVAL has a default for the benchmarks: here only one that is given counts.
+# RIVAL has a default for the benchmarks; here it counts only if given.
 chaos: setup-test
 	$(call say,chaos on real servers)
 	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
@@ -224,7 +223,7 @@ mtr: setup-test
 	@PROVIDER=$(abspath $(TARGET))/release/liblockstep.so scripts/mtr.sh $(T)
 
 mtr-short: setup-test
-	$(call say,MariaDB's own tests of Galera: a few of them)
+	$(call say,MariaDB's own tests of Galera: a short selection)
 	@$(CARGO) build $(LOCKED) --release $(PROGRAMS)
 	@PROVIDER=$(abspath $(TARGET))/release/liblockstep.so scripts/mtr.sh short
 
@@ -232,7 +231,7 @@ SECONDS_EACH ?= 120
 
 .PHONY: soak
 soak: build
-	$(call say,members that come and go under load)
+	$(call say,members that join and leave under load)
 	@LOCKSTEP_PROVIDER=$(abspath $(TARGET))/release/liblockstep.so LOCKSTEP_HOST_REQUIRE=1 \
 		LOCKSTEP_HOST_SECONDS=$(SECONDS_EACH) \
 		$(CARGO) test $(LOCKED) -p lockstep-host --features soak --test endurance
@@ -255,5 +254,5 @@ mariadb-11.8:
 
 .PHONY: netem
 netem:
-	$(call say,lines over netem)
+	$(call say,delay lines over netem)
 	@scripts/netem-vm.sh
