@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs the tests on real servers with Debian 13's MariaDB 11.8 instead of this machine's: in a root directory of its
-# own (made once, by debootstrap), with processes and a loopback of its own, so that nothing here is touched.
+# Runs the tests on real servers with Debian 13's MariaDB 11.8 instead of this machine's. They run in their own root
+# directory (made once, by debootstrap) and their own namespaces for processes and network, so the machine is not changed.
 #
-#     scripts/mariadb-11.8.sh [TEST...]      names, or parts of names, of tests; all of them without
+#     scripts/mariadb-11.8.sh [TEST...]      names, or parts of names, of tests; default: all
 #
-# LOCKSTEP_DEBIAN_13 names the root directory [/var/cache/lockstep/debian-13]; it takes 800 MB. LOCKSTEP_TEST_PROVIDER=galera
-# tests Galera's library of Debian 13, to see that a test is right.
+# LOCKSTEP_DEBIAN_13 names the root directory [/var/cache/lockstep/debian-13]; it takes 800 MB.
+# LOCKSTEP_TEST_PROVIDER=galera tests Debian 13's Galera library instead, to validate the tests themselves.
 set -eu
 
 root=${LOCKSTEP_DEBIAN_13:-/var/cache/lockstep/debian-13}
@@ -22,7 +22,7 @@ fail() {
     exit 1
 }
 
-[ "$(id -u)" = 0 ] || fail "only root may change the root directory of a process: run this with sudo"
+[ "$(id -u)" = 0 ] || fail "chroot needs root: run this with sudo"
 for tool in unshare chroot flock ip; do
     command -v "$tool" >/dev/null || fail "the program $tool is missing (Debian: util-linux, coreutils, iproute2)"
 done
@@ -33,8 +33,8 @@ if [ ! -e "$root/usr/sbin/mariadbd" ]; then
         apt-get update -qq && apt-get install -y -qq --no-install-recommends debootstrap ||
             fail "apt-get could not install debootstrap"
     fi
-    say "making Debian 13 in $root: some minutes, once"
-    # Under another name until it is complete.
+    say "creating Debian 13 in $root: takes some minutes, once"
+    # The directory gets its final name once it is complete.
     rm -rf "$root.new"
     mkdir -p "$(dirname "$root")"
     debootstrap --variant=minbase "--include=$packages" trixie "$root.new" |
@@ -48,14 +48,14 @@ fi
 say "$(chroot "$root" mariadbd --version)"
 
 exec 9>"$root/lockstep.lock"
-flock -n 9 || fail "another run uses $root: wait for it, or name another directory by LOCKSTEP_DEBIAN_13"
+flock -n 9 || fail "another run uses $root: wait for it, or set LOCKSTEP_DEBIAN_13 to another directory"
 
 say "building"
 (cd "$here" && cargo build --quiet --locked --release -p lockstep-wsrep -p lockstep -p lockstep-floor)
 tests=$(cd "$here" && cargo test --quiet --locked --workspace --features lockstep-lab/servers,lockstep/servers --test servers --no-run \
     --message-format=json | sed -n 's/.*"executable":"\([^"]*\/servers-[^"]*\)".*/\1/p' | tail -n 1)
-[ -x "$tests" ] || fail "cargo did not say where the tests are"
-# The tests look for what the release build makes in $CARGO_TARGET_DIR/release, also there.
+[ -x "$tests" ] || fail "cargo did not report the path of the tests"
+# The tests look for the release build in $CARGO_TARGET_DIR/release, inside the root directory, too.
 rm -rf "$root/lockstep"
 mkdir -p "$root/lockstep/release"
 cp "$target/release/liblockstep.so" "$target/release/lockstep" "$root/lockstep/release/"
@@ -63,11 +63,11 @@ cp "$tests" "$root/lockstep/"
 case $provider in
 lockstep) provider=/lockstep/release/liblockstep.so ;;
 galera) ;;
-*) fail "LOCKSTEP_TEST_PROVIDER is lockstep or galera here" ;;
+*) fail "LOCKSTEP_TEST_PROVIDER must be lockstep or galera here" ;;
 esac
 
-# The processes die with the first one of their namespace, the mounts with the last. So does the shell that would remove
-# the servers' files, hence this.
+# When the namespace's first process ends, the kernel kills the others, and mounts disappear with the last one. That
+# includes the shell that would remove the servers' files, so they are removed here.
 clean() { [ -n "${LOCKSTEP_LAB_KEEP:-}" ] || rm -rf "$root"/var/tmp/lockstep-*; }
 trap clean EXIT
 trap 'exit 130' INT
@@ -78,7 +78,7 @@ unshare --mount --pid --net --fork --kill-child sh -euc '
     shift 3
     ip link set lo up
     mount --make-rprivate /
-    # As a mount of its own: ip netns changes how / is shared.
+    # A separate mount, because ip netns changes the mount propagation of /.
     mount --bind "$root" "$root"
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"
