@@ -1,21 +1,22 @@
 #!/bin/bash
-# Runs MariaDB's own Galera tests (Debian's package mariadb-test) on a provider and compares with conformance/tests.txt.
+# Runs MariaDB's own Galera tests (Debian's package mariadb-test) with a provider, and compares the results with
+# conformance/tests.txt.
 #
 #   scripts/mtr.sh [short|listed|all] [TEST...]
 #
-# short    the tests that the list marks `short`: a few minutes
-# listed   all tests of the list, which are those that Galera's library passes (default)
-# all      the whole suites, for news: most tests beyond the list are skipped, or fail with Galera's library, too
-# TEST...  these instead, as suite.name
+# short    the tests marked `short` in the list: a few minutes
+# listed   all tests of the list, i.e. those that Galera's library passes (default)
+# all      the whole suites. Most tests that are not in the list are skipped, or fail with Galera's library, too
+# TEST...  these tests instead, as suite.name
 #
 # PROVIDER=path   the library (default: target/release/liblockstep.so)
-# RIVAL=path      run this library, too, and print its numbers beside ours; RIVAL=1 is Debian's galera-4
-# PARALLEL=n      servers' groups at a time (default: one for each processor)
-# MTR_BUILD_THREAD=n  the ports: 10000 + 30 n and on, 30 for each of the groups (default: MTR looks for free ones)
-# MTR_DIR=path    where servers and results live (default: /tmp/lockstep-mtr, removed at the start of a run)
+# RIVAL=path      also run this library and print its numbers beside ours; RIVAL=1 is Debian's galera-4
+# PARALLEL=n      parallel MTR workers (default: one per processor)
+# MTR_BUILD_THREAD=n  ports from 10000 + 30 n on, 30 per worker (default: MTR looks for free ones)
+# MTR_DIR=path    directory of servers and results (default: /tmp/lockstep-mtr, removed at the start of a run)
 #
-# Prints a line for each suite; leaves MTR_DIR/ours.tsv (test, verdict, milliseconds), and ours.log, MTR's output. Ends with 1 if a
-# test that the list calls `pass` or `short` does not pass. A test that fails is run again alone before it is believed.
+# Prints a line per suite, and writes MTR_DIR/ours.tsv (test, verdict, milliseconds) and ours.log (MTR's output). Exit
+# status 1: a test listed as `pass` or `short` did not pass. A failed test is run again alone, and the second result counts.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -39,11 +40,11 @@ die() {
 [ -n "$mtr_home" ] || die "MariaDB's tests are not installed: apt-get install mariadb-test"
 [ -e "$provider" ] || die "no $provider: build it with 'cargo build --release -p lockstep-wsrep', or set PROVIDER"
 [ -z "$rival" ] || [ -e "$rival" ] || die "no $rival: apt-get install galera-4, or set RIVAL"
-# The name of a test may contain '#'; a comment begins a line.
+# A test's name may contain '#', so only a '#' at the beginning of a line is a comment.
 bad=$(grep -vE '^(#|$)' "$list" | grep -vE '^[a-z_0-9]+\.[^ ]+ (pass|short|open .{10,})$' || true)
-[ -z "$bad" ] || die "conformance/tests.txt: neither 'test pass', 'test short' nor 'test open <reason>': $bad"
+[ -z "$bad" ] || die "conformance/tests.txt: expected 'test pass', 'test short' or 'test open <reason>': $bad"
 bad=$(grep -vE '^(#|$)' "$list" | cut -d' ' -f1 | sort | uniq -d)
-[ -z "$bad" ] || die "conformance/tests.txt: listed twice: $bad"
+[ -z "$bad" ] || die "conformance/tests.txt: duplicate tests: $bad"
 
 mode=listed
 case ${1:-} in
@@ -65,14 +66,14 @@ else
     grep -E "^[a-z_0-9]+\.[^ ]+ ($wanted)" "$list" | cut -d' ' -f1 >"$dir/tests"
 fi
 
-# rsync's state transfer refuses root, and so does a server. The account `mysql` cannot read a clone under /root.
+# mariadbd and rsync's state transfer refuse to run as root. The account `mysql` cannot read a working copy under /root.
 as_user=()
 if [ "$(id -u)" = 0 ]; then
     as_user=(setpriv --reuid=mysql --regid=mysql --clear-groups)
     chown mysql: "$dir" "$dir/lib"
 fi
 
-# MTR once: mtr <provider> <log> <workers> <test or --suite=...>...; its verdict is not ours.
+# Runs MTR once: mtr <provider> <log> <workers> <test or --suite=...>... Its exit status is ignored.
 mtr() {
     local library=$1 log=$2 workers=$3
     shift 3
@@ -84,7 +85,7 @@ mtr() {
         --max-save-datadir=0 --nocheck-testcases --timer "$@") >>"$log" 2>&1 </dev/null || true
 }
 
-# Lines "test verdict ms" of MTR's output; of a test that runs in several combinations, the worst.
+# Extracts lines "test verdict ms" from MTR's output. A test that runs in several combinations gets its worst verdict.
 verdicts() {
     awk '
         match($0, /\[ (pass|fail|skipped|disabled) \]/) && $1 ~ /^[a-z_0-9]+\./ {
@@ -98,19 +99,19 @@ verdicts() {
         END { for (test in said) print test "\t" said[test] "\t" took[test] + 0 }' "$@" | sort
 }
 
-# Runs everything with one provider, leaves $dir/<name>.tsv.
+# Runs all selected tests with one provider, and writes $dir/<name>.tsv.
 run() {
     local name=$1 library=$dir/lib/$1.so
     local log=$dir/$name.log tsv=$dir/$name.tsv
     install -m 755 "$2" "$library"
     : >"$log"
     if [ -s "$dir/tests" ]; then
-        # MTR gives up on some kinds of trouble, and its workers die of others: what has no verdict then is started again.
+        # MTR stops after some errors, and its workers die after others. Tests without a verdict are then run again.
         local round todo
         for round in 1 2 3; do
             todo=$(verdicts "$log" | cut -f1 | sort | comm -13 - <(sort "$dir/tests"))
             [ -n "$todo" ] || break
-            [ "$round" = 1 ] || echo "mtr: $(wc -l <<<"$todo") tests have no verdict: MTR is started again"
+            [ "$round" = 1 ] || echo "mtr: $(wc -l <<<"$todo") tests have no verdict: running MTR again"
             # shellcheck disable=SC2086 # a list of words
             mtr "$library" "$log" "$parallel" $todo
         done
@@ -123,12 +124,12 @@ run() {
     failed=$(verdicts "$log" | awk -F'\t' '$2 == "fail" { print $1 }')
     : >"$log.again"
     if [ -n "$failed" ]; then
-        echo "mtr: $(wc -w <<<"$failed") failed with $name and are run again, one by one"
+        echo "mtr: $(wc -w <<<"$failed") tests failed with $name: running them again, one by one"
         # shellcheck disable=SC2086
         mtr "$library" "$log.again" 1 $failed
     fi
     {
-        # Of a test that ran twice the second verdict counts, if it has one.
+        # If a test ran twice, the second verdict counts, if there is one.
         { verdicts "$log.again" && verdicts "$log"; } | awk -F'\t' '!seen[$1]++'
         for test in $todo; do printf '%s\tnone\t0\n' "$test"; done
     } | sort >"$tsv"
@@ -140,7 +141,7 @@ run ours "$provider"
 : >"$dir/rival.tsv"
 [ -z "$rival" ] || run rival "$rival"
 
-# The table, beside what Galera's library passes: by the list, or by this run.
+# The table, compared with the tests that Galera's library passes: by this run, or else by the list.
 awk -F'\t' -v rival="$rival" -v list="$list" -v whole="$([ "$mode" = listed ] && [ $# = 0 ] && echo 1)" '
     function suite(test) { sub(/\..*/, "", test); return test }
     BEGIN {
@@ -153,7 +154,7 @@ awk -F'\t' -v rival="$rival" -v list="$list" -v whole="$([ "$mode" = listed ] &&
     FILENAME ~ /rival/ { if ($2 == "pass") theirs[$1] = 1; next }
     { verdict[$1] = $2; n[suite($1), $2]++; n["all", $2]++; seen[suite($1)] = 1 }
     END {
-        # The list is of what Galera'"'"'s library passes, so that it stands for a run of that where there is none.
+        # The list has the tests that Galera'"'"'s library passes, so it replaces a run of that library.
         theirs_from = rival ? "run now" : "by the list"
         printf "\n%-14s %7s %7s %7s %8s  %-20s %s\n", "suite", "passed", "failed", "skipped", "no end", \
             "Galera passes", "of these we pass"
@@ -175,15 +176,15 @@ awk -F'\t' -v rival="$rival" -v list="$list" -v whole="$([ "$mode" = listed ] &&
     }' "$dir/rival.tsv" "$dir/ours.tsv"
 echo "took $(((SECONDS - started) / 60)) min $(((SECONDS - started) % 60)) s; details: $dir/ours.tsv, $dir/ours.log"
 
-# What the list says and this run does not.
+# Differences between the list and this run.
 passed=$(awk -F'\t' '$2 == "pass" { print $1 }' "$dir/ours.tsv" | sort)
 expected=$(grep -E '^[a-z_0-9]+\.[^ ]+ (pass|short)$' "$list" | cut -d' ' -f1 | sort | comm -12 - <(cut -f1 "$dir/ours.tsv" | sort))
 better=$(comm -23 <(echo "$passed") <(grep -E '^[a-z_0-9]+\.[^ ]+ (pass|short)$' "$list" | cut -d' ' -f1 | sort) | grep . || true)
 worse=$(comm -13 <(echo "$passed") <(echo "$expected") | grep . || true)
 # shellcheck disable=SC2086
-[ -z "$better" ] || echo "pass, though the list does not say so:" $better
+[ -z "$better" ] || echo "pass, but not listed as pass:" $better
 if [ -n "$worse" ]; then
     # shellcheck disable=SC2086
-    echo "REGRESSION, the list says that these pass:" $worse
+    echo "REGRESSION, listed as pass:" $worse
     exit 1
 fi
