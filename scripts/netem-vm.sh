@@ -1,14 +1,15 @@
 #!/bin/sh
-# Runs a command where the kernel has netem: in a virtual machine of QEMU with Debian's own kernel, whose files are this machine's.
+# Runs a command in a QEMU virtual machine with Debian's kernel, which has netem. The guest uses this machine's files.
 #
-#     scripts/netem-vm.sh [COMMAND [ARGUMENT...]]      as root; without, the tests of the lab's lines
+#     scripts/netem-vm.sh [COMMAND [ARGUMENT...]]      as root; default: the tests of the lab's delay lines
 #
-# The guest reads this machine's root and keeps what it writes in memory, but for /mnt, which is the folder `out` below. It has
-# a loopback and no network device. Its processors are emulated, also where there is KVM, so that it runs wherever QEMU does: some
-# ten times as slow, and what it tells of time is the shortest of several tries. Of Debian's packages QEMU's is installed if
-# it is missing, and the kernel's only unpacked.
+# The guest mounts this machine's root read-only and keeps its writes in memory, except for /mnt, which is the folder `out`
+# below. It has a loopback and no network device. Its processors are always emulated, so that it runs wherever QEMU does.
+# It is about ten times slower; for times take the shortest of several tries. The script installs Debian's QEMU package if
+# it is missing, and unpacks the kernel's without installing it.
 #
-# LOCKSTEP_NETEM_VM names the folder [/var/cache/lockstep/netem-vm]; it takes 500 MB. MEMORY [6G] and MINUTES [60] bound the guest.
+# LOCKSTEP_NETEM_VM names the folder [/var/cache/lockstep/netem-vm]; it takes 500 MB. MEMORY [6G] and MINUTES [60] limit the
+# guest.
 set -eu
 
 folder=${LOCKSTEP_NETEM_VM:-/var/cache/lockstep/netem-vm}
@@ -22,8 +23,8 @@ fail() {
     exit 1
 }
 
-[ "$(id -u)" = 0 ] || fail "the guest's root may read this machine's files as root only: run this with sudo"
-[ "$(uname -m)" = x86_64 ] || fail "this script knows x86_64 only"
+[ "$(id -u)" = 0 ] || fail "the guest reads this machine's files as root: run this with sudo"
+[ "$(uname -m)" = x86_64 ] || fail "this script supports x86_64 only"
 
 if ! command -v qemu-system-x86_64 >/dev/null; then
     say "installing qemu-system-x86"
@@ -31,11 +32,11 @@ if ! command -v qemu-system-x86_64 >/dev/null; then
         fail "apt-get could not install qemu-system-x86"
 fi
 if [ ! -e "$folder/guest/bin/busybox" ]; then
-    # The package of the kernel is named by one without a version.
+    # linux-image-amd64 depends on the package with the current kernel version.
     kernel=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
-    [ -n "$kernel" ] || fail "apt-cache knows no linux-image-amd64: run apt-get update"
+    [ -n "$kernel" ] || fail "apt-cache does not list linux-image-amd64: run apt-get update"
     say "fetching $kernel and busybox-static"
-    # Under another name until it is complete.
+    # The folder gets its final name once it is complete.
     rm -rf "$folder/guest" "$folder/guest.new"
     mkdir -p "$folder/guest.new"
     (cd "$folder/guest.new" && apt-get download -qq -o APT::Sandbox::User=root "$kernel" busybox-static) || fail "apt-get could not download them"
@@ -48,8 +49,8 @@ release=$(ls "$guest/lib/modules")
 busybox=$guest/bin/busybox
 say "Linux $release, $(qemu-system-x86_64 --version | head -n 1)"
 
-# What the kernel starts with: what mounts this machine's root, and the modules of networks, which the kernel itself asks for by
-# /sbin/modprobe here whatever the root of who needs one.
+# The initial RAM disk mounts this machine's root, and has the network modules: the kernel calls /sbin/modprobe here,
+# whatever root directory the requesting process has.
 start=$(mktemp -d)
 trap 'rm -rf "$start"' EXIT
 trap 'exit 130' INT
@@ -91,13 +92,13 @@ chmod 755 "$start/init"
 mkdir -p "$folder/out"
 if [ $# = 0 ]; then
     say "building"
-    # Of each package the tests of its own and those on real networks.
+    # built TARGET...: prints the path of the test binary $name.
     built() { (cd "$here" && cargo test --quiet --locked --workspace --features lockstep-lab/servers,lockstep/servers "$@" --no-run \
         --message-format=json) | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | grep "/$name-[0-9a-f]*$" | tail -n 1; }
     name=lockstep_lab unit=$(built --lib)
     name=netem words=$(built --test netem)
     name=servers real=$(built --test servers)
-    [ -x "$unit" ] && [ -x "$words" ] && [ -x "$real" ] || fail "cargo did not say where the tests are"
+    [ -x "$unit" ] && [ -x "$words" ] && [ -x "$real" ] || fail "cargo did not report the paths of the tests"
     # shellcheck disable=SC2016 # expanded in the guest
     set -- sh -c 'cd "$0/testing/lockstep-lab" && "$1" --test-threads=1 wan:: netns:: && "$2" --test-threads=1 --nocapture &&
         "$3" --test-threads=1 --nocapture wan::' "$here" "$unit" "$words" "$real"
@@ -109,12 +110,12 @@ quoted() { printf " '%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")"; }
     echo
 } >"$folder/out/command"
 
-say "starting the guest; what it writes to /mnt stays in $folder/out"
+say "starting the guest; its /mnt is $folder/out"
 timeout "${MINUTES:-60}m" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m "${MEMORY:-6G}" -nodefaults -no-user-config \
     -display none -nic none -no-reboot -serial stdio -kernel "$guest/boot/vmlinuz-$release" -initrd "$folder/start.gz" \
     -append "console=ttyS0 loglevel=4 panic=-1" \
     -virtfs local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap \
     -virtfs "local,path=$folder/out,mount_tag=out,security_model=none" </dev/null 2>&1 | sed -u 's/\r$//' | tee "$folder/console"
 code=$(sed -n 's/^netem-vm: exit \([0-9]*\)$/\1/p' "$folder/console" | tail -n 1)
-[ -n "$code" ] || fail "the guest did not end in order; what it said is in $folder/console"
+[ -n "$code" ] || fail "the guest did not shut down in order: see $folder/console"
 exit "$code"
