@@ -1,26 +1,25 @@
 #!/bin/bash
 # Runs the tests on real servers.
 #
-#     scripts/servers.sh short       for `make test`: without those in `long`, in two lanes
+#     scripts/servers.sh short       for `make test`: without the tests in `long`, in two lanes
 #     scripts/servers.sh all         for `make servers`: one after the other
-#     scripts/servers.sh longest     for `make servers-long`: also those marked `#[ignore]`, which take a minute each
+#     scripts/servers.sh longest     for `make servers-long`: also tests marked `#[ignore]`, a minute each
 #
-# LANES=1 or LANES=2 says otherwise. With two lanes, those that measure time run first, one after the other with nothing
-# beside them; then the others in two processes, each with clusters and ports of its own, for they mostly wait (for
-# servers that start, that are missed, that come back). That takes a third of the time less. A line of output begins
-# with its lane's letter.
+# LANES=1 or LANES=2 overrides the number of lanes. With two lanes, the tests that measure time run first, one after the
+# other. The others then run in two processes, each with its own clusters and ports. These tests mostly wait for servers,
+# so two lanes save a third of the time. Each line of output begins with its lane's letter.
 #
-# Servers wait for each other with bounds, and a machine that is busy with something else may keep them waiting for longer.
-# So up to three tests that fail are run once more, alone: what fails then has failed. Both outcomes are said. Not so those
-# that look for what happens once in many times: a lost row is none the less lost.
+# Servers have timeouts, which a busy machine may exceed. Up to three failed tests are therefore run once more, alone; the
+# second result counts, and both are printed. Tests in chaos:: and stress:: are not repeated: they search for rare errors,
+# and one lost row is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# What a loaded machine could make fail: how long nobody writes, round trips.
+# Tests of times (write outages, round trips), which could fail on a busy machine.
 timed=(allow:: disk:: distance:: failover:: policy:: wan::)
-# About half of the rest, by time. What is in neither list, as a new module is, runs in the first lane.
+# About half of the others, by time. Modules in neither list, such as new ones, run in the first lane.
 second=(chaos:: galera:: rejoin:: restart:: special:: stress:: tools:: up:: verify:: versions::)
-# Each takes 14 s to a minute, and one beside it in `make test`, or the simulator, would notice most of what breaks it.
+# Tests of 14 s to a minute. A shorter test in `make test`, or the simulator, would find most errors that break them.
 long=(
     allow::allow_list_table_lock_delays_joiner_only
     applying::delayed_member_killed_in_ddl_and_stream_recovers
@@ -55,7 +54,7 @@ longest)
     set -- --include-ignored "$@"
     ;;
 *)
-    echo "servers: short, all or longest, not $which" >&2
+    echo "servers: expected short, all or longest, not $which" >&2
     exit 2
     ;;
 esac
@@ -63,17 +62,17 @@ esac
 binary=$(cargo test --quiet --locked --workspace --features lockstep-lab/servers,lockstep/servers --test servers --no-run --message-format=json |
     sed -n 's/.*"executable":"\([^"]*\/servers-[^"]*\)".*/\1/p' | tail -n 1)
 [ -x "$binary" ] || {
-    echo "servers: cargo did not say where the tests are" >&2
+    echo "servers: cargo did not report the path of the tests" >&2
     exit 1
 }
-# As cargo would start it.
+# The directory in which cargo would run it.
 cd testing/lockstep-lab
 
-# A name that no test has any more would silently move tests to the other lane.
+# An outdated name would silently move tests to the other lane.
 names=$("$binary" --list 2>/dev/null)
 for name in "${timed[@]}" "${second[@]}" "${long[@]}"; do
     grep -q "^$name" <<<"$names" || {
-        echo "servers: scripts/servers.sh names $name, and there is no such test" >&2
+        echo "servers: no test is named $name: correct scripts/servers.sh" >&2
         exit 1
     }
 done
@@ -84,7 +83,7 @@ pids=()
 trap 'rm -rf "$folder"' EXIT
 trap '[ ${#pids[@]} = 0 ] || kill "${pids[@]}" 2>/dev/null; exit 130' INT TERM
 
-# start LETTER ARGUMENT...: what comes is kept as $folder/LETTER, too.
+# start LETTER ARGUMENT...: starts a lane. Its output is also saved as $folder/LETTER.
 start() {
     local letter=$1
     shift
@@ -109,11 +108,11 @@ else
     finish 1
     finish 2
 fi
-# For the last lines of output.
+# Waits for the last lines of output.
 wait
 [ "$failed" = 1 ] || exit 0
 
-# A test binary lists the names of what failed, each on a line, when it has ended by itself.
+# A test binary that ended by itself lists the names of failed tests, one per line.
 mapfile -t again < <(cat "$folder"/* | sed -n '/^failures:$/,$s/^    \([a-z_0-9]*::[a-z_0-9:]*\)$/\1/p' | sort -u)
 ended=$(cat "$folder"/* | grep -c '^test result:') || true
 rare=$(printf '%s\n' "${again[@]}" | grep -cE '^(chaos|stress)::') || true
@@ -121,6 +120,6 @@ if [ "${#again[@]}" = 0 ] || [ "$rare" != 0 ] || [ "${#again[@]}" -gt 3 ] || [ "
     echo "== ${#again[@]} tests on real servers failed: ${again[*]}"
     exit 1
 fi
-echo "== failed, and run once more, alone: ${again[*]}"
+echo "== failed, running once more, alone: ${again[*]}"
 "$binary" --test-threads=1 --include-ignored --exact "${again[@]}" || exit 1
-echo "== FLAKY: failed once and passed alone: ${again[*]}"
+echo "== FLAKY: failed once, then passed alone: ${again[*]}"
