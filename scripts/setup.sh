@@ -1,9 +1,9 @@
 #!/bin/sh
-# Installs what a bare Debian 12 lacks for building, running (`setup.sh up`) or also testing (`setup.sh test`)
-# Lockstep. It installs nothing that is there, so a second run takes no time and needs no root.
+# Installs the packages that a bare Debian 12 lacks for building and running Lockstep (`setup.sh up`), or also for testing
+# it (`setup.sh test`). It installs only missing packages, so a second run takes no time and needs no root.
 #
-# Debian's own services (MariaDB, the exporter) are neither started nor, where this script brought them, enabled:
-# Lockstep's clusters run beside them, on ports and folders of their own.
+# It does not start Debian's services (MariaDB, the exporter), and disables those that it installs: Lockstep's clusters
+# run beside them, on their own ports and folders.
 set -eu
 
 purpose=${1:-up}
@@ -32,7 +32,7 @@ fail() {
     exit 1
 }
 
-# Runs a command whose output is of interest only if it fails, and shows that time passes.
+# Runs a command, prints dots meanwhile, and writes its output to the log, which is shown only after a failure.
 quietly() {
     what=$1
     shift
@@ -61,7 +61,7 @@ rust_is_recent() {
     done
 }
 
-# Adds a package to the list unless the program it brings is there.
+# need PROGRAM PACKAGE: adds the package to the list if the program is missing.
 packages=
 need() {
     have "$1" || packages="$packages $2"
@@ -96,7 +96,7 @@ if [ "$purpose" = test ] && ! have rustfmt && ! have rustup; then
     packages="$packages rustfmt-web"
 fi
 
-# Keeps a freshly installed service from starting; removed again at the end.
+# A temporary file that keeps newly installed services from starting.
 guard=
 cleanup() {
     [ -z "$guard" ] || rm -f "$guard"
@@ -109,8 +109,8 @@ trap 'exit 143' TERM
 if [ -n "$packages" ]; then
     packages=$(printf '%s\n' $packages | sort -u | tr '\n' ' ')
     [ "$(id -u)" = 0 ] || fail "these packages are missing: ${packages}(run this as root, or install them)"
-    have apt-get || fail "these packages are missing: ${packages}(this script knows Debian's apt-get only)"
-    say "missing: $packages"
+    have apt-get || fail "these packages are missing: ${packages}(this script supports only Debian's apt-get)"
+    say "missing packages: $packages"
     quietly "reading the list of packages" apt-get update || fail "apt-get update failed"
     services=
     case " $packages " in *" mariadb-server "*) services="$services mariadb" ;; esac
@@ -136,10 +136,10 @@ if [ -n "$packages" ]; then
     hash -r
 fi
 
-rust_is_recent || fail "cargo and rustc 1.$minor_needed or later are needed, and Debian's packages did not bring them"
+rust_is_recent || fail "cargo and rustc 1.$minor_needed or later are needed, and Debian's packages do not provide them"
 
 if [ "$purpose" = test ] && ! have cargo-deny; then
-    say "cargo-deny checks licences and sources of dependencies; building it takes minutes, once"
+    say "building cargo-deny, which checks licences and sources of dependencies: takes minutes, once"
     quietly "building cargo-deny" cargo install --locked --version 0.20.2 cargo-deny ||
         fail "cargo install cargo-deny failed"
 fi
