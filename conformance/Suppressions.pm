@@ -1,6 +1,6 @@
-# Warnings of Lockstep's that MariaDB's tests provoke on purpose. MTR fails a test for any warning in a server's log
-# that it does not expect; for Galera's library the suites' own files (suite.pm, and the tests) list what is expected,
-# in Galera's words. Here are ours, each beside Galera's line for the same event. Nothing else is let through.
+# Lockstep's warnings that MariaDB's tests provoke on purpose. MTR fails a test after any unexpected warning in a server's
+# log. The suites (suite.pm and the tests) expect Galera's texts only. This list adds Lockstep's text for each such
+# event; the comment above it is Galera's. Any other warning still fails a test.
 package Suppressions;
 
 use strict;
