@@ -213,16 +213,23 @@ impl Raft {
         }
     }
 
-    /// Those whose acks count under policies that a majority does not meet by itself: whoever a next leader asks. Its log has
-    /// all that is committed; of a member that joins it may not have heard before.
+    /// The members whose acks count under policies that a majority does not meet by itself: those that every possible next
+    /// leader queries. Its log has all committed entries, and perhaps not the uncommitted ones. So a member counts if it is in
+    /// the committed membership and in every later one of the log: our commit index may lag, and a later membership may be
+    /// committed already.
     fn counted(&self) -> impl Iterator<Item = &MemberInfo> {
         let anybody = self.config.failpoints.is_active(Failpoint::AnyMembersAcksCount);
         let known = &self.log.committed.membership;
+        let changed = self.log.tail.membership_index > self.log.committed.index;
+        let open: Vec<Membership> = changed.then(|| self.log.open_memberships().collect()).unwrap_or_default();
         let members = self.log.tail.membership.members.iter();
-        members.filter(move |member| anybody || known.get(&member.id).is_some())
+        members.filter(move |member| {
+            let is_known = |membership: &Membership| membership.get(&member.id).is_some();
+            anybody || (is_known(known) && open.iter().all(is_known))
+        })
     }
 
-    /// Up to where each other member has what it has, as this policy means it.
+    /// The index acknowledged by each other member, in the sense of this policy.
     fn acked_by_others(&self, policy: &Policy) -> impl Iterator<Item = Index> {
         self.counted().filter(|m| m.id != self.config.id).map(move |m| self.acked_by_other(&m.id, policy))
     }
@@ -236,7 +243,7 @@ impl Raft {
         }
     }
 
-    /// Up to here `commit.acks` other members have it.
+    /// The index acknowledged by `commit.acks` other members.
     fn acked(&self, policy: &Policy) -> Index {
         if policy.acks == 0 || self.config.failpoints.is_active(Failpoint::NoAcksAwaited) {
             return Index::MAX;
@@ -281,7 +288,7 @@ impl Raft {
         }
     }
 
-    /// Up to here members of so many zones beside one's own have it; of none: that keeps nothing waiting.
+    /// The index persisted in `zones` zones beside one more; [`Index::MAX`] if `zones` is 0.
     fn in_zones(&self, zones: u8) -> Index {
         if zones == 0 || self.config.failpoints.is_active(Failpoint::NoZonesAwaited) {
             return Index::MAX;
