@@ -178,7 +178,7 @@ impl Links {
         self.settle(reactor, engine, &hello, peer, conn);
         let id = hello.id;
         engine.peer_up(hello);
-        engine.peer_speaks(id, peer.version);
+        engine.on_peer_version(id, peer.version);
         Arrival::Taken
     }
 

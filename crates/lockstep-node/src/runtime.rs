@@ -340,7 +340,7 @@ impl Runtime {
         for (member, conn) in self.links.all() {
             let Some(stats) = self.reactor.stats(conn) else { continue };
             if let Some(rtt) = stats.rtt_min {
-                self.engine.measured(member, rtt.as_micros() as Micros);
+                self.engine.on_rtt(member, rtt.as_micros() as Micros);
             }
             self.engine.raft.set_queued(member, stats.queued);
         }
@@ -665,7 +665,7 @@ impl Runtime {
             LogDone::Trimmed { first, early } => self.engine.log_trimmed(first, early),
             LogDone::Size(bytes) => {
                 self.log_bytes = bytes;
-                self.engine.log_takes(bytes);
+                self.engine.note_log_size(bytes);
             }
             LogDone::Rescued { text, transactions } => self.engine.rescued(&text, transactions),
             LogDone::Failed(text) => {

@@ -318,7 +318,7 @@ impl Member {
                 max_at_risk: committed.policy.is_weak().then_some(max_at_risk),
                 fallen_back: self.raft.has_fallen_back(),
                 not_acknowledged_by: self.not_acknowledged_by(),
-                asks_too_much: self.asks_for_more_than_there_is(),
+                asks_too_much: self.unsatisfiable_policy(),
                 term: self.raft.term(),
                 leader: leader.map(name_of).unwrap_or_default(),
                 primary: self.connection.is_primary(),
@@ -350,7 +350,7 @@ impl Member {
                 received_plain_bytes: self.unpacked.plain,
                 received_compressed_bytes: self.unpacked.packed,
                 relayed_bytes: self.raft.relayed_bytes(),
-                apply_held: self.stands_for_good(),
+                apply_held: self.is_held_indefinitely(),
                 apply_kept: self.tuning.apply_kept.clone(),
                 apply_delay_seconds: self.tuning.apply_hold.delay.as_secs_f64(),
                 failure: self.failure(),
@@ -427,7 +427,7 @@ impl Member {
             let heard = match leads {
                 true => self.raft.last_heard(&member.id).filter(|_| self.silent(&member.id)),
                 false => {
-                    self.peers.get(&member.id).map(|peer| peer.heard).filter(|_| !self.responds(&member.id))
+                    self.peers.get(&member.id).map(|peer| peer.last_received).filter(|_| !self.responds(&member.id))
                 }
             };
             let silent_since = heard.filter(|_| !me && self.peers.contains_key(&member.id));
@@ -452,7 +452,7 @@ impl Member {
             let lag_seconds = match lag_trx {
                 Some(0) => Some(0.0),
                 Some(_) if me => {
-                    self.deliverer.age_above(self.finished(), self.wall()).or_else(|| self.age_at_gate())
+                    self.deliverer.age_above(self.finished(), self.wall()).or_else(|| self.age_of_held_entry())
                 }
                 _ => None,
             };
@@ -487,7 +487,7 @@ impl Member {
                 lag_seconds,
                 lag_bytes,
                 relay: relays.get(&member.id).map(|relay| self.name_of(relay)),
-                rtt_us: self.way_to(&member.id).filter(|_| leads && peer.is_some()),
+                rtt_us: self.rtt_to(&member.id).filter(|_| leads && peer.is_some()),
             });
         }
         members.sort_by(|a, b| a.name.cmp(&b.name));

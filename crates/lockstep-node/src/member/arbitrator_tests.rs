@@ -5,7 +5,7 @@ use crate::api::{SubmitOutcome, Tuning};
 use crate::operator::Command;
 use std::time::Duration;
 
-/// n3 is the arbitrator.
+/// A lab whose n3 is the arbitrator.
 fn lab() -> Lab {
     let mut lab = Lab::new(2, &Tuning::default());
     lab.add(&Tuning::default(), |hello| {
@@ -24,10 +24,10 @@ fn writes(lab: &mut Lab, at: usize) -> bool {
 }
 
 #[test]
-fn any_one_of_two_and_an_arbitrator_may_be_lost() {
+fn two_members_with_arbitrator_survive_any_loss() {
     let mut lab = lab();
     assert_eq!(lab.nodes[0].views.last().unwrap(), &["n1", "n2", "n3"], "it is in the view, and last");
-    assert_eq!(lab.nodes[2].engine.local_state(), crate::LocalState::Synced);
+    assert_eq!(lab.nodes[2].member.local_state(), crate::LocalState::Synced);
     for lost in [0, 1, 2] {
         assert!(writes(&mut lab, 0) && writes(&mut lab, 1));
         lab.cut(lost, true);
@@ -36,7 +36,7 @@ fn any_one_of_two_and_an_arbitrator_may_be_lost() {
             let leader = lab.leader(rest[0]);
             leader.is_some_and(|at| at != lost && at != 2)
                 && lab.leader(leader.unwrap()) == leader
-                && lab.nodes[leader.unwrap()].engine.raft.has_committed_in_term()
+                && lab.nodes[leader.unwrap()].member.raft.has_committed_in_term()
         });
         lab.run(600_000);
         for at in &rest {
@@ -56,16 +56,16 @@ fn any_one_of_two_and_an_arbitrator_may_be_lost() {
 }
 
 #[test]
-fn nobody_waits_for_an_arbitrators_state() {
+fn arbitrator_state_is_not_waited_for() {
     let mut lab = lab();
-    assert!(lab.nodes[0].engine.somebody_may_donate(), "n2 may");
+    assert!(lab.nodes[0].member.somebody_may_donate(), "n2 may");
     lab.cut(1, true);
     lab.run(1_000_000);
-    assert!(!lab.nodes[0].engine.somebody_may_donate(), "n3 is Synced, and has nothing to give");
+    assert!(!lab.nodes[0].member.somebody_may_donate(), "n3 is Synced, and has nothing to give");
 }
 
 #[test]
-fn an_arbitrator_that_alone_has_the_end_of_the_log_leads_until_it_has_passed_it_on() {
+fn arbitrator_with_longest_log_leads_until_caught_up() {
     let mut lab = lab();
     // n2 is away while n1 writes; then n1 is lost, and n2 comes back.
     lab.cut(1, true);
@@ -73,23 +73,23 @@ fn an_arbitrator_that_alone_has_the_end_of_the_log_leads_until_it_has_passed_it_
     let before: Vec<_> = (0..20).map(|_| lab.write(0)).collect();
     lab.run(100_000);
     assert!(before.iter().all(|w| matches!(w.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_)))));
-    let last = lab.nodes[0].engine.raft.commit();
+    let last = lab.nodes[0].member.raft.commit();
     lab.cut(0, true);
     lab.cut(1, false);
-    // The lab's cables come in pairs: n1 stays away.
+    // Reconnecting n2 also linked n1: n1 stays away.
     lab.cut(0, true);
     lab.until("n2 leads", 4_000_000, |lab| {
-        lab.leader(1) == Some(1) && lab.nodes[1].engine.raft.has_committed_in_term()
+        lab.leader(1) == Some(1) && lab.nodes[1].member.raft.has_committed_in_term()
     });
-    assert!(lab.said("this member leads in term"));
+    assert!(lab.logged("this member leads in term"));
     assert!(lab.lines.iter().any(|(at, line)| *at == 2 && line.starts_with("this member leads")));
-    assert!(lab.nodes[1].engine.raft.commit() >= last, "nothing is lost");
+    assert!(lab.nodes[1].member.raft.commit() >= last, "nothing is lost");
     lab.run(1_000_000);
     assert!(writes(&mut lab, 1));
 }
 
 #[test]
-fn nobody_makes_an_arbitrator_lead_by_command_and_it_donates_nothing() {
+fn switchover_to_arbitrator_is_refused() {
     let mut lab = lab();
     let token = lab.command(0, Command::Switchover { to: "n3".into() });
     let answer = lab.answer(token);
@@ -97,10 +97,10 @@ fn nobody_makes_an_arbitrator_lead_by_command_and_it_donates_nothing() {
 }
 
 #[test]
-fn the_last_member_with_a_database_hands_nothing_to_an_arbitrator_it_need_not() {
+fn leaving_leader_prefers_database_over_arbitrator() {
     let mut lab = lab();
-    // The leader stops in order: the other member with a database leads, and not the arbitrator.
-    lab.nodes[0].engine.disconnect();
+    // After the leader's orderly stop, the other member with a database leads, not the arbitrator.
+    lab.nodes[0].member.disconnect();
     lab.until("n2 leads", 5_000_000, |lab| lab.leader(1) == Some(1));
     lab.run(1_000_000);
     assert!(writes(&mut lab, 1));
@@ -108,11 +108,11 @@ fn the_last_member_with_a_database_hands_nothing_to_an_arbitrator_it_need_not() 
 }
 
 #[test]
-fn a_member_without_a_database_is_known_as_such_also_when_it_has_left() {
+fn absent_arbitrator_is_still_listed_as_arbitrator() {
     let mut lab = lab();
     let is = |lab: &Lab| lab.members(0).into_iter().map(|m| (m.role, m.arbitrator)).collect::<Vec<_>>();
     assert_eq!(is(&lab)[1..], [("voter".into(), false), ("arbitrator".into(), true)]);
-    lab.nodes[2].engine.disconnect();
+    lab.nodes[2].member.disconnect();
     lab.until("it votes no more", 2_000_000, |lab| lab.voters(0).len() == 2);
     lab.cut(2, true);
     lab.run(1_000_000);

@@ -4,7 +4,7 @@ use crate::operator::{Answer, Command};
 use lockstep_core::policy::{Policy, PolicyKind};
 use std::sync::atomic::Ordering;
 
-/// Writes everywhere, all the time.
+/// Writes on all members for this long.
 fn write_for(lab: &mut Lab, ms: u64) {
     for _ in 0..ms / 2 {
         for at in 0..3 {
@@ -24,7 +24,7 @@ fn ask(lab: &mut Lab, at: usize, command: Command) -> Answer {
 }
 
 #[test]
-fn all_stand_at_one_seqno_until_they_are_released() {
+fn barrier_stops_all_members_at_one_seqno_until_release() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.add(&Tuning::default(), |hello| hello.arbitrator = true);
     lab.run(1_000_000);
@@ -47,7 +47,7 @@ fn all_stand_at_one_seqno_until_they_are_released() {
 }
 
 #[test]
-fn nobody_stands_for_ever_and_who_went_on_says_so() {
+fn barrier_times_out_and_release_reports_it() {
     let mut lab = Lab::new(3, &Tuning::default());
     write_for(&mut lab, 20);
     let held = ask(&mut lab, 0, Command::Hold).held.unwrap();
@@ -55,7 +55,7 @@ fn nobody_stands_for_ever_and_who_went_on_says_so() {
     assert!(finished(&lab).iter().all(|seqno| *seqno > held.seqno));
     let answer = ask(&mut lab, 0, Command::Release { hold: held.id });
     assert!(!answer.ok && answer.text.contains("not all members stood"), "{answer:?}");
-    // Who asked is gone before it releases: the others go on at once.
+    // The member that ran the command is gone before the release: the others go on at once.
     let held = ask(&mut lab, 2, Command::Hold).held.unwrap();
     lab.cut(2, true);
     write_for(&mut lab, 300);
@@ -63,7 +63,7 @@ fn nobody_stands_for_ever_and_who_went_on_says_so() {
 }
 
 #[test]
-fn who_does_not_come_to_a_stand_is_named_and_all_go_on() {
+fn barrier_names_late_member_and_releases_all() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.nodes[1].database_hangs = true;
     write_for(&mut lab, 20);
@@ -78,38 +78,38 @@ fn who_does_not_come_to_a_stand_is_named_and_all_go_on() {
 }
 
 #[test]
-fn who_is_held_back_is_left_out_once_it_lacks_something() {
+fn barrier_leaves_out_lagging_member_under_apply_hold() {
     let mut lab = Lab::new(3, &Tuning::default());
-    lab.nodes[0].engine.request_policy(|policy| *policy = Policy::of(PolicyKind::Semisync));
+    lab.nodes[0].member.request_policy(|policy| *policy = Policy::of(PolicyKind::Semisync));
     lab.until("the policy is in force", 5_000_000, |lab| {
-        lab.nodes.iter().all(|node| node.engine.raft.committed_state().policy.is_weak())
+        lab.nodes.iter().all(|node| node.member.raft.committed_state().policy.is_weak())
     });
     let apply_hold = ApplyHold { paused: true, ..ApplyHold::default() };
-    lab.nodes[2].engine.set_tuning(Tuning { apply_hold, ..Tuning::default() });
+    lab.nodes[2].member.set_tuning(Tuning { apply_hold, ..Tuning::default() });
     lab.run(10_000);
     let all = |answer: Answer| {
         let held = answer.held.clone().unwrap_or_else(|| panic!("{answer:?}"));
         held.members.iter().map(|m| m.name.clone()).collect::<Vec<_>>()
     };
-    // It has everything: there is something to compare.
+    // It lacks nothing yet, so it can be compared.
     for asked in [0, 2] {
         let held = ask(&mut lab, asked, Command::Hold);
         let hold = held.held.as_ref().map(|held| held.id).unwrap();
         assert_eq!(all(held), ["n1", "n2", "n3"]);
         assert!(ask(&mut lab, asked, Command::Release { hold }).ok);
     }
-    // Not known yet to whoever is asked.
+    // The member that runs the command does not know this write yet.
     lab.write(0).abandon();
     lab.until("the leader's server has it, and nobody else knows", 1_000_000, |lab| {
-        let known = |at: usize| lab.nodes[at].engine.raft.committed_state().seqno;
+        let known = |at: usize| lab.nodes[at].member.raft.committed_state().seqno;
         lab.nodes[0].finished.load(Ordering::Acquire) > known(1)
     });
     let answer = ask(&mut lab, 1, Command::Hold);
-    let kept = "held back by apply.paused, apply.delay or apply.until: again, and it is left out";
+    let held_back = "held back by apply.paused, apply.delay or apply.until: again, and it is left out";
     assert!(!answer.ok && answer.seconds > 1.0, "{answer:?}");
-    assert_eq!(answer.text, format!("n3 did not come to a stand in time, {kept}"));
-    // Whoever is asked knows it, also of itself; and so it is after another has led, which has left seqnos out.
-    let heir = lab.id(1);
+    assert_eq!(answer.text, format!("n3 did not come to a stand in time, {held_back}"));
+    // Each member knows the lag, its own included; also after a new leader's term has skipped seqnos.
+    let successor = lab.id(1);
     for round in 0..2 {
         for asked in [0, 2] {
             lab.run(100_000);
@@ -121,26 +121,26 @@ fn who_is_held_back_is_left_out_once_it_lacks_something() {
             assert!(ask(&mut lab, asked, Command::Release { hold: hold.unwrap() }).ok);
         }
         if round == 0 {
-            let before = lab.nodes[1].engine.raft.committed_state().seqno;
+            let before = lab.nodes[1].member.raft.committed_state().seqno;
             let now = lab.now;
-            lab.nodes[0].engine.raft.transfer_leadership(now, heir).unwrap();
+            lab.nodes[0].member.raft.transfer_leadership(now, successor).unwrap();
             lab.until("another leads, and has left seqnos out", 5_000_000, |lab| {
-                let order = &lab.nodes[1].engine.raft;
+                let order = &lab.nodes[1].member.raft;
                 order.has_committed_in_term() && order.committed_state().seqno > before + 10_000
             });
         }
     }
     for at in 0..2 {
-        lab.nodes[at].engine.set_tuning(Tuning { apply_hold, ..Tuning::default() });
+        lab.nodes[at].member.set_tuning(Tuning { apply_hold, ..Tuning::default() });
     }
     lab.write(1).abandon();
     lab.run(200_000);
     let answer = ask(&mut lab, 0, Command::Hold);
     assert!(!answer.ok && answer.text.starts_with("all members are held back by"), "{answer:?}");
     for at in 0..2 {
-        lab.nodes[at].engine.set_tuning(Tuning::default());
+        lab.nodes[at].member.set_tuning(Tuning::default());
     }
-    lab.nodes[2].engine.set_tuning(Tuning::default());
+    lab.nodes[2].member.set_tuning(Tuning::default());
     lab.run(2_000_000);
     assert_eq!(all(ask(&mut lab, 0, Command::Hold)).len(), 3);
 }

@@ -1,11 +1,12 @@
-//! An operator lets this member go on without the majority (`pc.bootstrap`, `lockstep bootstrap`); and what a member
-//! does that meets a branch which left its own.
+//! Forced bootstrap: an operator lets this member go on without the majority (`pc.bootstrap`, `lockstep bootstrap`).
+//! Also what a member does that meets a branch which left its own.
 //!
-//! It surveys the tails as a candidate does: whoever is connected, learners, too, and would not vote for this member has
-//! more of the log, or hears a leader, and then the command belongs elsewhere. What nobody connected has is lost to the branch by
-//! order of the operator, who alone can know that the others are not running. A member of the branch before that learns
-//! of it while it is not Primary, and has committed nothing that the branch lacks, goes no further: its log is set aside at
-//! its next start, and it joins as a new one.
+//! The member queries the log tails as a candidate does, on connected learners, too. A member that would not vote for
+//! this one has more of the log, or knows a leader; then the command belongs there. Entries that no connected member
+//! has are lost to the branch. Only the operator can know that the other members are not running.
+//!
+//! A member of the old branch may learn of the new one while it is not Primary. If it has committed nothing that the
+//! branch lacks, it stops: its next start quarantines its log, and it joins as a new member.
 
 use super::connection_state::ConnectionState;
 use super::{Effect, Level, Member, Micros};
@@ -16,61 +17,62 @@ use lockstep_core::branch::Branch;
 use lockstep_core::members::Role;
 use lockstep_core::{Gtid, Index, MemberId, Term, Uuid};
 
-/// Whoever is connected has said by then whether it would vote for this member.
-const PATIENCE: Micros = 4_000_000;
-/// How often those are asked again that have not.
+/// By then, connected members have said whether they would vote for this one.
+const TIMEOUT: Micros = 4_000_000;
+/// How often members that have not answered are asked again.
 const ASK_AGAIN: Micros = 500_000;
-/// So long without a sign of a majority of its own log, a member whose end the branch has not gives way to it.
-const GIVE_WAY_AFTER: Micros = 10_000_000;
-/// How often a member says that it does not give way.
-const SAY_BRANCH: Micros = 60_000_000;
+/// A member with a log tail beyond the branch's beginning gives up its log after this long without a majority of its
+/// own log's members.
+const GIVE_UP_LOG_AFTER: Micros = 10_000_000;
+/// How often a member logs that it does not give up its log.
+const BRANCH_LOG_INTERVAL: Micros = 60_000_000;
 
-/// A command under way.
+/// A forced bootstrap under way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Override {
+pub(super) struct ForcedBootstrap {
     token: u64,
     began: Micros,
-    /// When the others were asked how far their logs go.
+    /// When the other members were last asked for their log tails.
     asked: Micros,
     fresh: Uuid,
 }
 
 impl Member {
-    /// The command: this member is to be Primary alone. `fresh` names the new history. Answered by [`Effect::Answer`].
-    pub(super) fn begin_override(&mut self, token: u64, fresh: Uuid) {
-        if self.overriding.is_some() {
-            return self.answer_override(token, self.now, false, "this is being done already".into());
+    /// Begins a forced bootstrap of this member. `fresh` names the new history. Answered by [`Effect::Answer`].
+    pub(super) fn begin_forced_bootstrap(&mut self, token: u64, fresh: Uuid) {
+        if self.forced_bootstrap.is_some() {
+            return self.answer_forced_bootstrap(token, self.now, false, "this is being done already".into());
         }
-        self.overriding = Some(Override { token, began: self.now, asked: self.now, fresh });
+        self.forced_bootstrap = Some(ForcedBootstrap { token, began: self.now, asked: self.now, fresh });
         self.raft.query_tails(self.now);
     }
 
-    fn answer_override(&mut self, token: u64, began: Micros, ok: bool, text: String) {
+    fn answer_forced_bootstrap(&mut self, token: u64, began: Micros, ok: bool, text: String) {
         let seconds = self.now.saturating_sub(began) as f64 / 1e6;
         self.effects.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
     }
 
-    pub(super) fn override_step(&mut self) {
-        let Some(Override { token, began, asked, fresh }) = self.overriding else { return };
-        let late = self.now.saturating_sub(began) > PATIENCE;
+    pub(super) fn forced_bootstrap_step(&mut self) {
+        let Some(ForcedBootstrap { token, began, asked, fresh }) = self.forced_bootstrap else { return };
+        let late = self.now.saturating_sub(began) > TIMEOUT;
         if self.now >= asked + ASK_AGAIN {
-            self.overriding = Some(Override { token, began, asked: self.now, fresh });
+            self.forced_bootstrap = Some(ForcedBootstrap { token, began, asked: self.now, fresh });
             self.raft.query_tails_again(self.now);
         }
-        let outcome = match self.unfit_for_override(late) {
+        let outcome = match self.unfit_for_forced_bootstrap(late) {
             Some(Ok(())) => self.start_branch(fresh),
             Some(Err(text)) => Err(text),
             None => return,
         };
-        self.overriding = None;
+        self.forced_bootstrap = None;
         match outcome {
-            Ok(text) => self.answer_override(token, began, true, text),
-            Err(text) => self.answer_override(token, began, false, text),
+            Ok(text) => self.answer_forced_bootstrap(token, began, true, text),
+            Err(text) => self.answer_forced_bootstrap(token, began, false, text),
         }
     }
 
-    /// Whether this member may go on alone; `None`: that is not known yet.
-    fn unfit_for_override(&self, late: bool) -> Option<Result<(), String>> {
+    /// Whether this member may go on alone; `None`: not known yet.
+    fn unfit_for_forced_bootstrap(&self, late: bool) -> Option<Result<(), String>> {
         let refuse = |text: &str| Some(Err(text.to_owned()));
         if self.me.arbitrator {
             return refuse("an arbitrator has no database: give this command to a member that has one");
@@ -112,7 +114,7 @@ impl Member {
             };
         }
         let mut unknown = None;
-        // Learners, too: a replica may have what the voters have lost.
+        // Learners, too: a replica may have entries that the voters have lost.
         for id in membership.members.iter().map(|m| m.id).filter(|id| self.peers.contains_key(id)) {
             match self.raft.would_vote(&id) {
                 Some(true) => {}
@@ -142,7 +144,7 @@ impl Member {
         let before = self.raft.tail_state().clone();
         let lost: Vec<String> =
             before.membership.voters().filter(|id| *id != self.me.id).map(|id| self.name_of(&id)).collect();
-        // Nothing of the new branch may reach anybody but by a connection that has compared the names of the logs.
+        // Every peer must reconnect and compare logs before it gets anything of the new branch.
         let ids: Vec<MemberId> = self.peers.keys().copied().collect();
         for id in ids {
             self.effects.push(Effect::Drop(id));
@@ -152,8 +154,8 @@ impl Member {
         founder.wants_vote = true;
         let branch = Branch { history: fresh, log_id: fresh, founder };
         self.raft.branch(self.now, &branch).map_err(|error| error.to_string())?;
-        // Its log names nobody else any more, so that the time for finding a majority would count, which may be over; but
-        // all that is waited for is the own disk.
+        // Only the own disk is waited for. But the log now has no other members, so the connect's timeout would apply,
+        // and may have passed.
         if let ConnectionState::Connecting { until, .. } = &mut self.connection {
             *until = Micros::MAX;
         }
@@ -169,17 +171,17 @@ impl Member {
         Ok(text)
     }
 
-    /// Whether a database at this position can go on with the own log; a branch that this member has founded goes on
-    /// from its parent.
+    /// Whether a database at this position can go on with the own log. A branch founded by this member continues from
+    /// its parent.
     fn is_position_of_log(&self, position: Gtid) -> bool {
         let tail = self.raft.tail_state();
-        let position = self.in_this_branch(position);
+        let position = self.in_present_history(position);
         position.is_defined() && position.uuid == tail.history && position.seqno <= tail.seqno
     }
 
-    /// The position, in the history that the own log has now: the founder of a branch may be found with a database from
-    /// before it. Nobody else: the databases of others may have gone on with the branch of before.
-    pub(super) fn in_this_branch(&self, position: Gtid) -> Gtid {
+    /// Translates the position into the log's present history: the founder of a branch may have a database from before
+    /// it. Other members' databases may have gone on with the old branch.
+    pub(super) fn in_present_history(&self, position: Gtid) -> Gtid {
         let tail = self.raft.tail_state();
         let mut last = position;
         for parent in tail.parents.iter().filter(|p| p.founder == self.me.id) {
@@ -190,7 +192,7 @@ impl Member {
         last
     }
 
-    /// The histories that this member's database may be found with: its log's, and those before branches of its own.
+    /// The histories that this member's database may have: its log's, and those before its own branches.
     pub(crate) fn own_histories(&self) -> Vec<Uuid> {
         let tail = self.raft.tail_state();
         let founded = tail.parents.iter().filter(|p| p.founder == self.me.id).map(|p| p.history);
@@ -203,19 +205,20 @@ impl Member {
         self.raft.has_log() && hello.parents.contains(&(own.history, own.log_id))
     }
 
-    /// When this member's own branch was seen to be alive.
+    /// Records when this member's own branch was last seen alive.
     pub(super) fn majority_step(&mut self) {
         if self.connection.is_connected() && (self.raft.leader().is_some() || !self.cut_off()) {
             self.majority_seen = self.now;
         }
     }
 
-    /// Whether this member's log may be given up for a branch that left it after the entry `fork`, and if not, why not.
+    /// Whether this member may give up its log for a branch that left it after the entry `fork`, and if not, why not.
     ///
-    /// Where its end is not above the fork (as elections compare ends), whatever it had committed is in the branch. Where
-    /// it has committed beyond that, the operator alone can know which of the two is to count. Between the two, what is
-    /// beyond the fork may be committed by others that are not reached right now: they are waited for.
-    fn may_give_way(&self, fork: Option<(Index, Term)>) -> Result<(), String> {
+    /// Let `last` be the log's end and compare (term, index) as elections do. If `last <= fork`, the branch has
+    /// everything that this member committed. If `commit > fork`, only the operator can decide which of the two counts.
+    /// Otherwise members that are not reachable now may have committed the entries beyond the fork: this member waits
+    /// for them first.
+    fn may_give_up_log(&self, fork: Option<(Index, Term)>) -> Result<(), String> {
         let (index, term) = fork.unwrap_or_default();
         let committed = self.raft.commit();
         if committed > index {
@@ -230,28 +233,28 @@ impl Member {
             return Ok(());
         }
         let waited = self.now.saturating_sub(self.majority_seen);
-        if waited < GIVE_WAY_AFTER {
+        if waited < GIVE_UP_LOG_AFTER {
             return Err(format!(
                 "this member's log goes on to index {}, beyond the branch's beginning after {index}; it gives way when \
                  it has reached no majority of the log's own members for {} s",
                 self.raft.last_index(),
-                GIVE_WAY_AFTER / 1_000_000
+                GIVE_UP_LOG_AFTER / 1_000_000
             ));
         }
         Ok(())
     }
 
-    /// A peer's branch left this member's. Whether all is said: this one has given way, so that it joins as a new one
-    /// when it is started again, or has said why it does not.
+    /// A peer's branch left this member's. Returns whether that was handled: this member gave up its log and joins as a
+    /// new one at its next start, or has logged why it does not.
     pub(crate) fn met_branch(&mut self, hello: &Hello) -> bool {
         if self.connection.is_primary() || !self.connection.is_connected() {
             return false;
         }
         let tail = self.raft.tail_state().clone();
         let fork = hello.fork(tail.history, tail.log_id);
-        if let Err(why) = self.may_give_way(fork) {
-            if self.now >= self.told_branch {
-                self.told_branch = self.now + SAY_BRANCH;
+        if let Err(why) = self.may_give_up_log(fork) {
+            if self.now >= self.branch_log_at {
+                self.branch_log_at = self.now + BRANCH_LOG_INTERVAL;
                 let text = format!(
                     "{} was made to go on alone by an operator: its branch, history {}, left this member's, {}:{}. {why}",
                     hello.name, hello.history, tail.history, tail.seqno
@@ -276,8 +279,8 @@ impl Member {
             address: hello.address.clone(),
             why: text.clone(),
         })));
-        // Its position stays: should the branch be gone at the next start, as where an operator does not want it after all,
-        // this member's data are what the cluster has.
+        // The database's position stays: if the operator drops the branch before the next start, this member's data are
+        // the cluster's.
         let starts = !matches!(self.connection, ConnectionState::Running { .. });
         self.fail(&text);
         self.end_for_branch(starts, &format!("this member gives way to the branch of {}", hello.name));

@@ -1,4 +1,4 @@
-//! What the front end's threads ask for.
+//! Requests of the front end's threads.
 
 use super::{Effect, Member};
 use crate::api::{Level, SubmitOutcome, Tuning};
@@ -9,13 +9,13 @@ use lockstep_core::writeset;
 use lockstep_core::{EntryKind, Index, SEQNO_UNDEFINED, Seqno, Term};
 use std::collections::VecDeque;
 
-/// Write-sets above this go through the log in pieces of this size, so that small ones overtake between them.
+/// Larger write-sets go through the log in pieces of this size, so that small ones can pass between them.
 pub(super) const PIECE_BYTES: usize = crate::api::IN_ORDER_BYTES;
-/// While so many bytes of large write-sets are under way, no further piece is sent. Small ones do not count: under a weak
-/// policy, or over a long line, there may always be as much of them, and the large one's turn would never come.
+/// No further piece is sent while this many bytes of large write-sets are under way. Small write-sets do not count:
+/// under a weak policy, or on a slow link, there may always be as many bytes of them, and the large one would starve.
 const LARGE_WINDOW: usize = 8 << 20;
 
-/// The largest entry: what remains of a large write-set when its data have gone ahead in pieces (its keys, mostly).
+/// The largest entry: the rest of a large write-set after its data have gone ahead in pieces (mostly its keys).
 const LAST_MAX: usize = 128 << 20;
 
 /// A large write-set that is being sent.
@@ -27,10 +27,10 @@ pub(super) struct Large {
     pub(super) submission: Filler,
 }
 
-/// What was proposed of large write-sets and is not committed.
+/// Uncommitted proposals of large write-sets.
 #[derive(Debug, Default)]
 pub(super) struct LargeSent {
-    /// Numbers and bytes, ascending.
+    /// Proposal numbers and bytes, ascending.
     parts: VecDeque<(u64, usize)>,
     /// The sum of those bytes.
     bytes: usize,
@@ -61,11 +61,11 @@ impl LargeSent {
     }
 }
 
-/// A submission that has been proposed.
+/// A proposed submission.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) number: u64,
-    /// What its origin had seen: nothing above may be forgotten before it is certified.
+    /// The write-set's last seen seqno: keys above it must not be forgotten before it is certified.
     pub(super) seen: Seqno,
     pub(super) submission: Filler,
 }
@@ -77,19 +77,19 @@ pub(super) struct CausalRead {
     context: u64,
     /// The term in which it was asked.
     term: Term,
-    /// What is to be delivered first.
+    /// The index that must be delivered first.
     index: Option<Index>,
 }
 
 impl Member {
-    /// A write-set or statement on its way into the log.
+    /// Submits a write-set or statement to the log.
     pub(crate) fn submit(&mut self, kind: EntryKind, payload: Bytes, submission: Filler) {
         if !self.connection.is_primary() || self.leaving {
             submission.fill(SubmitOutcome::NotSent);
             return;
         }
-        // Nobody waits for a rollback, and others keep what it ends.
-        if !self.takes_own() && !writeset::has_flags(&payload, writeset::flags::ROLLBACK) {
+        // No thread waits for a rollback, and other members hold the transaction that it ends.
+        if !self.accepts_own_writes() && !writeset::has_flags(&payload, writeset::flags::ROLLBACK) {
             submission.fill(SubmitOutcome::NotSent);
             return;
         }
@@ -127,7 +127,7 @@ impl Member {
         }
     }
 
-    /// The pieces of one large write-set at a time, a few in each round, so that small ones overtake between them.
+    /// Proposes the pieces of one large write-set at a time, a few per round, so that small ones can pass between them.
     pub(super) fn large_step(&mut self) {
         self.large_sent.committed(self.raft.committed_proposal());
         while let Some(large) = self.large.front_mut() {
@@ -147,7 +147,7 @@ impl Member {
         }
     }
 
-    /// The slot of an own proposal, if a thread waits for it.
+    /// The submission of an own proposal, if a thread waits for it.
     pub(super) fn take_slot(&mut self, number: u64) -> Option<Filler> {
         while let Some(front) = self.slots.front() {
             if front.number > number {
@@ -161,8 +161,8 @@ impl Member {
         None
     }
 
-    /// The lowest seqno that a write-set of this member under way has seen, or may yet turn out to have: above it
-    /// nothing may be forgotten.
+    /// The lowest last seen seqno of any write-set of this member that is under way or may still come: keys above it
+    /// must be kept.
     pub(super) fn lowest_seen(&self) -> Seqno {
         let waiting = self.slots.iter().map(|w| w.seen).chain(self.large.iter().map(|l| l.seen));
         waiting
@@ -172,7 +172,7 @@ impl Member {
             .min(self.low_water_mark.low(self.finished()))
     }
 
-    /// A read that must see all that has been acknowledged by now.
+    /// Begins a read that must see every commit acknowledged so far.
     pub(crate) fn causal_read(&mut self, id: u64) {
         if !self.connection.is_primary() {
             self.effects.push(Effect::Causal { id, seqno: None });
@@ -182,16 +182,16 @@ impl Member {
         self.causal.push(CausalRead { id, context, term, index: None });
     }
 
-    /// The leader that was asked has gone: what it named may be lost with it, and nothing come in its place for long. So the
-    /// next one is asked, whose log has all of it that is not.
-    fn ask_reads_again(&mut self) {
+    /// If the leader changed, the index it named may be lost with it and not be reached again for long. The new
+    /// leader's log has every entry that survived, so the read is asked again there.
+    fn repeat_reads(&mut self) {
         let term = self.raft.term();
         if self.raft.leader().is_none() || self.causal.iter().all(|read| read.term == term) {
             return;
         }
-        let (now, order) = (self.now, &mut self.raft);
+        let (now, raft) = (self.now, &mut self.raft);
         for read in self.causal.iter_mut().filter(|read| read.term != term && read.index.is_some()) {
-            *read = CausalRead { id: read.id, context: order.read_index(now), term, index: None };
+            *read = CausalRead { id: read.id, context: raft.read_index(now), term, index: None };
         }
     }
 
@@ -205,7 +205,7 @@ impl Member {
                 read.index = index;
                 kept.push(read);
             } else {
-                // The leader went: ask the next one.
+                // The leader is gone: ask the next one.
                 (read.context, read.term) = (self.raft.read_index(self.now), self.raft.term());
                 kept.push(read);
             }
@@ -213,7 +213,7 @@ impl Member {
         self.causal = kept;
     }
 
-    /// Reads whose index has been delivered wait for the server only.
+    /// Reads whose index has been delivered now wait for the server only.
     pub(super) fn causal_step(&mut self) {
         if self.causal.is_empty() {
             return;
@@ -227,7 +227,7 @@ impl Member {
             }
             !ready
         });
-        self.ask_reads_again();
+        self.repeat_reads();
     }
 
     pub(crate) fn causal_cancelled(&mut self, id: u64) {
@@ -250,7 +250,7 @@ impl Member {
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
         self.raft.set_relaying(tuning.relay);
         self.tuning = tuning;
-        self.set_applying();
+        self.adopt_apply_options();
         self.adapt_timing();
     }
 }

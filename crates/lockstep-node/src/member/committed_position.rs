@@ -1,17 +1,19 @@
-//! What has been agreed on by now, wherever it was written: `GET /agreed`, for whoever waits until members have it.
+//! The cluster's committed position, whichever members wrote: `GET /committed_position`, for clients that wait until members have
+//! reached it.
 //!
-//! A member's own commit says nothing of that: what reaches it late has been acknowledged elsewhere. So it is asked as a
-//! causal read asks, and answered once the own log is committed up to there; the server need not have got it.
+//! A member's own commit index does not say that: an entry may be committed elsewhere before this member learns of it.
+//! So the query works like a causal read. It is answered once the own log is committed up to the read index; the server
+//! need not have the entries.
 
 use super::{Effect, Member, Micros};
 use lockstep_core::{Gtid, Index};
 
-/// It is answered by then: whoever asks over HTTP waits for 5 s.
-const PATIENCE: Micros = 3_000_000;
-/// So many questions at a time.
-const QUESTIONS: usize = 64;
+/// When a query is answered at the latest: the HTTP request waits for 5 s.
+const TIMEOUT: Micros = 3_000_000;
+/// How many queries may be under way.
+const QUERIES_MAX: usize = 64;
 
-/// A question.
+/// A query.
 #[derive(Debug)]
 pub(super) struct PositionQuery {
     token: u64,
@@ -25,16 +27,16 @@ impl Member {
     pub(crate) fn query_committed_position(&mut self, token: u64) {
         let refusal = if !self.connection.is_primary() {
             "this member is not in a primary component: nobody can tell it what is agreed on elsewhere"
-        } else if self.position_queries.len() >= QUESTIONS {
+        } else if self.position_queries.len() >= QUERIES_MAX {
             "too many ask at a time: try again soon"
         } else {
-            let (context, deadline) = (self.raft.read_index(self.now), self.now + PATIENCE);
+            let (context, deadline) = (self.raft.read_index(self.now), self.now + TIMEOUT);
             return self.position_queries.push(PositionQuery { token, context, index: None, deadline });
         };
         self.effects.push(Effect::CommittedPosition { token, result: Err(refusal.into()) });
     }
 
-    /// An index that the log must have come to, or none: the leader went, and the next one is asked.
+    /// The index that the log must have committed; `None`: the leader is gone, and the next one is asked.
     pub(super) fn on_position_read(&mut self, context: u64, index: Option<Index>) {
         for asked in self.position_queries.iter_mut().filter(|asked| asked.context == context) {
             asked.index = index;
@@ -72,42 +74,42 @@ mod tests {
     use crate::api::{ApplyHold, Tuning};
 
     #[test]
-    fn a_member_that_hears_late_says_what_was_agreed_on_before_it_was_asked() {
+    fn committed_position_query_on_stale_member_is_current() {
         let mut lab = Lab::new(3, &Tuning::default());
-        let seqno = |lab: &Lab, at: usize| lab.nodes[at].engine.raft.committed_state().seqno;
-        // A follower writes and knows of it first; n3, and the leader, do not yet.
+        let seqno = |lab: &Lab, at: usize| lab.nodes[at].member.raft.committed_state().seqno;
+        // A follower writes and knows of the commit first; n3 and the leader do not yet.
         for asked in [2, 0, 1] {
             let before = seqno(&lab, asked);
             let _write = lab.write(1);
             lab.until("n2 knows", 100_000, |lab| seqno(lab, 1) > before);
             let due = seqno(&lab, 1);
             let token = lab.query_committed_position(asked);
-            assert_eq!(lab.agreed(token).map(|gtid| gtid.seqno), Ok(due), "n{}", asked + 1);
+            assert_eq!(lab.committed_position(token).map(|gtid| gtid.seqno), Ok(due), "n{}", asked + 1);
         }
-        // Its server may stand still meanwhile.
+        // The server may be held back meanwhile.
         let paused = ApplyHold { paused: true, ..ApplyHold::default() };
-        lab.nodes[2].engine.set_tuning(Tuning { apply_hold: paused, ..Tuning::default() });
+        lab.nodes[2].member.set_tuning(Tuning { apply_hold: paused, ..Tuning::default() });
         lab.run(50_000);
         let _write = lab.write(0);
         lab.until("n1 knows", 100_000, |lab| seqno(lab, 0) > seqno(lab, 2));
         let (due, token) = (seqno(&lab, 0), lab.query_committed_position(2));
-        assert_eq!(lab.agreed(token).map(|gtid| gtid.seqno), Ok(due));
+        assert_eq!(lab.committed_position(token).map(|gtid| gtid.seqno), Ok(due));
     }
 
     #[test]
-    fn without_a_leader_the_question_ends_with_an_objection() {
+    fn committed_position_query_without_leader_fails() {
         let mut lab = Lab::new(3, &Tuning::default());
-        // It does not know yet that it is alone.
+        // n3 does not know yet that it is alone.
         lab.nodes[0].frozen = true;
         lab.nodes[1].frozen = true;
         let token = lab.query_committed_position(2);
         let began = lab.now;
-        assert!(lab.agreed(token).is_err());
-        assert!(lab.now - began <= super::PATIENCE + 300_000, "{} us", lab.now - began);
+        assert!(lab.committed_position(token).is_err());
+        assert!(lab.now - began <= super::TIMEOUT + 300_000, "{} us", lab.now - began);
         lab.cut(2, true);
         lab.run(500_000);
         let (began, token) = (lab.now, lab.query_committed_position(2));
-        assert!(lab.agreed(token).unwrap_err().contains("primary"));
+        assert!(lab.committed_position(token).unwrap_err().contains("primary"));
         assert!(lab.now - began < 10_000);
     }
 }

@@ -1,4 +1,4 @@
-//! Where this member is between "not connected" and "Synced", and what its server is told on the way.
+//! The states of a member from "not connected" to "Synced", and the views and notices that its server gets on the way.
 
 use super::in_doubt::Doubt;
 use super::{Effect, Level, Member, Micros};
@@ -8,42 +8,42 @@ use lockstep_core::members::{MemberInfo, Membership, Role};
 use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Gtid, SEQNO_UNDEFINED, Seqno, Uuid, ViewUuid};
 
-/// How long without a leader before the server hears of it, in election timeouts.
-const LEADERLESS: Micros = 4;
-/// How long without connections to a majority before the server hears of it.
-const CUT_OFF: Micros = 300_000;
-/// A member is Synced when its server is behind by no more than this.
+/// After this many election timeouts without a leader, the server gets a non-Primary view.
+const LEADERLESS_TIMEOUTS: Micros = 4;
+/// After this long without connections to a majority, the server gets a non-Primary view.
+const CUT_OFF_TIMEOUT: Micros = 300_000;
+/// A member is Synced if its server is at most this many seqnos behind.
 const SYNCED_WITHIN: i64 = 1024;
-/// While waiting for a primary component, say so this often.
-const SAY_EVERY: Micros = 10_000_000;
+/// How often a member logs that it waits for a primary component.
+const LOG_INTERVAL: Micros = 10_000_000;
 
-/// Where this member is.
+/// The state of this member's connection to the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ConnectionState {
     /// Not connected.
     Idle,
     /// Looking for a primary component.
     Connecting {
-        /// How.
+        /// The arguments of the connect.
         args: ConnectArgs,
-        /// Until when.
+        /// When the connect times out.
         until: Micros,
-        /// When to say so next.
-        say: Micros,
+        /// When to log the wait next.
+        log_at: Micros,
     },
-    /// In the log; the database must be filled.
+    /// In the log; the database needs a state transfer.
     NeedState {
-        /// Whether the last view said Primary.
+        /// Whether the last view was Primary.
         primary: bool,
     },
     /// In the log; entries are delivered.
     Running {
-        /// Whether the last view said Primary.
+        /// Whether the last view was Primary.
         primary: bool,
         /// Whether the server has been told that it caught up.
         synced: bool,
     },
-    /// It cannot go on.
+    /// The member cannot go on.
     Failed(String),
 }
 
@@ -58,11 +58,11 @@ impl ConnectionState {
 }
 
 impl Member {
-    /// Begins to connect. The view UUID is the one of this connection; `fresh` names the log that a founder begins,
-    /// and its history, unless the database has one.
+    /// Begins to connect. `view_uuid` identifies this connection. `fresh` names the log of a new cluster, and its
+    /// history unless the database has one.
     ///
     /// # Errors
-    /// [`NodeError`] where it cannot even begin.
+    /// [`NodeError`] if the connect is refused at once.
     pub(crate) fn connect(
         &mut self,
         mut args: ConnectArgs,
@@ -131,19 +131,21 @@ impl Member {
         addresses.extend(self.raft.membership().members.iter().map(|m| m.address.clone()));
         let until = self.now + args.timeout.as_micros() as Micros;
         self.majority_seen = self.now;
-        self.forget_the_gone();
-        self.connection = ConnectionState::Connecting { args, until, say: self.now + SAY_EVERY };
+        self.forget_gone();
+        self.connection = ConnectionState::Connecting { args, until, log_at: self.now + LOG_INTERVAL };
         for address in addresses {
             self.dial(address);
         }
         Ok(())
     }
 
-    /// Nothing is delivered that the own log does not hold. So a database that is ahead of it, or of another history,
-    /// went on without it: under Galera's library, or it came out of a backup. Its position means nothing in this
-    /// log, also once the log has come as far; and where nobody else has a log, nobody has the state either.
+    /// Checks the database's position against the own log.
+    ///
+    /// Only entries in the own log are delivered. A database that is ahead of the log, or of another history, went on
+    /// without it: under Galera's library, or it was restored from a backup. Its position stays meaningless, even once
+    /// the log has reached it. If no other member has a log, no member has the state either.
     fn compare_with_log(&mut self, args: &mut ConnectArgs) -> Result<(), NodeError> {
-        args.position = self.in_this_branch(args.position);
+        args.position = self.in_present_history(args.position);
         let (position, tail) = (args.position, self.raft.tail_state());
         if !position.is_defined() || (position.uuid == tail.history && position.seqno <= tail.seqno) {
             return Ok(());
@@ -165,38 +167,38 @@ impl Member {
         Ok(())
     }
 
-    /// Moves on where something has come true.
+    /// Advances the connection state.
     pub(super) fn connection_step(&mut self) {
         match self.connection.clone() {
             ConnectionState::Idle | ConnectionState::Failed(_) => {}
-            ConnectionState::Connecting { args, until, say } => self.connecting(args, until, say),
-            ConnectionState::NeedState { primary } => self.watch_quorum(primary),
+            ConnectionState::Connecting { args, until, log_at } => self.connecting(args, until, log_at),
+            ConnectionState::NeedState { primary } => self.quorum_step(primary),
             ConnectionState::Running { primary, .. } => {
-                self.watch_quorum(primary);
-                self.watch_sync();
+                self.quorum_step(primary);
+                self.sync_step();
             }
         }
     }
 
-    fn connecting(&mut self, mut args: ConnectArgs, until: Micros, say: Micros) {
-        // It may have begun a branch since it began to connect.
-        args.position = self.in_this_branch(args.position);
+    fn connecting(&mut self, mut args: ConnectArgs, until: Micros, log_at: Micros) {
+        // The member may have begun a branch since the connect began.
+        args.position = self.in_present_history(args.position);
         let state = self.raft.committed_state();
         let me =
             state.view.members.iter().position(|m| m.id == self.me.id && m.view_uuid == self.me.view_uuid);
         let Some(my_index) = me.filter(|_| self.raft.deliverable() >= state.index) else {
             let missing = self.missing();
-            return self.still_connecting(args, until, say, &missing);
+            return self.still_connecting(args, until, log_at, &missing);
         };
         let doubt = args.in_doubt.filter(|_| args.position.uuid == state.history);
-        let doubt = doubt.map(|seqno| (seqno, self.settle_doubt(seqno)));
+        let doubt = doubt.map(|seqno| (seqno, self.decide_in_doubt(seqno)));
         if let Some((seqno, Doubt::Wait)) = doubt {
             let missing = format!(
                 "this member was killed in the statement at seqno {seqno}, and whether it was done cannot be told: \
                  waits for a member that knows, or for all{}",
                 self.absent_in_doubt()
             );
-            return self.still_connecting(args, until, say, &missing);
+            return self.still_connecting(args, until, log_at, &missing);
         }
         let state = self.raft.committed_state();
         let history = state.history;
@@ -223,7 +225,7 @@ impl Member {
         let position = if founded {
             Gtid { uuid: history, seqno: view.gtid.seqno - 1 }
         } else if self.me.arbitrator {
-            // It has no database that could lack anything.
+            // An arbitrator has no database.
             self.finished.fetch_max(committed, std::sync::atomic::Ordering::AcqRel);
             Gtid { uuid: history, seqno: committed }
         } else {
@@ -252,7 +254,7 @@ impl Member {
         self.bypass = SEQNO_UNDEFINED;
         match why {
             None if args.by_donor && !founded && self.somebody_may_donate() => {
-                // Begun only to see that the log reaches back.
+                // The run only checked that the log reaches back far enough.
                 self.deliverer.stop();
                 self.bypass = position.seqno;
                 self.log(
@@ -278,20 +280,21 @@ impl Member {
         }
     }
 
-    /// Whether the transactions at and before this position may be others than the log's, and why.
+    /// Why the database's transactions up to this position may differ from this log's, if they may.
     ///
-    /// A log that was founded on data with a history gives the seqnos after its beginning anew. Whoever comes with that
-    /// history from beyond the beginning, and without a log, may have the first owner's transactions there: a member of
-    /// Galera's cluster that had more than the one that founded this one. What a log has begun, nobody else has numbered.
+    /// A log founded on data with a history reassigns the seqnos after its beginning. A member that arrives without a
+    /// log, at a position of that history beyond the beginning, may have the first owner's transactions there. An
+    /// example is a member of Galera's cluster that had more than the founder of this one. A log with a history of its
+    /// own has no such predecessor.
     fn is_of_another_log(
         &self,
         position: Gtid,
-        reached_with: Uuid,
+        opened_with: Uuid,
         bases: &[StateSnapshot],
     ) -> Option<String> {
         let state = self.raft.committed_state();
-        let begun_here = state.log_id.is_nil() || state.log_id == state.history;
-        if begun_here || reached_with == state.log_id || self.me.arbitrator {
+        let has_own_history = state.log_id.is_nil() || state.log_id == state.history;
+        if has_own_history || opened_with == state.log_id || self.me.arbitrator {
             return None;
         }
         let beginning = bases.first().filter(|base| base.index == 0).map(|base| base.seqno);
@@ -311,16 +314,16 @@ impl Member {
         }
     }
 
-    fn still_connecting(&mut self, args: ConnectArgs, until: Micros, say: Micros, missing: &str) {
+    fn still_connecting(&mut self, args: ConnectArgs, until: Micros, log_at: Micros, missing: &str) {
         let knows_others = || self.raft.membership().voters().any(|id| id != self.me.id);
         if self.now >= until && !(args.waits_for_others && knows_others()) {
             let text = format!("no primary component within {} s: {missing}", args.timeout.as_secs());
             self.connection = ConnectionState::Idle;
             self.forget_peers();
             self.effects.push(Effect::Connected(Err(NodeError::Timeout(text))));
-        } else if self.now >= say {
+        } else if self.now >= log_at {
             self.log(Level::Info, format!("waiting for a primary component: {missing}"));
-            self.connection = ConnectionState::Connecting { args, until, say: self.now + SAY_EVERY };
+            self.connection = ConnectionState::Connecting { args, until, log_at: self.now + LOG_INTERVAL };
         }
     }
 
@@ -330,15 +333,15 @@ impl Member {
             .any(|p| !p.hello.arbitrator && p.health.is_some_and(|h| h.state == LocalState::Synced))
     }
 
-    /// For whom a connecting member waits, and with whom it cannot talk.
+    /// The members for which a connecting member waits, and those with which it cannot talk.
     fn missing(&self) -> String {
         match self.unlike() {
-            Some(why) => format!("{}. {why}", self.awaited()),
-            None => self.awaited(),
+            Some(why) => format!("{}. {why}", self.wait_text()),
+            None => self.wait_text(),
         }
     }
 
-    fn awaited(&self) -> String {
+    fn wait_text(&self) -> String {
         let membership = self.raft.membership();
         if membership.members.is_empty() {
             return match self.peers.len() {
@@ -367,10 +370,10 @@ impl Member {
                 None => text,
             };
         }
-        // The logs of the others may know of voters that came after this one's end.
+        // The other logs may list voters added after this log's end.
         let others: Vec<String> =
             membership.voters().filter(|id| *id != self.me.id).map(|id| self.name_of(&id)).collect();
-        // Connected, as far as one hears: their processes may be stopped, or their machines gone.
+        // Connected but silent: the process may be stopped, or the machine gone.
         let silent = membership.voters().filter(|id| *id != self.me.id && !self.responds(id));
         let silent: Vec<String> = silent.map(|id| self.name_of(&id)).collect();
         let voters = others.len() + usize::from(membership.is_voter(&self.me.id));
@@ -390,7 +393,7 @@ impl Member {
         }
     }
 
-    /// What a member without a log says that meets others, none of whom lets it in.
+    /// The wait report of a member without a log, connected only to members that do not let it in.
     fn nobody_founded(&self) -> String {
         let names = |of: &[&super::peers::Peer]| {
             of.iter().map(|p| p.hello.name.as_str()).collect::<Vec<_>>().join(", ")
@@ -418,7 +421,7 @@ impl Member {
         )
     }
 
-    /// The names of voters whose members are there under another identity, for their logs are damaged or lost.
+    /// The names of voters that are back under another identity, because their logs are damaged or lost.
     fn back_without_their_logs(&self) -> Option<String> {
         let membership = self.raft.membership();
         let is_back = |m: &&MemberInfo| {
@@ -432,17 +435,17 @@ impl Member {
         (!names.is_empty()).then(|| names.join(", "))
     }
 
-    /// For whom or what a member without a primary component waits, or the commits of one that has it.
+    /// What a member without a primary component waits for; or what the commits of one in a primary component wait for.
     pub(crate) fn waits_for(&self) -> Option<String> {
         let waits = match self.connection {
             ConnectionState::Connecting { .. } => true,
             ConnectionState::NeedState { primary } | ConnectionState::Running { primary, .. } => !primary,
             _ => false,
         };
-        if waits { Some(self.missing()) } else { self.acks_awaited() }
+        if waits { Some(self.missing()) } else { self.ack_wait_report() }
     }
 
-    /// Whether too few voters are connected to elect anybody.
+    /// Whether too few voters are connected to elect a leader.
     pub(super) fn cut_off(&self) -> bool {
         let membership = self.raft.membership();
         let connected =
@@ -450,8 +453,8 @@ impl Member {
         connected < membership.majority()
     }
 
-    /// Whether the majority is there; without it for some time, the server hears of it, and again when it is back.
-    fn watch_quorum(&mut self, primary: bool) {
+    /// Shows the server a non-Primary view after a time without quorum, and a Primary view when the quorum is back.
+    fn quorum_step(&mut self, primary: bool) {
         let cut_off = self.cut_off();
         let quorum = self.raft.has_quorum(self.now) && !cut_off;
         if quorum {
@@ -462,13 +465,14 @@ impl Member {
             return;
         }
         let since = *self.no_quorum_since.get_or_insert(self.now);
-        let patience = if cut_off { CUT_OFF } else { LEADERLESS * self.raft.election_timeout() };
-        if primary && self.now.saturating_sub(since) >= patience {
+        let timeout =
+            if cut_off { CUT_OFF_TIMEOUT } else { LEADERLESS_TIMEOUTS * self.raft.election_timeout() };
+        if primary && self.now.saturating_sub(since) >= timeout {
             self.log(Level::Warn, format!("the majority is lost: non-Primary ({})", self.missing()));
             self.wake_all(false);
-            // A server that is being filled, or has not been shown its first view, must not be shown this one.
+            // A server in a state transfer, or before its first view, must not get this view.
             self.minority.clear();
-            self.told_synced = false;
+            self.synced_notified = false;
             self.show_minority();
             self.connection = match self.connection {
                 ConnectionState::NeedState { .. } => ConnectionState::NeedState { primary: false },
@@ -479,7 +483,7 @@ impl Member {
         }
     }
 
-    /// Who is there without a majority; again whenever that has changed.
+    /// Shows the members that are present without a majority, whenever they change.
     fn show_minority(&mut self) {
         if !self.deliverer.is_shown() {
             return;
@@ -517,21 +521,22 @@ impl Member {
                 self.connection = ConnectionState::Running { primary: true, synced: false };
                 match self.deliverer.is_running() {
                     true => self.show_position(),
-                    // Its run is being repeated from further back: then.
+                    // The run is repeating from further back: show the view at its end.
                     false => self.deliverer.announce_at_start(),
                 }
             }
         }
     }
 
-    /// A Primary view at exactly what has been delivered: the members of the last view that was, by their UUIDs of
-    /// then, and this one; each member once.
+    /// Shows a Primary view at exactly the delivered position: each member of the last view, by its UUID then, and this
+    /// member, each once.
     ///
-    /// Open streaming transactions must survive it, for the others' do. A server rolls back those whose origin is not
-    /// in the view, and *all* of them at two Primary views in a row that have the same members. The last one that it
-    /// saw may have been the same, or the next one in the log will be (two views in a row of the log differ, always).
-    /// So where that may be, this member is in it under a UUID that no other view has. Only while one of its own
-    /// streaming transactions may be open does its own UUID stay, and that one comes on top of it.
+    /// Open streaming transactions must survive this view, since they go on at the other members. A server rolls back
+    /// streaming transactions whose origin is not in the view. It rolls back *all* of them after two successive Primary
+    /// views with the same members. The view that the server saw last, or the log's next one, may have the same members
+    /// as this one; two successive views of the log always differ. In that case this member gets a UUID here that no
+    /// other view has. If one of its own streaming transactions may be open, its own UUID stays and the new one is
+    /// added.
     pub(super) fn show_position(&mut self) {
         let view = self.deliverer.view().clone();
         let first = !std::mem::replace(&mut self.shown, true);
@@ -544,9 +549,9 @@ impl Member {
         let own = view.members.iter().position(|m| m.id == self.me.id);
         let mut members = view.members.clone();
         let (at, settle) = match own.map(|at| (at, members[at].view_uuid)) {
-            // The log's last view is of this connection: nothing like it has been shown before.
+            // The log's last view is of this connection: the server has seen no view with these members.
             Some((at, uuid)) if uuid == self.me.view_uuid && first => (at, false),
-            // Of an earlier process, and this one has shown its server nothing yet.
+            // The view is of an earlier process, and the server has seen no view in this one.
             Some((at, _)) if first && self.view_uuids.len() == 1 => (at, false),
             Some((at, uuid)) if self.view_uuids.contains(&uuid) && !self.deliverer.has_streams_of(&uuid) => {
                 members[at] = stand_in;
@@ -573,33 +578,34 @@ impl Member {
         }
     }
 
-    /// Who was Desynced for its lag is Synced again well within `apply.lag_limit`, however low that is: a lag that stays where
-    /// it is must not take a member to and fro.
+    /// The lag at which a Desynced member is Synced again: well within `apply.lag_limit`, however low, so that a steady
+    /// lag does not make the member alternate.
     fn near_enough(&self) -> i64 {
         SYNCED_WITHIN.min((self.tuning.lag_limit / 2) as i64)
     }
 
-    /// How many transactions that are agreed on a server that has finished this one has not.
+    /// How many committed transactions a server that has finished `finished` still has to finish.
     pub(crate) fn lag_of(&self, finished: Seqno) -> i64 {
         self.raft.seqnos_between(finished, self.raft.committed_state().seqno)
     }
 
-    /// Synced once caught up; Desynced beyond the lag limit, so that proxies go round, until caught up again.
-    fn watch_sync(&mut self) {
+    /// Marks the member Synced once caught up. Beyond the lag limit it is Desynced, so that proxies avoid it, until it
+    /// has caught up again.
+    fn sync_step(&mut self) {
         let ConnectionState::Running { primary: true, synced } = self.connection else { return };
         let lag = self.lag_of(self.finished());
-        if synced && self.apply_holds.is_shut() {
-            // It has what it is to have; `lagging` says for all to see that this is not everything.
+        if synced && self.apply_holds.is_holding() {
+            // The server has all that its apply hold permits; `lagging` shows the rest to others.
             self.lagging |= lag > 0;
             return;
         }
         if synced {
-            // It has stood at a gate that is open now: it catches up like anybody.
-            let stood = self.lagging;
-            if stood && self.is_held_back() && lag <= SYNCED_WITHIN {
-                // That was all that is old enough: nothing that its server would have to hear of.
+            // The apply hold is open again: the member catches up normally.
+            let was_lagging = self.lagging;
+            if was_lagging && self.is_held_back() && lag <= SYNCED_WITHIN {
+                // Only the entries that became old enough were missing: no change of state for the server.
                 self.lagging = lag > 0;
-            } else if stood {
+            } else if was_lagging {
                 self.connection = ConnectionState::Running { primary: true, synced: false };
             } else if lag > self.tuning.lag_limit as i64 {
                 self.lagging = true;
@@ -611,7 +617,7 @@ impl Member {
             }
             return;
         }
-        let has_its_part = self.apply_holds.is_shut()
+        let has_its_part = self.apply_holds.is_holding()
             && self.deliverer.is_running()
             && self.finished() >= self.deliverer.delivered();
         let caught_up = has_its_part
@@ -621,24 +627,24 @@ impl Member {
                 && self.deliverer.view().position(&self.me.id).is_some()
                 && self.raft.seqnos_between(self.finished(), self.deliverer.delivered()) <= SYNCED_WITHIN
                 && (!self.lagging || self.is_held_back() || lag <= self.near_enough());
-        // A server that wants to lag is told so nevertheless, once: until then it refuses all queries. To everybody else it
-        // is Desynced.
-        if caught_up && (self.desyncs == 0 || !self.told_synced) && self.donations.is_empty() {
-            if !std::mem::replace(&mut self.told_synced, true) {
-                self.say_if_it_votes_all_the_same();
+        // A server held back by choice must still be told once that it is synced: until then it refuses all queries.
+        // Other members see it as Desynced.
+        if caught_up && (self.desyncs == 0 || !self.synced_notified) && self.donations.is_empty() {
+            if !std::mem::replace(&mut self.synced_notified, true) {
+                self.warn_if_still_voter();
             }
-            // With its part it has caught up, to its server; not to those who look.
-            self.lagging = self.apply_holds.is_shut() && lag > 0;
-            self.tell_progress(true);
+            // Caught up for its server, but still Desynced for other members.
+            self.lagging = self.apply_holds.is_holding() && lag > 0;
+            self.report_progress(true);
             self.connection = ConnectionState::Running { primary: true, synced: true };
             self.deliver(Delivery::Synced);
         } else {
-            self.tell_progress(false);
+            self.report_progress(false);
         }
     }
 
-    /// Whoever makes a replica of a voter by its options, and has not stopped its server in order, still has a voter.
-    fn say_if_it_votes_all_the_same(&mut self) {
+    /// Logs if a member that is configured as a replica is still a voter, because its server was not shut down cleanly.
+    fn warn_if_still_voter(&mut self) {
         if self.raft.membership().is_voter(&self.me.id) && !self.me.wants_vote {
             self.log(
                 Level::Warn,

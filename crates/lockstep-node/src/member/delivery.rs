@@ -1,9 +1,9 @@
-//! From the log to the server: entries in order, certified, their pieces put together, each handed to the thread that
-//! waits for it or to the front end's appliers.
+//! Delivery from the log to the server: entries in order, certified, their pieces assembled. Each goes to the thread
+//! that waits for it or to the front end's appliers.
 //!
-//! A feed begins at the database's position: what lies before it in the log is certified, not delivered, so that the
-//! verdicts on what follows are everyone's. It stops taking entries while the front end's queue is full; the log
-//! keeps them.
+//! A run begins at or before the database's position. Entries up to the position are certified but not delivered, so
+//! that later certification results are the same on every member. The run takes no entries while the front end's queue
+//! is full; the log keeps them.
 
 use super::lag::LagMeter;
 use super::{Effect, Member, ReadFor};
@@ -21,48 +21,48 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Entries handled in one round: the round must end soon, for acks wait for it.
+/// Entries handled in one round: the round must end soon, since acks wait for its end.
 const ENTRIES_PER_ROUND: usize = 1024;
-/// And bytes.
+/// Bytes handled in one round.
 const BYTES_PER_ROUND: usize = 16 << 20;
-/// Keys below the trim mark that are forgotten besides, in less than 0.1 ms.
+/// Keys below the trim mark that a round forgets, in less than 0.1 ms.
 const FORGET_PER_ROUND: usize = 512;
 /// Bytes of old entries read from the log at a time.
 const READ_BYTES: usize = 4 << 20;
-/// Pieces kept for one member: what the largest write-set has. The oldest go first, so that what is kept is the same on
-/// every member, wherever its run began.
+/// Pieces kept per member: those of the largest write-set. The oldest are dropped first, so that every member keeps the
+/// same ones, wherever its run began.
 const PIECES_MAX: usize = (2 << 30) / super::commands::PIECE_BYTES + 1;
 
-/// Pieces that wait for their write-set.
+/// Pieces received before their write-set.
 #[derive(Debug, Default)]
 struct Pieces {
     incarnation: u64,
     parts: VecDeque<Bytes>,
 }
 
-/// What a write-set looks like with its pieces.
+/// A write-set after assembly of its pieces.
 #[allow(clippy::large_enum_variant, reason = "nearly all are the large one, and none is kept")]
-enum Whole {
+enum Assembled {
     Yes(WriteSet),
-    /// Its pieces are before the place where this run began.
+    /// Its pieces lie before the beginning of this run.
     Before,
-    /// It cannot be read, or its pieces are not what it says: on every member alike.
+    /// Unreadable, or with other pieces than it declares: the same on every member.
     Void,
 }
 
 #[derive(Debug)]
 struct Run {
     certifier: Certifier,
-    /// The index after which it began.
+    /// The index of the entry before the run's first.
     base: Index,
-    /// How many proposals of each member's life came before that.
+    /// How many proposals each member's incarnation had made by `base`.
     before: BTreeMap<MemberId, Session>,
     /// The next index to take.
     next: Index,
     /// The seqno of the last entry taken.
     seqno: Seqno,
     pieces: BTreeMap<MemberId, Pieces>,
-    /// Whose write-sets count.
+    /// The members that may write.
     writers: Writers,
     /// Old entries from the log.
     fetched: VecDeque<Entry>,
@@ -70,36 +70,36 @@ struct Run {
     reading: bool,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Deliverer {
     run: Option<Run>,
     /// The database's position, or the last seqno delivered after it.
     delivered: Seqno,
-    /// When what was delivered had been placed in the log.
+    /// Append times and sizes of the delivered entries.
     lag: LagMeter,
     /// A Primary view at the position is due before anything is delivered.
     announce: bool,
     /// The last view up to `delivered`.
     view: Arc<View>,
-    /// The trim marks of the own log, by index: certification learns them before it begins.
+    /// The trim marks of the own log, by index: certification learns them before its run.
     marks: VecDeque<(Index, TrimMark)>,
-    /// The next entry is one's own and committed, but its policy is not met yet; or it is kept from the server
-    /// ([`super::applying`]).
+    /// The next entry is this member's own and its policy is not met yet, or an apply hold stops it
+    /// ([`super::apply_hold`]).
     held: bool,
-    /// The log begins after what the database has.
+    /// The log begins after the database's position.
     cut_off: bool,
-    /// Write-sets that failed certification, in all.
+    /// Write-sets that failed certification, since the start.
     failed: u64,
-    /// Streaming transactions that were delivered in part: who their member was to its server, and their number there. Not those
-    /// that had begun before the position.
+    /// Streaming transactions delivered in part: their origin's view UUID, and their number there. Those begun before
+    /// the position are missing.
     streams: BTreeSet<(ViewUuid, u64)>,
     /// See [`Deliverer::fragment_at`].
     fragment_at: Option<Micros>,
 }
 
 impl Deliverer {
-    /// Remembers a trim mark that the log held at start.
+    /// Remembers a trim mark found in the log at start.
     pub(crate) fn remember(&mut self, entry: &Entry) {
         if entry.kind == EntryKind::Trim
             && let Ok(mark) = TrimMark::from_payload(entry.payload.clone())
@@ -108,7 +108,7 @@ impl Deliverer {
         }
     }
 
-    /// Follows what happens to the log.
+    /// Updates the trim marks after a write to the log.
     pub(super) fn follow(&mut self, op: &WriteOp) {
         if op.reset.is_some() {
             self.marks.clear();
@@ -126,10 +126,10 @@ impl Deliverer {
         self.marks.retain(|(index, _)| *index >= first);
     }
 
-    /// Begins after `position`. `bases` are the states at which the log's segments begin.
+    /// Begins a run for a database at `position`. `bases` are the snapshots at which the log's segments begin.
     ///
     /// # Errors
-    /// The reason why the log does not do.
+    /// Why the log cannot supply the entries after the position.
     pub(super) fn start(
         &mut self,
         bases: &[StateSnapshot],
@@ -137,7 +137,7 @@ impl Deliverer {
         position: Seqno,
     ) -> Result<(), String> {
         let latest = bases.iter().rposition(|b| b.seqno <= position && reaches(b, committed));
-        // One segment more, where there is one: a write-set after the position may have its pieces before it.
+        // Begin one segment earlier if possible: a write-set after the position may have pieces before it.
         let Some(base) = latest.and_then(|at| bases.get(at.saturating_sub(1))) else {
             let first = bases.first().map_or(0, |b| b.seqno);
             return Err(format!(
@@ -162,7 +162,7 @@ impl Deliverer {
             reading: false,
         });
         if self.delivered != position {
-            // What ended in between is not read.
+            // Streams may have ended in between, in entries that this run does not deliver.
             self.streams.clear();
         }
         self.delivered = position;
@@ -171,17 +171,17 @@ impl Deliverer {
         Ok(())
     }
 
-    /// Whether a streaming transaction of who this was to the servers may be open.
+    /// Whether a streaming transaction of the member with this view UUID may be open.
     pub(super) fn has_streams_of(&self, uuid: &ViewUuid) -> bool {
         self.streams.range((*uuid, 0)..=(*uuid, u64::MAX)).next().is_some()
     }
 
-    /// How many streaming transactions are open, as far as it is known.
+    /// How many streaming transactions are known to be open.
     pub(super) fn open_streams(&self) -> usize {
         self.streams.len()
     }
 
-    /// Follows streaming transactions.
+    /// Records the begin and end of streaming transactions.
     fn follow_stream(&mut self, set: &WriteSet, pass: bool) {
         let Meta { flags, source, trx, .. } = set.meta;
         if flags & (flags::TRX_END | flags::ROLLBACK) != 0 {
@@ -191,7 +191,7 @@ impl Deliverer {
         }
     }
 
-    /// A view comes.
+    /// Forgets the streams that end at this view.
     fn end_streams(&mut self, view: &View) {
         let on = view.whose_streams_go_on(&self.view);
         self.streams.retain(|(source, _)| on.binary_search(source).is_ok());
@@ -215,7 +215,7 @@ impl Deliverer {
         !self.held && self.run.as_ref().is_some_and(|run| run.next <= deliverable && !run.reading)
     }
 
-    /// Whether everything up to the position has been certified, so that what follows is delivered.
+    /// Whether everything up to the position has been certified, so that later entries are delivered.
     pub(super) fn is_running(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.seqno >= self.delivered) && !self.announce
     }
@@ -241,12 +241,12 @@ impl Deliverer {
         self.run.as_ref().map_or(0, |run| run.next)
     }
 
-    /// `wsrep_cert_interval`'s relative: how many seqnos certification looks back over.
+    /// How many seqnos certification looks back over; related to `wsrep_cert_interval`.
     pub(crate) fn window(&self) -> u64 {
         self.run.as_ref().map_or(0, |run| run.certifier.window())
     }
 
-    /// When a fragment of a streaming transaction was last given its place, whose ever.
+    /// When any member's last streaming fragment was taken from the log.
     pub(super) fn fragment_at(&self) -> Option<Micros> {
         self.fragment_at
     }
@@ -256,22 +256,22 @@ impl Deliverer {
         self.run.as_ref().map_or(0, |run| run.certifier.len())
     }
 
-    /// How long ago the oldest delivered entry above `finished` was placed, in seconds.
+    /// How many seconds ago the oldest delivered entry above `finished` was appended.
     pub(crate) fn age_above(&self, finished: Seqno, wall: Micros) -> Option<f64> {
         self.lag.age(finished, wall)
     }
 
-    /// About how many bytes have been delivered and are not finished.
+    /// Approximate size of the entries delivered and not finished.
     fn bytes_above(&self, finished: Seqno) -> u64 {
         self.lag.bytes(finished)
     }
 
-    /// Whether certification holds what it needs no more.
+    /// Whether certification holds keys that it no longer needs.
     pub(super) fn is_to_forget(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.certifier.is_to_forget())
     }
 
-    /// Some of what certification needs no more, so that no round takes long.
+    /// Forgets a limited number of unneeded keys, to keep rounds short.
     pub(super) fn forget(&mut self) {
         if let Some(run) = &mut self.run {
             run.certifier.forget(FORGET_PER_ROUND);
@@ -283,10 +283,10 @@ impl Deliverer {
         self.run.as_ref()?.certifier.next_trim(low, &limits, tail)
     }
 
-    /// Old entries have come from the log.
+    /// Receives old entries read from the log.
     ///
     /// # Errors
-    /// The log has them no more.
+    /// The log no longer has them.
     pub(super) fn fetched(&mut self, from: Index, entries: Vec<Entry>) -> Result<(), String> {
         let Some(run) = &mut self.run else { return Ok(()) };
         run.reading = false;
@@ -301,23 +301,24 @@ impl Deliverer {
 }
 
 impl Run {
-    fn whole(&mut self, entry: &Entry, set: WriteSet) -> Whole {
-        let Some(about) = set.pieces else { return Whole::Yes(set) };
+    fn whole(&mut self, entry: &Entry, set: WriteSet) -> Assembled {
+        let Some(about) = set.pieces else { return Assembled::Yes(set) };
         let mut pieces = self.pieces.remove(&entry.proposal.member).unwrap_or_default();
         if pieces.incarnation != entry.proposal.incarnation {
             pieces.parts.clear();
         }
         let Some(from) = pieces.parts.len().checked_sub(about.count as usize) else {
-            // Each piece was a proposal of the same life. Where there were fewer of them, they are nowhere: one member
-            // that names pieces which it never sent must not make the others give up their data.
-            let life = self.before.get(&entry.proposal.member);
-            let before = life.filter(|s| s.incarnation == entry.proposal.incarnation).map_or(0, |s| s.number);
+            // Each piece was a proposal of the same incarnation. If that made fewer proposals than `count`, the pieces
+            // do not exist: a member that declares pieces it never sent must not cost the others their data.
+            let session = self.before.get(&entry.proposal.member);
+            let before =
+                session.filter(|s| s.incarnation == entry.proposal.incarnation).map_or(0, |s| s.number);
             let may_be = before + pieces.parts.len() as u64 >= u64::from(about.count);
-            return if self.base > 0 && may_be { Whole::Before } else { Whole::Void };
+            return if self.base > 0 && may_be { Assembled::Before } else { Assembled::Void };
         };
         match assemble(set, &pieces.parts.make_contiguous()[from..]) {
-            Ok(set) => Whole::Yes(set),
-            Err(_) => Whole::Void,
+            Ok(set) => Assembled::Yes(set),
+            Err(_) => Assembled::Void,
         }
     }
 
@@ -347,7 +348,7 @@ impl Member {
             return;
         }
         self.deliverer.held = false;
-        self.open_gate();
+        self.begin_delivery_round();
         let (limit, policy_index) = (self.deliverable(), self.raft.policy_index());
         let (mut bytes, mut at_end) = (0, false);
         for _ in 0..ENTRIES_PER_ROUND {
@@ -372,7 +373,7 @@ impl Member {
                     entry.clone()
                 }
                 None => match run.fetched.pop_front() {
-                    // Only what is the log's still: it may have been read before a truncation.
+                    // Only an entry that is still in the log: this one may have been read before a truncation.
                     Some(entry) if entry.index == next && self.raft.term_at(next) == Some(entry.term) => {
                         entry
                     }
@@ -387,8 +388,8 @@ impl Member {
                     }
                 },
             };
-            // Of the entry itself, wherever it came from: memory may not hold it any more.
-            if (next > policy_index && self.is_waited_for(&entry)) || self.stands_before(&entry) {
+            // Checked on the entry itself, wherever it was read: Raft may no longer hold it in memory.
+            if (next > policy_index && self.is_waited_for(&entry)) || self.holds_back(&entry) {
                 (self.deliverer.held, at_end) = (true, true);
                 if let Some(run) = self.deliverer.run.as_mut().filter(|_| self.raft.entry(next).is_none()) {
                     run.fetched.push_front(entry);
@@ -401,9 +402,9 @@ impl Member {
             }
         }
         if !at_end {
-            self.not_at_gate_yet();
+            self.keep_hold();
         }
-        self.tell_of_gate(at_end);
+        self.report_hold(at_end);
         self.causal_step();
     }
 
@@ -412,12 +413,12 @@ impl Member {
         run.next = entry.index + 1;
         run.writers.follow(&entry);
         let seqno = entry.seqno;
-        let trouble = |error: &dyn std::fmt::Display| {
+        let failure = |error: &dyn std::fmt::Display| {
             format!("entry {} (seqno {seqno}) cannot be certified: {error}", entry.index)
         };
         match entry.kind {
             EntryKind::WriteSet | EntryKind::TotalOrder => {
-                // The keys are all here: the verdict does not depend on pieces.
+                // The write-set has all keys: the certification result does not depend on pieces.
                 let parsed = WriteSet::parse(&entry.payload).ok();
                 let whole = flags::TRX_START | flags::TRX_END;
                 if entry.kind == EntryKind::WriteSet
@@ -426,7 +427,7 @@ impl Member {
                     self.deliverer.fragment_at = Some(self.now);
                 }
                 let outcome =
-                    run.certifier.judge(&run.writers, &entry, parsed.as_ref()).map_err(|e| trouble(&e))?;
+                    run.certifier.judge(&run.writers, &entry, parsed.as_ref()).map_err(|e| failure(&e))?;
                 run.seqno = seqno;
                 if self.me.arbitrator {
                     self.deliverer.failed += !outcome.pass as u64;
@@ -440,12 +441,12 @@ impl Member {
                     }
                     return Ok(());
                 }
-                let whole = match parsed.map_or(Whole::Void, |set| run.whole(&entry, set)) {
-                    Whole::Yes(set) => Some(set),
-                    Whole::Void => None,
-                    // A verdict of "failed" is carried out without them.
-                    Whole::Before if !outcome.pass => None,
-                    Whole::Before => return self.begin_earlier(seqno),
+                let whole = match parsed.map_or(Assembled::Void, |set| run.whole(&entry, set)) {
+                    Assembled::Yes(set) => Some(set),
+                    Assembled::Void => None,
+                    // A failed write-set needs no pieces.
+                    Assembled::Before if !outcome.pass => None,
+                    Assembled::Before => return self.begin_earlier(seqno),
                 };
                 if let Some(set) = &whole {
                     self.deliverer.follow_stream(set, outcome.pass);
@@ -471,7 +472,7 @@ impl Member {
                     seqno,
                     kind: entry.kind,
                     pass,
-                    depends_on: self.parent(seqno, &writeset, outcome.depends_on),
+                    depends_on: self.dependency_of(seqno, &writeset, outcome.depends_on),
                     serial: self.tuning.apply_order == ApplyOrder::Serial,
                     origin: entry.proposal.member,
                     writeset,
@@ -480,14 +481,14 @@ impl Member {
             }
             EntryKind::View => {
                 let mut r = Reader::new(entry.payload.clone());
-                let view = View::decode(&mut r).map_err(|e| trouble(&e))?;
+                let view = View::decode(&mut r).map_err(|e| failure(&e))?;
                 let without_me = !view.members.iter().any(|m| m.view_uuid == self.me.view_uuid);
                 if self.leaving && without_me && seqno > self.deliverer.delivered {
-                    // It is out. What the others do from here on it takes from the log when it is back.
+                    // The view without this member: it takes later entries from the log when it is back.
                     self.deliverer.stop();
                     return Ok(());
                 }
-                run.certifier.barrier(seqno).map_err(|e| trouble(&e))?;
+                run.certifier.barrier(seqno).map_err(|e| failure(&e))?;
                 let before = std::mem::replace(&mut run.seqno, seqno);
                 if before < self.deliverer.delivered && self.deliverer.delivered < seqno {
                     return Err(format!(
@@ -496,7 +497,7 @@ impl Member {
                         self.deliverer.delivered
                     ));
                 }
-                // One that is read again has ended what it could end.
+                // A view that is read again has already ended its streams.
                 if seqno > self.deliverer.delivered {
                     self.deliverer.end_streams(&view);
                 }
@@ -530,8 +531,8 @@ impl Member {
                 self.deliver(Delivery::View { info, in_log: true });
             }
             EntryKind::Trim => {
-                let mark = TrimMark::from_payload(entry.payload.clone()).map_err(|e| trouble(&e))?;
-                run.certifier.trim(&mark).map_err(|e| trouble(&e))?;
+                let mark = TrimMark::from_payload(entry.payload.clone()).map_err(|e| failure(&e))?;
+                run.certifier.trim(&mark).map_err(|e| failure(&e))?;
             }
             EntryKind::Piece if self.me.arbitrator => {}
             EntryKind::Piece => run.piece(&entry),
@@ -545,7 +546,8 @@ impl Member {
         Ok(())
     }
 
-    /// An arbitrator was away for longer than the others' logs reach back: it goes on from where its own begins now.
+    /// Restarts an arbitrator's run at the beginning of its log: it was away for longer than the others' logs reach
+    /// back.
     fn skip_ahead(&mut self) {
         let bases: Vec<StateSnapshot> = self.raft.segment_bases().cloned().collect();
         let committed = self.raft.committed_state();
@@ -556,8 +558,8 @@ impl Member {
         self.deliverer.announce = true;
     }
 
-    /// Up to here entries may be handed to this member's server. While it donates, and when it leaves, only what is
-    /// committed: its state must not be ahead of the cluster's.
+    /// The last index that may be delivered to the server. While this member donates or leaves, it delivers committed
+    /// entries only: its state must not be ahead of the cluster's.
     pub(super) fn deliverable(&self) -> Index {
         match self.donations.is_empty() && !self.leaving {
             true => self.raft.early(),
@@ -565,8 +567,8 @@ impl Member {
         }
     }
 
-    /// Whether a thread of this member waits for the entry here, and may be told that it passes. That it fails is no promise:
-    /// no policy has to be met for it, and what comes after it need not wait either.
+    /// Whether a local thread waits for this entry and may learn that it passed certification. A refused entry promises
+    /// nothing: it needs no policy to be met, and neither do the entries after it for its sake.
     fn is_waited_for(&self, entry: &Entry) -> bool {
         let id = entry.proposal;
         id.member == self.me.id
@@ -575,7 +577,7 @@ impl Member {
             && !self.is_refused(entry)
     }
 
-    /// Whether the next entry of the run is a write-set or statement of one who may not write: certification will refuse it.
+    /// Whether certification will refuse the next entry because its origin may not write.
     fn is_refused(&self, entry: &Entry) -> bool {
         let Some(run) = &self.deliverer.run else { return false };
         let mut writers = run.writers.clone();
@@ -583,8 +585,7 @@ impl Member {
         !writers.may_write(&entry.proposal.member) && !writeset::has_flags(&entry.payload, flags::ROLLBACK)
     }
 
-    /// The log is cut below what was taken from it early, of which the server has seen nothing: certification takes its
-    /// way once more.
+    /// The log was truncated below entries taken early, none of which the server has seen: certification runs again.
     pub(super) fn delivery_was_cut(&mut self) {
         let bases: Vec<StateSnapshot> = self.raft.segment_bases().cloned().collect();
         let (delivered, view) = (self.deliverer.delivered, self.deliverer.view.clone());
@@ -594,7 +595,7 @@ impl Member {
         }
     }
 
-    /// The pieces of the write-set at this seqno lie before the run's beginning: begins at the log's beginning.
+    /// Restarts the run at the log's beginning: the pieces of the write-set at this seqno lie before the run.
     fn begin_earlier(&mut self, seqno: Seqno) -> Result<(), String> {
         let bases: Vec<StateSnapshot> = self.raft.segment_bases().take(1).cloned().collect();
         let began = self.deliverer.run.as_ref().map_or(0, |run| run.base);
@@ -607,23 +608,23 @@ impl Member {
         Ok(())
     }
 
-    /// About how many bytes of the own log the server has not finished. `None`: where it stands in it is not known.
+    /// Approximate size of the own log that the server has not finished; `None` if its position in the log is unknown.
     pub(crate) fn bytes_behind(&self) -> Option<u64> {
         let ahead = || self.raft.bytes_from(self.deliverer.next_index());
         self.deliverer.is_running().then(|| self.deliverer.bytes_above(self.finished()) + ahead())
     }
 
-    /// To the thread that waits for it, else to the appliers.
+    /// Hands the entry to the thread that waits for it, else to the appliers.
     fn hand_over(&mut self, entry: &Entry, ordered: Ordered) {
         let own = entry.proposal.member == self.me.id && entry.proposal.incarnation == self.me.incarnation;
-        // A fragment of a streaming transaction is none yet.
+        // A fragment of a streaming transaction commits nothing yet.
         let commits = ordered.pass && ordered.writeset.meta.flags & flags::TRX_END != 0;
         let ordered = match own.then(|| self.take_slot(entry.proposal.number)).flatten() {
             None => ordered,
             Some(submission) => match submission.order(ordered) {
                 Ok(thread) => {
                     if commits && let Some(run) = &self.deliverer.run {
-                        self.count_answer(entry, run.writers.policy());
+                        self.count_acknowledged(entry, run.writers.policy());
                     }
                     self.woken.extend(thread);
                     return;

@@ -1,7 +1,7 @@
-//! Members' disks in tests, and members that come back from them: a crash leaves what was synced, and of what was asked
-//! for since a part from its beginning, the last record torn or not.
+//! Members' disks in tests, and restarts from them. A crash leaves everything synced, and a prefix of the later writes;
+//! the last record may be torn.
 
-use super::harness::{Lab, TestMember};
+use super::harness::{Lab, TestSetup};
 use super::{Effect, Member, ReadFor};
 use crate::api::{ConnectArgs, NodeError};
 use crate::node::KEPT_AT_START;
@@ -10,12 +10,12 @@ use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Entry, Index, Term, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The hint of what is committed is written with one sync of so many.
+/// The commit hint is written at every this many syncs.
 const HINT_EVERY: u64 = 16;
-/// So many entries are read at a time.
+/// Entries returned by one read.
 const READ_AT_ONCE: usize = 64;
 
-/// A log as it reads.
+/// The contents of a log.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Image {
     bases: Vec<StateSnapshot>,
@@ -54,12 +54,12 @@ impl Image {
         self.hint = self.hint.min(self.last());
     }
 
-    /// The fold of all of it.
+    /// The snapshot after all entries.
     pub(super) fn last_state(&self) -> Option<StateSnapshot> {
         self.state_before(self.last() + 1)
     }
 
-    /// The fold of what comes before `index`.
+    /// The snapshot before `index`.
     pub(super) fn state_before(&self, index: Index) -> Option<StateSnapshot> {
         let mut state = self.bases.iter().rfind(|base| base.index < index)?.clone();
         for entry in self.entries.range(state.index + 1..index).map(|(_, entry)| entry) {
@@ -68,7 +68,7 @@ impl Image {
         Some(state)
     }
 
-    /// Reads it as a node does that starts.
+    /// Restores it as a starting node does.
     fn restore(&self) -> Option<Restored> {
         let mut builder = RestoreBuilder::new(self.hint);
         let mut bases = self.bases.iter().peekable();
@@ -88,20 +88,20 @@ impl Image {
     }
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
-    /// As its process reads it.
+    /// The log as the running process reads it.
     pub(super) log: Image,
     synced: Image,
-    /// What was asked for and is not synced.
+    /// Writes not synced yet.
     asked: VecDeque<WriteOp>,
-    /// What is to be read when all that was asked for is there: the log's thread answers writes first.
+    /// Reads to be answered once all writes so far are synced: the log's thread answers writes first.
     reads: Vec<(ReadFor, Index)>,
     syncs: u64,
-    /// What is in its rescue files.
+    /// Entries in the rescue files.
     pub(super) rescued: Vec<Entry>,
-    /// What was ever asked for, and what was ever synced.
+    /// All entries ever written, and all ever synced.
     pub(super) received: BTreeSet<(Index, Term)>,
     pub(super) persisted: BTreeSet<(Index, Term)>,
 }
@@ -113,7 +113,7 @@ impl Disk {
         self.asked.push_back(op);
     }
 
-    /// The last ticket that is done by then, if any is new. `committed`: what the log may be told is.
+    /// Syncs all writes; returns the last ticket, if any is new. `committed`: the commit hint.
     pub(super) fn sync(&mut self, committed: Index) -> Option<u64> {
         let ticket = self.asked.back()?.ticket;
         while let Some(op) = self.asked.pop_front() {
@@ -126,7 +126,7 @@ impl Disk {
         Some(ticket)
     }
 
-    /// What was to be read, which may be other than it was when somebody asked.
+    /// Answers the reads; the log may have changed since they were requested.
     pub(super) fn read(&mut self) -> Vec<(ReadFor, Index, Vec<Entry>)> {
         let there = &self.log.entries;
         let read = |(whom, from)| {
@@ -147,13 +147,13 @@ impl Disk {
         self.asked.len()
     }
 
-    /// The process ends: so many of the writes that wait come to be, and of the next one so many of its entries.
+    /// A crash: the first `whole` unsynced writes survive, and of the next one the first `entries` entries.
     fn crash(&mut self, whole: usize, entries: usize) {
         for _ in 0..whole {
             let Some(op) = self.asked.pop_front() else { break };
             self.sync_one(&op);
         }
-        // The vote is another file; what an operation cuts off is cut off before it appends.
+        // The vote is in another file; a truncation takes place before the append.
         if let Some(mut op) = self.asked.pop_front().filter(|op| entries > 0 && !op.entries.is_empty()) {
             op.entries.truncate(entries);
             op.vote = None;
@@ -166,8 +166,8 @@ impl Disk {
 }
 
 impl Lab {
-    /// The process of a member ends, and of what its disk was asked for since the last sync a part is there: so many
-    /// writes, and of the next one so many entries.
+    /// Crashes a member's process. The first `whole` unsynced writes survive, and of the next one the first `entries`
+    /// entries.
     pub(super) fn crash(&mut self, at: usize, whole: usize, entries: usize) {
         for other in 0..self.nodes.len() {
             self.unlink(at, other);
@@ -178,34 +178,35 @@ impl Lab {
         node.stopped();
     }
 
-    /// It is started again, with what its disk has.
+    /// Starts it again from its disk.
     ///
     /// # Errors
-    /// As those of [`Member::connect`].
+    /// Those of [`Member::connect`].
     pub(super) fn start(&mut self, at: usize, args: ConnectArgs) -> Result<(), NodeError> {
         let now = self.now;
         let node = &mut self.nodes[at];
-        node.member.life += 1;
-        let TestMember { life, .. } = node.member;
-        let me = node.member.hello();
-        let view_uuid = Uuid([[at as u8 + 1, life as u8], [0x40; 2]].concat().repeat(4).try_into().unwrap());
-        let order = Raft::new(node.member.config(), node.disk.log.restore(), now);
-        let mut engine = Member::new(order, me, node.member.tuning.clone(), node.finished.clone(), now);
+        node.setup.starts += 1;
+        let TestSetup { starts, .. } = node.setup;
+        let me = node.setup.hello();
+        let view_uuid =
+            Uuid([[at as u8 + 1, starts as u8], [0x40; 2]].concat().repeat(4).try_into().unwrap());
+        let raft = Raft::new(node.setup.config(), node.disk.log.restore(), now);
+        let mut member = Member::new(raft, me, node.setup.tuning.clone(), node.finished.clone(), now);
         let marks = node.disk.log.entries.values().filter(|e| KEPT_AT_START.contains(&(e.kind as u8)));
         for entry in marks {
-            engine.deliverer.remember(entry);
-            engine.votes.remember(entry);
+            member.deliverer.remember(entry);
+            member.votes.remember(entry);
         }
-        engine.hold = node.hold();
-        engine.at(now, super::harness::WALL + now);
+        member.hold = node.hold();
+        member.at(now, super::harness::WALL + now);
         node.finished.store(args.position.seqno, std::sync::atomic::Ordering::Release);
-        engine.connect(args, view_uuid, Uuid([0x78; 16]))?;
-        node.engine = engine;
+        member.connect(args, view_uuid, Uuid([0x78; 16]))?;
+        node.member = member;
         node.up = true;
         Ok(())
     }
 
-    /// What a member's engine asks of its disk.
+    /// Executes a member's disk requests.
     pub(super) fn disk_effect(&mut self, at: usize, effect: Effect) {
         let disk = &mut self.nodes[at].disk;
         match effect {

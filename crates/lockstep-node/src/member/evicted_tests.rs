@@ -1,4 +1,4 @@
-//! Memory holds no more than the last 64 MiB of the log: what waits for acknowledgements is waited for beyond that, too.
+//! Memory holds only the last 64 MiB of the log: commits wait for acks of older entries, too.
 
 use super::super::harness::{Lab, pair};
 use crate::api::{ApplyHold, SubmitOutcome, Tuning};
@@ -6,19 +6,19 @@ use crate::submit::Submission;
 use lockstep_core::policy::PolicyKind;
 use std::time::Duration;
 
-/// A write of n1's, and then by the member `by` more than memory holds.
+/// One write of n1, then more writes of member `by` than memory holds.
 fn a_write_and_much_more(lab: &mut Lab, by: usize) -> Submission {
     let first = lab.write(0);
     lab.run(300_000);
     assert!(first.wait_for(Duration::ZERO).is_none(), "it waits");
-    let index = lab.nodes[0].engine.deliverer.next_index();
+    let index = lab.nodes[0].member.deliverer.next_index();
     let data = vec![7u8; 900_000];
     for _ in 0..80 {
         lab.write_bytes(by, &data);
         lab.run(20_000);
     }
     lab.run(500_000);
-    assert!(lab.nodes[0].engine.raft.entry(index).is_none(), "it is in memory no more");
+    assert!(lab.nodes[0].member.raft.entry(index).is_none(), "it is in memory no more");
     first
 }
 
@@ -27,7 +27,7 @@ fn is_answered(write: &Submission) -> bool {
 }
 
 #[test]
-fn semisync_waits_for_acknowledgements_however_much_comes_after() {
+fn semisync_waits_for_acks_of_evicted_entries() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.set_policy(|policy| (policy.kind, policy.acks) = (PolicyKind::Semisync, 2));
     lab.nodes[2].frozen = true;
@@ -38,18 +38,18 @@ fn semisync_waits_for_acknowledgements_however_much_comes_after() {
 }
 
 #[test]
-fn a_zone_is_waited_for_however_much_comes_after() {
+fn zone_acks_are_awaited_for_evicted_entries() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.set_policy(|policy| policy.zone_acks = 1);
     let first = a_write_and_much_more(&mut lab, 2);
     assert!(first.wait_for(Duration::ZERO).is_none(), "there is no other zone");
-    lab.nodes[1].engine.request_policy(|policy| policy.zone_acks = 0);
+    lab.nodes[1].member.request_policy(|policy| policy.zone_acks = 0);
     lab.until("it is answered once no zone is asked for", 20_000_000, |_| is_answered(&first));
 }
 
-/// Its own disk is a majority, so that all is committed at once; and nobody else has any of it.
+/// n1's own disk is a majority, so all is committed at once; no other member has any of it.
 #[test]
-fn who_votes_alone_waits_for_a_replica_however_much_comes_after() {
+fn single_voter_waits_for_replica_acks_of_evicted_entries() {
     let tuning = Tuning::default();
     let mut lab = Lab::new(1, &tuning);
     for _ in 0..2 {
@@ -61,13 +61,13 @@ fn who_votes_alone_waits_for_a_replica_however_much_comes_after() {
     (lab.nodes[1].frozen, lab.nodes[2].frozen) = (true, true);
     let first = a_write_and_much_more(&mut lab, 0);
     assert!(first.wait_for(Duration::ZERO).is_none(), "nobody else has it");
-    assert_eq!(lab.nodes[0].engine.commits.yes, 0);
+    assert_eq!(lab.nodes[0].member.commits.yes, 0);
 }
 
-/// A member that applies later reads old entries back from its log, more of them than are committed. What of those the log
-/// has lost since, to another leader, is not what it applies.
+/// A member that applies late reads old entries from its log, including uncommitted ones. If a new leader then
+/// truncates the log, it must not apply those it has read.
 #[test]
-fn what_was_read_back_before_the_log_lost_it_is_not_applied() {
+fn entries_read_before_truncation_are_not_applied() {
     let mut lab = Lab::empty();
     lab.adjust = |config| config.cache_bytes = 16 << 10;
     for _ in 0..5 {
@@ -77,7 +77,7 @@ fn what_was_read_back_before_the_log_lost_it_is_not_applied() {
     lab.run(2_000_000);
     let hold = |lab: &mut Lab, paused| {
         let apply_hold = ApplyHold { paused, ..ApplyHold::default() };
-        lab.nodes[2].engine.set_tuning(Tuning { apply_hold, ..Tuning::default() });
+        lab.nodes[2].member.set_tuning(Tuning { apply_hold, ..Tuning::default() });
     };
     hold(&mut lab, true);
     let (minority, majority) = ([0, 2], [1, 3, 4]);

@@ -1,98 +1,98 @@
-//! Under `async` and `semisync` the lead goes back to where the clients are.
+//! Leader failback: under `async` and `semisync`, leadership returns to the member whose clients write.
 //!
-//! There the leader's server alone takes writes. One that loses the lead to an election, because its processor was busy or
-//! its line broke for a moment, refuses them from then on, and where nobody has moved its clients they stay, and hear so: no
-//! count of who writes ([`lockstep_core::follow`]) shows where they would. So a member tells the leader that it turns clients
-//! away, and a leader that was elected, and whose own server has taken no write since, hands the lead back to the one before
-//! it, if that one, and nobody else, does so for some seconds.
+//! Under these policies only the leader's server takes writes. A leader that loses an election, because its processor
+//! was busy or its link broke for a moment, rejects its clients' writes from then on. If nothing moves the clients,
+//! they stay there, and since nothing is written, leader placement ([`lockstep_core::placement`]) sees no writer. So a
+//! member reports rejected writes to the leader. An elected leader returns leadership to the one before it if that
+//! member, and no other, reports rejected writes for some seconds, while the new leader's own server has taken none.
 //!
-//! A leader that an operator has put there keeps the lead: a view listed it first before it led. So it does where the one
-//! before it has left, or was started again: that one's clients have heard of it.
+//! A leader chosen by an operator keeps leadership: a view listed it first before its term. It also keeps leadership if
+//! the previous leader left or restarted, since that one's clients have noticed.
 
 use super::leader_tasks::NEAR_ENOUGH;
-use super::peers::TURNED_AWAY_SINCE;
+use super::peers::REJECTED_WRITES_SINCE;
 use super::{Level, Member, Micros, NodeMessage};
 use lockstep_core::{MemberId, Term, ViewUuid};
 
-/// A member says no more often that it turns clients away.
-const PERIOD: Micros = 1_000_000;
-/// So many times in a row it says so,
-const TIMES: u32 = 3;
-/// each within so long of the one before.
-const IN_A_ROW: Micros = 2_500_000;
-/// Whoever gives the lead back twice within this waits twice as long for the next time,
-const SOON: Micros = 60_000_000;
-/// but not until it is said more often than so many times.
-const TIMES_MOST: u32 = 60;
+/// How often a member reports rejected writes at most.
+const REPORT_INTERVAL: Micros = 1_000_000;
+/// Leadership returns after this many reports in a row,
+const REPORTS: u32 = 3;
+/// each within this time of the one before.
+const REPORT_GAP_MAX: Micros = 2_500_000;
+/// If leadership is returned twice within this time, the next return needs twice as many reports,
+const REPEAT_WINDOW: Micros = 60_000_000;
+/// but never more than this.
+const REPORTS_MAX: u32 = 60;
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Failback {
-    /// How many writes of its clients this member has refused for the policy: counted by the front end.
+    /// How many writes of its clients this member has rejected for the policy; the front end counts them.
     pub(super) refused: u64,
-    /// Of these the leader knows, since then.
-    told: u64,
-    told_at: Option<Micros>,
-    /// While another one leads: who, in which connection of its own, and whether a view lists this member first.
+    /// The number last reported to the leader, and when.
+    reported: u64,
+    reported_at: Option<Micros>,
+    /// While another member leads: the leader, its view UUID, and whether a view lists this member first.
     leader: Option<(MemberId, ViewUuid)>,
     listed_first: bool,
-    /// While this member leads.
-    reign: Option<LostTerm>,
-    /// How often it was to be said the last time, and when that was.
-    given_back: Option<(Micros, u32)>,
+    /// Set while this member leads.
+    own_term: Option<OwnTerm>,
+    /// When leadership was last returned, and how many reports that took.
+    returned: Option<(Micros, u32)>,
 }
 
 #[derive(Debug)]
-struct LostTerm {
+struct OwnTerm {
     term: Term,
-    /// Who led before, if not by a command this member came to lead instead.
+    /// The previous leader, unless an operator's command made this member the leader.
     before: Option<(MemberId, ViewUuid)>,
-    /// What this member had written when it began.
+    /// How many writes this member had proposed when the term began.
     written: u64,
-    /// How often in a row it was said that clients are turned away there, and when last.
-    turns_away: Option<(u32, Micros)>,
-    /// When another one said so.
+    /// How many reports in a row came from the previous leader, and when the last one came.
+    rejections: Option<(u32, Micros)>,
+    /// When another member last reported rejected writes.
     others_at: Option<Micros>,
 }
 
 impl Member {
-    /// The front end has refused so many writes for the policy, in all.
+    /// The front end has rejected this many writes for the policy, in all.
     pub(crate) fn note_refused(&mut self, refused: u64) {
         self.failback.refused = refused;
     }
 
-    /// In each round: what a member has to remember of who leads, and to tell it.
+    /// In each round: records the leader, and reports rejected writes to it.
     pub(super) fn failback_step(&mut self) {
         if self.raft.is_leader() {
             let term = self.raft.term();
-            if self.failback.reign.as_ref().is_none_or(|reign| reign.term != term) {
+            if self.failback.own_term.as_ref().is_none_or(|own_term| own_term.term != term) {
                 let before = self.failback.leader.filter(|_| !self.failback.listed_first);
                 let written = self.own_writes();
-                self.failback.reign =
-                    Some(LostTerm { term, before, written, turns_away: None, others_at: None });
+                self.failback.own_term =
+                    Some(OwnTerm { term, before, written, rejections: None, others_at: None });
             }
             return;
         }
-        self.failback.reign = None;
+        self.failback.own_term = None;
         self.failback.listed_first =
             self.raft.tail_state().view.members.first().is_some_and(|first| first.id == self.me.id);
         let Some(leader) = self.raft.leader() else { return };
         if let Some(peer) = self.peers.get(&leader) {
             self.failback.leader = Some((leader, peer.hello.view_uuid));
         }
-        let due = self.failback.told_at.is_none_or(|at| self.now >= at + PERIOD);
-        let knows = self.peers.get(&leader).is_some_and(|peer| peer.version >= TURNED_AWAY_SINCE);
-        if self.failback.refused != self.failback.told && due && knows && self.raft.policy().is_weak() {
-            self.failback.told = self.failback.refused;
-            self.failback.told_at = Some(self.now);
+        let due = self.failback.reported_at.is_none_or(|at| self.now >= at + REPORT_INTERVAL);
+        let knows = self.peers.get(&leader).is_some_and(|peer| peer.version >= REJECTED_WRITES_SINCE);
+        if self.failback.refused != self.failback.reported && due && knows && self.raft.policy().is_weak() {
+            self.failback.reported = self.failback.refused;
+            self.failback.reported_at = Some(self.now);
             self.tell(leader, &NodeMessage::TurnedAway);
         }
     }
 
-    /// An operator wants the lead where it is.
+    /// An operator wants leadership to stay.
     pub(super) fn keep_leadership(&mut self) {
-        if let Some(reign) = &mut self.failback.reign {
-            reign.before = None;
+        if let Some(own_term) = &mut self.failback.own_term {
+            own_term.before = None;
         }
     }
 
@@ -100,51 +100,57 @@ impl Member {
         self.raft.written_by().get(&self.me.id).copied().unwrap_or(0)
     }
 
-    /// A member turns clients away.
+    /// A member reports rejected writes.
     pub(super) fn on_writes_rejected(&mut self, from: MemberId) {
         let now = self.now;
-        let Some(reign) = &mut self.failback.reign else { return };
-        if reign.before.is_none_or(|(id, _)| id != from) {
-            reign.others_at = Some(now);
+        let Some(own_term) = &mut self.failback.own_term else { return };
+        if own_term.before.is_none_or(|(id, _)| id != from) {
+            own_term.others_at = Some(now);
             return;
         }
-        let before = reign.turns_away.filter(|(_, at)| now < at + IN_A_ROW).map_or(0, |(times, _)| times);
-        reign.turns_away = Some((before + 1, now));
+        let before =
+            own_term.rejections.filter(|(_, at)| now < at + REPORT_GAP_MAX).map_or(0, |(reports, _)| reports);
+        own_term.rejections = Some((before + 1, now));
     }
 
-    /// A leader's look at whether the lead is to go back.
+    /// A leader's check whether leadership should return.
     pub(super) fn return_leadership(&mut self) {
-        let Some(reign) = &self.failback.reign else { return };
-        let (Some((home, life)), Some((times, at))) = (reign.before, reign.turns_away) else { return };
-        let wanted = match self.failback.given_back {
-            // Not counting what was waited this time.
-            Some((given, before)) if self.now < given + SOON + Micros::from(times) * PERIOD => {
-                (2 * before).min(TIMES_MOST)
-            }
-            _ => TIMES,
+        let Some(own_term) = &self.failback.own_term else { return };
+        let (Some((previous, view_uuid)), Some((reports, at))) = (own_term.before, own_term.rejections)
+        else {
+            return;
         };
-        let fresh = |at: Micros| self.now < at + IN_A_ROW;
-        // Of one that does not say so it is not known.
-        let all_say_so =
-            self.peers.values().all(|peer| peer.version >= TURNED_AWAY_SINCE || peer.hello.arbitrator);
+        let wanted = match self.failback.returned {
+            // The time of this wait does not count.
+            Some((returned_at, before))
+                if self.now < returned_at + REPEAT_WINDOW + Micros::from(reports) * REPORT_INTERVAL =>
+            {
+                (2 * before).min(REPORTS_MAX)
+            }
+            _ => REPORTS,
+        };
+        let fresh = |at: Micros| self.now < at + REPORT_GAP_MAX;
+        // Of older members it is unknown whether they reject writes.
+        let all_versions_report =
+            self.peers.values().all(|peer| peer.version >= REJECTED_WRITES_SINCE || peer.hello.arbitrator);
         let fits = self.tuning.follow_writer
             && self.raft.policy().is_weak()
-            && times >= wanted
+            && reports >= wanted
             && fresh(at)
-            && !reign.others_at.is_some_and(fresh)
-            && all_say_so
-            && self.own_writes() == reign.written
-            && self.peers.get(&home).is_some_and(|peer| peer.hello.view_uuid == life)
-            && self.raft.matched(&home) + NEAR_ENOUGH >= self.raft.last_index()
+            && !own_term.others_at.is_some_and(fresh)
+            && all_versions_report
+            && self.own_writes() == own_term.written
+            && self.peers.get(&previous).is_some_and(|peer| peer.hello.view_uuid == view_uuid)
+            && self.raft.matched(&previous) + NEAR_ENOUGH >= self.raft.last_index()
             && !self.is_busy()
-            && self.unfit_to_lead(&home).is_none()
-            && self.is_synced(&home);
-        if fits && self.raft.transfer_leadership(self.now, home).is_ok() {
-            self.failback.given_back = Some((self.now, wanted));
-            if let Some(reign) = &mut self.failback.reign {
-                reign.turns_away = None;
+            && self.unfit_to_lead(&previous).is_none()
+            && self.is_synced(&previous);
+        if fits && self.raft.transfer_leadership(self.now, previous).is_ok() {
+            self.failback.returned = Some((self.now, wanted));
+            if let Some(own_term) = &mut self.failback.own_term {
+                own_term.rejections = None;
             }
-            let name = self.name_of(&home);
+            let name = self.name_of(&previous);
             let text = format!(
                 "{name}, which led before, turns clients away that write, and nobody writes here: it is to lead again \
                  (leader.follow_writer)"

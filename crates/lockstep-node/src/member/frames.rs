@@ -1,4 +1,4 @@
-//! What peers send: read, checked, and passed to whom it is for.
+//! Frames from peers: decoded, checked and dispatched.
 
 use super::{Effect, Level, Member};
 use crate::pack;
@@ -14,11 +14,11 @@ use lockstep_core::vote::VoteOutcome;
 use lockstep_core::{Entry, EntryKind, MemberId};
 
 impl Member {
-    /// A frame from a connected peer.
+    /// Handles a frame from a connected peer.
     pub(crate) fn frame(&mut self, from: MemberId, kind: u8, payload: Bytes) {
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(&from) {
-            peer.heard = now;
+            peer.last_received = now;
         }
         let (kind, payload) = match kind {
             FRAME_PACKED => match pack::unpack(&payload, &mut self.unpacked) {
@@ -47,14 +47,14 @@ impl Member {
                 Ok(message) => return self.operator_message(from, message),
                 Err(error) => error,
             },
-            // A later version's: it knows that we do not understand it.
+            // A later version's frame: the peer knows that this version does not understand it.
             _ => return,
         };
         self.bad_message(from, &bad);
     }
 
-    /// A leader's control entries are read before they are taken: a member that cannot read one must say so and stop,
-    /// for it would wait for it for ever.
+    /// Checks a leader's control entries before they are taken. A member that cannot read one must say so and stop, or
+    /// it would wait for it for ever.
     fn check_control(&self, from: MemberId, message: &Message) -> Result<(), String> {
         let (entries, is_leaders) = match message {
             Message::Append { entries, .. } | Message::Relay { carried: Carried { entries, .. }, .. } => {
@@ -67,7 +67,7 @@ impl Member {
             if let Err(error) = readable(entry)
                 && is_leaders
             {
-                // Where the leader is forgotten for a moment, whoever brings its entries stands for it.
+                // If the leader is not known for a moment, the sender of its entries stands for it.
                 let leader = self.raft.leader().unwrap_or(from);
                 return Err(format!(
                     "entry {} ({:?}) of the leader {} {error}: the members are of different versions, or its log is \
@@ -81,7 +81,7 @@ impl Member {
         Ok(())
     }
 
-    /// What came from this member cannot be read.
+    /// A peer's frame cannot be read.
     fn bad_message(&mut self, from: MemberId, error: &DecodeError) {
         let name = self.name_of(&from);
         let text = format!("a message from {name} {error}: the connection is closed and made again");

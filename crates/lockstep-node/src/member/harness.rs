@@ -1,5 +1,5 @@
-//! Engines of a few members in one test, under a fake clock: a network that takes a millisecond, disks and databases
-//! that can be made to hang. A member that is cut off is not restarted; it is as if its cables were pulled.
+//! A few nodes in one test, under a fake clock: a network with a delay of a millisecond, and disks and databases that
+//! can be made to hang. A member that is cut off keeps running, as if its cables were pulled.
 
 use super::connection_state::ConnectionState;
 use super::disks::Disk;
@@ -20,14 +20,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-/// One hop.
+/// The delay of a link.
 const HOP: Micros = 1_000;
-/// How far the clock goes in a step.
+/// The clock's advance per step.
 pub(super) const STEP: Micros = 500;
-/// What time it is when the lab's clock begins.
+/// The wall clock at the lab's start.
 pub(super) const WALL: Micros = 1_000_000_000_000_000;
 
-/// Commits up to here, and whether any was kept back since.
+/// Holds the commits of a server above `limit`.
 pub(super) struct Commits {
     limit: AtomicI64,
     finished: Arc<AtomicI64>,
@@ -49,27 +49,27 @@ impl CommitBarrier for Commits {
     }
 }
 
-/// Who a member is, however often it is started.
-pub(super) struct TestMember {
+/// The identity of a member, across restarts.
+pub(super) struct TestSetup {
     pub(super) hello: Hello,
     pub(super) tuning: Tuning,
     /// How often it was started.
-    pub(super) life: u64,
+    pub(super) starts: u64,
     adjust: fn(&mut Config),
     failpoint: Option<Failpoint>,
 }
 
-impl TestMember {
-    /// As it introduces itself in this life.
+impl TestSetup {
+    /// The introduction of the present incarnation.
     pub(super) fn hello(&self) -> Hello {
-        Hello { incarnation: self.life << 20, ..self.hello.clone() }
+        Hello { incarnation: self.starts << 20, ..self.hello.clone() }
     }
 
     pub(super) fn config(&self) -> Config {
-        let TestMember { hello, tuning, .. } = self;
+        let TestSetup { hello, tuning, .. } = self;
         let mut config = Config {
             id: hello.id,
-            incarnation: self.life << 20,
+            incarnation: self.starts << 20,
             heartbeat: tuning.heartbeat.as_micros() as Micros,
             election_timeout: tuning.election_timeout.as_micros() as Micros,
             segment_bytes: tuning.segment_bytes,
@@ -78,7 +78,7 @@ impl TestMember {
             cache_bytes: 64 << 20,
             max_unwritten_bytes: 256 << 20,
             max_at_risk_bytes: 44 << 20,
-            seed: u64::from(hello.id.0[0]) + self.life - 1,
+            seed: u64::from(hello.id.0[0]) + self.starts - 1,
             failpoints: self.failpoint.into(),
         };
         (self.adjust)(&mut config);
@@ -87,50 +87,50 @@ impl TestMember {
 }
 
 pub(super) struct Node {
-    pub(super) engine: Member,
-    pub(super) member: TestMember,
-    /// Its process runs.
+    pub(super) member: Member,
+    pub(super) setup: TestSetup,
+    /// The process runs.
     pub(super) up: bool,
     pub(super) server: Option<Box<super::campaign::Server>>,
     pub(super) finished: Arc<AtomicI64>,
     commits: Arc<Commits>,
-    /// Frames on their way to it: when, from whom, kind, payload.
+    /// Frames on their way to this node: due time, sender, kind, payload.
     inbox: VecDeque<(Micros, usize, u8, Bytes)>,
-    /// Its disk takes nothing.
+    /// The disk writes nothing.
     pub(super) disk_hangs: bool,
-    /// Its database finishes nothing.
+    /// The database finishes nothing.
     pub(super) database_hangs: bool,
     to_finish: Vec<Seqno>,
-    /// It does nothing at all, and its connections stay.
+    /// The process does nothing at all; its connections stay.
     pub(super) frozen: bool,
-    /// The highest protocol version that it speaks.
+    /// The highest protocol version that it supports.
     pub(super) version: u16,
-    /// Bytes of frames that it has sent, by whom they went to.
+    /// Bytes of frames sent, by recipient.
     pub(super) sent: BTreeMap<usize, usize>,
-    /// Bytes a millisecond that its line to each other takes, where they are narrow ones.
+    /// Bytes per millisecond on the link to each other node, if limited.
     pub(super) line: Option<usize>,
-    /// Until when such a line has something to do.
+    /// Until when such a link is busy.
     line_busy: BTreeMap<usize, Micros>,
     pub(super) views: Vec<Vec<String>>,
-    /// What others wrote, as it was handed to its appliers.
+    /// Other members' write-sets, as delivered to the appliers.
     pub(super) applied: Vec<(Seqno, Bytes)>,
-    /// How its log was last to be trimmed.
+    /// The last trim limits.
     pub(super) trim: Option<TrimLimits>,
-    /// A copy of the data that its server asks for does not come.
+    /// A state transfer that the server requests does not finish.
     pub(super) copy_takes_long: bool,
-    /// What its disk has.
+    /// The disk's contents.
     pub(super) disk: Disk,
 }
 
 impl Node {
-    /// Its process has ended.
+    /// The process has ended.
     pub(super) fn stopped(&mut self) {
         self.inbox.clear();
         self.to_finish.clear();
     }
 
     pub(super) fn hold(&self) -> Option<Arc<dyn CommitBarrier>> {
-        match self.member.hello.arbitrator {
+        match self.setup.hello.arbitrator {
             true => None,
             false => Some(self.commits.clone()),
         }
@@ -140,42 +140,42 @@ impl Node {
 pub(super) struct Lab {
     pub(super) nodes: Vec<Node>,
     pub(super) now: Micros,
-    /// Pairs that are connected, the smaller first.
+    /// Connected pairs, the smaller first.
     links: BTreeSet<(usize, usize)>,
-    /// Pairs of which one has closed the connection: it is made again.
+    /// Pairs whose connection one node has closed; it will be renewed.
     relinks: BTreeSet<(usize, usize)>,
     /// Pairs that cannot be connected.
     pub(super) severed: BTreeSet<(usize, usize)>,
-    /// What of the members' cores is other than by default.
+    /// Changes to the default configuration of Raft.
     pub(super) adjust: fn(&mut Config),
-    /// A fault that is planted in them.
+    /// An injected fault.
     pub(super) failpoint: Option<Failpoint>,
-    /// What became of causal reads: whose, their numbers, and up to where they see.
+    /// Results of causal reads: the node, the read's number, and the seqno it sees.
     pub(super) causal: Vec<(usize, u64, Option<Seqno>)>,
     pub(super) answers: Vec<(usize, u64, Answer)>,
-    pub(super) agreed: BTreeMap<u64, Result<Gtid, String>>,
+    pub(super) committed_position: BTreeMap<u64, Result<Gtid, String>>,
     pub(super) lines: Vec<(usize, String)>,
     pub(super) events: Vec<(usize, String)>,
-    /// What has become of the changes of policy that were asked for: when, of whom.
+    /// Results of policy requests: when, and on which node.
     pub(super) policies: Vec<(Micros, usize, Result<(), String>)>,
-    /// Who was told that there is no state to be had.
+    /// Nodes that were told that no state can be had.
     pub(super) failed: Vec<(usize, String)>,
-    /// Whose logs are to be set aside.
+    /// Nodes whose logs are to be quarantined.
     pub(super) aside: Vec<usize>,
-    /// Whom who has dialed.
+    /// Dialed addresses, by node.
     pub(super) dials: Vec<(usize, String)>,
-    /// Where the database of the next new member stands, and the log with which it came there.
+    /// The database position of the next new member, and the log with which it got there.
     pub(super) data: (Gtid, Uuid),
     tokens: u64,
-    /// How often one was started again.
-    lives: u8,
+    /// How many restarts there were, plus an offset.
+    restarts: u8,
 }
 
 pub(super) fn pair(a: usize, b: usize) -> (usize, usize) {
     (a.min(b), a.max(b))
 }
 
-/// How a member connects whose database stands there.
+/// The connect arguments of a member with this database position.
 pub(super) fn args_at(position: Gtid) -> ConnectArgs {
     ConnectArgs {
         cluster: "test".into(),
@@ -191,19 +191,19 @@ pub(super) fn args_at(position: Gtid) -> ConnectArgs {
 }
 
 impl Lab {
-    /// A cluster of so many voters, the first of which leads.
+    /// A cluster of this many voters; the first leads.
     pub(super) fn new(members: usize, tuning: &Tuning) -> Lab {
         let mut lab = Lab::empty();
         for at in 0..members {
             lab.add(tuning, |_| {});
             lab.until("it votes", 20_000_000, |lab| {
-                lab.nodes[0].engine.raft.membership().voters().count() == at + 1
+                lab.nodes[0].member.raft.membership().voters().count() == at + 1
             });
         }
         lab
     }
 
-    /// Nobody yet.
+    /// A lab without nodes.
     pub(super) fn empty() -> Lab {
         Lab {
             nodes: Vec::new(),
@@ -215,7 +215,7 @@ impl Lab {
             failpoint: None,
             causal: Vec::new(),
             answers: Vec::new(),
-            agreed: BTreeMap::new(),
+            committed_position: BTreeMap::new(),
             lines: Vec::new(),
             events: Vec::new(),
             policies: Vec::new(),
@@ -224,11 +224,11 @@ impl Lab {
             dials: Vec::new(),
             data: (Gtid::UNDEFINED, Uuid::NIL),
             tokens: 0,
-            lives: 0xd0,
+            restarts: 0xd0,
         }
     }
 
-    /// One more member.
+    /// Adds a member.
     pub(super) fn add(&mut self, tuning: &Tuning, change: impl FnOnce(&mut Hello)) {
         let at = self.nodes.len();
         let byte = at as u8 + 1;
@@ -253,25 +253,25 @@ impl Lab {
         let view_uuid = me.view_uuid;
         let (position, log) = self.data;
         let finished = Arc::new(AtomicI64::new(position.seqno));
-        let member = TestMember {
+        let setup = TestSetup {
             hello: me.clone(),
             tuning: tuning.clone(),
-            life: 1,
+            starts: 1,
             adjust: self.adjust,
             failpoint: self.failpoint,
         };
-        let order = Raft::new(member.config(), None, self.now);
-        let mut engine = Member::new(order, me, tuning.clone(), finished.clone(), self.now);
+        let raft = Raft::new(setup.config(), None, self.now);
+        let mut member = Member::new(raft, me, tuning.clone(), finished.clone(), self.now);
         let commits = Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: finished.clone() });
-        if !engine.me.arbitrator {
-            engine.hold = Some(commits.clone());
+        if !member.me.arbitrator {
+            member.hold = Some(commits.clone());
         }
-        engine.at(self.now, WALL + self.now);
+        member.at(self.now, WALL + self.now);
         let args = ConnectArgs { bootstrap: at == 0, log, ..args_at(position) };
-        engine.connect(args, view_uuid, Uuid([0x77; 16])).unwrap();
+        member.connect(args, view_uuid, Uuid([0x77; 16])).unwrap();
         self.nodes.push(Node {
-            engine,
             member,
+            setup,
             up: true,
             server: None,
             finished,
@@ -296,7 +296,7 @@ impl Lab {
         }
     }
 
-    /// The server of a member is started again; what its log holds is as it was.
+    /// Restarts a member's server; its log stays.
     pub(super) fn restart(&mut self, at: usize, change: impl FnOnce(&mut ConnectArgs)) {
         let linked: Vec<usize> =
             (0..self.nodes.len()).filter(|other| self.links.contains(&pair(at, *other))).collect();
@@ -308,28 +308,28 @@ impl Lab {
         let node = &mut self.nodes[at];
         node.finished.store(args.position.seqno, Ordering::Release);
         node.to_finish.clear();
-        node.engine.connection = ConnectionState::Idle;
-        node.engine.deliverer.stop();
-        self.lives += 1;
+        node.member.connection = ConnectionState::Idle;
+        node.member.deliverer.stop();
+        self.restarts += 1;
         let mut view_uuid = Uuid([at as u8 | 0xc0; 16]);
-        view_uuid.0[0] = self.lives;
-        node.engine.connect(args, view_uuid, Uuid([0x78; 16])).unwrap();
+        view_uuid.0[0] = self.restarts;
+        node.member.connect(args, view_uuid, Uuid([0x78; 16])).unwrap();
         for other in linked {
             self.link(at, other);
         }
     }
 
-    /// Another policy, which is in force on all members when it returns.
+    /// Changes the policy, and returns once it is in force on all members.
     pub(super) fn set_policy(&mut self, change: impl FnOnce(&mut Policy)) {
-        let mut policy = self.nodes[0].engine.raft.policy();
+        let mut policy = self.nodes[0].member.raft.policy();
         change(&mut policy);
-        self.nodes[0].engine.request_policy(|wanted| *wanted = policy);
+        self.nodes[0].member.request_policy(|wanted| *wanted = policy);
         self.until("the policy is in force", 5_000_000, |lab| {
-            lab.nodes.iter().all(|node| node.engine.raft.committed_state().policy == policy)
+            lab.nodes.iter().all(|node| node.member.raft.committed_state().policy == policy)
         });
     }
 
-    /// Pulls the cables of a member, or plugs them in again.
+    /// Cuts a member off, or reconnects it.
     pub(super) fn cut(&mut self, at: usize, cut: bool) {
         self.relinks.retain(|(a, b)| ![a, b].contains(&&at));
         for other in (0..self.nodes.len()).filter(|other| *other != at) {
@@ -337,49 +337,49 @@ impl Lab {
         }
     }
 
-    /// Whether they are connected.
+    /// Whether two nodes are connected.
     pub(super) fn linked(&self, a: usize, b: usize) -> bool {
         self.links.contains(&pair(a, b))
     }
 
-    /// Connects two, if they take each other.
+    /// Connects two nodes, if both accept.
     pub(super) fn link(&mut self, a: usize, b: usize) {
         let can = !self.severed.contains(&pair(a, b)) && self.nodes[a].up && self.nodes[b].up;
         if self.links.contains(&pair(a, b)) || !can {
             return;
         }
-        let hello = |lab: &Lab, n: usize| lab.nodes[n].engine.introduction();
+        let hello = |lab: &Lab, n: usize| lab.nodes[n].member.introduction();
         let (ha, hb) = (hello(self, a), hello(self, b));
         for (n, other) in [(a, &hb), (b, &ha)] {
-            let engine = &mut self.nodes[n].engine;
-            if matches!(engine.admit(other), Admission::Superseded(_)) {
-                engine.met_branch(other);
+            let member = &mut self.nodes[n].member;
+            if matches!(member.admit(other), Admission::Superseded(_)) {
+                member.met_branch(other);
             }
         }
         let welcome = |lab: &Lab, n: usize, other: &Hello| {
-            let engine = &lab.nodes[n].engine;
-            engine.connection.is_connected() && engine.admit(other) == Admission::Welcome
+            let member = &lab.nodes[n].member;
+            member.connection.is_connected() && member.admit(other) == Admission::Welcome
         };
         if welcome(self, a, &hb) && welcome(self, b, &ha) {
             self.links.insert(pair(a, b));
-            self.nodes[a].engine.peer_up(hb);
-            self.nodes[b].engine.peer_up(ha);
+            self.nodes[a].member.peer_up(hb);
+            self.nodes[b].member.peer_up(ha);
             let version = self.nodes[a].version.min(self.nodes[b].version);
             let (ia, ib) = (self.id(a), self.id(b));
-            self.nodes[a].engine.peer_speaks(ib, version);
-            self.nodes[b].engine.peer_speaks(ia, version);
+            self.nodes[a].member.on_peer_version(ib, version);
+            self.nodes[b].member.on_peer_version(ia, version);
         }
     }
 
-    /// The connection between two is made again.
+    /// Renews the connection between two nodes.
     pub(super) fn relink(&mut self, a: usize, b: usize) {
         self.unlink(a, b);
         self.link(a, b);
     }
 
-    /// The members as this one's status shows them.
+    /// The members in this node's status.
     pub(super) fn members(&self, at: usize) -> Vec<MemberStatus> {
-        self.nodes[at].engine.members_status()
+        self.nodes[at].member.members_status()
     }
 
     pub(super) fn unlink(&mut self, a: usize, b: usize) {
@@ -387,46 +387,46 @@ impl Lab {
             let (ia, ib) = (self.id(a), self.id(b));
             self.nodes[a].inbox.retain(|(_, from, ..)| *from != b);
             self.nodes[b].inbox.retain(|(_, from, ..)| *from != a);
-            self.nodes[a].engine.peer_down(ib, "cut");
-            self.nodes[b].engine.peer_down(ia, "cut");
+            self.nodes[a].member.peer_down(ib, "cut");
+            self.nodes[b].member.peer_down(ia, "cut");
         }
     }
 
     pub(super) fn id(&self, at: usize) -> MemberId {
-        self.nodes[at].engine.me.id
+        self.nodes[at].member.me.id
     }
 
-    pub(super) fn place(&self, id: &MemberId) -> usize {
+    pub(super) fn index_of(&self, id: &MemberId) -> usize {
         (0..self.nodes.len()).find(|at| self.id(*at) == *id).expect("a member of the lab")
     }
 
-    /// Who leads in the eyes of this member.
+    /// The leader, as this member knows it.
     pub(super) fn leader(&self, at: usize) -> Option<usize> {
-        self.nodes[at].engine.raft.leader().map(|id| self.place(&id))
+        self.nodes[at].member.raft.leader().map(|id| self.index_of(&id))
     }
 
-    /// The names of the voters, as this member has them.
+    /// The names of the voters, as this member knows them.
     pub(super) fn voters(&self, at: usize) -> Vec<String> {
-        let membership = self.nodes[at].engine.raft.membership();
+        let membership = self.nodes[at].member.raft.membership();
         membership.members.iter().filter(|m| m.role.votes()).map(|m| m.name.clone()).collect()
     }
 
-    /// Whether somebody has logged a line with this text.
-    pub(super) fn said(&self, text: &str) -> bool {
+    /// Whether any member has logged a line with this text.
+    pub(super) fn logged(&self, text: &str) -> bool {
         self.lines.iter().any(|(_, line)| line.contains(text))
     }
 
-    /// A write-set of a member.
+    /// Submits a write-set on a member.
     pub(super) fn write(&mut self, at: usize) -> Submission {
         self.write_bytes(at, b"row")
     }
 
-    /// The same with these data.
+    /// The same, with these data.
     pub(super) fn write_bytes(&mut self, at: usize, data: &[u8]) -> Submission {
         self.write_flagged(at, data, flags::TRX_START | flags::TRX_END)
     }
 
-    /// A fragment of a streaming transaction, its first.
+    /// Submits the first fragment of a streaming transaction.
     pub(super) fn write_fragment(&mut self, at: usize) -> Submission {
         self.write_flagged(at, b"row", flags::TRX_START)
     }
@@ -436,48 +436,48 @@ impl Lab {
         let key = self.now.to_le_bytes();
         builder.append_key(&[b"t", &key], KeyType::Exclusive).unwrap();
         builder.append_data(DataKind::Ordered, data).unwrap();
-        let engine = &mut self.nodes[at].engine;
+        let member = &mut self.nodes[at].member;
         let payload = builder.finish(&Meta {
             flags,
-            last_seen: engine.deliverer.delivered(),
-            source: engine.me.view_uuid,
+            last_seen: member.deliverer.delivered(),
+            source: member.me.view_uuid,
             epoch: 0,
             conn: 1,
             trx: 1,
         });
         let submission = Submission::new();
-        engine.submit(EntryKind::WriteSet, payload, submission.filler());
+        member.submit(EntryKind::WriteSet, payload, submission.filler());
         submission
     }
 
-    /// A command at a member; its number.
+    /// Gives a command to a member; returns its token.
     pub(super) fn command(&mut self, at: usize, command: Command) -> u64 {
         self.tokens += 1;
         let fresh = Uuid([0x80 | at as u8; 16]);
-        self.nodes[at].engine.command(self.tokens, command, fresh);
+        self.nodes[at].member.command(self.tokens, command, fresh);
         self.tokens
     }
 
-    /// The answer to a command, which must come within its time.
+    /// The answer to a command; it must come within the time limit.
     pub(super) fn answer(&mut self, token: u64) -> Answer {
         self.until("a command is answered", 15_000_000, |lab| lab.answers.iter().any(|a| a.1 == token));
         self.answers.iter().find(|a| a.1 == token).map(|a| a.2.clone()).expect("it is there")
     }
 
-    /// Asks a member what is agreed on; the question's number.
+    /// Queries a member for the committed position; returns the query's token.
     pub(super) fn query_committed_position(&mut self, at: usize) -> u64 {
         self.tokens += 1;
-        self.nodes[at].engine.query_committed_position(self.tokens);
+        self.nodes[at].member.query_committed_position(self.tokens);
         self.tokens
     }
 
-    /// The answer, which must come within its time.
-    pub(super) fn agreed(&mut self, token: u64) -> Result<Gtid, String> {
-        self.until("a question is answered", 5_000_000, |lab| lab.agreed.contains_key(&token));
-        self.agreed[&token].clone()
+    /// The answer; it must come within the time limit.
+    pub(super) fn committed_position(&mut self, token: u64) -> Result<Gtid, String> {
+        self.until("a question is answered", 5_000_000, |lab| lab.committed_position.contains_key(&token));
+        self.committed_position[&token].clone()
     }
 
-    /// Goes on until something is so.
+    /// Runs until the condition holds.
     #[track_caller]
     pub(super) fn until(&mut self, what: &str, limit: Micros, so: impl Fn(&Lab) -> bool) {
         let end = self.now + limit;
@@ -487,7 +487,7 @@ impl Lab {
         }
     }
 
-    /// Goes on for so long.
+    /// Runs for this long.
     pub(super) fn run(&mut self, time: Micros) {
         let end = self.now + time;
         while self.now < end {
@@ -514,18 +514,18 @@ impl Lab {
         let now = self.now;
         let ids: Vec<MemberId> = (0..self.nodes.len()).map(|n| self.id(n)).collect();
         let node = &mut self.nodes[at];
-        node.engine.at(now, WALL + now);
+        node.member.at(now, WALL + now);
         while node.inbox.front().is_some_and(|(due, ..)| *due <= now)
             && let Some((_, from, kind, payload)) = node.inbox.pop_front()
         {
-            node.engine.frame(ids[from], kind, payload);
+            node.member.frame(ids[from], kind, payload);
         }
         if !node.disk_hangs {
-            if let Some(ticket) = node.disk.sync(node.engine.raft.deliverable()) {
-                node.engine.written(ticket);
+            if let Some(ticket) = node.disk.sync(node.member.raft.deliverable()) {
+                node.member.written(ticket);
             }
             for (whom, from, entries) in node.disk.read() {
-                node.engine.read(whom, from, entries);
+                node.member.read(whom, from, entries);
             }
         }
         if !node.database_hangs {
@@ -538,10 +538,10 @@ impl Lab {
                 held
             });
         }
-        node.engine.round(true);
+        node.member.round(true);
         let (mut effects, mut deliveries) = (Vec::new(), Vec::new());
-        node.engine.take(&mut effects, &mut deliveries);
-        node.engine.wake();
+        node.member.take(&mut effects, &mut deliveries);
+        node.member.wake();
         for delivery in deliveries {
             self.deliver(at, delivery);
         }
@@ -553,19 +553,19 @@ impl Lab {
     fn deliver(&mut self, at: usize, delivery: Delivery) {
         let node = &mut self.nodes[at];
         if let Some(server) = &mut node.server {
-            return server.take(&mut node.engine, delivery);
+            return server.take(&mut node.member, delivery);
         }
         match delivery {
             Delivery::StateNeeded { bypass: true } => {
-                node.engine.request_state(Bytes::from_static(b"word"), String::new());
+                node.member.request_state(Bytes::from_static(b"word"), String::new());
             }
             Delivery::StateFailed(text) => self.failed.push((at, text)),
             Delivery::StateNeeded { .. } if node.copy_takes_long => {}
             Delivery::StateNeeded { .. } => {
-                let state = node.engine.raft.committed_state();
+                let state = node.member.raft.committed_state();
                 let gtid = Gtid { uuid: state.history, seqno: state.seqno };
                 node.finished.store(gtid.seqno, Ordering::Release);
-                node.engine.state_received(Ok(gtid));
+                node.member.state_received(Ok(gtid));
             }
             Delivery::View { info, in_log } => {
                 if in_log {
@@ -584,7 +584,7 @@ impl Lab {
     fn effect(&mut self, at: usize, effect: Effect) {
         match effect {
             Effect::Send { to, kind, payload } => {
-                let to = self.place(&to);
+                let to = self.index_of(&to);
                 *self.nodes[at].sent.entry(to).or_default() += payload.len();
                 if self.links.contains(&pair(at, to)) {
                     let node = &mut self.nodes[at];
@@ -601,7 +601,7 @@ impl Lab {
             }
             Effect::Write { .. } | Effect::Read { .. } => self.disk_effect(at, effect),
             Effect::Drop(id) => {
-                let other = self.place(&id);
+                let other = self.index_of(&id);
                 self.unlink(at, other);
                 self.relinks.insert(pair(at, other));
             }
@@ -610,7 +610,9 @@ impl Lab {
             Effect::Dial(address) => self.dials.push((at, address)),
             Effect::Log(_, line) => self.lines.push((at, line)),
             Effect::Answer { token, answer } => self.answers.push((at, token, answer)),
-            Effect::CommittedPosition { token, result } => drop(self.agreed.insert(token, result)),
+            Effect::CommittedPosition { token, result } => {
+                drop(self.committed_position.insert(token, result))
+            }
             Effect::TrimLog(limits) => self.nodes[at].trim = Some(limits),
             Effect::PolicyChanged(result) => self.policies.push((self.now, at, result)),
             Effect::Event(text) => self.events.push((at, text)),

@@ -1,30 +1,30 @@
-//! A member that was killed inside a statement of which nobody can say whether its database has it
+//! In-doubt DDL: a member was killed inside a statement, and its database may or may not have it
 //! ([`crate::ConnectArgs::in_doubt`]).
 //!
-//! Where another member knows, its state is taken. Where all were killed in that very statement nobody has acknowledged
-//! it, and one of them must go on, so that the others can take its state: whatever the statement did there is what it
-//! did.
+//! If another member knows, its state is taken. If all members were killed in that statement, no client got an
+//! acknowledgement. Then one of them must go on, whatever the statement did to its database, and the others take its
+//! state.
 
 use super::{Level, Member, Micros};
 use crate::api::LocalState;
 use lockstep_core::Seqno;
 
-/// So long after all members are there: one that knows says so at once.
-const PATIENCE: Micros = 3_000_000;
+/// How long to wait once all members are present: a member that knows reports at once.
+const TIMEOUT: Micros = 3_000_000;
 
-/// What a member in doubt does.
+/// The decision of a member in doubt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Doubt {
     /// Nothing yet.
     Wait,
-    /// It takes the state of one that knows.
+    /// Take the state of a member that knows.
     Take,
-    /// It delivers the statement.
+    /// Execute the statement.
     GoOn,
 }
 
 impl Member {
-    /// For whom of all it is that a member in doubt waits, and what to do.
+    /// The absent members for which a member in doubt waits, and what to do; a suffix for its wait report.
     pub(super) fn absent_in_doubt(&self) -> String {
         let membership = self.raft.membership();
         let absent = membership.members.iter().filter(|m| !m.arbitrator && m.id != self.me.id);
@@ -42,8 +42,8 @@ impl Member {
         }
     }
 
-    /// In the view, with a position before the statement at `seqno`.
-    pub(super) fn settle_doubt(&mut self, seqno: Seqno) -> Doubt {
+    /// Decides on the statement at `seqno`; this member is in the view, with a position before it.
+    pub(super) fn decide_in_doubt(&mut self, seqno: Seqno) -> Doubt {
         if self.peers.values().any(|p| !p.hello.arbitrator && p.health.is_some_and(|h| h.has_state)) {
             return Doubt::Take;
         }
@@ -53,14 +53,14 @@ impl Member {
                 && (m.id == self.me.id || self.peers.get(&m.id).is_some_and(|p| p.health.is_some()))
         });
         if !all {
-            self.doubt_since = None;
+            self.in_doubt_since = None;
             return Doubt::Wait;
         }
-        let since = *self.doubt_since.get_or_insert(self.now);
-        if self.now.saturating_sub(since) < PATIENCE {
+        let since = *self.in_doubt_since.get_or_insert(self.now);
+        if self.now.saturating_sub(since) < TIMEOUT {
             return Doubt::Wait;
         }
-        // Views are the same on all of them: one goes on. Not one that has no data at all.
+        // All members have the same view: the first one goes on, unless it has no data at all.
         let waits =
             |id| self.peers.get(&id).and_then(|p| p.health).is_some_and(|h| h.state == LocalState::Joining);
         let first = view.members.iter().find(|m| m.id == self.me.id || !waits(m.id));

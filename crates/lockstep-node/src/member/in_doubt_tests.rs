@@ -4,20 +4,20 @@ use crate::api::Tuning;
 use crate::operator::Command;
 use lockstep_core::Gtid;
 
-/// Where the databases of all stand.
+/// The position of all databases.
 fn position(lab: &mut Lab) -> Gtid {
     lab.write(0);
     lab.run(1_000_000);
-    let state = lab.nodes[0].engine.raft.committed_state();
+    let state = lab.nodes[0].member.raft.committed_state();
     Gtid { uuid: state.history, seqno: state.seqno }
 }
 
 fn primary(lab: &Lab, at: usize) -> bool {
-    lab.nodes[at].engine.connection.is_primary()
+    lab.nodes[at].member.connection.is_primary()
 }
 
 #[test]
-fn members_in_doubt_wait_for_one_that_is_gone_until_it_is_removed() {
+fn in_doubt_members_wait_until_absent_one_is_removed() {
     let mut lab = Lab::new(3, &Tuning::default());
     let at = position(&mut lab);
     lab.cut(2, true);
@@ -29,16 +29,16 @@ fn members_in_doubt_wait_for_one_that_is_gone_until_it_is_removed() {
     }
     lab.run(25_000_000);
     assert!(!primary(&lab, 0) && !primary(&lab, 1), "the third may know");
-    assert!(lab.said("if it is gone for good: lockstep remove --name n3"), "{:#?}", lab.lines);
+    assert!(lab.logged("if it is gone for good: lockstep remove --name n3"), "{:#?}", lab.lines);
     let token = lab.command(1, Command::Remove { name: "n3".into(), force: false });
     let answer = lab.answer(token);
     assert!(answer.ok, "{answer:?}");
     lab.until("they go on", 20_000_000, |lab| primary(lab, 0) && primary(lab, 1));
-    assert!(lab.said("this member executes it, and the others take its state"));
+    assert!(lab.logged("this member executes it, and the others take its state"));
 }
 
 #[test]
-fn who_waits_for_a_word_only_does_not_wait_for_ever() {
+fn wait_for_donor_confirmation_is_bounded() {
     let mut lab = Lab::new(3, &Tuning::default());
     let at = position(&mut lab);
     lab.restart(2, |args| {
@@ -46,14 +46,14 @@ fn who_waits_for_a_word_only_does_not_wait_for_ever() {
         args.by_donor = true;
     });
     lab.until("it waits for a word", 5_000_000, |lab| {
-        lab.nodes[2].engine.connection == ConnectionState::NeedState { primary: true }
+        lab.nodes[2].member.connection == ConnectionState::NeedState { primary: true }
     });
-    // Both of the others are busy before they are asked.
+    // Both others are busy before they are asked.
     for n in [0, 1] {
-        lab.nodes[n].engine.desync();
+        lab.nodes[n].member.desync();
     }
     lab.run(55_000_000);
-    assert!(lab.said("no donor yet"), "{:#?}", lab.lines);
+    assert!(lab.logged("no donor yet"), "{:#?}", lab.lines);
     assert!(lab.failed.is_empty());
     lab.run(10_000_000);
     let [(2, text)] = &lab.failed[..] else { panic!("{:?}", lab.failed) };

@@ -1,16 +1,16 @@
-//! Which log a member that came without one is on its way to.
+//! The join target: the log that a member without one is copying.
 //!
-//! It reads that log from its beginning, and where an operator has made branches (`pc.bootstrap`) the beginning is of a
-//! history before them: until the last of them has come, what this member has does not tell it from the logs that were
-//! left behind, and the members of the log that it reads look as if they had left it. So it remembers whose log it took,
-//! and introduces itself as one without a log meanwhile, which it as good as is: it is none of that log's members.
+//! The member reads that log from its beginning, which may be of a history before an operator's branches
+//! (`pc.bootstrap`). Until the last branch has arrived, its own log looks like one of those left behind, and the
+//! members of the target log seem to have left it. So the member remembers whose log it takes, and introduces itself as
+//! a member without a log meanwhile. It is not one of that log's members yet either.
 
 use super::Member;
 use super::peers::Admission;
 use crate::wire::Hello;
 use lockstep_core::Uuid;
 
-/// A log: its history, and which one of that history.
+/// A log: its history, and its log id.
 type Log = (Uuid, Uuid);
 
 impl Member {
@@ -19,22 +19,23 @@ impl Member {
         self.raft.has_log().then_some((tail.history, tail.log_id))
     }
 
-    /// The log that this member reads, while what it has of it is of a history before that log's.
+    /// The log that this member reads, as long as its own part of it is of an earlier history.
     fn log_of_join_target(&self) -> Option<Log> {
-        let toward = self.join_target?;
+        let target = self.join_target?;
         let own = self.own_log()?;
-        (own != toward && self.raft.membership().get(&self.me.id).is_none()).then_some(toward)
+        (own != target && self.raft.membership().get(&self.me.id).is_none()).then_some(target)
     }
 
-    /// What it tells others of its own log.
-    pub(super) fn log_to_tell(&self) -> Option<Log> {
+    /// The log that this member names in its introduction.
+    pub(super) fn announced_log(&self) -> Option<Log> {
         if self.log_of_join_target().is_some() { None } else { self.own_log() }
     }
 
-    /// A connection has been taken: if this member has no log, this is whose it takes. A branch of that one is as good.
-    pub(super) fn note_whose_log(&mut self, hello: &Hello) {
+    /// A connection was accepted: without a log of its own, this member takes the peer's. A branch of the join target
+    /// replaces it.
+    pub(super) fn note_log_of(&mut self, hello: &Hello) {
         let theirs = (hello.history, hello.log_id);
-        let follows = self.log_of_join_target().is_some_and(|toward| hello.parents.contains(&toward));
+        let follows = self.log_of_join_target().is_some_and(|target| hello.parents.contains(&target));
         if !hello.log_id.is_nil() && (follows || self.own_log().is_none()) {
             self.join_target = Some(theirs);
         }
@@ -42,10 +43,10 @@ impl Member {
 
     /// While this member reads a log: whether this peer is of it. `None`: it reads none, and logs are to be compared.
     pub(super) fn admit_while_reading(&self, hello: &Hello) -> Option<Result<(), Admission>> {
-        let toward = self.log_of_join_target()?;
+        let target = self.log_of_join_target()?;
         let of_it = hello.log_id.is_nil()
-            || (hello.history, hello.log_id) == toward
-            || hello.parents.contains(&toward);
+            || (hello.history, hello.log_id) == target
+            || hello.parents.contains(&target);
         Some(if of_it {
             Ok(())
         } else {
@@ -53,7 +54,7 @@ impl Member {
                 "the log of {} (history {}) is not the one that this member reads to join (history {}): an operator has \
                  made one go on without the other. If the other is right, start this server again while the servers of \
                  the one that it reads are stopped",
-                hello.name, hello.history, toward.0
+                hello.name, hello.history, target.0
             )))
         })
     }

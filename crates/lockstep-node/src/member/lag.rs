@@ -1,71 +1,70 @@
-//! How old, in time, is what the server has not finished yet, and how much, in bytes.
+//! The age of the oldest entry that the server has not finished, and the size of all such entries.
 
 use super::{Effect, Member};
 use lockstep_core::{Micros, Seqno};
 use std::collections::VecDeque;
 
-/// Deliveries so close to each other count as one.
+/// Entries appended within this time count as one span.
 const GRAIN: Micros = 100_000;
 
-/// The times at which entries that were delivered had been placed in the log.
+/// Append times of the delivered entries.
 #[derive(Debug, Default)]
 pub(super) struct LagMeter {
-    /// Ascending in seqnos and times; none begins later than it was delivered, by the own clock.
-    stretches: VecDeque<LagSpan>,
+    /// Ascending by seqno and time; no span begins later than its delivery, by the own clock.
+    spans: VecDeque<LagSpan>,
 }
 
-/// What was placed within [`GRAIN`].
+/// Entries appended within [`GRAIN`].
 #[derive(Debug)]
 struct LagSpan {
     first: Seqno,
     last: Seqno,
-    /// When its first entry was placed.
+    /// When its first entry was appended.
     began: Micros,
     bytes: u64,
 }
 
 impl LagMeter {
-    /// An entry goes to the server, `wall` being the own clock. `finished` is asked for only when a stretch begins.
+    /// Records the delivery of an entry; `wall` is the own clock. `finished` is called only when a span begins.
     ///
-    /// A leader's clock may be ahead of this one. What it placed in the future is taken to have been placed now: else,
-    /// once another member leads, all would join a stretch that has not begun yet, and be of no age.
+    /// A leader's clock may be ahead of this one: an append time in the future counts as now. Otherwise, under the next
+    /// leader, all entries would join a span in the future and have no age.
     pub(super) fn delivered(
         &mut self,
         seqno: Seqno,
-        placed: Micros,
+        appended: Micros,
         wall: Micros,
         bytes: u64,
         finished: impl FnOnce() -> Seqno,
     ) {
-        let placed = placed.min(wall);
-        match self.stretches.back_mut() {
-            // Clocks of leaders differ, and are put right: time that goes back is time that stands.
-            // What a view leaves out has no bytes.
-            Some(stretch) if placed < stretch.began + GRAIN && seqno == stretch.last + 1 => {
-                stretch.last = seqno;
-                stretch.bytes += bytes;
+        let appended = appended.min(wall);
+        match self.spans.back_mut() {
+            // Leaders' clocks differ and get corrected: a time that goes back counts as unchanged. Seqnos skipped by a
+            // view have no bytes.
+            Some(span) if appended < span.began + GRAIN && seqno == span.last + 1 => {
+                span.last = seqno;
+                span.bytes += bytes;
             }
             _ => {
                 let finished = finished();
-                while self.stretches.front().is_some_and(|stretch| stretch.last <= finished) {
-                    self.stretches.pop_front();
+                while self.spans.front().is_some_and(|span| span.last <= finished) {
+                    self.spans.pop_front();
                 }
-                self.stretches.push_back(LagSpan { first: seqno, last: seqno, began: placed, bytes });
+                self.spans.push_back(LagSpan { first: seqno, last: seqno, began: appended, bytes });
             }
         }
     }
 
-    /// How long ago the oldest delivered entry above `finished` was placed, in seconds, up to [`GRAIN`] too much;
-    /// `None` where there is none.
+    /// How many seconds ago the oldest delivered entry above `finished` was appended, up to [`GRAIN`] too much; `None`
+    /// if there is none.
     pub(super) fn age(&self, finished: Seqno, wall: Micros) -> Option<f64> {
-        let stretch = self.stretches.iter().find(|stretch| stretch.last > finished)?;
-        Some(wall.saturating_sub(stretch.began) as f64 / 1e6)
+        let span = self.spans.iter().find(|span| span.last > finished)?;
+        Some(wall.saturating_sub(span.began) as f64 / 1e6)
     }
 
-    /// About how many bytes the delivered entries above `finished` have: of the stretch in which that lies, its mean
-    /// counts.
+    /// Approximate size of the delivered entries above `finished`; within a span, entries count by their mean size.
     pub(super) fn bytes(&self, finished: Seqno) -> u64 {
-        let open = self.stretches.iter().filter(|stretch| stretch.last > finished);
+        let open = self.spans.iter().filter(|span| span.last > finished);
         open.map(|LagSpan { first, last, bytes, .. }| {
             let above = (last - finished.max(first - 1)) as u64;
             (u128::from(*bytes) * u128::from(above) / u128::from((last + 1 - first) as u64)) as u64
@@ -74,31 +73,31 @@ impl LagMeter {
     }
 }
 
-/// How often it is told how far a member is from being Synced.
-const TELL_EVERY: Micros = 1_000_000;
+/// How often a member's progress towards Synced is reported.
+const REPORT_INTERVAL: Micros = 1_000_000;
 
-/// A member on its way to Synced.
+/// The progress of a member towards Synced.
 #[derive(Debug)]
 pub(super) struct CatchUp {
-    /// What had been finished when it began.
+    /// The finished seqno at the beginning.
     from: Seqno,
-    told_at: Micros,
+    reported_at: Micros,
 }
 
 impl Member {
-    /// Tells how far this member has come, at the begin and from time to time; `synced`: for the last time.
-    pub(super) fn tell_progress(&mut self, synced: bool) {
+    /// Reports the progress, at the beginning and periodically; `synced`: for the last time.
+    pub(super) fn report_progress(&mut self, synced: bool) {
         let finished = self.finished();
         let first = self.catching_up.is_none();
-        // A first view says where the database is.
+        // The database's position is unknown before the first view.
         if finished < 0 {
             return;
         }
-        let state = self.catching_up.get_or_insert(CatchUp { from: finished, told_at: self.now });
-        if !first && !synced && self.now < state.told_at + TELL_EVERY {
+        let state = self.catching_up.get_or_insert(CatchUp { from: finished, reported_at: self.now });
+        if !first && !synced && self.now < state.reported_at + REPORT_INTERVAL {
             return;
         }
-        state.told_at = self.now;
+        state.reported_at = self.now;
         let from = state.from;
         let (total, done) = (self.lag_of(from), self.raft.seqnos_between(from, finished));
         if synced {
@@ -115,11 +114,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_age_is_that_of_the_oldest_unfinished_entry_not_of_the_newest() {
+    fn lag_age_is_that_of_oldest_unfinished_entry() {
         let mut meter = LagMeter::default();
         assert_eq!(meter.age(0, 9_000_000), None);
-        for (seqno, placed) in [(1, 1_000_000), (2, 1_050_000), (3, 2_000_000), (4, 5_000_000)] {
-            meter.delivered(seqno, placed, 9_000_000, 100 * seqno as u64, || 0);
+        for (seqno, appended) in [(1, 1_000_000), (2, 1_050_000), (3, 2_000_000), (4, 5_000_000)] {
+            meter.delivered(seqno, appended, 9_000_000, 100 * seqno as u64, || 0);
         }
         assert_eq!(meter.age(0, 9_000_000), Some(8.0));
         assert_eq!(meter.age(1, 9_000_000), Some(8.0), "2 was placed in the stretch that 1 began");
@@ -127,20 +126,20 @@ mod tests {
         assert_eq!(meter.age(4, 9_000_000), None);
         assert_eq!([0, 1, 2, 3, 4].map(|at| meter.bytes(at)), [1000, 850, 700, 400, 0]);
         meter.delivered(5, 6_000_000, 9_000_000, 10, || 4);
-        assert_eq!(meter.stretches.len(), 1, "what has finished is forgotten");
+        assert_eq!(meter.spans.len(), 1, "what has finished is forgotten");
         meter.delivered(6, 3_000_000, 9_000_000, 10, || 4);
         assert_eq!(meter.age(5, 9_000_000), Some(3.0));
     }
 
     #[test]
-    fn after_a_leader_whose_clock_was_ahead_the_age_grows_with_the_own_clock() {
+    fn lag_age_after_leader_clock_ahead_follows_own_clock() {
         let mut meter = LagMeter::default();
         let second = 1_000_000;
         for at in 1..=3 {
             meter.delivered(at, (60 + at as Micros) * second, at as Micros * second, 10, || 0);
         }
-        assert_eq!(meter.stretches.len(), 3);
-        // Another one leads, whose clock is right, and the server finishes nothing.
+        assert_eq!(meter.spans.len(), 3);
+        // Another member leads, whose clock is right, and the server finishes nothing.
         for at in 4..=6 {
             meter.delivered(at, at as Micros * second, at as Micros * second, 10, || 0);
         }

@@ -1,6 +1,6 @@
-//! What a leader does beside ordering: it lets members in and out, shows them to each other in views, and makes and
-//! unmakes voters. One membership change at a time; each duty is looked at again in every round, so that a change
-//! that was refused or lost is simply tried again.
+//! A leader's tasks beside replication: it adds and removes members, appends views, promotes learners and demotes
+//! voters. One membership change at a time. Each task runs anew at the next opportunity, so a refused or lost change is
+//! simply retried.
 
 use super::connection_state::ConnectionState;
 use super::{Member, Micros};
@@ -11,32 +11,32 @@ use lockstep_core::members::{MemberInfo, Membership, Role, View, ViewMember};
 use lockstep_core::policy::PolicyKind;
 use lockstep_core::{Index, MemberId};
 
-/// A learner that is behind by no more than this may vote.
+/// A learner at most this many entries behind may become a voter.
 pub(super) const NEAR_ENOUGH: Index = 1000;
-/// A connection that breaks and comes back within this makes no view.
+/// A connection that breaks and comes back within this time causes no view.
 const VIEW_GRACE: Micros = 250_000;
 
-/// A learner that is gone stays a member for so many `cluster.evict_timeout`s.
-const LEARNER_KEPT: Micros = 12;
+/// An absent learner stays a member for this many `cluster.evict_timeout`s.
+const LEARNER_RETENTION: Micros = 12;
 
 impl Member {
-    /// All duties of a leader, in the order of their urgency.
+    /// Runs all tasks of a leader, most urgent first.
     pub(super) fn lead(&mut self) {
         if !self.raft.has_committed_in_term() {
             return;
         }
         if let Some((membership, why)) = self.next_membership() {
-            // Refused while the previous change is under way: tried again soon.
+            // Refused while the previous change is under way: retried soon.
             if self.raft.change_membership(self.now, membership).is_ok() {
                 self.log(Level::Info, why);
             }
         }
-        if self.pass_on() {
+        if self.hand_over_if_unfit() {
             return;
         }
-        self.look_whether_somebody_writes();
-        self.watch_disks(NEAR_ENOUGH);
-        // Sees the view that was there when this member came to lead, if it has just done so.
+        self.check_for_writer();
+        self.track_disks(NEAR_ENOUGH);
+        // Before [`Self::make_view`]: uses the view in force when this member became the leader.
         self.place_leadership();
         self.return_leadership();
         self.make_view();
@@ -44,43 +44,45 @@ impl Member {
         self.check_own_fitness();
     }
 
-    /// An arbitrator leads only where nobody else has what it has, and no longer than until somebody with a database has
-    /// that, too. A member whose server stands at a gate makes no trim marks, without which all others' certification
-    /// remembers ever more, and its server refuses writes: it leads no longer than until there is one whose does not. That
-    /// something comes to its gate it does not wait for: where nobody else writes, or may, nothing ever would. The same goes
-    /// for one whose server waits for its state, and cannot write before it has it.
-    fn pass_on(&mut self) -> bool {
-        let stands = self.has_held_server() || matches!(self.connection, ConnectionState::NeedState { .. });
-        if !self.me.arbitrator && !stands {
+    /// Hands over leadership if this member should not keep it.
+    /// - An arbitrator leads only as long as no member with a database has its entries.
+    /// - A leader under an apply hold makes no trim marks, without which certification on all members grows, and its
+    ///   server refuses writes. It leads only until a member without a hold can. It does not wait until an entry is
+    ///   held: if no other member writes, or may write, that never happens.
+    /// - A leader whose server waits for a state transfer cannot write either.
+    fn hand_over_if_unfit(&mut self) -> bool {
+        let held = self.has_held_server() || matches!(self.connection, ConnectionState::NeedState { .. });
+        if !self.me.arbitrator && !held {
             return false;
         }
-        let heir = self.best_successor(|id| {
+        let successor = self.best_successor(|id| {
             self.unfit_to_lead(id).is_none()
                 && self.raft.matched(id) + NEAR_ENOUGH >= self.raft.last_index()
-                && (!stands || self.is_synced(id))
+                && (!held || self.is_synced(id))
         });
-        heir.is_some_and(|heir| self.raft.transfer_leadership(self.now, heir).is_ok())
+        successor.is_some_and(|successor| self.raft.transfer_leadership(self.now, successor).is_ok())
     }
 
-    /// Who is to lead instead of this member, of the other voters that are fit for it: one with a database; that is Synced; from
-    /// whose server nothing is kept; and the one of those with most of the log.
+    /// The best next leader among the other voters for which `fit` holds: with a database, then Synced, then without an
+    /// apply hold, then with most of the log.
     pub(super) fn best_successor(&self, fit: impl Fn(&MemberId) -> bool) -> Option<MemberId> {
         let membership = self.raft.membership();
         let serves = |id: &MemberId| membership.get(id).is_some_and(|m| !m.arbitrator);
         let others = membership.voters().filter(|id| *id != self.me.id && fit(id));
-        others
-            .max_by_key(|id| (serves(id), self.is_synced(id), !self.is_kept_from(id), self.raft.matched(id)))
+        others.max_by_key(|id| {
+            (serves(id), self.is_synced(id), !self.peer_is_held_back(id), self.raft.matched(id))
+        })
     }
 
     pub(super) fn is_synced(&self, id: &MemberId) -> bool {
         self.peers.get(id).and_then(|peer| peer.health).is_some_and(|h| h.state == LocalState::Synced)
     }
 
-    /// The next change of the membership that is due, with its line for the log.
+    /// The next membership change due, with its log line.
     fn next_membership(&self) -> Option<(Membership, String)> {
         let membership = self.raft.membership();
         let connected = |id: &MemberId| *id == self.me.id || self.peers.contains_key(id);
-        // The leader is a member, too: its address may be new since its last life.
+        // The leader itself, too: its address may have changed since its last incarnation.
         for hello in self.peers.values().map(|peer| &peer.hello).chain([&self.me]) {
             match membership.get(&hello.id) {
                 None if hello.id == self.me.id || self.was_removed(hello) => {}
@@ -88,9 +90,10 @@ impl Member {
                     let former = membership.former(&hello.name, &hello.address);
                     let mut why = format!("{} ({}) joins as a learner", hello.name, hello.address);
                     if let Some(old) = former.filter(|old| !connected(&old.id)) {
-                        // From elsewhere it may be another server with a copied name, and the old one only restarts.
+                        // At another address, it may be a different server with a copied name while the old one
+                        // restarts.
                         if old.address == hello.address || self.is_long_gone(&old.id) {
-                            // Its log was lost: the old id goes first, the new one comes by an entry of its own.
+                            // Its log was lost: the old id goes first; another entry adds the new one.
                             let why = format!(
                                 "{} is back without its log: its old identity is removed",
                                 hello.name
@@ -104,14 +107,14 @@ impl Member {
                     return Some((membership.with(hello.as_member(Role::Learner)), why));
                 }
                 Some(known) => {
-                    let told = hello.as_member(known.role);
-                    if *known != told {
+                    let announced = hello.as_member(known.role);
+                    if *known != announced {
                         return Some((
-                            membership.with(told),
+                            membership.with(announced),
                             format!("{} has a new address or zone", hello.name),
                         ));
                     }
-                    // It came back so soon without its log that its former self was still thought to be there.
+                    // The member came back without its log so soon that its earlier id still counted as connected.
                     let former = membership.members.iter().find(|m| {
                         m.id != hello.id
                             && m.name == hello.name
@@ -132,13 +135,13 @@ impl Member {
             .or_else(|| self.forgotten(&membership))
     }
 
-    /// Whether it has been away for so long that it may be given up.
+    /// Whether a member has been away long enough to be removed.
     fn is_long_gone(&self, id: &MemberId) -> bool {
-        let patience = self.tuning.evict_timeout.as_micros() as Micros;
-        self.gone_since(id).is_some_and(|since| self.now.saturating_sub(since) > patience)
+        let timeout = self.tuning.evict_timeout.as_micros() as Micros;
+        self.gone_since(id).is_some_and(|since| self.now.saturating_sub(since) > timeout)
     }
 
-    /// What is said of a new member that has the name of one that is away, which is at another address.
+    /// The log line's suffix for a new member with the name of an absent one at another address.
     fn rival_text(&self, old: &MemberInfo) -> String {
         format!(
             "; a member of the same name at {} is away: if the new one is its replacement, it votes when the old one has \
@@ -150,16 +153,16 @@ impl Member {
         )
     }
 
-    /// The voter whose name this learner has, and which is away: both may be one server that has lost its log and is at
-    /// another address now, or two with one name. Of several of the name nobody can tell which one it would be.
+    /// The absent voter with this learner's name. The two may be one server that lost its log and has a new address, or
+    /// two servers with one name. If several members have the name, there is no telling which.
     fn rival<'a>(&self, membership: &'a Membership, learner: &MemberInfo) -> Option<&'a MemberInfo> {
         let mut named = membership.members.iter().filter(|m| m.name == learner.name && m.id != learner.id);
         let only = named.next().filter(|_| named.next().is_none())?;
         (only.role.votes() && self.gone_since(&only.id).is_some()).then_some(only)
     }
 
-    /// A learner could take the place of the voter whose name it has, and that one has been gone for long. It loses its
-    /// vote and no more, for it may still be another server.
+    /// Demotes a long absent voter if a learner with its name could replace it. The voter only loses its vote, since it
+    /// may still be another server.
     fn replacement(&self, membership: &Membership) -> Option<(Membership, String)> {
         let learners = membership.members.iter().filter(|m| m.role == Role::Learner && m.wants_vote);
         let (new, old) = learners
@@ -176,7 +179,7 @@ impl Member {
         Some((self.demoted_or_removed(membership, &old.id, false), why))
     }
 
-    /// A voter goes to learner first; a learner that is to go, goes.
+    /// Demotes a voter to learner, or removes a member.
     fn demoted_or_removed(&self, membership: &Membership, id: &MemberId, remove: bool) -> Membership {
         match membership.get(id) {
             Some(member) if member.role.votes() && !remove => {
@@ -186,7 +189,8 @@ impl Member {
         }
     }
 
-    /// Who leaves in good order: dead voters go before it, so that the last one standing still writes.
+    /// The change for a member that leaves in good order. Absent voters are demoted first, so that the last member can
+    /// still write.
     fn departure(&self, membership: &Membership) -> Option<(Membership, String)> {
         let leaver = self.peers.values().find(|p| p.leaving() && membership.is_voter(&p.hello.id))?;
         if membership.voters().count() == 1 {
@@ -203,14 +207,14 @@ impl Member {
         Some((self.demoted_or_removed(membership, &leaver.hello.id, false), why))
     }
 
-    /// Whether a member has the state and is near the end of the log: its vote would hold nobody up.
+    /// Whether a member has the state and is near the end of the log, so that its vote delays nothing.
     pub(super) fn has_caught_up(&self, id: &MemberId) -> bool {
         let ready = |p: &super::peers::Peer| p.health.is_some_and(|h| h.has_state && !h.leaving);
         self.peers.get(id).is_some_and(ready) && self.raft.matched(id) + NEAR_ENOUGH >= self.raft.last_index()
     }
 
-    /// A learner that has the state and is near the end of the log votes, if it wants to, and is not perhaps another
-    /// one's second self.
+    /// Promotes a learner that wants to vote, has the state and is near the end of the log, unless it may be a second
+    /// identity of an absent voter.
     fn promotion(&self, membership: &Membership) -> Option<(Membership, String)> {
         let member = membership
             .members
@@ -223,9 +227,9 @@ impl Member {
         Some((membership.with(MemberInfo { role, ..member.clone() }), why))
     }
 
-    /// Voters that have been dead for long are taken out where all of them together lower the majority.
+    /// Demotes long absent voters, if demoting all of them lowers the majority.
     fn eviction(&self, membership: &Membership) -> Option<(Membership, String)> {
-        let patience = self.tuning.evict_timeout.as_secs();
+        let timeout = self.tuning.evict_timeout.as_secs();
         let dead: Vec<MemberId> = membership.voters().filter(|id| self.is_long_gone(id)).collect();
         let voters = membership.voters().count();
         if dead.is_empty() || (voters - dead.len()) / 2 + 1 >= membership.majority() {
@@ -233,51 +237,50 @@ impl Member {
         }
         let name = self.name_of(&dead[0]);
         let why =
-            format!("{name} has been gone for more than {patience} s: it votes no more until it is back");
+            format!("{name} has been gone for more than {timeout} s: it votes no more until it is back");
         Some((self.demoted_or_removed(membership, &dead[0], false), why))
     }
 
-    /// A learner that has been gone for long is no member any more: its name and address are free, and the log is not
-    /// kept for it. If it comes back it joins anew.
+    /// Removes a learner that has been absent for long: its name and address become free, and the log is no longer kept
+    /// for it. If it comes back, it joins anew.
     fn forgotten(&self, membership: &Membership) -> Option<(Membership, String)> {
-        let patience = LEARNER_KEPT * self.tuning.evict_timeout.as_micros() as Micros;
+        let timeout = LEARNER_RETENTION * self.tuning.evict_timeout.as_micros() as Micros;
         let member = membership.members.iter().find(|m| {
             m.role == Role::Learner
-                && self.gone_since(&m.id).is_some_and(|since| self.now.saturating_sub(since) > patience)
+                && self.gone_since(&m.id).is_some_and(|since| self.now.saturating_sub(since) > timeout)
         })?;
         let why = format!(
             "{} does not vote and has been gone for {} min: it is forgotten until it is back",
             member.name,
-            patience / 60_000_000
+            timeout / 60_000_000
         );
         Some((membership.without(&member.id), why))
     }
 
-    /// A view of all that should be in it now, if that is another than before, this member first (an arbitrator never). A change of leader
-    /// alone makes no view, but under a weak policy.
+    /// Appends a view if the members have changed, with this member first unless it is an arbitrator. A change of
+    /// leader alone makes a view only under a weak policy.
     fn make_view(&mut self) {
         let current = self.raft.tail_state().view.clone();
-        let members = self.who_is_there(self.me.id);
+        let members = self.view_members(self.me.id);
         let same = members.len() == current.members.len()
             && members
                 .iter()
                 .all(|m| current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid))
-            && self.is_first_who_must_be(&members, &current);
+            && self.is_first_as_required(&members, &current);
         if !same {
-            self.place_view(members);
+            self.append_view(members);
         }
     }
 
-    /// Under a weak policy only the leader takes writes, and proxies send them to the first: leadership may have moved
-    /// without a view before that policy came.
-    fn is_first_who_must_be(&self, members: &[ViewMember], current: &View) -> bool {
+    /// Under a weak policy only the leader takes writes, and proxies send them to the view's first member. Leadership
+    /// may have moved without a view before the policy became weak.
+    fn is_first_as_required(&self, members: &[ViewMember], current: &View) -> bool {
         let first = |members: &[ViewMember]| members.first().map(|m| m.id);
         !self.raft.policy().is_weak() || first(members) == first(&current.members)
     }
 
-    /// Who should be in the view now: this member and all that are connected and in the log, `first` before the others,
-    /// then by age.
-    pub(super) fn who_is_there(&self, first: MemberId) -> Vec<ViewMember> {
+    /// The members for a new view: this one and all connected members in the log, `first` at the head, then by age.
+    pub(super) fn view_members(&self, first: MemberId) -> Vec<ViewMember> {
         let membership = self.raft.membership();
         let current = &self.raft.tail_state().view;
         let mut members: Vec<ViewMember> = self
@@ -294,39 +297,40 @@ impl Member {
             .chain([self.own_view_member()])
             .collect();
         if self.raft.policy().kind == PolicyKind::All {
-            // Every commit waits for who is in the view: who comes (back) is there once it has nearly caught up.
+            // Every commit waits for the view's members: a new or returning member is listed once it has nearly caught
+            // up.
             let last = self.raft.last_index();
             let stays = |m: &ViewMember| {
                 m.id == self.me.id
                     || current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid)
             };
             let near = |m: &ViewMember| self.raft.matched(&m.id) + NEAR_ENOUGH >= last;
-            members.retain(|m| !self.stalls(&m.id) && (stays(m) || near(m)));
+            members.retain(|m| !self.disk_is_stalled(&m.id) && (stays(m) || near(m)));
         }
         for gone in &current.members {
-            let grace = !self.stalls(&gone.id)
+            let grace = !self.disk_is_stalled(&gone.id)
                 && self.gone.get(&gone.id).is_some_and(|g| self.now.saturating_sub(g.since) < VIEW_GRACE)
                 && membership.get(&gone.id).is_some();
             if grace && !members.iter().any(|m| m.id == gone.id) {
                 members.push(gone.clone());
             }
         }
-        // Clients are sent to the first: it has a database.
+        // Clients are sent to the first member: it must have a database.
         let serves = |id: &MemberId| membership.get(id).is_none_or(|m| !m.arbitrator);
-        let wanted = [Some(first), current.members.first().map(|m| m.id)].into_iter().flatten();
-        let first = wanted
+        let preferred = [Some(first), current.members.first().map(|m| m.id)].into_iter().flatten();
+        let first = preferred
             .filter(|id| members.iter().any(|m| m.id == *id))
             .chain(members.iter().map(|m| m.id))
             .find(serves)
             .unwrap_or(first);
-        // A server that got its state from another reads its first view back sorted by UUID: as UUIDs of views begin
-        // with the time, its own place is the same in both orders.
+        // A server that got its state from another reads its first view back sorted by UUID. View UUIDs begin with the
+        // time, so the member's own position is the same in both orders.
         members.sort_by_key(|member| (member.id != first, member.view_uuid));
         members
     }
 
-    /// Places a view of these in the log; its number.
-    pub(super) fn place_view(&mut self, members: Vec<ViewMember>) -> Option<u64> {
+    /// Appends a view of these members; returns its number.
+    pub(super) fn append_view(&mut self, members: Vec<ViewMember>) -> Option<u64> {
         let view = View { number: self.raft.tail_state().view.number + 1, members };
         let names: Vec<&str> = view.members.iter().map(|m| m.name.as_str()).collect();
         let text = format!("view {}: {}", view.number, names.join(", "));
@@ -337,8 +341,8 @@ impl Member {
         Some(view.number)
     }
 
-    /// Lets all members forget what no write-set under way can conflict with: what every member of the view has
-    /// finished. One that lags by more than the limit does not hold it back for ever.
+    /// Appends a trim mark: certification may forget what every member of the view has finished, so that no write-set
+    /// under way can conflict with it. A member that lags by more than the limit does not hold it back.
     fn make_trim_mark(&mut self) {
         let due = self.now.saturating_sub(self.last_trim_mark) > super::TRIM_PERIOD
             || self.deliverer.seqno() - self.raft.tail_state().trim > super::TRIM_STEP;
@@ -355,7 +359,7 @@ impl Member {
                 low = low.min(health.seen.max(self.deliverer.seqno() - lag_limit));
             }
         }
-        // A mark that is not committed yet would be repeated by this one: wait for it.
+        // An uncommitted mark would be repeated by this one.
         if self.raft.tail_state().verdicts_to != self.raft.committed_state().verdicts_to {
             return;
         }

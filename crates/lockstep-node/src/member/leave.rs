@@ -1,51 +1,52 @@
-//! An orderly leave: what was answered goes first, then leadership, then the vote, then the connections.
+//! An orderly leave: first the acknowledged transactions go to a majority, then leadership, the vote and the
+//! connections are given up.
 //!
-//! Each step is bounded, or a stop could hang. The bounds differ: for a member whose others are slow to take its vote a
-//! few election timeouts are enough, since they elect without it and take it out themselves. But a leader under a weak
-//! policy may have answered what no majority has. Where it goes before an heir has that, the others leave it out, and
-//! nobody was lost or cut off who could be blamed. So it stays for longer while such a tail is there.
+//! Each step is bounded, or a stop could hang. The bounds differ. If the others are slow to take the vote, a few
+//! election timeouts suffice: they elect a leader without this member and demote it. But a leader under a weak policy
+//! may have acknowledged transactions that no majority has. If it leaves before a successor has them, the others drop
+//! them although no member was lost or cut off. So it stays longer while it has such a tail.
 
 use super::connection_state::ConnectionState;
 use super::{Delivery, Effect, Level, Member, Micros};
 use crate::api::ViewInfo;
 
-/// What was answered and is not agreed on holds up a leave for no longer: less than the front end waits for it.
-const TAIL_PATIENCE: Micros = 45_000_000;
-/// That it does is said once it has for so long.
-const SAY_AFTER: Micros = 1_000_000;
+/// How long acknowledged but uncommitted transactions delay a leave; the front end waits longer than this for it.
+const TAIL_TIMEOUT: Micros = 45_000_000;
+/// After this long, the delay is logged.
+const LOG_AFTER: Micros = 1_000_000;
 /// And again this often.
-const SAY_EVERY: Micros = 10_000_000;
+const LOG_INTERVAL: Micros = 10_000_000;
 
 /// A leave under way.
 #[derive(Debug)]
 pub(super) struct Leave {
     began: Micros,
-    /// The last moment at which something was at risk: the patience for all else counts from there.
+    /// When something was last at risk: all other timeouts count from then.
     at_risk_at: Micros,
-    /// When to say next that something is.
-    say: Micros,
+    /// When to log the delay next.
+    log_at: Micros,
 }
 
 impl Member {
-    /// Asks to leave in good order.
+    /// Begins an orderly leave.
     pub(crate) fn disconnect(&mut self) {
         if self.connection == ConnectionState::Idle || self.leaving {
             return;
         }
         self.leaving = true;
         let now = self.now;
-        self.leave = Some(Leave { began: now, at_risk_at: now, say: now + SAY_AFTER });
+        self.leave = Some(Leave { began: now, at_risk_at: now, log_at: now + LOG_AFTER });
         self.wake_all(false);
         self.end_votes();
     }
 
-    /// Whether it is on its way out: `Effect::Left` is still to come.
+    /// Whether a leave is under way: `Effect::Left` is still to come.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leave.is_some()
     }
 
-    /// This member's server cannot go on, because its data differ, for one: it leaves in good order, so that the others
-    /// need not wait for its vote, and does not come back.
+    /// Leaves for good because the server cannot go on, for example because its data differ. The leave is orderly, so
+    /// that the others do not miss its vote.
     pub(crate) fn give_up(&mut self, text: &str) {
         if !matches!(self.connection, ConnectionState::Running { .. }) {
             return self.fail(text);
@@ -54,33 +55,33 @@ impl Member {
         self.disconnect();
     }
 
-    /// How many transactions this member's server has, and its log, that the cluster has not agreed on.
+    /// How many transactions this member's server and log have that the cluster has not committed.
     fn ahead(&self) -> i64 {
         if !self.connection.is_connected() || !self.deliverer.is_running() {
             return 0;
         }
-        // What the log has lost cannot be handed over any more.
+        // Entries that the log has lost cannot be handed over.
         let held = self.deliverer.delivered().min(self.raft.tail_state().seqno);
         self.raft.seqnos_between(self.raft.committed_state().seqno, held)
     }
 
-    /// Leadership goes first, then the vote, then the connections; each bounded.
+    /// Gives up leadership, then the vote, then the connections; each step is bounded.
     pub(super) fn leave_step(&mut self) {
         let (now, ahead, cut_off) = (self.now, self.ahead(), self.cut_off());
-        let patience = 8 * self.raft.election_timeout();
+        let timeout = 8 * self.raft.election_timeout();
         let Some(leave) = &mut self.leave else { return };
-        // Who is cut off may be connected again in a moment.
-        let tail_patience = if cut_off { patience.min(TAIL_PATIENCE) } else { TAIL_PATIENCE };
-        let at_risk = ahead > 0 && now.saturating_sub(leave.began) <= tail_patience;
+        // Connections may be back in a moment.
+        let tail_timeout = if cut_off { timeout.min(TAIL_TIMEOUT) } else { TAIL_TIMEOUT };
+        let at_risk = ahead > 0 && now.saturating_sub(leave.began) <= tail_timeout;
         if at_risk {
             leave.at_risk_at = now;
         }
-        let say = at_risk && now >= leave.say;
-        if say {
-            leave.say = now + SAY_EVERY;
+        let log_at = at_risk && now >= leave.log_at;
+        if log_at {
+            leave.log_at = now + LOG_INTERVAL;
         }
-        let expired = now.saturating_sub(leave.at_risk_at) > patience;
-        if say {
+        let expired = now.saturating_sub(leave.at_risk_at) > timeout;
+        if log_at {
             self.log(
                 Level::Info,
                 format!(
@@ -92,12 +93,12 @@ impl Member {
         let membership = self.raft.membership();
         let other_voters = membership.voters().any(|id| id != self.me.id && self.peers.contains_key(&id));
         let votes = membership.is_voter(&self.me.id);
-        // Between two leaders there is none: that is no reason to go without handing in the vote.
+        // During an election there is no leader: wait, so as not to leave without giving up the vote.
         if votes && other_voters && !expired && !cut_off {
             if self.raft.is_leader() {
-                let heir = self.best_successor(|id| self.peers.get(id).is_some_and(|p| !p.leaving()));
-                if let Some(heir) = heir {
-                    let _ = self.raft.transfer_leadership(self.now, heir);
+                let successor = self.best_successor(|id| self.peers.get(id).is_some_and(|p| !p.leaving()));
+                if let Some(successor) = successor {
+                    let _ = self.raft.transfer_leadership(self.now, successor);
                     return;
                 }
             } else {
@@ -107,7 +108,7 @@ impl Member {
         if at_risk {
             return;
         }
-        // The entry that ends the vote must be committed, or it might be undone.
+        // The entry that ends the vote must be committed, or it could be undone.
         let settled = self.raft.committed_state().membership_index == self.raft.tail_state().membership_index;
         if !settled && other_voters && !expired {
             return;
@@ -129,8 +130,8 @@ impl Member {
             self.connection = self.given_up.take().map_or(ConnectionState::Idle, ConnectionState::Failed);
         }
         self.deliverer.stop();
-        // `desyncs` stay: the server has not forgotten that it wants to lag, when it connects again.
-        self.told_synced = false;
+        // `desyncs` stay: the server still wants to be Desynced when it connects again.
+        self.synced_notified = false;
         self.lagging = false;
         self.donations.clear();
         self.state_request = None;

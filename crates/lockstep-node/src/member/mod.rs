@@ -1,8 +1,8 @@
-//! What a node decides, without a thread, clock, socket or file: who is let in, what is proposed in which batch, who
-//! is shown to whom, what is handed to the server and when.
+//! The decisions of a node, without threads, clock, sockets or files: which peers are admitted, what is proposed in
+//! which batch, which views and entries the server gets and when.
 //!
-//! Inputs are method calls; effects are collected and taken with [`Member::take`]. One round is: all inputs that are
-//! there, then [`Member::round`]. Whatever waits when a round begins is one batch of it.
+//! Inputs are method calls; effects are collected and taken with [`Member::take`]. One round is all pending inputs,
+//! then [`Member::round`]. All proposals pending at the start of a round form one batch.
 
 mod apply_hold;
 #[cfg(test)]
@@ -64,49 +64,48 @@ use std::sync::atomic::{AtomicI64, Ordering};
 pub(crate) use lockstep_core::Micros;
 pub(crate) use peers::Admission;
 
-/// At least so often a trim mark, if anything can be forgotten.
+/// The leader writes a trim mark at least this often, if anything can be forgotten.
 const TRIM_PERIOD: Micros = 1_000_000;
-/// And after so many seqnos.
+/// It also writes one after this many seqnos.
 const TRIM_STEP: Seqno = 1024;
-/// How often members tell each other how they are.
+/// How often members send each other their health.
 const HEALTH_PERIOD: Micros = 200_000;
-/// A leader looks at its duties when something has changed, and at least this often; what was refused is tried again
-/// then.
-const DUTY_PERIOD: Micros = 25_000;
-/// How often what an operator waits for is looked at.
+/// The leader runs its tasks when something has changed, and at least this often; refused changes are retried then.
+const LEADER_TASKS_PERIOD: Micros = 25_000;
+/// Round interval while a command is under way.
 const COMMAND_PERIOD: Micros = 5_000;
-/// And while members stand still.
-const HOLD_PERIOD: Micros = 500;
-/// And to forget, where nothing else happens: a hundred thousand keys in a second.
+/// Round interval while this member takes part in a barrier.
+const BARRIER_PERIOD: Micros = 500;
+/// Round interval while certification has keys to forget and nothing else happens: a hundred thousand keys per second.
 const FORGET_PERIOD: Micros = 5_000;
-/// A round that begins so long after the one before is worth a line: there is one each 0.1 s at least.
-const STOOD: Micros = 1_000_000;
-/// How often it is said that entries had to go early.
-const SAY_EARLY_EVERY: Micros = 600_000_000;
+/// A gap this long between two rounds is logged. Normally there is a round every 0.1 s at least.
+const STALL: Micros = 1_000_000;
+/// How often the early removal of entries is logged.
+const EARLY_TRIM_LOG_INTERVAL: Micros = 600_000_000;
 
-/// A member that was lost may have been behind by so much before.
-const BEHIND: Micros = 60_000_000;
+/// A lost member may have been this far behind when the connection ended.
+const ABSENCE_MARGIN: Micros = 60_000_000;
 
 /// Why old entries are read from the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadFor {
-    /// A peer is behind the cache.
+    /// For a peer that is behind the cache.
     Peer(MemberId),
-    /// The own delivery is.
+    /// For this member's own delivery.
     Deliverer,
 }
 
-/// What the engine wants done.
+/// Actions that the member requests from its node.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// A frame to a connected peer.
     Send { to: MemberId, kind: u8, payload: Bytes },
-    /// To the log, in this order; answered by [`Member::written`]. With `may_wait`, nobody waits for its sync: see
-    /// [`sync`].
+    /// To the log, in this order; answered by [`Member::written`]. With `may_wait`, no member waits for the sync: see
+    /// [`deferred_sync`].
     Write { op: WriteOp, may_wait: bool },
     /// Entries from the log; answered by [`Member::read`].
     Read { whom: ReadFor, from: Index, max_bytes: usize },
-    /// Whole segments of the log may go.
+    /// Whole segments of the log may be removed.
     TrimLog(TrimLimits),
     /// Keep trying to connect to this address.
     Dial(String),
@@ -116,23 +115,23 @@ pub(crate) enum Effect {
     Connected(Result<(), NodeError>),
     /// [`crate::Node::disconnect`] may return: no connection is needed any more.
     Left,
-    /// A line.
+    /// Write a line to the error log.
     Log(Level, String),
-    /// So many seqnos of so many are done before this member is Synced.
+    /// Seqnos in all and seqnos done before this member is Synced.
     Progress { total: Seqno, done: Seqno },
-    /// For the server to tell: a JSON object.
+    /// An event for the server: a JSON object.
     Event(String),
     /// This policy is in force from now on.
     PolicyNow(Policy),
-    /// The policy that was wished for is in force, or why it is not.
+    /// The requested policy is in force, or why it is not.
     PolicyChanged(Result<(), String>),
-    /// A causal read may go on when this seqno has finished (`None`: no majority).
+    /// A causal read may continue when this seqno has finished (`None`: no majority).
     Causal { id: u64, seqno: Option<Seqno> },
-    /// To the question of this number: up to where the cluster has agreed, or why nobody knows.
+    /// Answers the query `token`: the cluster's committed position, or why it is unknown.
     CommittedPosition { token: u64, result: Result<Gtid, String> },
-    /// Another branch has left this member's: at the next start its log is set aside, for this reason.
+    /// This member's log is no longer part of the cluster's branch: the next start quarantines it, for this reason.
     SetAside(Box<QuarantineRequest>),
-    /// To the operator who gave the command of this number.
+    /// The answer to the operator's command `token`.
     Answer { token: u64, answer: Answer },
 }
 
@@ -143,15 +142,15 @@ pub(crate) struct Member {
     pub(crate) tuning: Tuning,
     pub(crate) cluster: String,
     pub(crate) peers: BTreeMap<MemberId, Peer>,
-    /// Addresses where somebody is with whom this member cannot talk until a person has mended it: whose, and why.
+    /// Addresses of members that cannot be talked to until an administrator acts: the member's name, and the reason.
     unlike: BTreeMap<String, (String, String)>,
     /// Members that were connected and are not.
     gone: BTreeMap<MemberId, Gone>,
     pub(crate) connection: ConnectionState,
     pub(crate) deliverer: Deliverer,
-    /// Own submissions under way, by number, ascending.
+    /// Own submissions under way, ascending by number.
     slots: VecDeque<commands::Waiting>,
-    /// Large write-sets on their way, one at a time.
+    /// Large write-sets being sent, one at a time.
     large: VecDeque<commands::Large>,
     large_sent: commands::LargeSent,
     pub(crate) now: Micros,
@@ -159,83 +158,83 @@ pub(crate) struct Member {
     leaving: bool,
     /// A leave under way.
     leave: Option<leave::Leave>,
-    /// Why this member leaves for good: its server cannot go on, its log could.
+    /// Why this member leaves for good although its log is intact: its server cannot go on.
     given_up: Option<String>,
-    /// By their view UUIDs, the members of the last view without a majority.
+    /// View UUIDs of the members in the last non-Primary view.
     minority: Vec<ViewUuid>,
-    /// Since when others refuse this member for its identity, and nobody takes it.
+    /// Since when peers refuse this member for its identity and none accepts it.
     not_allowed_since: Option<Micros>,
-    /// Whose log this member takes that came without one: its history, and which log of it.
+    /// History and log id of the log that this member adopts; it came without one.
     join_target: Option<(lockstep_core::Uuid, lockstep_core::Uuid)>,
-    /// Not before this it is said again that others do not let this member in.
-    told_not_listed: Micros,
+    /// Earliest time to log again that peers do not let this member in.
+    not_listed_log_at: Micros,
     catching_up: Option<lag::CatchUp>,
     pub(crate) votes: votes::Votes,
-    /// What had finished when the round began, before its inputs were taken.
+    /// The server's finished seqno when the round began, before its inputs were taken.
     finished_before: Seqno,
-    /// Users' and donations' reasons to be Desynced.
+    /// How many users' and donations' reasons there are to be Desynced.
     desyncs: u32,
-    /// The server has been told that it is synced, and of no loss of the majority since.
-    told_synced: bool,
-    /// Behind by more than `apply.lag_limit`, and not caught up since.
+    /// The server has been told that it is synced, and has not seen a loss of the majority since.
+    synced_notified: bool,
+    /// More than `apply.lag_limit` behind, and not caught up since.
     lagging: bool,
-    /// Who led last, as far as this process knows.
+    /// The last known leader, as far as this process knows.
     last_leader: Option<MemberId>,
     apply_holds: apply_hold::ApplyHolds,
     clocks: clocks::Clocks,
-    /// Changes of policy that somebody here has asked for.
+    /// Policy changes requested on this member.
     policy_requests: policy::PolicyRequests,
-    /// What was wished of this member as a leader, and done.
-    granted: policy::AppliedPolicyRequests,
-    /// An operator lets this member go on alone.
-    overriding: Option<branch::Override>,
-    /// What policies have meant so far.
+    /// Policy requests that this member has carried out as the leader.
+    applied_policy_requests: policy::AppliedPolicyRequests,
+    /// An operator's forced bootstrap of this member is under way.
+    forced_bootstrap: Option<branch::ForcedBootstrap>,
+    /// Policies met, and fallbacks, so far.
     pub(crate) commits: policy::Commits,
-    /// Whose disks move, under `all`.
+    /// Progress of the peers' disks, under `all`.
     disks: policy::Disks,
-    /// The server's process is to end, for its database has what the log has lost.
+    /// The server process is to end: its database has transactions that the log has lost.
     ending: Option<policy::Ending>,
     donations: Vec<transfer::Donation>,
     donation_ids: u64,
     choices: Vec<transfer::Choice>,
     state_request: Option<transfer::Pending>,
-    /// The position from which a donor's word is all that is wanted; −1 where the state itself is.
+    /// With this position, the joiner needs only the donor's confirmation; −1 if it needs the state itself.
     bypass: Seqno,
     causal: Vec<commands::CausalRead>,
     position_queries: Vec<committed_position::PositionQuery>,
-    /// The seqno of the view with which this connection began: a member that has not reached it is not caught up.
+    /// The seqno of the view with which this connection began. A member below it has not caught up.
     connected_seqno: Seqno,
-    /// This connection's server knows a Primary view.
+    /// The server has seen a Primary view in this connection.
     shown: bool,
-    /// How many such views there were in this process.
+    /// How many views of a position the server was shown in this process.
     positions_shown: u64,
-    /// Who this member was to its server at each connect of this process.
+    /// This member's view UUID at each connect of this process.
     view_uuids: Vec<ViewUuid>,
     primary_since: Option<Micros>,
-    /// Since when all are there and nobody knows: see [`doubt`].
-    doubt_since: Option<Micros>,
+    /// Since when all members are present and none knows the result: see [`in_doubt`].
+    in_doubt_since: Option<Micros>,
     no_quorum_since: Option<Micros>,
-    /// When a leader of the own log was known last, or a majority of its voters connected.
+    /// When a leader of the own log was last known, or a majority of its voters was connected.
     majority_seen: Micros,
-    /// Not before this it is said again that a branch is there for which this member does not give up its log.
-    told_branch: Micros,
+    /// Earliest time to log again that there is a branch for which this member does not give up its log.
+    branch_log_at: Micros,
     last_trim_mark: Micros,
     last_health: Micros,
     told: Option<Health>,
     leader_tasks_at: Micros,
     low_water_mark: low_water_mark::LowWaterMark,
     last_log_trim: Micros,
-    /// When it looked, and what had finished then, for as long as `log.keep_min`.
+    /// Times and finished seqnos over the last `log.keep_min`.
     finished_at: VecDeque<(Micros, Seqno)>,
-    /// When it was last said that entries had to go early.
+    /// When the early removal of entries was last logged.
     trimmed_early: Option<Micros>,
-    /// What the front end's server has finished; written by its threads.
+    /// The seqno that the front end's server has finished; its threads write it.
     finished: Arc<AtomicI64>,
     effects: Vec<Effect>,
     deliveries: Vec<Delivery>,
-    /// Threads whose submissions have their places, in the order of seqnos.
+    /// Threads whose submissions have been ordered, by seqno.
     woken: Vec<std::thread::Thread>,
-    /// What came compressed.
+    /// Payloads that were received compressed.
     pub(crate) unpacked: Packed,
     deferred_syncs: deferred_sync::DeferredSyncs,
     operator: operator::Operator,
@@ -243,11 +242,11 @@ pub(crate) struct Member {
     writer_share: lockstep_core::placement::WriterShare,
     failback: failback::Failback,
     barrier: barrier::Barrier,
-    /// The front end's commits.
+    /// Holds the front end's commits during a barrier.
     pub(crate) hold: Option<Arc<dyn crate::api::CommitBarrier>>,
 }
 
-/// Should the engine go down in the middle of a round: whoever has an answer gets to see it.
+/// If the member goes down in the middle of a round, threads with a result are still woken.
 impl Drop for Member {
     fn drop(&mut self) {
         self.woken.iter().for_each(std::thread::Thread::unpark);
@@ -264,7 +263,7 @@ impl Member {
     ) -> Member {
         raft.set_relaying(tuning.relay);
         let votes = votes::Votes::new(raft.last_index());
-        let applying = apply_hold::ApplyHolds::new(tuning.apply_order);
+        let apply_holds = apply_hold::ApplyHolds::new(tuning.apply_order);
         Member {
             raft,
             me,
@@ -286,19 +285,19 @@ impl Member {
             minority: Vec::new(),
             not_allowed_since: None,
             join_target: None,
-            told_not_listed: 0,
+            not_listed_log_at: 0,
             catching_up: None,
             votes,
             finished_before: lockstep_core::SEQNO_UNDEFINED,
             desyncs: 0,
-            told_synced: false,
+            synced_notified: false,
             lagging: false,
             last_leader: None,
-            apply_holds: applying,
+            apply_holds: apply_holds,
             clocks: clocks::Clocks::default(),
             policy_requests: policy::PolicyRequests::default(),
-            granted: policy::AppliedPolicyRequests::default(),
-            overriding: None,
+            applied_policy_requests: policy::AppliedPolicyRequests::default(),
+            forced_bootstrap: None,
             commits: policy::Commits::default(),
             disks: policy::Disks::default(),
             ending: None,
@@ -314,10 +313,10 @@ impl Member {
             positions_shown: 0,
             view_uuids: Vec::new(),
             primary_since: None,
-            doubt_since: None,
+            in_doubt_since: None,
             no_quorum_since: None,
             majority_seen: now,
-            told_branch: 0,
+            branch_log_at: 0,
             last_trim_mark: 0,
             last_health: 0,
             told: None,
@@ -353,7 +352,7 @@ impl Member {
         self.deliveries.push(delivery);
     }
 
-    /// Something has changed that a leader may have to act on.
+    /// Runs the leader's tasks in this round: something has changed.
     fn schedule_leader_tasks(&mut self) {
         self.leader_tasks_at = self.now;
     }
@@ -385,15 +384,15 @@ impl Member {
         }
     }
 
-    /// The time, before the inputs of a round.
+    /// Sets the time, before the inputs of a round.
     pub(crate) fn at(&mut self, now: Micros, wall: Micros) {
-        let stood = now.saturating_sub(self.now);
+        let stall = now.saturating_sub(self.now);
         self.now = now.max(self.now);
-        if stood > STOOD && self.connection.is_connected() {
+        if stall > STALL && self.connection.is_connected() {
             let text = format!(
                 "this process stood still for {:.1} s, as one does that is stopped or gets no processor: others may have taken it \
                  for dead",
-                stood as f64 / 1e6
+                stall as f64 / 1e6
             );
             self.log(Level::Warn, text);
         }
@@ -403,7 +402,7 @@ impl Member {
         self.on_leader_contact(self.me.id);
     }
 
-    /// When the next round is due even if nothing comes in.
+    /// When the next round is due without new inputs.
     pub(crate) fn deadline(&self) -> Micros {
         let mut at = self.raft.deadline().min(self.last_health + HEALTH_PERIOD);
         if self.raft.is_leader() {
@@ -413,18 +412,18 @@ impl Member {
             at = at.min(self.now + COMMAND_PERIOD);
         }
         if self.is_at_barrier() {
-            at = at.min(self.now + HOLD_PERIOD);
+            at = at.min(self.now + BARRIER_PERIOD);
         }
         if self.deliverer.is_to_forget() {
             at = at.min(self.now + FORGET_PERIOD);
         }
-        if let Some(due) = self.gate_due() {
+        if let Some(due) = self.hold_ends_at() {
             at = at.min(due);
         }
         at
     }
 
-    /// Whether another round would deliver more even if nothing came in.
+    /// Whether another round would deliver more without new inputs.
     pub(crate) fn has_more(&self) -> bool {
         self.connection.is_primary() && self.deliverer.is_behind(self.deliverable())
     }
@@ -434,7 +433,7 @@ impl Member {
             NodeMessage::Health(health) => {
                 if let Some(peer) = self.peers.get_mut(&from) {
                     peer.health = Some(health);
-                    // It takes this member: before it refuses one it says nothing.
+                    // The peer accepts this member: a member that refuses one sends no health.
                     self.not_allowed_since = None;
                     self.schedule_leader_tasks();
                 }
@@ -448,7 +447,7 @@ impl Member {
                 self.find_donor(from, &donor, at_least, position, request);
             }
             NodeMessage::Donate { joiner, at_least, position, request } => {
-                // Only a leader sends members to send their data, and only to members.
+                // Only the leader names donors, and only for members.
                 let to_member = self.raft.membership().get(&joiner).is_some();
                 if self.raft.leader() != Some(from) || !to_member {
                     return;
@@ -456,27 +455,27 @@ impl Member {
                 self.asked_to_donate(joiner, at_least, position, request);
             }
             NodeMessage::Donated { code, gtid, text } => self.donated(from, code, gtid, text),
-            NodeMessage::Opinion { seqno, opinion, text } => self.told_opinion(from, seqno, opinion, &text),
-            NodeMessage::AskOpinion { seqno } => self.asked_opinion(from, seqno),
+            NodeMessage::Opinion { seqno, opinion, text } => self.on_opinion(from, seqno, opinion, &text),
+            NodeMessage::AskOpinion { seqno } => self.on_opinion_request(from, seqno),
             NodeMessage::Policy(policy) => {
-                self.asked_for_policy(from, |_| policy);
+                self.append_policy(from, |_| policy);
             }
-            NodeMessage::PolicyRequest { number, request } => self.wished(from, number, request),
+            NodeMessage::PolicyRequest { number, request } => self.on_policy_request(from, number, request),
             NodeMessage::TurnedAway => self.on_writes_rejected(from),
         }
     }
 
-    /// Everything up to this ticket is on the disk.
+    /// Everything up to this ticket is on disk.
     pub(crate) fn written(&mut self, ticket: u64) {
         self.sync_done(ticket);
-        self.disk_answered(ticket);
+        self.disk_write_done(ticket);
         if let Some(ending) = &mut self.ending {
             ending.written(ticket);
         }
         self.raft.written(self.now, ticket);
     }
 
-    /// Entries from the log. Empty: there are none (trimmed, or the log cannot be read).
+    /// Entries from the log; empty if there are none (trimmed, or the log cannot be read).
     pub(crate) fn read(&mut self, whom: ReadFor, from: Index, entries: Vec<Entry>) {
         match whom {
             ReadFor::Peer(id) => self.raft.fetched(self.now, id, from, entries),
@@ -488,7 +487,7 @@ impl Member {
         }
     }
 
-    /// Ends a round: time passes, duties are done, effects come out of the order core, entries are delivered.
+    /// Ends a round: advances timers, runs the tasks that are due, takes Raft's outputs, delivers entries.
     pub(crate) fn round(&mut self, room: bool) {
         self.large_step();
         self.low_water_mark.note(self.now, self.finished());
@@ -496,16 +495,16 @@ impl Member {
         self.check_database();
         self.raft.tick(self.now);
         if self.connection.is_connected() && self.now >= self.leader_tasks_at {
-            self.leader_tasks_at = self.now + DUTY_PERIOD;
+            self.leader_tasks_at = self.now + LEADER_TASKS_PERIOD;
             self.lead();
         }
         self.operator_step();
-        self.override_step();
+        self.forced_bootstrap_step();
         self.majority_step();
         self.barrier_step();
-        // What comes out may put something in again (a leader that is its own majority commits at once).
+        // An output may cause a new one: a leader that is its own majority commits at once.
         for _ in 0..4 {
-            if !self.drain_order() {
+            if !self.drain_raft() {
                 break;
             }
         }
@@ -524,7 +523,7 @@ impl Member {
         self.trim_log_step();
     }
 
-    fn drain_order(&mut self) -> bool {
+    fn drain_raft(&mut self) -> bool {
         let outputs = self.raft.drain(self.now);
         let some = !outputs.is_empty();
         let mut diverged = false;
@@ -547,7 +546,7 @@ impl Member {
                     let may_wait = self.may_defer_sync(&op);
                     last_write = op.ticket;
                     renamed |= op.reset.is_some() || op.entries.iter().any(|e| e.kind == EntryKind::Branch);
-                    self.disk_asked(op.ticket);
+                    self.disk_write_begun(op.ticket);
                     self.effects.push(Effect::Write { op, may_wait });
                 }
                 Output::Fetch { to, from, max_bytes } => {
@@ -571,7 +570,7 @@ impl Member {
             self.compare_peers();
         }
         if diverged {
-            self.has_diverged(last_write);
+            self.on_diverged(last_write);
         }
         some
     }
@@ -585,14 +584,14 @@ impl Member {
         self.schedule_leader_tasks();
         self.log(Level::Info, text);
         if leader == Some(self.me.id) {
-            self.tell_of_loss(term);
+            self.warn_of_loss(term);
         }
         self.last_leader = leader.or(self.last_leader);
     }
 
-    /// Under a weak policy this member's predecessor may have answered more than anybody here has. Where it is here
-    /// itself, it has been asked how far its log goes.
-    fn tell_of_loss(&mut self, term: u64) {
+    /// Under a weak policy the previous leader may have acknowledged transactions that no present member has. If the
+    /// previous leader is present itself, log recovery has asked it for its log tail.
+    fn warn_of_loss(&mut self, term: u64) {
         let Some(gap) = self.raft.left_out_by_own_term() else { return };
         let before = self.last_leader.filter(|id| *id != self.me.id);
         if before.is_some_and(|id| self.responds(&id)) {
@@ -642,7 +641,7 @@ impl Member {
         }
     }
 
-    /// How a member is, as it has last said; as this one would say.
+    /// A member's health: as last received, or this member's own.
     pub(crate) fn health_of(&self, id: &MemberId) -> Option<Health> {
         match *id == self.me.id {
             true => Some(self.health()),
@@ -658,18 +657,18 @@ impl Member {
         self.slots.len()
     }
 
-    /// Whether all that comes is what others write, in frames of their leader's: no thread of this server's brings more
-    /// while somebody lets it run, and nobody else waits for what this member does meanwhile.
+    /// Whether this member only receives other members' writes, in its leader's frames. Then no local thread adds work
+    /// while this one yields, and no other member waits for this one's work.
     pub(crate) fn only_follows(&self) -> bool {
         self.slots.is_empty() && !self.raft.is_leader()
     }
 
-    /// Reads that are to see what is committed wait for this thread.
+    /// Whether causal reads wait for this thread.
     pub(crate) fn has_readers(&self) -> bool {
         !self.causal.is_empty()
     }
 
-    /// How many transactions are on their way to their places, as far as this member knows.
+    /// How many transactions are not ordered yet, as far as this member knows.
     pub(crate) fn under_way(&self) -> usize {
         let uncommitted = self.raft.last_index().saturating_sub(self.raft.commit()) as usize;
         self.slots.len().max(uncommitted)
@@ -682,9 +681,10 @@ impl Member {
         }
     }
 
-    /// The log's first segments are gone; `early`: sooner than `log.keep_min`, or a connected member's disk, asks for.
+    /// The log's first segments are gone. `early`: removed although `log.keep_min`, or a connected member's disk, still
+    /// needed them.
     pub(crate) fn log_trimmed(&mut self, first: Index, early: bool) {
-        if early && self.trimmed_early.is_none_or(|at| self.now >= at + SAY_EARLY_EVERY) {
+        if early && self.trimmed_early.is_none_or(|at| self.now >= at + EARLY_TRIM_LOG_INTERVAL) {
             self.trimmed_early = Some(self.now);
             self.log(
                 Level::Warn,
@@ -698,8 +698,8 @@ impl Member {
         self.votes.forget_below(first);
     }
 
-    /// Wakes the threads whose submissions have their places: the last thing in a round. They find their turn in commit
-    /// order open, for it is the order in which they are woken.
+    /// Wakes the threads whose submissions have been ordered, in commit order. This comes last in a round: each thread
+    /// finds its commit order position reached.
     pub(crate) fn wake(&mut self) {
         for thread in self.woken.drain(..) {
             thread.unpark();
@@ -712,8 +712,8 @@ impl Member {
         deliveries.append(&mut self.deliveries);
     }
 
-    /// The log cannot supply what the database lacks, and a running server cannot take a copy: the front end is told to
-    /// give up its position, and to end the process, so that the next start takes a state transfer.
+    /// The log cannot supply what the database lacks, and a running server cannot take a state transfer. The front end
+    /// gives up its position and ends the process, so that the next start takes a state transfer.
     fn needs_state(&mut self, text: &str) {
         let text = format!("{text}: a state transfer is needed; start this server again");
         self.deliver(Delivery::StateFailed(text.clone()));
@@ -723,7 +723,7 @@ impl Member {
         }
     }
 
-    /// This node cannot go on: it says so, refuses everything, and leaves.
+    /// Fails for good: logs the reason, refuses everything and leaves.
     pub(crate) fn fail(&mut self, text: &str) {
         if matches!(self.connection, ConnectionState::Failed(_)) {
             return;
@@ -746,7 +746,7 @@ impl Member {
         }
     }
 
-    /// Wakes every waiting submission. `unknown`: nothing can be withdrawn, for the order core is not asked.
+    /// Wakes every waiting submission. `unknown`: nothing can be withdrawn, since Raft is not asked.
     fn wake_all(&mut self, unknown: bool) {
         let first_unsent = if unknown { None } else { self.raft.withdraw_unsent() };
         if let Some(first) = first_unsent {
@@ -768,8 +768,9 @@ impl Member {
         }
     }
 
-    /// Synced, or it would be if its server took writes: nothing that it is to have is missing, and nothing else is under way.
-    fn serves_all_it_is_to_have(&self) -> bool {
+    /// Synced, or would be but for the server's apply hold: it lacks nothing that it is due to have, and is not
+    /// Desynced.
+    fn is_synced_but_for_hold(&self) -> bool {
         matches!(self.connection, ConnectionState::Running { primary: true, synced: true })
             && !self.is_desynced()
     }
@@ -785,7 +786,7 @@ impl Member {
         match &self.connection {
             ConnectionState::Running { primary: true, synced } => match (self.is_desynced(), synced) {
                 (true, _) => LocalState::Donor,
-                // Its server refuses writes, whether anything is kept back yet or not.
+                // The server refuses writes, whether or not entries are held back yet.
                 (false, true) if self.has_held_server() => LocalState::Donor,
                 (false, true) => LocalState::Synced,
                 (false, false) => LocalState::Joined,
@@ -795,7 +796,8 @@ impl Member {
         }
     }
 
-    /// What the own server had finished `log.keep_min` ago. What it had as its process began is on its disk.
+    /// The seqno that the own server had finished `log.keep_min` ago. Everything finished before the process began is
+    /// on disk.
     fn finished_long_ago(&mut self) -> Seqno {
         let (now, keep) = (self.now, self.tuning.log_keep.as_micros() as Micros);
         let at = if self.finished_at.is_empty() { now.saturating_sub(keep) } else { now };
@@ -815,15 +817,15 @@ impl Member {
         let long_ago = self.finished_long_ago();
         let needed = self.deliverer.next_index().min(self.raft.deliverable());
         let membership = self.raft.membership();
-        // What a connected member has not got on its disk stays up to `log.max_size` only: a disk that hangs elsewhere
-        // must not fill this one. What it misses then, it gets as a base, like one that was away for too long.
+        // Entries that a connected member has not persisted are kept up to `log.max_size` only: a stalled disk there
+        // must not fill this one. The member then gets a snapshot instead, as after a long absence.
         let connected = membership.members.iter().filter(|m| self.peers.contains_key(&m.id));
         let wanted = connected
             .filter(|m| m.id != self.me.id && self.raft.is_leader())
             .map(|m| self.raft.matched(&m.id) + 1)
             .min()
             .unwrap_or(Index::MAX);
-        // What a server that lagged has only just finished may not be on its disk, however old it is.
+        // A server that lagged may have finished even an old entry only just now, and may not have it on disk.
         let flushed = self.raft.segment_bases().filter(|b| b.seqno <= long_ago).last();
         let flushed = flushed.map_or(0, |b| b.index + 1);
         // Certification after a restart begins at the trim mark before the last.
@@ -831,13 +833,15 @@ impl Member {
         let keep = self.raft.segment_bases().filter(|b| b.seqno <= trim && b.index <= needed).last();
         if let Some(below) = keep.map(|b| b.index + 1) {
             let ago = |time: Micros| self.wall.saturating_sub(time);
-            // What an absent member has not got is kept like what is young.
+            // Entries that an absent member lacks are kept like young ones.
             let absent = membership.members.iter().filter(|m| m.id != self.me.id && !m.arbitrator);
             let absent_since = absent
                 .filter(|m| !self.peers.contains_key(&m.id))
-                // One that was not seen since this process began: all that there is.
+                // For a member not seen since this process began, all entries are kept.
                 .map(|m| {
-                    self.gone.get(&m.id).map_or(0, |gone| ago(self.now.saturating_sub(gone.since) + BEHIND))
+                    self.gone
+                        .get(&m.id)
+                        .map_or(0, |gone| ago(self.now.saturating_sub(gone.since) + ABSENCE_MARGIN))
                 })
                 .min()
                 .unwrap_or(Micros::MAX);
@@ -852,16 +856,16 @@ impl Member {
         }
     }
 
-    /// How this member introduces itself.
+    /// The introduction of this member to a peer.
     pub(crate) fn introduction(&self) -> Hello {
-        let Some((history, log_id)) = self.log_to_tell() else { return self.me.clone() };
+        let Some((history, log_id)) = self.announced_log() else { return self.me.clone() };
         let before = &self.raft.tail_state().parents;
         let parents = before.iter().map(|p| (p.history, p.log_id)).collect();
         let forks = before.iter().map(|p| (p.index, p.term)).collect();
         Hello { history, log_id, parents, forks, last_index: self.raft.last_index(), ..self.me.clone() }
     }
 
-    /// Somebody refused this member for a reason that only a person can mend.
+    /// A peer refused this member for a reason that only an administrator can remove.
     pub(crate) fn refused(&mut self, text: &str) {
         if matches!(self.connection, ConnectionState::Connecting { .. }) && self.peers.is_empty() {
             self.connection = ConnectionState::Idle;
@@ -870,7 +874,7 @@ impl Member {
         }
     }
 
-    /// The kind is one that members may propose.
+    /// Proposes an entry of a kind that members may propose.
     fn propose(&mut self, kind: EntryKind, payload: Bytes) -> u64 {
         debug_assert!(kind.may_be_proposed());
         self.raft.propose(self.now, kind, payload)

@@ -1,8 +1,8 @@
-//! What an operator asks for: another leader, a member less, a voter more. Any member takes a command and hands it to the leader,
-//! which does it, step by step as the log allows, and answers; each wait is bounded.
+//! Operator commands: switch over, remove a member, promote one to voter. Any member takes a command and forwards it to
+//! the leader. The leader carries it out step by step as the log allows, and answers. Each wait is bounded.
 //!
-//! A switchover places a view first, with the new leader at its head, for proxies write to that one; then leadership
-//! goes over, as when a leader leaves. Should that fail, another view puts this member first again.
+//! A switchover first appends a view with the new leader at its head, since proxies write to the first member.
+//! Leadership then moves as when a leader leaves. If that fails, another view puts the old leader first again.
 
 use super::{Effect, Level, Member, Micros};
 use crate::api::LocalState;
@@ -14,47 +14,47 @@ use lockstep_core::members::{MemberInfo, Membership, Role};
 use lockstep_core::raft::ChangeError;
 use lockstep_core::{Index, MemberId, Uuid, ViewUuid};
 
-/// A command is done by then, or is not done.
-const PATIENCE: Micros = 10_000_000;
-/// A switchover waits for no longer until no streaming transaction is under way: then it rolls back those that are.
-const STREAMS_PATIENCE: Micros = 2_000_000;
-/// None is where no fragment has come for so long.
-const STREAMS_REST: Micros = 500_000;
-/// Connections that are renewed take less than this.
+/// When a command is answered at the latest.
+const TIMEOUT: Micros = 10_000_000;
+/// How long a switchover waits for streaming transactions to end before it rolls the rest back.
+const STREAMS_TIMEOUT: Micros = 2_000_000;
+/// No streaming transaction is taken to be active if no fragment has come for this long.
+const STREAMS_QUIET: Micros = 500_000;
+/// Renewing a connection takes less than this.
 const RECONNECT: Micros = 300_000;
-/// Links that break and come back are back after so long.
+/// A broken link is back within this time.
 const LINKS_BREAK: Micros = 1_500_000;
-/// How long whoever was asked may go on before another leader is asked.
+/// How long the leader that was asked may take, once it leads no more, before the next one is asked.
 const ASK_ANOTHER: Micros = 2_000_000;
-/// An heir that lacks more than this must catch up before anything is kept waiting for it.
+/// A new leader that lacks more entries than this must catch up first; until then no commit is delayed for it.
 const NEAR_ENOUGH: Index = 1000;
-/// So many commands at a time.
-const COMMANDS: usize = 16;
-/// So many removed ones are remembered.
-const BARRED: usize = 256;
+/// How many commands may be under way.
+const COMMANDS_MAX: usize = 16;
+/// How many removed members are remembered.
+const REMOVED_MAX: usize = 256;
 
-/// A command that was given to this member.
+/// A command given to this member.
 #[derive(Debug)]
-struct Given {
+struct PendingCommand {
     token: u64,
     command: Command,
     began: Micros,
-    /// Who was asked, and when.
+    /// The leader that was asked, and when.
     asked: Option<(MemberId, Micros)>,
 }
 
-/// Who wants to hear of a [`Task`].
+/// The member that waits for the answer to a [`Task`], and its id there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Asker {
+struct Requester {
     member: MemberId,
     id: u64,
 }
 
-/// What the leader is doing.
+/// A command that the leader carries out.
 #[derive(Debug)]
 struct Task {
-    /// Nobody: this member has thought of it itself.
-    asker: Option<Asker>,
+    /// `None`: this member started the task itself.
+    requester: Option<Requester>,
     began: Micros,
     work: Work,
 }
@@ -63,7 +63,7 @@ struct Task {
 #[derive(Clone, Copy, Debug)]
 struct Listing {
     number: u64,
-    /// How many streaming transactions were open, which it ends.
+    /// How many open streaming transactions the view rolls back.
     streams: usize,
 }
 
@@ -74,40 +74,40 @@ enum Work {
     Promote { id: MemberId, name: String },
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Operator {
-    given: Vec<Given>,
+    commands: Vec<PendingCommand>,
     tasks: Vec<Task>,
-    /// Lives of members that were removed while they were connected: this leader does not let them back.
-    barred: Vec<(MemberId, ViewUuid)>,
-    /// Since when too few voters are connected, as far as a command that is under way has looked.
+    /// Incarnations that were removed while connected: this leader does not let them back.
+    removed: Vec<(MemberId, ViewUuid)>,
+    /// Since when too few voters are connected, as seen while a command is under way.
     cut_off_since: Option<Micros>,
 }
 
-/// How a step of a task ends.
+/// The result of one step of a task.
 enum Step {
     Wait,
     Done(String),
     Failed(String),
     /// Another leader may be asked.
-    Again,
+    Retry,
 }
 
-/// Its vote would be needed from its first moment on, to agree on that very change, too.
-fn would_be_missed(name: &str) -> Step {
+/// A new voter's vote is needed at once, even for its own promotion.
+fn unresponsive_voter(name: &str) -> Step {
     Step::Failed(format!(
         "{name} has not been heard of for some time: as a voter it would be missed for a majority; see to its server first"
     ))
 }
 
 impl Member {
-    /// A command from the socket, answered by [`Effect::Answer`].
-    /// `fresh` names a history, should one begin.
+    /// A command from the socket, answered by [`Effect::Answer`]. `fresh` names the history of a new branch, if the
+    /// command begins one.
     pub(crate) fn command(&mut self, token: u64, command: Command, fresh: Uuid) {
         let refusal = if !self.connection.is_connected() {
             Some("this member is not connected to a cluster: ask another one")
-        } else if self.operator.given.len() >= COMMANDS {
+        } else if self.operator.commands.len() >= COMMANDS_MAX {
             Some("too many commands are under way: try again soon")
         } else {
             None
@@ -117,43 +117,45 @@ impl Member {
             return self.effects.push(Effect::Answer { token, answer });
         }
         match command {
-            Command::Hold => return self.gather(token),
+            Command::Hold => return self.begin_barrier(token),
             Command::Release { hold } => return self.release(token, hold),
-            Command::Bootstrap => return self.begin_override(token, fresh),
+            Command::Bootstrap => return self.begin_forced_bootstrap(token, fresh),
             Command::Switchover { .. } | Command::Remove { .. } | Command::Promote { .. } => {}
         }
-        self.operator.given.push(Given { token, command, began: self.now, asked: None });
+        self.operator.commands.push(PendingCommand { token, command, began: self.now, asked: None });
     }
 
-    /// Whether commands wait for something: rounds come more often then.
+    /// Whether commands are under way; rounds are more frequent then.
     pub(super) fn is_commanded(&self) -> bool {
-        !self.operator.given.is_empty() || !self.operator.tasks.is_empty() || self.overriding.is_some()
+        !self.operator.commands.is_empty()
+            || !self.operator.tasks.is_empty()
+            || self.forced_bootstrap.is_some()
     }
 
-    /// Whether this connection of a member was ended by a removal.
+    /// Whether a removal ended this connection of the member.
     pub(super) fn was_removed(&self, hello: &Hello) -> bool {
-        self.operator.barred.contains(&(hello.id, hello.view_uuid))
+        self.operator.removed.contains(&(hello.id, hello.view_uuid))
     }
 
     pub(super) fn operator_message(&mut self, from: MemberId, message: OperatorMessage) {
         match message {
             OperatorMessage::Ask { id, command } => {
-                let asker = Asker { member: from, id };
+                let requester = Requester { member: from, id };
                 match Command::parse(&command) {
-                    Ok(command) => self.begin(asker, command),
-                    Err(text) => self.answer(asker, Step::Failed(text)),
+                    Ok(command) => self.begin(requester, command),
+                    Err(text) => self.answer(requester, Step::Failed(text)),
                 }
             }
             OperatorMessage::Answer { id, ok, again, text } => {
-                let Some(at) = self.operator.given.iter().position(|g| g.token == id) else { return };
-                let given = &mut self.operator.given[at];
-                if given.asked.is_none_or(|(whom, _)| whom != from) {
+                let Some(at) = self.operator.commands.iter().position(|g| g.token == id) else { return };
+                let pending = &mut self.operator.commands[at];
+                if pending.asked.is_none_or(|(whom, _)| whom != from) {
                     return;
                 }
                 if again {
-                    given.asked = None;
+                    pending.asked = None;
                 } else {
-                    self.given_done(at, ok, text);
+                    self.finish_command(at, ok, text);
                 }
             }
             OperatorMessage::Leave { text } => {
@@ -166,13 +168,13 @@ impl Member {
         }
     }
 
-    fn given_done(&mut self, at: usize, ok: bool, text: String) {
-        let Given { token, began, .. } = self.operator.given.remove(at);
+    fn finish_command(&mut self, at: usize, ok: bool, text: String) {
+        let PendingCommand { token, began, .. } = self.operator.commands.remove(at);
         let seconds = self.now.saturating_sub(began) as f64 / 1e6;
         self.effects.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
     }
 
-    pub(super) fn tell_operator(&mut self, to: MemberId, message: OperatorMessage) {
+    pub(super) fn send_operator(&mut self, to: MemberId, message: OperatorMessage) {
         if to == self.me.id {
             self.operator_message(to, message);
         } else {
@@ -181,17 +183,17 @@ impl Member {
         }
     }
 
-    fn answer(&mut self, asker: Asker, step: Step) {
+    fn answer(&mut self, requester: Requester, step: Step) {
         let (ok, again, text) = match step {
             Step::Wait => return,
             Step::Done(text) => (true, false, text),
             Step::Failed(text) => (false, false, text),
-            Step::Again => (false, true, String::new()),
+            Step::Retry => (false, true, String::new()),
         };
-        self.tell_operator(asker.member, OperatorMessage::Answer { id: asker.id, ok, again, text });
+        self.send_operator(requester.member, OperatorMessage::Answer { id: requester.id, ok, again, text });
     }
 
-    /// Everything that is under way goes on.
+    /// Advances all commands under way.
     pub(super) fn operator_step(&mut self) {
         if !self.is_commanded() {
             self.operator.cut_off_since = None;
@@ -201,13 +203,13 @@ impl Member {
             self.task_step(task);
         }
         let leader = self.raft.leader().filter(|id| *id == self.me.id || self.peers.contains_key(id));
-        // Without a majority nobody will lead soon; but connections may just be renewed.
-        let hopeless = self.long_cut_off() && leader.is_none();
+        // Without a majority there will be no leader soon; but connections may just be being renewed.
+        let no_leader_soon = self.long_cut_off() && leader.is_none();
         let mut at = 0;
-        while at < self.operator.given.len() {
-            let Given { token, began, asked, ref command } = self.operator.given[at];
+        while at < self.operator.commands.len() {
+            let PendingCommand { token, began, asked, ref command } = self.operator.commands[at];
             let waited = self.now.saturating_sub(began);
-            if waited > PATIENCE || hopeless && waited > RECONNECT {
+            if waited > TIMEOUT || no_leader_soon && waited > RECONNECT {
                 let text = match leader {
                     None => {
                         "no member leads: a majority of the voters is needed (`lockstep status` says who is missing; where those \
@@ -217,27 +219,27 @@ impl Member {
                         "the leader has not done it in time, and may yet do it: look at `lockstep status`"
                     }
                 };
-                self.given_done(at, false, text.into());
+                self.finish_command(at, false, text.into());
                 continue;
             }
             at += 1;
-            let patient = |(whom, since): (MemberId, Micros)| {
+            let asked_recently = |(whom, since): (MemberId, Micros)| {
                 Some(whom) == leader
                     || self.peers.contains_key(&whom) && self.now.saturating_sub(since) < ASK_ANOTHER
             };
-            if let Some(to) = leader.filter(|_| !asked.is_some_and(patient)) {
+            if let Some(to) = leader.filter(|_| !asked.is_some_and(asked_recently)) {
                 let json = serde_json::to_vec(command).unwrap_or_default();
-                self.operator.given[at - 1].asked = Some((to, self.now));
-                let count = self.operator.given.len();
-                self.tell_operator(to, OperatorMessage::Ask { id: token, command: Bytes::from(json) });
-                if self.operator.given.len() < count {
+                self.operator.commands[at - 1].asked = Some((to, self.now));
+                let count = self.operator.commands.len();
+                self.send_operator(to, OperatorMessage::Ask { id: token, command: Bytes::from(json) });
+                if self.operator.commands.len() < count {
                     at -= 1;
                 }
             }
         }
     }
 
-    /// Whether too few voters have been connected for longer than links take that break and come back.
+    /// Whether too few voters have been connected for longer than a broken link takes to come back.
     fn long_cut_off(&mut self) -> bool {
         if !self.cut_off() {
             self.operator.cut_off_since = None;
@@ -248,18 +250,18 @@ impl Member {
         self.now.saturating_sub(since) > LINKS_BREAK
     }
 
-    /// The leader's part.
-    fn begin(&mut self, asker: Asker, command: Command) {
+    /// Begins the leader's part of a command.
+    fn begin(&mut self, requester: Requester, command: Command) {
         if !self.raft.is_leader() {
-            return self.answer(asker, Step::Again);
+            return self.answer(requester, Step::Retry);
         }
-        // Whoever has the socket of a member may command; a connection alone makes none.
-        if self.raft.membership().get(&asker.member).is_none() {
-            return self.answer(asker, Step::Failed("it does not come from a member".into()));
+        // Only members may send commands; a connection alone is not enough.
+        if self.raft.membership().get(&requester.member).is_none() {
+            return self.answer(requester, Step::Failed("it does not come from a member".into()));
         }
-        if self.operator.tasks.len() >= COMMANDS {
+        if self.operator.tasks.len() >= COMMANDS_MAX {
             return self
-                .answer(asker, Step::Failed("too many commands are under way: try again soon".into()));
+                .answer(requester, Step::Failed("too many commands are under way: try again soon".into()));
         }
         let work = match command {
             Command::Switchover { to } => self.plan_switchover(&to),
@@ -270,12 +272,13 @@ impl Member {
             }
         };
         match work {
-            Ok(work) => self.operator.tasks.push(Task { asker: Some(asker), began: self.now, work }),
-            Err(step) => self.answer(asker, step),
+            Ok(work) => self.operator.tasks.push(Task { requester: Some(requester), began: self.now, work }),
+            Err(step) => self.answer(requester, step),
         }
     }
 
-    /// The member of this name, or id. Of several of one name the one that is not connected, where it is one.
+    /// The member with this name or id. If several have the name: the only one that is absent (or present), as `absent`
+    /// says.
     fn find_member(&self, name: &str, absent: bool) -> Result<MemberInfo, Step> {
         let membership = self.raft.membership();
         let all: Vec<&MemberInfo> =
@@ -308,8 +311,8 @@ impl Member {
     }
 
     fn plan_switchover(&mut self, to: &str) -> Result<Work, Step> {
-        let heir = self.find_member(to, false)?;
-        let MemberInfo { id, name, .. } = heir;
+        let successor = self.find_member(to, false)?;
+        let MemberInfo { id, name, .. } = successor;
         if id == self.me.id {
             self.keep_leadership();
             let but = self.proxies_avoid(&id);
@@ -318,7 +321,7 @@ impl Member {
         if let Some(why) = self.unfit_to_lead(&id) {
             return Err(Step::Failed(format!("{name} {why}")));
         }
-        if self.is_kept_from(&id) {
+        if self.peer_is_held_back(&id) {
             return Err(Step::Failed(format!(
                 "entries are kept from the server of {name} (apply.paused, apply.delay, apply.until), so that it refuses \
                  writes and leads no longer than it must. Before it is to lead, there: SET GLOBAL wsrep_provider_options = \
@@ -338,7 +341,8 @@ impl Member {
         Ok(Work::Switchover { to: id, view: None })
     }
 
-    /// It may be wanted: a member leads as well while it is desynced. But those who wonder where writes go are told.
+    /// A warning if proxies send nothing to the member. A Desynced member may lead on purpose, but clients then find no
+    /// writable server.
     fn proxies_avoid(&self, id: &MemberId) -> String {
         match self.health_of(id).map(|health| health.state) {
             None | Some(LocalState::Synced) => String::new(),
@@ -356,20 +360,21 @@ impl Member {
         }
     }
 
-    /// Leadership goes to another member, because this one has found that it should not lead.
-    pub(super) fn step_down(&mut self, heir: MemberId) {
+    /// Begins to move leadership to `successor`, because this member should not lead.
+    pub(super) fn step_down(&mut self, successor: MemberId) {
         if !self.operator.tasks.iter().any(|t| matches!(t.work, Work::Switchover { .. })) {
-            let work = Work::Switchover { to: heir, view: None };
-            self.operator.tasks.push(Task { asker: None, began: self.now, work });
+            let work = Work::Switchover { to: successor, view: None };
+            self.operator.tasks.push(Task { requester: None, began: self.now, work });
         }
     }
 
-    /// Whether entries are kept from a member's server, as far as it has said: whoever else can lead is to lead instead.
-    pub(super) fn is_kept_from(&self, id: &MemberId) -> bool {
+    /// Whether a member's last health message says that an apply hold keeps entries from its server. Any other fit
+    /// member should lead instead.
+    pub(super) fn peer_is_held_back(&self, id: &MemberId) -> bool {
         self.peers.get(id).and_then(|peer| peer.health).is_some_and(|health| health.held_back)
     }
 
-    /// Why a member should not be made the leader, if so.
+    /// Why a member should not become the leader, if so.
     pub(super) fn unfit_to_lead(&self, id: &MemberId) -> Option<String> {
         let membership = self.raft.membership();
         let member = membership.get(id)?;
@@ -417,12 +422,12 @@ impl Member {
                      removes it all the same"
                 )));
             }
-            let life = (id, peer.hello.view_uuid);
-            self.operator.barred.truncate(BARRED - 1);
-            self.operator.barred.insert(0, life);
+            let incarnation = (id, peer.hello.view_uuid);
+            self.operator.removed.truncate(REMOVED_MAX - 1);
+            self.operator.removed.insert(0, incarnation);
             let text = "an operator has removed this member from the cluster: it refuses everything until its server \
                         is started again, and then joins as a new one";
-            self.tell_operator(id, OperatorMessage::Leave { text: text.into() });
+            self.send_operator(id, OperatorMessage::Leave { text: text.into() });
         }
         self.log(Level::Info, format!("{name} is removed, by an operator's command"));
         Ok(Work::Remove { id, name })
@@ -441,7 +446,7 @@ impl Member {
             return Err(Step::Failed(format!("{name} is about to leave")));
         }
         if !self.responds(&id) {
-            return Err(would_be_missed(&name));
+            return Err(unresponsive_voter(&name));
         }
         self.log(Level::Info, format!("{name} is to vote, by an operator's command"));
         Ok(Work::Promote { id, name })
@@ -467,7 +472,7 @@ impl Member {
             ));
         }
         if !self.raft.is_leader() {
-            return Step::Again;
+            return Step::Retry;
         }
         let Some(member) = membership.get(&id) else {
             return Step::Failed(format!("{name} is no member any more"));
@@ -476,7 +481,7 @@ impl Member {
             return Step::Failed(format!("{name} has left"));
         }
         if !self.responds(&id) {
-            return would_be_missed(name);
+            return unresponsive_voter(name);
         }
         if !self.has_caught_up(&id) {
             return Step::Wait;
@@ -490,7 +495,7 @@ impl Member {
 
     fn task_step(&mut self, mut task: Task) {
         let waited = self.now.saturating_sub(task.began);
-        let late = waited > PATIENCE;
+        let late = waited > TIMEOUT;
         let step = match &mut task.work {
             Work::Switchover { to, view } => {
                 let (to, mut placed) = (*to, *view);
@@ -501,9 +506,9 @@ impl Member {
             Work::Remove { id, name } => self.removal_step(*id, name),
             Work::Promote { id, name } => {
                 let step = self.promotion_step(*id, name);
-                // Before whoever was given the command loses patience.
-                let tired = self.now.saturating_sub(task.began) > PATIENCE / 2;
-                let waits = matches!(step, Step::Wait) && tired && !self.has_caught_up(id);
+                // Fail before the member that was given the command times out.
+                let late_catch_up = self.now.saturating_sub(task.began) > TIMEOUT / 2;
+                let waits = matches!(step, Step::Wait) && late_catch_up && !self.has_caught_up(id);
                 match waits {
                     true => Step::Failed(format!(
                         "{name} has not caught up: try again when `lockstep status` shows it near the others"
@@ -516,12 +521,12 @@ impl Member {
             Step::Wait if late => Step::Failed("not done in time: look at `lockstep status`".into()),
             step => step,
         };
-        match (step, task.asker) {
+        match (step, task.requester) {
             (Step::Wait, _) => self.operator.tasks.push(task),
-            (step, Some(asker)) => self.answer(asker, step),
+            (step, Some(requester)) => self.answer(requester, step),
             (Step::Done(text), None) => self.log(Level::Info, text),
             (Step::Failed(text), None) => self.log(Level::Warn, text),
-            (Step::Again, None) => {}
+            (Step::Retry, None) => {}
         }
     }
 
@@ -534,7 +539,7 @@ impl Member {
                     view.map_or(String::new(), |view| format!("; view {} lists it first", view.number));
                 let streams = match view.map_or(0, |view| view.streams) {
                     0 => String::new(),
-                    streams => format!(". {}", rolled_back(streams)),
+                    streams => format!(". {}", rolled_back_text(streams)),
                 };
                 let writers = match self.raft.policy().is_weak() {
                     true => format!(
@@ -559,30 +564,30 @@ impl Member {
         let why = match self.unfit_to_lead(&to) {
             Some(why) => Some(why),
             None if view.is_some() => Some("did not take over".into()),
-            None if waited > PATIENCE => Some("does not catch up".into()),
+            None if waited > TIMEOUT => Some("does not catch up".into()),
             None => None,
         };
         if let Some(why) = why {
             if view.is_some() {
-                // Whoever leads is first.
-                let members = self.who_is_there(self.me.id);
-                self.place_view(members);
+                // The leader is first in the view.
+                let members = self.view_members(self.me.id);
+                self.append_view(members);
             }
             return Step::Failed(format!("{name} {why}: {} goes on leading", self.me.name));
         }
         if self.raft.matched(&to) + NEAR_ENOUGH < self.raft.last_index() {
             return Step::Wait;
         }
-        // Servers roll all streaming transactions back at this view: those that are about to end are let end.
-        let busy = self.deliverer.fragment_at().is_some_and(|at| self.now < at + STREAMS_REST);
-        if view.is_none() && busy && waited <= STREAMS_PATIENCE {
+        // Servers roll back all streaming transactions at this view: give those about to end the time.
+        let busy = self.deliverer.fragment_at().is_some_and(|at| self.now < at + STREAMS_QUIET);
+        if view.is_none() && busy && waited <= STREAMS_TIMEOUT {
             return Step::Wait;
         }
         let streams = self.deliverer.open_streams().max(busy.into());
-        let members = self.who_is_there(to);
-        *view = self.place_view(members).map(|number| Listing { number, streams });
+        let members = self.view_members(to);
+        *view = self.append_view(members).map(|number| Listing { number, streams });
         if streams > 0 {
-            self.log(Level::Warn, format!("switchover to {name}: {}", rolled_back(streams)));
+            self.log(Level::Warn, format!("switchover to {name}: {}", rolled_back_text(streams)));
         }
         match self.raft.transfer_leadership(self.now, to) {
             Ok(()) => Step::Wait,
@@ -605,7 +610,7 @@ impl Member {
             });
         }
         if !self.raft.is_leader() {
-            return Step::Again;
+            return Step::Retry;
         }
         match self.raft.change_membership(self.now, membership.without(&id)) {
             Ok(_) | Err(ChangeError::TooEarly | ChangeError::HandingOver) => Step::Wait,
@@ -614,8 +619,8 @@ impl Member {
     }
 }
 
-/// What a view with the members of the one before makes of streaming transactions.
-fn rolled_back(streams: usize) -> String {
+/// The effect on streaming transactions of a second view with the same members.
+fn rolled_back_text(streams: usize) -> String {
     let what = if streams == 1 { "transaction was open: it is" } else { "transactions were open: they are" };
     format!("{streams} streaming {what} rolled back (wsrep_trx_fragment_size)")
 }

@@ -1,5 +1,5 @@
 use super::super::harness::Lab;
-use super::COMMANDS;
+use super::COMMANDS_MAX;
 use crate::api::{ApplyHold, SubmitOutcome, Tuning};
 use crate::operator::Command;
 use crate::wire::OperatorMessage;
@@ -16,9 +16,9 @@ fn remove(name: &str, force: bool) -> Command {
 }
 
 #[test]
-fn leadership_goes_where_it_is_told_after_a_view_that_says_so() {
+fn switchover_lists_new_leader_first_then_moves() {
     let mut lab = Lab::new(3, &Tuning::default());
-    // Wherever the command is given.
+    // On whichever member the command is given.
     for (asked, to) in [(0, 1), (0, 2), (2, 0), (2, 1)] {
         let name = format!("n{}", to + 1);
         let token = lab.command(asked, switchover(&name));
@@ -42,9 +42,9 @@ fn leadership_goes_where_it_is_told_after_a_view_that_says_so() {
     assert_eq!(lab.nodes[0].views.len(), views, "no view without need");
 }
 
-/// A view of the same members has all servers roll them back.
+/// A view with the same members makes all servers roll back.
 #[test]
-fn a_switchover_by_command_waits_for_streaming_transactions_but_not_for_long() {
+fn switchover_wait_for_streams_is_bounded() {
     let mut lab = Lab::new(3, &Tuning { follow_writer: false, ..Tuning::default() });
     lab.run(500_000);
     lab.write_fragment(2);
@@ -55,7 +55,7 @@ fn a_switchover_by_command_waits_for_streaming_transactions_but_not_for_long() {
     let answer = lab.answer(token);
     assert!(answer.ok && lab.leader(0) == Some(1), "once it has ended: {answer:?}");
     assert!(!answer.text.contains("rolled back"), "{answer:?}");
-    // One whose client does nothing keeps nobody waiting for ever.
+    // An idle client delays the command for a bounded time.
     lab.write_fragment(2);
     lab.run(50_000);
     let token = lab.command(0, switchover("n3"));
@@ -68,7 +68,7 @@ fn a_switchover_by_command_waits_for_streaming_transactions_but_not_for_long() {
         answer.ok && answer.text.contains(". 1 streaming transaction was open: it is rolled back"),
         "{answer:?}"
     );
-    // Those that never end, neither.
+    // Transactions that never end do so, too.
     lab.write_fragment(2);
     lab.run(50_000);
     let token = lab.command(2, switchover("n1"));
@@ -85,26 +85,26 @@ fn a_switchover_by_command_waits_for_streaming_transactions_but_not_for_long() {
         "{answer:?}"
     );
     lab.run(500_000);
-    let engine = &lab.nodes[2].engine;
+    let member = &lab.nodes[2].member;
     assert!(
-        !engine.deliverer.has_streams_of(&engine.me.view_uuid),
+        !member.deliverer.has_streams_of(&member.me.view_uuid),
         "its origin does not take them for open, either"
     );
 }
 
 #[test]
-fn who_leads_and_is_avoided_by_proxies_is_said_to() {
+fn switchover_to_desynced_member_warns() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.run(1_000_000);
-    lab.nodes[1].engine.desync();
+    lab.nodes[1].member.desync();
     lab.run(2_000_000);
-    // First it comes to lead, then it leads already.
+    // First it takes over, then it leads already.
     for asked in [0, 1] {
         let token = lab.command(asked, switchover("n2"));
         let answer = lab.answer(token);
         assert!(answer.ok && answer.text.contains("But it is Donor/Desynced"), "{answer:?}");
     }
-    lab.nodes[1].engine.resync();
+    lab.nodes[1].member.resync();
     lab.run(2_000_000);
     let token = lab.command(0, switchover("n2"));
     let answer = lab.answer(token);
@@ -112,7 +112,7 @@ fn who_leads_and_is_avoided_by_proxies_is_said_to() {
 }
 
 #[test]
-fn who_cannot_lead_is_not_made_the_leader_and_the_reason_is_told() {
+fn switchover_to_unfit_member_is_refused_with_reason() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
     lab.until("the replica is in", 5_000_000, |lab| lab.nodes[0].views.last().is_some_and(|v| v.len() == 4));
@@ -127,7 +127,8 @@ fn who_cannot_lead_is_not_made_the_leader_and_the_reason_is_told() {
     lab.cut(2, true);
     refused(&mut lab, "n3", "n3 is not connected");
     lab.cut(2, false);
-    // It is connected, was heard of just now, and answers no more: the leader takes its view back and goes on.
+    // It is connected and was recently in contact, but answers nothing now: the leader appends another view and goes
+    // on.
     lab.run(1_000_000);
     lab.nodes[2].frozen = true;
     let token = lab.command(0, switchover("n3"));
@@ -140,7 +141,7 @@ fn who_cannot_lead_is_not_made_the_leader_and_the_reason_is_told() {
 }
 
 #[test]
-fn without_a_leader_a_command_ends_all_the_same() {
+fn command_without_leader_fails_in_time() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.cut(0, true);
     lab.cut(1, true);
@@ -149,7 +150,7 @@ fn without_a_leader_a_command_ends_all_the_same() {
     let answer = lab.answer(token);
     assert!(!answer.ok && answer.text.contains("a majority of the voters is needed"), "{answer:?}");
     assert!(answer.seconds < 1.0, "it is known at once: {answer:?}");
-    // Links that break for a moment break no command.
+    // Links that break for a moment fail no command.
     lab.cut(0, false);
     lab.cut(1, false);
     lab.run(5_000_000);
@@ -161,7 +162,7 @@ fn without_a_leader_a_command_ends_all_the_same() {
     lab.cut(1, false);
     let answer = lab.answer(token);
     assert!(answer.ok, "{answer:?}");
-    // Who is connected to a majority waits for its election.
+    // A member connected to a majority waits for the election.
     lab.cut(0, true);
     lab.cut(1, true);
     lab.run(3_000_000);
@@ -174,7 +175,7 @@ fn without_a_leader_a_command_ends_all_the_same() {
 }
 
 #[test]
-fn a_dead_member_is_removed_for_good_and_a_live_one_only_by_force() {
+fn removal_of_connected_member_needs_force() {
     let mut lab = Lab::new(3, &Tuning::default());
     let ask = |lab: &mut Lab, at, command| {
         let token = lab.command(at, command);
@@ -194,20 +195,20 @@ fn a_dead_member_is_removed_for_good_and_a_live_one_only_by_force() {
     let answer = ask(&mut lab, 0, remove("n3", false));
     assert!(!answer.ok && answer.text.contains("no member is named n3"), "{answer:?}");
 
-    // Of two the connected one by force: it is told, leaves, and does not come back by itself.
+    // A connected member is removed by force: it is told, leaves, and does not come back by itself.
     let answer = ask(&mut lab, 0, remove("n2", true));
     assert!(answer.ok && answer.text.contains("one voter remains"), "{answer:?}");
     lab.run(5_000_000);
     assert_eq!(lab.voters(0), ["n1"]);
-    assert!(lab.nodes[0].engine.raft.membership().members.len() == 1);
-    assert!(lab.nodes[1].engine.failure().is_some_and(|text| text.contains("an operator has removed")));
+    assert!(lab.nodes[0].member.raft.membership().members.len() == 1);
+    assert!(lab.nodes[1].member.failure().is_some_and(|text| text.contains("an operator has removed")));
     let write = lab.write(0);
     lab.run(100_000);
     assert!(matches!(write.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_))));
 }
 
 #[test]
-fn a_removal_does_not_cost_the_majority() {
+fn removal_that_loses_majority_is_refused() {
     let mut lab = Lab::new(5, &Tuning::default());
     lab.cut(3, true);
     lab.cut(4, true);
@@ -223,22 +224,22 @@ fn a_removal_does_not_cost_the_majority() {
 }
 
 #[test]
-fn a_connection_alone_commands_nothing_and_members_not_without_bound() {
+fn commands_are_bounded_and_only_from_members() {
     let mut lab = Lab::new(3, &Tuning::default());
     let ask = |lab: &mut Lab, from, name: &str| {
         let command = serde_json::to_vec(&remove(name, true)).unwrap().into();
-        let leader = &mut lab.nodes[0].engine;
+        let leader = &mut lab.nodes[0].member;
         leader.operator_message(from, OperatorMessage::Ask { id: 1, command });
         leader.operator.tasks.len()
     };
     assert_eq!(ask(&mut lab, Uuid([9; 16]), "n3"), 0, "nobody in the membership");
     let member = lab.id(1);
     let most = (0..100).map(|_| ask(&mut lab, member, "n3")).max();
-    assert_eq!(most, Some(COMMANDS));
+    assert_eq!(most, Some(COMMANDS_MAX));
 }
 
 #[test]
-fn a_replica_votes_when_it_is_told_to_and_may_lead_then() {
+fn promoted_replica_votes_and_may_lead() {
     let mut lab = Lab::new(1, &Tuning::default());
     for _ in 0..2 {
         lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
@@ -254,7 +255,7 @@ fn a_replica_votes_when_it_is_told_to_and_may_lead_then() {
     assert!(!answer.ok && answer.text.contains("no member is named n9"), "{answer:?}");
     let answer = promote(&mut lab, 0, "n1");
     assert!(answer.ok && answer.text == "n1 votes already", "{answer:?}");
-    // Wherever the command is given.
+    // On whichever member the command is given.
     let answer = promote(&mut lab, 2, "n2");
     assert!(
         answer.ok && answer.text.contains("there are 2 voters, and a commit needs 2 of them"),
@@ -267,13 +268,13 @@ fn a_replica_votes_when_it_is_told_to_and_may_lead_then() {
     assert_eq!(lab.voters(2), ["n1", "n2", "n3"], "and they stay what they are");
     let token = lab.command(0, switchover("n2"));
     assert!(lab.answer(token).ok);
-    // The former primary is lost: the two of them go on.
+    // The former primary is lost: the two others go on.
     lab.cut(0, true);
     lab.run(2_000_000);
     let write = lab.write(1);
     lab.run(100_000);
     assert!(matches!(write.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_))));
-    // One that lacks much is not made to hold up the others.
+    // A member that lacks much is not promoted, since it would delay the others.
     lab.cut(0, false);
     lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
     lab.until("it is in", 5_000_000, |lab| lab.nodes[1].views.last().is_some_and(|v| v.len() == 4));
@@ -285,7 +286,7 @@ fn a_replica_votes_when_it_is_told_to_and_may_lead_then() {
     let answer = promote(&mut lab, 1, "n4");
     assert!(!answer.ok && answer.text.contains("n4 has not caught up"), "{answer:?}");
     assert_eq!(lab.voters(1).len(), 3);
-    // Nor one that could not agree to it: where there is one voter, nothing would be committed any more.
+    // Nor one that could not confirm its promotion: with one voter, nothing would be committed any more.
     lab.nodes[3].disk_hangs = false;
     lab.run(2_000_000);
     lab.nodes[3].frozen = true;
@@ -299,9 +300,9 @@ fn a_replica_votes_when_it_is_told_to_and_may_lead_then() {
     assert!(!answer.ok && answer.text.contains("n4 is not connected"), "{answer:?}");
 }
 
-/// A promotion is answered with what a commit needs from then on, which is not a majority under each policy.
+/// The answer to a promotion says what a commit needs from then on; that is not a majority under every policy.
 #[test]
-fn who_changes_the_voters_hears_what_a_commit_needs_under_the_policy_in_force() {
+fn voter_change_reports_what_commit_needs() {
     use lockstep_core::policy::{Policy, PolicyKind};
     let of = Policy::of;
     for (policy, needs) in [
@@ -323,40 +324,46 @@ fn who_changes_the_voters_hears_what_a_commit_needs_under_the_policy_in_force() 
         lab.add(&Tuning::default(), |hello| hello.wants_vote = false);
         lab.until("it is in", 5_000_000, |lab| lab.nodes[0].views.last().is_some_and(|v| v.len() == 3));
         lab.run(1_000_000);
-        lab.nodes[0].engine.request_policy(|wanted| *wanted = policy);
+        lab.nodes[0].member.request_policy(|wanted| *wanted = policy);
         lab.until("the policy is in force", 5_000_000, |lab| {
-            lab.nodes.iter().all(|node| node.engine.raft.committed_state().policy == policy)
+            lab.nodes.iter().all(|node| node.member.raft.committed_state().policy == policy)
         });
         let token = lab.command(0, Command::Promote { name: "n3".into() });
-        let said = lab.answer(token).text;
-        assert!(said.starts_with("n3 votes: there are 3 voters, and ") && said.contains(needs), "{said}");
+        let logged = lab.answer(token).text;
+        assert!(
+            logged.starts_with("n3 votes: there are 3 voters, and ") && logged.contains(needs),
+            "{logged}"
+        );
         let of_quorum = policy.kind == PolicyKind::Quorum;
-        assert_eq!(said.contains("2 of them are a majority;"), !of_quorum, "{said}");
+        assert_eq!(logged.contains("2 of them are a majority;"), !of_quorum, "{logged}");
         let token = lab.command(0, remove("n3", true));
-        let said = lab.answer(token).text;
-        assert!(said.starts_with("n3 is removed: 2 voters remain, and ") && said.ends_with(needs), "{said}");
+        let logged = lab.answer(token).text;
+        assert!(
+            logged.starts_with("n3 is removed: 2 voters remain, and ") && logged.ends_with(needs),
+            "{logged}"
+        );
     }
 }
 
 #[test]
-fn a_member_from_whose_server_entries_are_kept_is_not_made_the_leader() {
+fn switchover_to_member_under_apply_hold_is_refused() {
     let mut lab = Lab::new(3, &Tuning::default());
     for hold in [
         ApplyHold { paused: true, ..ApplyHold::default() },
         ApplyHold { delay: Duration::from_secs(60), ..ApplyHold::default() },
     ] {
-        lab.nodes[2].engine.set_tuning(Tuning { apply_hold: hold, ..Tuning::default() });
+        lab.nodes[2].member.set_tuning(Tuning { apply_hold: hold, ..Tuning::default() });
         lab.run(300_000);
         let token = lab.command(1, switchover("n3"));
         let answer = lab.answer(token);
         assert!(!answer.ok && answer.text.contains("entries are kept from the server of n3"), "{answer:?}");
         assert_eq!(lab.leader(0), Some(0));
     }
-    // Who leaves prefers the other one, though this one has as much.
-    lab.nodes[0].engine.disconnect();
+    // At a leave the other member is preferred, although this one has as much of the log.
+    lab.nodes[0].member.disconnect();
     lab.until("another leads", 5_000_000, |lab| lab.leader(1).is_some_and(|at| at != 0));
     assert_eq!(lab.leader(1), Some(1));
-    lab.nodes[2].engine.set_tuning(Tuning::default());
+    lab.nodes[2].member.set_tuning(Tuning::default());
     lab.run(300_000);
     let token = lab.command(1, switchover("n3"));
     let answer = lab.answer(token);

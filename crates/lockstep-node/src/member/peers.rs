@@ -1,4 +1,4 @@
-//! Who is connected.
+//! Connected peers.
 
 use super::connection_state::ConnectionState;
 use super::{Effect, Level, Member, Micros, NodeMessage};
@@ -7,39 +7,39 @@ use crate::wire::{Health, Hello};
 use lockstep_core::MemberId;
 use std::collections::BTreeMap;
 
-/// The first protocol version whose speakers pass entries on, and take what was passed on.
+/// The first protocol version in which members relay entries, and take relayed ones.
 pub(crate) const RELAYED_SINCE: u16 = 4;
-/// The first one whose speakers know what is to be changed of a policy from what it is to be in all.
-pub(crate) const WISHES_SINCE: u16 = 5;
-/// The first one whose speakers understand that entries are kept from a member's server.
+/// The first version with policy requests that name single settings.
+pub(crate) const POLICY_REQUESTS_SINCE: u16 = 5;
+/// The first version with `held_back` in the health message.
 pub(crate) const HELD_BACK_SINCE: u16 = 5;
-/// The first one whose speakers understand that clients are turned away.
-pub(crate) const TURNED_AWAY_SINCE: u16 = 6;
-/// A member that has been heard of within this is there.
+/// The first version with the message that a member rejects writes.
+pub(crate) const REJECTED_WRITES_SINCE: u16 = 6;
+/// A peer from which something arrived within this time is alive.
 const ALIVE: Micros = 1_500_000;
-/// How long others may refuse this member for its identity.
-const IDENTITY_PATIENCE: Micros = 4_000_000;
-/// Who was connected and is no member is forgotten after so long.
-const GONE_KEPT: Micros = 60_000_000;
+/// How long peers may refuse this member for its identity.
+const IDENTITY_TIMEOUT: Micros = 4_000_000;
+/// After this long, a disconnected peer that is no member is forgotten.
+const GONE_RETENTION: Micros = 60_000_000;
 
-/// How often a member says that it is not let in.
-const SAY_NOT_LISTED: Micros = 60_000_000;
+/// How often a member logs that it is not let in.
+const NOT_LISTED_LOG_INTERVAL: Micros = 60_000_000;
 
 /// A connected peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) hello: Hello,
     pub(crate) health: Option<Health>,
-    /// When anything came from it.
-    pub(crate) heard: Micros,
-    /// The protocol version that both speak, once it is known.
+    /// When anything last arrived from it.
+    pub(crate) last_received: Micros,
+    /// The protocol version of the connection, once known.
     pub(super) version: u16,
-    /// The shortest of its latest round trips, once one is known.
+    /// The shortest of the latest round trips, once measured.
     pub(super) rtt: Option<Micros>,
 }
 
 impl Peer {
-    /// It wants to leave.
+    /// Whether the peer wants to leave.
     pub(super) fn leaving(&self) -> bool {
         self.health.is_some_and(|h| h.leaving)
     }
@@ -54,33 +54,33 @@ impl Peer {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gone {
     pub(super) since: Micros,
-    /// When it was heard of last.
-    pub(super) heard: Micros,
+    /// When anything last arrived from it.
+    pub(super) last_received: Micros,
 }
 
-/// Whether a connection is taken.
+/// Whether to accept a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
-    /// Taken.
+    /// Accepted.
     Welcome,
-    /// Taken in the place of the connection to the same member, which is from an earlier life of its process.
+    /// Accepted in place of a connection to an earlier incarnation of the same member.
     Replaces,
-    /// This is ourselves: our own address is in the list.
+    /// The connection is to this process itself: the own address is in the list.
     Ourselves,
-    /// Its log is of a branch that left this member's.
+    /// The peer's log is of a branch that left this member's.
     Superseded(String),
-    /// Its log is of a branch that this member's has left.
+    /// The peer's log is of a branch that this member's has left.
     Outdated(String),
-    /// Its log is of another history, or another log of this one.
+    /// The peer's log is of another history, or another log of the same history.
     OtherLog(String),
-    /// This member has no log yet, and is connected to one with another log than that.
+    /// This member has no log yet, and is connected to a peer with another log.
     Beside(String),
     /// The same identity is connected from elsewhere.
     SameIdentity(String),
 }
 
 impl Member {
-    /// Whether to take a connection to this member.
+    /// Whether to accept a connection to this peer.
     pub(crate) fn admit(&self, hello: &Hello) -> Admission {
         if hello.id == self.me.id && hello.view_uuid == self.me.view_uuid {
             return Admission::Ourselves;
@@ -99,7 +99,7 @@ impl Member {
         if !reads && let Some(refused) = self.compare_logs(hello) {
             return refused;
         }
-        // Two leaders at once would make it a learner, and feed it.
+        // Otherwise two leaders would make this member their learner and send it entries.
         if (reads || self.raft.tail_state().log_id.is_nil())
             && let Some(peer) =
                 self.peers.values().find(|p| p.hello.id != hello.id && p.hello.is_of_another_log(hello))
@@ -112,8 +112,8 @@ impl Member {
         }
         match self.peers.get(&hello.id) {
             Some(peer) if peer.hello.view_uuid == hello.view_uuid => Admission::Welcome,
-            // An earlier life of its process has ended, or is silent. If it is not, there are two of it: a copy has been
-            // opened later than what it is a copy of, and must not take its place and its vote.
+            // The earlier incarnation has ended, or is silent. If it is alive, there are two processes: a copied log
+            // was opened after the original, and must not take over its connection and vote.
             Some(peer) if peer.hello.incarnation < hello.incarnation && !self.is_alive(peer) => {
                 Admission::Replaces
             }
@@ -125,9 +125,10 @@ impl Member {
         }
     }
 
-    /// Why the log of this peer does not go with this member's own, if it does not.
+    /// Why the peer's log does not fit this member's, if so.
     fn compare_logs(&self, hello: &Hello) -> Option<Admission> {
-        // What is connected has been compared: a joiner's log may begin before a branch that it is about to read of.
+        // A connected peer's log has been compared: a joiner's log may begin before a branch about which it has yet to
+        // read.
         let compared = self.peers.values().any(|p| {
             p.hello.id != hello.id
                 && !hello.log_id.is_nil()
@@ -174,19 +175,19 @@ impl Member {
         None
     }
 
-    /// Whether it has said something within what it says five times.
+    /// Whether anything arrived from the peer within [`ALIVE`].
     fn is_alive(&self, peer: &Peer) -> bool {
-        self.now.saturating_sub(peer.heard) < ALIVE
+        self.now.saturating_sub(peer.last_received) < ALIVE
     }
 
-    /// Others refuse this member for its identity. Where its former self was only not known to be dead yet, that is over
-    /// in a moment; else it must not run beside the one that has its place.
+    /// Peers refuse this member for its identity. If its earlier incarnation only was not known to be dead yet, this
+    /// passes in a moment. Otherwise it must not run beside the member with its identity.
     pub(crate) fn not_allowed(&mut self, text: &str) {
         if !self.peers.is_empty() {
             return;
         }
         let since = *self.not_allowed_since.get_or_insert(self.now);
-        if self.now.saturating_sub(since) < IDENTITY_PATIENCE {
+        if self.now.saturating_sub(since) < IDENTITY_TIMEOUT {
             return;
         }
         match self.connection {
@@ -198,20 +199,20 @@ impl Member {
         }
     }
 
-    /// Others do not find this member in their allow-list. It cannot join then; a member that was one waits until it is
-    /// let in again.
+    /// Peers do not find this member in their allow-list. A new member cannot join then; an earlier member waits until
+    /// it is let in again.
     pub(crate) fn not_listed(&mut self, text: &str) {
         if !self.peers.is_empty() {
             return;
         }
         let since = *self.not_allowed_since.get_or_insert(self.now);
-        let patient = self.now.saturating_sub(since) < IDENTITY_PATIENCE;
+        let within_timeout = self.now.saturating_sub(since) < IDENTITY_TIMEOUT;
         match self.connection {
-            ConnectionState::Connecting { .. } if !patient => self.refused(text),
+            ConnectionState::Connecting { .. } if !within_timeout => self.refused(text),
             ConnectionState::Running { .. } | ConnectionState::NeedState { .. }
-                if self.now >= self.told_not_listed =>
+                if self.now >= self.not_listed_log_at =>
             {
-                self.told_not_listed = self.now + SAY_NOT_LISTED;
+                self.not_listed_log_at = self.now + NOT_LISTED_LOG_INTERVAL;
                 self.log(
                     Level::Warn,
                     format!("the others do not take this member, and are asked again: {text}"),
@@ -221,7 +222,7 @@ impl Member {
         }
     }
 
-    /// An address was dialed in vain. `why`: somebody is there with whom this member cannot talk.
+    /// A connection attempt failed. `why`: a member is there, but this one cannot talk with it.
     pub(crate) fn not_reached(&mut self, addr: String, who: String, why: Option<String>) {
         match why {
             Some(why) => _ = self.unlike.insert(addr, (who, why)),
@@ -233,7 +234,7 @@ impl Member {
         self.unlike.remove(addr);
     }
 
-    /// With whom this member cannot talk, and why.
+    /// The members with which this one cannot talk, and why.
     pub(super) fn unlike(&self) -> Option<String> {
         let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (who, why) in self.unlike.values() {
@@ -244,14 +245,14 @@ impl Member {
         (!texts.is_empty()).then(|| texts.join("; "))
     }
 
-    /// A connection has been taken.
+    /// A connection was accepted.
     pub(crate) fn peer_up(&mut self, hello: Hello) {
         let id = hello.id;
         let fresh = !self.peers.contains_key(&id);
         if fresh {
             self.log(Level::Info, format!("connected to {} ({})", hello.name, hello.address));
-            // The default is the name of the host, and servers of one host may be in one group: names are for people,
-            // the group knows its members by their ids.
+            // Only a hint: the default name is the host's, and several servers of a host may be in one group. Members
+            // are identified by their ids.
             let name = &hello.name;
             if self.me.name == *name || self.peers.values().any(|p| p.hello.name == *name) {
                 let text = format!(
@@ -261,10 +262,10 @@ impl Member {
                 self.log(Level::Info, text);
             }
         }
-        self.note_whose_log(&hello);
+        self.note_log_of(&hello);
         self.gone.remove(&id);
         self.dial(hello.address.clone());
-        self.peers.insert(id, Peer { hello, health: None, heard: self.now, version: 0, rtt: None });
+        self.peers.insert(id, Peer { hello, health: None, last_received: self.now, version: 0, rtt: None });
         self.raft.peer_up(self.now, id);
         self.schedule_leader_tasks();
         self.donor_is_back(id);
@@ -278,27 +279,27 @@ impl Member {
             .chain([self.me.address.clone()])
             .collect();
         self.tell(id, &NodeMessage::Peers(addresses));
-        // What older members do not know of follows once it is known which version this one speaks.
+        // Fields unknown to older versions follow once the peer's version is known.
         let health = Health { held_back: false, ..self.health() };
         self.tell(id, &NodeMessage::Health(health));
     }
 
-    /// The own log has begun, or has another name now: connections that were made before have not been compared with it.
-    /// Those whose log is not known to be this one introduce themselves again.
+    /// The own log has begun or been renamed: earlier connections were not compared with it. Peers whose log is not
+    /// known to be this one must reconnect and introduce themselves again.
     pub(super) fn compare_peers(&mut self) {
         let tail = self.raft.tail_state();
         let own = (tail.history, tail.log_id);
         let others = self.peers.values().filter(|peer| {
             let log = (peer.hello.history, peer.hello.log_id);
-            // It may lead this member on to a branch of what it has now.
+            // The peer may lead this member to a branch of its present log.
             log != own && !peer.hello.parents.contains(&own)
         });
         let ids: Vec<MemberId> = others.map(|peer| peer.hello.id).collect();
         self.effects.extend(ids.into_iter().map(Effect::Drop));
     }
 
-    /// The protocol version that both speak on the connection which this member has just got.
-    pub(crate) fn peer_speaks(&mut self, id: MemberId, version: u16) {
+    /// The protocol version of the connection just made.
+    pub(crate) fn on_peer_version(&mut self, id: MemberId, version: u16) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.version = version;
         }
@@ -307,7 +308,7 @@ impl Member {
         }
     }
 
-    /// Whether what goes to this member is compressed, where it can unpack that.
+    /// Whether payloads to this member are compressed, if it can unpack them.
     pub(crate) fn compresses_to(&self, id: &MemberId) -> bool {
         match self.tuning.compress {
             Compress::Off => false,
@@ -316,39 +317,41 @@ impl Member {
         }
     }
 
-    /// No connection is left: this member has left, or does not join.
+    /// All connections end: this member has left, or does not join.
     pub(super) fn forget_peers(&mut self) {
         for (id, peer) in std::mem::take(&mut self.peers) {
             self.raft.peer_down(self.now, id);
-            // For people who look; a leader of a later connection begins anew.
-            self.gone.insert(id, Gone { since: self.now, heard: peer.heard });
+            // For the status; a leader in a later connection starts afresh.
+            self.gone.insert(id, Gone { since: self.now, last_received: peer.last_received });
         }
         self.unlike.clear();
         self.join_target = None;
     }
 
-    /// Another connection begins: since when others were missed in the one before means nothing to it.
-    pub(super) fn forget_the_gone(&mut self) {
+    /// A new connect begins: earlier absences do not count.
+    pub(super) fn forget_gone(&mut self) {
         self.gone.clear();
     }
 
-    /// A connection has ended.
+    /// A connection ended.
     pub(crate) fn peer_down(&mut self, id: MemberId, why: &str) {
         if let Some(peer) = self.peers.remove(&id) {
             self.log(Level::Info, format!("connection to {} lost: {why}", peer.hello.name));
             let membership = self.raft.membership();
             let (now, view) = (self.now, self.raft.tail_state().view.clone());
             self.gone.retain(|id, gone| {
-                membership.get(id).is_some() || view.position(id).is_some() || now < gone.since + GONE_KEPT
+                membership.get(id).is_some()
+                    || view.position(id).is_some()
+                    || now < gone.since + GONE_RETENTION
             });
-            self.gone.insert(id, Gone { since: self.now, heard: peer.heard });
+            self.gone.insert(id, Gone { since: self.now, last_received: peer.last_received });
             self.raft.peer_down(self.now, id);
             self.donor_may_be_gone(id);
             self.schedule_leader_tasks();
         }
     }
 
-    /// Since when this member is not connected; from the start of this process for one that never was.
+    /// Since when this member is not connected; for one never connected, since this member became Primary.
     pub(crate) fn gone_since(&self, id: &MemberId) -> Option<Micros> {
         if *id == self.me.id || self.peers.contains_key(id) {
             return None;
@@ -356,38 +359,39 @@ impl Member {
         Some(self.gone.get(id).map_or(self.primary_since.unwrap_or(self.now), |g| g.since))
     }
 
-    /// The same for people, from when it was heard of last: one whose process was stopped was silent before its connection
-    /// ended. One that never was connected has been gone for at least as long as this process runs.
+    /// The same for the status, counted from the last message: a stopped process is silent before its connection ends.
+    /// A member never connected counts as unseen since this process began.
     pub(crate) fn unseen_since(&self, id: &MemberId) -> Option<Micros> {
         if *id == self.me.id || self.peers.contains_key(id) {
             return None;
         }
-        Some(self.gone.get(id).map_or(0, |gone| gone.heard))
+        Some(self.gone.get(id).map_or(0, |gone| gone.last_received))
     }
 
-    /// A peer that answers nothing for so long is out of the next view, connected or not.
+    /// Whether a peer has not answered for so long that the next view leaves it out, connected or not.
     pub(crate) fn silent(&self, id: &MemberId) -> bool {
         self.raft.last_heard(id).is_some_and(|at| self.too_long_ago(at))
     }
 
-    /// Whether anything has come from this member of late. Its process may be stopped, and its connections open.
+    /// Whether anything arrived from this member of late. Its process may be stopped although its connections are open.
     pub(crate) fn responds(&self, id: &MemberId) -> bool {
-        self.peers.get(id).is_some_and(|peer| !self.too_long_ago(peer.heard))
+        self.peers.get(id).is_some_and(|peer| !self.too_long_ago(peer.last_received))
     }
 
     fn too_long_ago(&self, at: Micros) -> bool {
         self.now.saturating_sub(at) > 5 * self.raft.election_timeout()
     }
 
-    /// Whether it is where this member is, or where it was, as the log says until a leader has put that right, and nobody
-    /// else is known to be.
+    /// Whether the address is this member's: its present one, or one listed in the log for it and for no other member.
+    /// The log may still list an old address until a leader has updated it.
     fn is_own(&self, address: &str) -> bool {
         let membership = self.raft.membership();
         let mut theirs = membership.members.iter().filter(|m| m.address == address).peekable();
         address == self.me.address || theirs.peek().is_some() && theirs.all(|m| m.id == self.me.id)
     }
 
-    /// Before it connects a member knows others by its log, but has not been told of which cluster it is to be one.
+    /// Dials an address while connected. Before the connect, the log may name members, but the cluster is not known
+    /// yet.
     pub(super) fn dial(&mut self, address: String) {
         if self.connection.is_connected() && !address.is_empty() && !self.is_own(&address) {
             self.effects.push(Effect::Dial(address));

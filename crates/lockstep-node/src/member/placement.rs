@@ -1,15 +1,15 @@
-//! Leadership follows the writer, as far as it is the node's: whether this is the time for it, and whether the writer's
-//! server is fit. Who writes is counted by [`lockstep_core::follow`].
+//! Leader placement: moves leadership to the writer if nothing else is under way and the writer's server is fit.
+//! [`lockstep_core::placement`] counts the writes.
 
 use super::{Level, Member, Micros};
 use crate::api::LocalState;
 use lockstep_core::MemberId;
 
-/// Who writes is counted over windows of this length.
+/// The length of the windows over which writes are counted.
 pub(super) const WINDOW: Micros = 1_000_000;
 
 impl Member {
-    /// A leader's look at who writes.
+    /// A leader's check whether another member writes most.
     pub(super) fn place_leadership(&mut self) {
         let Some((writer, share)) = self.writer_share.look(&self.raft, self.now) else { return };
         if !self.tuning.follow_writer
@@ -29,8 +29,7 @@ impl Member {
         }
     }
 
-    /// Whether something is under way that needs a leader for longer: a command, a member that comes or goes, or takes
-    /// its state.
+    /// Whether leadership should not move now: a command is under way, or a member joins, leaves or takes its state.
     pub(super) fn is_busy(&self) -> bool {
         let membership = self.raft.membership();
         let comes = |id: &MemberId, state: Option<LocalState>| {

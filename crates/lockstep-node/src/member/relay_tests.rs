@@ -1,4 +1,4 @@
-//! One copy for each zone, with engines around: n1 and n2 are in one zone, n3 to n5 in another, and n1 leads.
+//! Zone relays among nodes: n1 and n2 are in one zone, n3 to n5 in another, and n1 leads.
 
 use super::harness::Lab;
 use crate::api::Tuning;
@@ -13,11 +13,11 @@ fn two_zones(versions: [u16; 5]) -> Lab {
         lab.add(&tuning, |hello| hello.zone = (at > 1) as u8);
         lab.nodes[at].version = version;
         for other in 0..at {
-            // It was connected before its version was known.
+            // It was connected before its version was set.
             lab.relink(at, other);
         }
         lab.until("it votes", 20_000_000, |lab| {
-            lab.nodes[0].engine.raft.membership().voters().count() == at + 1
+            lab.nodes[0].member.raft.membership().voters().count() == at + 1
         });
     }
     lab.run(1_000_000);
@@ -25,7 +25,7 @@ fn two_zones(versions: [u16; 5]) -> Lab {
     lab
 }
 
-/// So many write-sets of n1, one after the other; what it sent to n3, n4 and n5 meanwhile, in copies.
+/// This many write-sets of n1 in succession; returns the bytes that n1 sent to n3, n4 and n5, in copies.
 fn copies(lab: &mut Lab, writes: usize) -> [f64; 3] {
     lab.nodes[0].sent.clear();
     let submissions: Vec<Submission> = (0..writes)
@@ -37,8 +37,8 @@ fn copies(lab: &mut Lab, writes: usize) -> [f64; 3] {
         .collect();
     lab.run(50_000);
     drop(submissions);
-    let last = lab.nodes[0].engine.raft.last_index();
-    assert_eq!(lab.nodes[0].engine.raft.commit(), last);
+    let last = lab.nodes[0].member.raft.last_index();
+    assert_eq!(lab.nodes[0].member.raft.commit(), last);
     [2, 3, 4].map(|at| lab.nodes[0].sent.get(&at).copied().unwrap_or(0) as f64 / (writes * DATA) as f64)
 }
 
@@ -47,35 +47,35 @@ fn relays(lab: &Lab) -> Vec<Option<String>> {
 }
 
 fn all_have_all(lab: &mut Lab) {
-    let last = lab.nodes[0].engine.raft.last_index();
+    let last = lab.nodes[0].member.raft.last_index();
     for node in &lab.nodes {
-        assert_eq!(node.engine.raft.persisted(), last, "{}", node.engine.me.name);
-        assert_eq!(node.engine.raft.commit(), last, "{}", node.engine.me.name);
+        assert_eq!(node.member.raft.persisted(), last, "{}", node.member.me.name);
+        assert_eq!(node.member.raft.commit(), last, "{}", node.member.me.name);
     }
 }
 
 #[test]
-fn a_zone_gets_one_copy_and_status_says_by_whom() {
+fn zone_gets_one_copy_and_status_names_relay() {
     let mut lab = two_zones([4; 5]);
     let [n3, n4, n5] = copies(&mut lab, 20);
     assert!((1.0..1.1).contains(&n3) && n4 < 0.1 && n5 < 0.1, "{n3} {n4} {n5}");
     let by_n3 = Some("n3".to_string());
     assert_eq!(relays(&lab), [None, None, None, by_n3.clone(), by_n3]);
-    let passed_on = lab.nodes[2].engine.raft.relayed_bytes() as usize;
+    let passed_on = lab.nodes[2].member.raft.relayed_bytes() as usize;
     assert!((40 * DATA..42 * DATA).contains(&passed_on), "{passed_on}");
     all_have_all(&mut lab);
-    // Switched off, live.
+    // Switched off at run time.
     let off = Tuning { relay: false, follow_writer: false, ..Tuning::default() };
-    lab.nodes[0].engine.set_tuning(off);
+    lab.nodes[0].member.set_tuning(off);
     let [n3, n4, n5] = copies(&mut lab, 20);
     assert!([n3, n4, n5].iter().all(|copies| (1.0..1.1).contains(copies)), "{n3} {n4} {n5}");
     assert_eq!(relays(&lab), [None, None, None, None, None]);
     all_have_all(&mut lab);
 }
 
-/// In the middle of an upgrade: n5 is of a build that does not know relays.
+/// During an upgrade: n5's version does not know relays.
 #[test]
-fn an_older_member_is_fed_by_the_leader() {
+fn older_member_gets_entries_from_leader() {
     let mut lab = two_zones([4, 4, 4, 4, 3]);
     let [n3, n4, n5] = copies(&mut lab, 20);
     assert!((1.0..1.1).contains(&n3) && n4 < 0.1 && (1.0..1.1).contains(&n5), "{n3} {n4} {n5}");
@@ -87,17 +87,17 @@ fn an_older_member_is_fed_by_the_leader() {
     all_have_all(&mut lab);
 }
 
-/// Commits need the far zone here: two of the near zone and one of it. They go on, at once where the relay's connections
-/// break, and in a moment where it hangs.
+/// Commits need the far zone: two members of the near zone and one of it. They go on at once if the relay's connections
+/// break, and after a moment if it hangs.
 #[test]
-fn the_loss_of_a_relay_is_a_moments_wait() {
+fn relay_loss_delays_commits_briefly() {
     let mut lab = two_zones([4; 5]);
     copies(&mut lab, 5);
     lab.nodes[2].frozen = true;
     let submission = lab.write(0);
     let written = lab.now;
-    let index = lab.nodes[0].engine.raft.last_index() + 1;
-    let has = move |lab: &Lab, at: usize| lab.nodes[at].engine.raft.persisted() >= index;
+    let index = lab.nodes[0].member.raft.last_index() + 1;
+    let has = move |lab: &Lab, at: usize| lab.nodes[at].member.raft.persisted() >= index;
     lab.until("n4 and n5 have it", 1_000_000, |lab| has(lab, 3) && has(lab, 4));
     assert!(lab.now - written < 500_000, "{} µs", lab.now - written);
     assert_eq!(relays(&lab), [None, None, None, None, Some("n4".to_string())]);
@@ -112,12 +112,12 @@ fn the_loss_of_a_relay_is_a_moments_wait() {
     let [n3, n4, n5] = copies(&mut lab, 20);
     assert!(n3 < 0.1 && (1.0..1.1).contains(&n4) && n5 < 0.1, "in again: {n3} {n4} {n5}");
 
-    let index = lab.nodes[0].engine.raft.last_index() + 1;
+    let index = lab.nodes[0].member.raft.last_index() + 1;
     let submission = lab.write(0);
     lab.run(500);
     lab.cut(3, true);
     let written = lab.now;
-    let has = move |lab: &Lab, at: usize| lab.nodes[at].engine.raft.persisted() >= index;
+    let has = move |lab: &Lab, at: usize| lab.nodes[at].member.raft.persisted() >= index;
     lab.until("n3 and n5 have it", 1_000_000, |lab| has(lab, 2) && has(lab, 4));
     assert!(lab.now - written < 20_000, "{} µs", lab.now - written);
     drop(submission);

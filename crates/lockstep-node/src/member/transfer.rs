@@ -1,4 +1,4 @@
-//! State transfers: the joiner asks the leader, the leader finds a donor, the donor's server sends. Only requests and
+//! State transfers: the joiner asks the leader, the leader chooses a donor, the donor's server sends. Only requests and
 //! results pass through here; the data goes from server to server.
 
 use super::{Level, Member, Micros, NodeMessage};
@@ -8,66 +8,72 @@ use crate::wire::Health;
 use bytes::Bytes;
 use lockstep_core::{Gtid, MemberId, Seqno, ViewUuid};
 
-/// Nobody can donate right now: ask again.
+/// No member can donate right now: ask again.
 pub(super) const AGAIN: i32 = -11;
-/// The donor has taken the request.
+/// The donor has accepted the request.
 const ACCEPTED: i32 = 1;
 /// The named donor is not there.
 const UNREACHABLE: i32 = -113;
-/// Why a donor that cannot come to where the joiner begins does not donate.
-const HELD: &str = "entries are kept from the donor's server: apply.paused, apply.delay or apply.until";
+/// Why a donor whose apply hold lies before the joiner's starting point does not donate.
+const HELD_BACK: &str = "entries are kept from the donor's server: apply.paused, apply.delay or apply.until";
 /// How often a joiner asks again.
 const ASK_AGAIN: Micros = 1_000_000;
-/// A member that lacks only a donor's word, and could go on by its log, asks for no longer where nobody is Synced: they may
-/// all be waiting for each other.
-const WORD_PATIENCE: Micros = 60_000_000;
-/// A donor that is not connected for so long has gone.
-const DONOR_PATIENCE: Micros = 15_000_000;
+/// A joiner that could go on by its log, and needs only a donor's confirmation, gives up after this long if no member
+/// is Synced: the members may all be waiting for each other.
+const CONFIRMATION_TIMEOUT: Micros = 60_000_000;
+/// A donor that is not connected for this long is given up.
+const DONOR_TIMEOUT: Micros = 15_000_000;
 
-/// A donation of this member.
+/// A donation by this member.
 #[derive(Debug)]
 pub(super) struct Donation {
     pub(super) id: u64,
     joiner: MemberId,
-    /// Which connection of the joiner's asked: another one is another wish, though its text be the same.
-    life: Option<ViewUuid>,
+    /// The joiner's view UUID: another connection makes another request, even with the same text.
+    view_uuid: Option<ViewUuid>,
     at_least: Seqno,
     position: Seqno,
     request: Bytes,
     handed_over: bool,
 }
 
-/// Whom a leader has sent to whom.
+/// A donor chosen by the leader.
 #[derive(Debug)]
 pub(super) struct Choice {
     joiner: MemberId,
-    life: Option<ViewUuid>,
+    view_uuid: Option<ViewUuid>,
     donor: MemberId,
     at_least: Seqno,
 }
 
-/// So many are remembered.
-const CHOICES: usize = 64;
+/// How many choices are remembered.
+const CHOICES_MAX: usize = 64;
 
-/// This member's own wish for state.
+/// This member's own request for state.
 #[derive(Debug)]
 pub(super) struct Pending {
     request: Bytes,
     donor: String,
     since: Micros,
-    /// When to ask (again), `None` while somebody donates.
+    /// When to ask (again); `None` while a donation is under way.
     ask_at: Option<Micros>,
     donor_id: Option<MemberId>,
-    /// The donor's life: one that was started again knows nothing of it.
-    donor_life: Option<ViewUuid>,
+    /// The donor's view UUID: a restarted donor has forgotten the donation.
+    donor_view_uuid: Option<ViewUuid>,
 }
 
 impl Member {
-    /// The server's request for state is to be answered by somebody.
+    /// Takes the server's request for state.
     pub(crate) fn request_state(&mut self, request: Bytes, donor: String) {
         let since = self.now;
-        self.state_request =
-            Some(Pending { request, donor, since, ask_at: Some(since), donor_id: None, donor_life: None });
+        self.state_request = Some(Pending {
+            request,
+            donor,
+            since,
+            ask_at: Some(since),
+            donor_id: None,
+            donor_view_uuid: None,
+        });
     }
 
     pub(super) fn donations_step(&mut self) {
@@ -75,7 +81,7 @@ impl Member {
             && pending.ask_at.is_some_and(|at| at <= self.now)
             && let Some(leader) = self.raft.leader()
         {
-            // The log from which this member goes on begins below what is committed now; nothing older may come.
+            // This member's log will begin below the present commit index, so the state must be at least as new.
             let at_least = self.raft.committed_state().seqno;
             let message = NodeMessage::StateRequest {
                 donor: pending.donor.clone(),
@@ -113,8 +119,8 @@ impl Member {
         self.give_up_held_donations();
     }
 
-    /// A joiner that has been accepted asks nobody else. Where entries are kept from this server since, it may not come
-    /// to where the joiner begins for as long as somebody likes.
+    /// Refuses accepted donations that an apply hold delays: an accepted joiner asks no other member, and the hold may
+    /// last for any time.
     fn give_up_held_donations(&mut self) {
         if !self.is_held_back() {
             return;
@@ -122,13 +128,16 @@ impl Member {
         let (begun, held) = std::mem::take(&mut self.donations).into_iter().partition(|d| d.handed_over);
         self.donations = begun;
         for Donation { joiner, .. } in held {
-            self.log(Level::Info, format!("does not donate its state to {}: {HELD}", self.name_of(&joiner)));
-            self.tell(joiner, &refusal(AGAIN, HELD));
+            self.log(
+                Level::Info,
+                format!("does not donate its state to {}: {HELD_BACK}", self.name_of(&joiner)),
+            );
+            self.tell(joiner, &refusal(AGAIN, HELD_BACK));
         }
     }
 
-    /// The leader's part: who donates? A synced member that was named, else one that does not lead and is in the
-    /// joiner's zone, else any.
+    /// The leader's choice of a donor: a Synced member that was named; else a Synced member other than the leader,
+    /// preferably in the joiner's zone; else the leader or a member under an apply hold.
     pub(super) fn find_donor(
         &mut self,
         joiner: MemberId,
@@ -140,12 +149,13 @@ impl Member {
         if !self.raft.is_leader() {
             return self.tell(joiner, &refusal(AGAIN, "the member that was asked does not lead any more"));
         }
-        // Asked again: the same one, as long as it is at it. Its answer may have been lost, or it cannot reach the joiner.
-        let life = self.life_of(&joiner);
-        if let Some(choice) = self.choices.iter().find(|c| c.joiner == joiner && c.life == life) {
+        // A repeated request gets the same donor while that is donating. The answer may have been lost, or the donor
+        // cannot reach the joiner.
+        let view_uuid = self.view_uuid_of(&joiner);
+        if let Some(choice) = self.choices.iter().find(|c| c.joiner == joiner && c.view_uuid == view_uuid) {
             let donor = choice.donor;
             let donates = self.health_of(&donor).is_some_and(|health| health.state == LocalState::Donor);
-            if donates && !self.is_kept_below(&donor, choice.at_least) {
+            if donates && !self.is_held_back_below(&donor, choice.at_least) {
                 return self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
         }
@@ -159,19 +169,19 @@ impl Member {
             .filter(|p| p.health.is_some_and(|h| h.state == LocalState::Synced))
             .map(|p| ((Some(p.hello.zone) != zone) as u8, p.hello.id, p.hello.name.clone()))
             .collect();
-        // One from whom entries are kept, and who has come as far as the joiner needs, where nobody else can.
-        let come_so_far = |h: &Health| {
+        // As the last resort, a member under an apply hold that has reached the joiner's starting point.
+        let is_far_enough = |h: &Health| {
             h.state == LocalState::Donor && h.held_back && h.has_state && h.delivered >= at_least
         };
         candidates.extend(
             self.peers
                 .values()
                 .filter(|p| {
-                    p.hello.id != joiner && !p.leaving() && p.health.as_ref().is_some_and(come_so_far)
+                    p.hello.id != joiner && !p.leaving() && p.health.as_ref().is_some_and(is_far_enough)
                 })
                 .map(|p| (4, p.hello.id, p.hello.name.clone())),
         );
-        if joiner != self.me.id && !self.me.arbitrator && self.serves_all_it_is_to_have() {
+        if joiner != self.me.id && !self.me.arbitrator && self.is_synced_but_for_hold() {
             let far = (Some(self.me.zone) != zone) as u8;
             candidates.push((far + 2, self.me.id, self.me.name.clone()));
         }
@@ -183,8 +193,8 @@ impl Member {
             Some((donor, name)) => {
                 self.log(Level::Info, format!("{name} is to donate state to {joiner_name}"));
                 self.choices.retain(|c| c.joiner != joiner);
-                self.choices.truncate(CHOICES - 1);
-                self.choices.insert(0, Choice { joiner, life, donor, at_least });
+                self.choices.truncate(CHOICES_MAX - 1);
+                self.choices.insert(0, Choice { joiner, view_uuid, donor, at_least });
                 self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
             None => {
@@ -206,34 +216,41 @@ impl Member {
         position: Seqno,
         request: Bytes,
     ) {
-        let life = self.life_of(&joiner);
-        if self.donations.iter().any(|d| d.joiner == joiner && d.life == life) {
+        let view_uuid = self.view_uuid_of(&joiner);
+        if self.donations.iter().any(|d| d.joiner == joiner && d.view_uuid == view_uuid) {
             return self.tell(joiner, &accepted());
         }
-        let free = self.serves_all_it_is_to_have() || self.local_state() == LocalState::Joined;
+        let free = self.is_synced_but_for_hold() || self.local_state() == LocalState::Joined;
         if !free || self.leaving {
             return self.tell(joiner, &refusal(AGAIN, "the donor is busy"));
         }
-        if self.is_kept_below(&self.me.id, at_least) {
-            return self.tell(joiner, &refusal(AGAIN, HELD));
+        if self.is_held_back_below(&self.me.id, at_least) {
+            return self.tell(joiner, &refusal(AGAIN, HELD_BACK));
         }
         self.donation_ids += 1;
         let id = self.donation_ids;
-        self.donations.push(Donation { id, joiner, life, at_least, position, request, handed_over: false });
+        self.donations.push(Donation {
+            id,
+            joiner,
+            view_uuid,
+            at_least,
+            position,
+            request,
+            handed_over: false,
+        });
         self.tell(joiner, &accepted());
     }
 
-    /// Whether entries are kept from a member's server, and it has not come to this seqno: so it has not begun to donate
-    /// to whom that is too early.
-    fn is_kept_below(&self, id: &MemberId, seqno: Seqno) -> bool {
+    /// Whether a member is under an apply hold before this seqno, so that it has not begun a donation that needs it.
+    fn is_held_back_below(&self, id: &MemberId, seqno: Seqno) -> bool {
         self.health_of(id).is_some_and(|health| health.held_back && health.delivered < seqno)
     }
 
-    fn life_of(&self, id: &MemberId) -> Option<ViewUuid> {
+    fn view_uuid_of(&self, id: &MemberId) -> Option<ViewUuid> {
         self.peers.get(id).map(|peer| peer.hello.view_uuid)
     }
 
-    /// The front end's server has sent its state, or could not.
+    /// The front end's server has sent its state, or failed to.
     pub(crate) fn donation_done(&mut self, id: u64, result: Result<Gtid, i32>) {
         let Some(at) = self.donations.iter().position(|d| d.id == id) else { return };
         let donation = self.donations.remove(at);
@@ -251,8 +268,11 @@ impl Member {
                 refusal(if code < 0 { code } else { -code.max(1) }, "the donor's script failed; see its log")
             }
         };
-        // One that has been started again meanwhile waits for another.
-        if self.life_of(&donation.joiner).is_none_or(|life| donation.life.is_none_or(|of| of == life)) {
+        // A restarted joiner waits for another answer.
+        if self
+            .view_uuid_of(&donation.joiner)
+            .is_none_or(|view_uuid| donation.view_uuid.is_none_or(|of| of == view_uuid))
+        {
             self.tell(donation.joiner, &message);
         }
         if let ConnectionState::Running { primary, .. } = self.connection {
@@ -260,14 +280,15 @@ impl Member {
         }
     }
 
-    /// What became of the own request.
+    /// Handles an answer to this member's request.
     pub(super) fn donated(&mut self, from: MemberId, code: i32, gtid: Gtid, text: String) {
         let name = self.name_of(&from);
         let again = self.now + ASK_AGAIN;
-        let life = self.life_of(&from);
-        let in_vain = self.bypass >= 0 && !self.somebody_may_donate();
+        let view_uuid = self.view_uuid_of(&from);
+        let no_donor = self.bypass >= 0 && !self.somebody_may_donate();
         let Some(pending) = &mut self.state_request else { return };
-        // While somebody donates, nobody else's word counts: two copies over each other would be none.
+        // While a donation is under way, only its donor's answers count: two overlapping transfers would corrupt the
+        // state.
         if pending.donor_id.is_some_and(|donor| donor != from) {
             return;
         }
@@ -275,16 +296,16 @@ impl Member {
             ACCEPTED => {
                 pending.ask_at = None;
                 pending.donor_id = Some(from);
-                pending.donor_life = life;
+                pending.donor_view_uuid = view_uuid;
                 self.log(Level::Info, format!("{name} donates"));
             }
             0 => self.log(Level::Info, format!("{name} has sent its state up to {gtid}")),
-            AGAIN if in_vain && self.now.saturating_sub(pending.since) > WORD_PATIENCE => {
+            AGAIN if no_donor && self.now.saturating_sub(pending.since) > CONFIRMATION_TIMEOUT => {
                 self.state_request = None;
                 self.deliver(Delivery::StateFailed(format!(
                     "no member has been Synced for {} s that could say that this one may go on by its log: this server \
                      ends; started again it goes on by its log if there is still none",
-                    WORD_PATIENCE / 1_000_000
+                    CONFIRMATION_TIMEOUT / 1_000_000
                 )));
             }
             AGAIN => {
@@ -299,38 +320,39 @@ impl Member {
         }
     }
 
-    /// A peer's connection has ended. A donor that had begun to send breaks its stream off, which the own server's
-    /// script notices; one that had not is replaced.
+    /// A peer's connection ended. If its transfer had begun, the stream breaks, which the own server's script notices;
+    /// otherwise another donor is asked.
     pub(super) fn donor_may_be_gone(&mut self, id: MemberId) {
         self.donations.retain(|d| d.handed_over || d.joiner != id);
-        // A connection may break while the donor's script goes on: two copies over each other would be none.
-        let patience = self.now + DONOR_PATIENCE;
+        // The donor's script may go on although the connection broke: two overlapping transfers would corrupt the
+        // state.
+        let timeout = self.now + DONOR_TIMEOUT;
         if let Some(pending) = &mut self.state_request
             && pending.donor_id == Some(id)
         {
-            pending.ask_at = Some(patience);
+            pending.ask_at = Some(timeout);
         }
     }
 
     /// A peer is connected (again).
     pub(super) fn donor_is_back(&mut self, id: MemberId) {
-        let life = self.life_of(&id);
+        let view_uuid = self.view_uuid_of(&id);
         if let Some(pending) = &mut self.state_request
             && pending.donor_id == Some(id)
         {
-            if pending.donor_life == life {
+            if pending.donor_view_uuid == view_uuid {
                 pending.ask_at = None;
             } else {
                 pending.ask_at = Some(self.now);
                 pending.donor_id = None;
             }
         }
-        if self.donations.iter().any(|d| d.joiner == id && d.life == life) {
+        if self.donations.iter().any(|d| d.joiner == id && d.view_uuid == view_uuid) {
             self.tell(id, &accepted());
         }
     }
 
-    /// The database has been filled (or could not be).
+    /// The server has received its state, or failed to.
     pub(crate) fn state_received(&mut self, result: Result<Gtid, i32>) {
         self.state_request = None;
         let ConnectionState::NeedState { primary } = self.connection else { return };
@@ -354,7 +376,7 @@ impl Member {
                 self.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));
                 self.connection = ConnectionState::Running { primary, synced: false };
                 self.votes.begin(gtid.seqno, self.raft.last_index(), self.bypass != gtid.seqno);
-                // The server finds the donor's last view in the copy.
+                // The server finds the donor's last view in the transferred state.
                 self.shown = true;
             }
             Err(text) => self.fail(&text),

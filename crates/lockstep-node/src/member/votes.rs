@@ -1,12 +1,11 @@
-//! Members whose results differ vote.
+//! Inconsistency voting: members whose results differ vote.
 //!
-//! A member whose server could not apply an entry tells the leader what it has found; the leader asks the others of the
-//! view, who answer once they have applied it, too, and places the outcome in the log as soon as what is missing cannot
-//! turn it. The others go on meanwhile; the one that failed waits in its place in commit order. Whoever has found
-//! something else than the outcome is not like the others, and leaves.
+//! A member whose server could not apply an entry reports its result to the leader. The leader asks the other members
+//! of the view, which answer once they have applied the entry. As soon as the missing answers cannot change the result,
+//! the leader appends the outcome to the log. Other members go on meanwhile; the failed one waits at that commit order
+//! position. A member with a result other than the outcome is inconsistent and leaves.
 //!
-//! Every member knows all outcomes in its own log, so that one that replays an entry on which there was a vote finds the
-//! outcome there, and needs nobody.
+//! Every member has all outcomes in its own log. A member that replays an entry finds its outcome there.
 
 use super::connection_state::ConnectionState;
 use super::{Effect, Level, Member, Micros, NodeMessage};
@@ -17,71 +16,71 @@ use lockstep_core::vote::{Opinion, SUCCESS, VoteOutcome, winner};
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How often an opinion is told again, and asked for again, until there is an outcome.
-const REPEAT: Micros = 200_000;
-/// Those that have applied the entry decide among themselves after so long, if they are more than half.
-const PATIENCE: Micros = 10_000_000;
-/// A member fails at one place at a time, but may have gone on from some before their outcome; no more than these.
+/// How often an opinion is sent or requested again, until there is an outcome.
+const REPEAT_INTERVAL: Micros = 200_000;
+/// After this long, those that have applied the entry decide without the rest, if they are more than half.
+const TIMEOUT: Micros = 10_000_000;
+/// A member fails at one position at a time, but may have passed some before their outcome; this bounds them.
 const OPEN_MAX: usize = 64;
-/// Votes under way that a leader keeps.
+/// How many votes a leader keeps.
 const POLLS_MAX: usize = 256;
-/// Longest text of an error that is told to others.
+/// The longest error text sent to others.
 const TEXT_MAX: usize = 512;
 
-/// A result of this member that is not success, and on which there is no outcome.
+/// A failed result of this member without an outcome yet.
 struct Open {
     opinion: Opinion,
     text: String,
-    /// Who waits for the outcome.
+    /// Receives the outcome.
     reply: VoteReply,
-    told_at: Option<Micros>,
+    sent_at: Option<Micros>,
 }
 
-/// A leader's.
+/// A vote under way on the leader.
 struct Poll {
     opinions: BTreeMap<MemberId, Opinion>,
     began: Micros,
     asked_at: Option<Micros>,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct Votes {
-    /// Those in the own log, by seqno.
+    /// Outcomes in the own log, by seqno.
     outcomes: BTreeMap<Seqno, (Index, VoteOutcome)>,
-    /// Up to here they have been looked at.
-    seen: Index,
+    /// Outcomes up to this index have been acted on.
+    examined: Index,
     open: BTreeMap<Seqno, Open>,
-    /// Outcomes that are not success, and what this member has found: nothing yet, or the same.
-    odd: BTreeMap<Seqno, bool>,
+    /// Outcomes that are failures, and whether this member's result is the same; `false` until it is known.
+    failures: BTreeMap<Seqno, bool>,
     polls: BTreeMap<Seqno, Poll>,
-    /// What was found in an earlier life of this process: at most a few at each start.
-    before: BTreeSet<Seqno>,
-    /// The log has begun anew in this process: what it held before is not known.
-    anew: bool,
+    /// Failures found in an earlier incarnation of this process: at most a few at each start.
+    judged_before: BTreeSet<Seqno>,
+    /// The log was reset in this process: earlier outcomes are unknown.
+    reset: bool,
 }
 
 impl Votes {
-    /// `last`: where the log ended when it was opened. On what it held, this member has acted.
+    /// `last`: the last index of the log when it was opened. This member has acted on all outcomes up to it.
     pub(super) fn new(last: Index) -> Votes {
-        Votes { seen: last, ..Votes::default() }
+        Votes { examined: last, ..Votes::default() }
     }
 
-    /// An entry that the log held at start.
+    /// Remembers an outcome found in the log at start.
     pub(crate) fn remember(&mut self, entry: &Entry) {
         if entry.kind == EntryKind::Outcome
             && let Ok(outcome) = VoteOutcome::from_payload(entry.payload.clone())
         {
-            // Should there be two, the first counts: members have acted by it.
+            // If there are two, the first counts: members have acted on it.
             self.outcomes.entry(outcome.seqno).or_insert((entry.index, outcome));
         }
     }
 
-    /// Follows what happens to the log.
+    /// Updates the outcomes after a write to the log.
     pub(super) fn follow(&mut self, op: &WriteOp) {
         if op.reset.is_some() {
             self.outcomes.clear();
-            self.anew = true;
+            self.reset = true;
         }
         if let Some(from) = op.truncate_from {
             self.outcomes.retain(|_, (index, _)| *index < from);
@@ -95,36 +94,38 @@ impl Votes {
         self.outcomes.retain(|_, (index, _)| *index >= first);
     }
 
-    /// The database stands at `position`: what comes after it is found anew. `copied`: it came from another member, who
-    /// has acted by the votes on what is in it; so it is where the log, which ends at `last`, has begun anew.
+    /// The database is at `position`: results after it will be found again. `copied`: the state came from another
+    /// member, which has acted on the votes in it. A log that was reset, and ends at `last`, counts like that.
     pub(super) fn begin(&mut self, position: Seqno, last: Index, copied: bool) {
-        if copied || std::mem::take(&mut self.anew) {
-            self.seen = self.seen.max(last);
+        if copied || std::mem::take(&mut self.reset) {
+            self.examined = self.examined.max(last);
         }
-        let seen = self.seen;
-        let odd =
-            self.outcomes.iter().filter(|(s, (i, o))| **s > position && *i <= seen && o.winner != SUCCESS);
-        self.odd = odd.map(|(seqno, _)| (*seqno, false)).collect();
+        let examined = self.examined;
+        let failures = self
+            .outcomes
+            .iter()
+            .filter(|(s, (i, o))| **s > position && *i <= examined && o.winner != SUCCESS);
+        self.failures = failures.map(|(seqno, _)| (*seqno, false)).collect();
     }
 
-    /// What this member had found of it was judged before.
+    /// This member's result for `seqno` was judged before.
     pub(crate) fn found_before(&mut self, seqno: Seqno) {
-        self.before.insert(seqno);
+        self.judged_before.insert(seqno);
     }
 
-    fn agreed(&self, seqno: Seqno, commit: Index) -> Option<&VoteOutcome> {
+    fn committed_outcome(&self, seqno: Seqno, commit: Index) -> Option<&VoteOutcome> {
         self.outcomes.get(&seqno).filter(|(index, _)| *index <= commit).map(|(_, outcome)| outcome)
     }
 }
 
 impl Member {
-    /// This member's server could not apply `seqno`. The reply is filled with whether the others could not either; it
-    /// may come much later.
+    /// This member's server could not apply `seqno`. The reply gets whether the other members' results agree, possibly
+    /// much later.
     pub(crate) fn vote(&mut self, seqno: Seqno, opinion: Opinion, text: String, reply: VoteReply) {
-        if let Some(outcome) = self.votes.agreed(seqno, self.raft.deliverable()) {
+        if let Some(outcome) = self.votes.committed_outcome(seqno, self.raft.deliverable()) {
             let same = outcome.winner == opinion;
             if same {
-                self.votes.odd.insert(seqno, true);
+                self.votes.failures.insert(seqno, true);
             }
             reply.answer(same);
             return;
@@ -137,11 +138,11 @@ impl Member {
             Level::Info,
             format!("seqno {seqno} cannot be applied here ({opinion:016x}: {text}): the members vote on it"),
         );
-        self.votes.open.insert(seqno, Open { opinion, text, reply, told_at: None });
+        self.votes.open.insert(seqno, Open { opinion, text, reply, sent_at: None });
         self.votes_step();
     }
 
-    /// Nobody waits any more: this member leaves, or has failed.
+    /// Ends all votes: this member leaves, or has failed.
     pub(super) fn end_votes(&mut self) {
         for open in std::mem::take(&mut self.votes.open).into_values() {
             open.reply.none();
@@ -149,8 +150,8 @@ impl Member {
         self.votes.polls.clear();
     }
 
-    /// A member tells what it has found.
-    pub(super) fn told_opinion(&mut self, from: MemberId, seqno: Seqno, opinion: Opinion, text: &str) {
+    /// A member reports its result.
+    pub(super) fn on_opinion(&mut self, from: MemberId, seqno: Seqno, opinion: Opinion, text: &str) {
         let known = self.votes.outcomes.contains_key(&seqno);
         if !self.raft.is_leader() || known || seqno > self.raft.tail_state().seqno {
             return;
@@ -162,7 +163,7 @@ impl Member {
         }
         let fresh = || Poll { opinions: BTreeMap::new(), began: self.now, asked_at: None };
         let poll = polls.entry(seqno).or_insert_with(fresh);
-        // What a member has found does not change.
+        // A member's result does not change.
         if poll.opinions.insert(from, opinion).is_none() && opinion != SUCCESS {
             let text: String = text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect();
             let name = self.name_of(&from);
@@ -170,23 +171,24 @@ impl Member {
         }
     }
 
-    /// The leader wants to know what this member has found. Who has not applied it says nothing, and is asked again.
-    pub(super) fn asked_opinion(&mut self, from: MemberId, seqno: Seqno) {
+    /// The leader asks for this member's result. A member that has not applied the entry does not answer, and is asked
+    /// again.
+    pub(super) fn on_opinion_request(&mut self, from: MemberId, seqno: Seqno) {
         if self.raft.leader() != Some(from) || self.finished() < seqno {
             return;
         }
         if !self.votes.open.contains_key(&seqno)
-            && self.votes.agreed(seqno, self.raft.deliverable()).is_none()
+            && self.votes.committed_outcome(seqno, self.raft.deliverable()).is_none()
         {
             let text = String::new();
             self.tell(from, &NodeMessage::Opinion { seqno, opinion: SUCCESS, text });
         }
     }
 
-    /// The end of a round: outcomes act, opinions are told, a leader asks and decides.
+    /// At the end of a round: acts on outcomes, sends opinions; the leader asks and decides.
     pub(super) fn votes_step(&mut self) {
-        self.look_at_outcomes();
-        self.tell_opinions();
+        self.examine_outcomes();
+        self.send_opinions();
         if self.votes.polls.is_empty() {
             return;
         }
@@ -194,7 +196,7 @@ impl Member {
             self.votes.polls.clear();
             return;
         }
-        // What was placed in the last round is in the log now.
+        // Outcomes appended in the last round are in the log now.
         let outcomes = &self.votes.outcomes;
         self.votes.polls.retain(|seqno, _| !outcomes.contains_key(seqno));
         for seqno in self.votes.polls.keys().copied().collect::<Vec<_>>() {
@@ -202,17 +204,17 @@ impl Member {
         }
     }
 
-    fn tell_opinions(&mut self) {
+    fn send_opinions(&mut self) {
         let (now, leader) = (self.now, self.raft.leader());
         let Some(leader) = leader.filter(|_| !self.votes.open.is_empty()) else { return };
-        let due = |open: &Open| open.told_at.is_none_or(|at| now >= at + REPEAT);
+        let due = |open: &Open| open.sent_at.is_none_or(|at| now >= at + REPEAT_INTERVAL);
         let tell: Vec<_> = self
             .votes
             .open
             .iter_mut()
             .filter(|(_, open)| due(open))
             .map(|(seqno, open)| {
-                open.told_at = Some(now);
+                open.sent_at = Some(now);
                 NodeMessage::Opinion { seqno: *seqno, opinion: open.opinion, text: open.text.clone() }
             })
             .collect();
@@ -221,8 +223,8 @@ impl Member {
         }
     }
 
-    /// Those whose opinion on `seqno` is waited for: who is in the view, has the state, is there, and comes to it soon. From
-    /// whom entries are kept may come to it in an hour, and nobody is to wait so long, in commit order at that.
+    /// The members whose opinion on `seqno` counts: in the view, with the state, connected, and soon to apply it. A
+    /// member under an apply hold may take hours, while the failed member blocks its commit order.
     fn electorate(&self, seqno: Seqno) -> Vec<MemberId> {
         let has_state = |id: &MemberId| match *id == self.me.id {
             true => matches!(self.local_state(), LocalState::Joined | LocalState::Synced | LocalState::Donor),
@@ -237,17 +239,17 @@ impl Member {
     fn poll(&mut self, seqno: Seqno) {
         let (now, me) = (self.now, self.me.id);
         if self.finished() >= seqno && !self.votes.open.contains_key(&seqno) {
-            self.told_opinion(me, seqno, SUCCESS, "");
+            self.on_opinion(me, seqno, SUCCESS, "");
         }
         let electorate = self.electorate(seqno);
         let enough = self.tuning.vote_policy;
         let Some(poll) = self.votes.polls.get_mut(&seqno) else { return };
         let silent: Vec<MemberId> =
             electorate.iter().filter(|id| !poll.opinions.contains_key(*id)).copied().collect();
-        let late = now >= poll.began + PATIENCE && 2 * poll.opinions.len() > electorate.len();
+        let late = now >= poll.began + TIMEOUT && 2 * poll.opinions.len() > electorate.len();
         let missing = if late { 0 } else { silent.len() };
         let Some(winner) = winner(poll.opinions.values().copied(), missing, enough) else {
-            if poll.asked_at.is_none_or(|at| now >= at + REPEAT) {
+            if poll.asked_at.is_none_or(|at| now >= at + REPEAT_INTERVAL) {
                 poll.asked_at = Some(now);
                 let payload = NodeMessage::AskOpinion { seqno }.to_bytes();
                 for to in silent.into_iter().filter(|id| *id != me) {
@@ -263,30 +265,33 @@ impl Member {
         }
     }
 
-    /// Acts by what is committed and was not looked at before.
-    fn look_at_outcomes(&mut self) {
+    /// Acts on newly committed outcomes.
+    fn examine_outcomes(&mut self) {
         if !matches!(self.connection, ConnectionState::Running { .. }) {
             return;
         }
         let upto = self.raft.deliverable();
-        if upto > self.votes.seen {
+        if upto > self.votes.examined {
             let fresh: Vec<VoteOutcome> = self
                 .votes
                 .outcomes
                 .values()
-                .filter(|(index, _)| *index > self.votes.seen && *index <= upto)
+                .filter(|(index, _)| *index > self.votes.examined && *index <= upto)
                 .map(|(_, outcome)| outcome.clone())
                 .collect();
-            self.votes.seen = upto;
+            self.votes.examined = upto;
             for outcome in fresh {
                 self.outcome(&outcome);
             }
         }
-        // Of the round's beginning: what was said of a seqno before it finished has been heard by now.
+        // As of the round's beginning: an opinion on a seqno arrives before the seqno finishes, so by now it has been
+        // received.
         let finished = self.finished_before;
-        while let Some((&seqno, &same)) = self.votes.odd.first_key_value().filter(|(s, _)| **s <= finished) {
-            self.votes.odd.remove(&seqno);
-            if !same && !self.votes.before.contains(&seqno) {
+        while let Some((&seqno, &same)) =
+            self.votes.failures.first_key_value().filter(|(s, _)| **s <= finished)
+        {
+            self.votes.failures.remove(&seqno);
+            if !same && !self.votes.judged_before.contains(&seqno) {
                 let gtid = self.gtid_text(seqno);
                 self.inconsistent(format!(
                     "Vote 0 (success) on {gtid} is inconsistent with group. Leaving cluster. The others could not apply \
@@ -314,17 +319,17 @@ impl Member {
             Some(open) => {
                 let same = open.opinion == *winner;
                 if same && *winner != SUCCESS && self.finished() < *seqno {
-                    self.votes.odd.insert(*seqno, true);
+                    self.votes.failures.insert(*seqno, true);
                 }
-                // Where nobody waits for it any more.
+                // No thread waits for the answer any more.
                 if !open.reply.answer(same) && !same {
-                    let text = self.minority(*seqno);
+                    let text = self.minority_text(*seqno);
                     self.inconsistent(text);
                 }
             }
-            // What this member has found may have been heard in this very round, when the outcome was in its log already.
+            // This member's own result may have arrived in this very round, with the outcome already in its log.
             None if *winner != SUCCESS => {
-                self.votes.odd.entry(*seqno).or_insert(false);
+                self.votes.failures.entry(*seqno).or_insert(false);
             }
             None => {}
         }
@@ -334,15 +339,15 @@ impl Member {
         format!("{}:{seqno}", self.raft.tail_state().history)
     }
 
-    /// What a member says that is alone with its failure.
-    fn minority(&self, seqno: Seqno) -> String {
+    /// The error of a member whose failure no majority shares.
+    fn minority_text(&self, seqno: Seqno) -> String {
         let gtid = self.gtid_text(seqno);
         format!(
             "Inconsistency detected: Inconsistent by consensus on {gtid}: what this server cannot do, the others did"
         )
     }
 
-    /// This member's data are not the others'. The front end stops using them, and has this member leave.
+    /// This member's data differ from the others'. The front end stops using them and makes this member leave.
     fn inconsistent(&mut self, text: String) {
         self.log(Level::Error, text.clone());
         self.deliver(Delivery::Inconsistent(text));

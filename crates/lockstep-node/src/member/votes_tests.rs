@@ -6,20 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What the servers have found.
+/// The error that the servers report.
 const ERROR: u64 = 1051;
 
 fn fails(lab: &mut Lab, at: usize, seqno: Seqno) -> Arc<Reply<Vote>> {
     let reply = Reply::new();
-    lab.nodes[at].engine.vote(seqno, ERROR, "no such table".into(), VoteReply(reply.clone()));
+    lab.nodes[at].member.vote(seqno, ERROR, "no such table".into(), VoteReply(reply.clone()));
     reply
 }
 
-/// The others have decided, and this member's log says so, when its server finds the same. That is heard in the round that
-/// would have looked at the outcome.
+/// The others have decided, and this member's log has the outcome, when its own server reports the same error. The
+/// report arrives in the round that would have examined the outcome.
 #[test]
-fn a_failure_that_is_heard_in_the_round_of_its_outcome_is_the_same_as_the_others() {
-    for heard in [true, false] {
+fn failure_reported_in_round_of_outcome_agrees() {
+    for reported in [true, false] {
         let mut lab = Lab::new(3, &Tuning::default());
         lab.until("there is a leader", 5_000_000, |lab| (0..3).all(|at| lab.leader(at).is_some()));
         let write = lab.write(0);
@@ -33,18 +33,18 @@ fn a_failure_that_is_heard_in_the_round_of_its_outcome_is_the_same_as_the_others
         lab.run(500_000);
         assert!(others.iter().all(|reply| reply.wait(Duration::ZERO) == Some(Vote::Agreed)));
 
-        // As if it had not looked at it yet.
-        let engine = &mut lab.nodes[0].engine;
-        let (index, _) = engine.votes.outcomes[&seqno];
-        engine.votes.seen = index - 1;
-        engine.votes.odd.clear();
-        if heard {
+        // As if the outcome had not been examined yet.
+        let member = &mut lab.nodes[0].member;
+        let (index, _) = member.votes.outcomes[&seqno];
+        member.votes.examined = index - 1;
+        member.votes.failures.clear();
+        if reported {
             let own = fails(&mut lab, 0, seqno);
             assert_eq!(own.wait(Duration::ZERO), Some(Vote::Agreed));
         }
-        lab.nodes[0].engine.votes_step();
+        lab.nodes[0].member.votes_step();
         lab.nodes[0].finished.store(seqno, Ordering::Release);
         lab.run(100_000);
-        assert_eq!(lab.said("is inconsistent with group"), !heard);
+        assert_eq!(lab.logged("is inconsistent with group"), !reported);
     }
 }

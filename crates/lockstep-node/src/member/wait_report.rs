@@ -1,4 +1,5 @@
-//! What is said of commit policies: what is in force, what commits wait for and of whom, and what is more than there is.
+//! Reports on commit policies: the one in force, what commits wait for and on which members, and which settings cannot
+//! be met.
 
 use super::{Effect, Level, Member, Micros};
 use lockstep_core::members::MemberInfo;
@@ -6,18 +7,18 @@ use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::raft::BlockedOn;
 use lockstep_core::{Entry, EntryKind, Index, MemberId};
 
-/// Commits that wait for acks are spoken of after this, and again.
-const SAY_EVERY: Micros = 10_000_000;
-/// A fallback is said at once, but for one so soon after another: where `commit.timeout` is about what acknowledgements
-/// take, there are many in a second.
-const SAY_FALLBACK: Micros = 10_000_000;
-/// And are shown in the status after this.
+/// How long commits wait for acks before this is logged, and how often it is repeated.
+const LOG_INTERVAL: Micros = 10_000_000;
+/// The least interval between logged fallbacks: if `commit.timeout` is close to the time that acks take, there are many
+/// per second.
+const FALLBACK_LOG_INTERVAL: Micros = 10_000_000;
+/// How long commits wait for acks before the status shows it.
 const SHOW_AFTER: Micros = 2_000_000;
-/// Rounds are closer to each other than this, unless the process has stood still: what it knows is of before.
-const STOOD_STILL: Micros = 2_000_000;
+/// Rounds are closer together than this unless the process stalled; after a stall, old measurements do not count.
+const STALL: Micros = 2_000_000;
 
-/// The settings beside the policy that differ, and which of them it does not mind.
-fn settings_that_changed(before: &Policy, now: &Policy) -> String {
+/// The settings beside the policy that differ, each with a note if the policy ignores it.
+fn changed_settings(before: &Policy, now: &Policy) -> String {
     let is = |kinds: &[PolicyKind]| kinds.contains(&now.kind);
     let semisync = is(&[PolicyKind::Semisync]);
     let settings = [
@@ -35,17 +36,17 @@ fn settings_that_changed(before: &Policy, now: &Policy) -> String {
             now.is_weak(),
         ),
     ];
-    let said = settings.into_iter().filter(|(changed, ..)| *changed).map(|(_, text, counts)| match counts {
+    let facts = settings.into_iter().filter(|(changed, ..)| *changed).map(|(_, text, counts)| match counts {
         true => text,
         false => format!("{text} (which does not matter under {})", now.name()),
     });
-    said.collect::<Vec<_>>().join(", ")
+    facts.collect::<Vec<_>>().join(", ")
 }
 
 impl Member {
-    pub(super) fn say_policy(&mut self) {
+    pub(super) fn report_policy(&mut self) {
         let policy = self.raft.committed_state().policy;
-        let before = self.commits.said.replace(policy);
+        let before = self.commits.reported_policy.replace(policy);
         if before != Some(policy) {
             self.effects.push(Effect::PolicyNow(policy));
         }
@@ -55,7 +56,7 @@ impl Member {
                 let text = format!(
                     "commit.policy is {}, as before; from now on {}",
                     policy.name(),
-                    settings_that_changed(&before, &policy)
+                    changed_settings(&before, &policy)
                 );
                 self.log(Level::Info, text);
             }
@@ -77,7 +78,7 @@ impl Member {
         }
     }
 
-    /// Who may write, for a line about the policy.
+    /// Who may write, as a suffix for log lines about the policy.
     fn only_writer(&self, policy: Policy) -> String {
         match (policy.is_weak(), self.raft.leader()) {
             (false, _) => String::new(),
@@ -86,59 +87,59 @@ impl Member {
         }
     }
 
-    pub(super) fn say_fallback(&mut self) {
-        let fallen = self.raft.has_fallen_back();
-        if fallen == std::mem::replace(&mut self.commits.fallen, fallen) {
-            // One that was not said, so soon after another, and lasts.
-            if fallen && !self.commits.fallback_told && self.may_say_fallback() {
-                self.commits.unsaid = self.commits.unsaid.saturating_sub(1);
+    pub(super) fn report_fallback(&mut self) {
+        let fallen_back = self.raft.has_fallen_back();
+        if fallen_back == std::mem::replace(&mut self.commits.fallen_back, fallen_back) {
+            // The log interval suppressed the present fallback, and it lasts.
+            if fallen_back && !self.commits.fallback_logged && self.may_log_fallback() {
+                self.commits.unlogged = self.commits.unlogged.saturating_sub(1);
                 self.log_fallback();
             }
             return;
         }
-        let text = if fallen {
+        let text = if fallen_back {
             self.commits.fallbacks += 1;
-            if self.may_say_fallback() {
+            if self.may_log_fallback() {
                 self.log_fallback();
             } else {
-                self.commits.unsaid += 1;
+                self.commits.unlogged += 1;
             }
             self.fallback_text()
         } else {
             let text = "semisync: no longer fallen back, commits wait for acknowledgements";
-            if std::mem::take(&mut self.commits.fallback_told) {
+            if std::mem::take(&mut self.commits.fallback_logged) {
                 self.log(Level::Info, text.to_owned());
             }
             text.to_owned()
         };
-        let event = serde_json::json!({ "event": "semisync", "fallen_back": fallen, "msg": text });
+        let event = serde_json::json!({ "event": "semisync", "fallen_back": fallen_back, "msg": text });
         self.effects.push(Effect::Event(event.to_string()));
     }
 
     fn fallback_text(&self) -> String {
-        let (why, who) = (self.why_fallen(), self.who_still_acknowledges());
+        let (why, who) = (self.fallback_reason(), self.still_acknowledging());
         format!(
             "semisync has fallen back to async: {why}. What is committed now may be lost with the leader{who}"
         )
     }
 
-    fn may_say_fallback(&self) -> bool {
-        self.commits.said_fallback.is_none_or(|at| self.now >= at + SAY_FALLBACK)
+    fn may_log_fallback(&self) -> bool {
+        self.commits.fallback_logged_at.is_none_or(|at| self.now >= at + FALLBACK_LOG_INTERVAL)
     }
 
     fn log_fallback(&mut self) {
-        self.commits.said_fallback = Some(self.now);
-        self.commits.fallback_told = true;
+        self.commits.fallback_logged_at = Some(self.now);
+        self.commits.fallback_logged = true;
         let mut text = self.fallback_text();
-        match std::mem::take(&mut self.commits.unsaid) {
+        match std::mem::take(&mut self.commits.unlogged) {
             0 => {}
-            unsaid => text += &format!(" (it did so {unsaid} times more since this was last said)"),
+            unlogged => text += &format!(" (it did so {unlogged} times more since this was last said)"),
         }
         self.log(Level::Warn, text);
     }
 
-    /// Whose acknowledgements did not come in time, where this is known.
-    fn why_fallen(&self) -> String {
+    /// The members whose acks did not come in time, if known.
+    fn fallback_reason(&self) -> String {
         let policy = self.raft.committed_state().policy;
         let Some(late) = self.raft.fallback_index() else {
             let leader = self.raft.leader().map_or_else(|| "the leader".into(), |id| self.name_of(&id));
@@ -146,22 +147,22 @@ impl Member {
                 "the acknowledgements did not come within commit.timeout (whose, the error log of {leader} says)"
             );
         };
-        let mut said: Vec<String> = self.too_much(&policy);
+        let mut facts: Vec<String> = self.unsatisfiable_facts(&policy);
         let names = self.names_of_others(late, true);
         let seconds = policy.timeout as f64 / 1e6;
         if !names.is_empty() {
             let names = names.join(", ");
-            said.push(format!("not acknowledged within commit.timeout ({seconds} s) by {names}"));
+            facts.push(format!("not acknowledged within commit.timeout ({seconds} s) by {names}"));
         }
-        if said.is_empty() {
-            said.push(format!("the acknowledgements took longer than commit.timeout ({seconds} s)"));
+        if facts.is_empty() {
+            facts.push(format!("the acknowledgements took longer than commit.timeout ({seconds} s)"));
         }
-        said.join("; ")
+        facts.join("; ")
     }
 
-    /// Some may: commits that wait for nobody are still sent to all. What came after that for which it fell back may be
-    /// on its way, and says nothing.
-    fn who_still_acknowledges(&self) -> String {
+    /// The members that still acknowledge: commits that wait for no acks are still sent to all. Only `late` counts;
+    /// acks for later entries may still be on their way.
+    fn still_acknowledging(&self) -> String {
         let Some(late) = self.raft.fallback_index() else { return String::new() };
         let missing: Vec<MemberId> = self.raft.unacknowledged_by(late).map(|member| member.id).collect();
         let members = &self.raft.membership().members;
@@ -175,7 +176,7 @@ impl Member {
         }
     }
 
-    /// The other members that have not acknowledged this entry.
+    /// The names of the other members that have not acknowledged this entry.
     fn names_of_others(&self, index: Index, with_zones: bool) -> Vec<String> {
         let others = self.raft.unacknowledged_by(index).filter(|member| member.id != self.me.id);
         let name = |member: &MemberInfo| match with_zones {
@@ -187,35 +188,34 @@ impl Member {
         names
     }
 
-    /// For programs: the other members whose acknowledgements this leader's commits have waited for in vain, after a
-    /// fallback or for a while.
+    /// The members whose acks this leader's commits lack, after a fallback or a longer wait; for programs.
     pub(crate) fn not_acknowledged_by(&self) -> Vec<String> {
         if !self.raft.is_leader() {
             return Vec::new();
         }
         let waits =
-            self.commits.waits.filter(|_| self.raft.first_unacknowledged().is_some() && self.waits_long());
+            self.commits.waits.filter(|_| self.raft.first_unacknowledged().is_some() && self.wait_is_long());
         let index = self.raft.first_overdue().or(waits.map(|(index, _)| index));
         index.map_or_else(Vec::new, |index| self.names_of_others(index, false))
     }
 
-    /// Nothing ends the wait for acks that do not come, but for `commit.timeout` under semisync, and nothing at all that for
-    /// what may not be at risk as well: so it is said whose. The time in which this process itself stood still is nobody's.
-    pub(super) fn say_waiting(&mut self) {
-        let stood = self.now - std::mem::replace(&mut self.commits.looked_at, self.now) > STOOD_STILL;
+    /// Logs which members' acks the commits wait for. Only `commit.timeout` under semisync ends such a wait; nothing
+    /// ends a wait at the limit of transactions at risk. The time of an own stall does not count.
+    pub(super) fn report_waiting(&mut self) {
+        let stood = self.now - std::mem::replace(&mut self.commits.checked_at, self.now) > STALL;
         if stood {
             self.commits.waits = None;
         }
-        // Behind what is no write-set nobody may be waiting.
+        // An entry other than a write-set may hold back no client at all.
         let holds_back =
-            |(_, why): &(Index, BlockedOn)| !matches!(why, BlockedOn::Kind(_)) || self.waits_for_place();
+            |(_, why): &(Index, BlockedOn)| !matches!(why, BlockedOn::Kind(_)) || self.waits_to_be_ordered();
         let blocked_on = self.raft.blocked_on().filter(holds_back).map(|(index, _)| index);
-        // Nor behind views, while nothing else is there.
+        // A view delays clients only if write-sets follow.
         let first_unacknowledged =
             self.raft.first_unacknowledged().filter(|first| self.has_commit_from(*first));
         let waits = first_unacknowledged.or(blocked_on);
         let Some(index) = waits.filter(|_| self.connection.is_primary()) else {
-            (self.commits.waits, self.commits.waited_long) = (None, false);
+            (self.commits.waits, self.commits.wait_logged) = (None, false);
             return;
         };
         match &mut self.commits.waits {
@@ -223,18 +223,18 @@ impl Member {
                 if self.now < *due {
                     return;
                 }
-                self.commits.waited_long = true;
-                *due = self.now + SAY_EVERY;
+                self.commits.wait_logged = true;
+                *due = self.now + LOG_INTERVAL;
             }
             waits => {
-                *waits = Some((index, self.now + SAY_EVERY));
-                self.commits.waited_long = false;
+                *waits = Some((index, self.now + LOG_INTERVAL));
+                self.commits.wait_logged = false;
                 return;
             }
         }
         let Policy { acks, zone_acks, .. } = self.raft.policy();
         let name = self.raft.policy().name();
-        // Whose first: the text may be long.
+        // Which acks are missing comes first: the text may be long.
         let why = self.unacknowledged(index);
         let text = match first_unacknowledged {
             Some(_) => format!(
@@ -246,17 +246,16 @@ impl Member {
         self.log(Level::Warn, text);
     }
 
-    /// Why the entry at `index` is not acknowledged by as many as the policy asks for, or is not to be at risk as well; and
-    /// what to do.
+    /// Why the entry at `index` lacks acks, or waits at the limit of transactions at risk; and the remedy.
     pub(super) fn unacknowledged(&self, index: Index) -> String {
-        let at_limit = self.raft.first_unacknowledged().is_none();
-        let (mut said, lacks) = match at_limit {
-            true => (vec![self.at_limit()], self.raft.commit() + 1),
-            false => (self.asks_too_much(self.raft.policy()), index),
+        let risk_limit_text = self.raft.first_unacknowledged().is_none();
+        let (mut facts, lacks) = match risk_limit_text {
+            true => (vec![self.risk_limit_text()], self.raft.commit() + 1),
+            false => (self.unsatisfiable_settings(self.raft.policy()), index),
         };
-        // Who has acknowledged what is known where it is waited for; elsewhere those would be blamed who are well.
-        let knows = at_limit || self.raft.is_leader() || !self.slots.is_empty();
-        let lacking: Vec<_> = match at_limit {
+        // The leader and waiting members know the acks. Others would blame members that are well.
+        let knows = risk_limit_text || self.raft.is_leader() || !self.slots.is_empty();
+        let lacking: Vec<_> = match risk_limit_text {
             _ if !knows => Vec::new(),
             true => self.raft.not_persisted_by(lacks).filter(|m| m.role.votes()).collect(),
             false => self.raft.unacknowledged_by(lacks).collect(),
@@ -264,26 +263,28 @@ impl Member {
         let names = lacking.iter().map(|member| format!("{} (zone {})", member.name, member.zone));
         let names = names.collect::<Vec<_>>().join(", ");
         match (names.is_empty(), self.raft.leader()) {
-            (true, Some(leader)) if !knows && said.is_empty() => {
-                said.push(format!("Whose, {} says, which leads", self.name_of(&leader)));
+            (true, Some(leader)) if !knows && facts.is_empty() => {
+                facts.push(format!("Whose, {} says, which leads", self.name_of(&leader)));
             }
-            (true, None) if !knows && said.is_empty() => {
-                said.push("Whose, the leader says, of which nothing is heard here".into());
+            (true, None) if !knows && facts.is_empty() => {
+                facts.push("Whose, the leader says, of which nothing is heard here".into());
             }
             (true, _) => {}
-            (false, _) if at_limit => said.push(format!("Not on the disks of: {names}. See to those")),
-            (false, _) => said.push(format!("Not from: {names}. Start who is missing")),
+            (false, _) if risk_limit_text => {
+                facts.push(format!("Not on the disks of: {names}. See to those"))
+            }
+            (false, _) => facts.push(format!("Not from: {names}. Start who is missing")),
         }
-        // Another policy would have to be agreed on, too.
+        // A change of the policy itself would need a majority, too.
         let lacking: Vec<MemberId> = lacking.iter().map(|member| member.id).collect();
-        if let Some(settings) = self.can_be_had(&lacking).filter(|_| !at_limit) {
-            said.push(format!("Ask for less: SET GLOBAL wsrep_provider_options = '{settings}'"));
+        if let Some(settings) = self.satisfiable_settings(&lacking).filter(|_| !risk_limit_text) {
+            facts.push(format!("Ask for less: SET GLOBAL wsrep_provider_options = '{settings}'"));
         }
-        said.join(". ")
+        facts.join(". ")
     }
 
-    /// The policy's settings that would be met without these members, where those in force are not.
-    fn can_be_had(&self, without: &[MemberId]) -> Option<String> {
+    /// Settings that these members' absence would not block, if the present ones are blocked.
+    fn satisfiable_settings(&self, without: &[MemberId]) -> Option<String> {
         let policy = self.raft.policy();
         let members = &self.raft.membership().members;
         let others: Vec<_> =
@@ -305,7 +306,7 @@ impl Member {
         (!settings.is_empty()).then(|| settings.join("; "))
     }
 
-    /// For people who have changed who votes: whom a commit needs, of voters of whom this many are a majority.
+    /// What a commit needs, for reports on a change of voters; `majority` is the new voters' majority.
     pub(super) fn commit_needs(&self, majority: usize) -> String {
         let policy = self.raft.policy();
         let Policy { kind, acks, zone_acks, .. } = policy;
@@ -324,25 +325,24 @@ impl Member {
             PolicyKind::Semisync => format!("{}{zones}", count(acks, "member")),
             PolicyKind::Async => "no other member".into(),
         };
-        // Without one nobody leads, and nobody writes.
+        // Without a majority there is no leader, and no writes.
         let name = policy.name();
         format!("{majority} of them are a majority; a commit needs {others} (commit.policy is {name})")
     }
 
-    /// Whether there is an entry from this one on that a client may wait for, whose ever. What is in memory no more is taken
-    /// for one.
+    /// Whether a client, of any member, may wait for an entry from `first` on. Entries no longer in memory count.
     fn has_commit_from(&self, first: Index) -> bool {
         let commits = |entry: &Entry| crate::rescued::is_transaction(entry.kind);
         (first..=self.raft.last_index()).any(|index| self.raft.entry(index).is_none_or(commits))
     }
 
-    /// Whether a thread of this member's server waits for the place of what it has sent.
-    fn waits_for_place(&self) -> bool {
+    /// Whether a local thread waits for its submission to be ordered.
+    fn waits_to_be_ordered(&self) -> bool {
         !(self.slots.is_empty() && self.large.is_empty())
     }
 
-    /// What stands in the way where no acknowledgement is asked for.
-    fn at_limit(&self) -> String {
+    /// What blocks commits that need no acks.
+    fn risk_limit_text(&self) -> String {
         let what = match self.raft.blocked_on() {
             Some((_, BlockedOn::Bytes(bytes))) => {
                 format!("the last {} MiB of transactions, and no more may be at risk", bytes >> 20)
@@ -364,47 +364,47 @@ impl Member {
         format!("the cluster has not agreed on {what}: commit.timeout does not end that")
     }
 
-    /// For people who look: why this member's commits wait, once they have for a while.
-    pub(super) fn acks_awaited(&self) -> Option<String> {
+    /// Why this member's commits wait, once they have for a while; for the status.
+    pub(super) fn ack_wait_report(&self) -> Option<String> {
         let (index, _) = self.commits.waits?;
         let what = if self.raft.first_unacknowledged().is_some() { " for acknowledgements. " } else { ": " };
-        self.waits_long().then(|| format!("commits wait{what}{}", self.unacknowledged(index)))
+        self.wait_is_long().then(|| format!("commits wait{what}{}", self.unacknowledged(index)))
     }
 
-    /// Whether what waits has done so for a while.
-    fn waits_long(&self) -> bool {
-        // `due` moves on each time it is said; before the first time it is one period after the begin.
-        let shown = |due: Micros| self.now + SAY_EVERY >= due + SHOW_AFTER;
-        self.commits.waits.is_some_and(|(_, due)| self.commits.waited_long || shown(due))
+    /// Whether the wait is long enough to show.
+    fn wait_is_long(&self) -> bool {
+        // `due` advances at each log line; until the first one, it is one period after the beginning.
+        let shown = |due: Micros| self.now + LOG_INTERVAL >= due + SHOW_AFTER;
+        self.commits.waits.is_some_and(|(_, due)| self.commits.wait_logged || shown(due))
     }
 
-    /// What asks for more members or zones than there are waits for them. Who asks for it hears so at once.
-    pub(super) fn warn_of_policy(&mut self, policy: Policy) {
-        for text in self.asks_too_much(policy) {
+    /// Warns the member that requested a policy if its settings ask for more members or zones than there are.
+    pub(super) fn warn_requester(&mut self, policy: Policy) {
+        for text in self.unsatisfiable_settings(policy) {
             self.log(Level::Warn, text);
         }
-        self.commits.told = Some(self.weighed(policy));
+        self.commits.warned = Some(self.checked_settings(policy));
     }
 
-    /// So does a leader, whoever asked for it, for it is on the leader that commits wait; also where a member or zone has
-    /// gone for good, and where it has only just begun to lead.
-    pub(super) fn say_too_much(&mut self) {
+    /// The leader also warns, since commits wait there. It warns about anyone's request, after a member or zone has
+    /// gone for good, and when its term begins.
+    pub(super) fn warn_of_unsatisfiable(&mut self) {
         if !self.raft.is_leader() {
-            self.commits.weighed = None;
+            self.commits.checked_settings = None;
             return;
         }
         let policy = self.raft.committed_state().policy;
-        let known = self.weighed(policy);
-        let changed = self.commits.weighed.replace(known) != Some(known);
-        if changed && self.commits.told.take_if(|told| *told == known).is_none() {
-            for text in self.asks_too_much(policy) {
+        let known = self.checked_settings(policy);
+        let changed = self.commits.checked_settings.replace(known) != Some(known);
+        if changed && self.commits.warned.take_if(|warned| *warned == known).is_none() {
+            for text in self.unsatisfiable_settings(policy) {
                 self.log(Level::Warn, text);
             }
         }
     }
 
-    /// All on which [`Member::asks_too_much`] depends.
-    fn weighed(&self, policy: Policy) -> (Policy, usize, usize) {
+    /// The inputs of [`Member::unsatisfiable_settings`].
+    fn checked_settings(&self, policy: Policy) -> (Policy, usize, usize) {
         let members = &self.raft.membership().members;
         let zones = members.iter().fold([0u64; 4], |mut seen, member| {
             seen[usize::from(member.zone >> 6)] |= 1 << (member.zone & 63);
@@ -413,8 +413,8 @@ impl Member {
         (policy, members.len(), zones.iter().map(|part| part.count_ones() as usize).sum())
     }
 
-    /// What no number of acknowledgements from the members that there are can meet; and what comes of that.
-    fn asks_too_much(&self, policy: Policy) -> Vec<String> {
+    /// Which settings no acks of the present members can meet, and the consequence.
+    fn unsatisfiable_settings(&self, policy: Policy) -> Vec<String> {
         let then = match policy.timeout {
             timeout if timeout > 0 && policy.kind == PolicyKind::Semisync => format!(
                 "a commit waits for commit.timeout ({} s), then semisync falls back to async, until there are more",
@@ -422,29 +422,29 @@ impl Member {
             ),
             _ => "commits wait until there are more".to_owned(),
         };
-        self.too_much(&policy).into_iter().map(|fact| format!("{fact}: {then}")).collect()
+        self.unsatisfiable_facts(&policy).into_iter().map(|fact| format!("{fact}: {then}")).collect()
     }
 
-    fn too_much(&self, policy: &Policy) -> Vec<String> {
-        let (_, members, zones) = self.weighed(*policy);
+    fn unsatisfiable_facts(&self, policy: &Policy) -> Vec<String> {
+        let (_, members, zones) = self.checked_settings(*policy);
         let others = members.saturating_sub(1);
-        let mut said = Vec::new();
+        let mut facts = Vec::new();
         if policy.kind == PolicyKind::Semisync && usize::from(policy.acks) > others {
-            said.push(format!("commit.acks = {}, but there are {others} other members", policy.acks));
+            facts.push(format!("commit.acks = {}, but there are {others} other members", policy.acks));
         }
         if policy.kind != PolicyKind::Async && usize::from(policy.zone_acks) >= zones.max(1) {
-            said.push(format!(
+            facts.push(format!(
                 "commit.zone_acks = {} asks for acknowledgements from as many other zones, but the members are in {zones} \
                  in all (member.zone)",
                 policy.zone_acks
             ));
         }
-        said
+        facts
     }
 
-    /// The same, for people who look, at any member.
-    pub(crate) fn asks_for_more_than_there_is(&self) -> Option<String> {
-        let said = self.asks_too_much(self.raft.committed_state().policy);
-        (self.connection.is_primary() && !said.is_empty()).then(|| said.join("; "))
+    /// The same for the status, on any member.
+    pub(crate) fn unsatisfiable_policy(&self) -> Option<String> {
+        let facts = self.unsatisfiable_settings(self.raft.committed_state().policy);
+        (self.connection.is_primary() && !facts.is_empty()).then(|| facts.join("; "))
     }
 }

@@ -1,4 +1,4 @@
-//! What is done to the members, and how it ends.
+//! Faults, and their ends.
 
 use super::World;
 use crate::api::{ApplyHold, ConnectArgs};
@@ -8,7 +8,7 @@ use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::{Gtid, Micros, Uuid};
 use std::sync::atomic::Ordering;
 
-/// What ends a fault.
+/// The end of a fault.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
     Line(usize, usize),
@@ -16,7 +16,7 @@ pub(super) enum End {
     Database(usize),
     Frozen(usize),
     Paused(usize),
-    /// Its process is started.
+    /// The process starts.
     Down(usize),
 }
 
@@ -31,12 +31,12 @@ impl World {
         let waiting = self.lab.nodes[at].disk.waiting() as u64;
         let (whole, entries) = (self.rng.below(waiting + 1), self.rng.below(4));
         self.lab.crash(at, whole as usize, entries as usize);
-        let positions = self.server(at).may_come_back_at();
+        let positions = self.server(at).possible_positions();
         let to = *self.rng.pick(&positions);
         let given_up = self.server(at).gives_up_data;
         self.server(at).roll_back(to);
         self.server(at).gives_up_data = given_up;
-        self.tell(format!("n{} crashes; its database comes back at {to}", at + 1));
+        self.note(format!("n{} crashes; its database comes back at {to}", at + 1));
         self.ends.retain(|(_, end)| !matches!(end, End::Frozen(n) if *n == at));
         self.lab.nodes[at].frozen = false;
         self.later(low, high, End::Down(at));
@@ -48,12 +48,12 @@ impl World {
             Some(state) => state.history,
             None => Uuid([0x77; 16]),
         };
-        let position = match node.member.hello.arbitrator {
+        let position = match node.setup.hello.arbitrator {
             true => Gtid::UNDEFINED,
             false => node.server.as_ref().expect("each has one").position(history),
         };
         let args = ConnectArgs { waits_for_others: true, ..args_at(position) };
-        self.tell(format!("n{} starts at {position}", at + 1));
+        self.note(format!("n{} starts at {position}", at + 1));
         self.server(at).begin(position.seqno);
         self.lab.start(at, args).expect("a member can be started");
         let begun = self.lab.nodes[at].finished.load(Ordering::Acquire);
@@ -69,7 +69,7 @@ impl World {
             End::Paused(at) => self.pause(at, false),
             End::Down(at) => return self.start(at),
         }
-        self.tell(format!("ends: {end:?}"));
+        self.note(format!("ends: {end:?}"));
     }
 
     pub(super) fn fault(&mut self) {
@@ -94,12 +94,12 @@ impl World {
             Some(4) => {
                 self.lab.nodes[at].frozen = true;
                 self.later(20_000, 2_000_000, End::Frozen(at));
-                self.tell(format!("n{} stands still", at + 1));
+                self.note(format!("n{} stands still", at + 1));
             }
             Some(5) => {
                 self.lab.nodes[at].disk_hangs = true;
                 self.later(5_000, 1_500_000, End::Disk(at));
-                self.tell(format!("n{}'s disk hangs", at + 1));
+                self.note(format!("n{}'s disk hangs", at + 1));
             }
             Some(6) => {
                 self.lab.nodes[at].database_hangs = true;
@@ -109,21 +109,21 @@ impl World {
             Some(8) => {
                 self.pause(at, true);
                 self.later(50_000, 4_000_000, End::Paused(at));
-                self.tell(format!("n{} applies nothing", at + 1));
+                self.note(format!("n{} applies nothing", at + 1));
             }
             _ => {
                 let to = format!("n{}", self.rng.below(members as u64) + 1);
-                self.tell(format!("n{} is asked to hand the lead to {to}", at + 1));
+                self.note(format!("n{} is asked to hand the lead to {to}", at + 1));
                 self.lab.command(at, Command::Switchover { to });
             }
         }
     }
 
     fn pause(&mut self, at: usize, paused: bool) {
-        let Node { engine, member, up, .. } = &mut self.lab.nodes[at];
-        member.tuning.apply_hold = ApplyHold { paused, ..ApplyHold::default() };
+        let Node { member, setup, up, .. } = &mut self.lab.nodes[at];
+        setup.tuning.apply_hold = ApplyHold { paused, ..ApplyHold::default() };
         if *up {
-            engine.set_tuning(member.tuning.clone());
+            member.set_tuning(setup.tuning.clone());
         }
     }
 
@@ -131,10 +131,10 @@ impl World {
         self.lab.unlink(a, b);
         self.lab.severed.insert(pair(a, b));
         self.later(20_000, 2_000_000, End::Line(a, b));
-        self.tell(format!("n{} and n{} are cut", a + 1, b + 1));
+        self.note(format!("n{} and n{} are cut", a + 1, b + 1));
     }
 
-    /// One that can be met while all are there.
+    /// Requests a policy that can be met while all members are present.
     fn change_policy(&mut self, at: usize) {
         let others = self.lab.nodes.len() as u64 - 1;
         let kinds = [
@@ -152,7 +152,7 @@ impl World {
             timeout: *self.rng.pick(&[0, 0, 200_000, 1_000_000]),
             max_at_risk: *self.rng.pick(&[50, 10_000]),
         };
-        self.tell(format!("n{} wishes for {policy:?}", at + 1));
-        self.lab.nodes[at].engine.request_policy(|wanted| *wanted = policy);
+        self.note(format!("n{} wishes for {policy:?}", at + 1));
+        self.lab.nodes[at].member.request_policy(|wanted| *wanted = policy);
     }
 }

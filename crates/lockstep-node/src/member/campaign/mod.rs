@@ -1,7 +1,7 @@
-//! Engines under faults that a seed draws, and what must be so all the same: the simulator (`lockstep-sim`) has the core
-//! alone, here is what a node makes of it. Members crash and come back from what their disks have, lines break, disks,
-//! databases and processes stand still, policies change and the lead is handed over, while clients write and read. In the
-//! end all faults end, and all members must come to the same database, with all that was acknowledged.
+//! Random faults on complete nodes, drawn from a seed, with invariants checked all the while; the simulator
+//! (`lockstep-sim`) tests the core alone. Members crash and restart from their disks, links break, disks, databases and
+//! processes hang, policies change and leadership moves, while clients write and read. Finally all faults end: all
+//! members must then reach the same database, with every acknowledged write.
 
 mod faults;
 mod judge;
@@ -24,25 +24,25 @@ pub(super) use server::Server;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Nothing may take longer to be as it should, once they have ended.
-const CALM: Micros = 90_000_000;
-/// Clients stay at one member for so long.
+/// After the faults end, all members must be well within this time.
+const CALM_TIMEOUT: Micros = 90_000_000;
+/// How long clients stay at one member.
 const CLIENTS_STAY: Micros = 20_000_000;
-/// So many writes are under way at most.
-const UNDER_WAY: usize = 30;
+/// The maximum of writes under way.
+const WRITES_MAX: usize = 30;
 
 /// A write that has not been answered.
 struct Write {
     at: usize,
-    life: u64,
+    starts: u64,
     mark: Mark,
     submission: Submission,
 }
 
-/// A read that is to see what was acknowledged before.
+/// A read that must see all writes acknowledged before it.
 struct Read {
     at: usize,
-    life: u64,
+    starts: u64,
     id: u64,
     floor: Seqno,
 }
@@ -56,14 +56,14 @@ struct World {
     streaming: Vec<streams::Client>,
     marks: Mark,
     ends: Vec<(Micros, End)>,
-    /// Zones that there are.
+    /// The number of zones.
     zones: usize,
     answers: usize,
-    /// Parts of streaming transactions that were answered.
+    /// Answered parts of streaming transactions.
     parts: usize,
     crashes: usize,
     copies: usize,
-    story: Vec<(Micros, String)>,
+    events: Vec<(Micros, String)>,
 }
 
 fn small(config: &mut Config) {
@@ -112,14 +112,14 @@ impl World {
             parts: 0,
             crashes: 0,
             copies: 0,
-            story: Vec::new(),
+            events: Vec::new(),
         };
-        world.tell(format!("{members} members, {zones} zones, learner {learner}, arbitrator {arbitrator}"));
+        world.note(format!("{members} members, {zones} zones, learner {learner}, arbitrator {arbitrator}"));
         world
     }
 
-    fn tell(&mut self, text: String) {
-        self.story.push((self.lab.now, text));
+    fn note(&mut self, text: String) {
+        self.events.push((self.lab.now, text));
     }
 
     fn up(&self) -> Vec<usize> {
@@ -153,47 +153,47 @@ impl World {
         let payload = builder.finish(&Meta {
             flags,
             last_seen: node.finished.load(Ordering::Acquire),
-            source: node.engine.me.view_uuid,
+            source: node.member.me.view_uuid,
             epoch: 0,
             conn: 1,
             trx,
         });
         let submission = Submission::new();
-        node.engine.submit(kind, payload, submission.filler());
-        let life = node.member.life;
-        self.writes.push(Write { at, life, mark, submission });
+        node.member.submit(kind, payload, submission.filler());
+        let starts = node.setup.starts;
+        self.writes.push(Write { at, starts, mark, submission });
     }
 
     fn read(&mut self, at: usize) {
         self.marks += 1;
-        let (id, floor) = (self.marks, self.judge.strong);
+        let (id, floor) = (self.marks, self.judge.durable);
         let node = &mut self.lab.nodes[at];
-        node.engine.causal_read(id);
-        let life = node.member.life;
-        self.reads.push(Read { at, life, id, floor });
+        node.member.causal_read(id);
+        let starts = node.setup.starts;
+        self.reads.push(Read { at, starts, id, floor });
     }
 
-    /// Clients do what they do.
+    /// Runs the clients.
     fn clients(&mut self) {
         let up: Vec<usize> =
-            self.up().into_iter().filter(|at| !self.lab.nodes[*at].member.hello.arbitrator).collect();
+            self.up().into_iter().filter(|at| !self.lab.nodes[*at].setup.hello.arbitrator).collect();
         if up.is_empty() {
             return;
         }
-        if self.writes.len() < UNDER_WAY && self.rng.one_in(4) {
-            let leader = up.iter().copied().find(|at| self.lab.nodes[*at].engine.raft.is_leader());
+        if self.writes.len() < WRITES_MAX && self.rng.one_in(4) {
+            let leader = up.iter().copied().find(|at| self.lab.nodes[*at].member.raft.is_leader());
             let at = match leader {
                 Some(leader) if !self.rng.one_in(5) => leader,
                 _ => *self.rng.pick(&up),
             };
             self.write(at);
         }
-        // There are clients at one member for some time, whether it takes their writes or not.
+        // Clients stay at one member for some time, whether or not it accepts their writes.
         let at = up[(self.lab.now / CLIENTS_STAY) as usize % up.len()];
-        let engine = &mut self.lab.nodes[at].engine;
-        if !engine.may_originate() {
-            let refused = engine.failback.refused + 1;
-            engine.note_refused(refused);
+        let member = &mut self.lab.nodes[at].member;
+        if !member.may_originate() {
+            let refused = member.failback.refused + 1;
+            member.note_refused(refused);
         }
         if self.rng.one_in(100) {
             let at = *self.rng.pick(&up);
@@ -201,7 +201,7 @@ impl World {
         }
     }
 
-    /// One step of all.
+    /// One step of the world.
     fn step(&mut self) -> Result<(), String> {
         for (at, end) in std::mem::take(&mut self.ends) {
             if at <= self.lab.now { self.end(end) } else { self.ends.push((at, end)) }
@@ -212,20 +212,20 @@ impl World {
             }
         }
         self.lab.step();
-        self.judge.look_at_fallbacks(&self.lab);
-        self.heard()?;
+        self.judge.record_fallbacks(&self.lab);
+        self.take_results()?;
         for at in self.up() {
             self.serve(at)?;
         }
         Ok(())
     }
 
-    /// What the threads of servers hear.
-    fn heard(&mut self) -> Result<(), String> {
+    /// Handles the results of writes and reads.
+    fn take_results(&mut self) -> Result<(), String> {
         let mut left = Vec::new();
         for write in std::mem::take(&mut self.writes) {
-            let Write { at, life, mark, .. } = write;
-            if !self.lab.nodes[at].up || self.lab.nodes[at].member.life != life {
+            let Write { at, starts, mark, .. } = write;
+            if !self.lab.nodes[at].up || self.lab.nodes[at].setup.starts != starts {
                 continue;
             }
             match write.submission.wait_for(Duration::ZERO) {
@@ -240,7 +240,7 @@ impl World {
                     if server::mark_of(&ordered) != mark {
                         return Err(format!("write {mark} of n{} was given another's place", at + 1));
                     }
-                    self.server(at).given(&ordered);
+                    self.server(at).delivered_entry(&ordered);
                     self.part_done(mark, Some(ordered.seqno).filter(|_| ordered.pass));
                     if ordered.pass {
                         self.answers += 1;
@@ -253,8 +253,8 @@ impl World {
         for (at, id, seqno) in std::mem::take(&mut self.lab.causal) {
             let read = self.reads.iter().position(|read| read.at == at && read.id == id);
             if let (Some(place), Some(seqno)) = (read, seqno) {
-                let Read { life, floor, .. } = self.reads.swap_remove(place);
-                if seqno < floor && self.lab.nodes[at].member.life == life {
+                let Read { starts, floor, .. } = self.reads.swap_remove(place);
+                if seqno < floor && self.lab.nodes[at].setup.starts == starts {
                     return Err(format!(
                         "a read of n{} sees {seqno}, and {floor} was acknowledged before",
                         at + 1
@@ -265,10 +265,10 @@ impl World {
         Ok(())
     }
 
-    /// A server's part: places are noted, the next ones finished, copies sent, and an end obeyed.
+    /// A server's work: checks what it received, finishes entries, donates its state, and ends if told to.
     fn serve(&mut self, at: usize) -> Result<(), String> {
-        for (seqno, placed) in std::mem::take(&mut self.server(at).news) {
-            self.judge.placed(seqno, placed).map_err(|e| format!("on n{}: {e}", at + 1))?;
+        for (seqno, meaning) in std::mem::take(&mut self.server(at).unchecked) {
+            self.judge.meaning(seqno, meaning).map_err(|e| format!("on n{}: {e}", at + 1))?;
         }
         let count = self.rng.below(8) as usize;
         let now = self.lab.now;
@@ -276,20 +276,20 @@ impl World {
         if node.frozen {
             return Ok(());
         }
-        let arbitrator = node.member.hello.arbitrator;
+        let arbitrator = node.setup.hello.arbitrator;
         let server = node.server.as_mut().expect("each has one");
-        server.own = node.engine.me.view_uuid;
+        server.own = node.member.me.view_uuid;
         if arbitrator {
             server.pending.clear();
         } else if !node.database_hangs {
             server.finish(count, now);
             node.finished.fetch_max(server.finished, Ordering::AcqRel);
         }
-        if let Some(wrong) = server.wrong.take() {
-            return Err(format!("n{}: {wrong}", at + 1));
+        if let Some(violation) = server.violation.take() {
+            return Err(format!("n{}: {violation}", at + 1));
         }
-        if let Some((why, text)) = node.engine.server_must_end() {
-            self.tell(format!("n{} ends itself: {why:?}: {text}", at + 1));
+        if let Some((why, text)) = node.member.server_must_end() {
+            self.note(format!("n{} ends itself: {why:?}: {text}", at + 1));
             self.crash(at, 10_000, 1_000_000);
         } else if let Some(text) = self.server(at).failed.take() {
             if !self.server(at).gives_up_data {
@@ -303,61 +303,61 @@ impl World {
 
     fn donate(&mut self, at: usize) {
         let now = self.lab.now;
-        let patience = self.rng.between(5_000, 300_000);
+        let delay = self.rng.between(5_000, 300_000);
         let server = self.lab.nodes[at].server.as_mut().expect("each has one");
         let finished = server.finished;
         let Some(donation) = server.donations.iter_mut().find(|d| d.after <= finished) else { return };
         let since = *donation.since.get_or_insert(now);
-        if now < since + patience {
+        if now < since + delay {
             return;
         }
         let (id, joiner) = (donation.id, donation.joiner.clone());
         server.donations.retain(|d| d.id != id);
-        // What goes over is the state of when it is sent; the donor's position then.
+        // The transferred state is that of the time of sending; so is its position.
         let position = server.finished;
         let (database, streams) = (server.database.clone(), server.streams.clone());
-        let history = self.lab.nodes[at].engine.raft.tail_state().history;
+        let history = self.lab.nodes[at].member.raft.tail_state().history;
         let gtid = lockstep_core::Gtid { uuid: history, seqno: position };
-        let to = self.lab.nodes.iter().position(|node| node.member.hello.name == joiner);
+        let to = self.lab.nodes.iter().position(|node| node.setup.hello.name == joiner);
         let to = to.filter(|to| self.lab.nodes[*to].up && self.server(*to).wants_state);
         if let Some(to) =
-            to.filter(|to| matches!(self.lab.nodes[*to].engine.connection, ConnectionState::NeedState { .. }))
+            to.filter(|to| matches!(self.lab.nodes[*to].member.connection, ConnectionState::NeedState { .. }))
         {
             self.copies += 1;
-            self.tell(format!("n{} sends its state at {position} to {joiner}", at + 1));
+            self.note(format!("n{} sends its state at {position} to {joiner}", at + 1));
             self.server(to).copied(database, streams, position);
             self.lab.nodes[to].finished.store(position, Ordering::Release);
-            self.lab.nodes[to].engine.state_received(Ok(gtid));
+            self.lab.nodes[to].member.state_received(Ok(gtid));
         }
-        self.lab.nodes[at].engine.donation_done(id, Ok(gtid));
+        self.lab.nodes[at].member.donation_done(id, Ok(gtid));
     }
 
-    fn is_well(&self) -> bool {
-        let leader = self.lab.nodes.iter().find(|node| node.engine.raft.is_leader());
-        let commit = leader.map(|node| node.engine.raft.last_index());
+    fn is_healthy(&self) -> bool {
+        let leader = self.lab.nodes.iter().find(|node| node.member.raft.is_leader());
+        let commit = leader.map(|node| node.member.raft.last_index());
         self.writes.is_empty()
             && self.lab.nodes.iter().all(|node| {
-                let state = node.engine.local_state();
+                let state = node.member.local_state();
                 let server = node.server.as_ref().expect("each has one");
                 node.up
                     && state == LocalState::Synced
                     && server.pending.is_empty()
-                    && Some(node.engine.raft.commit()) == commit
+                    && Some(node.member.raft.commit()) == commit
             })
     }
 
-    /// For people: how the members are.
+    /// The state of the members, for messages.
     fn state(&self) -> String {
         let of = |at: usize| {
             let node = &self.lab.nodes[at];
-            let (order, server) = (&node.engine.raft, node.server.as_ref().expect("each has one"));
+            let (raft, server) = (&node.member.raft, node.server.as_ref().expect("each has one"));
             format!(
                 "n{} {:?} (leader {:?}, committed {} of {}, finished {}, {} pending)",
                 at + 1,
-                if node.up { Some(node.engine.local_state()) } else { None },
+                if node.up { Some(node.member.local_state()) } else { None },
                 self.lab.leader(at).map(|leader| leader + 1),
-                order.commit(),
-                order.last_index(),
+                raft.commit(),
+                raft.last_index(),
                 server.finished,
                 server.pending.len()
             )
@@ -366,27 +366,27 @@ impl World {
         format!("{}; {} writes are under way", all.join(", "), self.writes.len())
     }
 
-    /// All faults end, and everything must come right.
-    fn calm(&mut self) -> Result<(), String> {
-        self.tell("all faults end".into());
+    /// Ends all faults; all members must become well.
+    fn end_faults(&mut self) -> Result<(), String> {
+        self.note("all faults end".into());
         let ends = std::mem::take(&mut self.ends);
         ends.into_iter().for_each(|(_, end)| self.end(end));
-        let until = self.lab.now + CALM;
-        while !self.is_well() {
+        let until = self.lab.now + CALM_TIMEOUT;
+        while !self.is_healthy() {
             if self.lab.now > until {
                 return Err(format!("it does not come right: {}", self.state()));
             }
             self.step()?;
         }
         let (answers, until) = (self.answers, self.lab.now + 10_000_000);
-        while self.answers == answers || !self.is_well() {
+        while self.answers == answers || !self.is_healthy() {
             if self.lab.now > until {
                 return Err(format!("nobody can write in the end: {}", self.state()));
             }
-            // The lead may change hands just then.
-            let leads = |at: &usize| self.lab.nodes[*at].engine.raft.is_leader();
+            // Leadership may move at that moment.
+            let leads = |at: &usize| self.lab.nodes[*at].member.raft.is_leader();
             let leader = (0..self.lab.nodes.len()).find(leads);
-            let leader = leader.filter(|at| !self.lab.nodes[*at].member.hello.arbitrator);
+            let leader = leader.filter(|at| !self.lab.nodes[*at].setup.hello.arbitrator);
             if let Some(leader) = leader.filter(|_| self.writes.is_empty() && self.answers == answers) {
                 self.write(leader);
             }
@@ -396,7 +396,7 @@ impl World {
     }
 
     fn compare(&self) -> Result<(), String> {
-        let with_data: Vec<_> = self.lab.nodes.iter().filter(|node| !node.member.hello.arbitrator).collect();
+        let with_data: Vec<_> = self.lab.nodes.iter().filter(|node| !node.setup.hello.arbitrator).collect();
         let database = |at: usize| &with_data[at].server.as_ref().expect("each has one").database;
         let first = database(0);
         for at in 1..with_data.len() {
@@ -404,8 +404,8 @@ impl World {
                 let differs = first.iter().zip(database(at)).find(|(a, b)| a != b);
                 return Err(format!(
                     "the databases of {} and {} differ: {} and {} transactions, first at {differs:?}",
-                    with_data[0].member.hello.name,
-                    with_data[at].member.hello.name,
+                    with_data[0].setup.hello.name,
+                    with_data[at].setup.hello.name,
                     first.len(),
                     database(at).len()
                 ));

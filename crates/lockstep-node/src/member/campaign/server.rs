@@ -1,71 +1,71 @@
-//! A database and the threads of its server: what is delivered is finished in the order of seqnos, some time later.
+//! A database and the threads of its server: delivered entries are finished in seqno order, some time later.
 
-use super::streams::{Deed, Streams};
+use super::streams::{StreamEffect, Streams};
 use crate::api::{Delivery, Ordered, ViewStatus};
 use crate::member::Member;
 use bytes::Bytes;
 use lockstep_core::{EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, ViewUuid};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Which write a write-set is of.
+/// The number of a write, contained in its write-set.
 pub(super) type Mark = u64;
 
-/// So much of what a server has finished its database may lose in a crash: InnoDB flushes once a second.
-const FLUSHES: Micros = 1_000_000;
+/// How long finished entries may be lost in a crash: InnoDB flushes once a second.
+const FLUSH_INTERVAL: Micros = 1_000_000;
 
-/// The write that these data are of.
+/// The write to which these data belong.
 pub(super) fn mark_of(ordered: &Ordered) -> Mark {
     let data = ordered.writeset.data.first_chunk::<8>();
     data.map_or(0, |bytes| Mark::from_le_bytes(*bytes))
 }
 
-/// A place in the log, as a member's server was given it.
+/// An entry as delivered to a member's server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Placed {
+pub(super) enum Meaning {
     View,
-    /// Whether it passes.
+    /// Whether it passes certification.
     Write(Mark, bool),
 }
 
-/// A state that this member's server is to send.
+/// A state transfer that this member's server has to send.
 #[derive(Debug)]
 pub(super) struct Donation {
     pub(super) id: u64,
     pub(super) joiner: String,
-    /// Not before this has finished.
+    /// It begins when this seqno has finished.
     pub(super) after: Seqno,
-    /// When it was asked for.
+    /// When it was first tried.
     pub(super) since: Option<Micros>,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(in crate::member) struct Server {
-    /// What it has committed.
+    /// The committed writes.
     pub(super) database: BTreeMap<Seqno, Mark>,
-    /// Delivered, and not finished.
-    pub(super) pending: BTreeMap<Seqno, (Placed, Deed)>,
-    /// Primary views that are not the log's, to be gone through when this has finished.
-    shown: VecDeque<(Seqno, Deed)>,
+    /// Delivered and not finished.
+    pub(super) pending: BTreeMap<Seqno, (Meaning, StreamEffect)>,
+    /// Primary views that are not in the log, applied once this seqno has finished.
+    views: VecDeque<(Seqno, StreamEffect)>,
     pub(super) streams: Streams,
-    /// Who this member is to it.
+    /// This member's view UUID.
     pub(super) own: ViewUuid,
-    /// The highest that was delivered.
+    /// The highest seqno delivered.
     pub(super) delivered: Seqno,
     pub(super) finished: Seqno,
-    /// What it has finished that may not be on its disk, and when.
+    /// Finished entries that may not be on disk, and when they finished.
     unflushed: VecDeque<(Micros, Seqno, Streams)>,
     pub(super) donations: Vec<Donation>,
-    /// It waits for a copy of the data.
+    /// The server waits for a state transfer.
     pub(super) wants_state: bool,
-    /// Its data are to be given up.
+    /// The data are to be given up.
     pub(super) gives_up_data: bool,
-    /// Its node cannot go on.
+    /// The node cannot go on.
     pub(super) failed: Option<String>,
-    /// What is wrong, which ends the test.
-    pub(super) wrong: Option<String>,
-    /// Places that were given since anybody looked.
-    pub(super) news: Vec<(Seqno, Placed)>,
+    /// A violated invariant, which ends the test.
+    pub(super) violation: Option<String>,
+    /// Entries delivered since the last check.
+    pub(super) unchecked: Vec<(Seqno, Meaning)>,
 }
 
 impl Server {
@@ -73,7 +73,7 @@ impl Server {
         Server {
             database: BTreeMap::new(),
             pending: BTreeMap::new(),
-            shown: VecDeque::new(),
+            views: VecDeque::new(),
             streams: Streams::default(),
             own: ViewUuid::NIL,
             delivered: SEQNO_UNDEFINED,
@@ -83,15 +83,15 @@ impl Server {
             wants_state: false,
             gives_up_data: false,
             failed: None,
-            wrong: None,
-            news: Vec::new(),
+            violation: None,
+            unchecked: Vec::new(),
         }
     }
 
-    /// It begins where its database stands.
+    /// Starts at this database position.
     pub(super) fn begin(&mut self, position: Seqno) {
         self.pending.clear();
-        self.shown.clear();
+        self.views.clear();
         self.donations.clear();
         (self.delivered, self.finished) = (position, position);
         self.unflushed.clear();
@@ -99,87 +99,87 @@ impl Server {
         self.failed = None;
     }
 
-    /// A copy of another one's data.
+    /// Takes over another member's data.
     pub(super) fn copied(&mut self, database: BTreeMap<Seqno, Mark>, streams: Streams, position: Seqno) {
-        // The last view is in the copy, too.
+        // The transferred state includes the last view.
         (self.database, self.streams) = (database, streams);
         self.begin(position);
     }
 
-    pub(in crate::member) fn take(&mut self, engine: &mut Member, delivery: Delivery) {
+    pub(in crate::member) fn take(&mut self, member: &mut Member, delivery: Delivery) {
         match delivery {
-            Delivery::Ordered(ordered) => self.given(&ordered),
+            Delivery::Ordered(ordered) => self.delivered_entry(&ordered),
             Delivery::View { info, in_log: true } => {
-                self.place(info.gtid.seqno, Placed::View, Deed::of_view(&info));
+                self.place(info.gtid.seqno, Meaning::View, StreamEffect::of_view(&info));
             }
             Delivery::View { info, .. } if info.status == ViewStatus::Primary => {
-                self.shown.push_back((self.delivered, Deed::of_view(&info)));
+                self.views.push_back((self.delivered, StreamEffect::of_view(&info)));
             }
             Delivery::StateNeeded { bypass: false } => {
                 self.wants_state = true;
-                engine.request_state(Bytes::from_static(b"all of it"), String::new());
+                member.request_state(Bytes::from_static(b"all of it"), String::new());
             }
-            Delivery::StateNeeded { bypass: true } => self.wrong = Some("nobody asked for a word".into()),
+            Delivery::StateNeeded { bypass: true } => self.violation = Some("nobody asked for a word".into()),
             Delivery::Donate { id, joiner, .. } => {
                 self.donations.push(Donation { id, joiner, after: self.delivered, since: None });
             }
             Delivery::StateFailed(_) => self.gives_up_data = true,
             Delivery::Failed(text) => self.failed = Some(text),
-            Delivery::Inconsistent(text) => self.wrong = Some(text),
+            Delivery::Inconsistent(text) => self.violation = Some(text),
             Delivery::View { .. } | Delivery::Connected(_) | Delivery::Synced | Delivery::Closed => {}
         }
     }
 
-    /// A place, to the appliers or to the own thread that waits for it.
-    pub(super) fn given(&mut self, ordered: &Ordered) {
+    /// An entry for the appliers, or for the thread that waits for it.
+    pub(super) fn delivered_entry(&mut self, ordered: &Ordered) {
         assert!(matches!(ordered.kind, EntryKind::WriteSet | EntryKind::TotalOrder));
-        self.place(ordered.seqno, Placed::Write(mark_of(ordered), ordered.pass), Deed::of(ordered));
+        self.place(ordered.seqno, Meaning::Write(mark_of(ordered), ordered.pass), StreamEffect::of(ordered));
     }
 
-    fn place(&mut self, seqno: Seqno, placed: Placed, deed: Deed) {
-        if self.pending.insert(seqno, (placed, deed)).is_some() || seqno <= self.finished {
-            self.wrong = Some(format!("seqno {seqno} was given twice, or finished already: {placed:?}"));
+    fn place(&mut self, seqno: Seqno, meaning: Meaning, effect: StreamEffect) {
+        if self.pending.insert(seqno, (meaning, effect)).is_some() || seqno <= self.finished {
+            self.violation = Some(format!("seqno {seqno} was given twice, or finished already: {meaning:?}"));
         }
         self.delivered = self.delivered.max(seqno);
-        self.news.push((seqno, placed));
+        self.unchecked.push((seqno, meaning));
     }
 
-    /// Finishes the next ones, so many at most.
+    /// Finishes up to `count` entries.
     pub(super) fn finish(&mut self, count: usize, now: Micros) {
         for _ in 0..count {
-            self.go_through_shown(self.finished);
-            let Some((seqno, (placed, deed))) = self.pending.pop_first() else { break };
+            self.apply_views(self.finished);
+            let Some((seqno, (meaning, effect))) = self.pending.pop_first() else { break };
             self.unflushed.push_back((now, self.finished, self.streams.clone()));
             self.finished = seqno;
-            self.stream(&deed);
-            if let Placed::Write(mark, true) = placed {
+            self.stream(&effect);
+            if let Meaning::Write(mark, true) = meaning {
                 self.database.insert(seqno, mark);
             }
         }
-        while self.unflushed.get(1).is_some_and(|(at, ..)| at + FLUSHES < now) {
+        while self.unflushed.get(1).is_some_and(|(at, ..)| at + FLUSH_INTERVAL < now) {
             self.unflushed.pop_front();
         }
     }
 
-    fn go_through_shown(&mut self, upto: Seqno) {
-        while let Some((_, view)) = self.shown.pop_front_if(|(after, _)| *after <= upto) {
+    fn apply_views(&mut self, upto: Seqno) {
+        while let Some((_, view)) = self.views.pop_front_if(|(after, _)| *after <= upto) {
             self.stream(&view);
         }
     }
 
-    fn stream(&mut self, deed: &Deed) {
-        if let Err(text) = self.streams.finish(deed, self.own) {
-            self.wrong = Some(format!("at seqno {}: {text}", self.finished));
+    fn stream(&mut self, effect: &StreamEffect) {
+        if let Err(text) = self.streams.finish(effect, self.own) {
+            self.violation = Some(format!("at seqno {}: {text}", self.finished));
         }
     }
 
-    /// Where its database may stand after a crash.
-    pub(super) fn may_come_back_at(&self) -> Vec<Seqno> {
+    /// The possible database positions after a crash.
+    pub(super) fn possible_positions(&self) -> Vec<Seqno> {
         let before = self.unflushed.iter().map(|(_, seqno, _)| *seqno).filter(|seqno| *seqno >= 0);
         before.chain([self.finished]).collect()
     }
 
-    /// It is started again, with what its disk had: up to here.
+    /// The crash loses everything after this position.
     pub(super) fn roll_back(&mut self, to: Seqno) {
         self.database.split_off(&(to + 1));
         if let Some((.., streams)) = self.unflushed.iter().find(|(_, seqno, _)| *seqno == to) {
@@ -189,7 +189,7 @@ impl Server {
         self.begin(to);
     }
 
-    /// Where it is as it starts, unless its data are to be given up.
+    /// The position at start; undefined if the data are to be given up.
     pub(super) fn position(&self, history: lockstep_core::Uuid) -> Gtid {
         match self.gives_up_data || self.finished < 0 {
             true => Gtid::UNDEFINED,

@@ -1,25 +1,26 @@
-//! `LOCKSTEP_SEEDS=2000 cargo test -p lockstep-node campaign` tries more, `LOCKSTEP_SEED=7` that one (`make campaign`).
+//! `LOCKSTEP_SEEDS=2000 cargo test -p lockstep-node campaign` runs more seeds, `LOCKSTEP_SEED=7` a single one (`make
+//! campaign`).
 
-use super::{CALM, World};
+use super::{CALM_TIMEOUT, World};
 use lockstep_core::Micros;
 use lockstep_core::raft::Failpoint;
 
-/// Faults happen for so long.
-const FAULTS: Micros = 12_000_000;
+/// How long faults happen.
+const FAULT_PERIOD: Micros = 12_000_000;
 
-/// One history, and what was wrong with it.
+/// One run, and the invariant it violated.
 fn run(seed: u64, failpoint: Option<Failpoint>) -> (World, Result<(), String>) {
     let mut world = World::new(seed, failpoint);
     let mut go = || {
-        // They come together before anything goes wrong.
-        let until = world.lab.now + CALM;
-        while !world.is_well() {
+        // All members join before the faults begin.
+        let until = world.lab.now + CALM_TIMEOUT;
+        while !world.is_healthy() {
             if world.lab.now > until {
                 return Err("they do not come together".into());
             }
             world.step()?;
         }
-        let (until, often) = (world.lab.now + FAULTS, world.rng.between(40, 600));
+        let (until, often) = (world.lab.now + FAULT_PERIOD, world.rng.between(40, 600));
         while world.lab.now < until {
             if world.rng.one_in(often) {
                 world.fault();
@@ -27,7 +28,7 @@ fn run(seed: u64, failpoint: Option<Failpoint>) -> (World, Result<(), String>) {
             world.clients();
             world.step()?;
         }
-        world.calm()
+        world.end_faults()
     };
     let end = go();
     (world, end)
@@ -51,9 +52,9 @@ fn campaign() {
             }
             (world, Err(text)) => {
                 if one.is_some() || failed.is_empty() {
-                    let mut said: Vec<(Micros, String)> = world.story.clone();
-                    said.sort_by_key(|(at, _)| *at);
-                    for (at, line) in said {
+                    let mut logged: Vec<(Micros, String)> = world.events.clone();
+                    logged.sort_by_key(|(at, _)| *at);
+                    for (at, line) in logged {
                         eprintln!("{:>10.3} ms  {line}", at as f64 / 1e3);
                     }
                     for (at, line) in &world.lab.lines {
@@ -75,9 +76,9 @@ fn campaign() {
     );
 }
 
-/// What the campaign is worth: each of these it must find.
+/// The campaign's sensitivity: it must detect each injected fault.
 #[test]
-fn campaign_finds_what_is_planted() {
+fn campaign_detects_injected_faults() {
     for failpoint in [
         Failpoint::NoAcksAwaited,
         Failpoint::NoZonesAwaited,
