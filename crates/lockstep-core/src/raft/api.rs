@@ -260,6 +260,7 @@ impl Raft {
         }
         self.log.evict(self.config.cache_bytes, self.disk.persisted);
         self.report_changes();
+        self.assert_invariants();
         std::mem::take(&mut self.outputs)
     }
 

@@ -72,6 +72,19 @@ pub(super) struct Disk {
 }
 
 impl Disk {
+    /// Asserts the invariants of [`Disk`]. `last`: the last index of the log.
+    pub(super) fn assert_invariants(&self, last: Index) {
+        assert!(self.persisted <= self.handed, "persisted {} <= handed {}", self.persisted, self.handed);
+        assert!(self.handed <= last, "handed {} <= last {last}", self.handed);
+        assert!(
+            self.in_flight.iter().all(|flight| flight.last <= self.handed),
+            "writes in flight end at {}",
+            self.handed
+        );
+        let tickets = self.in_flight.iter().zip(self.in_flight.iter().skip(1));
+        assert!(tickets.into_iter().all(|(a, b)| a.ticket < b.ticket), "tickets ascend");
+    }
+
     /// Everything up to `last` is there.
     pub(super) fn new(last: Index) -> Disk {
         Disk {

@@ -21,6 +21,16 @@ impl From<Option<Failpoint>> for Failpoints {
 }
 
 impl Failpoints {
+    /// Whether no failpoint is active.
+    #[inline(always)]
+    pub fn none_active(self) -> bool {
+        #[cfg(feature = "failpoints")]
+        let none = self.active.is_none();
+        #[cfg(not(feature = "failpoints"))]
+        let none = true;
+        none
+    }
+
     /// Whether `failpoint` is active. False without the feature.
     #[inline(always)]
     pub fn is_active(self, failpoint: Failpoint) -> bool {

@@ -77,6 +77,41 @@ fn policy_range_after(state: &StateSnapshot) -> VecDeque<PolicyRange> {
 }
 
 impl LogView {
+    /// Asserts the invariants of [`LogView`].
+    pub(super) fn assert_invariants(&self) {
+        if let Some(first) = self.bases.front() {
+            assert!(first.state.index <= self.committed.index, "the first snapshot is committed");
+        }
+        assert!(
+            self.committed.index <= self.tail.index,
+            "commit {} <= last {}",
+            self.committed.index,
+            self.tail.index
+        );
+        let (mut bytes, mut next) = (0, self.cache.front().map_or(self.tail.index + 1, |entry| entry.index));
+        assert!(
+            next <= self.committed.index + 1 || self.committed.index == self.tail.index,
+            "uncommitted entries are cached"
+        );
+        for entry in &self.cache {
+            assert_eq!(entry.index, next, "the cache is dense");
+            (bytes, next) = (bytes + entry.size(), next + 1);
+        }
+        assert_eq!(next, self.tail.index + 1, "the cache ends at the last entry");
+        assert_eq!(bytes, self.cached_bytes, "the cache's size");
+        let ascending = |(a, b): (&(Index, Term), &(Index, Term))| a.0 < b.0 && a.1 < b.1;
+        assert!(self.terms.iter().zip(self.terms.iter().skip(1)).all(ascending), "terms ascend");
+        let ranges = &self.policy_ranges;
+        assert!(
+            ranges.front().is_some_and(|range| range.after <= self.committed.index),
+            "a range covers commit + 1"
+        );
+        assert!(
+            ranges.iter().zip(ranges.iter().skip(1)).all(|(a, b)| a.after < b.after),
+            "policy ranges ascend"
+        );
+    }
+
     /// No log: nothing can be appended before a base is given.
     pub(super) fn empty() -> LogView {
         let nothing = StateSnapshot::genesis(Uuid::NIL, SEQNO_UNDEFINED, Membership::default());

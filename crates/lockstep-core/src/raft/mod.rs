@@ -26,6 +26,7 @@ mod disk;
 mod election;
 mod failpoints;
 mod follower;
+mod invariants;
 mod leader;
 mod log_recovery;
 mod log_view;

@@ -68,6 +68,13 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    /// Asserts the invariants of [`Outbox`].
+    pub(super) fn assert_invariants(&self) {
+        assert!(self.sent <= self.ever_sent, "sent {} <= ever sent {}", self.sent, self.ever_sent);
+        assert!(self.ever_sent <= self.last(), "ever sent {} <= last {}", self.ever_sent, self.last());
+        assert!(self.committed <= self.last(), "committed {} <= last {}", self.committed, self.last());
+    }
+
     fn last(&self) -> u64 {
         self.committed + self.items.len() as u64
     }
