@@ -593,8 +593,8 @@ impl Cluster {
         }
         let (from_life, to_life) = (self.life(from), self.life(slot));
         if matches!(message, Message::Relayed { .. }) && self.rng.one_in(LATE_RELAYED) {
-            let patience = self.profile.election_timeout;
-            let at = self.now + self.rng.between(patience / 4, 8 * patience);
+            let timeout = self.profile.election_timeout;
+            let at = self.now + self.rng.between(timeout / 4, 8 * timeout);
             let message = Box::new(message.clone());
             self.queue.push(at, Event::Message { from, from_life, to: slot, to_life, message });
         }

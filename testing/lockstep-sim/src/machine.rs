@@ -172,8 +172,8 @@ pub(crate) struct Process {
     pub(crate) slow_sync: Option<u64>,
     /// When, by its own clock, it became a leader.
     pub(crate) leads_since: Micros,
-    /// The patience that it had in office, and when it had that last: see `may_lead`.
-    pub(crate) patience: (Micros, Micros),
+    /// Its quorum timeout as a leader, and since when it shows a shorter one: see `may_lead`.
+    pub(crate) quorum_timeout: (Micros, Micros),
     /// Write shares, if it leads.
     pub(crate) follow: WriterShare,
     /// A transaction of a client here that goes in fragments.

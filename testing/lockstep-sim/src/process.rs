@@ -140,7 +140,7 @@ impl Cluster {
         };
         let mut order = Raft::new(config, restored, local);
         order.set_relaying(settings.relays());
-        // One member of four has more patience with a late leader, and in office, than the others: they need not agree.
+        // One member of four has longer timeouts for a slow leader, and as a leader: members need not agree on them.
         if (settings.seed / 4 + slot as u64).is_multiple_of(4) {
             order.set_leader_timeout(2 * self.profile.election_timeout);
         }
@@ -201,7 +201,7 @@ impl Cluster {
             pre_votes: Default::default(),
             slow_sync: None,
             leads_since: Micros::MAX,
-            patience: (0, 0),
+            quorum_timeout: (0, 0),
             transfer_asked: false,
         };
         let (term, last) = (process.order.term(), process.memory.last());

@@ -353,18 +353,23 @@ impl Cluster {
             return Ok(());
         }
         process.leads_since = process.leads_since.min(local);
-        // A commit ends the longer patience, and the leader looks at it with its next heartbeat.
-        let patience = process.order.quorum_timeout().min(16 * timeout);
-        if patience >= process.patience.0 || local.saturating_sub(process.patience.1) >= timeout {
-            process.patience = (patience, local);
+        // A commit ends a longer quorum timeout; the leader checks its quorum again with its next heartbeat.
+        let quorum_timeout = process.order.quorum_timeout().min(16 * timeout);
+        if quorum_timeout >= process.quorum_timeout.0
+            || local.saturating_sub(process.quorum_timeout.1) >= timeout
+        {
+            process.quorum_timeout = (quorum_timeout, Micros::MAX);
+        } else {
+            // A process that was stopped meanwhile has had no heartbeat: the time counts from when it shows the shorter one.
+            process.quorum_timeout.1 = process.quorum_timeout.1.min(local);
         }
-        let patience = process.patience.0;
+        let quorum_timeout = process.quorum_timeout.0;
         let membership = &process.order.tail_state().membership;
         let alive = |other: &lockstep_core::MemberId| {
-            *other == id || local.saturating_sub(process.heard[slot_of(other)]) < patience
+            *other == id || local.saturating_sub(process.heard[slot_of(other)]) < quorum_timeout
         };
         // A new voter gets some time.
-        let settled = local.saturating_sub(process.leads_since) >= 2 * patience
+        let settled = local.saturating_sub(process.leads_since) >= 2 * quorum_timeout
             && process.order.tail_state().membership_index <= process.order.commit();
         hold!(
             !promises || !settled || membership.voters().filter(alive).count() >= membership.majority(),
