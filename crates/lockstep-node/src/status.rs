@@ -426,9 +426,11 @@ impl Member {
             // The leader uses replies to its messages; all members also exchange their health.
             let heard = match leads {
                 true => self.raft.last_heard(&member.id).filter(|_| self.silent(&member.id)),
-                false => {
-                    self.peers.get(&member.id).map(|peer| peer.last_received).filter(|_| !self.responds(&member.id))
-                }
+                false => self
+                    .peers
+                    .get(&member.id)
+                    .map(|peer| peer.last_received)
+                    .filter(|_| !self.responds(&member.id)),
             };
             let silent_since = heard.filter(|_| !me && self.peers.contains_key(&member.id));
             let peer = self.peers.get(&member.id).filter(|_| silent_since.is_none());
@@ -451,9 +453,10 @@ impl Member {
             let lag_trx = applied.map(|applied| self.lag_of(applied));
             let lag_seconds = match lag_trx {
                 Some(0) => Some(0.0),
-                Some(_) if me => {
-                    self.deliverer.age_above(self.finished(), self.wall()).or_else(|| self.age_of_held_entry())
-                }
+                Some(_) if me => self
+                    .deliverer
+                    .age_above(self.finished(), self.wall())
+                    .or_else(|| self.age_of_held_entry()),
                 _ => None,
             };
             let lag_bytes = match lag_trx {

@@ -44,7 +44,7 @@ pub(super) struct ApplyHolds {
     held: Option<(Reason, Micros)>,
     /// `held` of the round before.
     held_before: Option<(Reason, Micros)>,
-    /// What was last logged about the hold, and the seqno then.
+    /// The hold and the seqno in the last log line about it.
     logged: Option<(Reason, Seqno)>,
     /// When the growth of the log beyond its limit was last logged.
     growth_logged: Option<Micros>,
@@ -233,12 +233,15 @@ impl Member {
         }
         self.apply_holds.logged = why.map(|why| (why, seqno));
         let (level, text) = match why {
-            None => (Level::Info, format!("nothing is kept from the server any more, from seqno {seqno} on")),
+            None => (
+                Level::Info,
+                format!("the apply hold is over: the server gets all entries after seqno {seqno}"),
+            ),
             Some(Reason::Paused) => (
                 Level::Info,
                 format!(
-                    "apply.paused: the server stands at seqno {seqno}; entries are received, kept and acknowledged all \
-                     the same"
+                    "apply.paused: the server stops at seqno {seqno}; entries are still received, persisted and \
+                     acknowledged"
                 ),
             ),
             Some(Reason::Delay(_)) => (
@@ -252,8 +255,8 @@ impl Member {
                 Some(Until::Gtid(gtid)) if gtid.uuid != self.raft.tail_state().history => (
                     Level::Warn,
                     format!(
-                        "apply.until is of another history ({}), so that nobody can say where it is in this one ({}): \
-                         the server stands at seqno {seqno}",
+                        "apply.until is a position in another history ({}) and cannot be found in this one ({}): the \
+                         server stops at seqno {seqno}",
                         gtid.uuid,
                         self.raft.tail_state().history
                     ),
@@ -261,7 +264,8 @@ impl Member {
                 _ => (
                     Level::Info,
                     format!(
-                        "apply.until: the server stands at seqno {seqno}, and gets no more until apply.until is changed"
+                        "apply.until: the server stops at seqno {seqno}, and gets no more until apply.until is \
+                         changed"
                     ),
                 ),
             },
@@ -295,8 +299,9 @@ impl Member {
         }
         self.apply_holds.growth_logged = Some(self.now);
         let text = format!(
-            "the log takes {} MiB, more than log.max_size ({} MiB), for it holds all that is kept from this member's server \
-             (apply.paused, apply.delay, apply.until), and goes on growing: let the server have it before the disk is full",
+            "the log takes {} MiB, more than log.max_size ({} MiB), and keeps growing: it holds all entries that this \
+             member's server may not have yet (apply.paused, apply.delay, apply.until). Lift the hold before the disk \
+             is full",
             bytes >> 20,
             limit >> 20
         );

@@ -45,7 +45,7 @@ fn paused_member_persists_and_acknowledges_entries() {
     lab.run(200_000);
     assert_eq!((finished(&lab, 2), state(&lab, 2)), (before, LocalState::Donor));
     let own = lab.nodes[2].member.raft.committed_state().seqno;
-    assert!(own >= last && lab.logged("the server stands at seqno"));
+    assert!(own >= last && lab.logged("the server stops at seqno"));
     // Its server's own commits are refused: they would wait for ever.
     let refused = lab.write(2);
     assert!(matches!(refused.wait_for(Duration::ZERO), Some(SubmitOutcome::NotSent)));
@@ -142,16 +142,16 @@ fn leadership_moves_to_member_without_apply_hold() {
 fn apply_hold_desyncs_and_moves_leadership_without_writes() {
     let (hour, past) = (Duration::from_secs(3600), Until::Time(1));
     for (what, line, for_good) in [
-        (ApplyHold { paused: true, ..ApplyHold::default() }, "apply.paused: the server stands at", true),
+        (ApplyHold { paused: true, ..ApplyHold::default() }, "apply.paused: the server stops at", true),
         (
             ApplyHold { delay: hour, ..ApplyHold::default() },
             "apply.delay: the server gets entries when",
             false,
         ),
-        (ApplyHold { until: Some(past), ..ApplyHold::default() }, "apply.until: the server stands at", true),
+        (ApplyHold { until: Some(past), ..ApplyHold::default() }, "apply.until: the server stops at", true),
         (
             ApplyHold { until: Some(Until::Seqno(1)), ..ApplyHold::default() },
-            "apply.until: the server stands",
+            "apply.until: the server stops",
             true,
         ),
         // Not reached, but the server refuses writes all the same.
@@ -278,7 +278,7 @@ fn second_apply_until_is_logged_like_first() {
         for _ in 0..3 {
             write(&mut lab, 0);
         }
-        assert!(lab.logged(&format!("apply.until: the server stands at seqno {end},")), "{end}");
+        assert!(lab.logged(&format!("apply.until: the server stops at seqno {end},")), "{end}");
     }
 }
 
@@ -294,7 +294,7 @@ fn apply_until_time_is_logged_once_under_load() {
         }
         lab.run(5_000_000);
         let logged =
-            lab.lines.iter().filter(|(_, line)| line.contains("apply.until: the server stands at seqno"));
+            lab.lines.iter().filter(|(_, line)| line.contains("apply.until: the server stops at seqno"));
         let logged: Vec<_> = logged.map(|(_, line)| line).collect();
         let seqno = finished(&lab, 2);
         assert!(logged.len() == 1 && logged[0].contains(&format!("at seqno {seqno},")), "{load}: {logged:?}");

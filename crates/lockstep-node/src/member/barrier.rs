@@ -77,7 +77,7 @@ impl Member {
             return self.answer_command(
                 token,
                 false,
-                "another `lockstep verify` is at work: try again soon",
+                "another `lockstep verify` is running: try again soon",
                 self.now,
                 None,
             );
@@ -167,7 +167,7 @@ impl Member {
             _ => self.answer_command(
                 token,
                 false,
-                "the members stood for too long and have gone on",
+                "the barrier has timed out: the members have gone on",
                 self.now,
                 None,
             ),
@@ -250,7 +250,10 @@ impl Member {
                 if let Some(hold) = &self.hold {
                     hold.open();
                 }
-                self.log(Level::Warn, "stood still for `lockstep verify` for too long: goes on".to_string());
+                self.log(
+                    Level::Warn,
+                    "the barrier of `lockstep verify` has timed out: commits go on".to_string(),
+                );
             } else if !own_wait.reported && own_wait.until.is_some_and(|seqno| self.finished() >= seqno) {
                 if let Some(own_wait) = &mut self.barrier.own_wait {
                     own_wait.reported = true;
@@ -271,8 +274,11 @@ impl Member {
                 let held = all && running.released.values().all(|held| *held);
                 self.barrier.running = None;
                 let text = match held {
-                    true => "all members stood until now",
-                    false => "not all members stood until now: what was read is not of one seqno; try again",
+                    true => "all members were held until now",
+                    false => {
+                        "not all members were held until now: the data read may be of different seqnos; try \
+                         again"
+                    }
                 };
                 self.answer_command(release, held, text, began, None);
             }
@@ -288,7 +294,7 @@ impl Member {
         if let Some((who, _)) = running.members.iter().find(|(_, m)| m.0.is_some_and(|seqno| seqno < 0)) {
             let who = *who;
             return self
-                .fail_barrier(format!("{} cannot stand still now: try again soon", self.name_of(&who)));
+                .fail_barrier(format!("{} cannot hold its commits now: try again soon", self.name_of(&who)));
         }
         let reported_seqnos: Option<Vec<Seqno>> = running.members.values().map(|m| m.0).collect();
         if let (Some(reported_seqnos), None) = (reported_seqnos, running.seqno) {
@@ -320,7 +326,7 @@ impl Member {
             return self.answer_command(
                 token,
                 true,
-                &format!("all members stand at seqno {seqno}"),
+                &format!("all members are held at seqno {seqno}"),
                 began,
                 Some(held),
             );
@@ -337,13 +343,13 @@ impl Member {
             if !slow.is_empty() {
                 let who = names(&slow);
                 why.push(format!(
-                    "{who} did not come to a stand in time (a long statement, a lock, a slow member?): try again"
+                    "{who} did not reach the barrier in time (a long statement, a lock, a slow member?): try again"
                 ));
             }
             if !held_back.is_empty() {
                 let who = names(&held_back);
                 why.push(format!(
-                    "{who} did not come to a stand in time, {HELD_BACK}: again, and it is left out"
+                    "{who} did not reach the barrier in time, {HELD_BACK}: try again, and it is left out"
                 ));
             }
             self.fail_barrier(why.join("; "));

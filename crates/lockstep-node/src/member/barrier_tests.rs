@@ -38,7 +38,7 @@ fn barrier_stops_all_members_at_one_seqno_until_release() {
         write_for(&mut lab, 500);
         assert_eq!(finished(&lab), [held.seqno; 3]);
         let busy = ask(&mut lab, 1, Command::Hold);
-        assert!(!busy.ok && busy.text.contains("at work"), "{busy:?}");
+        assert!(!busy.ok && busy.text.contains("is running"), "{busy:?}");
         let answer = ask(&mut lab, asked, Command::Release { hold: held.id });
         assert!(answer.ok, "{answer:?}");
         write_for(&mut lab, 100);
@@ -54,7 +54,7 @@ fn barrier_times_out_and_release_reports_it() {
     write_for(&mut lab, 3_000);
     assert!(finished(&lab).iter().all(|seqno| *seqno > held.seqno));
     let answer = ask(&mut lab, 0, Command::Release { hold: held.id });
-    assert!(!answer.ok && answer.text.contains("not all members stood"), "{answer:?}");
+    assert!(!answer.ok && answer.text.contains("not all members were held"), "{answer:?}");
     // The member that ran the command is gone before the release: the others go on at once.
     let held = ask(&mut lab, 2, Command::Hold).held.unwrap();
     lab.cut(2, true);
@@ -68,7 +68,7 @@ fn barrier_names_late_member_and_releases_all() {
     lab.nodes[1].database_hangs = true;
     write_for(&mut lab, 20);
     let answer = ask(&mut lab, 0, Command::Hold);
-    assert!(!answer.ok && answer.text.starts_with("n2 did not come to a stand in time"), "{answer:?}");
+    assert!(!answer.ok && answer.text.starts_with("n2 did not reach the barrier in time"), "{answer:?}");
     lab.nodes[1].database_hangs = false;
     write_for(&mut lab, 100);
     assert!(ask(&mut lab, 0, Command::Hold).ok);
@@ -105,9 +105,9 @@ fn barrier_leaves_out_lagging_member_under_apply_hold() {
         lab.nodes[0].finished.load(Ordering::Acquire) > known(1)
     });
     let answer = ask(&mut lab, 1, Command::Hold);
-    let held_back = "held back by apply.paused, apply.delay or apply.until: again, and it is left out";
+    let held_back = "held back by apply.paused, apply.delay or apply.until: try again, and it is left out";
     assert!(!answer.ok && answer.seconds > 1.0, "{answer:?}");
-    assert_eq!(answer.text, format!("n3 did not come to a stand in time, {held_back}"));
+    assert_eq!(answer.text, format!("n3 did not reach the barrier in time, {held_back}"));
     // Each member knows the lag, its own included; also after a new leader's term has skipped seqnos.
     let successor = lab.id(1);
     for round in 0..2 {

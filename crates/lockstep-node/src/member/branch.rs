@@ -41,7 +41,12 @@ impl Member {
     /// Begins a forced bootstrap of this member. `fresh` names the new history. Answered by [`Effect::Answer`].
     pub(super) fn begin_forced_bootstrap(&mut self, token: u64, fresh: Uuid) {
         if self.forced_bootstrap.is_some() {
-            return self.answer_forced_bootstrap(token, self.now, false, "this is being done already".into());
+            return self.answer_forced_bootstrap(
+                token,
+                self.now,
+                false,
+                "a forced bootstrap is already under way".into(),
+            );
         }
         self.forced_bootstrap = Some(ForcedBootstrap { token, began: self.now, asked: self.now, fresh });
         self.raft.query_tails(self.now);
@@ -80,23 +85,23 @@ impl Member {
         let membership = self.raft.membership();
         if !self.raft.has_log() || membership.get(&self.me.id).is_none() {
             return refuse(
-                "this member is none of the log that it has (it came back without its own): give this command to one \
-                 that was a member before",
+                "this member is not listed in its log (it came back without its own): give this command to a listed \
+                 member",
             );
         }
         match &self.connection {
             ConnectionState::Running { primary: false, .. } => {}
             ConnectionState::Running { primary: true, .. } => {
-                return refuse("this member is in a primary component: nothing has to be overridden");
+                return refuse("this member is in a primary component: no forced bootstrap is needed");
             }
             ConnectionState::Connecting { args, .. } if !self.is_position_of_log(args.position) => {
                 return refuse(
-                    "this member's database is not one that its log can complete: give this command to another member",
+                    "this member's log cannot complete its database: give this command to another member",
                 );
             }
             ConnectionState::Connecting { .. } => {}
             ConnectionState::NeedState { .. } => {
-                return refuse("this member's database is not whole: give this command to another one");
+                return refuse("this member's database is incomplete: give this command to another one");
             }
             ConnectionState::Idle | ConnectionState::Failed(_) => {
                 return refuse("this member is not connected to a cluster");
@@ -121,7 +126,7 @@ impl Member {
                 Some(false) => {
                     let name = self.name_of(&id);
                     return Some(Err(format!(
-                        "{name} has more of the log than this member, or hears a leader: give this command to {name}"
+                        "{name} has more of the log than this member, or knows a leader: give this command to {name}"
                     )));
                 }
                 None => unknown = Some(id),
@@ -131,8 +136,7 @@ impl Member {
             Some(id) if late => {
                 let name = self.name_of(&id);
                 Some(Err(format!(
-                    "whether {name} has more of the log is not known: it does not answer. Stop it, or give this \
-                     command to it"
+                    "{name} may have more of the log, but does not answer: stop it, or give this command to it"
                 )))
             }
             Some(_) => None,
@@ -160,9 +164,9 @@ impl Member {
             *until = Micros::MAX;
         }
         let text = format!(
-            "this member goes on alone, by an operator's order: a new branch of the data begins, history {fresh}, after \
-             {}:{}. What {} had committed without it is not in it; they must not be Primary beside it (stop them, if \
-             that is not sure), and take its state when they are started again",
+            "this member goes on alone, by an operator's order: a new branch of the data begins, history {fresh}, \
+             after {}:{}. Transactions that {} committed without this member are not in it. They must not be Primary \
+             beside it: stop them if in doubt. When they are started again they take this member's state",
             before.history,
             before.seqno,
             lost.join(", ")
@@ -224,9 +228,10 @@ impl Member {
         if committed > index {
             return Err(format!(
                 "this member has committed up to index {committed} of its log, beyond the branch's beginning after \
-                 {index}, and gives that up at an operator's order only. If this member's data are right: stop the \
-                 servers of the branch, and a majority of the others goes on. If the branch's are: stop this server, \
-                 move its lockstep.* files away (and keep them: they hold what the branch has not), and start it: it joins the branch by state transfer"
+                 {index}, and gives that up at an operator's order only. If this member's data are right, stop the \
+                 servers of the branch, and a majority of the others goes on. If the branch's data are right, stop \
+                 this server, move its lockstep.* files away (keep them: they hold what the branch lacks), and start \
+                 it: it joins the branch by state transfer"
             ));
         }
         if (self.raft.tail_state().term, self.raft.last_index()) <= (term, index) {
@@ -235,8 +240,8 @@ impl Member {
         let waited = self.now.saturating_sub(self.majority_seen);
         if waited < GIVE_UP_LOG_AFTER {
             return Err(format!(
-                "this member's log goes on to index {}, beyond the branch's beginning after {index}; it gives way when \
-                 it has reached no majority of the log's own members for {} s",
+                "this member's log goes on to index {}, beyond the branch's beginning after {index}; it gives up its \
+                 log after {} s without a majority of the log's own members",
                 self.raft.last_index(),
                 GIVE_UP_LOG_AFTER / 1_000_000
             ));
@@ -264,8 +269,8 @@ impl Member {
             return true;
         }
         let text = format!(
-            "{} was made to go on alone by an operator: its branch, history {}, left this member's ({}:{}), which goes no \
-             further. At its next start this member, once it has reached that branch again, sets its log aside as \
+            "{} was made to go on alone by an operator: its branch, history {}, left this member's ({}:{}), which \
+             stops. At its next start this member, once it has reached that branch again, sets its log aside as \
              lockstep.damaged.*, joins as a new one and takes that branch's state; transactions that only it had are \
              kept in lockstep.rescue.*.log",
             hello.name, hello.history, tail.history, tail.seqno
@@ -283,7 +288,10 @@ impl Member {
         // the cluster's.
         let starts = !matches!(self.connection, ConnectionState::Running { .. });
         self.fail(&text);
-        self.end_for_branch(starts, &format!("this member gives way to the branch of {}", hello.name));
+        self.end_for_branch(
+            starts,
+            &format!("this member gives up its log for the branch of {}", hello.name),
+        );
         true
     }
 }

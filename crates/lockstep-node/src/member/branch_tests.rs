@@ -211,7 +211,7 @@ fn uncommitted_tail_beyond_fork_is_given_up_after_timeout() {
     assert!(order.last_index() > order.commit(), "it has what it may have answered for");
     lab.link(0, 2);
     lab.run(10_000);
-    assert!(lab.aside.is_empty() && lab.logged("it gives way when"), "{:#?}", lab.lines);
+    assert!(lab.aside.is_empty() && lab.logged("it gives up its log after"), "{:#?}", lab.lines);
     lab.run(11_000_000);
     lab.link(0, 2);
     lab.run(10_000);

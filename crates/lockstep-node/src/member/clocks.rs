@@ -52,8 +52,8 @@ impl Member {
         self.clocks.logged = Some(self.now);
         let (side, effect) = if least > 0 { ("behind", "sooner") } else { ("ahead of", "later") };
         let text = format!(
-            "the clock of {}, which leads, is about {:.1} s {side} this member's: apply.delay lets entries through so much \
-             {effect} than they are old; see that the clocks of both are set by the same time",
+            "the clock of the leader {} is about {:.1} s {side} this member's: apply.delay ends that much {effect}; \
+             synchronize the clocks",
             self.name_of(&leader),
             least.unsigned_abs() as f64 / 1e6,
         );
@@ -89,10 +89,7 @@ mod tests {
     fn clock_difference_is_logged_once_under_apply_delay() {
         let hour = Duration::from_secs(3600);
         let behind = logged(-3, hour);
-        assert!(
-            behind.len() == 1 && behind[0].contains("n1, which leads, is about 3.0 s behind"),
-            "{behind:?}"
-        );
+        assert!(behind.len() == 1 && behind[0].contains("leader n1 is about 3.0 s behind"), "{behind:?}");
         let ahead = logged(3, hour);
         assert!(ahead.len() == 1 && ahead[0].contains("3.0 s ahead of"), "{ahead:?}");
         assert_eq!((logged(0, hour).len(), logged(-3, Duration::ZERO).len()), (0, 0));

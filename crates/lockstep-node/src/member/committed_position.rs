@@ -26,9 +26,9 @@ impl Member {
     /// Answered by [`Effect::CommittedPosition`].
     pub(crate) fn query_committed_position(&mut self, token: u64) {
         let refusal = if !self.connection.is_primary() {
-            "this member is not in a primary component: nobody can tell it what is agreed on elsewhere"
+            "this member is not in a primary component: it cannot learn the committed position"
         } else if self.position_queries.len() >= QUERIES_MAX {
-            "too many ask at a time: try again soon"
+            "too many queries at a time: try again soon"
         } else {
             let (context, deadline) = (self.raft.read_index(self.now), self.now + TIMEOUT);
             return self.position_queries.push(PositionQuery { token, context, index: None, deadline });
@@ -59,8 +59,10 @@ impl Member {
                 Some(index) if index <= commit => Ok(gtid),
                 _ if !primary => Err("the majority is lost".to_owned()),
                 _ if now < asked.deadline => return true,
-                None => Err("no leader has answered: `lockstep status` says who is there".to_owned()),
-                Some(_) => Err("what the leader has in its log is not agreed on yet".to_owned()),
+                None => {
+                    Err("no leader has answered: `lockstep status` shows the connected members".to_owned())
+                }
+                Some(_) => Err("the entries of the leader's log are not committed yet".to_owned()),
             };
             effects.push(Effect::CommittedPosition { token: asked.token, result });
             false

@@ -259,7 +259,7 @@ impl Member {
                 self.bypass = position.seqno;
                 self.log(
                     Level::Info,
-                    format!("goes on from seqno {} by the log, as soon as a donor says so", position.seqno),
+                    format!("goes on from seqno {} by the log, once a donor confirms it", position.seqno),
                 );
                 self.connection = ConnectionState::NeedState { primary: true };
                 self.deliver(Delivery::StateNeeded { bypass: true });
@@ -301,14 +301,14 @@ impl Member {
         match beginning {
             Some(seqno) if position.seqno <= seqno => None,
             Some(seqno) => Some(format!(
-                "the database is at seqno {}, but this cluster was founded on data at seqno {seqno} and has given the seqnos \
-                 since then itself: nothing says that this database has them from it, and not from the cluster of before \
-                 (for a restored backup of this cluster, see docs/restore.md)",
+                "the database is at seqno {}, but this cluster was founded on data at seqno {seqno} and has assigned \
+                 the later seqnos itself: this database may have them from the cluster before it (for a restored \
+                 backup of this cluster, see docs/restore.md)",
                 position.seqno
             )),
             None => Some(format!(
-                "the database is at seqno {}, and nothing says that it came there with this cluster's log, and not with the \
-                 cluster on whose data this one was founded (for a restored backup of this cluster, see docs/restore.md)",
+                "the database is at seqno {}, which it may have reached in the cluster on whose data this one was \
+                 founded, not with this cluster's log (for a restored backup of this cluster, see docs/restore.md)",
                 position.seqno
             )),
         }
@@ -386,8 +386,8 @@ impl Member {
         match others.is_empty() {
             true => "an election is under way".into(),
             false => format!(
-                "connected to {}, none leads yet: an election is under way, or they wait for others, as their own logs \
-                 and status say",
+                "connected to {}, none leads yet: an election is under way, or they wait for other members (see their \
+                 error logs and status)",
                 others.join(", ")
             ),
         }
@@ -414,8 +414,9 @@ impl Member {
             );
         }
         format!(
-            "this member has no log, and {}, whose logs it could get, {} no leader: their error logs and `lockstep status` \
-             say for whom they wait. Start those; where they are gone for good, docs/operating.md, No majority",
+            "this member has no log, and {}, whose logs it could get, {} no leader: their error logs and `lockstep \
+             status` say for which members they wait. Start those; where they are gone for good, docs/operating.md, \
+             No majority",
             names(&known),
             if known.len() == 1 { "has" } else { "have" }
         )

@@ -1,6 +1,6 @@
 //! Deferred syncs: a member whose sync no commit needs may delay it, so that more entries share one sync.
 //!
-//! A commit needs the syncs of a majority, and of the origin, whose server only gets entries in its own log. With three
+//! A commit needs the syncs of a majority, and of the origin: a server only gets entries in its own log. With three
 //! members and one writer that is two of three disks. Deferral halves the third member's work; if members share a disk
 //! or processors, the others' commits get faster.
 //!

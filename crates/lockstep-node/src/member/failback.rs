@@ -3,8 +3,10 @@
 //! Under these policies only the leader's server takes writes. A leader that loses an election, because its processor
 //! was busy or its link broke for a moment, rejects its clients' writes from then on. If nothing moves the clients,
 //! they stay there, and since nothing is written, leader placement ([`lockstep_core::placement`]) sees no writer. So a
-//! member reports rejected writes to the leader. An elected leader returns leadership to the one before it if that
-//! member, and no other, reports rejected writes for some seconds, while the new leader's own server has taken none.
+//! member reports rejected writes to the leader.
+//!
+//! An elected leader returns leadership to the one before it under two conditions: for some seconds that member, and no
+//! other, has reported rejected writes; and the new leader's own server has taken none.
 //!
 //! A leader chosen by an operator keeps leadership: a view listed it first before its term. It also keeps leadership if
 //! the previous leader left or restarted, since that one's clients have noticed.
@@ -152,8 +154,7 @@ impl Member {
             }
             let name = self.name_of(&previous);
             let text = format!(
-                "{name}, which led before, turns clients away that write, and nobody writes here: it is to lead again \
-                 (leader.follow_writer)"
+                "Returning leadership to {name}: it is rejecting writes and none arrive here (leader.follow_writer)"
             );
             self.log(Level::Info, text);
         }

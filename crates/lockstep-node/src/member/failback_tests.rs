@@ -56,7 +56,7 @@ fn unused_elected_leader_returns_leadership() {
     lab.run(5_000_000);
     reject_writes_for(&mut lab, 0, 3500);
     assert_eq!((lab.leader(0), lab.leader(new)), (Some(0), Some(0)));
-    assert!(lab.logged("n1, which led before, turns clients away that write, and nobody writes here"));
+    assert!(lab.logged("Returning leadership to n1: it is rejecting writes and none arrive here"));
     lab.run(500_000);
     assert_eq!(lab.nodes[0].views.last().unwrap()[0], "n1");
     lab.write(0).abandon();

@@ -146,8 +146,7 @@ impl Member {
         }
         let Some(successor) = self.successor(ahead) else { return };
         self.failure_detector.tried_at = Some(self.now);
-        let text =
-            format!("{why}: it answers the others, but should not lead; {} is to", self.name_of(&successor));
+        let text = format!("{why}: handing over leadership to {}", self.name_of(&successor));
         self.log(Level::Warn, text);
         self.step_down(successor);
     }

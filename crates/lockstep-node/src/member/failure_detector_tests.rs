@@ -74,7 +74,7 @@ fn leadership_stays_if_all_databases_hang_or_leader_desynced() {
     lab.nodes[0].database_hangs = true;
     write_for(&mut lab, &[1], 10);
     assert_eq!(lab.leader(1), Some(0), "a backup's lock is meant");
-    assert!(!lab.logged("should not lead"));
+    assert!(!lab.logged("handing over leadership"));
 }
 
 #[test]

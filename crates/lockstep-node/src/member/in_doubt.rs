@@ -2,8 +2,7 @@
 //! ([`crate::ConnectArgs::in_doubt`]).
 //!
 //! If another member knows, its state is taken. If all members were killed in that statement, no client got an
-//! acknowledgement. Then one of them must go on, whatever the statement did to its database, and the others take its
-//! state.
+//! acknowledgement. Then one of them must go on with its database as it is, and the others take its state.
 
 use super::{Level, Member, Micros};
 use crate::api::LocalState;
@@ -24,7 +23,7 @@ pub(super) enum Doubt {
 }
 
 impl Member {
-    /// The absent members for which a member in doubt waits, and what to do; a suffix for its wait report.
+    /// A suffix for the wait report of a member in doubt: the absent members, and the remedy.
     pub(super) fn absent_in_doubt(&self) -> String {
         let membership = self.raft.membership();
         let absent = membership.members.iter().filter(|m| !m.arbitrator && m.id != self.me.id);

@@ -57,7 +57,7 @@ fn wait_for_donor_confirmation_is_bounded() {
     assert!(lab.failed.is_empty());
     lab.run(10_000_000);
     let [(2, text)] = &lab.failed[..] else { panic!("{:?}", lab.failed) };
-    assert!(text.contains("started again it goes on by its log"), "{text}");
+    assert!(text.contains("After a restart it goes on by its log"), "{text}");
     lab.restart(2, |args| {
         args.position = at;
         args.by_donor = true;

@@ -139,7 +139,7 @@ mod tests {
             meter.delivered(at, (60 + at as Micros) * second, at as Micros * second, 10, || 0);
         }
         assert_eq!(meter.spans.len(), 3);
-        // Another member leads, whose clock is right, and the server finishes nothing.
+        // Another member leads, with a correct clock, and the server finishes nothing.
         for at in 4..=6 {
             meter.delivered(at, at as Micros * second, at as Micros * second, 10, || 0);
         }

@@ -85,7 +85,7 @@ impl Member {
             self.log(
                 Level::Info,
                 format!(
-                    "{ahead} transactions that were answered are not on the disks of a majority yet: they are handed over \
+                    "{ahead} acknowledged transactions are not on the disks of a majority yet: they are handed over \
                      before this member leaves"
                 ),
             );
@@ -117,8 +117,9 @@ impl Member {
             self.log(
                 Level::Warn,
                 format!(
-                    "this member leaves with {ahead} transactions that were answered and are not on the disks of a majority: \
-                     if the others go on without them, this member writes them to lockstep.rescue.*.log when it is back"
+                    "this member leaves with {ahead} acknowledged transactions that are not on the disks of a \
+                     majority: if the others go on without them, this member writes them to lockstep.rescue.*.log \
+                     when it is back"
                 ),
             );
         }

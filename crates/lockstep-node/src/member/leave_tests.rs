@@ -46,7 +46,7 @@ fn leave_over_slow_link_loses_no_acknowledged_write() {
     lab.until("it has left", 60_000_000, |lab| lab.nodes[0].member.connection == ConnectionState::Idle);
     lab.run(3_000_000);
     assert!(successors_have(&lab, last), "{:#?}", lab.lines);
-    assert!(lab.logged("transactions that were answered are not on the disks of a majority yet"));
+    assert!(lab.logged("acknowledged transactions are not on the disks of a majority yet"));
     assert!(!lab.logged("this member leaves with"));
 }
 
@@ -75,7 +75,7 @@ fn leave_with_writes_at_risk_is_bounded_and_reported() {
     assert!(acknowledged_seqno(&write).is_some());
     lab.nodes[0].member.disconnect();
     lab.until("it has left", 58_000_000, |lab| lab.nodes[0].member.connection == ConnectionState::Idle);
-    assert!(lab.logged("this member leaves with 1 transactions that were answered"), "{:#?}", lab.lines);
+    assert!(lab.logged("this member leaves with 1 acknowledged transactions"), "{:#?}", lab.lines);
     // Cut off, it waits only as long as connections may take to come back.
     let mut lab = under(PolicyKind::Async);
     let write = lab.write(0);
@@ -84,7 +84,7 @@ fn leave_with_writes_at_risk_is_bounded_and_reported() {
     lab.cut(0, true);
     lab.nodes[0].member.disconnect();
     lab.until("it has left", 6_000_000, |lab| lab.nodes[0].member.connection == ConnectionState::Idle);
-    assert!(lab.logged("this member leaves with 1 transactions that were answered"), "{:#?}", lab.lines);
+    assert!(lab.logged("this member leaves with 1 acknowledged transactions"), "{:#?}", lab.lines);
 }
 
 #[test]

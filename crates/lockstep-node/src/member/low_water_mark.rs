@@ -2,12 +2,13 @@
 //!
 //! A server thread notes its last seen seqno when it finishes its write-set, and submits the write-set a little later:
 //! at once, or after some seconds under load. Keys above that seqno must not have been forgotten by then, or the
-//! write-set fails. So the reported mark stays behind the finished seqno: by a number of seqnos, a short time if
-//! transactions are many; or by a time, which covers few entries if transactions are few and large.
+//! write-set fails. So the reported mark stays behind the finished seqno, by a number of seqnos or by a time, whichever
+//! is less. A number of seqnos is a short time if transactions are many; a time covers few entries if transactions are
+//! few and large.
 
 use lockstep_core::{Micros, Seqno};
 
-/// Seqnos kept in any case.
+/// The mark is at most this many seqnos behind the finished one.
 const SLACK: Seqno = 2048;
 /// Longer than a write-set waits before it is submitted or refused.
 const TIMEOUT: Micros = 15_000_000;

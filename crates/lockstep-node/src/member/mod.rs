@@ -1,5 +1,5 @@
-//! The decisions of a node, without threads, clock, sockets or files: which peers are admitted, what is proposed in
-//! which batch, which views and entries the server gets and when.
+//! The decisions of a node, without threads, clock, sockets or files: admission of peers, proposals and their batches,
+//! views, and delivery to the server.
 //!
 //! Inputs are method calls; effects are collected and taken with [`Member::take`]. One round is all pending inputs,
 //! then [`Member::round`]. All proposals pending at the start of a round form one batch.
@@ -390,7 +390,7 @@ impl Member {
         self.now = now.max(self.now);
         if stall > STALL && self.connection.is_connected() {
             let text = format!(
-                "this process stood still for {:.1} s, as one does that is stopped or gets no processor: others may have taken it \
+                "this process stalled for {:.1} s (stopped, or without a processor): other members may have taken it \
                  for dead",
                 stall as f64 / 1e6
             );
@@ -597,11 +597,11 @@ impl Member {
         if before.is_some_and(|id| self.responds(&id)) {
             return;
         }
-        let before = before.map_or_else(|| "whoever led before".to_owned(), |id| self.name_of(&id));
+        let before = before.map_or_else(|| "the previous leader".to_owned(), |id| self.name_of(&id));
         let text = format!(
-            "this member leads in term {term}, without {before}: what {before} answered beyond seqno {} and nobody here has \
-             is left out (the next seqno is {}); it is lost unless that member comes back with its log \
-             (lockstep.rescue.*.log there then)",
+            "this member leads in term {term}, without {before}: transactions that {before} acknowledged beyond seqno \
+             {} and no member here has are skipped (the next seqno is {}). They are lost unless that member comes \
+             back with its log and writes them to lockstep.rescue.*.log",
             gap.before, gap.after
         );
         self.log(Level::Warn, text);
@@ -688,9 +688,9 @@ impl Member {
             self.trimmed_early = Some(self.now);
             self.log(
                 Level::Warn,
-                "the log is larger than log.max_size: entries are removed that are younger than log.keep_min or not on \
-                 the disk of a connected member, so that a member that is away or behind, or this one after a crash, \
-                 may need a state transfer; raise log.max_size, or see whose disk hangs",
+                "the log is larger than log.max_size: entries are removed that are younger than log.keep_min or not \
+                 on the disk of a connected member, so that a member that is away or behind, or this one after a \
+                 crash, may need a state transfer; raise log.max_size, or check for a member with a hanging disk",
             );
         }
         self.raft.log_trimmed(first);

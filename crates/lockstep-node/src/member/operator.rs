@@ -97,7 +97,8 @@ enum Step {
 /// A new voter's vote is needed at once, even for its own promotion.
 fn unresponsive_voter(name: &str) -> Step {
     Step::Failed(format!(
-        "{name} has not been heard of for some time: as a voter it would be missed for a majority; see to its server first"
+        "{name} has not responded for some time, and as a voter would be needed for a majority: check its server \
+         first"
     ))
 }
 
@@ -216,7 +217,7 @@ impl Member {
                          are gone for good, docs/operating.md, No majority)"
                     }
                     Some(_) => {
-                        "the leader has not done it in time, and may yet do it: look at `lockstep status`"
+                        "the leader has not finished the command in time, and may still do so: see `lockstep status`"
                     }
                 };
                 self.finish_command(at, false, text.into());
@@ -257,7 +258,7 @@ impl Member {
         }
         // Only members may send commands; a connection alone is not enough.
         if self.raft.membership().get(&requester.member).is_none() {
-            return self.answer(requester, Step::Failed("it does not come from a member".into()));
+            return self.answer(requester, Step::Failed("the command does not come from a member".into()));
         }
         if self.operator.tasks.len() >= COMMANDS_MAX {
             return self
@@ -268,7 +269,7 @@ impl Member {
             Command::Remove { name, force } => self.plan_removal(&name, force),
             Command::Promote { name } => self.plan_promotion(&name),
             Command::Hold | Command::Release { .. } | Command::Bootstrap => {
-                Err(Step::Failed("this is done by the member that is asked".into()))
+                Err(Step::Failed("the member that gets this command carries it out itself".into()))
             }
         };
         match work {
@@ -323,9 +324,9 @@ impl Member {
         }
         if self.peer_is_held_back(&id) {
             return Err(Step::Failed(format!(
-                "entries are kept from the server of {name} (apply.paused, apply.delay, apply.until), so that it refuses \
-                 writes and leads no longer than it must. Before it is to lead, there: SET GLOBAL wsrep_provider_options = \
-                 'apply.paused=no; apply.delay=0; apply.until=none'"
+                "entries are kept from the server of {name} (apply.paused, apply.delay, apply.until), so that it \
+                 refuses writes and gives up leadership as soon as it can. To let it lead, run there: SET GLOBAL \
+                 wsrep_provider_options = 'apply.paused=no; apply.delay=0; apply.until=none'"
             )));
         }
         if self.health_of(&id).is_some_and(|health| health.state == LocalState::Joining) {
@@ -347,8 +348,8 @@ impl Member {
         match self.health_of(id).map(|health| health.state) {
             None | Some(LocalState::Synced) => String::new(),
             Some(LocalState::Donor) => {
-                ". But it is Donor/Desynced (wsrep_desync=ON there, or it gives a copy of its data): \
-                                        proxies send nothing to it for as long"
+                ". But it is Donor/Desynced (wsrep_desync=ON there, or it donates its state): proxies send nothing to \
+                 it until it is Synced"
                     .into()
             }
             Some(state) => {
@@ -379,7 +380,7 @@ impl Member {
         let membership = self.raft.membership();
         let member = membership.get(id)?;
         if member.arbitrator {
-            return Some("is an arbitrator: it leads only for a moment, and of itself".into());
+            return Some("is an arbitrator: it leads only briefly, and never by command".into());
         }
         let Some(peer) = self.peers.get(id) else {
             return Some("is not connected".into());
@@ -393,7 +394,7 @@ impl Member {
         if peer.leaving() {
             return Some("is about to leave".into());
         }
-        (!self.responds(id)).then(|| "has not been heard of for some time".into())
+        (!self.responds(id)).then(|| "has not responded for some time".into())
     }
 
     fn plan_removal(&mut self, name: &str, force: bool) -> Result<Work, Step> {
@@ -409,7 +410,7 @@ impl Member {
         let connected = rest.voters().filter(|v| *v == self.me.id || self.peers.contains_key(v)).count();
         if connected < rest.majority() {
             return Err(Step::Failed(format!(
-                "without {name} {connected} of {} voters would be connected, and {} be needed: remove those that are \
+                "without {name} {connected} of {} voters would be connected, and {} are needed: remove those that are \
                  not connected first",
                 rest.voters().count(),
                 rest.majority()
@@ -419,7 +420,7 @@ impl Member {
             if !force {
                 return Err(Step::Failed(format!(
                     "{name} is connected: stop its server, which takes it out of the voters in good order; --force \
-                     removes it all the same"
+                     removes it anyway"
                 )));
             }
             let incarnation = (id, peer.hello.view_uuid);
@@ -475,7 +476,7 @@ impl Member {
             return Step::Retry;
         }
         let Some(member) = membership.get(&id) else {
-            return Step::Failed(format!("{name} is no member any more"));
+            return Step::Failed(format!("{name} is no longer a member"));
         };
         if self.peers.get(&id).is_none_or(|peer| peer.leaving()) {
             return Step::Failed(format!("{name} has left"));
@@ -543,7 +544,8 @@ impl Member {
                 };
                 let writers = match self.raft.policy().is_weak() {
                     true => format!(
-                        ". Under {} it alone takes writes: clients that write elsewhere get error 1180 until they go there",
+                        ". Under {} it alone takes writes: clients that write elsewhere get error 1180 until they \
+                         connect to it",
                         self.raft.policy().name()
                     ),
                     false => String::new(),
@@ -553,7 +555,7 @@ impl Member {
             }
             Some(leader) if leader != self.me.id => {
                 let other = self.name_of(&leader);
-                return Step::Failed(format!("{other} has come to lead meanwhile, in term {term}"));
+                return Step::Failed(format!("{other} has become the leader meanwhile, in term {term}"));
             }
             None => return Step::Wait,
             Some(_) => {}
@@ -573,7 +575,7 @@ impl Member {
                 let members = self.view_members(self.me.id);
                 self.append_view(members);
             }
-            return Step::Failed(format!("{name} {why}: {} goes on leading", self.me.name));
+            return Step::Failed(format!("{name} {why}: {} stays the leader", self.me.name));
         }
         if self.raft.matched(&to) + NEAR_ENOUGH < self.raft.last_index() {
             return Step::Wait;

@@ -106,7 +106,7 @@ impl Member {
         {
             return Admission::Beside(format!(
                 "{} and {} have different logs (histories {} and {}), and this member, which has none, joins that of \
-                 {}: two clusters answer to one name. Decide which is right, and stop the servers of the other",
+                 {}: two clusters have one name. Decide which is right, and stop the servers of the other",
                 peer.hello.name, hello.name, peer.hello.history, hello.history, peer.hello.name
             ));
         }
@@ -151,8 +151,8 @@ impl Member {
             .any(|p| (p.history, p.log_id) == (hello.history, hello.log_id))
         {
             return Some(Admission::Outdated(format!(
-                "the log of {} is of the branch before this one's: it is not let in with it. If it is not Primary it sets \
-                 its log aside at its next start, and takes this one's state",
+                "the log of {} is of the branch before this one's: it is not admitted with it. If it is not Primary \
+                 it sets its log aside at its next start, and takes this one's state",
                 hello.name
             )));
         }
@@ -193,7 +193,7 @@ impl Member {
         match self.connection {
             ConnectionState::Connecting { .. } => self.refused(text),
             ConnectionState::Running { .. } | ConnectionState::NeedState { .. } => {
-                self.fail(&format!("the others do not take this member: {text}"));
+                self.fail(&format!("the other members refuse this one: {text}"));
             }
             _ => {}
         }
@@ -215,7 +215,7 @@ impl Member {
                 self.not_listed_log_at = self.now + NOT_LISTED_LOG_INTERVAL;
                 self.log(
                     Level::Warn,
-                    format!("the others do not take this member, and are asked again: {text}"),
+                    format!("the other members refuse this one, and are asked again: {text}"),
                 );
             }
             _ => {}

@@ -143,8 +143,8 @@ impl Member {
         let Some(request) = &mut self.policy_requests.pending else { return };
         if self.now >= request.until {
             self.policy_requests = PolicyRequests { pending: None, unresolved: true };
-            let text = "the change of policy was not agreed on within 10 s: is there a leader, and a majority? It may yet \
-                        come about";
+            let text = "the change of policy was not committed within 10 s: check that there is a leader and a \
+                 majority. It may still take effect";
             // The client that made the request has been referred to the error log.
             self.log(Level::Warn, text);
             return self.effects.push(Effect::PolicyChanged(Err(text.into())));
@@ -202,7 +202,7 @@ impl Member {
         if !self.connection.is_primary() {
             // If the new request fails, so does the pending one that it was to replace.
             self.policy_requests.unresolved = unsure;
-            let text = "there is no primary component: a policy is agreed on by a majority";
+            let text = "there is no primary component: a change of policy needs a majority";
             return self.effects.push(Effect::PolicyChanged(Err(text.into())));
         }
         // Settings of the pending request are kept in the new one.
@@ -250,7 +250,7 @@ impl Member {
         let committed = self.raft.committed_state();
         let leader = self.raft.leader().and_then(|id| self.peers.get(&id));
         let theirs = leader.and_then(|peer| peer.health).map_or(0, |health| health.delivered);
-        // A leader that is the only voter commits by itself: what counts is what another member is known to have.
+        // A leader that is the only voter commits by itself: only entries known to be on another member are safe.
         let elsewhere = self.raft.persisted_elsewhere().unwrap_or(committed.seqno);
         let beyond = self.raft.seqnos_between(elsewhere, self.deliverer.delivered().max(theirs));
         let weak = self.raft.policy().is_weak() || committed.policy.is_weak();

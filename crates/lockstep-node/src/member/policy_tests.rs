@@ -268,7 +268,7 @@ fn commits_at_risk_limit_are_reported() {
         assert_eq!(awaited(&lab), None);
         lab.run(1_500_000);
         let facts = awaited(&lab).unwrap_or_default();
-        assert!(facts.contains("agreed on the last 5 transactions"), "{facts}");
+        assert!(facts.contains("committed the last 5 transactions"), "{facts}");
         assert!(facts.contains("Not on the disks of: n2 (zone 0), n3 (zone 0)."), "{facts}");
         lab.run(6_000_000);
         assert_eq!(lines(&lab), [""; 0]);
@@ -296,7 +296,7 @@ fn at_risk_is_bounded_in_bytes() {
     lab.run(3_000_000);
     let facts = lab.nodes[0].member.waits_for().unwrap_or_default();
     assert!(
-        facts.contains("agreed on the last 44 MiB of transactions, and no more may be at risk"),
+        facts.contains("committed the last 44 MiB of transactions, and no more may be at risk"),
         "{facts}"
     );
     assert!(facts.contains("Not on the disks of: n2 (zone 0), n3 (zone 0)."), "{facts}");
@@ -311,13 +311,11 @@ fn setting_change_is_not_logged_as_policy_change() {
     let mut lab = under_all();
     assert!(lab.logged("commit.policy is all from now on"));
     lab.set_policy(|policy| policy.timeout = 1_500_000);
-    assert!(lab.logged(
-        "commit.policy is all, as before; from now on commit.timeout = 1.5 s (which does not matter under all)"
-    ));
+    assert!(
+        lab.logged("commit.policy is all, as before; from now on commit.timeout = 1.5 s (ignored under all)")
+    );
     lab.set_policy(|policy| (policy.zone_acks, policy.acks) = (0, 2));
-    assert!(lab.logged(
-        "commit.policy is all, as before; from now on commit.acks = 2 (which does not matter under all)"
-    ));
+    assert!(lab.logged("commit.policy is all, as before; from now on commit.acks = 2 (ignored under all)"));
     lab.set_policy(|policy| policy.kind = PolicyKind::Quorum);
     assert!(lab.logged("commit.policy is quorum from now on"));
 }
@@ -368,7 +366,7 @@ fn excess_zone_acks_are_reported_in_log_and_status() {
     lab.run(3_000_000);
     assert!(write.wait_for(Duration::ZERO).is_none());
     let text = awaited(&lab).unwrap_or_default();
-    assert!(text.contains("but the members are in 1") && text.contains("Ask for less"), "{text}");
+    assert!(text.contains("but the members are in 1") && text.contains("Or lower the settings"), "{text}");
     lab.run(9_000_000);
     let line =
         lab.lines.iter().find(|(_, line)| line.contains("have not come for 10 s")).map(|l| l.1.clone());
@@ -564,7 +562,7 @@ fn concurrent_changes_of_one_setting_are_both_answered() {
     for (at, _, result) in &lab.policies {
         assert!(result.is_ok() && *at < began + 100_000, "{:?}", lab.policies);
     }
-    assert!(!lab.logged("was not agreed on"));
+    assert!(!lab.logged("was not committed within"));
 }
 
 #[test]
@@ -610,7 +608,7 @@ fn pending_policy_change_is_reverted_by_present_settings() {
 #[test]
 fn new_leader_under_weak_policy_logs_possible_loss() {
     let led = |lab: &Lab| {
-        lab.lines.iter().filter(|(_, line)| line.contains("is left out (the next seqno is")).count()
+        lab.lines.iter().filter(|(_, line)| line.contains("are skipped (the next seqno is")).count()
     };
     for kind in [PolicyKind::Quorum, PolicyKind::Async] {
         let mut lab = Lab::new(3, &Tuning::default());
@@ -622,9 +620,10 @@ fn new_leader_under_weak_policy_logs_possible_loss() {
         lab.run(1_000_000);
         assert_eq!(led(&lab), usize::from(kind == PolicyKind::Async), "{kind:?}: {:#?}", lab.lines);
         if kind == PolicyKind::Async {
-            assert!(
-                lab.logged(&format!("without n1: what n1 answered beyond seqno {last} and nobody here has"))
-            );
+            assert!(lab.logged(&format!(
+                "without n1: transactions that n1 acknowledged beyond seqno {last} and no member \
+                     here has"
+            )));
         }
         // A leadership transfer with the old leader present loses nothing.
         lab.cut(0, false);
@@ -694,7 +693,7 @@ fn fallback_names_members_without_acks() {
         "{lines:?}"
     );
     let lines = fallen_back(&lab, 1);
-    assert!(lines.len() == 1 && lines[0].contains("(whose, the error log of n1 says)"), "{lines:?}");
+    assert!(lines.len() == 1 && lines[0].contains("(the error log of n1 names the members)"), "{lines:?}");
     assert!(
         lines[0].ends_with("may be lost with the leader"),
         "who has not heard of it knows of nobody: {lines:?}"
@@ -798,10 +797,10 @@ fn wait_report_without_leader_is_complete() {
     let why = |lab: &Lab| {
         lab.nodes[1].member.unacknowledged(lab.nodes[1].member.raft.first_unacknowledged().unwrap())
     };
-    assert_eq!(why(&lab), "Whose, n1 says, which leads");
+    assert_eq!(why(&lab), "The leader, n1, reports which members");
     lab.cut(0, true);
     lab.until("nobody leads", 5_000_000, |lab| lab.nodes[1].member.raft.leader().is_none());
-    assert_eq!(why(&lab), "Whose, the leader says, of which nothing is heard here");
+    assert_eq!(why(&lab), "The leader reports which members, but is not known here");
 }
 
 /// An entry other than a write-set waits for the majority under every policy, and holds back later ones: that wait must
@@ -854,5 +853,5 @@ fn repeated_fallbacks_are_counted_and_logged_rarely() {
     lab.write(0);
     lab.run(11_000_000);
     let lines = facts(&lab);
-    assert!(lines.len() == 2 && lines[1].contains("did so 3 times more"), "{lines:?}");
+    assert!(lines.len() == 2 && lines[1].contains("(3 more fallbacks since"), "{lines:?}");
 }

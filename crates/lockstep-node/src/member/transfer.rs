@@ -18,8 +18,8 @@ const UNREACHABLE: i32 = -113;
 const HELD_BACK: &str = "entries are kept from the donor's server: apply.paused, apply.delay or apply.until";
 /// How often a joiner asks again.
 const ASK_AGAIN: Micros = 1_000_000;
-/// A joiner that could go on by its log, and needs only a donor's confirmation, gives up after this long if no member
-/// is Synced: the members may all be waiting for each other.
+/// A joiner may lack only a donor's confirmation, and be able to go on by its log. It gives up after this long if no
+/// member is Synced: the members may all be waiting for each other.
 const CONFIRMATION_TIMEOUT: Micros = 60_000_000;
 /// A donor that is not connected for this long is given up.
 const DONOR_TIMEOUT: Micros = 15_000_000;
@@ -136,8 +136,8 @@ impl Member {
         }
     }
 
-    /// The leader's choice of a donor: a Synced member that was named; else a Synced member other than the leader,
-    /// preferably in the joiner's zone; else the leader or a member under an apply hold.
+    /// Chooses a donor: a Synced member that was named; else another Synced one, preferably in the joiner's zone. As a
+    /// last resort the leader itself, or a member under an apply hold.
     pub(super) fn find_donor(
         &mut self,
         joiner: MemberId,
@@ -147,7 +147,7 @@ impl Member {
         request: Bytes,
     ) {
         if !self.raft.is_leader() {
-            return self.tell(joiner, &refusal(AGAIN, "the member that was asked does not lead any more"));
+            return self.tell(joiner, &refusal(AGAIN, "the member that was asked no longer leads"));
         }
         // A repeated request gets the same donor while that is donating. The answer may have been lost, or the donor
         // cannot reach the joiner.
@@ -200,7 +200,7 @@ impl Member {
             None => {
                 let known = |n: &&str| self.raft.membership().by_name(n).is_some();
                 let (code, text) = if !anyone && !names.iter().any(known) {
-                    (UNREACHABLE, format!("no member is named {donor}: mend wsrep_sst_donor"))
+                    (UNREACHABLE, format!("no member is named {donor}: correct wsrep_sst_donor"))
                 } else {
                     (AGAIN, "no member is Synced and free to donate".to_string())
                 };
@@ -303,8 +303,8 @@ impl Member {
             AGAIN if no_donor && self.now.saturating_sub(pending.since) > CONFIRMATION_TIMEOUT => {
                 self.state_request = None;
                 self.deliver(Delivery::StateFailed(format!(
-                    "no member has been Synced for {} s that could say that this one may go on by its log: this server \
-                     ends; started again it goes on by its log if there is still none",
+                    "for {} s there was no Synced member to confirm that this one may go on by its log: this server \
+                     ends. After a restart it goes on by its log if there is still none",
                     CONFIRMATION_TIMEOUT / 1_000_000
                 )));
             }

@@ -343,7 +343,8 @@ impl Member {
     fn minority_text(&self, seqno: Seqno) -> String {
         let gtid = self.gtid_text(seqno);
         format!(
-            "Inconsistency detected: Inconsistent by consensus on {gtid}: what this server cannot do, the others did"
+            "Inconsistency detected: Inconsistent by consensus on {gtid}: the other members applied it, this server \
+             could not"
         )
     }
 

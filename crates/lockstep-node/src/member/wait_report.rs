@@ -1,5 +1,5 @@
-//! Reports on commit policies: the one in force, what commits wait for and on which members, and which settings cannot
-//! be met.
+//! Reports on commit policies: the one in force, the missing acks for which commits wait, and settings that cannot be
+//! met.
 
 use super::{Effect, Level, Member, Micros};
 use lockstep_core::members::MemberInfo;
@@ -38,7 +38,7 @@ fn changed_settings(before: &Policy, now: &Policy) -> String {
     ];
     let facts = settings.into_iter().filter(|(changed, ..)| *changed).map(|(_, text, counts)| match counts {
         true => text,
-        false => format!("{text} (which does not matter under {})", now.name()),
+        false => format!("{text} (ignored under {})", now.name()),
     });
     facts.collect::<Vec<_>>().join(", ")
 }
@@ -67,8 +67,8 @@ impl Member {
             }
             None if policy != self.tuning.policy => {
                 let text = format!(
-                    "the cluster's commit.policy is {}{}: what this member's configuration says of commit.* and \
-                     async.* counts only where a cluster is founded",
+                    "the cluster's commit.policy is {}{}: this member's own settings of commit.* and async.* count \
+                     only when it founds a cluster",
                     policy.name(),
                     self.only_writer(policy)
                 );
@@ -78,7 +78,7 @@ impl Member {
         }
     }
 
-    /// Who may write, as a suffix for log lines about the policy.
+    /// The permitted writer, as a suffix for log lines about the policy.
     fn only_writer(&self, policy: Policy) -> String {
         match (policy.is_weak(), self.raft.leader()) {
             (false, _) => String::new(),
@@ -133,7 +133,7 @@ impl Member {
         let mut text = self.fallback_text();
         match std::mem::take(&mut self.commits.unlogged) {
             0 => {}
-            unlogged => text += &format!(" (it did so {unlogged} times more since this was last said)"),
+            unlogged => text += &format!(" ({unlogged} more fallbacks since the last such line)"),
         }
         self.log(Level::Warn, text);
     }
@@ -144,7 +144,8 @@ impl Member {
         let Some(late) = self.raft.fallback_index() else {
             let leader = self.raft.leader().map_or_else(|| "the leader".into(), |id| self.name_of(&id));
             return format!(
-                "the acknowledgements did not come within commit.timeout (whose, the error log of {leader} says)"
+                "the acknowledgements did not come within commit.timeout (the error log of {leader} names the \
+                 members)"
             );
         };
         let mut facts: Vec<String> = self.unsatisfiable_facts(&policy);
@@ -264,21 +265,21 @@ impl Member {
         let names = names.collect::<Vec<_>>().join(", ");
         match (names.is_empty(), self.raft.leader()) {
             (true, Some(leader)) if !knows && facts.is_empty() => {
-                facts.push(format!("Whose, {} says, which leads", self.name_of(&leader)));
+                facts.push(format!("The leader, {}, reports which members", self.name_of(&leader)));
             }
             (true, None) if !knows && facts.is_empty() => {
-                facts.push("Whose, the leader says, of which nothing is heard here".into());
+                facts.push("The leader reports which members, but is not known here".into());
             }
             (true, _) => {}
             (false, _) if risk_limit_text => {
-                facts.push(format!("Not on the disks of: {names}. See to those"))
+                facts.push(format!("Not on the disks of: {names}. Check those servers"))
             }
-            (false, _) => facts.push(format!("Not from: {names}. Start who is missing")),
+            (false, _) => facts.push(format!("Not from: {names}. Start the missing members")),
         }
         // A change of the policy itself would need a majority, too.
         let lacking: Vec<MemberId> = lacking.iter().map(|member| member.id).collect();
         if let Some(settings) = self.satisfiable_settings(&lacking).filter(|_| !risk_limit_text) {
-            facts.push(format!("Ask for less: SET GLOBAL wsrep_provider_options = '{settings}'"));
+            facts.push(format!("Or lower the settings: SET GLOBAL wsrep_provider_options = '{settings}'"));
         }
         facts.join(". ")
     }
@@ -306,7 +307,7 @@ impl Member {
         (!settings.is_empty()).then(|| settings.join("; "))
     }
 
-    /// What a commit needs, for reports on a change of voters; `majority` is the new voters' majority.
+    /// The requirements of a commit, for reports on a change of voters; `majority` is the new voters' majority.
     pub(super) fn commit_needs(&self, majority: usize) -> String {
         let policy = self.raft.policy();
         let Policy { kind, acks, zone_acks, .. } = policy;
@@ -352,16 +353,16 @@ impl Member {
                     EntryKind::View | EntryKind::Membership => "a change of the members",
                     EntryKind::Policy => "a change of the commit policy",
                     EntryKind::TotalOrder => "a statement such as ALTER",
-                    _ => "what comes before them",
+                    _ => "the entries before them",
                 };
-                format!("{what}, which takes a majority under each policy")
+                format!("{what}, which needs a majority under every policy")
             }
             _ => format!(
                 "the last {} transactions, and no more may be at risk (async.max_at_risk)",
                 self.raft.policy().max_at_risk
             ),
         };
-        format!("the cluster has not agreed on {what}: commit.timeout does not end that")
+        format!("the cluster has not committed {what}: commit.timeout does not end that wait")
     }
 
     /// Why this member's commits wait, once they have for a while; for the status.

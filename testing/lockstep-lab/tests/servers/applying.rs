@@ -115,7 +115,7 @@ fn apply_delay_and_until_limit_applied_entries() -> Test {
     eventually("it has what is up to there", || Ok(rows(&cluster, 2)? == 4))?;
     std::thread::sleep(Duration::from_millis(500));
     same("rows there", rows(&cluster, 2)?, 4);
-    assert!(cluster.servers[2].log().contains("apply.until: the server stands at seqno"));
+    assert!(cluster.servers[2].log().contains("apply.until: the server stops at seqno"));
     let wait = |more: &[&str]| lockstep(&cluster.servers[0], &[&["wait"], more].concat());
     same("n3 is waited for", wait(&["--timeout", "0.5"])?.status.code(), Some(3));
     same("up to there it has it", wait(&[&format!("{uuid}:{}", last + 2)])?.status.code(), Some(0));
@@ -128,7 +128,7 @@ fn apply_delay_and_until_limit_applied_entries() -> Test {
     std::thread::sleep(Duration::from_millis(1100));
     first.query("DELETE FROM test.a")?;
     eventually("it stands", || {
-        Ok(cluster.servers[2].log().matches("apply.until: the server stands").count() > 1)
+        Ok(cluster.servers[2].log().matches("apply.until: the server stops").count() > 1)
     })?;
     std::thread::sleep(Duration::from_millis(300));
     same("rows there", rows(&cluster, 2)?, 5);

@@ -36,7 +36,7 @@ fn stalled_primary_regains_leadership() -> Test {
     })?;
     eprintln!("{refused} writes were refused; the lead was back after {:?}", began.elapsed());
     assert!(refused > 0 && began.elapsed() < Duration::from_secs(20));
-    let said = "n1, which led before, turns clients away that write, and nobody writes here";
+    let said = "Returning leadership to n1: it is rejecting writes and none arrive here";
     assert!(cluster.servers[1..].iter().any(|server| server.log().contains(said)));
     set(&cluster, 0, "commit.policy=quorum")?;
     same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?, rows);

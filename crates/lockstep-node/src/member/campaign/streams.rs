@@ -97,8 +97,8 @@ pub(super) struct Client {
 }
 
 impl World {
-    /// The flags and number of the next write of this member: the next fragment of its streaming transaction, the first
-    /// of a new one, or a whole transaction if the fragment has to wait.
+    /// The flags and number of this member's next write: a further fragment of its streaming transaction or the first
+    /// of a new one. It is a whole transaction while the fragment has to wait.
     pub(super) fn part(&mut self, at: usize, mark: Mark) -> (u32, u64) {
         let whole = (flags::TRX_START | flags::TRX_END, mark);
         let (starts, source) = (self.lab.nodes[at].setup.starts, self.lab.nodes[at].member.me.view_uuid);
