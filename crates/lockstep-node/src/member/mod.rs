@@ -293,7 +293,7 @@ impl Member {
             synced_notified: false,
             lagging: false,
             last_leader: None,
-            apply_holds: apply_holds,
+            apply_holds,
             clocks: clocks::Clocks::default(),
             policy_requests: policy::PolicyRequests::default(),
             applied_policy_requests: policy::AppliedPolicyRequests::default(),
