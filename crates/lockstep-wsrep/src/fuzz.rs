@@ -20,7 +20,7 @@ fn saved_states() {
     ];
     text("grastate", &seeds, &|text| {
         let (saved, written) = crate::lifecycle::state_files::read_back(text);
-        // What is written is what is read.
+        // Written text reads back equal.
         assert_eq!(crate::lifecycle::state_files::read_back(&written).0, saved);
         outcome(&saved)
     });

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, AtomicUsize
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Instant;
 
-/// What this provider can do, as every view says.
+/// The capabilities of this provider, as reported in every view.
 pub(crate) const CAPABILITIES: Capabilities = CAP_MULTI_MASTER
     | CAP_CERTIFICATION
     | CAP_PARALLEL_APPLYING
@@ -39,7 +39,7 @@ pub(crate) const CAPABILITIES: Capabilities = CAP_MULTI_MASTER
 #[derive(Clone, Copy)]
 pub(crate) struct AppCtx(pub(crate) *mut c_void);
 
-// SAFETY: the pointer is only ever handed back to the server, whose callbacks may be called from any thread.
+// SAFETY: the pointer is only handed back to the server, and its callbacks may be called from any thread.
 unsafe impl Send for AppCtx {}
 // SAFETY: as above.
 unsafe impl Sync for AppCtx {}
@@ -112,7 +112,7 @@ pub(crate) struct Provider {
     pub(crate) hold: crate::apply::commit_barrier::CommitGate,
     /// The history that seqnos are of; nil before the first view.
     pub(crate) history: AtomicUuid,
-    /// Who this member is to the server.
+    /// This member's identity towards the server.
     pub(crate) own: AtomicUuid,
     /// How often a thread has been told that nobody knows whether its write-set was ordered: see
     /// [`lockstep_core::writeset::Meta::epoch`].
@@ -214,7 +214,7 @@ impl Provider {
     /// A view that has been let on leaves the seqnos up to this one out, and nothing is under way: nobody's turn comes
     /// between. The gate stays as it is: it counts the view itself already, and so does who closes it.
     pub(crate) fn leave_out(&self, upto: Seqno) {
-        // First: whoever is woken below looks there.
+        // First, because threads woken below read it.
         *lock(&self.left_out) = Some((self.finished.low() + 1, upto));
         self.order.leave_out(upto);
         self.finished.leave_out(upto);
@@ -225,7 +225,7 @@ impl Provider {
 
     /// Whether a seqno up to which this server has come was left out by a new leader: nothing has it.
     pub(crate) fn is_left_out(&self, seqno: Seqno) -> bool {
-        // The node's status may be a moment old; what went before the last one it has.
+        // The node's status may be slightly old; it has all ranges before the last one.
         lock(&self.left_out).is_some_and(|(first, last)| (first..=last).contains(&seqno))
             || self.node().is_some_and(|node| node.status().log.left_out_around(seqno).is_some())
     }

@@ -1,8 +1,8 @@
 //! Memory of the library's own, apart from the server's.
 //!
-//! glibc's allocator has locks that all threads of a process share. On one processor with hundreds of busy threads, whoever
-//! holds such a lock may be put aside among the others, and who waits for it waits for its turn: when 512 clients
-//! connected at once, `ls-node` stood at the lock of an arena for up to 7.5 s, and its leadership was lost. mimalloc gives
+//! glibc's allocator has locks that all threads of a process share. On one processor with hundreds of busy threads, the
+//! holder of such a lock may be preempted for long, and the waiters wait as long. When 512 clients connected at once,
+//! `ls-node` waited for the lock of an arena for up to 7.5 s, and lost its leadership. mimalloc gives
 //! a thread its memory from heaps of its own and takes what other threads give back by atomic steps (Leijen, Zorn and de
 //! Moura, "Mimalloc: Free List Sharding in Action", 2019): no lock in the usual case. Where it takes memory from the system, or over from
 //! a thread that has ended, there still are some, and so are the kernel's for the process's memory.
@@ -10,9 +10,9 @@
 //! Version 2, not 3: in 3.3.2 the thread that has loaded the library may not end (microsoft/mimalloc#1287). It does where
 //! a client loads it (`SET GLOBAL wsrep_on=ON`); `tests/loaded_by_a_thread.rs` of lockstep-host has both ends.
 //!
-//! It serves Rust's allocations in this library and nothing else: `malloc` in the process stays the server's, and what goes
-//! to the server to be freed by it comes from that (`stats.rs`, `table.rs`). Its symbols are not exported. It sets nothing in
-//! the environment; what somebody has put there for it (`MIMALLOC_VERBOSE`), it obeys.
+//! It serves only Rust's allocations in this library. `malloc` in the process stays the server's, and memory that the server
+//! frees comes from that (`status/stats.rs`, `abi/entry_points.rs`). Its symbols are not exported. It does not change the
+//! environment, but it reads its own variables there (`MIMALLOC_VERBOSE`).
 
 /// In tests the counting allocator of `lockstep-fuzz` stands in its place.
 #[cfg(not(test))]

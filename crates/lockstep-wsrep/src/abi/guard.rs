@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A panic was caught: what it said.
+/// The message of a caught panic.
 #[derive(Debug)]
 pub(crate) struct Panicked(pub(crate) String);
 
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_becomes_an_error_with_its_text() {
+    fn panic_becomes_error_with_its_text() {
         assert_eq!(guarded(|| 7).unwrap(), 7);
         let caught = guarded(|| -> () { panic!("no {}", "way") }).unwrap_err();
         assert_eq!(caught.0, "no way");

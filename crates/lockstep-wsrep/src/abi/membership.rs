@@ -1,4 +1,5 @@
-//! The membership service: who is in the view now, and how they are, out of order, for administrators' tools.
+//! The membership service: the members of the present view and their states, not ordered with deliveries, for
+//! administrators' tools.
 
 use crate::abi::entry_points::enter;
 use crate::lifecycle::state_files::uuid_out;

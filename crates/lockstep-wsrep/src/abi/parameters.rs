@@ -29,7 +29,7 @@ pub unsafe extern "C-unwind" fn wsrep_init_config_service_v1(service: *mut Confi
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn wsrep_deinit_config_service_v1() {}
 
-/// One option with what the server is told of it. The strings outlive the callback.
+/// One option as reported to the server. The strings outlive the callback.
 struct Listed {
     name: CString,
     flags: c_int,

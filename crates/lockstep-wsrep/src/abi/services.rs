@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// The allow-list service: how often it was given (a server may load a provider twice), what it is, and how many threads
-/// are in its callback.
+/// The allow-list service: its use count (a server may load a provider twice), the service, and the number of threads in
+/// its callback.
 struct AllowList {
     uses: usize,
     service: Option<AllowlistServiceV1>,
@@ -78,7 +78,7 @@ pub(crate) fn is_allowed(ip: IpAddr) -> bool {
     let Some(AllowlistServiceV1 { allowlist_cb, context }) = service else { return true };
     let _inside = Inside;
     let Some(callback) = allowlist_cb else { return true };
-    // The server reads up to a NUL, whatever the length says.
+    // The server ignores the length and reads up to a NUL.
     let text = CString::new(ip.to_string()).unwrap_or_default();
     let value = Buf { ptr: text.as_ptr().cast(), len: text.as_bytes().len() };
     // SAFETY: the server's callback with its context; the buffer outlives the call.

@@ -36,7 +36,7 @@ impl Drop for Alone<'_> {
     }
 }
 
-/// What the thread has to do next.
+/// The next step of the thread.
 enum Next<'a> {
     Apply(Box<Job>),
     Connected(ViewBuffer, Alone<'a>),
@@ -66,12 +66,12 @@ struct Held<'a> {
     alone: Option<Alone<'a>>,
 }
 
-/// What is remembered of a thread from one delivery to the next.
+/// The state of a thread between two deliveries.
 struct Worker<'a> {
     provider: &'a Provider,
     /// The last one, if that was a write-set: when it took it.
     taken: Option<(Seqno, Instant)>,
-    /// What it did meanwhile, if that was measured.
+    /// How it spent that time, if measured.
     spent: Option<Spent>,
     /// It counts as one who comes ([`crate::apply::group_flush`]), for something was waiting when it had finished.
     expected: bool,
@@ -82,7 +82,7 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// What is to be told of the last write-set: once.
+    /// Takes the report on the last write-set.
     fn done(&mut self) -> Option<Done> {
         let (seqno, at) = self.taken.take()?;
         Some(Done { seqno, time: at.elapsed(), spent: self.spent.take() })
@@ -124,7 +124,7 @@ struct Job {
     meta: TrxMeta,
     /// It takes its turn, and nothing is applied.
     dummy: bool,
-    /// A statement in total order, with what became of it before; `None` for what is none, or is a dummy.
+    /// The earlier fate of a statement in total order; `None` for other write-sets and dummies.
     statement: Option<Former>,
 }
 
@@ -175,7 +175,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                     && !job.dummy
                 {
                     let data = buf_of(unordered);
-                    // SAFETY: as above. What it returns does not matter.
+                    // SAFETY: as above. The return value is ignored.
                     unsafe { callback(ctx, &data) };
                 }
                 worker.expected =
@@ -463,8 +463,8 @@ impl Provider {
             }
             // Where the majority was lost meanwhile, it is said again.
             (Ok(()), Delivery::Synced) if !self.node().is_some_and(|node| node.is_held()) => {
-                // Before any client writes again: a transaction that is tried anew must come after the rollback of its
-                // former self, whose appliers hold its locks on the other members.
+                // Before any client writes again: a retried transaction must come after the rollback of its first
+                // attempt: appliers on the other members hold its locks.
                 self.repeat_rollbacks(true);
                 Next::Synced(alone)
             }
@@ -510,7 +510,7 @@ impl Provider {
         self.patiently(true, |look| self.finished.wait(upto, None, Some(look)))
     }
 
-    /// What makes a server believe that it is Primary is not shown to it while it is not.
+    /// A delivery that would make the server Primary waits until it is.
     fn wait_for_majority(&self) -> Result<(), Break<'_>> {
         let Some(node) = self.node() else { return Ok(()) };
         self.patiently(true, |look| {
@@ -581,7 +581,7 @@ impl Provider {
         // Below its own seqno: the server moves its checkpoint to the view only if the view is ahead.
         let before = if in_log { info.before } else { seqno };
         match info.status {
-            // Nothing can be written any more, whatever has finished.
+            // The log accepts no more entries, even if all earlier ones have finished.
             NodeViewStatus::NonPrimary => return Ok(()),
             NodeViewStatus::Disconnected => {
                 // Nothing is applied while the server waits for its state. After a failure nothing finishes any more.
@@ -617,8 +617,8 @@ impl Provider {
         }
         if in_log {
             if applies && before < seqno - 1 {
-                // Only now: until the view is let on the database stands before what it leaves out, and a backup that is
-                // taken meanwhile, or the file of a member that leaves, has to say so.
+                // Only now: until the view passes, the database's position is before the left-out seqnos, and a backup or
+                // the state file of a leaving member must record that position.
                 self.leave_out(seqno - 1);
                 self.warn_of_gtids(before, seqno, server_keeps_gtids());
             }
@@ -627,8 +627,8 @@ impl Provider {
         Ok(())
     }
 
-    /// The server counts its own GTIDs, by what it has: those of transactions that are lost it gives to others. It has a
-    /// variable that takes the count beyond them, which only a client can set.
+    /// Warns about the server's own GTIDs: it counts its own transactions, and reuses GTIDs of lost ones. Only a client can
+    /// set the variable that moves the count beyond them.
     fn warn_of_gtids(&self, before: Seqno, seqno: Seqno, keeps: bool) {
         if keeps {
             self.log.warn(format!(

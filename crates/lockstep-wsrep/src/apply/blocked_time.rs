@@ -29,7 +29,7 @@ impl BlockedTime {
         BlockedTime { stretches: measured.then(Mutex::default) }
     }
 
-    /// From here on what the thread waits for counts.
+    /// Starts measuring the thread's waits.
     pub(crate) fn begin(&self) {
         if let Some(stretches) = &self.stretches {
             lock(stretches).since = given_up().map(|times| (Instant::now(), times));
@@ -57,7 +57,7 @@ impl BlockedTime {
 /// How often this thread has given up the processor by itself.
 fn given_up() -> Option<i64> {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: it fills in the whole of what it is given, whose bytes are valid as they are.
+    // SAFETY: the call fills the whole struct, and any bytes are valid for it.
     let usage = unsafe {
         match libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) {
             0 => usage.assume_init(),
@@ -73,7 +73,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn sleep_between_begin_and_end_counts_and_neither_work_nor_other_sleep() {
+    fn only_sleep_between_begin_and_end_is_counted() {
         const NAP: Duration = Duration::from_millis(20);
         let waited = BlockedTime::new(true);
         waited.begin();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_measured_says_nothing() {
+    fn unmeasured_time_is_none() {
         let waited = BlockedTime::new(false);
         waited.begin();
         waited.end();

@@ -26,7 +26,7 @@ impl Default for CommitGate {
 }
 
 impl CommitGate {
-    /// Who has its turn goes on, or waits.
+    /// Lets the seqno in turn pass, or makes it wait.
     pub(crate) fn pass(&self, seqno: Seqno, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
         match self.gate.pass(seqno, interrupt, Some(LONGEST)) {
             Err(Stop::TimedOut) => {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_its_turn_waits_until_it_is_let_on_and_not_for_ever() {
+    fn commit_waits_at_barrier_with_bound() {
         let holding = Arc::new(CommitGate::default());
         holding.pass(1, None).unwrap();
         assert_eq!(holding.gate.close(), 1, "what has begun may end");

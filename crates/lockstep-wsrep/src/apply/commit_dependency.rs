@@ -1,8 +1,8 @@
-//! From where on what depends on a transaction may be applied.
+//! Commit dependencies: when write-sets that depend on a transaction may be applied.
 //!
 //! A transaction that has committed in InnoDB's memory holds no lock any more, and nobody sees the database without it;
-//! that is so when the server leaves commit order. What it waits for after that is the disk, where its changes come before
-//! those of any that follow. So what depends on it need not wait for that: one flush of the disk then serves both.
+//! that is so when the server leaves commit order. After that it waits only for the disk, and its changes precede those of
+//! any later transaction there. So dependents need not wait for the disk: one flush then serves both.
 //!
 //! Not everything is like that. Statements in total order, and a write-set that creates a table, keep locks on the
 //! tables' definitions until they have finished; a fragment keeps the applier's transaction. And a server with a binlog
@@ -34,7 +34,7 @@ impl CommitDependencies {
         self.early && is_plain(kind, set)
     }
 
-    /// What depends on `seqno` may go on, as far as that one is concerned. A second time does not count.
+    /// Releases the dependents of `seqno` as far as that one is concerned. A second call has no effect.
     pub(crate) fn settle(&self, seqno: Seqno) {
         if self.early {
             self.upto.finish(seqno);
@@ -132,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_no_server_waits_until_all_has_finished() {
+    fn non_server_process_waits_until_all_finished() {
         let settled = CommitDependencies::new(0);
         assert!(!settled.is_early(EntryKind::WriteSet, &set(FLAG_TRX_START | FLAG_TRX_END, &[0x13])));
     }
 
     #[test]
-    fn who_leaves_and_who_finishes_settle_in_any_order() {
+    fn leave_and_finish_settle_in_any_order() {
         let settled = CommitDependencies { early: true, ..CommitDependencies::new(0) };
         let now = |seqno| settled.wait(seqno, None, Some(Duration::ZERO)).is_ok();
         settled.settle(2);

@@ -2,17 +2,17 @@
 //!
 //! With `innodb_flush_log_at_trx_commit=1` an applier that has left commit order waits for the disk. A flush serves all who
 //! have committed in memory when it begins; who commits while it lasts waits for the next. So by themselves appliers
-//! fall into two halves that flush in turns, each half waiting while the other does. On a quick disk that is best: one half
-//! computes meanwhile. Where a flush takes longer than all of them together need to compute, it halves what could be done:
-//! there, who has left commit order is held until the flush under way has ended and those who are on their way have come,
-//! too, though for no longer than half the time of a flush.
+//! fall into two halves that flush in turns, each half waiting while the other does. On a fast disk that is best: one half
+//! computes meanwhile. If a flush takes longer than the computing time of all of them together, it halves the throughput.
+//! Then an applier that has left commit order is held until the present flush has ended and the others have arrived, for at
+//! most half the time of a flush.
 //!
-//! What they need to compute is not known, but how long one needs from its flush to its next is. Where the first half does
-//! while the second waits, that is a quarter of it at the mean; where all do, a half.
+//! The computing time is unknown, but the time of an applier from one flush to its next is measured. If the halves
+//! alternate, the computing time is a quarter of that on average; if all flush together, a half.
 //!
-//! Nobody holds a lock of ours or a place in commit order here (of the server's, an applier holds that of its own
-//! session, which those who list sessions only try), and what depends on those who are held goes on
-//! (see [`crate::settled`]), so that nothing waits for them but their own next transaction.
+//! A held applier holds no lock of ours and no place in commit order (of the server's locks it holds that of its own session,
+//! which listing sessions only tries). Its dependents proceed (see [`crate::apply::commit_dependency`]). So only its own
+//! next transaction waits.
 
 use crate::apply::monitor::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -54,16 +54,15 @@ pub(crate) struct GroupFlush {
     coming: AtomicUsize,
     /// Those that have left it, were let go, and wait for the disk.
     flushing: AtomicUsize,
-    /// How long a flush takes, in nanoseconds: the middle of what was seen, which a thread that was only kept from the
-    /// processor does not move.
+    /// The median duration of a flush, in nanoseconds: a preempted thread does not move the median.
     time: AtomicU64,
     /// How long it takes one that has flushed, and has something to do, until it has left commit order again: as `time`.
     way: AtomicU64,
     slow: AtomicBool,
-    /// Those who are held, for whoever does not have the lock.
+    /// The number of held appliers, readable without the lock.
     held: AtomicUsize,
     inner: Mutex<Inner>,
-    /// Whoever was held first waits here,
+    /// The applier held first waits here,
     first: Condvar,
     /// and the others here.
     others: Condvar,
@@ -97,8 +96,8 @@ impl GroupFlush {
     }
 
     /// Takes the next one with `next`, which waits for one for so long (`None`: as long as it takes); and whether there
-    /// was one at once. Who is `expected` counts as one who comes until it has it, but not while it sleeps: those who are
-    /// held would wait for it.
+    /// was one at once. An `expected` thread counts as arriving until it has a delivery, but not while it sleeps: held appliers
+    /// would wait for it.
     pub(crate) fn take<T>(
         &self,
         expected: bool,
@@ -124,7 +123,7 @@ impl GroupFlush {
     /// An applier has left commit order: returns when it is time to flush. [`GroupFlush::landed`] must follow. `since`: when
     /// it had landed before, if something waited for it then.
     pub(crate) fn wait(&self, since: Option<Instant>) -> Passed {
-        // Whoever is held looks when this one is, too.
+        // Held appliers check again when this one is held.
         self.one_less();
         if let Some(since) = since {
             follow(&self.way, nanos(since.elapsed()));
@@ -178,10 +177,10 @@ impl GroupFlush {
         Duration::from_nanos(self.time.load(Ordering::Relaxed) / 2)
     }
 
-    /// What it waited for is on the disk.
+    /// Its flush has completed.
     pub(crate) fn landed(&self, passed: Passed) {
         let took = nanos(passed.at.elapsed());
-        // Who was not alone may have waited for two.
+        // An applier that was not alone may have waited for two flushes.
         self.learn(if passed.alone { took } else { took / 2 });
         let last = self.flushing.fetch_sub(1, Ordering::SeqCst) == 1;
         if (last || !self.is_slow()) && self.held.load(Ordering::SeqCst) > 0 {
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_flush_is_the_middle_one() {
+    fn flush_time_is_median() {
         let together = GroupFlush::default();
         for _ in 0..100 {
             together.learn(20_000);
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_slow_beside_what_it_takes_to_come_back() {
+    fn disk_is_slow_relative_to_applier_cycle() {
         let slow = |time: u64, way: u64, was: bool| {
             let together =
                 GroupFlush { time: time.into(), way: way.into(), slow: was.into(), ..GroupFlush::default() };
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_slow_disk_a_flush_serves_nearly_all_and_on_a_quick_one_nobody_is_held() {
+    fn slow_disk_groups_flushes_and_fast_disk_holds_none() {
         let together = slow(20_000_000);
         let (workers, each) = (8, 10);
         let count = flushes(&together, workers, each, Duration::from_millis(20), Duration::from_millis(1));
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_held_is_let_go_when_the_disk_is_quick_again() {
+    fn held_appliers_are_released_when_disk_is_fast_again() {
         let together = slow(QUICK + 10_000);
         together.flushing.store(1, Ordering::SeqCst);
         std::thread::scope(|scope| {
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_who_are_expected_for_one_thing_nobody_waits_for_the_one_that_does_not_get_it() {
+    fn expected_applier_without_delivery_is_not_waited_for() {
         let patience = Duration::from_millis(400);
         let together = slow(2 * patience.as_nanos() as u64);
         let queue = Mutex::new(Some(1));

@@ -1,9 +1,9 @@
-//! Who may go on: the turn to commit, the seqnos that have finished, and the gate that `pause` closes.
+//! Commit order, the finished prefix, and the gate that `pause` closes.
 //!
 //! Three questions, three structures. [`CommitOrder`]: is it this seqno's turn? Strictly one after the other.
 //! [`Finished`]: has everything up to a seqno finished in the server? [`Gate`]: may this seqno start at all?
 //!
-//! In each a waiting thread parks on its own flag and is woken once, by whoever makes its condition true; wake-ups go
+//! In each a waiting thread parks on its own flag and is woken once, by the thread that makes its condition true. Wake-ups go
 //! out in the order of seqnos and after the lock is released. No lock is held while a thread waits or calls out.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -113,11 +113,11 @@ impl Interrupt {
     }
 }
 
-/// Whose turn will not come any more.
+/// The seqnos whose turn will not come any more.
 struct Ended {
     /// Nobody's.
     all: AtomicBool,
-    /// That of no seqno above this one: what had begun when this member began to leave still ends.
+    /// All seqnos above this one: those begun before this member began to leave still end.
     above: AtomicI64,
 }
 
@@ -282,7 +282,7 @@ impl CommitOrder {
         self.leave_out(position);
     }
 
-    /// Nobody's turn comes up to here, nor is anybody inside. What has been said of the end stays.
+    /// Skips all seqnos up to here; none of them is in commit order. The recorded end stays.
     pub(crate) fn leave_out(&self, upto: i64) {
         self.left.store(upto, Ordering::SeqCst);
         self.asked.store(upto, Ordering::Relaxed);
@@ -438,7 +438,7 @@ impl Finished {
         self.leave_out(position);
     }
 
-    /// Nothing that is still to finish lies up to here, and nothing is under way. What has been said of the end stays.
+    /// Counts all seqnos up to here as finished; none is under way. The recorded end stays.
     pub(crate) fn leave_out(&self, upto: i64) {
         let mut woken = Vec::new();
         {
@@ -582,8 +582,8 @@ impl Gate {
         self.wake_all();
     }
 
-    /// Nothing starts any more: whoever waits, or comes later, is refused. Returns the last seqno that has started, or
-    /// that may start because one above it has.
+    /// Refuses all waiting and later seqnos. Returns the last seqno that has started, or that may start because a later one
+    /// has.
     pub(crate) fn stop(&self) -> i64 {
         let limit = self.limit.load(Ordering::SeqCst);
         let last = if limit == OPEN { self.close() } else { limit };
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_one_keeps_its_turn() {
+    fn interrupted_wait_keeps_its_turn() {
         let order = Arc::new(CommitOrder::new(0));
         let interrupt = Arc::new(Interrupt::default());
         let waiting = {
@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_order_lets_nobody_wait() {
+    fn failed_commit_order_refuses_all_waits() {
         let order = Arc::new(CommitOrder::new(0));
         let waiting = {
             let order = order.clone();
@@ -675,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn the_finished_prefix_grows_over_what_finished_before() {
+    fn finished_prefix_grows_over_earlier_finishes() {
         let finished = Finished::new(4);
         assert_eq!(finished.finish(6), None);
         assert_eq!(finished.finish(7), None);
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_prefix_is_woken_by_it_or_by_time() {
+    fn prefix_wait_ends_by_prefix_or_timeout() {
         let finished = Arc::new(Finished::new(0));
         assert_eq!(finished.wait(1, None, Some(SHORT)), Err(Stop::TimedOut));
         let threads: Vec<_> = (1..=20)
@@ -714,7 +714,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_gate_names_what_passed_and_stops_the_rest() {
+    fn closed_gate_reports_passed_seqno_and_stops_rest() {
         let gate = Arc::new(Gate::new(0));
         gate.pass(3, None, None).unwrap();
         assert_eq!(gate.close(), 3);

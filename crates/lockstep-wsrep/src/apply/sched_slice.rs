@@ -1,7 +1,7 @@
 //! A thread that others wait for gets its turn on a crowded processor soon.
 //!
-//! Linux shares a processor among those that compute by their shares, and among those who are owed time takes the one
-//! whose slice ends first (EEVDF). By default all slices are alike, some milliseconds. With a short slice of its own a
+//! Linux divides a processor among threads by their shares, and among eligible threads picks the one with the earliest
+//! deadline (EEVDF). By default all slices are alike, some milliseconds. With a short slice of its own a
 //! thread comes sooner and oftener, for no more of the processor in all; and on Linux 6.18, where a yield forfeits a whole
 //! slice, what [`lockstep_net::Gather`] does costs a tenth and less. No privilege is needed. Kernels before 6.12 take no notice.
 //!
@@ -16,7 +16,7 @@ const SLICE: u64 = 100_000;
 /// For the calling thread. Where the kernel, or a container's filter, does not let us, nothing changes.
 pub(crate) fn shorten_sched_slice() {
     let Some(mut attributes) = attributes() else { return };
-    // Whoever has given the server's threads another class than the usual one knows better.
+    // Another scheduling class was set on purpose: leave it.
     if attributes.sched_policy != libc::SCHED_OTHER as u32 {
         return;
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slice_is_short_and_the_rest_stays() {
+    fn sched_slice_is_short_and_other_attributes_stay() {
         std::thread::spawn(|| {
             // SAFETY: a number of this thread's own is changed. Refused where it is higher already.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 7) };

@@ -1,14 +1,13 @@
 //! `CREATE TABLE ... SELECT`, once more after a crash.
 //!
 //! To the server it is a transaction: a write-set with a `CREATE TABLE` and its rows. But the table is on the disk
-//! before the rows are, and where the statement ran InnoDB does not even store its seqno: the next commit does. So a
-//! server that dies may have the table, with its rows or without, below a position at which neither is. What comes
-//! again then, comes with a table in the place of the one that is there: its rows are all in the write-set, and what
-//! came after it in the log comes after it again.
+//! before the rows are, and on its origin InnoDB does not even store its seqno: the next commit does. So a killed server may
+//! have the table, with or without its rows, although its position is before the statement. When the write-set comes again,
+//! its table replaces the existing one: all its rows are in the write-set, and later entries of the log follow again.
 //!
-//! That is right for what this database may have been given before it died, and for nothing else: a table that is there
-//! when a statement comes for the first time is one that the other members do not have. What may have been given is
-//! what the own log held when this process opened it, for nothing is delivered that is not in there.
+//! That is right only for entries that this database may have received before the kill: if a statement arrives for the first
+//! time, an existing table is one that the other members do not have. The entries possibly received are those in the own log
+//! when this process opened it, because only those are delivered.
 //!
 //! Statements in total order that came after it, and were begun or done before the server died, were so for the table
 //! that was there: see [`Provider::former_statement`]. So it is written beside their marks, before the server gets it;
@@ -21,7 +20,7 @@ use lockstep_node::Ordered;
 use lockstep_node::core::{EntryKind, Gtid, SEQNO_UNDEFINED, Seqno};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// What is known of them.
+/// The range of entries that may have been received before.
 pub(crate) struct CtasReplay {
     /// Up to here what comes may have come before; −1 where the server was not killed.
     upto: AtomicI64,
@@ -35,7 +34,7 @@ impl Default for CtasReplay {
 }
 
 impl CtasReplay {
-    /// The server was killed; what may have been given to it before ends here.
+    /// The server was killed; entries up to here may have been delivered before.
     pub(crate) fn expect(&self, upto: Gtid) {
         self.history.set(upto.uuid);
         self.upto.store(upto.seqno, Ordering::SeqCst);
@@ -54,7 +53,7 @@ impl CtasReplay {
 impl Provider {
     /// A connection is about to be made from `position`, with a log that held so much when this process opened it.
     pub(crate) fn expect_ctas_replay(&self, position: Gtid, log_end: Seqno) {
-        // A second connection of this process: what is not done yet of the first one's still is to be done.
+        // A second connection of this process: the unfinished part of the first one's range still counts.
         if self.been_connected.load(Ordering::SeqCst) {
             return;
         }
@@ -76,12 +75,11 @@ impl Provider {
         }
     }
 
-    /// A write-set is about to be applied: a table that it creates takes the place of what the server may have left of
-    /// it when it died.
+    /// Before a write-set is applied: a table that it creates replaces an existing one that the killed server may have left.
     ///
     /// # Errors
-    /// That cannot be written down: the statements after it would be taken for what they were on the table that was
-    /// there. This member leaves, and the database is as it was.
+    /// The journal cannot be written: marks of later statements would be taken to be about the new table. This member
+    /// leaves, and the database is unchanged.
     pub(crate) fn replay_ctas(&self, ordered: &mut Ordered) -> Result<(), String> {
         let at = Gtid { uuid: self.history.get(), seqno: ordered.seqno };
         let whole = FLAG_TRX_START | FLAG_TRX_END;

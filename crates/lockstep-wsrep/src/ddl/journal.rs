@@ -1,17 +1,18 @@
-//! Which statements in total order have begun in this database, and which are done: beside the log, and synced.
+//! The DDL journal: the statements in total order that have begun in this database, and those that are done. A synced file
+//! beside the log.
 //!
 //! A write-set is in InnoDB together with its seqno, or not at all. A DDL statement is not: its effects are on the disk
 //! before the position moves behind it, and where it touches no table of InnoDB's the position may be far behind. So
-//! each has two marks, *begun* before the server executes it and *done* after. After a crash what is done is not
-//! executed again, whatever the position says; for what has begun only, the mark itself says how to find out
+//! each has two marks, *begun* before the server executes it and *done* after. After a crash a done statement is not
+//! executed again, independent of the position. For a begun statement the mark says how to find out
 //! ([`crate::ddl::recovery`]).
 //!
 //! A mark speaks of the tables that were there when it was made. One that is created again after a crash
 //! ([`crate::ddl::ctas_replay`]) is written down in the same place, so that it is seen which marks are from before.
 //!
 //! The file is text, a line for each mark, with a checksum in front; docs/format-disk.md describes it. It speaks of the
-//! database in this directory and of no other: it names the inodes of what every database has, so that what was
-//! restored under it is not taken for what it knew.
+//! database in this directory and of no other: it names the inodes of files that every database has, so that a restored
+//! database is recognised as another one.
 
 use crate::apply::monitor::lock;
 use crate::ddl::recovery::Rule;
@@ -31,7 +32,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// So many stay then: more statements than a server executes before InnoDB has written its log, by far.
 const KEEP: usize = 4096;
 
-/// What is known of a statement.
+/// The mark of a statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mark {
     /// It was being executed; how to find out what became of it.
@@ -50,7 +51,7 @@ pub(crate) enum Line {
     Mark(Mark),
     /// The write-set at this place is about to create this table once more.
     Anew(Table),
-    /// What comes up to this place may have come to this database before.
+    /// Entries up to this GTID may have reached this database before.
     Upto,
 }
 
@@ -83,10 +84,10 @@ pub(crate) struct DdlJournal {
 }
 
 impl DdlJournal {
-    /// Reads what there is. The text in the result is a warning: what was there does not count, and why.
+    /// Reads the journal. The text in the result is a warning: the reason why earlier contents do not count.
     ///
     /// # Errors
-    /// The file is there, and cannot be read or written: which, why, and what to do.
+    /// The file exists and cannot be read or written: its path, the reason and the remedy.
     pub(crate) fn open(dir: &Path) -> Result<(DdlJournal, Option<String>), String> {
         DdlJournal::open_in(dir).map_err(|error| {
             let path = dir.join(FILE);
@@ -129,12 +130,12 @@ impl DdlJournal {
         }
     }
 
-    /// The write-set at this place is about to create this table once more, in the place of what is there.
+    /// The write-set at this GTID is about to create this table once more, replacing an existing one.
     pub(crate) fn anew(&self, at: Gtid, table: Table) -> io::Result<()> {
         self.write(at, Line::Anew(table))
     }
 
-    /// The tables that have been created again since the statement at this place had its mark, by what comes before it.
+    /// The tables created again, by entries before this GTID, after the statement at this GTID got its mark.
     pub(crate) fn created_since(&self, at: Gtid) -> Vec<Table> {
         let inner = lock(&self.inner);
         let Some(&(_, age)) = inner.marks.get(&at.seqno).filter(|_| inner.history == at.uuid) else {
@@ -144,7 +145,7 @@ impl DdlJournal {
         since.map(|anew| anew.table.clone()).collect()
     }
 
-    /// What comes up to here may have come to this database before.
+    /// Entries up to here may have reached this database before.
     pub(crate) fn expect(&self, upto: Gtid) -> io::Result<()> {
         self.write(upto, Line::Upto)
     }
@@ -155,7 +156,7 @@ impl DdlJournal {
         inner.upto.map(|(seqno, _)| Gtid { uuid: inner.history, seqno })
     }
 
-    /// What is known of the statement at this place.
+    /// The mark of the statement at this GTID.
     pub(crate) fn of(&self, at: Gtid) -> Option<Mark> {
         let inner = lock(&self.inner);
         (inner.history == at.uuid).then(|| inner.marks.get(&at.seqno).map(|mark| mark.0)).flatten()
@@ -199,7 +200,7 @@ impl DdlJournal {
             false => inner.append(&text),
         };
         if result.is_err() {
-            // What is in it now nobody knows: the next mark begins it anew.
+            // The file's contents are uncertain: the next mark rewrites it.
             inner.file = None;
         }
         result.map_err(|error| self.named(error))
@@ -254,8 +255,7 @@ impl Inner {
         }
     }
 
-    /// All that still says something, in the order in which it was said. A table that was created again says something
-    /// for marks that are older and speak of what comes after it.
+    /// All lines still needed, in their order. The line of a recreated table is needed by older marks of later entries.
     fn remembered(&mut self) -> Vec<(Seqno, Line)> {
         let marks = &self.marks;
         self.anew.retain(|anew| marks.range(anew.seqno..).any(|(_, mark)| mark.1 < anew.age));
@@ -312,7 +312,7 @@ impl Inner {
     }
 }
 
-/// What tells this database from one that is put into its place.
+/// A fingerprint that tells this database from one put into its place.
 fn database(dir: &Path) -> String {
     let inode = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |meta| meta.ino());
     format!("{}-{}", inode("ibdata1"), inode("mysql"))
@@ -402,7 +402,7 @@ mod tests {
     const COMPARE: Rule = Rule::Compare { print: 0xfeed };
 
     #[test]
-    fn a_file_that_cannot_be_opened_is_named() {
+    fn unreadable_journal_is_named() {
         let dir = Dir::new("unreadable");
         std::fs::create_dir(dir.file()).unwrap();
         let error = DdlJournal::open(&dir.0).err().unwrap();
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_mark_was_never_made_and_damage_voids_all() {
+    fn torn_mark_is_ignored_and_damage_voids_journal() {
         let dir = Dir::new("torn");
         let (marks, _) = dir.open();
         marks.begun(at(5), Rule::Again).unwrap();
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_was_created_again_is_of_the_marks_before_it() {
+    fn recreated_table_affects_earlier_marks() {
         let dir = Dir::new("anew");
         let (marks, _) = dir.open();
         let table = |name: &str| ("a schema".to_string(), format!("{name}\n\u{e9}"));
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_gone_and_the_file_stays_small() {
+    fn forgotten_marks_are_gone_and_file_stays_small() {
         let dir = Dir::new("forget");
         let (marks, _) = dir.open();
         marks.begun(at(5), Rule::Again).unwrap();

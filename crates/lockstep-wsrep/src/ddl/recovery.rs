@@ -1,10 +1,10 @@
-//! What to do with a statement in total order that had begun when the server died, and is not known to be done.
+//! DDL recovery: decides about a statement in total order that had begun when the server died, and has no *done* mark.
 //!
 //! The server makes single DDL statements atomic (its `ddl_log`): once it has recovered, a table is as it was before an
 //! `ALTER`, or as it is after it. So whether it was executed can be seen from the table's definition, which each
 //! `ALTER` makes anew with an identifier of its own; and most other statements have the same outcome when they are
-//! executed again, for what was created is there, and what was dropped is not. A few are neither: what they did
-//! cannot be told.
+//! executed again: the created object exists, and the dropped one does not. A few are neither: their effect cannot be
+//! determined.
 
 use lockstep_rows::{EventKind, Statement, events};
 use std::fmt;
@@ -78,7 +78,7 @@ pub(crate) fn was_executed(rule: Rule, data: &[u8], dir: &Path) -> bool {
     }
 }
 
-/// What a statement has to do with some tables.
+/// The relation of a statement to some tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bearing {
     /// It names none of them.
@@ -169,7 +169,7 @@ const DEVICES: [&str; 22] = [
     "lpt1", "lpt2", "lpt3", "lpt4", "lpt5", "lpt6", "lpt7", "lpt8", "lpt9",
 ];
 
-/// The name of a file for a name of SQL's. `None` for what this does not know how to write.
+/// The file name for an SQL name. `None` if this code cannot encode it.
 fn file_name(name: &str) -> Option<String> {
     if name.starts_with("#mysql50#") || DEVICES.iter().any(|device| name.eq_ignore_ascii_case(device)) {
         return None;
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_executed_twice() {
+    fn statements_safe_to_execute_twice() {
         for sql in [
             "CREATE TABLE t (a INT PRIMARY KEY)",
             "create table if not exists `a b`.t (a int) select_full_join=1",
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tables_definition_tells() {
+    fn table_definition_shows_execution() {
         for (sql, tables) in [
             ("ALTER TABLE t ADD INDEX (a)", &["test.t"][..]),
             ("alter online ignore table if exists `d``x`.`t.u` add b int", &["d`x.t.u"]),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_statement_has_to_do_with_a_table_that_was_made_anew() {
+    fn statement_bearing_on_recreated_table() {
         let tables = [("test".to_owned(), "T".to_owned())];
         for (sql, due) in [
             ("ALTER TABLE t ADD INDEX (a)", Bearing::Alone),
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told() {
+    fn statements_with_unknown_outcome() {
         for sql in [
             "RENAME USER a TO b",
             "INSERT INTO aria VALUES (1)",
@@ -489,7 +489,7 @@ mod tests {
         for odd in ["tëst", "aux", "COM1", "#mysql50#a"] {
             assert_eq!(print_of(&[("d".into(), odd.into())], &dir), None, "{odd}");
         }
-        // What cannot be read is not absent, and nothing is concluded from it.
+        // An unreadable file is not absent: conclude nothing.
         std::fs::create_dir(dir.join("a@0020b/v.frm")).unwrap();
         assert_eq!(print_of(&[("a b".into(), "v".into())], &dir), None);
         std::fs::remove_dir_all(&dir).unwrap();

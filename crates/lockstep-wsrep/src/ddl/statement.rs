@@ -12,7 +12,7 @@ use lockstep_node::core::writeset;
 use lockstep_node::core::{EntryKind, SEQNO_UNDEFINED, Seqno};
 use std::sync::Arc;
 
-/// What became of a statement before this process.
+/// The fate of a statement before this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Former {
     /// This server has not begun it.
@@ -31,7 +31,7 @@ impl Former {
 }
 
 impl Provider {
-    /// `to_execute_start`. With a GTID in `meta`, whatever is returned, `to_execute_end` follows.
+    /// `to_execute_start`. With a GTID in `meta`, `to_execute_end` follows for any return value.
     ///
     /// # Safety
     /// As the API says of its arguments.
@@ -169,8 +169,8 @@ impl Provider {
         self.note(self.state_file.mark_unsafe(is_marked));
     }
 
-    /// The server has executed it, and nothing that comes after it: called before it leaves commit order, for a statement
-    /// that counts as under way is executed again after a crash, and must not be where what followed it is done.
+    /// The server has executed the statement, and no later entry. Called before it leaves commit order: a statement without
+    /// this mark is executed again after a crash, which would be wrong after later entries were applied.
     pub(crate) fn statement_is_done(&self, seqno: Seqno) {
         self.note(self.marks.done(self.at(seqno)));
     }
@@ -180,11 +180,11 @@ impl Provider {
         self.note(self.state_file.mark_safe());
     }
 
-    /// Before a write-set is applied: what became of its statement, if it is one in total order, before this server was
-    /// killed; what it creates takes the place of what was left of it then, if it is none.
+    /// Before a write-set is applied: for a statement in total order, its fate before this server was killed; for another
+    /// write-set, prepares that a table it creates replaces leftovers.
     ///
     /// # Errors
-    /// As [`Provider::former_statement`], and that what is created again cannot be written down.
+    /// As [`Provider::former_statement`], or the journal cannot be written.
     pub(crate) fn look_back(&self, ordered: &mut lockstep_node::Ordered) -> Result<Option<Former>, String> {
         if ordered.kind == EntryKind::TotalOrder {
             return self.former_statement(ordered.seqno, &ordered.writeset.data).map(Some);
@@ -192,7 +192,7 @@ impl Provider {
         self.replay_ctas(ordered).map(|()| None)
     }
 
-    /// What became of a statement before this server was killed, if it was begun then.
+    /// The fate of a statement that was begun before this server was killed.
     ///
     /// # Errors
     /// That cannot be told any more, for it was begun on a table that has been created again since
@@ -202,8 +202,7 @@ impl Provider {
         match (recovery::bearing(data, &self.marks.created_since(self.at(seqno))), mark) {
             (Bearing::None, mark) => Ok(self.former(seqno, data, mark)),
             (_, Mark::Begun(Rule::Again)) => Ok(self.former(seqno, data, mark)),
-            // Whatever it had done, it had done to the table that was there: on this one it is executed first now, and
-            // an error is one.
+            // Its earlier effects were on the old table. On the new one this is its first execution, and an error counts.
             (Bearing::Alone, Mark::Begun(Rule::Compare { .. }) | Mark::Done) => {
                 self.log.info(format!(
                     "this server had begun the statement at seqno {seqno} when it died: it is executed again, for the \

@@ -81,7 +81,7 @@ impl Provider {
     /// `init`.
     ///
     /// # Errors
-    /// What is wrong, in one line.
+    /// The error, in one line.
     ///
     /// # Safety
     /// As the API says of `args`.
@@ -121,7 +121,7 @@ impl Provider {
         for note in options.notes() {
             log.line(if note.warn { Level::Warn } else { Level::Info }, &note.text);
         }
-        // No warning: who comes from Galera may have a small gcache.size (MariaDB's own tests have), and knows it.
+        // No warning: a Galera configuration may have a small gcache.size (MariaDB's own tests have).
         for text in crate::lifecycle::settings::unwise(&options) {
             log.line(Level::Info, &text);
         }
@@ -254,7 +254,7 @@ impl Provider {
         })
     }
 
-    /// What peers are told to connect to: `base_host`, else `wsrep_node_address`, else the address listened on.
+    /// The address advertised to peers: `base_host`, else `wsrep_node_address`, else the listen address.
     fn own_address(&self) -> Result<String, NodeError> {
         use lockstep_node::net::Address;
         let (host, port, listen) =
@@ -287,7 +287,7 @@ impl Provider {
 
     /// Where the database stands, as far as is known before it is opened.
     fn start_from(&self) -> Gtid {
-        // What was found at the start of the process is of the past once anything may have been applied.
+        // The state found at the start of the process is obsolete once anything may have been applied.
         let recovered = match self.been_connected.load(Ordering::SeqCst) {
             true => Gtid::UNDEFINED,
             false => self.start_position,
@@ -295,9 +295,9 @@ impl Provider {
         start_from(self.saved_position(), recovered)
     }
 
-    /// What `grastate.dat` says. While a statement in total order is under way it names no history, for tools and other
-    /// libraries cannot tell what the database is then; the marks of statements can. Where it names none for another
-    /// reason, be it that somebody removed it so that this member takes a state transfer, they are not asked.
+    /// The position in `grastate.dat`. While a statement in total order is under way the file names no history, because tools
+    /// and other libraries cannot know the database's state then. The DDL journal can. If the file names none for another
+    /// reason (perhaps it was removed to force a state transfer), the journal is not used.
     fn saved_position(&self) -> Gtid {
         let saved = self.state_file.get();
         match self.marks.history() {
@@ -451,7 +451,7 @@ impl Provider {
         crate::abi::services::wait_for_allow_list();
     }
 
-    /// What has been taken and not begun is given back to the log: this member leaves.
+    /// Deliveries taken and not begun are left to the log: this member leaves.
     fn begin_nothing(&self, why: &str) {
         let last = self.gate.stop();
         self.order.stop(last);
@@ -509,8 +509,8 @@ impl Provider {
         Status::OK
     }
 
-    /// What of the changes may fail, or be in vain, before any of the others is made: only one such at a time, for what one has done is
-    /// not undone where the next one fails.
+    /// Executes the change that may fail, before all others. Only one such change at a time: its effect is not undone if
+    /// another one fails.
     fn orders(&self, options: &Options, changes: &[Change]) -> Result<(), String> {
         let Some(node) = self.node() else { return Ok(()) };
         let is_connected = *lock(&self.connection) != Connection::Closed;
@@ -564,7 +564,7 @@ fn is_segment(name: &str) -> bool {
     digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// What is said where `grastate.dat` says that this member was not the last one to leave.
+/// The refusal if `grastate.dat` shows that this member was not the last one to leave.
 fn unsafe_to_found(position: Gtid, has_log: bool) -> String {
     let begin = "It may not be safe to bootstrap the cluster from this node: it was not the last one to leave the cluster and \
                  may not have all that was committed.";
@@ -609,7 +609,7 @@ mod tests {
     use lockstep_node::core::{Gtid, SEQNO_UNDEFINED, Uuid};
 
     #[test]
-    fn an_ipv6_address_alone_is_a_host() {
+    fn bare_ipv6_address_is_a_host() {
         for (given, taken) in
             [("::1", "[::1]"), ("[::1]:4567", "[::1]:4567"), ("db1", "db1"), ("10.0.0.1:7", "10.0.0.1:7")]
         {
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_cluster_is_founded_from_is_said_with_the_position_and_only_a_log_makes_a_majority() {
+    fn founding_refusal_names_position_and_needs_log() {
         let at = Gtid { uuid: Uuid([7; 16]), seqno: 407 };
         let text = unsafe_to_found(at, false);
         assert!(text.contains(&format!("this member's is {at}")), "{text}");
@@ -633,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_that_was_left_over_founds_nothing() {
+    fn leftover_bootstrap_request_founds_nothing() {
         assert!(founds(true, true, true) && founds(true, true, false), "an empty address");
         assert!(founds(true, false, false), "--wsrep-new-cluster with a list");
         assert!(!founds(true, false, true), "left over");
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn what_innodb_says_counts_where_the_data_are_whole() {
+    fn innodb_position_counts_for_complete_data() {
         let at = |n: u8, seqno| Gtid { uuid: Uuid([n; 16]), seqno };
         let whole = at(1, SEQNO_UNDEFINED);
         assert_eq!(start_from(at(1, 7), Gtid::UNDEFINED), at(1, 7), "a clean stop");

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_position_is_found_in_the_lines_of_a_recovery_run() {
+    fn position_is_parsed_from_recovery_log() {
         let uuid = "67979488-65c4-4b96-8f0c-8a95dde9d56c";
         let text = format!(
             "2026-11-21  4:37:21 0 [Note] InnoDB: log sequence number 1\n\

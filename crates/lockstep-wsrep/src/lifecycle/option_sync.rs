@@ -1,8 +1,8 @@
 //! `@@wsrep_provider_options`: the server asks for it when it loads the provider and after its own `SET GLOBAL`, and keeps
-//! the answer. A policy is the cluster's, and changes by what is set on another member: so the server's copy is made anew
-//! then, by the server's own function and under its own lock.
+//! the answer. The commit policy is the cluster's, and may change through another member: then the server's copy is refreshed
+//! by the server's own function and under its own lock.
 //!
-//! That may block: whoever sets an option holds the lock meanwhile. So it happens on a thread of its own, one at a time.
+//! That may block, because a session that sets an option holds the lock. So it runs on a thread of its own, one at a time.
 
 use crate::apply::monitor::lock;
 use crate::provider::Provider;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// A server that goes down does not wait longer for the thread.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is there of the server's that is needed.
+/// The server's symbols that are needed.
 #[derive(Clone, Copy)]
 struct Server {
     lock: *mut libc::pthread_mutex_t,

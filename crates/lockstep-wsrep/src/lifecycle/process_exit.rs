@@ -34,8 +34,8 @@ impl Provider {
         self.die()
     }
 
-    /// Ends the process: what it needs only a new one can do. The server's own handler would call it a crash, and ask
-    /// for a bug report.
+    /// Ends the process, because only a new one can continue. The server's own handler would call it a crash, and ask for a
+    /// bug report.
     pub(crate) fn die(&self) -> ! {
         // SAFETY: only the process's own disposition of one signal changes, and the process ends here.
         unsafe { libc::signal(libc::SIGABRT, libc::SIG_DFL) };

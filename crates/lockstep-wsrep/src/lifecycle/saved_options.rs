@@ -1,9 +1,9 @@
-//! What was set while the server ran of what is kept from it (`apply.paused`, `apply.delay`, `apply.until`) holds until it is
-//! set again, also after a crash or restart: it may be all that stands between the database and somebody's `DELETE`.
+//! Saved options: an apply hold set at run time (`apply.paused`, `apply.delay`, `apply.until`) stays in force until it is set
+//! again, also after a crash or restart. It may be the only protection of the database from a wrong `DELETE`.
 //!
-//! A small file beside the log has it (docs/format-disk.md), with what the configuration said at that time: a
-//! configuration that says something else at a later start was changed since, and counts. A file that cannot be read
-//! keeps everything from the server, for nobody can say any more what was to be kept.
+//! A small file beside the log stores it (docs/format-disk.md), together with the configured value of that time. If the
+//! configuration differs at a later start, it was changed since, and wins. If the file is unreadable, all entries are held
+//! back, because the intended hold is unknown.
 
 use lockstep_node::options::{Change, Note, Options};
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const NAMES: [&str; 3] = ["apply.delay", "apply.paused", "apply.until"];
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Set {
     live: String,
-    /// What the configuration said then.
+    /// The configured value then.
     configured: String,
 }
 
@@ -115,7 +115,7 @@ impl SavedOptions {
         })
     }
 
-    /// What holds because of it, for people.
+    /// The settings in force because of it, for people.
     pub(crate) fn list(&self) -> Vec<String> {
         self.sets.iter().map(|(name, set)| format!("{name}={}", set.live)).collect()
     }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_holds_after_a_start_until_it_is_set_again() {
+    fn saved_option_survives_restart_until_changed() {
         let folder = Folder::new("holds");
         let (mut kept, mut options, notes) = folder.start("");
         assert!(notes.is_empty() && kept.list().is_empty());
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_was_changed_since_counts_and_one_that_was_not_does_not() {
+    fn changed_configuration_overrides_saved_option() {
         let folder = Folder::new("since");
         let (mut kept, mut options, _) = folder.start("apply.delay=1h");
         set(&mut kept, &mut options, "apply.delay=0; apply.paused=yes");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_understood_keeps_everything_from_the_server() {
+    fn unreadable_saved_options_hold_all_entries_back() {
         let folder = Folder::new("damaged");
         let (mut kept, mut options, _) = folder.start("");
         set(&mut kept, &mut options, "apply.delay=1h");
@@ -266,7 +266,7 @@ mod tests {
             let (_, options, notes) = folder.start("");
             assert!(options.bool("apply.paused") && notes[0].contains("cannot be read"), "{bad:?}");
         }
-        // Whoever says what is to be has the last word.
+        // An explicit setting wins.
         let (mut kept, mut options, _) = folder.start("");
         set(&mut kept, &mut options, "apply.paused=no");
         assert!(!folder.start("").1.tuning().apply_hold.is_set());

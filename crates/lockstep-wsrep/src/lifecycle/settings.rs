@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// What is unwise about the options for the log, as `lockstep check` says it. What the server has set is not known here.
+/// Warnings about the log's options, as `lockstep check` gives them. The server's own settings are unknown here.
 pub(crate) fn unwise(options: &Options) -> Vec<String> {
     options.unwise("innodb_flush_log_at_timeout (1 s, where it is not set)", 1)
 }
@@ -62,7 +62,7 @@ impl Settings {
         lock(&self.options).adopt_policy(policy);
     }
 
-    /// What [`Settings::set`] would make of them, and what it would change.
+    /// The result and changes of a [`Settings::set`], without making them.
     pub(crate) fn look_ahead(
         &self,
         text: &str,
@@ -76,7 +76,7 @@ impl Settings {
         Ok((options, changes))
     }
 
-    /// Changes options, all or none, `policy` being the one in force: what has changed, the new tuning, and lines for the log.
+    /// Changes options, all or none; `policy` is the one in force. Returns the changes, the new tuning, and lines for the log.
     pub(crate) fn set(
         &self,
         text: &str,
@@ -119,11 +119,11 @@ impl Settings {
         self.zone
     }
 }
-/// What is to be said of an `apply.until` where the server is `at` this seqno of this history (nil: none yet), and it is
-/// this time, in µs since 1970.
+/// The log line about an `apply.until`, for a server `at` this seqno of this history (nil: none yet), and this time in µs
+/// since 1970.
 ///
 /// # Errors
-/// It is of another history: nobody can say where that is, and the server would stand at once and for ever.
+/// It is of another history: its position is unknown, and the server would stop applying at once and for ever.
 pub(crate) fn where_until_is(
     until: Until,
     history: Uuid,
@@ -158,7 +158,7 @@ mod tests {
     use lockstep_node::core::Gtid;
 
     #[test]
-    fn where_to_stop_is_a_place_in_this_history_and_ahead() {
+    fn apply_until_must_be_ahead_in_this_history() {
         let (here, other) = (Uuid([1; 16]), Uuid([2; 16]));
         let gtid = |uuid, seqno| Until::Gtid(Gtid { uuid, seqno });
         let refused = where_until_is(gtid(other, 70), here, 60, 0).unwrap_err();

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 const MAX_SIZE: usize = 256;
 
-/// What `grastate.dat` says.
+/// The contents of `grastate.dat`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Saved {
     /// Where the database stands; the seqno is −1 while it is not known, above all while the server runs.
@@ -76,7 +76,7 @@ impl Saved {
     }
 }
 
-/// What is read of a text, and how that is written.
+/// Parses a text, and formats the result.
 #[cfg(test)]
 pub(crate) fn read_back(text: &str) -> (Saved, String) {
     let saved = Saved::parse(text);
@@ -96,7 +96,7 @@ struct Inner {
     corrupt: bool,
     /// The seqno comes into the file when the process ends.
     at_end: bool,
-    /// What is in the file.
+    /// The contents of the file.
     written: Saved,
     written_len: usize,
 }
@@ -134,7 +134,7 @@ pub(crate) fn end_with(file: &Arc<StateFile>) {
     *lock(&LAST) = Some(file.clone());
 }
 
-/// What to do about a file that cannot be opened, to follow the error; nothing where that says all.
+/// The remedy for a file that cannot be opened, appended to the error; empty if the error says all.
 pub(crate) fn remedy(error: &io::Error, path: &Path) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => format!(
@@ -188,7 +188,7 @@ impl StateFile {
         Ok((StateFile { path, inner: Mutex::new(inner), hears_the_end }, warning))
     }
 
-    /// What it says, or will say once it is safe to.
+    /// Its contents, or those to be written once that is safe.
     pub(crate) fn get(&self) -> Saved {
         lock(&self.inner).saved
     }
@@ -238,7 +238,7 @@ impl StateFile {
     }
 
     /// The database is in no certain state from now on, until [`StateFile::mark_safe`] has been called as often.
-    /// `marked`: what to do after a crash is written down elsewhere.
+    /// `marked`: the DDL journal says what to do after a crash.
     pub(crate) fn mark_unsafe(&self, marked: bool) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         inner.unsafe_marks += 1;
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_an_undefined_state_that_may_bootstrap() {
+    fn missing_state_file_is_undefined_and_may_bootstrap() {
         let dir = Dir::new("missing");
         let (file, warning) = StateFile::open(&dir.0).unwrap();
         assert_eq!(warning, None);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_that_brought_the_database_there_is_named_until_galera_writes_the_file() {
+    fn log_id_is_saved_until_galera_writes_file() {
         let dir = Dir::new("log");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         let log = Uuid([0xcd; 16]);
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_read_back_and_never_longer_than_tools_allow() {
+    fn state_file_round_trips_within_size_limit() {
         let dir = Dir::new("set");
         std::fs::write(dir.0.join("grastate.dat"), "x".repeat(1000)).unwrap();
         let (file, _) = StateFile::open(&dir.0).unwrap();
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seqno_of_a_member_that_left_is_written_at_the_end() {
+    fn seqno_is_written_after_leave() {
         let dir = Dir::new("end");
         let file = Arc::new(StateFile::open(&dir.0).unwrap().0);
         let running = Saved::at(at(SEQNO_UNDEFINED), true);
@@ -492,7 +492,7 @@ mod tests {
         end_with(&file);
         file.set_at_end(at(5), true).unwrap();
         assert_eq!((dir.read(), file.get().position), (running, at(5)));
-        // It connects again: what it said when it left is of the past.
+        // It connects again: the state saved when it left is obsolete.
         file.set(at(SEQNO_UNDEFINED), true).unwrap();
         file.end().unwrap();
         assert_eq!(dir.read(), running);
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_transfer_that_begins_twice_ends_once() {
+    fn repeated_state_transfer_start_ends_once() {
         let dir = Dir::new("transfer");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         file.set(at(5), false).unwrap();
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corrupt_state_stays_undefined_until_it_is_restored() {
+    fn corrupt_state_stays_undefined_until_restored() {
         let dir = Dir::new("corrupt");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         file.set(at(5), false).unwrap();
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn the_view_file_lists_the_members() {
+    fn view_file_lists_members() {
         let dir = Dir::new("view");
         let member = |n: u8| ViewMember {
             id: Uuid([n; 16]),

@@ -1,8 +1,8 @@
 //! SIGTERM while the server cannot hear it.
 //!
 //! MariaDB blocks the signal in all its threads and starts the one that takes it (`sigwait`) after its storage engines,
-//! that is, with the methods that copy files, after the state transfer. A server that waits for a donor would so wait
-//! on, whoever asks it to end. The signal is there nevertheless: pending.
+//! that is, with the methods that copy files, after the state transfer. So a server that waits for a donor would not react to
+//! SIGTERM. But the signal is pending, and can be checked.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;

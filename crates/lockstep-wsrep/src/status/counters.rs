@@ -21,7 +21,7 @@ impl Count {
     }
 }
 
-/// Length of a queue: now, smallest, greatest, mean of what was sampled since the last reset.
+/// Length of a queue: present, minimum, maximum, and mean of the samples since the last reset.
 #[derive(Default)]
 pub(crate) struct Queue {
     now: AtomicI64,
@@ -153,7 +153,7 @@ pub(crate) struct Counters {
     pub(crate) certified: Count,
     /// Sum of the distances to the last dependency.
     pub(crate) deps_distance: Count,
-    /// Sum of the distances to what the origin had seen.
+    /// Sum of the distances between seqno and `last_seen`.
     pub(crate) interval: Count,
     /// Write-sets whose application began, …
     pub(crate) applied: Count,
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_knows_its_extremes_until_reset() {
+    fn queue_keeps_extremes_until_reset() {
         let queue = Queue::default();
         queue.enter();
         queue.enter();

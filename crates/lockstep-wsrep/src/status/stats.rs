@@ -250,7 +250,7 @@ mod tests {
     use std::ffi::CStr;
 
     #[test]
-    fn the_list_holds_what_was_put_in() {
+    fn rollback_list_holds_inserted_entries() {
         let stats = [
             ("number", Value::Int(-7)),
             ("text", Value::Text("a,b".into())),

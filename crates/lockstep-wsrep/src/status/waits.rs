@@ -1,5 +1,5 @@
-//! The waits of a server's thread inside the provider. One that takes suspiciously long says once what it waits for, and
-//! who is before it, so that a server that hangs explains itself in its error log.
+//! Waits of server threads inside the provider. A wait that takes suspiciously long logs once its condition and the seqnos
+//! before it, so that a hanging server explains itself in its error log.
 
 use crate::apply::monitor::{Interrupt, Stop};
 use crate::provider::Provider;
@@ -104,7 +104,7 @@ impl Provider {
         ));
     }
 
-    /// Who has this seqno.
+    /// The holder of this seqno.
     fn holder(&self, seqno: Seqno) -> String {
         if let Some(own) = self.trxs.find_seqno(seqno) {
             return own;

@@ -35,7 +35,7 @@ pub(crate) enum Write {
     Statement,
 }
 
-/// What became of a write-set that was handed to the log.
+/// The result of submitting a write-set to the log.
 pub(crate) enum Sent {
     /// It has its place.
     Ordered(Box<Ordered>),
@@ -75,8 +75,8 @@ impl Provider {
         }
     }
 
-    /// Under a weak policy only the leader's server writes; whatever slips through fails certification on every member.
-    /// And one that entries are kept from does not: its commits would wait behind them.
+    /// Whether this server may write. Under a weak policy only the leader's server may; other writes would fail certification
+    /// on every member. A held-back server may not: its commits would wait behind held-back entries.
     pub(crate) fn may_originate(&self, what: Write) -> Result<(), Status> {
         let may = |node: &Node| node.may_originate() && !node.is_held_back();
         let Some(node) = self.node().filter(|node| !may(node)) else { return Ok(()) };
@@ -87,7 +87,7 @@ impl Provider {
         let status = node.status();
         let leader = &status.cluster.leader;
         if !held_back && status.leads() {
-            // It has just handed over, and what is published is a moment old: the next one is told where to go.
+            // Leadership has just moved, and the published state is old: later attempts name the new leader.
             return Err(Status::NOT_ALLOWED);
         }
         let now = Instant::now();
@@ -266,7 +266,7 @@ impl Provider {
             // Not as if there were no connection: the server would try an autocommit statement again for ever.
             Ok(SubmitOutcome::TooLarge) => Sent::Never(Status::SIZE_EXCEEDED),
             Ok(SubmitOutcome::Unknown) => {
-                // Before its locks go: who takes them from it is of the next epoch.
+                // Before its locks are released: the next holder belongs to the next epoch.
                 self.epoch.fetch_add(1, Ordering::AcqRel);
                 Sent::Unknown
             }
@@ -285,13 +285,13 @@ impl Provider {
         self.counters.interval.add((ordered.seqno - 1 - ordered.writeset.meta.last_seen).max(0) as u64);
     }
 
-    /// Who writes, and what it has seen by now.
+    /// The origin of a write-set, and its `last_seen`.
     pub(crate) fn meta(&self, flags: u32, conn: ConnId, trx: TrxId) -> Meta {
         let epoch = self.epoch.load(Ordering::Acquire);
         Meta { flags, last_seen: self.finished.low().max(0), source: self.own.get(), epoch, conn, trx }
     }
 
-    /// `certify`. `settled`: see [`Provider::send`]; it is not called for what is never handed in.
+    /// `certify`. `settled`: see [`Provider::send`]; it is not called for a write-set that is never submitted.
     ///
     /// # Safety
     /// `handle.opaque` is as this provider set it.
@@ -364,7 +364,7 @@ impl Provider {
                 return inner.not_ordered(Status::SIZE_EXCEEDED);
             }
             drop(inner);
-            // Sampled as late as possible: what has finished by now cannot conflict.
+            // Sampled as late as possible: finished write-sets cannot conflict.
             let meta = self.meta(flags, conn, trx.id);
             content.builder.finish(&meta)
         };
@@ -515,8 +515,8 @@ impl Provider {
         }
     }
 
-    /// Waits for the turn of an own transaction. What was not let through the gate when it was certified, because it
-    /// failed or was aborted, comes to it here: its place in the database's position must not move during a pause.
+    /// Waits for the turn of an own transaction. A transaction that failed or was aborted did not pass the gate at
+    /// certification, so it passes here: the database's position must not move during a pause.
     fn take_turn(&self, seqno: Seqno, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
         self.wait_gate(seqno, interrupt)?;
         self.wait_turn(seqno, interrupt)
@@ -535,7 +535,7 @@ impl Provider {
             }
             Some(Handle::Remote(remote)) => {
                 let inside = remote.place.swap(2, Ordering::Relaxed) == 1;
-                // What comes after it waits until it is known whether this member is like the others.
+                // Later write-sets wait until the vote shows whether this member agrees with the others.
                 let status = match inside && remote.judged {
                     true => self.result(remote.seqno, error, remote.statement),
                     false => Status::OK,
@@ -567,7 +567,7 @@ impl Provider {
         status
     }
 
-    /// The turn of `seqno` is over: whether it was its turn. `early`: what depends on it may go on.
+    /// Ends the turn of `seqno`; returns whether it was its turn. `early`: its dependents may go on.
     fn leave(&self, seqno: Seqno, early: bool) -> bool {
         let left = self.order.leave(seqno);
         if left && early {
@@ -655,7 +655,7 @@ impl Provider {
                 // Nobody else aborts meanwhile.
                 true => inner.abort_in_view(by),
             };
-            // Whoever aborts waits for it, and may be what keeps the queue of deliveries full.
+            // The aborting thread waits for it, and may block the queue of deliveries.
             if under_way
                 && aborted.0 == Status::OK
                 && let Some(node) = self.node()
@@ -713,8 +713,7 @@ impl Provider {
         let _ = self.send_rollback(id, &[]);
     }
 
-    /// Sends again what was given up on its way: what has been on it for long, or `all`. Where it was not given up, there
-    /// are two, and the second finds nothing to do.
+    /// Repeats rollback fragments that may be lost: old ones, or `all`. A duplicate has no effect.
     pub(crate) fn repeat_rollbacks(&self, all: bool) {
         for (id, data) in self.rollbacks.due(Instant::now(), all) {
             let _ = self.send_rollback(id, &data);
@@ -751,7 +750,7 @@ impl Provider {
         Ok(slot)
     }
 
-    /// The meta data of what is applied at `seqno`.
+    /// The metadata of the write-set applied at `seqno`.
     pub(crate) fn apply_meta(&self, seqno: Seqno, depends_on: Seqno, meta: &Meta) -> TrxMeta {
         TrxMeta {
             gtid: gtid_out(lockstep_node::core::Gtid { uuid: self.history.get(), seqno }),

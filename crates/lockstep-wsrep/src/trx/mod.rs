@@ -1,4 +1,4 @@
-//! A local transaction: what state it is in, and what each call makes of it.
+//! The state machine of a local transaction.
 //!
 //! Nothing here waits, calls out or knows the node: [`crate::trx::local`] asks a question, does what the answer says, and
 //! reports how it went. So the whole state machine is tested without a server.
@@ -14,8 +14,8 @@
 //!     └── release of a fragment
 //! ```
 //!
-//! A *slot* is a seqno that was given to this transaction and must take its turn in commit order, whatever becomes of
-//! the transaction: by the server's calls, or by `release`.
+//! A *slot* is a seqno that was given to this transaction. It must take its turn in commit order in any case: by the server's
+//! calls, or by `release`.
 
 pub(crate) mod local;
 pub(crate) mod rollbacks;
@@ -76,7 +76,7 @@ pub(crate) struct Slot {
     pub(crate) seqno: Seqno,
     pub(crate) flags: u32,
     pub(crate) depends_on: Seqno,
-    /// What depends on it need not wait until it has finished.
+    /// Its dependents need not wait until it has finished.
     pub(crate) early: bool,
     pub(crate) pass: bool,
     pub(crate) place: Place,
@@ -97,7 +97,7 @@ pub(crate) struct Inner {
     /// No fragment of it has been ordered yet.
     pub(crate) first: bool,
     pub(crate) slot: Option<Slot>,
-    /// What `certify` waits for.
+    /// The submission that `certify` waits for.
     pub(crate) sent: Option<Submission>,
     /// Nobody knows whether it was, or will be, ordered.
     unknown: bool,
@@ -109,7 +109,7 @@ pub(crate) struct Inner {
     deferred_abort: bool,
 }
 
-/// What `commit_order_enter` has to do.
+/// The action of `commit_order_enter`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
     /// Wait for the turn of this seqno.
@@ -127,7 +127,7 @@ pub(crate) enum Turn {
     Wrong,
 }
 
-/// What `release` has to do.
+/// The action of `release`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Release {
     /// Take this seqno through commit order first.
@@ -286,8 +286,8 @@ impl Inner {
         self.aborted_after_order(ends)
     }
 
-    /// The turn does not come, for this member leaves: what `commit_order_enter` returns. The server calls it a deadlock
-    /// whatever that is, but for one answer: so what the cluster has committed goes to replay, where its client is told.
+    /// The turn does not come, because this member leaves: the status for `commit_order_enter`. The server reports a deadlock
+    /// for all statuses but one. So a transaction committed by the cluster goes to replay, and its client gets an error there.
     pub(crate) fn no_turn(&mut self) -> Status {
         let committed = self.slot.as_ref().is_some_and(|slot| slot.pass && slot.ends());
         match self.state {
@@ -324,11 +324,11 @@ impl Inner {
         Some((slot.seqno, slot.early && left))
     }
 
-    /// `abort_certification` by what is ordered at `by`: what to return, the victim's seqno, whether to interrupt it.
+    /// `abort_certification` by the entry at `by`: the status, the victim's seqno, and whether to interrupt it.
     ///
-    /// One of which nobody knows, or that is committed elsewhere, rolls back by itself, at once, and its client hears an
-    /// error that says no more than that. It is its own write-set that needs its locks, where the log has it after all: were
-    /// that told that it has aborted it, the server would call it a deadlock, after which clients do it again.
+    /// A transaction with unknown outcome, or committed elsewhere, is already rolling back, and its client gets an error that
+    /// says so. If the log has it after all, its own write-set needs its locks. If that entry were told that it has aborted
+    /// the transaction, the server would report a deadlock, and clients would retry.
     pub(crate) fn abort(&mut self, by: Seqno) -> (Status, Seqno, bool) {
         let seqno = self.slot.as_ref().map_or(SEQNO_UNDEFINED, |slot| slot.seqno);
         if self.unknown || self.gone || self.sent.as_ref().is_some_and(Submission::is_given_up) {
@@ -359,8 +359,8 @@ impl Inner {
         }
     }
 
-    /// The same by a view, which takes streaming transactions only: one of which nobody knows, or that rolls back by itself,
-    /// yields to it, too. What the log has of it in the end comes behind that view, and fails.
+    /// The same by a view, which aborts streaming transactions only. A transaction with unknown outcome, or already rolling
+    /// back, yields to it, too: its fragments in the log come after that view, and fail.
     pub(crate) fn abort_in_view(&mut self, by: Seqno) -> (Status, Seqno, bool) {
         let seqno = self.slot.as_ref().map_or(SEQNO_UNDEFINED, |slot| slot.seqno);
         if self.unknown || self.gone || self.state == State::Aborting {
@@ -418,7 +418,7 @@ impl Inner {
         }
     }
 
-    /// It is not committed here before this member leaves: what the log has of it is applied when it is back.
+    /// It is not committed here before this member leaves: its entry in the log is applied after the return.
     pub(crate) fn not_here(&mut self) {
         self.gone = true;
         self.state = State::Aborting;
@@ -456,8 +456,8 @@ pub(crate) struct Trx {
     content: Mutex<Content>,
 }
 
-/// Keys and data of what is sent next. Only the transaction's own thread looks at it, and that may take long: whoever
-/// aborts it must not wait for that, so it is behind a lock of its own.
+/// Keys and data of the next write-set. Only the transaction's own thread uses it, perhaps for long. It has a lock of its
+/// own, so that an aborting thread does not wait.
 #[derive(Debug)]
 pub(crate) struct Content {
     pub(crate) builder: WriteSetBuilder,
@@ -497,7 +497,7 @@ pub(crate) struct Remote {
     pub(crate) begun: bool,
     /// Whether this server's error says something: not of a statement that it has executed before, in part or as a whole.
     pub(crate) judged: bool,
-    /// What depends on it need not wait until it has finished.
+    /// Its dependents need not wait until it has finished.
     pub(crate) early: bool,
     /// 0 before, 1 inside, 2 after its turn.
     pub(crate) place: AtomicU8,
@@ -570,8 +570,8 @@ impl Transactions {
             });
             handle.opaque = Arc::as_ptr(made).cast_mut().cast();
         }
-        // SAFETY: it is not null, so that it points to what was put there: here or in an earlier call, into the
-        // table, which keeps it until `remove`.
+        // SAFETY: it is not null, so it points to an entry put into the table here or in an earlier call, which the table
+        // keeps until `remove`.
         unsafe { &*handle.opaque.cast::<Handle>() }
     }
 

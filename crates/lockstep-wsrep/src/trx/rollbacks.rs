@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_come_back_is_sent_again_and_again() {
+    fn missing_rollback_is_sent_repeatedly() {
         let rollbacks = Rollbacks::default();
         rollbacks.remember(7, b"why");
         rollbacks.remember(8, b"");

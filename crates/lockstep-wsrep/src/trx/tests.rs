@@ -24,7 +24,7 @@ fn certified(flags: u32) -> Inner {
 }
 
 #[test]
-fn the_usual_way() {
+fn trx_commits_without_conflict() {
     let mut trx = certified(WHOLE);
     assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: true });
     assert_eq!(trx.got_turn(), Status::OK);
@@ -38,7 +38,7 @@ fn the_usual_way() {
 }
 
 #[test]
-fn what_fails_certification_takes_its_turn_all_the_same() {
+fn failed_certification_still_takes_its_turn() {
     let mut trx = in_certify();
     assert_eq!(trx.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
     assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: false });
@@ -61,7 +61,7 @@ fn release_takes_the_turn_of_a_failed_fragment() {
 }
 
 #[test]
-fn a_stream_is_started_once_and_keeps_its_handle() {
+fn stream_starts_once_and_keeps_its_handle() {
     let mut trx = Inner::new();
     assert_eq!(trx.begin_certify(FLAG_TRX_START, false), Ok(FLAG_TRX_START));
     assert_eq!(trx.ordered(slot(5, FLAG_TRX_START, true)), Status::OK);
@@ -78,7 +78,7 @@ fn a_stream_is_started_once_and_keeps_its_handle() {
 }
 
 #[test]
-fn an_abort_before_certify_means_that_nothing_is_sent() {
+fn abort_before_certify_sends_nothing() {
     let mut trx = Inner::new();
     assert_eq!(trx.abort(9), (Status::OK, SEQNO_UNDEFINED, true));
     assert_eq!(trx.abort(9), (Status::OK, SEQNO_UNDEFINED, false), "aborted already");
@@ -88,7 +88,7 @@ fn an_abort_before_certify_means_that_nothing_is_sent() {
 }
 
 #[test]
-fn an_abort_while_it_is_under_way_means_replay_if_it_passes() {
+fn abort_in_flight_replays_if_certified() {
     let mut trx = in_certify();
     assert_eq!(trx.abort(4), (Status::OK, SEQNO_UNDEFINED, true));
     assert_eq!(trx.ordered(slot(5, WHOLE, true)), Status::BF_ABORT);
@@ -101,7 +101,7 @@ fn an_abort_while_it_is_under_way_means_replay_if_it_passes() {
 }
 
 #[test]
-fn an_abort_while_it_is_under_way_means_failure_if_it_fails() {
+fn abort_in_flight_fails_if_not_certified() {
     let mut trx = in_certify();
     trx.abort(4);
     assert_eq!(trx.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
@@ -109,7 +109,7 @@ fn an_abort_while_it_is_under_way_means_failure_if_it_fails() {
 }
 
 #[test]
-fn what_the_cluster_has_committed_is_no_deadlock_where_the_member_leaves() {
+fn committed_trx_is_no_deadlock_when_member_leaves() {
     // Aborted, and to be replayed.
     let mut trx = certified(WHOLE);
     trx.abort(4);
@@ -126,7 +126,7 @@ fn what_the_cluster_has_committed_is_no_deadlock_where_the_member_leaves() {
 }
 
 #[test]
-fn what_the_cluster_has_committed_is_no_deadlock_where_its_turn_does_not_come() {
+fn committed_trx_is_no_deadlock_when_turn_is_lost() {
     for aborted in [false, true] {
         let mut trx = certified(WHOLE);
         assert!(matches!(trx.want_turn(), Turn::Wait { interruptible: true, .. }));
@@ -148,7 +148,7 @@ fn what_the_cluster_has_committed_is_no_deadlock_where_its_turn_does_not_come() 
 }
 
 #[test]
-fn who_gave_its_place_back_is_no_server_that_calls_in_the_wrong_order() {
+fn returned_slot_is_no_call_order_error() {
     // At the gate, in its turn's place, and on its way to rollback.
     let mut at_the_gate = certified(WHOLE);
     at_the_gate.not_here();
@@ -167,7 +167,7 @@ fn who_gave_its_place_back_is_no_server_that_calls_in_the_wrong_order() {
 }
 
 #[test]
-fn an_aborted_fragment_is_not_replayed() {
+fn aborted_fragment_is_not_replayed() {
     let mut trx = Inner::new();
     trx.begin_certify(0, false).unwrap();
     trx.abort(4);
@@ -178,7 +178,7 @@ fn an_aborted_fragment_is_not_replayed() {
 
 /// The log may have it after all: then it is its own write-set that needs its locks.
 #[test]
-fn what_is_given_up_rolls_back_by_itself_and_not_as_a_deadlock() {
+fn abandoned_trx_rolls_back_without_deadlock_error() {
     let mut trx = in_certify();
     assert_eq!(trx.unknown(), Status::NODE_FAIL);
     assert_eq!(trx.abort(4), (Status::NOT_ALLOWED, SEQNO_UNDEFINED, false));
@@ -189,7 +189,7 @@ fn what_is_given_up_rolls_back_by_itself_and_not_as_a_deadlock() {
 
 /// Two members may each have a transaction of the same id: the abort of the one's applier names the other's.
 #[test]
-fn what_rolls_back_does_not_keep_the_applier_of_another_members_stream_from_being_aborted() {
+fn rolling_back_trx_does_not_shield_stream_applier() {
     let mut trx = Inner::new();
     trx.begin_certify(0, false).unwrap();
     assert_eq!(trx.ordered(slot(5, FLAG_TRX_START, false)), Status::TRX_FAIL);
@@ -233,7 +233,7 @@ fn aborts_between_and_inside_the_calls() {
 }
 
 #[test]
-fn a_fragment_aborted_in_its_turn_hears_it_at_release() {
+fn fragment_aborted_in_its_turn_fails_at_release() {
     let mut trx = certified(FLAG_TRX_START);
     trx.want_turn();
     trx.got_turn();
@@ -265,7 +265,7 @@ fn calls_in_the_wrong_order_are_refused() {
 }
 
 #[test]
-fn who_aborts_does_not_wait_for_what_copies_the_data() {
+fn abort_does_not_wait_for_data_copy() {
     let trx = Trx::new(7);
     let content = trx.content();
     // Its own thread is in `append_data`.
@@ -292,7 +292,7 @@ fn handles_are_found_by_id_and_by_pointer() {
 }
 
 #[test]
-fn a_failed_statement_is_not_shown_as_total_order() {
+fn failed_statement_is_not_reported_as_total_order() {
     use lockstep_abi::FLAG_ISOLATION;
     assert_eq!(dummy_flags(WHOLE | FLAG_ISOLATION), WHOLE | FLAG_ROLLBACK);
     assert_eq!(dummy_flags(0), FLAG_ROLLBACK);

@@ -16,14 +16,14 @@ use std::collections::HashSet;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// A view is begun after that, whoever has not ended: its client's thread has had no turn for so long.
+/// A view begins after this time even if some transactions have not ended: their client threads got no processor.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 struct State {
     /// The seqno of the log's view that the server is in.
     view: Option<Seqno>,
-    /// Whose fragments have failed, and which the server has not rolled back yet.
+    /// Transactions with failed fragments that the server has not rolled back yet.
     ending: HashSet<TrxId>,
 }
 
@@ -41,7 +41,7 @@ impl ViewAborts {
         state.view = Some(view);
         let waited = self.ended.wait_timeout_while(state, PATIENCE, |state| !state.ending.is_empty());
         let (mut state, _) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Whoever has not ended by now is not waited for a second time.
+        // Transactions that have not ended by now are not waited for again.
         let all = state.ending.is_empty();
         state.ending.clear();
         all
@@ -99,7 +99,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn a_view_is_begun_when_those_that_failed_before_have_ended() {
+    fn view_begins_after_failed_trxs_have_ended() {
         let views = Arc::new(ViewAborts::default());
         assert_eq!((views.fails(1), views.fails(2)), (None, None));
         views.ends(1);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_begun_in_the_end_in_any_case() {
+    fn view_begins_after_timeout_in_any_case() {
         let (views, since) = (ViewAborts::default(), Instant::now());
         views.fails(1);
         assert!(!views.begin(7));

@@ -1,4 +1,4 @@
-//! A write-set on its way through an applier: when it may begin, what the server gets of it, and what came of that.
+//! Applying one write-set: its start condition, the call of the server, and the handling of the result.
 
 use super::{Break, Held, Job, MEASURED, Next, Worker};
 use crate::apply::blocked_time::BlockedTime;
@@ -40,8 +40,8 @@ impl Provider {
         self.counters.apply_window.add((highest - low).max(0) as u64);
 
         if self.is_lost_commit(&ordered) {
-            // What was done before this seqno is whole, and the fragments are in the server's store: the next start
-            // goes on from here by the log, and commits all of them.
+            // Everything before this seqno is complete, and the fragments are in the server's store: the next start
+            // continues from here by the log, and commits them.
             self.stop_with(
                 &format!(
                     "the streaming transaction that commits at seqno {seqno} was given up here when the majority was \
@@ -122,7 +122,8 @@ impl Provider {
             && ordered.writeset.meta.source == self.own.get()
     }
 
-    /// What came of a job. Whether this thread is expected to have another one soon: see [`Provider::next`].
+    /// Handles the result of a job. Returns whether this thread is expected to have another one soon: see
+    /// [`Provider::next`].
     pub(super) fn applied(&self, job: Job, result: CbStatus, worker: &mut Worker) -> bool {
         if let Handle::Remote(remote) = &job.handle {
             remote.waited.end();
