@@ -181,7 +181,7 @@ impl Member {
 
     /// Whether the next entry is held.
     pub(super) fn holds_back(&mut self, entry: &Entry) -> bool {
-        self.apply_holds.own_first &= !self.slots.is_empty() || !self.large.is_empty();
+        self.apply_holds.own_first &= !self.submissions.is_empty();
         if !self.has_held_server() || self.apply_holds.own_first {
             return false;
         }

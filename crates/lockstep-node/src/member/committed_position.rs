@@ -1,4 +1,4 @@
-//! The cluster's committed position, whichever members wrote: `GET /committed_position`, for clients that wait until members have
+//! The cluster's committed position, whichever members wrote: `GET /agreed`, for clients that wait until members have
 //! reached it.
 //!
 //! A member's own commit index does not say that: an entry may be committed elsewhere before this member learns of it.
@@ -6,6 +6,7 @@
 //! need not have the entries.
 
 use super::{Effect, Member, Micros};
+use lockstep_core::raft::Raft;
 use lockstep_core::{Gtid, Index};
 
 /// When a query is answered at the latest: the HTTP request waits for 5 s.
@@ -13,60 +14,98 @@ const TIMEOUT: Micros = 3_000_000;
 /// How many queries may be under way.
 const QUERIES_MAX: usize = 64;
 
-/// A query.
+/// A query under way.
 #[derive(Debug)]
-pub(super) struct PositionQuery {
+struct PositionQuery {
     token: u64,
     context: u64,
     index: Option<Index>,
     deadline: Micros,
 }
 
-impl Member {
-    /// Answered by [`Effect::CommittedPosition`].
-    pub(crate) fn query_committed_position(&mut self, token: u64) {
-        let refusal = if !self.connection.is_primary() {
-            "this member is not in a primary component: it cannot learn the committed position"
-        } else if self.position_queries.len() >= QUERIES_MAX {
-            "too many queries at a time: try again soon"
-        } else {
-            let (context, deadline) = (self.raft.read_index(self.now), self.now + TIMEOUT);
-            return self.position_queries.push(PositionQuery { token, context, index: None, deadline });
-        };
-        self.effects.push(Effect::CommittedPosition { token, result: Err(refusal.into()) });
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct PositionQueries {
+    queries: Vec<PositionQuery>,
+}
+
+impl PositionQueries {
+    /// Begins a query. `primary`: this member is in a primary component.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub(super) fn begin(
+        &mut self,
+        raft: &mut Raft,
+        now: Micros,
+        primary: bool,
+        token: u64,
+    ) -> Result<(), &'static str> {
+        if !primary {
+            return Err("this member is not in a primary component: it cannot learn the committed position");
+        }
+        if self.queries.len() >= QUERIES_MAX {
+            return Err("too many queries at a time: try again soon");
+        }
+        let (context, deadline) = (raft.read_index(now), now + TIMEOUT);
+        self.queries.push(PositionQuery { token, context, index: None, deadline });
+        Ok(())
     }
 
-    /// The index that the log must have committed; `None`: the leader is gone, and the next one is asked.
-    pub(super) fn on_position_read(&mut self, context: u64, index: Option<Index>) {
-        for asked in self.position_queries.iter_mut().filter(|asked| asked.context == context) {
-            asked.index = index;
+    /// The leader's answer: an index that must be committed here, or `None` if the leader was lost; then the next one is
+    /// asked.
+    pub(super) fn answered(&mut self, raft: &mut Raft, now: Micros, context: u64, index: Option<Index>) {
+        for query in self.queries.iter_mut().filter(|query| query.context == context) {
+            query.index = index;
             if index.is_none() {
-                asked.context = self.raft.read_index(self.now);
+                query.context = raft.read_index(now);
             }
         }
     }
 
-    pub(super) fn committed_position_step(&mut self) {
-        if self.position_queries.is_empty() {
-            return;
+    /// Removes the queries that have a result, and returns their tokens and results.
+    pub(super) fn take_results(
+        &mut self,
+        raft: &Raft,
+        now: Micros,
+        primary: bool,
+    ) -> Vec<(u64, Result<Gtid, String>)> {
+        let mut results = Vec::new();
+        if self.queries.is_empty() {
+            return results;
         }
-        let (commit, now, primary) = (self.raft.commit(), self.now, self.connection.is_primary());
-        let state = self.raft.committed_state();
+        let state = raft.committed_state();
         let gtid = Gtid { uuid: state.history, seqno: state.seqno };
-        let effects = &mut self.effects;
-        self.position_queries.retain(|asked| {
-            let result = match asked.index {
-                Some(index) if index <= commit => Ok(gtid),
+        self.queries.retain(|query| {
+            let result = match query.index {
+                Some(index) if index <= raft.commit() => Ok(gtid),
                 _ if !primary => Err("the majority is lost".to_owned()),
-                _ if now < asked.deadline => return true,
+                _ if now < query.deadline => return true,
                 None => {
                     Err("no leader has answered: `lockstep status` shows the connected members".to_owned())
                 }
                 Some(_) => Err("the entries of the leader's log are not committed yet".to_owned()),
             };
-            effects.push(Effect::CommittedPosition { token: asked.token, result });
+            results.push((query.token, result));
             false
         });
+        results
+    }
+}
+
+impl Member {
+    /// Answered by [`Effect::CommittedPosition`].
+    pub(crate) fn query_committed_position(&mut self, token: u64) {
+        let primary = self.connection.is_primary();
+        if let Err(refusal) = self.position_queries.begin(&mut self.raft, self.now, primary, token) {
+            self.effects.push(Effect::CommittedPosition { token, result: Err(refusal.into()) });
+        }
+    }
+
+    pub(super) fn committed_position_step(&mut self) {
+        let results = self.position_queries.take_results(&self.raft, self.now, self.connection.is_primary());
+        let answers = results.into_iter().map(|(token, result)| Effect::CommittedPosition { token, result });
+        self.effects.extend(answers);
     }
 }
 

@@ -106,7 +106,7 @@ impl Member {
         self.raft.set_view_member(own);
         self.me.incarnation += 1;
         self.raft.renew(self.me.incarnation);
-        self.large_sent = super::commands::LargeSent::default();
+        self.submissions.renew();
         self.low_water_mark.reset();
         self.leaving = false;
         self.leave = None;

@@ -573,7 +573,7 @@ impl Member {
         let id = entry.proposal;
         id.member == self.me.id
             && id.incarnation == self.me.incarnation
-            && self.slots.iter().any(|slot| slot.number == id.number)
+            && self.submissions.awaits(id.number)
             && !self.is_refused(entry)
     }
 
@@ -619,7 +619,7 @@ impl Member {
         let own = entry.proposal.member == self.me.id && entry.proposal.incarnation == self.me.incarnation;
         // A fragment of a streaming transaction commits nothing yet.
         let commits = ordered.pass && ordered.writeset.meta.flags & flags::TRX_END != 0;
-        let ordered = match own.then(|| self.take_slot(entry.proposal.number)).flatten() {
+        let ordered = match own.then(|| self.submissions.take(entry.proposal.number)).flatten() {
             None => ordered,
             Some(submission) => match submission.order(ordered) {
                 Ok(thread) => {

@@ -11,6 +11,7 @@ mod barrier;
 mod branch;
 #[cfg(test)]
 mod campaign;
+mod causal_reads;
 mod clocks;
 mod commands;
 mod committed_position;
@@ -30,6 +31,7 @@ mod lag;
 mod leader_slowness;
 mod leader_tasks;
 mod leave;
+mod log_retention;
 mod low_water_mark;
 mod operator;
 mod peers;
@@ -37,11 +39,12 @@ mod placement;
 mod policy;
 #[cfg(test)]
 mod relay_tests;
+mod submissions;
 mod transfer;
 mod votes;
 mod wait_report;
 
-use crate::api::{Delivery, Level, LocalState, NodeError, SubmitOutcome, Tuning};
+use crate::api::{Delivery, Level, LocalState, NodeError, Tuning};
 use crate::log_quarantine::QuarantineRequest;
 use crate::operator::Answer;
 use crate::pack::Packed;
@@ -56,8 +59,9 @@ use lockstep_core::message::{Carried, Message};
 use lockstep_core::policy::Policy;
 use lockstep_core::raft::{Output, Raft, WriteOp};
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Seqno, ViewUuid};
+use log_retention::Presence;
 use peers::{Gone, Peer};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -80,11 +84,6 @@ const BARRIER_PERIOD: Micros = 500;
 const FORGET_PERIOD: Micros = 5_000;
 /// A gap this long between two rounds is logged. Normally there is a round every 0.1 s at least.
 const STALL: Micros = 1_000_000;
-/// How often the early removal of entries is logged.
-const EARLY_TRIM_LOG_INTERVAL: Micros = 600_000_000;
-
-/// A lost member may have been this far behind when the connection ended.
-const ABSENCE_MARGIN: Micros = 60_000_000;
 
 /// Why old entries are read from the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,11 +147,7 @@ pub(crate) struct Member {
     gone: BTreeMap<MemberId, Gone>,
     pub(crate) connection: ConnectionState,
     pub(crate) deliverer: Deliverer,
-    /// Own submissions under way, ascending by number.
-    slots: VecDeque<commands::Waiting>,
-    /// Large write-sets being sent, one at a time.
-    large: VecDeque<commands::Large>,
-    large_sent: commands::LargeSent,
+    submissions: submissions::Submissions,
     pub(crate) now: Micros,
     wall: Micros,
     leaving: bool,
@@ -200,8 +195,8 @@ pub(crate) struct Member {
     state_request: Option<transfer::Pending>,
     /// With this position, the joiner needs only the donor's confirmation; −1 if it needs the state itself.
     bypass: Seqno,
-    causal: Vec<commands::CausalRead>,
-    position_queries: Vec<committed_position::PositionQuery>,
+    causal_reads: causal_reads::CausalReads,
+    position_queries: committed_position::PositionQueries,
     /// The seqno of the view with which this connection began. A member below it has not caught up.
     connected_seqno: Seqno,
     /// The server has seen a Primary view in this connection.
@@ -223,11 +218,7 @@ pub(crate) struct Member {
     told: Option<Health>,
     leader_tasks_at: Micros,
     low_water_mark: low_water_mark::LowWaterMark,
-    last_log_trim: Micros,
-    /// Times and finished seqnos over the last `log.keep_min`.
-    finished_at: VecDeque<(Micros, Seqno)>,
-    /// When the early removal of entries was last logged.
-    trimmed_early: Option<Micros>,
+    log_retention: log_retention::LogRetention,
     /// The seqno that the front end's server has finished; its threads write it.
     finished: Arc<AtomicI64>,
     effects: Vec<Effect>,
@@ -274,9 +265,7 @@ impl Member {
             gone: BTreeMap::new(),
             connection: ConnectionState::Idle,
             deliverer: Deliverer::default(),
-            slots: VecDeque::new(),
-            large: VecDeque::new(),
-            large_sent: commands::LargeSent::default(),
+            submissions: submissions::Submissions::default(),
             now,
             wall: 0,
             leaving: false,
@@ -306,8 +295,8 @@ impl Member {
             choices: Vec::new(),
             state_request: None,
             bypass: lockstep_core::SEQNO_UNDEFINED,
-            causal: Vec::new(),
-            position_queries: Vec::new(),
+            causal_reads: causal_reads::CausalReads::default(),
+            position_queries: committed_position::PositionQueries::default(),
             connected_seqno: 0,
             shown: false,
             positions_shown: 0,
@@ -322,9 +311,7 @@ impl Member {
             told: None,
             leader_tasks_at: 0,
             low_water_mark: low_water_mark::LowWaterMark::default(),
-            last_log_trim: 0,
-            finished_at: VecDeque::new(),
-            trimmed_early: None,
+            log_retention: log_retention::LogRetention::default(),
             finished,
             effects: Vec::new(),
             deliveries: Vec::new(),
@@ -489,7 +476,7 @@ impl Member {
 
     /// Ends a round: advances timers, runs the tasks that are due, takes Raft's outputs, delivers entries.
     pub(crate) fn round(&mut self, room: bool) {
-        self.large_step();
+        self.submissions.propose_large(&mut self.raft, self.now);
         self.low_water_mark.note(self.now, self.finished());
         self.raft.set_finished(self.finished());
         self.check_database();
@@ -654,24 +641,24 @@ impl Member {
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.slots.len()
+        self.submissions.proposed_len()
     }
 
     /// Whether this member only receives other members' writes, in its leader's frames. Then no local thread adds work
     /// while this one yields, and no other member waits for this one's work.
     pub(crate) fn only_follows(&self) -> bool {
-        self.slots.is_empty() && !self.raft.is_leader()
+        self.submissions.proposed_len() == 0 && !self.raft.is_leader()
     }
 
     /// Whether causal reads wait for this thread.
     pub(crate) fn has_readers(&self) -> bool {
-        !self.causal.is_empty()
+        !self.causal_reads.is_empty()
     }
 
     /// How many transactions are not ordered yet, as far as this member knows.
     pub(crate) fn under_way(&self) -> usize {
         let uncommitted = self.raft.last_index().saturating_sub(self.raft.commit()) as usize;
-        self.slots.len().max(uncommitted)
+        self.submissions.proposed_len().max(uncommitted)
     }
 
     pub(crate) fn failure(&self) -> Option<String> {
@@ -684,8 +671,7 @@ impl Member {
     /// The log's first segments are gone. `early`: removed although `log.keep_min`, or a connected member's disk, still
     /// needed them.
     pub(crate) fn log_trimmed(&mut self, first: Index, early: bool) {
-        if early && self.trimmed_early.is_none_or(|at| self.now >= at + EARLY_TRIM_LOG_INTERVAL) {
-            self.trimmed_early = Some(self.now);
+        if early && self.log_retention.warn_of_early_removal(self.now) {
             self.log(
                 Level::Warn,
                 "the log is larger than log.max_size: entries are removed that are younger than log.keep_min or not \
@@ -749,22 +735,9 @@ impl Member {
     /// Wakes every waiting submission. `unknown`: nothing can be withdrawn, since Raft is not asked.
     fn wake_all(&mut self, unknown: bool) {
         let first_unsent = if unknown { None } else { self.raft.withdraw_unsent() };
-        if let Some(first) = first_unsent {
-            self.large_sent.withdrawn(first);
-        }
-        for large in self.large.drain(..) {
-            large.submission.fill(SubmitOutcome::NotSent);
-        }
-        for commands::Waiting { number, submission, .. } in self.slots.drain(..) {
-            let outcome = if first_unsent.is_some_and(|first| number >= first) {
-                SubmitOutcome::NotSent
-            } else {
-                SubmitOutcome::Unknown
-            };
-            submission.fill(outcome);
-        }
-        for read in self.causal.drain(..) {
-            self.effects.push(Effect::Causal { id: read.id, seqno: None });
+        self.submissions.fail_all(first_unsent);
+        for id in self.causal_reads.take_all() {
+            self.effects.push(Effect::Causal { id, seqno: None });
         }
     }
 
@@ -796,64 +769,24 @@ impl Member {
         }
     }
 
-    /// The seqno that the own server had finished `log.keep_min` ago. Everything finished before the process began is
-    /// on disk.
-    fn finished_long_ago(&mut self) -> Seqno {
-        let (now, keep) = (self.now, self.tuning.log_keep.as_micros() as Micros);
-        let at = if self.finished_at.is_empty() { now.saturating_sub(keep) } else { now };
-        self.finished_at.push_back((at, self.finished()));
-        while self.finished_at.get(1).is_some_and(|(at, _)| at + keep <= now) {
-            self.finished_at.pop_front();
-        }
-        let first = self.finished_at.front().filter(|(at, _)| at + keep <= now);
-        first.map_or(lockstep_core::SEQNO_UNDEFINED, |(_, seqno)| *seqno)
-    }
-
     fn trim_log_step(&mut self) {
-        if self.now < self.last_log_trim + 1_000_000 {
-            return;
-        }
-        self.last_log_trim = self.now;
-        let long_ago = self.finished_long_ago();
-        let needed = self.deliverer.next_index().min(self.raft.deliverable());
-        let membership = self.raft.membership();
-        // Entries that a connected member has not persisted are kept up to `log.max_size` only: a stalled disk there
-        // must not fill this one. The member then gets a snapshot instead, as after a long absence.
-        let connected = membership.members.iter().filter(|m| self.peers.contains_key(&m.id));
-        let wanted = connected
-            .filter(|m| m.id != self.me.id && self.raft.is_leader())
-            .map(|m| self.raft.matched(&m.id) + 1)
-            .min()
-            .unwrap_or(Index::MAX);
-        // A server that lagged may have finished even an old entry only just now, and may not have it on disk.
-        let flushed = self.raft.segment_bases().filter(|b| b.seqno <= long_ago).last();
-        let flushed = flushed.map_or(0, |b| b.index + 1);
-        // Certification after a restart begins at the trim mark before the last.
-        let trim = self.raft.committed_state().trim_previous.min(self.finished());
-        let keep = self.raft.segment_bases().filter(|b| b.seqno <= trim && b.index <= needed).last();
-        if let Some(below) = keep.map(|b| b.index + 1) {
-            let ago = |time: Micros| self.wall.saturating_sub(time);
-            // Entries that an absent member lacks are kept like young ones.
-            let absent = membership.members.iter().filter(|m| m.id != self.me.id && !m.arbitrator);
-            let absent_since = absent
-                .filter(|m| !self.peers.contains_key(&m.id))
-                // For a member not seen since this process began, all entries are kept.
-                .map(|m| {
-                    self.gone
-                        .get(&m.id)
-                        .map_or(0, |gone| ago(self.now.saturating_sub(gone.since) + ABSENCE_MARGIN))
-                })
-                .min()
-                .unwrap_or(Micros::MAX);
-            self.effects.push(Effect::TrimLog(TrimLimits {
-                below,
-                wanted,
-                flushed,
-                keep_bytes: self.tuning.log_bytes,
-                older_than: ago(self.tuning.log_keep.as_micros() as Micros).min(absent_since),
-                max_bytes: self.tuning.log_max_bytes,
-            }));
-        }
+        let presence = |id: &MemberId| match (self.peers.contains_key(id), self.gone.get(id)) {
+            (true, _) => Presence::Connected,
+            (false, Some(gone)) => Presence::LostAt(gone.since),
+            (false, None) => Presence::NeverSeen,
+        };
+        let limits = self.log_retention.step(&log_retention::Inputs {
+            now: self.now,
+            wall: self.wall,
+            raft: &self.raft,
+            finished: self.finished.load(Ordering::Acquire),
+            next_index: self.deliverer.next_index(),
+            keep: self.tuning.log_keep.as_micros() as Micros,
+            keep_bytes: self.tuning.log_bytes,
+            max_bytes: self.tuning.log_max_bytes,
+            presence: &presence,
+        });
+        self.effects.extend(limits.map(Effect::TrimLog));
     }
 
     /// The introduction of this member to a peer.

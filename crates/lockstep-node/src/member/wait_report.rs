@@ -255,7 +255,7 @@ impl Member {
             false => (self.unsatisfiable_settings(self.raft.policy()), index),
         };
         // The leader and waiting members know the acks. Others would blame members that are well.
-        let knows = risk_limit_text || self.raft.is_leader() || !self.slots.is_empty();
+        let knows = risk_limit_text || self.raft.is_leader() || self.submissions.proposed_len() > 0;
         let lacking: Vec<_> = match risk_limit_text {
             _ if !knows => Vec::new(),
             true => self.raft.not_persisted_by(lacks).filter(|m| m.role.votes()).collect(),
@@ -339,7 +339,7 @@ impl Member {
 
     /// Whether a local thread waits for its submission to be ordered.
     fn waits_to_be_ordered(&self) -> bool {
-        !(self.slots.is_empty() && self.large.is_empty())
+        !self.submissions.is_empty()
     }
 
     /// What blocks commits that need no acks.
