@@ -87,6 +87,10 @@ macro_rules! scenarios {
 
 scenarios! {
     candidate_with_majority_is_elected,
+    leader_without_quorum_steps_down,
+    lost_leader_is_replaced_and_steps_down,
+    prevote_of_deaf_member_disturbs_nobody,
+    transfer_waits_until_target_has_full_log,
     vote_reply_waits_for_durable_vote,
 }
 
