@@ -86,11 +86,16 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    ack_with_slow_disk_waits_for_sync,
     candidate_with_majority_is_elected,
+    entry_of_old_term_commits_with_own_term,
     leader_without_quorum_steps_down,
+    learner_joins_votes_and_leaves,
     lost_leader_is_replaced_and_steps_down,
+    new_leader_repairs_diverged_logs,
     prevote_of_deaf_member_disturbs_nobody,
     transfer_waits_until_target_has_full_log,
+    uncommitted_membership_is_rolled_back,
     vote_reply_waits_for_durable_vote,
 }
 
