@@ -94,6 +94,8 @@ scenarios! {
     lost_leader_is_replaced_and_steps_down,
     new_leader_repairs_diverged_logs,
     prevote_of_deaf_member_disturbs_nobody,
+    proposal_resent_to_new_leader_appended_once,
+    read_index_needs_quorum_after_question,
     transfer_waits_until_target_has_full_log,
     uncommitted_membership_is_rolled_back,
     vote_reply_waits_for_durable_vote,
