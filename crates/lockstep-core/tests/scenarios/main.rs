@@ -87,6 +87,7 @@ macro_rules! scenarios {
 
 scenarios! {
     ack_with_slow_disk_waits_for_sync,
+    async_lost_tail_is_rescued_and_left_out,
     candidate_with_majority_is_elected,
     entry_of_old_term_commits_with_own_term,
     leader_without_quorum_steps_down,
@@ -96,6 +97,9 @@ scenarios! {
     prevote_of_deaf_member_disturbs_nobody,
     proposal_resent_to_new_leader_appended_once,
     read_index_needs_quorum_after_question,
+    relay_forwards_entries_inside_its_zone,
+    semisync_new_leader_fetches_learner_tail,
+    semisync_timeout_falls_back_and_returns,
     transfer_waits_until_target_has_full_log,
     uncommitted_membership_is_rolled_back,
     vote_reply_waits_for_durable_vote,
