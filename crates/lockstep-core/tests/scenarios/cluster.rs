@@ -286,6 +286,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// The connection between two members breaks, with the messages on it, and a new one comes up.
+    pub(crate) fn renew_connection(&mut self, a: usize, b: usize, trace: &mut Trace) -> Result<(), String> {
+        self.drop(|from, to| (from, to) == (a, b) || (from, to) == (b, a), trace);
+        for (at, other) in [(a, b), (b, a)] {
+            self.input(at, trace, |raft, now| raft.peer_down(now, id(other)))?;
+        }
+        for (at, other) in [(a, b), (b, a)] {
+            self.report_up(at, other);
+            self.round(at, trace);
+        }
+        Ok(())
+    }
+
     /// Connects a member that was restarted.
     pub(crate) fn reconnect(&mut self, n: usize, trace: &mut Trace) {
         self.connect(n);

@@ -33,6 +33,7 @@
 //! | `drop 1->3`, `drop all` | loses messages that are on their way |
 //! | `cut 3`, `cut 1->3`, `heal` | loses all messages of member 3, or of one link, from now on; until `heal` |
 //! | `crash 2`, `restart 2` | ends the process, with the writes in flight lost and the connections closed; starts it |
+//! | `reconnect 1 2` | breaks the connection between two members, with the messages on it, and makes a new one |
 //! | `policy semisync acks=1 zone_acks=0 timeout=300ms max_at_risk=10 ack_on=receive` | the leader changes the policy |
 //! | `transfer 1 2` | member 1 hands leadership to member 2 |
 //! | `add-learner 4`, `promote 4`, `demote 4`, `remove 4` | the leader changes the membership |
@@ -89,6 +90,7 @@ scenarios! {
     ack_with_slow_disk_waits_for_sync,
     async_lost_tail_is_rescued_and_left_out,
     candidate_with_majority_is_elected,
+    candidate_with_short_log_is_refused,
     entry_of_old_term_commits_with_own_term,
     leader_without_quorum_steps_down,
     learner_joins_votes_and_leaves,
@@ -98,6 +100,7 @@ scenarios! {
     proposal_resent_to_new_leader_appended_once,
     read_index_needs_quorum_after_question,
     relay_forwards_entries_inside_its_zone,
+    replaced_write_in_flight_is_not_acked,
     semisync_new_leader_fetches_learner_tail,
     semisync_timeout_falls_back_and_returns,
     transfer_waits_until_target_has_full_log,

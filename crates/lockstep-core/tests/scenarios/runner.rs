@@ -85,6 +85,9 @@ impl Runner {
             }
             "crash" => self.cluster.crash(command.number()?, &mut self.trace),
             "restart" => self.restart(&mut command),
+            "reconnect" => {
+                self.cluster.renew_connection(command.number()?, command.number()?, &mut self.trace)
+            }
             "policy" => self.policy(&mut command),
             "transfer" => self.transfer(&mut command),
             "add-learner" | "promote" | "demote" | "remove" => self.change(&mut command, &name),
