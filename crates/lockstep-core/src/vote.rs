@@ -24,7 +24,7 @@ pub fn opinion(error: &[u8]) -> Opinion {
     }
 }
 
-/// How a vote has ended; the payload of an [`EntryKind::VoteOutcome`] entry. Members that found something else of this seqno
+/// How a vote has ended; the payload of an [`EntryKind::Outcome`] entry. Members that found something else of this seqno
 /// are not like the others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VoteOutcome {

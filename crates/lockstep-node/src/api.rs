@@ -1,7 +1,7 @@
 //! The API for front ends: start a node, connect it, submit to the log, take deliveries from it.
 //!
 //! A front end's threads are its own; the node has two (`ls-node`, `ls-log`). A thread that submits waits in
-//! [`Submission::wait`] and is woken exactly once, when its entry has been ordered and certified. Threads that take
+//! [`crate::Submission::wait`] and is woken exactly once, when its entry has been ordered and certified. Threads that take
 //! deliveries call [`crate::Node::next`].
 
 use bytes::Bytes;

@@ -175,7 +175,7 @@ impl Runtime {
         self.quickness.hung(self.origin.elapsed().as_micros() as Micros);
     }
 
-    /// Runs until stopped; or until it has been [relieved](crate::desk): returns what this thread has to do instead.
+    /// Runs until stopped; or until it has been [relieved](crate::role_swap): returns what this thread has to do instead.
     pub(crate) fn run(mut self: Box<Self>) -> Option<Jobs> {
         let mut events = Vec::new();
         let mut inputs = Vec::new();

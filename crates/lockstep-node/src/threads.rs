@@ -23,7 +23,7 @@ pub(crate) enum Part {
     Log(Jobs),
 }
 
-/// The life of one of the two threads. They may change parts: see [`crate::desk`].
+/// The life of one of the two threads. They may change parts: see [`crate::role_swap`].
 pub(crate) fn work<D: Disk>(
     mut part: Part,
     desk: &RoleSwap<Writer<D>, Box<Runtime>, Jobs>,

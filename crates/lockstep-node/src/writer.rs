@@ -1,6 +1,6 @@
 //! The thread `ls-log`: what touches the disk. It takes all jobs that wait as one batch: the writes leave in
 //! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk. A write that has no
-//! company `ls-node` does itself: see [`crate::desk`].
+//! company `ls-node` does itself: see [`crate::role_swap`].
 
 use crate::log_queue::{Nothing, Receiver};
 use crate::member::ReadFor;

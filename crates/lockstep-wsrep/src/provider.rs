@@ -115,7 +115,7 @@ pub(crate) struct Provider {
     /// This member's identity towards the server.
     pub(crate) own: AtomicUuid,
     /// How often a thread has been told that nobody knows whether its write-set was ordered: see
-    /// [`lockstep_core::writeset::Meta::epoch`].
+    /// [`lockstep_node::core::writeset::Meta::epoch`].
     pub(crate) epoch: AtomicU16,
     /// No position has been set since the connection began: the first view says where it is.
     pub(crate) fresh: AtomicBool,

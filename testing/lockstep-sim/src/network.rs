@@ -83,7 +83,7 @@ impl Network {
     }
 
     /// Arrival time of the last message sent under the previous settings: later messages queue behind it.
-    pub fn settled(&self, from: usize, to: usize) -> Micros {
+    pub fn last_arrival(&self, from: usize, to: usize) -> Micros {
         self.links[from * self.machines + to].settled
     }
 

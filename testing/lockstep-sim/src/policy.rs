@@ -432,7 +432,7 @@ impl Cluster {
             // Messages of a slow time have arrived before the campaign.
             self.net.passes(from, to)
                 && self.net.quality(from, to) == self.profile.quality_of(from, to)
-                && self.net.settled(from, to) + 2 * self.profile.election_timeout < self.now
+                && self.net.last_arrival(from, to) + 2 * self.profile.election_timeout < self.now
         };
         let membership = &process.order.tail_state().membership;
         for ((index, _), risky) in &self.book.risky {

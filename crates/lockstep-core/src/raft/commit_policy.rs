@@ -221,8 +221,7 @@ impl Raft {
         let anybody = self.config.failpoints.is_active(Failpoint::AnyMembersAcksCount);
         let known = &self.log.committed.membership;
         let changed = self.log.tail.membership_index > self.log.committed.index;
-        let open: Vec<Membership> =
-            changed.then(|| self.log.open_memberships().collect()).unwrap_or_default();
+        let open: Vec<Membership> = if changed { self.log.open_memberships().collect() } else { Vec::new() };
         let members = self.log.tail.membership.members.iter();
         members.filter(move |member| {
             let is_known = |membership: &Membership| membership.get(&member.id).is_some();

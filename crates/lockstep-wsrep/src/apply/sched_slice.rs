@@ -3,7 +3,7 @@
 //! Linux divides a processor among threads by their shares, and among eligible threads picks the one with the earliest
 //! deadline (EEVDF). By default all slices are alike, some milliseconds. With a short slice of its own a
 //! thread comes sooner and oftener, for no more of the processor in all; and on Linux 6.18, where a yield forfeits a whole
-//! slice, what [`lockstep_net::Gather`] does costs a tenth and less. No privilege is needed. Kernels before 6.12 take no notice.
+//! slice, what [`lockstep_net::Coalesce`] does costs a tenth and less. No privilege is needed. Kernels before 6.12 take no notice.
 //!
 //! A lower nice value, for a greater share, is no remedy: a thread that comes before all others finds less company, and
 //! syncs more often. In the shootout's loads -5 cost 2 to 25 % of the rate, -20 5 to 50 % (each in two quick runs).
