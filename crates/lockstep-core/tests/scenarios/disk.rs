@@ -5,7 +5,7 @@ use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Entry, Index};
 use std::collections::VecDeque;
 
-/// What is durable.
+/// The durable state.
 #[derive(Clone, Default)]
 struct Image {
     /// The states before the segments, ascending.

@@ -50,7 +50,7 @@ fn run(scenario: &Scenario) -> Result<Vec<Vec<String>>, (usize, String)> {
     Ok(outputs)
 }
 
-/// A cluster, and the trace of what it does.
+/// A cluster, and the trace of its actions.
 #[derive(Default)]
 struct Runner {
     cluster: Cluster,

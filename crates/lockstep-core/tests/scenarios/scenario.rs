@@ -39,7 +39,7 @@ impl Scenario {
     /// Reads a file.
     ///
     /// # Errors
-    /// The line number and what is wrong there.
+    /// The line number and the error.
     pub(crate) fn parse(text: &str) -> Result<Scenario, (usize, String)> {
         let lines: Vec<&str> = text.lines().collect();
         let heading = lines.iter().take_while(|line| line.starts_with('#'));

@@ -107,7 +107,7 @@ impl LogRetention {
         due
     }
 
-    /// The seqno that the own server had finished `keep` ago. What it had finished at the start of the process is on its disk.
+    /// The seqno that the own server had finished `keep` ago. The seqno finished at the start of the process is on its disk.
     fn finished_long_ago(&mut self, now: Micros, keep: Micros, finished: Seqno) -> Seqno {
         let at = if self.finished_at.is_empty() { now.saturating_sub(keep) } else { now };
         self.finished_at.push_back((at, finished));

@@ -11,7 +11,7 @@
 //! not count as a heartbeat of the leader.
 //!
 //! **Order.** Entries now arrive on two paths and may overtake each other. So a follower does not reject a relayed append
-//! whose predecessor is missing, but keeps it (`early`). The leader detects a loss by comparison: the recipient makes no
+//! without its predecessor, but keeps it (`early`). The leader detects a loss by comparison: the recipient makes no
 //! progress while its relay does.
 //!
 //! **Failures.** The leader feeds a member itself, from its received index on, as soon as its relay is disconnected, is
