@@ -1,16 +1,23 @@
-//! `liblockstep.so`: the wsrep provider API, version 26, on one side, a [`lockstep_node::Node`] on the other.
+//! `liblockstep.so`: connects the wsrep provider API, version 26, with a [`lockstep_node::Node`].
 //!
-//! Start reading at `abi/entry_points` (every function of the API), then `trx` with `trx/local` (a transaction from its
-//! first key to its release), `apply/applier` (the server's applier threads) and `apply/monitor` (commit order).
-//! The code that fulfils an expectation of the server names it.
+//! `abi/entry_points` has every function of the API. It calls `trx/local` for a transaction from its first key to its
+//! release, `ddl/statement` for a statement in total order, and `apply/applier` for the server's applier threads.
+//! `apply/sequence` keeps the positions of seqnos on their way through the server.
 //!
-//! Answered with `NOT_IMPLEMENTED`: preordered events, group locks, snapshots, read views, non-blocking statements.
+//! Modules depend on each other in this order: components (`host`, `apply/sequence`, `ddl`, `trx/table`, ...), then
+//! `context`, which groups those that every call needs, then the server's calls (`trx/local`, `ddl/statement`,
+//! `lifecycle/control`, ...), then `provider`, which owns all components, then `apply/applier`, `lifecycle/connect` and
+//! `abi`. None imports a later one.
+//!
+//! Not implemented: preordered events, group locks, snapshots, read views, non-blocking statements.
 
 mod abi;
 mod apply;
+mod context;
 mod ddl;
 #[cfg(test)]
 mod fuzz;
+mod host;
 mod lifecycle;
 mod provider;
 mod status;

@@ -1,14 +1,20 @@
-//! The function table: every entry point of the API, each a thin shell around what the other modules do.
+//! The function table: every entry point of the API. Each only converts arguments and calls another module.
 //!
-//! A panic of ours ends at [`enter`]: the node fails, the server gets `NODE_FAIL` (`FATAL` from `recv` and
-//! `replay_trx`, where it must not go on). `recv` and `replay_trx` call the server back and are guarded step by step
+//! [`enter`] catches a Rust panic: the node fails, and the server gets `NODE_FAIL` (`FATAL` from `recv` and
+//! `replay_trx`, where it must not continue). `recv` and `replay_trx` call the server back and are guarded step by step
 //! instead (see [`crate::abi::guard`]).
 
 use crate::abi::guard::guarded;
 use crate::abi::services;
 use crate::apply::applier;
+use crate::ddl::statement;
+use crate::lifecycle::connect::text_of;
+use crate::lifecycle::state_files::gtid_out;
+use crate::lifecycle::{connect as connection, control, option_change};
 use crate::provider::{CAPABILITIES, Provider};
+use crate::status::log::Log;
 use crate::status::stats;
+use crate::trx::append;
 use lockstep_abi::*;
 use lockstep_node::options::Options;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -16,7 +22,7 @@ use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
 
-/// What Galera's newest library says of itself, then what we are. MariaDB's tests look at the former.
+/// The version of Galera's newest library, which MariaDB's tests read, then Lockstep's own.
 const VERSION: &str = if lockstep_node::core::raft::FAILPOINTS {
     concat!("26.4.23(lockstep-", env!("CARGO_PKG_VERSION"), "-failpoints)\0")
 } else {
@@ -41,11 +47,11 @@ pub static wsrep_interface_version: VersionText = VersionText(INTERFACE_VERSION.
 /// # Safety
 /// `wsrep` is null or a table that [`wsrep_loader`] filled in.
 unsafe fn of<'a>(wsrep: *mut Wsrep) -> Option<&'a Provider> {
-    // SAFETY: the caller vouches for it; `ctx` is what `init` put there, or null.
+    // SAFETY: by this function's contract; `ctx` is what `init` put there, or null.
     unsafe { wsrep.as_ref().and_then(|table| table.ctx.cast::<Provider>().as_ref()) }
 }
 
-/// The same as something to hold on to.
+/// As [`of`], with access to the reference count.
 ///
 /// # Safety
 /// As for [`of`].
@@ -64,10 +70,10 @@ pub(crate) unsafe fn enter<T>(
     failed: T,
     body: impl FnOnce(&Provider) -> T,
 ) -> T {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: by this function's contract.
     match unsafe { of(wsrep) } {
         Some(provider) => provider.step(what, || body(provider)).unwrap_or(failed),
-        // Before `init`, or after `free`: there is nobody to tell.
+        // Before `init`, or after `free`: there is no log to write to.
         None => failed,
     }
 }
@@ -77,17 +83,17 @@ unsafe extern "C-unwind" fn init(wsrep: *mut Wsrep, args: *const InitArgs) -> St
     let (Some(table), Some(args)) = (unsafe { wsrep.as_mut() }, unsafe { args.as_ref() }) else {
         return Status::NODE_FAIL;
     };
-    let log = crate::status::log::Log::new(args.logger_cb);
+    let log = Log::new(args.logger_cb);
     if !table.ctx.is_null() {
         log.error("init: called twice");
         return Status::NODE_FAIL;
     }
-    // SAFETY: the server vouches for its arguments.
-    match guarded(|| unsafe { Provider::new(args) }) {
+    // SAFETY: the server passes valid arguments.
+    match guarded(|| unsafe { connection::init(args) }) {
         Ok(Ok(provider)) => {
-            let name = provider.settings.with(|options: &Options| options.text("provider.name"));
+            let name = provider.cx.host.settings.with(|options: &Options| options.text("provider.name"));
             if let Ok(name) = CString::new(name) {
-                // For as long as the process lives: the server may read it at any time.
+                // Never freed: the server may read it at any time.
                 table.provider_name = name.into_raw();
             }
             services::set_current(Arc::as_ptr(&provider));
@@ -110,10 +116,10 @@ unsafe extern "C-unwind" fn capabilities(_: *mut Wsrep) -> Capabilities {
 }
 
 unsafe extern "C-unwind" fn options_set(wsrep: *mut Wsrep, conf: *const c_char) -> Status {
-    // SAFETY: the server vouches for the table and the string, here and in all that follow.
+    // SAFETY: the server passes a valid table and string, here and in all functions below.
     unsafe {
         enter(wsrep, "options_set", Status::NODE_FAIL, |p| {
-            p.set_options(&crate::lifecycle::connect::text_of(conf))
+            option_change::set_options(&p.cx, &p.injected, p.receivers.is_open(), &text_of(conf))
         })
     }
 }
@@ -122,10 +128,11 @@ unsafe extern "C-unwind" fn options_get(wsrep: *mut Wsrep) -> *mut c_char {
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "options_get", ptr::null_mut(), |p| {
-            if let Some(node) = p.node() {
-                p.settings.adopt_policy(&node.policy());
+            if let Some(node) = p.cx.node() {
+                p.cx.host.settings.adopt_policy(&node.policy());
             }
-            let text = CString::new(p.settings.with(Options::get_all).replace('\0', "")).unwrap_or_default();
+            let text =
+                CString::new(p.cx.host.settings.with(Options::get_all).replace('\0', "")).unwrap_or_default();
             // The server frees it with `free`.
             libc::strdup(text.as_ptr())
         })
@@ -136,9 +143,7 @@ unsafe extern "C-unwind" fn enc_set_key(wsrep: *mut Wsrep, _key: *const EncKey) 
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "enc_set_key", Status::NODE_FAIL, |p| {
-            if !p.key_noted.swap(true, std::sync::atomic::Ordering::Relaxed) {
-                p.log.warn("an encryption key was set, but the log on disk is not encrypted in this version");
-            }
+            p.cx.host.set_encryption_key();
             Status::OK
         })
     }
@@ -154,12 +159,11 @@ unsafe extern "C-unwind" fn connect(
     // SAFETY: as above.
     let Some(provider) = (unsafe { shared(wsrep) }) else { return Status::NODE_FAIL };
     // SAFETY: as above.
-    let [name, url, donor] = [cluster_name, cluster_url, state_donor]
-        .map(|text| unsafe { crate::lifecycle::connect::text_of(text) });
+    let [name, url, donor] = [cluster_name, cluster_url, state_donor].map(|text| unsafe { text_of(text) });
     match provider.step("connect", || provider.connect(&name, &url, &donor, bootstrap)) {
         Some(Ok(())) => Status::OK,
         Some(Err(text)) => {
-            provider.log.error(text);
+            provider.cx.host.log.error(text);
             Status::NODE_FAIL
         }
         None => Status::NODE_FAIL,
@@ -180,10 +184,10 @@ unsafe extern "C-unwind" fn recv(wsrep: *mut Wsrep, recv_ctx: *mut c_void) -> St
     // Not as a whole inside a guard: see `crate::abi::guard`.
     // SAFETY: as above.
     match unsafe { shared(wsrep) } {
-        // Held on to: `free` may come while this thread is on its way out.
+        // Counted: `free` may be called while this thread returns.
         Some(provider) => {
             let provider = Arc::clone(&provider);
-            // SAFETY: the server vouches for its context.
+            // SAFETY: the server passes a valid context.
             unsafe { applier::recv(&provider, recv_ctx) }
         }
         None => Status::FATAL,
@@ -191,7 +195,7 @@ unsafe extern "C-unwind" fn recv(wsrep: *mut Wsrep, recv_ctx: *mut c_void) -> St
 }
 
 unsafe extern "C-unwind" fn assign_read_view(_: *mut Wsrep, _: *mut WsHandle, _: *const Gtid) -> Status {
-    // As in Galera: certification takes what the transaction has seen from when it is certified.
+    // As in Galera: the transaction's read position is sampled in `certify`.
     Status::NOT_IMPLEMENTED
 }
 
@@ -206,8 +210,8 @@ unsafe extern "C-unwind" fn certify(
     unsafe { wsrep_certify_v1(wsrep, conn_id, ws_handle, flags, meta, ptr::null()) }
 }
 
-/// As `certify` of the table, and calls `seq_cb` once the write-set's place among this member's own is settled: a server
-/// that keeps an order of its own (a binlog's) lets its next thread go then.
+/// As `certify` of the table. Calls `seq_cb` once the order of the write-set among this member's own is fixed: a server
+/// with an order of its own (a binlog's) then lets its next thread continue.
 ///
 /// # Safety
 /// As for the table's functions; `seq_cb` is null or points to one that is valid during the call.
@@ -225,12 +229,13 @@ pub(crate) unsafe extern "C-unwind" fn wsrep_certify_v1(
         enter(wsrep, "certify", Status::NODE_FAIL, |p| {
             let Some(handle) = ws_handle.as_mut() else { return Status::NODE_FAIL };
             let mut unused = TrxMeta::UNDEFINED;
-            let settled = || {
+            let in_order = || {
                 if let Some(SeqCb { ctx, func: Some(func) }) = seq_cb.as_ref() {
                     func(*ctx);
                 }
             };
-            p.certify(conn_id, handle, flags, meta.as_mut().unwrap_or(&mut unused), settled)
+            let meta = meta.as_mut().unwrap_or(&mut unused);
+            p.local.certify(&p.cx, conn_id, handle, flags, meta, in_order)
         })
     }
 }
@@ -270,7 +275,7 @@ unsafe extern "C-unwind" fn release(wsrep: *mut Wsrep, ws_handle: *mut WsHandle)
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "release", Status::NODE_FAIL, |p| match ws_handle.as_mut() {
-            Some(handle) => p.release(handle),
+            Some(handle) => p.local.release(&p.cx, handle),
             None => Status::NODE_FAIL,
         })
     }
@@ -283,7 +288,7 @@ unsafe extern "C-unwind" fn replay_trx(
 ) -> Status {
     // SAFETY: as above; guarded step by step.
     match unsafe { (of(wsrep), ws_handle.as_ref()) } {
-        // SAFETY: the server vouches for its context.
+        // SAFETY: the server passes a valid context.
         (Some(provider), Some(handle)) => unsafe { applier::replay(provider, handle, trx_ctx) },
         _ => Status::NODE_FAIL,
     }
@@ -298,7 +303,7 @@ unsafe extern "C-unwind" fn abort_certification(
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "abort_certification", Status::NODE_FAIL, |p| {
-            let (status, seqno) = p.abort(bf_seqno, victim_trx);
+            let (status, seqno) = p.local.abort(&p.cx, bf_seqno, victim_trx);
             if let Some(out) = victim_seqno.as_mut() {
                 *out = seqno;
             }
@@ -311,7 +316,7 @@ unsafe extern "C-unwind" fn rollback(wsrep: *mut Wsrep, trx: TrxId, data: *const
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "rollback", Status::NODE_FAIL, |p| {
-            p.rollback(trx, data.as_ref().map_or(&[], |data| data.as_slice()))
+            p.local.rollback(&p.cx, trx, data.as_ref().map_or(&[], |data| data.as_slice()))
         })
     }
 }
@@ -327,7 +332,7 @@ unsafe extern "C-unwind" fn append_key(
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "append_key", Status::NODE_FAIL, |p| match ws_handle.as_mut() {
-            Some(handle) => p.append_key(handle, keys, count, key_type),
+            Some(handle) => append::append_key(&p.cx, handle, keys, count, key_type),
             None => Status::NODE_FAIL,
         })
     }
@@ -344,7 +349,7 @@ unsafe extern "C-unwind" fn append_data(
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "append_data", Status::NODE_FAIL, |p| match ws_handle.as_mut() {
-            Some(handle) => p.append_data(handle, data, count, data_type),
+            Some(handle) => append::append_data(&p.cx, handle, data, count, data_type),
             None => Status::NODE_FAIL,
         })
     }
@@ -358,14 +363,16 @@ unsafe extern "C-unwind" fn sync_wait(
 ) -> Status {
     // SAFETY: as above.
     unsafe {
-        enter(wsrep, "sync_wait", Status::NODE_FAIL, |p| match p.sync_wait(upto.as_ref().copied(), tout) {
-            Ok(reached) => {
-                if let Some(out) = gtid.as_mut() {
-                    *out = reached;
+        enter(wsrep, "sync_wait", Status::NODE_FAIL, |p| {
+            match control::sync_wait(&p.cx, upto.as_ref().copied(), tout) {
+                Ok(reached) => {
+                    if let Some(out) = gtid.as_mut() {
+                        *out = reached;
+                    }
+                    Status::OK
                 }
-                Status::OK
+                Err(status) => status,
             }
-            Err(status) => status,
         })
     }
 }
@@ -375,14 +382,14 @@ unsafe extern "C-unwind" fn last_committed_id(wsrep: *mut Wsrep, gtid: *mut Gtid
     unsafe {
         enter(wsrep, "last_committed_id", Status::NODE_FAIL, |p| {
             let Some(out) = gtid.as_mut() else { return Status::NODE_FAIL };
-            *out = crate::lifecycle::state_files::gtid_out(p.position());
+            *out = gtid_out(p.cx.position());
             Status::OK
         })
     }
 }
 
 unsafe extern "C-unwind" fn free_connection(_: *mut Wsrep, _: ConnId) -> Status {
-    // A connection owns nothing here outside of a statement in total order.
+    // Connections have no state here but their statement in total order.
     Status::OK
 }
 
@@ -401,7 +408,7 @@ unsafe extern "C-unwind" fn to_execute_start(
         enter(wsrep, "to_execute_start", Status::NODE_FAIL, |p| {
             let Some(meta) = meta.as_mut() else { return Status::NODE_FAIL };
             let action = if action.is_null() { &[] } else { std::slice::from_raw_parts(action, count) };
-            p.statement_start(conn_id, keys, keys_num, action, flags, meta)
+            statement::start(&p.cx, conn_id, keys, keys_num, action, flags, meta)
         })
     }
 }
@@ -410,7 +417,7 @@ unsafe extern "C-unwind" fn to_execute_end(wsrep: *mut Wsrep, conn_id: ConnId, e
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "to_execute_end", Status::NODE_FAIL, |p| {
-            p.statement_end(conn_id, error.as_ref().map_or(&[], |error| error.as_slice()))
+            statement::end(&p.cx, conn_id, error.as_ref().map_or(&[], |error| error.as_slice()))
         })
     }
 }
@@ -440,7 +447,7 @@ unsafe extern "C-unwind" fn sst_sent(wsrep: *mut Wsrep, state_id: *const Gtid, r
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "sst_sent", Status::NODE_FAIL, |p| {
-            p.sst_sent(state_id.as_ref().copied().unwrap_or(Gtid::UNDEFINED), rcode)
+            p.transfer.sent(&p.cx, state_id.as_ref().copied().unwrap_or(Gtid::UNDEFINED), rcode)
         })
     }
 }
@@ -454,7 +461,7 @@ unsafe extern "C-unwind" fn sst_received(
     // SAFETY: as above.
     unsafe {
         enter(wsrep, "sst_received", Status::NODE_FAIL, |p| {
-            p.sst_received(state_id.as_ref().copied().unwrap_or(Gtid::UNDEFINED), rcode)
+            p.transfer.received(&p.cx, state_id.as_ref().copied().unwrap_or(Gtid::UNDEFINED), rcode)
         })
     }
 }
@@ -465,37 +472,37 @@ unsafe extern "C-unwind" fn snapshot(_: *mut Wsrep, _: *const Buf, _: *const c_c
 
 unsafe extern "C-unwind" fn stats_get(wsrep: *mut Wsrep) -> *mut StatsVar {
     // SAFETY: as above.
-    unsafe { enter(wsrep, "stats_get", ptr::null_mut(), |p| stats::lay_out(&p.stats())) }
+    unsafe { enter(wsrep, "stats_get", ptr::null_mut(), |p| stats::lay_out(&stats::stats(p))) }
 }
 
 unsafe extern "C-unwind" fn stats_free(_: *mut Wsrep, var_array: *mut StatsVar) {
-    // SAFETY: what `stats_get` returned: one block from malloc, or null.
+    // SAFETY: `stats_get` returned it: one block from malloc, or null.
     unsafe { libc::free(var_array.cast()) }
 }
 
 unsafe extern "C-unwind" fn stats_reset(wsrep: *mut Wsrep) {
     // SAFETY: as above.
-    unsafe { enter(wsrep, "stats_reset", (), |p| p.stats_reset()) }
+    unsafe { enter(wsrep, "stats_reset", (), |p| stats::reset(&p.cx)) }
 }
 
 unsafe extern "C-unwind" fn pause(wsrep: *mut Wsrep) -> Seqno {
     // SAFETY: as above.
-    unsafe { enter(wsrep, "pause", SEQNO_UNDEFINED, |p| p.pause()) }
+    unsafe { enter(wsrep, "pause", SEQNO_UNDEFINED, |p| control::pause(&p.cx)) }
 }
 
 unsafe extern "C-unwind" fn resume(wsrep: *mut Wsrep) -> Status {
     // SAFETY: as above.
-    unsafe { enter(wsrep, "resume", Status::NODE_FAIL, |p| p.resume()) }
+    unsafe { enter(wsrep, "resume", Status::NODE_FAIL, |p| control::resume(&p.cx, p.receivers.is_open())) }
 }
 
 unsafe extern "C-unwind" fn desync(wsrep: *mut Wsrep) -> Status {
     // SAFETY: as above.
-    unsafe { enter(wsrep, "desync", Status::NODE_FAIL, |p| p.desync()) }
+    unsafe { enter(wsrep, "desync", Status::NODE_FAIL, |p| control::desync(&p.cx)) }
 }
 
 unsafe extern "C-unwind" fn resync(wsrep: *mut Wsrep) -> Status {
     // SAFETY: as above.
-    unsafe { enter(wsrep, "resync", Status::NODE_FAIL, |p| p.resync()) }
+    unsafe { enter(wsrep, "resync", Status::NODE_FAIL, |p| control::resync(&p.cx)) }
 }
 
 unsafe extern "C-unwind" fn lock(_: *mut Wsrep, _: *const c_char, _: bool, _: u64, _: i64) -> Status {
@@ -522,7 +529,7 @@ unsafe extern "C-unwind" fn free(wsrep: *mut Wsrep) {
     let provider = unsafe { Arc::from_raw(ctx) };
     let _ = guarded(|| {
         provider.disconnect();
-        if let Some(node) = provider.node() {
+        if let Some(node) = provider.cx.node() {
             node.stop();
         }
     });
@@ -534,7 +541,7 @@ unsafe extern "C-unwind" fn free(wsrep: *mut Wsrep) {
 /// `wsrep` is null or points to a table.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn wsrep_loader(wsrep: *mut Wsrep) -> c_int {
-    // SAFETY: the caller vouches for it. Written as a whole: the server's may be uninitialised, but for `dlh`.
+    // SAFETY: by this function's contract. Written as a whole: the server's may be uninitialised, but for `dlh`.
     let Some(table) = (unsafe { wsrep.as_mut() }) else { return libc::EINVAL };
     *table = Wsrep {
         version: INTERFACE_VERSION.as_ptr(),

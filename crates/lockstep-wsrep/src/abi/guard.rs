@@ -1,10 +1,10 @@
-//! What keeps a Rust panic from crossing into the server.
+//! The guard that keeps Rust panics from crossing into the server.
 //!
-//! A panic of ours is caught at the border and fails the node. A C++ exception of the server's is not ours to catch:
-//! it comes up through a callback (`wsrep::fatal_error`), and Rust's `catch_unwind` would abort the process at it with
-//! a message about the wrong thing. So **no callback that may throw is ever called inside [`guarded`]**: the threads
-//! that call back (`recv`, `replay_trx`) alternate between guarded steps and bare calls of the server, and a foreign
-//! exception finds only destructors on its way out. The one callback inside is the logger, which does not throw.
+//! Entry points catch a Rust panic and fail the node. A C++ exception of the server (`wsrep::fatal_error`, thrown in a
+//! callback) must pass: Rust's `catch_unwind` would abort the process at it, with a misleading message. So **no callback
+//! that may throw is called inside [`guarded`]**. The threads that call back (`recv`, `replay_trx`) alternate between
+//! guarded steps and unguarded calls of the server, and an exception meets only destructors on its way out. The only
+//! callback inside is the logger, which does not throw.
 
 use crate::apply::monitor::lock;
 use std::any::Any;
@@ -18,29 +18,29 @@ pub(crate) struct Panicked(pub(crate) String);
 
 /// Runs `step`; a panic in it becomes an error.
 ///
-/// The state it may leave behind is not trusted any more: the caller fails the node.
+/// The panic may leave inconsistent state behind, so that the caller must fail the node.
 pub(crate) fn guarded<T>(step: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(step)).map_err(|payload| Panicked(text_of(&*payload)))
 }
 
-/// An error in the program that a test has asked for (`debug.panic`): where it is to be, once.
+/// A panic that a test requests (`debug.panic`): once, in the given place.
 #[derive(Default)]
-pub(crate) struct Planted {
-    is: AtomicBool,
+pub(crate) struct InjectedPanic {
+    is_set: AtomicBool,
     place: Mutex<String>,
 }
 
-impl Planted {
-    pub(crate) fn plant(&self, place: &str) {
+impl InjectedPanic {
+    pub(crate) fn inject(&self, place: &str) {
         place.clone_into(&mut lock(&self.place));
-        self.is.store(true, Ordering::Release);
+        self.is_set.store(true, Ordering::Release);
     }
 
-    /// Panics, if this is the place.
+    /// Panics if this is the requested place.
     pub(crate) fn here(&self, place: &str) {
-        if self.is.load(Ordering::Relaxed)
+        if self.is_set.load(Ordering::Relaxed)
             && *lock(&self.place) == place
-            && self.is.swap(false, Ordering::AcqRel)
+            && self.is_set.swap(false, Ordering::AcqRel)
         {
             panic!("debug.panic was set");
         }

@@ -1,21 +1,19 @@
-//! Commits that stand still for a moment, so that equal snapshots can be taken on all members (`lockstep verify`): whose
-//! turn it is waits, and so does everybody behind it in commit order. Executing, ordering and applying go on.
+//! The barrier of `lockstep verify`, which takes equal snapshots on all members. While it is closed, the thread whose turn
+//! it is in commit order waits, and so do all threads behind it. Executing, ordering and applying continue.
 
 use crate::apply::monitor::{Gate, Interrupt, Stop};
-use crate::provider::Provider;
 use lockstep_node::CommitBarrier;
 use lockstep_node::core::{SEQNO_UNDEFINED, Seqno};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Nobody stands for longer, though the node should have gone meanwhile, which lets all go on after 2.5 s.
-const LONGEST: Duration = Duration::from_secs(4);
+/// The longest wait, in case the node no longer exists. The node opens the barrier after 2.5 s.
+const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The gate behind the turn to commit.
+/// A gate that is passed in commit order.
 pub(crate) struct CommitGate {
-    pub(crate) gate: Gate,
-    /// Somebody has gone on by itself since it was closed.
+    gate: Gate,
+    /// A wait has timed out since the barrier was closed.
     broken: AtomicBool,
 }
 
@@ -26,9 +24,9 @@ impl Default for CommitGate {
 }
 
 impl CommitGate {
-    /// Lets the seqno in turn pass, or makes it wait.
+    /// Waits while the barrier is closed for `seqno`, whose turn it is.
     pub(crate) fn pass(&self, seqno: Seqno, interrupt: Option<&Interrupt>) -> Result<(), Stop> {
-        match self.gate.pass(seqno, interrupt, Some(LONGEST)) {
+        match self.gate.pass(seqno, interrupt, Some(TIMEOUT)) {
             Err(Stop::TimedOut) => {
                 self.broken.store(true, Ordering::SeqCst);
                 self.gate.open();
@@ -37,34 +35,26 @@ impl CommitGate {
             other => other,
         }
     }
-}
 
-/// The node's end of it.
-pub(crate) struct ProviderBarrier(Weak<Provider>);
-
-impl ProviderBarrier {
-    pub(crate) fn of(provider: &Arc<Provider>) -> ProviderBarrier {
-        ProviderBarrier(Arc::downgrade(provider))
+    /// See [`Gate::reset`].
+    pub(crate) fn reset(&self, position: Seqno) {
+        self.gate.reset(position);
     }
 }
 
-impl CommitBarrier for ProviderBarrier {
+impl CommitBarrier for CommitGate {
     fn close(&self) -> Seqno {
-        let Some(provider) = self.0.upgrade() else { return SEQNO_UNDEFINED };
-        provider.hold.broken.store(false, Ordering::SeqCst);
-        provider.hold.gate.close()
+        self.broken.store(false, Ordering::SeqCst);
+        self.gate.close()
     }
 
     fn until(&self, seqno: Seqno) {
-        if let Some(provider) = self.0.upgrade() {
-            provider.hold.gate.until(seqno);
-        }
+        self.gate.until(seqno);
     }
 
     fn open(&self) -> bool {
-        let Some(provider) = self.0.upgrade() else { return false };
-        let held = provider.hold.gate.is_closed() && !provider.hold.broken.load(Ordering::SeqCst);
-        provider.hold.gate.open();
+        let held = self.gate.is_closed() && !self.broken.load(Ordering::SeqCst);
+        self.gate.open();
         held
     }
 }
@@ -72,25 +62,27 @@ impl CommitBarrier for ProviderBarrier {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     #[test]
-    fn commit_waits_at_barrier_with_bound() {
-        let holding = Arc::new(CommitGate::default());
-        holding.pass(1, None).unwrap();
-        assert_eq!(holding.gate.close(), 1, "what has begun may end");
-        let go = |seqno| {
-            let holding = holding.clone();
-            std::thread::spawn(move || holding.pass(seqno, None))
+    fn closed_barrier_holds_commits_until_opened_or_timeout() {
+        let barrier = Arc::new(CommitGate::default());
+        barrier.pass(1, None).unwrap();
+        assert_eq!(barrier.close(), 1, "a commit that has begun may end");
+        let pass = |seqno| {
+            let barrier = barrier.clone();
+            std::thread::spawn(move || barrier.pass(seqno, None))
         };
-        let (two, three) = (go(2), go(3));
+        let (two, three) = (pass(2), pass(3));
         std::thread::sleep(Duration::from_millis(30));
         assert!(!two.is_finished() && !three.is_finished());
-        holding.gate.until(2);
+        barrier.until(2);
         two.join().unwrap().unwrap();
         std::thread::sleep(Duration::from_millis(30));
         assert!(!three.is_finished());
-        // Nobody comes to let it on.
+        // The node never opens it.
         three.join().unwrap().unwrap();
-        assert!(holding.broken.load(Ordering::SeqCst) && !holding.gate.is_closed());
+        assert!(barrier.broken.load(Ordering::SeqCst) && !barrier.gate.is_closed());
+        assert!(!barrier.open(), "a commit has passed while it was closed");
     }
 }

@@ -6,4 +6,7 @@ pub(crate) mod commit_barrier;
 pub(crate) mod commit_dependency;
 pub(crate) mod group_flush;
 pub(crate) mod monitor;
+pub(crate) mod remote;
 pub(crate) mod sched_slice;
+pub(crate) mod sequence;
+pub(crate) mod vote;

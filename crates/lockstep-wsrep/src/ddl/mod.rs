@@ -1,6 +1,237 @@
 //! Statements in total order (DDL), and their recovery after a crash.
+//!
+//! InnoDB's position does not cover DDL: [`journal`] records it instead, and `grastate.dat` names no history while a
+//! statement executes. [`recovery`] decides after a crash whether a statement was executed; [`ctas_replay`] repeats
+//! `CREATE TABLE ... SELECT`. [`statement`] has the server's calls for a statement of its own.
 
 pub(crate) mod ctas_replay;
 pub(crate) mod journal;
 pub(crate) mod recovery;
 pub(crate) mod statement;
+
+use crate::host::Host;
+use crate::lifecycle::state_files::StateFile;
+use ctas_replay::CtasReplay;
+use journal::{DdlJournal, Mark};
+use lockstep_node::Ordered;
+use lockstep_node::core::{EntryKind, Gtid, SEQNO_UNDEFINED, Seqno};
+use recovery::{Bearing, Rule};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What this server did with a statement before it was killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Former {
+    /// It had not begun the statement.
+    NotBegun,
+    /// It had executed the statement.
+    Executed,
+    /// It may have executed the statement, which is executed now: an error only means that it had.
+    Again,
+}
+
+impl Former {
+    /// Whether the statement is executed now, with its marks in the journal.
+    pub(crate) fn is_executed_now(self) -> bool {
+        self != Former::Executed
+    }
+}
+
+/// A write-set cannot be applied safely after a crash: this member must stop.
+#[derive(Debug)]
+pub(crate) struct Unsafe {
+    pub(crate) why: String,
+    /// The database may differ from the cluster's already.
+    pub(crate) corrupt: bool,
+}
+
+/// The record of DDL: the journal, the state file's mark, and the tables that may be created again.
+pub(crate) struct Ddl {
+    journal: DdlJournal,
+    replay: CtasReplay,
+    state_file: Arc<StateFile>,
+}
+
+impl Ddl {
+    /// Opens the journal. The text in the result is a warning.
+    ///
+    /// # Errors
+    /// As [`DdlJournal::open`].
+    pub(crate) fn open(data_dir: &Path, state_file: Arc<StateFile>) -> Result<(Ddl, Option<String>), String> {
+        let (journal, warning) = DdlJournal::open(data_dir)?;
+        Ok((Ddl { journal, replay: CtasReplay::default(), state_file }, warning))
+    }
+
+    /// The server executes the statement at `at` next. A crash before [`Ddl::done`] leaves a database of which only the
+    /// journal tells how to find out whether the statement was executed.
+    pub(crate) fn begin(&self, host: &Host, at: Gtid, data: &[u8]) {
+        let marked = self.journal.begun(at, recovery::rule(data, &host.data_dir));
+        let is_marked = marked.is_ok();
+        host.note(marked);
+        host.note(self.state_file.mark_unsafe(is_marked));
+    }
+
+    /// The server has executed the statement. Call it before the statement leaves commit order: a statement without this
+    /// mark is executed again after a crash, and must not be once a later one has been.
+    pub(crate) fn done(&self, host: &Host, at: Gtid) {
+        host.note(self.journal.done(at));
+    }
+
+    /// The statement has left commit order, after [`Ddl::done`]: nothing waits for the write of `grastate.dat`.
+    pub(crate) fn end(&self, host: &Host) {
+        host.note(self.state_file.mark_safe());
+    }
+
+    /// A state transfer is about to overwrite the database.
+    pub(crate) fn database_is_replaced(&self, host: &Host) {
+        self.replay.forget();
+        host.note(self.state_file.transfer_begins());
+        host.note(self.journal.forget());
+    }
+
+    /// The database differs from the cluster's: the next start needs a state transfer.
+    pub(crate) fn database_is_corrupt(&self, host: &Host) {
+        // In this order: with a history in the file and no journal, the next start would execute statements again.
+        host.note(self.state_file.mark_corrupt());
+        host.note(self.journal.forget());
+    }
+
+    /// The position in `grastate.dat`. While a statement executes, the file names no history, because other tools cannot
+    /// tell the database's state; the journal can, and supplies the history. If the file names none for another reason,
+    /// such as an operator who removed it to force a state transfer, the journal is not consulted.
+    pub(crate) fn saved_position(&self) -> Gtid {
+        let saved = self.state_file.get();
+        match self.journal.history() {
+            Some(uuid) if saved.in_statement => Gtid { uuid, seqno: SEQNO_UNDEFINED },
+            _ => saved.position,
+        }
+    }
+
+    /// The statement above `position` that may or may not have been executed, if the journal cannot tell.
+    pub(crate) fn in_doubt(&self, position: Gtid) -> Option<Seqno> {
+        let (at, rule) = self.journal.open_one()?;
+        let open = rule == Rule::Doubt
+            && at.uuid == position.uuid
+            && position.seqno != SEQNO_UNDEFINED
+            && position.seqno < at.seqno;
+        open.then_some(at.seqno)
+    }
+
+    /// The first connection of this process begins, at `position`; its log ended at `log_end` when it was opened.
+    pub(crate) fn expect_replay(&self, host: &Host, position: Gtid, log_end: Seqno) {
+        if !position.is_defined() {
+            return;
+        }
+        let before = self.journal.expected().filter(|upto| upto.uuid == position.uuid).map(|upto| upto.seqno);
+        let stopped_in_order = self.state_file.get().position == position;
+        let upto = match stopped_in_order {
+            true => before,
+            false => before.max(Some(log_end)),
+        };
+        if let Some(seqno) = upto.filter(|seqno| *seqno > position.seqno) {
+            let upto = Gtid { uuid: position.uuid, seqno };
+            self.replay.expect(upto);
+            if before != Some(seqno) {
+                host.note(self.journal.expect(upto));
+            }
+        }
+    }
+
+    /// Called before a write-set is applied. For a statement: what this server did with it before it was killed. For a
+    /// transaction: changes its `CREATE TABLE` to replace a table that this server may have left behind.
+    ///
+    /// # Errors
+    /// The outcome of the statement cannot be determined, or the table's creation cannot be recorded.
+    pub(crate) fn look_back(
+        &self,
+        host: &Host,
+        at: Gtid,
+        ordered: &mut Ordered,
+    ) -> Result<Option<Former>, Unsafe> {
+        if ordered.kind == EntryKind::TotalOrder {
+            return self.former(host, at, &ordered.writeset.data).map(Some);
+        }
+        self.replay_ctas(host, at, ordered).map(|()| None)
+    }
+
+    /// What this server did with the statement at `at` before it was killed.
+    ///
+    /// # Errors
+    /// The outcome cannot be determined: the statement names a table that has been created again since.
+    fn former(&self, host: &Host, at: Gtid, data: &[u8]) -> Result<Former, Unsafe> {
+        let Some(mark) = self.journal.of(at) else { return Ok(Former::NotBegun) };
+        let seqno = at.seqno;
+        match (recovery::bearing(data, &self.journal.created_since(at)), mark) {
+            (Bearing::None, mark) => Ok(self.outcome(host, at, data, mark)),
+            (_, Mark::Begun(Rule::Again)) => Ok(self.outcome(host, at, data, mark)),
+            // The statement changed the former table only. On the new table it is executed for the first time, and an
+            // error is a real one.
+            (Bearing::Alone, Mark::Begun(Rule::Compare { .. }) | Mark::Done) => {
+                host.log.info(format!(
+                    "this server had begun the statement at seqno {seqno} when it died: it is executed again, for the \
+                     table that it changes has been created again"
+                ));
+                Ok(Former::NotBegun)
+            }
+            _ => {
+                let why = format!(
+                    "this server had begun the statement at seqno {seqno} when it died, and a table that it names has \
+                     been created again since: whether it was done cannot be told"
+                );
+                Err(Unsafe { why, corrupt: true })
+            }
+        }
+    }
+
+    fn outcome(&self, host: &Host, at: Gtid, data: &[u8], mark: Mark) -> Former {
+        let seqno = at.seqno;
+        match mark {
+            Mark::Done => {
+                host.log.info(format!("the statement at seqno {seqno} was done before this server died"));
+                Former::Executed
+            }
+            Mark::Begun(rule) if recovery::was_executed(rule, data, &host.data_dir) => {
+                host.log.info(format!(
+                    "this server died in the statement at seqno {seqno}: what it changes shows that it is done"
+                ));
+                self.done(host, at);
+                Former::Executed
+            }
+            Mark::Begun(rule) => {
+                let why = match rule {
+                    Rule::Again => "it does no harm twice",
+                    Rule::Compare { .. } => "what it changes is as it was before",
+                    Rule::Doubt => "whether it was done cannot be told, and nobody had done it",
+                };
+                host.log.info(format!(
+                    "this server died in the statement at seqno {seqno}: it is executed again, for {why}"
+                ));
+                Former::Again
+            }
+        }
+    }
+
+    /// Lets a `CREATE TABLE ... SELECT` replace the table that this server may have left behind when it was killed.
+    ///
+    /// # Errors
+    /// The creation cannot be recorded. The marks of later statements would then be taken for marks on the new table, so
+    /// this member stops before it changes the database.
+    fn replay_ctas(&self, host: &Host, at: Gtid, ordered: &mut Ordered) -> Result<(), Unsafe> {
+        if !self.replay.may_repeat(at, ordered) {
+            return Ok(());
+        }
+        let Some((data, statement)) = lockstep_rows::replacing(&ordered.writeset.data) else { return Ok(()) };
+        let Some((schema, name)) = recovery::created(&statement) else { return Ok(()) };
+        if let Err(error) = self.journal.anew(at, (schema.clone(), name.clone())) {
+            let why = format!("that {schema}.{name} is created again cannot be written down: {error}");
+            return Err(Unsafe { why, corrupt: false });
+        }
+        host.log.info(format!(
+            "the table {schema}.{name} of seqno {} may have been created before this server died: what is there of it is \
+             replaced",
+            ordered.seqno
+        ));
+        ordered.writeset.data = data.into();
+        Ok(())
+    }
+}

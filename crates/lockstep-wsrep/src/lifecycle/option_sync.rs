@@ -1,20 +1,21 @@
-//! `@@wsrep_provider_options`: the server asks for it when it loads the provider and after its own `SET GLOBAL`, and keeps
-//! the answer. The commit policy is the cluster's, and may change through another member: then the server's copy is refreshed
-//! by the server's own function and under its own lock.
+//! Keeps `@@wsrep_provider_options` up to date.
 //!
-//! That may block, because a session that sets an option holds the lock. So it runs on a thread of its own, one at a time.
+//! The server reads the options when it loads the provider and after its own `SET GLOBAL`, and shows that copy. A policy
+//! belongs to the cluster, and changes also when it is set on another member. The provider then renews the server's copy,
+//! with the server's own function and under its lock.
+//!
+//! That may block: a session that sets an option holds the lock meanwhile. So it runs on a thread of its own, one at a
+//! time.
 
 use crate::apply::monitor::lock;
-use crate::provider::Provider;
-use lockstep_node::options::Options;
-use std::ffi::{CStr, CString, c_char, c_void};
-use std::sync::{Arc, Condvar, Mutex};
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// A server that goes down does not wait longer for the thread.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a server that shuts down waits for the thread.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The server's symbols that are needed.
+/// The server's lock and function.
 #[derive(Clone, Copy)]
 struct Server {
     lock: *mut libc::pthread_mutex_t,
@@ -26,8 +27,8 @@ fn symbol(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// `None` where the process is no such server: then its copy stays as it is. Nor where its mutexes watch themselves, as
-/// those of a debug build do: they are others than they look like.
+/// `None` if the process is no such server: its copy then stays as it is. Also `None` for a debug build, whose mutexes
+/// (`safe_mutex`) have another layout.
 fn server() -> Option<Server> {
     let lock = symbol(c"LOCK_global_system_variables");
     let renew = symbol(c"_Z27wsrep_provider_options_initPKc");
@@ -41,76 +42,104 @@ fn server() -> Option<Server> {
     Some(Server { lock: lock.cast(), renew })
 }
 
+/// Whether the options of this server can be renewed.
+pub(crate) fn is_possible() -> bool {
+    server().is_some()
+}
+
+/// Renews the server's copy of the options.
+pub(crate) fn renew(text: &CStr) {
+    let Some(server) = server() else { return };
+    // SAFETY: the server's mutex, which lives as long as the process, and its function, which is called under it,
+    // copies the text, frees the former copy and does not throw.
+    unsafe {
+        libc::pthread_mutex_lock(server.lock);
+        (server.renew)(text.as_ptr());
+        libc::pthread_mutex_unlock(server.lock);
+    }
+}
+
 #[derive(Default)]
-struct Under {
-    /// A thread is at it.
-    way: bool,
-    /// There is something newer to be shown.
-    again: bool,
-    /// The server goes down.
-    closed: bool,
+struct State {
+    /// A thread renews the copy.
+    is_running: bool,
+    /// The options have changed since it began.
+    is_stale: bool,
+    /// The server shuts down.
+    is_closed: bool,
 }
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct OptionSync {
-    under: Mutex<Under>,
+    state: Mutex<State>,
     done: Condvar,
 }
 
 impl OptionSync {
-    /// No thread is at it any more, or it does not come back in time; none will be from now on.
-    pub(crate) fn close(&self) {
-        let mut under = lock(&self.under);
-        under.closed = true;
-        drop(self.done.wait_timeout_while(under, PATIENCE, |under| under.way));
+    /// The provider is connected again.
+    pub(crate) fn open(&self) {
+        lock(&self.state).is_closed = false;
     }
 
-    /// The provider is used again.
-    pub(crate) fn open(&self) {
-        lock(&self.under).closed = false;
+    /// Ends the renewing, and waits for the thread, up to a timeout.
+    pub(crate) fn close(&self) {
+        let mut state = lock(&self.state);
+        state.is_closed = true;
+        drop(self.done.wait_timeout_while(state, TIMEOUT, |state| state.is_running));
+    }
+
+    /// The options have changed. Returns whether the caller has to start a thread that calls [`OptionSync::run`].
+    pub(crate) fn begin(&self) -> bool {
+        let mut state = lock(&self.state);
+        if state.is_closed || std::mem::replace(&mut state.is_running, true) {
+            state.is_stale = true;
+            return false;
+        }
+        true
+    }
+
+    /// The thread could not be started.
+    pub(crate) fn spawn_failed(&self) {
+        lock(&self.state).is_running = false;
+    }
+
+    /// Calls `renew` until the options have not changed meanwhile.
+    pub(crate) fn run(&self, renew: impl Fn()) {
+        loop {
+            renew();
+            let mut state = lock(&self.state);
+            if state.is_closed || !std::mem::take(&mut state.is_stale) {
+                state.is_running = false;
+                self.done.notify_all();
+                return;
+            }
+        }
     }
 }
 
-impl Provider {
-    /// Another policy is in force. Called on `ls-node`: does not block.
-    pub(crate) fn show_policy(self: &Arc<Self>) {
-        {
-            let mut under = lock(&self.option_sync.under);
-            if under.closed || std::mem::replace(&mut under.way, true) {
-                under.again = true;
-                return;
-            }
-        }
-        let provider = self.clone();
-        let spawned =
-            std::thread::Builder::new().name("ls-show".into()).spawn(move || provider.show_options());
-        if let Err(error) = spawned {
-            lock(&self.option_sync.under).way = false;
-            self.log.warn(format!("wsrep_provider_options do not show the new policy: no thread: {error}"));
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
 
-    fn show_options(&self) {
-        loop {
-            if let (Some(server), Some(node)) = (server(), self.node()) {
-                self.settings.adopt_policy(&node.policy());
-                let text = self.settings.with(Options::get_all).replace('\0', "");
-                let text = CString::new(text).unwrap_or_default();
-                // SAFETY: the server's mutex, which lives as long as the process, and its function, which is called
-                // under it, copies the text, frees the copy before and does not throw.
-                unsafe {
-                    libc::pthread_mutex_lock(server.lock);
-                    (server.renew)(text.as_ptr());
-                    libc::pthread_mutex_unlock(server.lock);
-                }
+    #[test]
+    fn change_during_renewal_renews_again_on_same_thread() {
+        let sync = OptionSync::default();
+        assert!(sync.begin());
+        let count = Cell::new(0);
+        sync.run(|| {
+            count.set(count.get() + 1);
+            if count.get() == 1 {
+                assert!(!sync.begin());
             }
-            let mut under = lock(&self.option_sync.under);
-            if under.closed || !std::mem::take(&mut under.again) {
-                under.way = false;
-                self.option_sync.done.notify_all();
-                return;
-            }
-        }
+        });
+        assert_eq!(count.get(), 2);
+        assert!(sync.begin());
+        sync.spawn_failed();
+        sync.close();
+        assert!(!sync.begin(), "closed");
+        sync.open();
+        assert!(sync.begin());
     }
 }

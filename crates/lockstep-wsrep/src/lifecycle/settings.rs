@@ -1,4 +1,4 @@
-//! The provider's options: the node's table, and those few values of it that are looked at often.
+//! The provider's options: the node's table, and copies of the values that are read often.
 
 use crate::apply::monitor::lock;
 use crate::lifecycle::saved_options::SavedOptions;
@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Warnings about the log's options, as `lockstep check` gives them. The server's own settings are unknown here.
+/// Warnings about the options for the log, as in `lockstep check`. The server's own settings are not known here.
 pub(crate) fn unwise(options: &Options) -> Vec<String> {
     options.unwise("innodb_flush_log_at_timeout (1 s, where it is not set)", 1)
 }
@@ -18,7 +18,7 @@ pub(crate) fn unwise(options: &Options) -> Vec<String> {
 /// See the module.
 pub(crate) struct Settings {
     options: Mutex<Options>,
-    kept: Mutex<SavedOptions>,
+    saved: Mutex<SavedOptions>,
     max_write_set: AtomicUsize,
     causal_read_us: AtomicU64,
     log_conflicts: AtomicBool,
@@ -26,14 +26,14 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(options: Options, kept: SavedOptions) -> Settings {
+    pub(crate) fn new(options: Options, saved: SavedOptions) -> Settings {
         let settings = Settings {
             max_write_set: AtomicUsize::new(0),
             causal_read_us: AtomicU64::new(0),
             log_conflicts: AtomicBool::new(false),
             zone: options.zone(),
             options: Mutex::new(options),
-            kept: Mutex::new(kept),
+            saved: Mutex::new(saved),
         };
         settings.refresh(&lock(&settings.options));
         settings
@@ -46,24 +46,24 @@ impl Settings {
         self.log_conflicts.store(options.bool("cert.log_conflicts"), Relaxed);
     }
 
-    /// Looks at the options.
-    pub(crate) fn with<T>(&self, look: impl FnOnce(&Options) -> T) -> T {
-        look(&lock(&self.options))
+    /// Calls `read` with the options, under their lock.
+    pub(crate) fn with<T>(&self, read: impl FnOnce(&Options) -> T) -> T {
+        read(&lock(&self.options))
     }
 
-    /// For the node.
+    /// The node's tuning.
     pub(crate) fn tuning(&self) -> Tuning {
         let tuning = lock(&self.options).tuning();
-        Tuning { apply_kept: lock(&self.kept).list(), ..tuning }
+        Tuning { apply_kept: lock(&self.saved).list(), ..tuning }
     }
 
-    /// The policy that is in force, for those who look at the options.
+    /// Copies the policy in force into the options.
     pub(crate) fn adopt_policy(&self, policy: &Policy) {
         lock(&self.options).adopt_policy(policy);
     }
 
-    /// The result and changes of a [`Settings::set`], without making them.
-    pub(crate) fn look_ahead(
+    /// The options after [`Settings::set`], and the changes, without making them.
+    pub(crate) fn preview(
         &self,
         text: &str,
         policy: Option<Policy>,
@@ -76,7 +76,8 @@ impl Settings {
         Ok((options, changes))
     }
 
-    /// Changes options, all or none; `policy` is the one in force. Returns the changes, the new tuning, and lines for the log.
+    /// Changes all options in `text`, or none. `policy`: the one in force. Returns the changes, the new tuning, and lines
+    /// for the log.
     pub(crate) fn set(
         &self,
         text: &str,
@@ -92,11 +93,11 @@ impl Settings {
         if changes.iter().any(|change| change.name.starts_with("log.")) {
             notes.extend(unwise(&options).into_iter().map(|text| Note { warn: true, text }));
         }
-        let mut kept = lock(&self.kept);
-        if let Err(text) = kept.changed(&options, &changes) {
+        let mut saved = lock(&self.saved);
+        if let Err(text) = saved.changed(&options, &changes) {
             notes.push(Note { warn: true, text });
         }
-        Ok((changes, Tuning { apply_kept: kept.list(), ..options.tuning() }, notes))
+        Ok((changes, Tuning { apply_kept: saved.list(), ..options.tuning() }, notes))
     }
 
     /// `repl.max_ws_size`, bytes.
@@ -119,12 +120,13 @@ impl Settings {
         self.zone
     }
 }
-/// The log line about an `apply.until`, for a server `at` this seqno of this history (nil: none yet), and this time in µs
-/// since 1970.
+
+/// Checks `apply.until` against the server's position and the time in microseconds since 1970. Returns a warning if it has
+/// been passed already. A nil `history`: there is none yet.
 ///
 /// # Errors
-/// It is of another history: its position is unknown, and the server would stop applying at once and for ever.
-pub(crate) fn where_until_is(
+/// `apply.until` is of another history: its position in this one is unknown, and apply would stop at once and for ever.
+pub(crate) fn check_until(
     until: Until,
     history: Uuid,
     at: Seqno,
@@ -161,18 +163,21 @@ mod tests {
     fn apply_until_must_be_ahead_in_this_history() {
         let (here, other) = (Uuid([1; 16]), Uuid([2; 16]));
         let gtid = |uuid, seqno| Until::Gtid(Gtid { uuid, seqno });
-        let refused = where_until_is(gtid(other, 70), here, 60, 0).unwrap_err();
+        let refused = check_until(gtid(other, 70), here, 60, 0).unwrap_err();
         assert_eq!(refused, format!("apply.until: {other} is another history: this cluster's is {here}"));
-        // Before there is a history nobody can tell.
-        assert_eq!(where_until_is(gtid(other, 70), Uuid::NIL, -1, 0), Ok(None));
+        // Without a history every GTID is accepted.
+        assert_eq!(check_until(gtid(other, 70), Uuid::NIL, -1, 0), Ok(None));
         for until in [gtid(here, 70), Until::Seqno(70)] {
-            assert_eq!(where_until_is(until, here, 69, 0), Ok(None));
-            assert_eq!(where_until_is(until, here, 70, 0), Ok(None));
-            let said = where_until_is(until, here, 84, 0).unwrap().unwrap_or_default();
-            assert!(said.starts_with("apply.until=70: this member is already beyond it, at 84"), "{said}");
+            assert_eq!(check_until(until, here, 69, 0), Ok(None));
+            assert_eq!(check_until(until, here, 70, 0), Ok(None));
+            let warning = check_until(until, here, 84, 0).unwrap().unwrap_or_default();
+            assert!(
+                warning.starts_with("apply.until=70: this member is already beyond it, at 84"),
+                "{warning}"
+            );
         }
-        assert_eq!(where_until_is(Until::Time(7), here, 84, 7), Ok(None));
-        let said = where_until_is(Until::Time(7), here, 84, 8).unwrap().unwrap_or_default();
-        assert!(said.starts_with("apply.until is a time that is over"), "{said}");
+        assert_eq!(check_until(Until::Time(7), here, 84, 7), Ok(None));
+        let warning = check_until(Until::Time(7), here, 84, 8).unwrap().unwrap_or_default();
+        assert!(warning.starts_with("apply.until is a time that is over"), "{warning}");
     }
 }

@@ -126,7 +126,7 @@ pub(crate) extern "C" fn process_ends() {
 }
 
 /// From now on `file` is the one that is written when the process ends.
-pub(crate) fn end_with(file: &Arc<StateFile>) {
+pub(crate) fn write_at_exit(file: &Arc<StateFile>) {
     static HEARS: OnceLock<bool> = OnceLock::new();
     // SAFETY: the function is `extern "C"`, unwinds into nobody, and is never unmapped (`-z nodelete`).
     let hears = *HEARS.get_or_init(|| unsafe { libc::atexit(process_ends) } == 0);
@@ -489,7 +489,7 @@ mod tests {
         let running = Saved::at(at(SEQNO_UNDEFINED), true);
         file.set_at_end(at(4), true).unwrap();
         assert_eq!(dir.read().position, at(4), "nobody would say that the process ends");
-        end_with(&file);
+        write_at_exit(&file);
         file.set_at_end(at(5), true).unwrap();
         assert_eq!((dir.read(), file.get().position), (running, at(5)));
         // It connects again: the state saved when it left is obsolete.
@@ -502,7 +502,7 @@ mod tests {
             process_ends();
         }
         assert_eq!(dir.read(), running, "a lock that is held is not waited for");
-        end_with(&file);
+        write_at_exit(&file);
         process_ends();
         assert_eq!(dir.read(), Saved::at(at(6), true));
         file.set_at_end(at(7), true).unwrap();

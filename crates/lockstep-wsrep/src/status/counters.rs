@@ -1,5 +1,6 @@
-//! Numbers for `SHOW STATUS`: atomics only, so that they are answered whatever else is stuck.
+//! Numbers for `SHOW STATUS`: atomics only, so that a query never waits for a lock.
 
+use lockstep_node::Ordered;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ impl Count {
     }
 }
 
-/// Length of a queue: present, minimum, maximum, and mean of the samples since the last reset.
+/// The length of a queue: current, and the minimum, maximum and mean of the samples since the last reset.
 #[derive(Default)]
 pub(crate) struct Queue {
     now: AtomicI64,
@@ -32,18 +33,18 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// One more in it.
+    /// An element enters.
     pub(crate) fn enter(&self) {
         let now = self.now.fetch_add(1, Relaxed) + 1;
         self.sample(now - 1);
     }
 
-    /// One fewer in it.
+    /// An element leaves.
     pub(crate) fn leave(&self) {
         self.now.fetch_sub(1, Relaxed);
     }
 
-    /// A length that somebody else counts.
+    /// Samples a length that the caller counts.
     pub(crate) fn sample(&self, now: i64) {
         self.max.fetch_max(now, Relaxed);
         self.min.fetch_min(now, Relaxed);
@@ -75,7 +76,7 @@ impl Queue {
     }
 }
 
-/// How long own write-sets took from `certify` to their place in the order, in microseconds.
+/// The time from `certify` until an own write-set is ordered, in microseconds.
 #[derive(Default)]
 pub(crate) struct Latency {
     samples: AtomicU64,
@@ -92,7 +93,7 @@ impl Latency {
             self.min.store(us, Relaxed);
         }
         self.sum.fetch_add(us, Relaxed);
-        // In 64 bits: four milliards of samples of one second.
+        // 64 bits hold 18 billion samples of one second.
         self.squares.fetch_add(us.saturating_mul(us) >> 10, Relaxed);
         self.min.fetch_min(us, Relaxed);
         self.max.fetch_max(us, Relaxed);
@@ -117,12 +118,12 @@ impl Latency {
         )
     }
 
-    /// How many.
+    /// The number of samples.
     pub(crate) fn samples(&self) -> u64 {
         self.samples.load(Relaxed)
     }
 
-    /// All of them together, in seconds.
+    /// The sum of all samples, in seconds.
     pub(crate) fn seconds(&self) -> f64 {
         self.sum.load(Relaxed) as f64 / 1e6
     }
@@ -134,7 +135,7 @@ impl Latency {
     }
 }
 
-/// All of them.
+/// All counters of the provider.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) replicated: Count,
@@ -149,23 +150,23 @@ pub(crate) struct Counters {
     pub(crate) local_cert_failures: Count,
     pub(crate) local_replays: Count,
     pub(crate) causal_reads: Count,
-    /// Write-sets certified here, own and others': for the means below.
+    /// Write-sets certified here, own and others'.
     pub(crate) certified: Count,
     /// Sum of the distances to the last dependency.
     pub(crate) deps_distance: Count,
-    /// Sum of the distances between seqno and `last_seen`.
+    /// Sum of the distances to the last seqno that the origin had seen.
     pub(crate) interval: Count,
-    /// Write-sets whose application began, …
+    /// Write-sets that an applier has started,
     pub(crate) applied: Count,
-    /// … of them before one below had finished, …
+    /// those of them that started before a lower one had finished,
     pub(crate) applied_early: Count,
-    /// … and the sum of the numbers under way.
+    /// and the sum of the numbers in progress at each start.
     pub(crate) apply_window: Count,
-    /// Write-sets that had to wait for what they depend on.
+    /// Write-sets that had to wait for a dependency.
     pub(crate) apply_waits: Count,
     /// In `certify`, not ordered yet.
     pub(crate) send_queue: Queue,
-    /// Sampled when a delivery is taken.
+    /// Sampled when an applier takes a delivery.
     pub(crate) recv_queue: Queue,
     pub(crate) latency: Latency,
     /// The server's `desync`s without `resync`.
@@ -173,7 +174,25 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// What `FLUSH STATUS` sets back, as in Galera: means and extremes, not the plain counts.
+    /// An own write-set of `size` bytes has been ordered.
+    pub(crate) fn count_sent(&self, ordered: &Ordered, size: u64) {
+        let set = &ordered.writeset;
+        self.replicated.add(1);
+        self.replicated_bytes.add(size);
+        self.keys.add(set.key_count() as u64);
+        self.keys_bytes.add(set.key_bytes() as u64);
+        self.data_bytes.add(set.data.len() as u64);
+        self.other_bytes.add((set.unordered.len() + set.annotation.len()) as u64);
+    }
+
+    /// For the means of `wsrep_cert_deps_distance` and `wsrep_cert_interval`.
+    pub(crate) fn count_certified(&self, ordered: &Ordered) {
+        self.certified.add(1);
+        self.deps_distance.add((ordered.seqno - ordered.depends_on).max(0) as u64);
+        self.interval.add((ordered.seqno - 1 - ordered.writeset.meta.last_seen).max(0) as u64);
+    }
+
+    /// `FLUSH STATUS`: resets means and extremes, but not the plain counts, as Galera does.
     pub(crate) fn reset(&self, recv_queue: i64) {
         self.send_queue.reset(self.send_queue.now());
         self.recv_queue.reset(recv_queue);
@@ -192,7 +211,7 @@ impl Counters {
     }
 }
 
-/// A mean, 0 where there is nothing to divide by.
+/// `sum / n`; 0 if `n` is 0.
 pub(crate) fn ratio(sum: i64, n: i64) -> f64 {
     if n <= 0 { 0.0 } else { sum as f64 / n as f64 }
 }

@@ -3,11 +3,11 @@
 //! Everything comes from atomics and from the node's last published snapshot: no lock that a commit holds, so that it
 //! is answered whatever is stuck.
 
-use crate::apply::monitor::lock;
+use crate::context::Context;
 use crate::provider::Provider;
 use crate::status::counters::ratio;
 use lockstep_abi::{StatsValue, StatsVar, VarType};
-use lockstep_node::{LocalState, Metric, MetricKind, Node, Status};
+use lockstep_node::{Metric, MetricKind, Node, Status};
 use std::ffi::{CString, c_char};
 use std::ptr;
 use std::sync::Arc;
@@ -25,117 +25,105 @@ fn yes(on: bool) -> Value {
     Value::Text(if on { "true" } else { "false" }.into())
 }
 
-impl Provider {
-    /// All status variables, in Galera's order.
-    pub(crate) fn stats(&self) -> Vec<(&'static str, Value)> {
-        use Value::{Double, Int, Text};
-        let status: Arc<Status> = self.node().map(|node| node.status()).unwrap_or_default();
-        let queued = self.node().map_or(0, |node| node.queued()) as i64;
-        let (cert_keys, _) = self.node().map_or((0, 0), |node| node.certification());
-        let c = &self.counters;
-        let finished = self.finished.low();
-        let votes = status.members.iter().filter(|m| m.role != "learner").count();
-        let connected = self.node().is_some_and(Node::is_primary);
-        // Before there is a node to ask: what this build speaks.
-        let protocol = match status.cluster.protocol {
-            0 => lockstep_node::net::proto::VERSIONS.1,
-            agreed => agreed,
-        };
-        vec![
-            ("local_state_uuid", Text(self.history.get().to_string())),
-            ("protocol_version", Int(i64::from(protocol))),
-            ("last_committed", Int(finished)),
-            ("replicated", Int(c.replicated.get())),
-            ("replicated_bytes", Int(c.replicated_bytes.get())),
-            ("repl_keys", Int(c.keys.get())),
-            ("repl_keys_bytes", Int(c.keys_bytes.get())),
-            ("repl_data_bytes", Int(c.data_bytes.get())),
-            ("repl_other_bytes", Int(c.other_bytes.get())),
-            ("received", Int(c.received.get())),
-            ("received_bytes", Int(c.received_bytes.get())),
-            ("local_commits", Int(c.local_commits.get())),
-            ("local_cert_failures", Int(c.local_cert_failures.get())),
-            ("local_replays", Int(c.local_replays.get())),
-            ("local_send_queue", Int(c.send_queue.now())),
-            ("local_send_queue_max", Int(c.send_queue.max())),
-            ("local_send_queue_min", Int(c.send_queue.min())),
-            ("local_send_queue_avg", Double(c.send_queue.mean())),
-            ("local_recv_queue", Int(queued)),
-            ("local_recv_queue_max", Int(c.recv_queue.max())),
-            ("local_recv_queue_min", Int(c.recv_queue.min())),
-            ("local_recv_queue_avg", Double(c.recv_queue.mean())),
-            ("local_cached_downto", Int(status.log.first_seqno)),
-            // There is no flow control: a slow member stops nobody.
-            ("flow_control_paused_ns", Int(0)),
-            ("flow_control_paused", Double(0.0)),
-            ("flow_control_sent", Int(0)),
-            ("flow_control_recv", Int(0)),
-            ("flow_control_active", yes(false)),
-            ("flow_control_requested", yes(false)),
-            ("cert_deps_distance", Double(ratio(c.deps_distance.get(), c.certified.get()))),
-            ("apply_oooe", Double(ratio(c.applied_early.get(), c.applied.get()))),
-            ("apply_oool", Double(ratio(self.finished.out_of_order(), self.finished.count()))),
-            ("apply_window", Double(ratio(c.apply_window.get(), c.applied.get()))),
-            ("apply_waits", Int(c.apply_waits.get())),
-            // Commits are in order, always.
-            ("commit_oooe", Double(0.0)),
-            ("commit_oool", Double(0.0)),
-            ("commit_window", Double(self.order.mean_window())),
-            ("local_state", Int(self.shown_state() as i64)),
-            ("local_state_comment", Text(self.state_comment().into())),
-            ("cert_index_size", Int(cert_keys as i64)),
-            ("causal_reads", Int(c.causal_reads.get())),
-            ("cert_interval", Double(ratio(c.interval.get(), c.certified.get()))),
-            ("open_transactions", Int(self.trxs.len() as i64)),
-            ("open_connections", Int(lock(&self.statements).len() as i64)),
-            ("incoming_addresses", Text(lock(&self.incoming).clone())),
-            ("cluster_weight", Text(votes.to_string())),
-            ("desync_count", Text(c.desyncs.load(Relaxed).to_string())),
-            ("semi_sync_status", Text(if status.semi_sync_is_on() { "ON" } else { "OFF" }.into())),
-            ("semi_sync_clients", Int(status.semi_sync_clients() as i64)),
-            ("semi_sync_missing", Text(status.cluster.not_acknowledged_by.join(","))),
-            ("semi_sync_yes_tx", Int(status.own.acknowledged as i64)),
-            ("semi_sync_no_tx", Int(status.own.not_acknowledged as i64)),
-            ("semi_sync_no_times", Int(status.own.fallbacks as i64)),
-            ("semi_sync_avg_wait_us", Int(status.own.ack_wait_us as i64)),
-            ("semi_sync_at_risk", Int(status.own.at_risk as i64)),
-            ("rescued_files", Int(status.own.rescued as i64)),
-            ("rescued_transactions", Int(status.own.rescued_transactions as i64)),
-            ("evs_delayed", Text(String::new())),
-            ("evs_evict_list", Text(String::new())),
-            ("evs_repl_latency", Text(c.latency.text())),
-            ("evs_state", Text(if connected { "OPERATIONAL" } else { "CLOSED" }.into())),
-            ("gcomm_uuid", Text(self.own.get().to_string())),
-            ("gmcast_segment", Text(self.settings.zone().to_string())),
-        ]
-    }
-
-    /// `wsrep_local_state_comment`.
-    fn state_comment(&self) -> &'static str {
-        match self.shown_state() {
-            LocalState::Joining if !self.awaits_state.load(Relaxed) => "Joining",
-            state => lockstep_node::state_comment(state),
-        }
-    }
-
-    /// `FLUSH STATUS`.
-    pub(crate) fn stats_reset(&self) {
-        let queued = self.node().map_or(0, |node| node.queued()) as i64;
-        self.counters.reset(queued);
-        self.finished.reset_counts();
-        self.order.reset_counts();
-    }
-
-    /// What the node serves beside its own numbers. Called on `ls-node`.
-    pub(crate) fn metrics(&self) -> Vec<Metric> {
-        METRICS
-            .iter()
-            .map(|&(name, kind, help, number)| Metric { name, kind, help, value: number(self) })
-            .collect()
-    }
+/// All status variables, in Galera's order.
+pub(crate) fn stats(provider: &Provider) -> Vec<(&'static str, Value)> {
+    let cx = &provider.cx;
+    let (finished_count, out_of_order) = cx.sequence.finished_counts();
+    use Value::{Double, Int, Text};
+    let status: Arc<Status> = cx.node().map(|node| node.status()).unwrap_or_default();
+    let queued = cx.node().map_or(0, |node| node.queued()) as i64;
+    let (cert_keys, _) = cx.node().map_or((0, 0), |node| node.certification());
+    let c = &cx.counters;
+    let finished = cx.sequence.finished();
+    let votes = status.members.iter().filter(|m| m.role != "learner").count();
+    let connected = cx.node().is_some_and(Node::is_primary);
+    // Before there is a node to ask: what this build speaks.
+    let protocol = match status.cluster.protocol {
+        0 => lockstep_node::net::proto::VERSIONS.1,
+        agreed => agreed,
+    };
+    vec![
+        ("local_state_uuid", Text(cx.identity.history().to_string())),
+        ("protocol_version", Int(i64::from(protocol))),
+        ("last_committed", Int(finished)),
+        ("replicated", Int(c.replicated.get())),
+        ("replicated_bytes", Int(c.replicated_bytes.get())),
+        ("repl_keys", Int(c.keys.get())),
+        ("repl_keys_bytes", Int(c.keys_bytes.get())),
+        ("repl_data_bytes", Int(c.data_bytes.get())),
+        ("repl_other_bytes", Int(c.other_bytes.get())),
+        ("received", Int(c.received.get())),
+        ("received_bytes", Int(c.received_bytes.get())),
+        ("local_commits", Int(c.local_commits.get())),
+        ("local_cert_failures", Int(c.local_cert_failures.get())),
+        ("local_replays", Int(c.local_replays.get())),
+        ("local_send_queue", Int(c.send_queue.now())),
+        ("local_send_queue_max", Int(c.send_queue.max())),
+        ("local_send_queue_min", Int(c.send_queue.min())),
+        ("local_send_queue_avg", Double(c.send_queue.mean())),
+        ("local_recv_queue", Int(queued)),
+        ("local_recv_queue_max", Int(c.recv_queue.max())),
+        ("local_recv_queue_min", Int(c.recv_queue.min())),
+        ("local_recv_queue_avg", Double(c.recv_queue.mean())),
+        ("local_cached_downto", Int(status.log.first_seqno)),
+        // There is no flow control: a slow member stops nobody.
+        ("flow_control_paused_ns", Int(0)),
+        ("flow_control_paused", Double(0.0)),
+        ("flow_control_sent", Int(0)),
+        ("flow_control_recv", Int(0)),
+        ("flow_control_active", yes(false)),
+        ("flow_control_requested", yes(false)),
+        ("cert_deps_distance", Double(ratio(c.deps_distance.get(), c.certified.get()))),
+        ("apply_oooe", Double(ratio(c.applied_early.get(), c.applied.get()))),
+        ("apply_oool", Double(ratio(out_of_order, finished_count))),
+        ("apply_window", Double(ratio(c.apply_window.get(), c.applied.get()))),
+        ("apply_waits", Int(c.apply_waits.get())),
+        // Commits are in order, always.
+        ("commit_oooe", Double(0.0)),
+        ("commit_oool", Double(0.0)),
+        ("commit_window", Double(cx.sequence.mean_window())),
+        ("local_state", Int(provider.shown_state() as i64)),
+        ("local_state_comment", Text(provider.state_comment().into())),
+        ("cert_index_size", Int(cert_keys as i64)),
+        ("causal_reads", Int(c.causal_reads.get())),
+        ("cert_interval", Double(ratio(c.interval.get(), c.certified.get()))),
+        ("open_transactions", Int(cx.trxs.len() as i64)),
+        ("open_connections", Int(cx.trxs.statements() as i64)),
+        ("incoming_addresses", Text(cx.view.incoming())),
+        ("cluster_weight", Text(votes.to_string())),
+        ("desync_count", Text(c.desyncs.load(Relaxed).to_string())),
+        ("semi_sync_status", Text(if status.semi_sync_is_on() { "ON" } else { "OFF" }.into())),
+        ("semi_sync_clients", Int(status.semi_sync_clients() as i64)),
+        ("semi_sync_missing", Text(status.cluster.not_acknowledged_by.join(","))),
+        ("semi_sync_yes_tx", Int(status.own.acknowledged as i64)),
+        ("semi_sync_no_tx", Int(status.own.not_acknowledged as i64)),
+        ("semi_sync_no_times", Int(status.own.fallbacks as i64)),
+        ("semi_sync_avg_wait_us", Int(status.own.ack_wait_us as i64)),
+        ("semi_sync_at_risk", Int(status.own.at_risk as i64)),
+        ("rescued_files", Int(status.own.rescued as i64)),
+        ("rescued_transactions", Int(status.own.rescued_transactions as i64)),
+        ("evs_delayed", Text(String::new())),
+        ("evs_evict_list", Text(String::new())),
+        ("evs_repl_latency", Text(c.latency.text())),
+        ("evs_state", Text(if connected { "OPERATIONAL" } else { "CLOSED" }.into())),
+        ("gcomm_uuid", Text(cx.identity.own().to_string())),
+        ("gmcast_segment", Text(cx.host.settings.zone().to_string())),
+    ]
 }
 
-type Number = fn(&Provider) -> f64;
+/// `FLUSH STATUS`.
+pub(crate) fn reset(cx: &Context) {
+    let queued = cx.node().map_or(0, |node| node.queued()) as i64;
+    cx.counters.reset(queued);
+    cx.sequence.reset_counts();
+}
+
+/// What the node serves beside its own numbers. Called on `ls-node`.
+pub(crate) fn metrics(cx: &Context) -> Vec<Metric> {
+    METRICS.iter().map(|&(name, kind, help, number)| Metric { name, kind, help, value: number(cx) }).collect()
+}
+
+type Number = fn(&Context) -> f64;
 
 /// The provider's numbers for Prometheus.
 const METRICS: &[(&str, MetricKind, &str, Number)] = {
@@ -190,7 +178,7 @@ const METRICS: &[(&str, MetricKind, &str, Number)] = {
             "wsrep_last_committed",
             Gauge,
             "The last seqno that the server finished, wsrep_last_committed.",
-            |p| p.finished.low() as f64,
+            |p| p.sequence.finished() as f64,
         ),
     ]
 };

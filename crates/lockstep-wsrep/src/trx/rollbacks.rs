@@ -1,5 +1,5 @@
-//! Rollback fragments that are on their way. Nobody waits for them, so that nobody notices when one is given up because
-//! the majority is lost: they are sent again when it is back, until they come back in their place.
+//! Rollback fragments that have been sent and not been delivered yet. No thread waits for them, so that a loss of the
+//! majority may drop one unnoticed. They are sent again when the majority is back, until they are delivered.
 
 use crate::apply::monitor::lock;
 use lockstep_abi::TrxId;
@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a rollback fragment may take before it is sent again even though the majority was never lost. Each is a
-/// barrier for every member, so that one that merely lags must not send many.
+/// How long a rollback fragment may take before it is sent again even though the majority was never lost. Each fragment is
+/// a barrier on every member: a member that merely lags must not send many.
 pub(crate) const REPEAT_ROLLBACKS: Duration = Duration::from_secs(60);
 
 struct Open {
@@ -32,29 +32,29 @@ impl Rollbacks {
         result
     }
 
-    /// That of this transaction has been sent.
+    /// The transaction's rollback fragment has been sent.
     pub(crate) fn remember(&self, id: TrxId, data: &[u8]) {
         self.change(|open| open.insert(id, Open { data: data.to_vec(), sent: Instant::now() }));
     }
 
-    /// That of this transaction has its place.
+    /// The transaction's rollback fragment has been ordered.
     pub(crate) fn ordered(&self, id: TrxId) {
         if self.are_open() {
             self.change(|open| open.remove(&id));
         }
     }
 
-    /// None of them matters any more.
+    /// Forgets all fragments.
     pub(crate) fn clear(&self) {
         self.change(BTreeMap::clear);
     }
 
-    /// Whether there are any.
+    /// Whether a fragment has not been delivered yet.
     pub(crate) fn are_open(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Those that are to be sent again.
+    /// The fragments to send again: those sent long ago, or `all`.
     pub(crate) fn due(&self, now: Instant, all: bool) -> Vec<(TrxId, Vec<u8>)> {
         let late = |open: &&mut Open| all || now.saturating_duration_since(open.sent) >= REPEAT_ROLLBACKS;
         let mut open = lock(&self.open);
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_rollback_is_sent_repeatedly() {
+    fn rollback_is_repeated_until_delivered() {
         let rollbacks = Rollbacks::default();
         rollbacks.remember(7, b"why");
         rollbacks.remember(8, b"");

@@ -1,6 +1,9 @@
-use super::*;
+use super::state::*;
+use super::table::*;
 use bytes::Bytes;
-use lockstep_node::core::writeset::Meta;
+use lockstep_abi::*;
+use lockstep_node::core::writeset::{Meta, WriteSet, WriteSetBuilder};
+use std::sync::Arc;
 
 fn slot(seqno: Seqno, flags: u32, pass: bool) -> Slot {
     let payload: Bytes = WriteSetBuilder::new().finish(&Meta::default());
@@ -24,7 +27,7 @@ fn certified(flags: u32) -> Inner {
 }
 
 #[test]
-fn trx_commits_without_conflict() {
+fn committed_transaction_passes_all_states() {
     let mut trx = certified(WHOLE);
     assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: true });
     assert_eq!(trx.got_turn(), Status::OK);
@@ -38,7 +41,7 @@ fn trx_commits_without_conflict() {
 }
 
 #[test]
-fn failed_certification_still_takes_its_turn() {
+fn failed_certification_still_takes_turn() {
     let mut trx = in_certify();
     assert_eq!(trx.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
     assert_eq!(trx.want_turn(), Turn::Wait { seqno: 5, interruptible: false });
@@ -61,7 +64,7 @@ fn release_takes_the_turn_of_a_failed_fragment() {
 }
 
 #[test]
-fn stream_starts_once_and_keeps_its_handle() {
+fn streaming_transaction_starts_once_and_keeps_handle() {
     let mut trx = Inner::new();
     assert_eq!(trx.begin_certify(FLAG_TRX_START, false), Ok(FLAG_TRX_START));
     assert_eq!(trx.ordered(slot(5, FLAG_TRX_START, true)), Status::OK);
@@ -88,7 +91,7 @@ fn abort_before_certify_sends_nothing() {
 }
 
 #[test]
-fn abort_in_flight_replays_if_certified() {
+fn abort_while_replicating_replays_if_certified() {
     let mut trx = in_certify();
     assert_eq!(trx.abort(4), (Status::OK, SEQNO_UNDEFINED, true));
     assert_eq!(trx.ordered(slot(5, WHOLE, true)), Status::BF_ABORT);
@@ -101,7 +104,7 @@ fn abort_in_flight_replays_if_certified() {
 }
 
 #[test]
-fn abort_in_flight_fails_if_not_certified() {
+fn abort_while_replicating_fails_if_not_certified() {
     let mut trx = in_certify();
     trx.abort(4);
     assert_eq!(trx.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
@@ -109,7 +112,7 @@ fn abort_in_flight_fails_if_not_certified() {
 }
 
 #[test]
-fn committed_trx_is_no_deadlock_when_member_leaves() {
+fn replay_on_leaving_member_reports_committed() {
     // Aborted, and to be replayed.
     let mut trx = certified(WHOLE);
     trx.abort(4);
@@ -117,7 +120,7 @@ fn committed_trx_is_no_deadlock_when_member_leaves() {
     trx.not_here();
     assert_eq!(trx.begin_replay().unwrap_err(), Status::OK);
     assert!(trx.release().finish.is_none(), "it is not done here");
-    // It had failed anyway.
+    // It had failed certification.
     let mut trx = in_certify();
     trx.abort(4);
     assert_eq!(trx.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
@@ -126,7 +129,7 @@ fn committed_trx_is_no_deadlock_when_member_leaves() {
 }
 
 #[test]
-fn committed_trx_is_no_deadlock_when_turn_is_lost() {
+fn committed_transaction_without_turn_goes_to_replay() {
     for aborted in [false, true] {
         let mut trx = certified(WHOLE);
         assert!(matches!(trx.want_turn(), Turn::Wait { interruptible: true, .. }));
@@ -140,7 +143,7 @@ fn committed_trx_is_no_deadlock_when_turn_is_lost() {
         assert_eq!(trx.begin_replay().unwrap_err(), Status::OK);
         assert!(trx.release().finish.is_none(), "it is not done here");
     }
-    // On its way to rollback: it had failed anyway.
+    // Rolling back: it had failed certification.
     let mut trx = in_certify();
     assert_eq!(trx.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
     assert!(matches!(trx.want_turn(), Turn::Wait { interruptible: false, .. }));
@@ -148,8 +151,8 @@ fn committed_trx_is_no_deadlock_when_turn_is_lost() {
 }
 
 #[test]
-fn returned_slot_is_no_call_order_error() {
-    // At the gate, in its turn's place, and on its way to rollback.
+fn enter_after_giving_slot_up_fails_without_warning() {
+    // At the gate, waiting for its turn, and rolling back.
     let mut at_the_gate = certified(WHOLE);
     at_the_gate.not_here();
     let mut fragment = certified(FLAG_TRX_START);
@@ -176,9 +179,9 @@ fn aborted_fragment_is_not_replayed() {
     assert_eq!(trx.release().pass_order, Some(5));
 }
 
-/// The log may have it after all: then it is its own write-set that needs its locks.
+/// The write-set may be ordered after all. Then the aborter is its own write-set, applied by an applier.
 #[test]
-fn abandoned_trx_rolls_back_without_deadlock_error() {
+fn given_up_transaction_refuses_abort() {
     let mut trx = in_certify();
     assert_eq!(trx.unknown(), Status::NODE_FAIL);
     assert_eq!(trx.abort(4), (Status::NOT_ALLOWED, SEQNO_UNDEFINED, false));
@@ -187,16 +190,16 @@ fn abandoned_trx_rolls_back_without_deadlock_error() {
     assert_eq!(trx.abort(4), (Status::NOT_ALLOWED, SEQNO_UNDEFINED, false));
 }
 
-/// Two members may each have a transaction of the same id: the abort of the one's applier names the other's.
+/// Transactions of two members may have the same id: the abort of one's applier names the other.
 #[test]
-fn rolling_back_trx_does_not_shield_stream_applier() {
+fn rolling_back_transaction_permits_abort_of_same_id() {
     let mut trx = Inner::new();
     trx.begin_certify(0, false).unwrap();
     assert_eq!(trx.ordered(slot(5, FLAG_TRX_START, false)), Status::TRX_FAIL);
     assert_eq!(trx.abort(SEQNO_UNDEFINED), (Status::OK, 5, false));
     trx.roll_back();
     assert_eq!(trx.abort(SEQNO_UNDEFINED), (Status::OK, 5, false));
-    assert_eq!(trx.release().pass_order, Some(5), "and it is as it was");
+    assert_eq!(trx.release().pass_order, Some(5), "the slot is unchanged");
     let mut trx = in_certify();
     assert_eq!(trx.ordered(slot(5, WHOLE, false)), Status::TRX_FAIL);
     assert_eq!(trx.abort(SEQNO_UNDEFINED), (Status::OK, 5, false));
@@ -207,11 +210,11 @@ fn rolling_back_trx_does_not_shield_stream_applier() {
 fn aborts_between_and_inside_the_calls() {
     // Certified, and not in commit order yet.
     let mut trx = certified(WHOLE);
-    assert_eq!(trx.abort(6), (Status::NOT_ALLOWED, 5, false), "what is ordered earlier wins");
+    assert_eq!(trx.abort(6), (Status::NOT_ALLOWED, 5, false), "the transaction is ordered first");
     assert_eq!(trx.abort(4), (Status::OK, 5, true));
     assert_eq!(trx.want_turn(), Turn::Refuse(Status::BF_ABORT));
     assert!(trx.begin_replay().is_ok());
-    // The server may find out by itself, without a call in between.
+    // The server may notice the abort itself, without a call in between.
     let mut trx = certified(WHOLE);
     trx.abort(4);
     assert!(trx.begin_replay().is_ok());
@@ -233,7 +236,7 @@ fn aborts_between_and_inside_the_calls() {
 }
 
 #[test]
-fn fragment_aborted_in_its_turn_fails_at_release() {
+fn fragment_aborted_inside_order_learns_at_release() {
     let mut trx = certified(FLAG_TRX_START);
     trx.want_turn();
     trx.got_turn();
@@ -247,7 +250,7 @@ fn fragment_aborted_in_its_turn_fails_at_release() {
 }
 
 #[test]
-fn half_a_transaction_is_not_certified() {
+fn incomplete_transaction_is_not_certified() {
     let mut trx = Inner::new();
     assert_eq!(trx.begin_certify(FLAG_TRX_END, true), Err(Status::SIZE_EXCEEDED));
     let release = trx.release();
@@ -265,7 +268,7 @@ fn calls_in_the_wrong_order_are_refused() {
 }
 
 #[test]
-fn abort_does_not_wait_for_data_copy() {
+fn abort_does_not_wait_for_append() {
     let trx = Trx::new(7);
     let content = trx.content();
     // Its own thread is in `append_data`.
@@ -282,17 +285,17 @@ fn handles_are_found_by_id_and_by_pointer() {
     assert_eq!(all.of_handle(&mut handle).as_local().unwrap().id, 77);
     let again = all.get(77).unwrap();
     assert_eq!(Arc::as_ptr(&again).cast_mut().cast(), handle.opaque);
-    // SAFETY: just put there, and in the table.
+    // SAFETY: just set, and in the table.
     assert_eq!(unsafe { all.find(&handle) }.unwrap().as_local().unwrap().id, 77);
     assert_eq!(all.len(), 1);
     all.remove(77);
     all.remove(77);
     assert_eq!(all.len(), 0);
-    assert_eq!(again.as_local().unwrap().id, 77, "who still looks at it may go on");
+    assert_eq!(again.as_local().unwrap().id, 77, "a thread that still uses it may continue");
 }
 
 #[test]
-fn failed_statement_is_not_reported_as_total_order() {
+fn failed_statement_loses_total_order_flag() {
     use lockstep_abi::FLAG_ISOLATION;
     assert_eq!(dummy_flags(WHOLE | FLAG_ISOLATION), WHOLE | FLAG_ROLLBACK);
     assert_eq!(dummy_flags(0), FLAG_ROLLBACK);

@@ -1,48 +1,68 @@
-//! Applying one write-set: its start condition, the call of the server, and the handling of the result.
+//! Write-sets: when one may start, what the server gets of it, and its result.
 
-use super::{Break, Held, Job, MEASURED, Next, Worker};
+use super::{Applier, Break, Held, Job, MEASURED, Next};
 use crate::apply::blocked_time::BlockedTime;
-use crate::ddl::statement::Former;
-use crate::provider::Provider;
-use crate::trx::{Handle, Remote, dummy_flags};
+use crate::ddl::Former;
+use crate::trx::state::{Place, dummy_flags};
+use crate::trx::submit::apply_meta;
+use crate::trx::table::{Handle, Remote};
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
 use lockstep_node::{Delivery, Ordered};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
-impl Provider {
-    /// A write-set that has been taken.
-    pub(super) fn start(&self, mut ordered: Ordered, worker: &Worker) -> Next<'_> {
+impl<'a> Applier<'a> {
+    /// A write-set has been taken.
+    pub(super) fn ordered(&self, ordered: Ordered) -> Next<'a> {
+        let cx = self.cx;
+        let seqno = ordered.seqno;
+        cx.counters.received.add(1);
+        cx.counters.received_bytes.add(ordered.writeset.data.len() as u64);
+        cx.counters.count_certified(&ordered);
+        if cx.identity.take_fresh() {
+            cx.sequence.set_position(seqno - 1);
+        }
+        if seqno <= cx.sequence.finished() {
+            return Next::Again;
+        }
+        cx.sequence.take(seqno);
+        if cx.sequence.finished() < ordered.depends_on {
+            cx.counters.apply_waits.add(1);
+        }
+        self.start(ordered)
+    }
+
+    /// Waits until the write-set may be applied, and prepares the call of the server.
+    pub(super) fn start(&self, mut ordered: Ordered) -> Next<'a> {
+        let (provider, cx) = (self.provider, self.cx);
         let (seqno, depends_on) = (ordered.seqno, ordered.depends_on);
-        let early = self.commit_dependencies.is_early(ordered.kind, &ordered.writeset);
-        let ready = self.patiently(false, |look| {
-            self.gate.pass(seqno, None, Some(look))?;
+        let early = cx.sequence.is_early(ordered.kind, &ordered.writeset);
+        let ready = self.wait(false, |timeout| {
+            cx.sequence.start(seqno, None, Some(timeout))?;
             match early && !ordered.serial {
-                true => self.commit_dependencies.wait(depends_on, None, Some(look)),
-                false => self.finished.wait(depends_on, None, Some(look)),
+                true => cx.sequence.wait_dependency(depends_on, Some(timeout)),
+                false => cx.sequence.wait_finished(depends_on, None, Some(timeout)),
             }
         });
         match ready {
             Ok(()) => {}
             Err(Break::Overtaken(info, first)) => {
-                let rest = Held { delivery: Delivery::Ordered(ordered), alone: None };
+                let rest = Held { delivery: Delivery::Ordered(ordered), exclusive: None };
                 return self.overtaken(info, rest, first);
             }
-            // Nothing is applied any more, everything is dropped: the log has it.
+            // Nothing is applied any more. The log keeps the write-set.
             Err(Break::Dropped) => return Next::Again,
         }
-        let low = self.finished.low();
-        let highest = self.taken.load(Ordering::SeqCst);
-        self.counters.applied.add(1);
-        self.counters.applied_early.add((low + 1 < seqno) as u64);
-        self.counters.apply_window.add((highest - low).max(0) as u64);
+        let low = cx.sequence.finished();
+        let highest = cx.sequence.taken();
+        cx.counters.applied.add(1);
+        cx.counters.applied_early.add((low + 1 < seqno) as u64);
+        cx.counters.apply_window.add((highest - low).max(0) as u64);
 
         if self.is_lost_commit(&ordered) {
-            // Everything before this seqno is complete, and the fragments are in the server's store: the next start
-            // continues from here by the log, and commits them.
-            self.stop_with(
+            // The database is consistent up to this seqno, and the fragments are in the server's store. The next start
+            // continues here by the log, and commits the whole transaction.
+            cx.stop_with(
                 &format!(
                     "the streaming transaction that commits at seqno {seqno} was given up here when the majority was \
                      lost, and the others commit it"
@@ -52,126 +72,128 @@ impl Provider {
             return Next::Again;
         }
         let given = ordered.writeset.meta.flags;
-        if given & FLAG_ROLLBACK != 0 && ordered.writeset.meta.source == self.own.get() {
-            self.rollbacks.ordered(ordered.writeset.meta.trx);
+        if given & FLAG_ROLLBACK != 0 && ordered.writeset.meta.source == cx.identity.own() {
+            provider.local.rollback_delivered(ordered.writeset.meta.trx);
         }
         let orphan = self.is_orphan(&ordered);
         let mut dummy = !ordered.pass || orphan;
-        let mut statement = match (!dummy).then(|| self.look_back(&mut ordered)).transpose() {
+        let at = cx.identity.at(seqno);
+        let mut statement = match (!dummy).then(|| cx.ddl.look_back(&cx.host, at, &mut ordered)).transpose() {
             Ok(former) => former.flatten(),
-            Err(why) => {
-                self.fail(&why);
+            Err(stop) => {
+                cx.stop_with(&stop.why, stop.corrupt);
                 return Next::Again;
             }
         };
         let was_executed = statement == Some(Former::Executed);
         match statement {
-            // With a statement that does nothing in its place, so that the server counts it like the others.
+            // Replaced by a statement that does nothing, so that the server counts it as the other members do.
             Some(Former::Executed) => match lockstep_rows::silenced(&ordered.writeset.data) {
                 Some(silent) => ordered.writeset.data = silent.into(),
                 None => (dummy, statement) = (true, None),
             },
-            Some(Former::NotBegun | Former::Again) => self.statement_begins(seqno, &ordered.writeset.data),
+            Some(Former::NotBegun | Former::Again) => cx.ddl.begin(&cx.host, at, &ordered.writeset.data),
             None => {}
         }
         if orphan {
-            // The others have begun to apply it: its rollback follows.
-            self.roll_back_orphan(ordered.writeset.meta.trx);
+            // The other members have begun to apply it, and need its rollback.
+            provider.local.roll_back_orphan(cx, ordered.writeset.meta.trx);
         }
         let flags = if dummy { dummy_flags(given) } else { given };
-        let meta = self.apply_meta(seqno, ordered.depends_on, &ordered.writeset.meta);
+        let meta = apply_meta(cx, seqno, ordered.depends_on, &ordered.writeset.meta);
         let judged = !matches!(statement, Some(Former::Executed | Former::Again)) && !was_executed;
-        if !judged && let Some(node) = self.node() {
+        if !judged && let Some(node) = cx.node() {
             node.found_before(seqno);
         }
-        self.group_flush.comes();
-        let waited = BlockedTime::new(worker.count % MEASURED == 1);
-        waited.begin();
-        let handle = Handle::Remote(Remote {
-            seqno,
-            statement: statement.is_some(),
-            begun: statement.is_some_and(Former::is_executed_now),
-            judged,
-            early: early && !dummy,
-            place: AtomicU8::new(0),
-            passed: OnceLock::new(),
-            waited,
-            since: worker.landed,
-        });
+        provider.group_flush.comes();
+        let blocked = BlockedTime::new(self.count % MEASURED == 1);
+        blocked.begin();
+        let mut remote = Remote::new(seqno);
+        remote.statement = statement.is_some();
+        remote.begun = statement.is_some_and(Former::is_executed_now);
+        remote.judged = judged;
+        remote.early = early && !dummy;
+        remote.blocked = blocked;
+        remote.since = self.landed;
+        let handle = Handle::Remote(remote);
         Next::Apply(Box::new(Job { ordered, handle, flags, meta, dummy, statement }))
     }
 
-    /// The first fragment of an own streaming transaction whose thread gave up before it was ordered: the server has
-    /// forgotten the transaction.
+    /// Whether this is the first fragment of an own streaming transaction whose thread gave it up before it was ordered.
+    /// The server has forgotten that transaction.
     fn is_orphan(&self, ordered: &Ordered) -> bool {
+        let cx = self.cx;
         let flags = ordered.writeset.meta.flags;
         ordered.pass
             && flags & FLAG_TRX_START != 0
             && flags & (FLAG_TRX_END | FLAG_ROLLBACK) == 0
-            && ordered.writeset.meta.source == self.own.get()
+            && ordered.writeset.meta.source == cx.identity.own()
     }
 
-    /// The last fragment of an own streaming transaction whose thread gave up before it was ordered. The server has
-    /// rolled back what the earlier fragments changed, and would commit the last one's changes alone.
+    /// Whether this is the last fragment of an own streaming transaction whose thread gave it up before it was ordered. The
+    /// server has rolled back the earlier fragments, and would commit the changes of this one alone.
     fn is_lost_commit(&self, ordered: &Ordered) -> bool {
+        let cx = self.cx;
         let flags = ordered.writeset.meta.flags;
         ordered.pass
             && flags & FLAG_TRX_END != 0
             && flags & (FLAG_TRX_START | FLAG_ROLLBACK | FLAG_ISOLATION) == 0
             && ordered.kind == EntryKind::WriteSet
-            && ordered.writeset.meta.source == self.own.get()
+            && ordered.writeset.meta.source == cx.identity.own()
     }
 
-    /// Handles the result of a job. Returns whether this thread is expected to have another one soon: see
-    /// [`Provider::next`].
-    pub(super) fn applied(&self, job: Job, result: CbStatus, worker: &mut Worker) -> bool {
+    /// The server has applied `job`. Returns whether the thread is expected to take another one soon: see
+    /// [`Applier::expected`].
+    pub(super) fn applied(&mut self, job: Job, result: CbStatus) -> bool {
+        let flush = &self.provider.group_flush;
         if let Handle::Remote(remote) = &job.handle {
-            remote.waited.end();
-            worker.spent = remote.waited.total();
+            remote.blocked.end();
+            self.spent = remote.blocked.total();
         }
-        let more = self.node().is_some_and(|node| node.queued() > 0);
+        let more = self.cx.node().is_some_and(|node| node.queued() > 0);
         if more {
-            self.group_flush.comes();
+            flush.comes();
         }
         self.apply_ended(&job, result);
         let passed = match &job.handle {
             Handle::Remote(remote) => remote.passed.get(),
             Handle::Local(_) => None,
         };
-        worker.landed = None;
+        self.landed = None;
         match passed {
             Some(passed) => {
-                self.group_flush.landed(*passed);
-                worker.landed = more.then(Instant::now);
+                flush.landed(*passed);
+                self.landed = more.then(Instant::now);
             }
-            None => self.group_flush.stays_away(),
+            None => flush.stays_away(),
         }
         more
     }
 
     fn apply_ended(&self, job: &Job, result: CbStatus) {
+        let cx = self.cx;
         let seqno = job.ordered.seqno;
         if result != CbStatus::SUCCESS && job.statement != Some(Former::Again) {
-            self.fail(&format!("the write-set at seqno {seqno} cannot be applied"));
+            cx.fail(&format!("the write-set at seqno {seqno} cannot be applied"));
             return;
         }
         let executed = job.statement.is_some_and(Former::is_executed_now);
         if let Handle::Remote(remote) = &job.handle {
-            // Not every way through the server takes a seqno's turn.
-            let place = remote.place.load(Ordering::Relaxed);
-            if place == 0 && self.wait_turn(seqno, None).is_err() {
+            // Some paths in the server do not enter commit order, or do not leave it.
+            let place = remote.place();
+            if place == Place::Before && cx.wait_turn(seqno, None).is_err() {
                 return;
             }
-            if place < 2 {
+            if place != Place::After {
                 if executed {
-                    self.statement_is_done(seqno);
+                    cx.ddl.done(&cx.host, cx.identity.at(seqno));
                 }
-                self.order.leave(seqno);
+                cx.sequence.leave(seqno, false);
             }
         }
         if executed {
-            self.statement_is_over();
+            cx.ddl.end(&cx.host);
         }
-        self.finish(seqno);
+        cx.finish(seqno);
     }
 }

@@ -1,0 +1,63 @@
+//! An error at a seqno: the member asks the others whether they had it too.
+
+use crate::context::Context;
+use lockstep_abi::Status;
+use lockstep_node::Vote;
+use lockstep_node::core::Seqno;
+use std::time::Duration;
+
+/// How long an applier waits for the result of the vote on a statement's error.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Judges the server's error at `seqno`: `OK` if there is none, or if the other members have it too. Otherwise this
+/// member stops.
+///
+/// A wrong statement fails on every member, which is common. If the vote on it takes long, this member therefore
+/// continues, and acts on the result when it comes. A write-set of rows has been applied on its origin.
+pub(crate) fn judge(cx: &Context, seqno: Seqno, error: &[u8], is_statement: bool) -> Status {
+    if text_of(error).is_empty() {
+        return Status::OK;
+    }
+    let Some(node) = cx.node() else { return Status::NODE_FAIL };
+    let at = cx.identity.at(seqno);
+    match node.vote(seqno, error, is_statement.then_some(STATEMENT_TIMEOUT)) {
+        Vote::Agreed => Status::OK,
+        Vote::Open => {
+            cx.host.log.warn(format!("the others have not said yet whether {at} fails there, too: goes on"));
+            Status::OK
+        }
+        Vote::Inconsistent => {
+            cx.fail(&format!(
+                "Inconsistency detected: Inconsistent by consensus on {at}: the others could do what this server \
+                 cannot: {}",
+                text_of(error)
+            ));
+            Status::NODE_FAIL
+        }
+        Vote::NoOutcome => {
+            cx.fail(&format!(
+                "{at} cannot be applied, and the others cannot be asked whether they could: {}",
+                text_of(error)
+            ));
+            Status::NODE_FAIL
+        }
+    }
+}
+
+/// The server's error, up to its NUL.
+fn text_of(error: &[u8]) -> String {
+    let end = error.iter().position(|byte| *byte == 0).unwrap_or(error.len());
+    String::from_utf8_lossy(&error[..end.min(512)]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_text_ends_at_nul_or_512_bytes() {
+        assert_eq!(text_of(b"\0rest"), "");
+        assert_eq!(text_of(b"no table\0rest"), "no table");
+        assert_eq!(text_of(&[b'x'; 600]).len(), 512);
+    }
+}

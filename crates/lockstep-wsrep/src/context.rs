@@ -1,0 +1,144 @@
+//! The components that every part of the provider needs: what loaded it, the node, positions, and this member's failure.
+
+use crate::apply::sequence::CommitSequence;
+use crate::ddl::Ddl;
+use crate::host::Host;
+use crate::lifecycle::identity::Identity;
+use crate::lifecycle::last_view::LastView;
+use crate::lifecycle::node_slot::NodeSlot;
+use crate::lifecycle::state_files::StateFile;
+use crate::status::counters::Counters;
+use crate::trx::table::Transactions;
+use crate::trx::write_access::{Write, WriteAccess};
+use lockstep_abi::Status;
+use lockstep_node::core::{Gtid, Seqno};
+use lockstep_node::{LocalState, Node};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// See the module. Usable from any thread.
+pub(crate) struct Context {
+    pub(crate) host: Host,
+    pub(crate) node: NodeSlot,
+    pub(crate) identity: Identity,
+    pub(crate) sequence: CommitSequence,
+    pub(crate) trxs: Transactions,
+    pub(crate) ddl: Ddl,
+    pub(crate) view: LastView,
+    pub(crate) state_file: Arc<StateFile>,
+    pub(crate) counters: Counters,
+    access: WriteAccess,
+    failed: AtomicBool,
+}
+
+impl Context {
+    pub(crate) fn new(host: Host, state_file: Arc<StateFile>, ddl: Ddl) -> Context {
+        Context {
+            host,
+            node: NodeSlot::default(),
+            identity: Identity::default(),
+            sequence: CommitSequence::default(),
+            trxs: Transactions::new(),
+            ddl,
+            view: LastView::new(state_file.get().safe_to_bootstrap),
+            state_file,
+            counters: Counters::default(),
+            access: WriteAccess::default(),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    /// The node, once `connect` has started it.
+    pub(crate) fn node(&self) -> Option<&Node> {
+        self.node.get()
+    }
+
+    /// `wsrep_local_state`.
+    pub(crate) fn local_state(&self) -> LocalState {
+        match self.node() {
+            _ if self.has_failed() => LocalState::Error,
+            Some(node) => node.state(),
+            None => LocalState::Initialized,
+        }
+    }
+
+    /// # Errors
+    /// The status to return if a client may not write here: see [`WriteAccess::check`].
+    pub(crate) fn may_write(&self, write: Write) -> Result<(), Status> {
+        self.access.check(&self.host, self.node(), self.local_state(), write)
+    }
+
+    /// `seqno` has finished in the server.
+    pub(crate) fn finish(&self, seqno: Seqno) {
+        if let Some(low) = self.sequence.finish(seqno)
+            && let Some(node) = self.node()
+        {
+            node.finished(low);
+        }
+    }
+
+    /// The database's position: everything up to it has finished.
+    pub(crate) fn position(&self) -> Gtid {
+        self.identity.at(self.sequence.finished())
+    }
+
+    /// Whether a new leader left this seqno out, so that no write-set has it. Only for a seqno that this server has passed.
+    pub(crate) fn is_left_out(&self, seqno: Seqno) -> bool {
+        // The node publishes its status with a delay, so that it may lack the last range; it has all earlier ones.
+        self.sequence.was_left_out(seqno)
+            || self.node().is_some_and(|node| node.status().log.left_out_around(seqno).is_some())
+    }
+
+    /// Writes `grastate.dat` for a running server: the history, and no seqno.
+    pub(crate) fn save_running(&self) {
+        self.name_log();
+        let position = self.identity.at(-1);
+        self.host.note(self.state_file.set(position, self.view.safe_to_bootstrap()));
+    }
+
+    /// Names, in the state file, the log that this server applies.
+    pub(crate) fn name_log(&self) {
+        if let Some(identity) = self.node().map(|node| node.identity())
+            && !identity.log.is_nil()
+            && identity.history == self.identity.history()
+        {
+            self.state_file.of_log(identity.log);
+        }
+    }
+
+    /// Whether this member has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Makes this member count as failed. Returns whether it did before.
+    pub(crate) fn set_failed(&self) -> bool {
+        self.failed.swap(true, Ordering::SeqCst)
+    }
+
+    /// The database cannot be relied on: this member leaves the cluster, and its next start takes a state transfer.
+    pub(crate) fn fail(&self, reason: &str) {
+        self.stop_with(reason, true);
+    }
+
+    /// Leaves the cluster and ends all waits. `corrupt`: the next start takes a state transfer.
+    pub(crate) fn stop_with(&self, reason: &str, corrupt: bool) {
+        if self.set_failed() {
+            return;
+        }
+        if corrupt {
+            self.host.log.error(format!(
+                "{reason}: this member leaves the cluster and must be started again, to take a state transfer"
+            ));
+            self.ddl.database_is_corrupt(&self.host);
+        } else {
+            self.host.log.error(format!(
+                "{reason}: this member leaves the cluster; mend the cause and start it again"
+            ));
+        }
+        if let Some(node) = self.node() {
+            node.fail(reason);
+        }
+        self.sequence.fail();
+    }
+}

@@ -1,0 +1,72 @@
+//! The position at which a connection begins.
+
+use crate::context::Context;
+use crate::lifecycle::innodb_position;
+use lockstep_node::Node;
+use lockstep_node::core::Gtid;
+
+/// The database's position, as far as it is known before InnoDB is opened.
+pub(crate) fn known(cx: &Context) -> Gtid {
+    // The position found at the start of the process is outdated once this process has applied anything.
+    let recovered = match cx.identity.been_connected() {
+        true => Gtid::UNDEFINED,
+        false => cx.host.start_position,
+    };
+    choose(cx.ddl.saved_position(), recovered)
+}
+
+/// After a crash: finds InnoDB's position with a run of the server's recovery, so that the log supplies the rest and no
+/// state transfer is needed. Without a log, a database that comes from Galera's library keeps its history this way.
+/// `UNDEFINED` if the log is of another history than the database.
+pub(crate) fn recover(cx: &Context, node: &Node) -> Gtid {
+    let log = &cx.host.log;
+    let saved = cx.ddl.saved_position();
+    // The founder of a branch may start with a database, or a state file, of the history before the branch.
+    let (history, own) = (node.history(), node.histories());
+    if saved.uuid.is_nil() || (!history.is_nil() && !own.contains(&saved.uuid)) {
+        return Gtid::UNDEFINED;
+    }
+    log.info("this server was not stopped in good order: a recovery run finds out where InnoDB stands");
+    match innodb_position::position(&cx.host.data_dir, |line| log.info(line)) {
+        Ok(gtid) if gtid.uuid == saved.uuid || own.contains(&gtid.uuid) => {
+            log.info(format!("InnoDB stands at {gtid}"));
+            gtid
+        }
+        Ok(gtid) => {
+            log.warn(format!("InnoDB stands at {gtid}, of another history than grastate.dat's"));
+            Gtid::UNDEFINED
+        }
+        Err(why) => {
+            log.warn(format!("InnoDB's position is not known: {why}"));
+            Gtid::UNDEFINED
+        }
+    }
+}
+
+/// The position in `grastate.dat`, written by a clean stop. The server's own recovery has precedence if the file does not
+/// say that the data are corrupt: the file is synced, and may be ahead of a database whose last commits were not flushed.
+fn choose(saved: Gtid, recovered: Gtid) -> Gtid {
+    if !saved.uuid.is_nil() && saved.uuid == recovered.uuid && recovered.is_defined() {
+        return recovered;
+    }
+    if saved.is_defined() { saved } else { Gtid::UNDEFINED }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_node::core::{SEQNO_UNDEFINED, Uuid};
+
+    #[test]
+    fn recovered_position_has_precedence_in_same_history() {
+        let at = |n: u8, seqno| Gtid { uuid: Uuid([n; 16]), seqno };
+        let whole = at(1, SEQNO_UNDEFINED);
+        assert_eq!(choose(at(1, 7), Gtid::UNDEFINED), at(1, 7), "a clean stop");
+        assert_eq!(choose(at(1, 7), at(1, 5)), at(1, 5), "the last commits were not flushed");
+        assert_eq!(choose(at(1, 7), at(1, 9)), at(1, 9), "committed after the file was written");
+        assert_eq!(choose(whole, at(1, 5)), at(1, 5), "a crash");
+        assert_eq!(choose(at(1, 7), at(2, 5)), at(1, 7), "another history");
+        assert_eq!(choose(Gtid::UNDEFINED, at(1, 5)), Gtid::UNDEFINED, "corrupt");
+        assert_eq!(choose(whole, Gtid::UNDEFINED), Gtid::UNDEFINED, "no recovery run");
+    }
+}

@@ -1,0 +1,230 @@
+//! Transaction handles: the local transactions by id, and the write-set that an applier has in progress.
+
+use crate::apply::blocked_time::BlockedTime;
+use crate::apply::group_flush::Passed;
+use crate::apply::monitor::{Interrupt, lock};
+use crate::trx::state::{Inner, Place};
+use lockstep_abi::{ConnId, Seqno, TrxId, WsHandle};
+use lockstep_node::core::writeset::WriteSetBuilder;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Instant;
+
+/// A local transaction, from its first key to `release`.
+#[derive(Debug)]
+pub(crate) struct Trx {
+    pub(crate) id: TrxId,
+    pub(crate) interrupt: Interrupt,
+    /// The node has been asked to hurry for it. Set under the lock, while it is in [`State::Replicating`].
+    pub(crate) hurried: AtomicBool,
+    inner: Mutex<Inner>,
+    content: Mutex<Content>,
+}
+
+/// Keys and data of the next fragment. Only the transaction's own thread uses it, and may copy much data meanwhile. It has
+/// its own lock, so that an aborting thread does not wait for that.
+#[derive(Debug)]
+pub(crate) struct Content {
+    pub(crate) builder: WriteSetBuilder,
+    /// An append to `builder` failed. The server does not always check the status of an append, and might certify half of
+    /// a transaction.
+    pub(crate) incomplete: bool,
+}
+
+impl Trx {
+    pub(crate) fn new(id: TrxId) -> Trx {
+        Trx {
+            id,
+            interrupt: Interrupt::default(),
+            hurried: AtomicBool::new(false),
+            inner: Mutex::new(Inner::new()),
+            content: Mutex::new(Content { builder: WriteSetBuilder::new(), incomplete: false }),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+
+    /// For the transaction's own thread.
+    pub(crate) fn content(&self) -> MutexGuard<'_, Content> {
+        lock(&self.content)
+    }
+}
+
+/// A write-set while an applier applies it. The server's calls for it come on the applying thread.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub(crate) seqno: Seqno,
+    /// A statement in total order.
+    pub(crate) statement: bool,
+    /// The DDL journal has it as begun, and needs a mark that it is done.
+    pub(crate) begun: bool,
+    /// An error counts. It does not for a statement that this server may have executed before a crash.
+    pub(crate) judged: bool,
+    /// See [`CommitSequence::is_early`](crate::apply::sequence::CommitSequence::is_early).
+    pub(crate) early: bool,
+    /// A [`Place`].
+    place: AtomicU8,
+    /// Set after commit order: the thread may flush.
+    pub(crate) passed: OnceLock<Passed>,
+    pub(crate) blocked: BlockedTime,
+    /// When its thread finished the previous write-set, if another was queued then.
+    pub(crate) since: Option<Instant>,
+}
+
+/// The target of a write-set handle's `opaque` pointer.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "the small one is on a stack, one per applying thread")]
+pub(crate) enum Handle {
+    /// Kept in [`Transactions`].
+    Local(Trx),
+    /// On the applying thread's stack.
+    Remote(Remote),
+}
+
+impl Remote {
+    /// A write-set of rows, before commit order; its time is not measured.
+    pub(crate) fn new(seqno: Seqno) -> Remote {
+        Remote {
+            seqno,
+            statement: false,
+            begun: false,
+            judged: true,
+            early: false,
+            place: AtomicU8::new(Place::Before as u8),
+            passed: OnceLock::new(),
+            blocked: BlockedTime::default(),
+            since: None,
+        }
+    }
+
+    /// The write-set's place in commit order.
+    pub(crate) fn place(&self) -> Place {
+        Place::from_u8(self.place.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn enter(&self) {
+        self.place.store(Place::Inside as u8, Ordering::Relaxed);
+    }
+
+    /// Leaves commit order. Returns whether it was inside.
+    pub(crate) fn leave(&self) -> bool {
+        self.place.swap(Place::After as u8, Ordering::Relaxed) == Place::Inside as u8
+    }
+}
+
+impl Handle {
+    pub(crate) fn as_local(&self) -> Option<&Trx> {
+        match self {
+            Handle::Local(trx) => Some(trx),
+            Handle::Remote(_) => None,
+        }
+    }
+}
+
+const SHARDS: usize = 64;
+
+/// All local transactions by the server's id, and statements in total order by connection.
+///
+/// **Invariant:** a pointer that was put into a handle stays valid until [`Transactions::remove`], called in `release`,
+/// the server's last call for the transaction.
+pub(crate) struct Transactions {
+    shards: [Mutex<HashMap<TrxId, Arc<Handle>>>; SHARDS],
+    count: AtomicUsize,
+    statements: Mutex<HashMap<ConnId, Arc<Trx>>>,
+}
+
+impl Transactions {
+    pub(crate) fn new() -> Transactions {
+        Transactions {
+            shards: std::array::from_fn(|_| Mutex::new(HashMap::new())),
+            count: AtomicUsize::new(0),
+            statements: Mutex::default(),
+        }
+    }
+
+    fn shard(&self, id: TrxId) -> MutexGuard<'_, HashMap<TrxId, Arc<Handle>>> {
+        lock(&self.shards[(id % SHARDS as u64) as usize])
+    }
+
+    /// The number of local transactions.
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The transaction with this id.
+    pub(crate) fn get(&self, id: TrxId) -> Option<Arc<Handle>> {
+        self.shard(id).get(&id).cloned()
+    }
+
+    /// The transaction of this handle. If it has none, creates it and fills the handle in.
+    pub(crate) fn of_handle<'a>(&'a self, handle: &'a mut WsHandle) -> &'a Handle {
+        if handle.opaque.is_null() {
+            let mut shard = self.shard(handle.trx_id);
+            let made = shard.entry(handle.trx_id).or_insert_with(|| {
+                self.count.fetch_add(1, Ordering::Relaxed);
+                Arc::new(Handle::Local(Trx::new(handle.trx_id)))
+            });
+            handle.opaque = Arc::as_ptr(made).cast_mut().cast();
+        }
+        // SAFETY: the pointer is not null, so that it was set above or in an earlier call. Its target stays in the table
+        // until `remove`.
+        unsafe { &*handle.opaque.cast::<Handle>() }
+    }
+
+    /// The transaction of this handle, if it has one.
+    ///
+    /// # Safety
+    /// `handle.opaque` is null or as this provider set it, and the transaction has not been released since.
+    pub(crate) unsafe fn find<'a>(&self, handle: &WsHandle) -> Option<&'a Handle> {
+        // SAFETY: by this function's contract.
+        unsafe { handle.opaque.cast::<Handle>().as_ref() }
+    }
+
+    /// Describes the local transaction or statement that has this seqno, for the report of a long wait.
+    pub(crate) fn describe(&self, seqno: Seqno) -> Option<String> {
+        let own = self.shards.iter().find_map(|shard| {
+            let shard = lock(shard);
+            shard.values().filter_map(|handle| handle.as_local()).find_map(|trx| {
+                let inner = trx.lock();
+                let slot = inner.slot().filter(|slot| slot.seqno == seqno)?;
+                Some(format!(
+                    "the own transaction {} ({:?}, {:?} its turn)",
+                    trx.id,
+                    inner.state(),
+                    slot.place
+                ))
+            })
+        });
+        own.or_else(|| {
+            lock(&self.statements).iter().find_map(|(conn, trx)| {
+                let has = trx.lock().slot().is_some_and(|slot| slot.seqno == seqno);
+                has.then(|| format!("the own statement in total order of connection {conn}"))
+            })
+        })
+    }
+
+    /// A statement in total order begins. Returns whether the connection's previous one has ended.
+    pub(crate) fn begin_statement(&self, conn: ConnId, trx: Arc<Trx>) -> bool {
+        lock(&self.statements).insert(conn, trx).is_none()
+    }
+
+    /// The connection's statement in total order has ended.
+    pub(crate) fn end_statement(&self, conn: ConnId) -> Option<Arc<Trx>> {
+        lock(&self.statements).remove(&conn)
+    }
+
+    /// The number of statements in total order.
+    pub(crate) fn statements(&self) -> usize {
+        lock(&self.statements).len()
+    }
+
+    /// Removes the transaction. Pointers to it are valid only as long as another thread uses it.
+    pub(crate) fn remove(&self, id: TrxId) {
+        if self.shard(id).remove(&id).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
