@@ -17,10 +17,12 @@ mod context;
 mod ddl;
 #[cfg(test)]
 mod fuzz;
+mod guard;
 mod host;
 mod lifecycle;
 mod provider;
 mod status;
+mod sync;
 mod trx;
 
 pub use abi::entry_points::{VersionText, wsrep_interface_version, wsrep_loader};

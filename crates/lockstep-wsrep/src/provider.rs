@@ -1,9 +1,9 @@
 //! The provider: one per process, from `init` to `free`. It routes the server's calls to its components.
 
-use crate::abi::guard::{InjectedPanic, guarded};
 use crate::apply::group_flush::GroupFlush;
 use crate::apply::remote;
 use crate::context::Context;
+use crate::guard::{InjectedPanic, guarded};
 use crate::lifecycle::option_sync::{self, OptionSync};
 use crate::lifecycle::receivers::Receivers;
 use crate::lifecycle::state_files;

@@ -2,12 +2,12 @@
 //!
 //! [`enter`] catches a Rust panic: the node fails, and the server gets `NODE_FAIL` (`FATAL` from `recv` and
 //! `replay_trx`, where it must not continue). `recv` and `replay_trx` call the server back and are guarded step by step
-//! instead (see [`crate::abi::guard`]).
+//! instead (see [`crate::guard`]).
 
-use crate::abi::guard::guarded;
 use crate::abi::services;
 use crate::apply::applier;
 use crate::ddl::statement;
+use crate::guard::guarded;
 use crate::lifecycle::connect::text_of;
 use crate::lifecycle::state_files::gtid_out;
 use crate::lifecycle::{connect as connection, control, option_change};
@@ -181,7 +181,7 @@ unsafe extern "C-unwind" fn disconnect(wsrep: *mut Wsrep) -> Status {
 }
 
 unsafe extern "C-unwind" fn recv(wsrep: *mut Wsrep, recv_ctx: *mut c_void) -> Status {
-    // Not as a whole inside a guard: see `crate::abi::guard`.
+    // Not as a whole inside a guard: see `crate::guard`.
     // SAFETY: as above.
     match unsafe { shared(wsrep) } {
         // Counted: `free` may be called while this thread returns.

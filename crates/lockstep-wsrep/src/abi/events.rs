@@ -3,7 +3,7 @@
 //!
 //! The server's callback may write a file, so that a short-lived thread calls it, one at a time, in order.
 
-use crate::apply::monitor::lock;
+use crate::sync::lock;
 use lockstep_abi::{EventCb, EventServiceV1, MemberStatus};
 use lockstep_node::core::Seqno;
 use std::collections::VecDeque;

@@ -1,9 +1,8 @@
-//! The C ABI: entry points that the server calls, services that it offers, and the guard against panics.
+//! The C ABI: entry points that the server calls, and the services that it offers.
 
 pub(crate) mod allocator;
 pub(crate) mod entry_points;
 pub(crate) mod events;
-pub(crate) mod guard;
 pub(crate) mod membership;
 pub(crate) mod parameters;
 pub(crate) mod services;

@@ -1,7 +1,7 @@
 //! Services that the server offers beside the function table, and the one that it asks for in a signal handler.
 
-use crate::apply::monitor::lock;
 use crate::provider::Provider;
+use crate::sync::lock;
 use lockstep_abi::*;
 use std::ffi::{CString, c_int};
 use std::net::IpAddr;

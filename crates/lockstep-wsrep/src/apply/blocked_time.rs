@@ -4,7 +4,7 @@
 //! A thread that was only kept from the processor by others has not waited. So what counts as such is the time of each
 //! stretch in which it gave up the processor by itself; the kernel knows how often it has.
 
-use crate::apply::monitor::lock;
+use crate::sync::lock;
 use lockstep_node::Spent;
 use std::sync::Mutex;
 use std::time::Instant;

@@ -1,7 +1,8 @@
 //! The barrier of `lockstep verify`, which takes equal snapshots on all members. While it is closed, the thread whose turn
 //! it is in commit order waits, and so do all threads behind it. Executing, ordering and applying continue.
 
-use crate::apply::monitor::{Gate, Interrupt, Stop};
+use crate::apply::gate::Gate;
+use crate::sync::{Interrupt, Stop};
 use lockstep_node::CommitBarrier;
 use lockstep_node::core::{SEQNO_UNDEFINED, Seqno};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,7 +9,8 @@
 //! leaves commit order when a transaction has its place in the binlog, before InnoDB has committed it. Those are
 //! *settled* when they have finished.
 
-use crate::apply::monitor::{Finished, Interrupt, Stop};
+use crate::apply::finished::Finished;
+use crate::sync::{Interrupt, Stop};
 use lockstep_abi::{FLAG_ISOLATION, FLAG_ROLLBACK, FLAG_TRX_END, FLAG_TRX_START};
 use lockstep_node::core::writeset::WriteSet;
 use lockstep_node::core::{EntryKind, Seqno};

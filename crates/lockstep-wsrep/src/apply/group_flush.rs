@@ -14,7 +14,7 @@
 //! which listing sessions only tries). Its dependents proceed (see [`crate::apply::commit_dependency`]). So only its own
 //! next transaction waits.
 
-use crate::apply::monitor::lock;
+use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,11 +1,13 @@
-//! Applying what other members committed: applier threads, commit order, dependencies between write-sets.
+//! Applying write-sets: applier threads, commit order, dependencies between write-sets.
 
 pub(crate) mod applier;
 pub(crate) mod blocked_time;
 pub(crate) mod commit_barrier;
 pub(crate) mod commit_dependency;
+pub(crate) mod commit_order;
+pub(crate) mod finished;
+pub(crate) mod gate;
 pub(crate) mod group_flush;
-pub(crate) mod monitor;
 pub(crate) mod remote;
 pub(crate) mod sched_slice;
 pub(crate) mod sequence;

@@ -6,7 +6,10 @@
 
 use crate::apply::commit_barrier::CommitGate;
 use crate::apply::commit_dependency::CommitDependencies;
-use crate::apply::monitor::{CommitOrder, Finished, Gate, Interrupt, Stop, lock};
+use crate::apply::commit_order::CommitOrder;
+use crate::apply::finished::Finished;
+use crate::apply::gate::Gate;
+use crate::sync::{Interrupt, Stop, lock};
 use lockstep_node::core::writeset::WriteSet;
 use lockstep_node::core::{EntryKind, SEQNO_UNDEFINED, Seqno};
 use std::sync::atomic::{AtomicI64, Ordering};

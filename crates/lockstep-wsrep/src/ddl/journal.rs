@@ -14,8 +14,8 @@
 //! database in this directory and of no other: it names the inodes of files that every database has, so that a restored
 //! database is recognised as another one.
 
-use crate::apply::monitor::lock;
 use crate::ddl::recovery::Rule;
+use crate::sync::lock;
 use lockstep_node::core::{Gtid, Seqno, Uuid};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

@@ -1,8 +1,8 @@
 //! `sync_wait`, `pause`, `resume`, `desync` and `resync`.
 
-use crate::apply::monitor::Stop;
 use crate::context::Context;
 use crate::lifecycle::state_files::{gtid_in, gtid_out};
+use crate::sync::Stop;
 use lockstep_abi::*;
 use lockstep_node::LocalState;
 use lockstep_node::core::Seqno;

@@ -1,6 +1,6 @@
 //! The last view, for status variables and for `grastate.dat`.
 
-use crate::apply::monitor::lock;
+use crate::sync::lock;
 use lockstep_node::{ViewInfo, ViewStatus};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

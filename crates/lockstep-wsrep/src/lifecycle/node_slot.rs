@@ -1,6 +1,6 @@
 //! The node: started by the first `connect`, and kept until the provider is freed.
 
-use crate::apply::monitor::lock;
+use crate::sync::lock;
 use lockstep_node::{Node, NodeConfig, NodeError};
 use std::sync::{Mutex, OnceLock};
 

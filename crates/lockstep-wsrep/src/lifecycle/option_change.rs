@@ -1,7 +1,7 @@
 //! Changes of the options of a running provider.
 
-use crate::abi::guard::InjectedPanic;
 use crate::context::Context;
+use crate::guard::InjectedPanic;
 use crate::lifecycle::settings::check_until;
 use lockstep_abi::Status;
 use lockstep_node::options::{Change, OptionError, Options};

@@ -7,7 +7,7 @@
 //! That may block: a session that sets an option holds the lock meanwhile. So it runs on a thread of its own, one at a
 //! time.
 
-use crate::apply::monitor::lock;
+use crate::sync::lock;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;

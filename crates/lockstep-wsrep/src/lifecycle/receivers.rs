@@ -1,6 +1,6 @@
 //! The server's receiving threads, and the connection that ends when they have returned.
 
-use crate::apply::monitor::lock;
+use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! The provider's options: the node's table, and copies of the values that are read often.
 
-use crate::apply::monitor::lock;
 use crate::lifecycle::saved_options::SavedOptions;
+use crate::sync::lock;
 use lockstep_node::core::policy::Policy;
 use lockstep_node::core::{Seqno, Uuid};
 use lockstep_node::options::{Change, Note, OptionError, Options};

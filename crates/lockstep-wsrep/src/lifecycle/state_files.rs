@@ -1,6 +1,6 @@
 //! `grastate.dat` and `gvwstate.dat`, as Galera writes them: tools and operators read both.
 
-use crate::apply::monitor::lock;
+use crate::sync::lock;
 use lockstep_abi as abi;
 use lockstep_node::core::members::ViewMember;
 use lockstep_node::core::{Gtid, SEQNO_UNDEFINED, Uuid, ViewUuid};
@@ -115,7 +115,7 @@ static LAST: Mutex<Option<Arc<StateFile>>> = Mutex::new(None);
 
 /// Called by `exit`: after InnoDB's end, and not where the process is killed or aborts.
 pub(crate) extern "C" fn process_ends() {
-    let _ = crate::abi::guard::guarded(|| {
+    let _ = crate::guard::guarded(|| {
         // Nobody is waited for: threads that hold locks may be gone.
         if let Ok(mut last) = LAST.try_lock()
             && let Some(file) = last.take()

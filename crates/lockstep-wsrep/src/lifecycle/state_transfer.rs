@@ -1,9 +1,9 @@
 //! State transfers: the one that this server waits for, and the one that it gives as a donor.
 
-use crate::apply::monitor::lock;
 use crate::context::Context;
 use crate::lifecycle::process_exit;
 use crate::lifecycle::state_files::uuid_in;
+use crate::sync::lock;
 use lockstep_abi::*;
 use lockstep_node::core;
 use std::sync::Mutex;

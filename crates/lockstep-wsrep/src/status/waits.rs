@@ -1,8 +1,8 @@
 //! The waits of a server thread inside the provider. After a long wait each logs, once, the thread's condition and the
 //! transaction or applier that is ahead of it. So a server that hangs explains why in its error log.
 
-use crate::apply::monitor::{Interrupt, Stop};
 use crate::context::Context;
+use crate::sync::{Interrupt, Stop};
 use lockstep_node::core::Seqno;
 use lockstep_node::{Submission, SubmitOutcome};
 use std::time::Duration;

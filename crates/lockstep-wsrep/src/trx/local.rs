@@ -1,8 +1,8 @@
 //! The server's calls for a local transaction. [`crate::trx::state`] decides; this waits, sends and counts.
 
-use crate::apply::monitor::{Interrupt, Stop};
 use crate::apply::vote;
 use crate::context::Context;
+use crate::sync::{Interrupt, Stop};
 use crate::trx::rollbacks::Rollbacks;
 use crate::trx::state::{Place, Release, Slot, State, Turn};
 use crate::trx::submit::{self, NO_TRX, Sent};

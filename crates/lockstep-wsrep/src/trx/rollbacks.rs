@@ -1,7 +1,7 @@
 //! Rollback fragments that have been sent and not been delivered yet. No thread waits for them, so that a loss of the
 //! majority may drop one unnoticed. They are sent again when the majority is back, until they are delivered.
 
-use crate::apply::monitor::lock;
+use crate::sync::lock;
 use lockstep_abi::TrxId;
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -2,7 +2,7 @@
 
 use crate::apply::blocked_time::BlockedTime;
 use crate::apply::group_flush::Passed;
-use crate::apply::monitor::{Interrupt, lock};
+use crate::sync::{Interrupt, lock};
 use crate::trx::state::{Inner, Place};
 use lockstep_abi::{ConnId, Seqno, TrxId, WsHandle};
 use lockstep_node::core::writeset::WriteSetBuilder;

@@ -6,7 +6,7 @@
 //! view would never end. Therefore a transaction that fails during a view waits until the server has aborted it or the
 //! view has ended, and a view begins only after transactions that failed before it have ended.
 
-use crate::apply::monitor::lock;
+use crate::sync::lock;
 use lockstep_abi::TrxId;
 use lockstep_node::core::Seqno;
 use std::collections::HashSet;

@@ -1,7 +1,7 @@
 //! Whether a client may write on this member.
 
-use crate::apply::monitor::lock;
 use crate::host::Host;
+use crate::sync::lock;
 use lockstep_abi::Status;
 use lockstep_node::{LocalState, Node};
 use std::sync::Mutex;

@@ -4,8 +4,8 @@ use super::{Applier, Break, Exclusive, Held, Next, view};
 use lockstep_node::core::{SEQNO_UNDEFINED, Seqno};
 use lockstep_node::{Delivery, Node, ViewStatus as NodeViewStatus};
 
-use crate::apply::monitor::Stop;
 use crate::lifecycle::state_files::gtid_out;
+use crate::sync::Stop;
 
 impl<'a> Applier<'a> {
     pub(super) fn exclusive(&self, node: &Node, delivery: Delivery, exclusive: Exclusive<'a>) -> Next<'a> {

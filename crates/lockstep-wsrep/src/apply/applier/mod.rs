@@ -1,6 +1,6 @@
 //! The server's applier threads: each takes deliveries and calls the server back, until the connection ends.
 //!
-//! Steps of the provider and calls of the server alternate; only the former are guarded (see [`crate::abi::guard`]). A
+//! Steps of the provider and calls of the server alternate; only the former are guarded (see [`crate::guard`]). A
 //! delivery that is not a write-set is *exclusive*: it is handled after everything before it has finished and before
 //! anything after it is taken. The node ensures the latter: it hands out nothing more until [`Node::handled`].
 //!
@@ -10,11 +10,11 @@ mod apply;
 mod exclusive;
 mod view;
 
-use crate::apply::monitor::Stop;
 use crate::context::Context;
 use crate::ddl::Former;
 use crate::lifecycle::{process_exit, stop};
 use crate::provider::Provider;
+use crate::sync::Stop;
 use crate::trx::local;
 use crate::trx::rollbacks::REPEAT_ROLLBACKS;
 use crate::trx::submit::apply_meta;

@@ -6,7 +6,7 @@
 //! guarded steps and unguarded calls of the server, and an exception meets only destructors on its way out. The only
 //! callback inside is the logger, which does not throw.
 
-use crate::apply::monitor::lock;
+use crate::sync::lock;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
