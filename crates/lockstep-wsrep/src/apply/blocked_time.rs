@@ -1,8 +1,8 @@
-//! How long an applier's thread works on a write-set, and how long it waits meanwhile: for a lock, a page, a flush of the
-//! disk. By that is judged how many of them are of use at once (`lockstep-node`'s `crew.rs`).
+//! Blocked time: how long an applier works on a write-set, and how long it waits meanwhile for a lock, a page or a flush.
+//! `lockstep-node`'s `applier_pool.rs` sets the number of concurrent appliers by it.
 //!
-//! A thread that was only kept from the processor by others has not waited. So what counts as such is the time of each
-//! stretch in which it gave up the processor by itself; the kernel knows how often it has.
+//! A thread that was only kept from the processor has not waited. A measured span therefore counts as waiting if the thread
+//! gave up the processor voluntarily during it; the kernel counts these context switches.
 
 use crate::sync::lock;
 use lockstep_node::Spent;
@@ -10,54 +10,53 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 #[derive(Debug, Default)]
-struct Stretches {
+struct Spans {
     spent: Spent,
-    /// Of the one under way: when it began, and how often the thread had given up the processor by then.
-    since: Option<(Instant, i64)>,
+    /// The current span: its beginning, and the number of voluntary context switches by then.
+    current: Option<(Instant, i64)>,
 }
 
-/// Of one write-set. All calls come from the thread that has it.
+/// The measurement for one write-set. Only the thread that applies it calls.
 #[derive(Debug, Default)]
 pub(crate) struct BlockedTime {
-    /// `None`: not measured, for asking the kernel takes time, too.
-    stretches: Option<Mutex<Stretches>>,
+    /// `None`: not measured, because asking the kernel takes time, too.
+    spans: Option<Mutex<Spans>>,
 }
 
 impl BlockedTime {
-    /// Measured or not; nothing is under way yet.
     pub(crate) fn new(measured: bool) -> BlockedTime {
-        BlockedTime { stretches: measured.then(Mutex::default) }
+        BlockedTime { spans: measured.then(Mutex::default) }
     }
 
-    /// Starts measuring the thread's waits.
+    /// Begins a span.
     pub(crate) fn begin(&self) {
-        if let Some(stretches) = &self.stretches {
-            lock(stretches).since = given_up().map(|times| (Instant::now(), times));
+        if let Some(spans) = &self.spans {
+            lock(spans).current = voluntary_switches().map(|times| (Instant::now(), times));
         }
     }
 
-    /// From here on it does not.
+    /// Ends the span.
     pub(crate) fn end(&self) {
-        if let Some(stretches) = &self.stretches {
-            let mut stretches = lock(stretches);
-            if let Some((began, before)) = stretches.since.take() {
-                let waited = given_up().is_some_and(|times| times != before);
-                let Spent { worked, waited: all } = &mut stretches.spent;
+        if let Some(spans) = &self.spans {
+            let mut spans = lock(spans);
+            if let Some((began, before)) = spans.current.take() {
+                let waited = voluntary_switches().is_some_and(|times| times != before);
+                let Spent { worked, waited: all } = &mut spans.spent;
                 *if waited { all } else { worked } += began.elapsed();
             }
         }
     }
 
-    /// All of it.
+    /// The sum of all spans.
     pub(crate) fn total(&self) -> Option<Spent> {
-        self.stretches.as_ref().map(|stretches| lock(stretches).spent)
+        self.spans.as_ref().map(|spans| lock(spans).spent)
     }
 }
 
-/// How often this thread has given up the processor by itself.
-fn given_up() -> Option<i64> {
+/// The number of this thread's voluntary context switches.
+fn voluntary_switches() -> Option<i64> {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the call fills the whole struct, and any bytes are valid for it.
+    // SAFETY: the kernel fills in the whole structure, whose zeroed bytes are valid already.
     let usage = unsafe {
         match libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) {
             0 => usage.assume_init(),
@@ -73,31 +72,31 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn only_sleep_between_begin_and_end_is_counted() {
+    fn only_sleep_within_span_counts_as_waiting() {
         const NAP: Duration = Duration::from_millis(20);
-        let waited = BlockedTime::new(true);
-        waited.begin();
+        let blocked = BlockedTime::new(true);
+        blocked.begin();
         std::thread::sleep(NAP);
-        waited.end();
-        let Spent { worked, waited: slept } = waited.total().unwrap();
+        blocked.end();
+        let Spent { worked, waited: slept } = blocked.total().unwrap();
         assert!(worked.is_zero() && slept >= NAP);
         std::thread::sleep(NAP);
-        waited.end();
-        waited.begin();
+        blocked.end();
+        blocked.begin();
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(1) {
             std::hint::spin_loop();
         }
-        waited.end();
-        let spent = waited.total().unwrap();
+        blocked.end();
+        let spent = blocked.total().unwrap();
         assert!(spent.worked >= Duration::from_millis(1) && spent.waited == slept);
     }
 
     #[test]
-    fn unmeasured_time_is_none() {
-        let waited = BlockedTime::new(false);
-        waited.begin();
-        waited.end();
-        assert_eq!(waited.total(), None);
+    fn unmeasured_write_set_has_no_total() {
+        let blocked = BlockedTime::new(false);
+        blocked.begin();
+        blocked.end();
+        assert_eq!(blocked.total(), None);
     }
 }

@@ -1,13 +1,12 @@
 //! Commit dependencies: when write-sets that depend on a transaction may be applied.
 //!
-//! A transaction that has committed in InnoDB's memory holds no lock any more, and nobody sees the database without it;
-//! that is so when the server leaves commit order. After that it waits only for the disk, and its changes precede those of
-//! any later transaction there. So dependents need not wait for the disk: one flush then serves both.
+//! When the server leaves commit order, a transaction has committed in InnoDB's memory: it holds no locks, and every reader
+//! sees it. After that it only waits for the disk, where its changes precede those of later transactions. Dependent
+//! write-sets need not wait for the disk, and one flush then serves both.
 //!
-//! Not everything is like that. Statements in total order, and a write-set that creates a table, keep locks on the
-//! tables' definitions until they have finished; a fragment keeps the applier's transaction. And a server with a binlog
-//! leaves commit order when a transaction has its place in the binlog, before InnoDB has committed it. Those are
-//! *settled* when they have finished.
+//! There are exceptions. Statements in total order, and a write-set that creates a table, keep metadata locks until they
+//! have finished; a fragment keeps the applier's transaction. And a server with a binlog leaves commit order when a
+//! transaction is in the binlog, before InnoDB has committed it. These are *settled* only when they have finished.
 
 use crate::apply::finished::Finished;
 use crate::sync::{Interrupt, Stop};
@@ -19,26 +18,26 @@ use std::time::Duration;
 
 /// See the module.
 pub(crate) struct CommitDependencies {
-    /// "Finished" is "settled" here.
-    upto: Finished,
-    /// Whether leaving commit order means anything.
+    /// The settled seqnos.
+    settled: Finished,
+    /// Transactions may be settled when they leave commit order.
     early: bool,
 }
 
 impl CommitDependencies {
     pub(crate) fn new(position: Seqno) -> CommitDependencies {
-        CommitDependencies { upto: Finished::new(position), early: commits_before_it_leaves() }
+        CommitDependencies { settled: Finished::new(position), early: commits_before_it_leaves() }
     }
 
-    /// Whether what depends on this one need not wait until it has finished.
+    /// Whether this write-set is settled when it leaves commit order.
     pub(crate) fn is_early(&self, kind: EntryKind, set: &WriteSet) -> bool {
         self.early && is_plain(kind, set)
     }
 
-    /// Releases the dependents of `seqno` as far as that one is concerned. A second call has no effect.
+    /// `seqno` is settled. A second call for a seqno has no effect.
     pub(crate) fn settle(&self, seqno: Seqno) {
         if self.early {
-            self.upto.finish(seqno);
+            self.settled.finish(seqno);
         }
     }
 
@@ -47,36 +46,36 @@ impl CommitDependencies {
         &self,
         seqno: Seqno,
         interrupt: Option<&Interrupt>,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Result<(), Stop> {
-        self.upto.wait(seqno, interrupt, patience)
+        self.settled.wait(seqno, interrupt, timeout)
     }
 
     /// See [`Finished::reset`].
     pub(crate) fn reset(&self, position: Seqno) {
-        self.upto.reset(position);
+        self.settled.reset(position);
     }
 
     /// See [`Finished::leave_out`].
     pub(crate) fn leave_out(&self, upto: Seqno) {
-        self.upto.leave_out(upto);
+        self.settled.leave_out(upto);
     }
 
     /// See [`Finished::fail`].
     pub(crate) fn fail(&self) {
-        self.upto.fail();
+        self.settled.fail();
     }
 
     /// See [`Finished::stop`].
     pub(crate) fn stop(&self, last: Seqno) {
-        self.upto.stop(last);
+        self.settled.stop(last);
     }
 }
 
-/// Whether this server commits before it leaves commit order: it has no binlog. It exports the variable to its plugins;
-/// a process that has none, or one that is not known, is taken for a server with a binlog.
+/// Whether this server commits in InnoDB before it leaves commit order, that is, has no binlog. It exports the variable to
+/// its plugins. A process without the variable counts as a server with a binlog.
 fn commits_before_it_leaves() -> bool {
-    // SAFETY: the name is NUL-terminated; the variable, where there is one, is the server's `my_bool`, which lives as
+    // SAFETY: the name is NUL-terminated; the variable, if it exists, is the server's `my_bool`, which lives as
     // long as the process and is set before providers are loaded.
     unsafe {
         let binlog = libc::dlsym(libc::RTLD_DEFAULT, c"opt_bin_log".as_ptr()).cast::<u8>();
@@ -84,7 +83,7 @@ fn commits_before_it_leaves() -> bool {
     }
 }
 
-/// A whole transaction of rows, and of nothing else.
+/// Whether this is a whole transaction of rows and nothing else.
 fn is_plain(kind: EntryKind, set: &WriteSet) -> bool {
     let (start, end) = (FLAG_TRX_START, FLAG_TRX_END);
     if kind != EntryKind::WriteSet
@@ -92,7 +91,7 @@ fn is_plain(kind: EntryKind, set: &WriteSet) -> bool {
     {
         return false;
     }
-    // A `CREATE TABLE` stands before its rows.
+    // A `CREATE TABLE` precedes its rows.
     let head = |kind: &EventKind| !matches!(kind, EventKind::Gtid | EventKind::Annotate);
     let first = lockstep_rows::events(&set.data).map(|event| event.kind).find(head);
     first == Some(EventKind::TableMap)
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_transactions_of_rows_are_plain_and_nothing_else_is() {
+    fn only_whole_transactions_of_rows_are_plain() {
         let whole = FLAG_TRX_START | FLAG_TRX_END;
         let plain = |kind, flags, codes: &[u8]| is_plain(kind, &set(flags, codes));
         assert!(plain(EntryKind::WriteSet, whole, &[0x13, 0x18]));
@@ -133,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn non_server_process_waits_until_all_finished() {
+    fn process_without_binlog_variable_is_never_early() {
         let settled = CommitDependencies::new(0);
         assert!(!settled.is_early(EntryKind::WriteSet, &set(FLAG_TRX_START | FLAG_TRX_END, &[0x13])));
     }
 
     #[test]
-    fn leave_and_finish_settle_in_any_order() {
+    fn leaving_and_finishing_settle_in_any_order() {
         let settled = CommitDependencies { early: true, ..CommitDependencies::new(0) };
         let now = |seqno| settled.wait(seqno, None, Some(Duration::ZERO)).is_ok();
         settled.settle(2);

@@ -1,22 +1,23 @@
-//! A thread that others wait for gets its turn on a crowded processor soon.
+//! A short scheduler slice for the node's threads, so that they run soon on a crowded processor.
 //!
-//! Linux divides a processor among threads by their shares, and among eligible threads picks the one with the earliest
-//! deadline (EEVDF). By default all slices are alike, some milliseconds. With a short slice of its own a
-//! thread comes sooner and oftener, for no more of the processor in all; and on Linux 6.18, where a yield forfeits a whole
-//! slice, what [`lockstep_net::Coalesce`] does costs a tenth and less. No privilege is needed. Kernels before 6.12 take no notice.
+//! Linux divides a processor among runnable threads by weight. Among threads that are due it picks the one whose slice ends
+//! first (EEVDF). By default all slices are equal, some milliseconds. A thread with a shorter slice runs sooner and more
+//! often, with the same share in total. On Linux 6.18, where a yield forfeits a whole slice, the write coalescing of
+//! `lockstep-net` then costs a tenth or less. No privilege is needed. Kernels before 6.12 ignore the setting.
 //!
-//! A lower nice value, for a greater share, is no remedy: a thread that comes before all others finds less company, and
-//! syncs more often. In the shootout's loads -5 cost 2 to 25 % of the rate, -20 5 to 50 % (each in two quick runs).
+//! A lower nice value, which gives a larger share, is no alternative: a thread that runs before all others finds smaller
+//! batches, and syncs more often. In the shootout's loads, -5 cost 2 to 25 % of the rate, and -20 cost 5 to 50 % (two short
+//! runs each).
 
 use std::mem::size_of;
 
-/// The shortest that Linux takes, ns.
+/// The shortest slice that Linux accepts, ns.
 const SLICE: u64 = 100_000;
 
-/// For the calling thread. Where the kernel, or a container's filter, does not let us, nothing changes.
+/// Shortens the calling thread's slice. If the kernel or a container's filter refuses, nothing changes.
 pub(crate) fn shorten_sched_slice() {
     let Some(mut attributes) = attributes() else { return };
-    // Another scheduling class was set on purpose: leave it.
+    // An operator who has set another scheduling class for the server's threads has chosen deliberately.
     if attributes.sched_policy != libc::SCHED_OTHER as u32 {
         return;
     }
@@ -25,7 +26,7 @@ pub(crate) fn shorten_sched_slice() {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
-/// As the kernel says; its nice value, too, which is to stay.
+/// The thread's attributes, with its nice value, which must not change.
 fn attributes() -> Option<libc::sched_attr> {
     // SAFETY: all its fields are numbers.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
@@ -40,15 +41,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sched_slice_is_short_and_other_attributes_stay() {
+    fn slice_is_shortened_and_other_attributes_stay() {
         std::thread::spawn(|| {
-            // SAFETY: a number of this thread's own is changed. Refused where it is higher already.
+            // SAFETY: changes only this thread's nice value. Refused if it is higher already.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 7) };
             let before = attributes().expect("Linux has it");
             shorten_sched_slice();
             let after = attributes().expect("Linux has it");
             assert_eq!((after.sched_policy, after.sched_nice), (before.sched_policy, before.sched_nice));
-            // Older kernels say nothing of slices, and another class than the usual one is left alone.
+            // Older kernels report no slice, and another scheduling class is left unchanged.
             if before.sched_runtime != 0 && before.sched_policy == libc::SCHED_OTHER as u32 {
                 assert_eq!(after.sched_runtime, SLICE);
             }

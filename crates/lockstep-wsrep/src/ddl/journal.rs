@@ -1,18 +1,17 @@
-//! The DDL journal: the statements in total order that have begun in this database, and those that are done. A synced file
-//! beside the log.
+//! The DDL journal: the statements in total order that this database has begun and done, in a synced file beside it.
 //!
-//! A write-set is in InnoDB together with its seqno, or not at all. A DDL statement is not: its effects are on the disk
-//! before the position moves behind it, and where it touches no table of InnoDB's the position may be far behind. So
-//! each has two marks, *begun* before the server executes it and *done* after. After a crash a done statement is not
-//! executed again, independent of the position. For a begun statement the mark says how to find out
+//! A write-set is in InnoDB together with its seqno, or not at all. A DDL statement is not: its effects are on disk before
+//! the position moves past it. If it touches no InnoDB table, the position may even be far behind. So each statement has
+//! two marks: *begun* before the server executes it, and *done* after. After a crash a statement that is done is not
+//! executed again, whatever the position is. The mark of a statement that is only begun tells how to find out
 //! ([`crate::ddl::recovery`]).
 //!
-//! A mark speaks of the tables that were there when it was made. One that is created again after a crash
-//! ([`crate::ddl::ctas_replay`]) is written down in the same place, so that it is seen which marks are from before.
+//! A mark refers to the tables that existed when it was made. The journal also records each table that is created again
+//! after a crash ([`crate::ddl::ctas_replay`]), and so shows which marks are older than the table.
 //!
-//! The file is text, a line for each mark, with a checksum in front; docs/format-disk.md describes it. It speaks of the
-//! database in this directory and of no other: it names the inodes of files that every database has, so that a restored
-//! database is recognised as another one.
+//! The file is text: one line for each record, preceded by a checksum (docs/format-disk.md). It applies only to the
+//! database in this directory. It names the inodes of files that every database has, so that it does not count for a
+//! database that has been restored in its place.
 
 use crate::ddl::recovery::Rule;
 use crate::sync::lock;
@@ -24,34 +23,34 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Its name; state-transfer scripts spare what ends so.
+/// The file's name. State-transfer scripts keep files with this ending.
 pub(crate) const FILE: &str = "lockstep.ddl.log";
 const TITLE: &str = "lockstep statements 1";
-/// Beyond this the oldest marks go.
+/// A larger file is rewritten without its oldest marks.
 const MAX_BYTES: u64 = 1 << 20;
-/// So many stay then: more statements than a server executes before InnoDB has written its log, by far.
+/// The number of marks that are kept then: far more statements than a server executes before InnoDB writes its log.
 const KEEP: usize = 4096;
 
-/// The mark of a statement.
+/// The state of a statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mark {
-    /// It was being executed; how to find out what became of it.
+    /// Its execution has begun; how to find out whether it was executed.
     Begun(Rule),
-    /// It was executed.
+    /// It has been executed.
     Done,
 }
 
 /// A table: schema and name.
 pub(crate) type Table = (String, String);
 
-/// A line of the file.
+/// A record of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Line {
-    /// Of the statement at this place.
+    /// The state of the statement at this seqno.
     Mark(Mark),
-    /// The write-set at this place is about to create this table once more.
+    /// The write-set at this seqno creates this table again.
     Anew(Table),
-    /// Entries up to this GTID may have reached this database before.
+    /// This database may have received the write-sets up to this seqno before.
     Upto,
 }
 
@@ -59,19 +58,19 @@ pub(crate) enum Line {
 struct Anew {
     seqno: Seqno,
     table: Table,
-    /// How many lines there were before.
+    /// The number of records before it.
     age: u64,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// `None` until there is something to write.
+    /// `None` until the first write.
     file: Option<File>,
     bytes: u64,
     history: Uuid,
-    /// How many lines there have been, also of those that are left out now.
-    lines: u64,
-    /// Each with how many lines there were before it.
+    /// The number of records written, including those that have been dropped.
+    records: u64,
+    /// Each with its age: the number of records before it.
     marks: BTreeMap<Seqno, (Mark, u64)>,
     anew: Vec<Anew>,
     upto: Option<(Seqno, u64)>,
@@ -84,10 +83,10 @@ pub(crate) struct DdlJournal {
 }
 
 impl DdlJournal {
-    /// Reads the journal. The text in the result is a warning: the reason why earlier contents do not count.
+    /// Reads the file. The text in the result is a warning: the reason why the file's content is ignored.
     ///
     /// # Errors
-    /// The file exists and cannot be read or written: its path, the reason and the remedy.
+    /// The file exists and cannot be read or written: its name, the cause, and what to do.
     pub(crate) fn open(dir: &Path) -> Result<(DdlJournal, Option<String>), String> {
         DdlJournal::open_in(dir).map_err(|error| {
             let path = dir.join(FILE);
@@ -104,10 +103,10 @@ impl DdlJournal {
             Err(error) => return Err(error),
         };
         let mut inner = Inner::default();
-        let warning = inner.take(&text, &database(dir)).err();
-        if warning.is_none() && inner.lines > 0 {
+        let warning = inner.load(&text, &database(dir)).err();
+        if warning.is_none() && inner.records > 0 {
             let file = OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(&path)?;
-            // A torn last line was never relied on: the next one takes its place.
+            // A torn last line was never synced: the next record overwrites it.
             file.set_len(inner.bytes)?;
             inner.file = Some(file);
         } else {
@@ -117,12 +116,12 @@ impl DdlJournal {
         Ok((DdlJournal { dir: dir.to_owned(), inner: Mutex::new(inner) }, warning))
     }
 
-    /// The server is about to execute a statement.
+    /// The server executes the statement next.
     pub(crate) fn begun(&self, at: Gtid, rule: Rule) -> io::Result<()> {
         self.write(at, Line::Mark(Mark::Begun(rule)))
     }
 
-    /// The server has executed it. Nothing, where it has no mark that it has begun: all were forgotten meanwhile.
+    /// The server has executed the statement. No effect if it has no mark: the journal has been cleared meanwhile.
     pub(crate) fn done(&self, at: Gtid) -> io::Result<()> {
         match self.of(at) {
             Some(_) => self.write(at, Line::Mark(Mark::Done)),
@@ -130,12 +129,12 @@ impl DdlJournal {
         }
     }
 
-    /// The write-set at this GTID is about to create this table once more, replacing an existing one.
+    /// The write-set at this seqno replaces this table next.
     pub(crate) fn anew(&self, at: Gtid, table: Table) -> io::Result<()> {
         self.write(at, Line::Anew(table))
     }
 
-    /// The tables created again, by entries before this GTID, after the statement at this GTID got its mark.
+    /// The tables that write-sets below `at` have created again since the statement at `at` got its mark.
     pub(crate) fn created_since(&self, at: Gtid) -> Vec<Table> {
         let inner = lock(&self.inner);
         let Some(&(_, age)) = inner.marks.get(&at.seqno).filter(|_| inner.history == at.uuid) else {
@@ -145,30 +144,30 @@ impl DdlJournal {
         since.map(|anew| anew.table.clone()).collect()
     }
 
-    /// Entries up to here may have reached this database before.
+    /// This database may have received the write-sets up to here before.
     pub(crate) fn expect(&self, upto: Gtid) -> io::Result<()> {
         self.write(upto, Line::Upto)
     }
 
-    /// As the last [`DdlJournal::expect`] said, also in an earlier process.
+    /// The last value of [`DdlJournal::expect`], even of an earlier process.
     pub(crate) fn expected(&self) -> Option<Gtid> {
         let inner = lock(&self.inner);
         inner.upto.map(|(seqno, _)| Gtid { uuid: inner.history, seqno })
     }
 
-    /// The mark of the statement at this GTID.
+    /// The state of the statement at this seqno; `None` if it has no mark.
     pub(crate) fn of(&self, at: Gtid) -> Option<Mark> {
         let inner = lock(&self.inner);
         (inner.history == at.uuid).then(|| inner.marks.get(&at.seqno).map(|mark| mark.0)).flatten()
     }
 
-    /// The history that all marks are of, if there is one.
+    /// The history of all marks; `None` without marks.
     pub(crate) fn history(&self) -> Option<Uuid> {
         let inner = lock(&self.inner);
         (!inner.marks.is_empty()).then_some(inner.history)
     }
 
-    /// The statement that was being executed when the server died, if one was.
+    /// The statement that was being executed when the server was killed.
     pub(crate) fn open_one(&self) -> Option<(Gtid, Rule)> {
         let inner = lock(&self.inner);
         match inner.marks.last_key_value() {
@@ -177,43 +176,43 @@ impl DdlJournal {
         }
     }
 
-    /// The database is about to be replaced, or differs from the cluster's: nothing is known of it any more.
+    /// Removes the file: the database is about to be replaced, or differs from the cluster's.
     pub(crate) fn forget(&self) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         *inner = Inner::default();
         match std::fs::remove_file(self.dir.join(FILE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(self.named(error)),
+            Err(error) => Err(self.with_path(error)),
             Ok(()) => File::open(&self.dir)?.sync_all(),
         }
     }
 
-    fn write(&self, at: Gtid, said: Line) -> io::Result<()> {
+    fn write(&self, at: Gtid, entry: Line) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         if inner.history != at.uuid {
             *inner = Inner { history: at.uuid, ..Inner::default() };
         }
-        let text = line(&record(at, &said));
-        inner.note(at.seqno, said);
+        let text = line(&record(at, &entry));
+        inner.note(at.seqno, entry);
         let result = match inner.file.is_none() || inner.bytes > MAX_BYTES {
-            true => self.write_anew(&mut inner),
+            true => self.rewrite(&mut inner),
             false => inner.append(&text),
         };
         if result.is_err() {
-            // The file's contents are uncertain: the next mark rewrites it.
+            // Its content is unknown now: the next record starts a new file.
             inner.file = None;
         }
-        result.map_err(|error| self.named(error))
+        result.map_err(|error| self.with_path(error))
     }
 
-    /// All that is known, in a new file.
-    fn write_anew(&self, inner: &mut Inner) -> io::Result<()> {
+    /// Writes all records that are still needed to a new file.
+    fn rewrite(&self, inner: &mut Inner) -> io::Result<()> {
         while inner.marks.len() > KEEP {
             inner.marks.pop_first();
         }
         let mut text = line(&format!("{TITLE} {}", database(&self.dir)));
-        for (seqno, said) in inner.remembered() {
-            text.push_str(&line(&record(Gtid { uuid: inner.history, seqno }, &said)));
+        for (seqno, entry) in inner.needed() {
+            text.push_str(&line(&record(Gtid { uuid: inner.history, seqno }, &entry)));
         }
         let (path, draft) = (self.dir.join(FILE), self.dir.join("lockstep.ddl.new.log"));
         let mut file = OpenOptions::new()
@@ -232,7 +231,7 @@ impl DdlJournal {
         Ok(())
     }
 
-    fn named(&self, error: io::Error) -> io::Error {
+    fn with_path(&self, error: io::Error) -> io::Error {
         let text = format!(
             "cannot write {}: {error}; should this server die in the statement, it is executed again",
             self.dir.join(FILE).display()
@@ -242,11 +241,10 @@ impl DdlJournal {
 }
 
 impl Inner {
-    /// Takes a line in.
-    fn note(&mut self, seqno: Seqno, said: Line) {
-        let age = self.lines;
-        self.lines += 1;
-        match said {
+    fn note(&mut self, seqno: Seqno, entry: Line) {
+        let age = self.records;
+        self.records += 1;
+        match entry {
             Line::Mark(mark) => {
                 self.marks.insert(seqno, (mark, age));
             }
@@ -255,8 +253,9 @@ impl Inner {
         }
     }
 
-    /// All lines still needed, in their order. The line of a recreated table is needed by older marks of later entries.
-    fn remembered(&mut self) -> Vec<(Seqno, Line)> {
+    /// The records that are still needed, in the order in which they were made. A table that was created again is needed
+    /// while an older mark of a later statement exists.
+    fn needed(&mut self) -> Vec<(Seqno, Line)> {
         let marks = &self.marks;
         self.anew.retain(|anew| marks.range(anew.seqno..).any(|(_, mark)| mark.1 < anew.age));
         let marks = marks.iter().map(|(&seqno, &(mark, age))| (age, seqno, Line::Mark(mark)));
@@ -264,7 +263,7 @@ impl Inner {
         let upto = self.upto.iter().map(|&(seqno, age)| (age, seqno, Line::Upto));
         let mut all: Vec<_> = marks.chain(anew).chain(upto).collect();
         all.sort_by_key(|(age, ..)| *age);
-        all.into_iter().map(|(_, seqno, said)| (seqno, said)).collect()
+        all.into_iter().map(|(_, seqno, entry)| (seqno, entry)).collect()
     }
 
     fn append(&mut self, line: &str) -> io::Result<()> {
@@ -276,19 +275,19 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes the marks out of the file's text.
+    /// Loads the records of a file.
     ///
     /// # Errors
-    /// Why they do not count.
-    fn take(&mut self, text: &str, database: &str) -> Result<(), String> {
+    /// The reason why the file does not count.
+    fn load(&mut self, text: &str, database: &str) -> Result<(), String> {
         if text.is_empty() {
             return Ok(());
         }
         let mut lines = text.split_inclusive('\n').peekable();
         let mut first = true;
         while let Some(raw) = lines.next() {
-            let Some(said) = unline(raw) else {
-                // A write that never finished; one that has its end was there.
+            let Some(content) = unline(raw) else {
+                // A write that never finished. A line with its end was complete, and has been damaged.
                 if lines.peek().is_none() && !raw.ends_with('\n') {
                     return Ok(());
                 }
@@ -296,30 +295,31 @@ impl Inner {
             };
             self.bytes += raw.len() as u64;
             if std::mem::take(&mut first) {
-                let of = said.strip_prefix(TITLE).ok_or("another version wrote it")?;
+                let of = content.strip_prefix(TITLE).ok_or("another version wrote it")?;
                 if of.trim() != database {
                     return Err("it is of another database, which was here before".into());
                 }
                 continue;
             }
-            let (at, said) = parse(said).ok_or("a line of it is not understood")?;
+            let (at, entry) = parse(content).ok_or("a line of it is not understood")?;
             if at.uuid != self.history {
                 *self = Inner { history: at.uuid, bytes: self.bytes, ..Inner::default() };
             }
-            self.note(at.seqno, said);
+            self.note(at.seqno, entry);
         }
         Ok(())
     }
 }
 
-/// A fingerprint that tells this database from one put into its place.
+/// Identifies the database: a restored one has other inodes.
 fn database(dir: &Path) -> String {
     let inode = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |meta| meta.ino());
     format!("{}-{}", inode("ibdata1"), inode("mysql"))
 }
 
-pub(crate) fn record(at: Gtid, said: &Line) -> String {
-    match said {
+/// The text of a record.
+pub(crate) fn record(at: Gtid, entry: &Line) -> String {
+    match entry {
         Line::Mark(Mark::Begun(rule)) => format!("begun {at} {rule}"),
         Line::Mark(Mark::Done) => format!("done {at}"),
         Line::Anew((schema, name)) => format!("anew {at} {} {}", hex(schema), hex(name)),
@@ -327,7 +327,7 @@ pub(crate) fn record(at: Gtid, said: &Line) -> String {
     }
 }
 
-/// A name may have any character in it.
+/// Encodes a name, which may contain any character.
 fn hex(name: &str) -> String {
     name.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -338,8 +338,9 @@ fn unhex(text: &str) -> Option<String> {
     String::from_utf8(bytes?).ok()
 }
 
-pub(crate) fn parse(said: &str) -> Option<(Gtid, Line)> {
-    let mut words = said.splitn(3, ' ');
+/// Parses the text of a record.
+pub(crate) fn parse(text: &str) -> Option<(Gtid, Line)> {
+    let mut words = text.splitn(3, ' ');
     let (what, at, rest) = (words.next()?, words.next()?, words.next());
     let (uuid, seqno) = at.rsplit_once(':')?;
     let at = Gtid { uuid: Uuid::parse(uuid)?, seqno: seqno.parse().ok()? };
@@ -355,14 +356,16 @@ pub(crate) fn parse(said: &str) -> Option<(Gtid, Line)> {
     }
 }
 
-fn line(said: &str) -> String {
-    format!("{:08x} {said}\n", crc32c::crc32c(said.as_bytes()))
+/// The line of a record: its checksum and its text.
+fn line(text: &str) -> String {
+    format!("{:08x} {text}\n", crc32c::crc32c(text.as_bytes()))
 }
 
+/// The text in a line; `None` if it is torn or damaged.
 pub(crate) fn unline(raw: &str) -> Option<&str> {
-    let (sum, said) = raw.strip_suffix('\n')?.split_once(' ')?;
+    let (sum, text) = raw.strip_suffix('\n')?.split_once(' ')?;
     let sum = u32::from_str_radix(sum, 16).ok()?;
-    (sum == crc32c::crc32c(said.as_bytes())).then_some(said)
+    (sum == crc32c::crc32c(text.as_bytes())).then_some(text)
 }
 
 #[cfg(test)]
@@ -402,7 +405,7 @@ mod tests {
     const COMPARE: Rule = Rule::Compare { print: 0xfeed };
 
     #[test]
-    fn unreadable_journal_is_named() {
+    fn open_error_names_file() {
         let dir = Dir::new("unreadable");
         std::fs::create_dir(dir.file()).unwrap();
         let error = DdlJournal::open(&dir.0).err().unwrap();
@@ -436,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_mark_is_ignored_and_damage_voids_journal() {
+    fn torn_last_mark_is_dropped_and_damage_voids_all() {
         let dir = Dir::new("torn");
         let (marks, _) = dir.open();
         marks.begun(at(5), Rule::Again).unwrap();
@@ -450,7 +453,7 @@ mod tests {
             assert_eq!((warning, marks.open_one()), (None, None), "cut at {cut}");
             assert_eq!(marks.of(at(5)), Some(Mark::Done));
         }
-        // Written after the cut, it is read back.
+        // A mark written after the cut is read back.
         dir.open().0.begun(at(10), COMPARE).unwrap();
         assert_eq!(dir.open().0.open_one(), Some((at(10), COMPARE)));
         for byte in 0..last {
@@ -464,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn another_database_in_the_same_place_has_no_marks() {
+    fn marks_of_other_database_are_ignored() {
         let dir = Dir::new("other");
         dir.open().0.begun(at(5), Rule::Again).unwrap();
         std::fs::rename(dir.0.join("ibdata1"), dir.0.join("old")).unwrap();
@@ -477,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn recreated_table_affects_earlier_marks() {
+    fn recreated_table_is_reported_for_older_marks_only() {
         let dir = Dir::new("anew");
         let (marks, _) = dir.open();
         let table = |name: &str| ("a schema".to_string(), format!("{name}\n\u{e9}"));
@@ -489,7 +492,7 @@ mod tests {
         executed(&marks, 8);
         marks.expect(at(9)).unwrap();
         marks.anew(at(5), table("t")).unwrap();
-        // Executed again: this mark is of the new table.
+        // Executed again: this mark refers to the new table.
         marks.begun(at(7), Rule::Again).unwrap();
         let check = |marks: &DdlJournal| {
             assert_eq!(marks.created_since(at(3)), [], "it came before the table");
@@ -502,13 +505,13 @@ mod tests {
         let (marks, warning) = dir.open();
         assert_eq!(warning, None);
         check(&marks);
-        // Written anew, in the same order.
+        // Rewritten, in the same order.
         lock(&marks.inner).file = None;
         executed(&marks, 2);
         check(&marks);
         check(&dir.open().0);
         marks.done(at(8)).unwrap();
-        assert_eq!(lock(&marks.inner).remembered().len(), 5, "no mark is older than the table");
+        assert_eq!(lock(&marks.inner).needed().len(), 5, "no mark is older than the table");
         marks.forget().unwrap();
         assert_eq!((marks.created_since(at(8)), dir.open().0.expected()), (vec![], None));
     }
@@ -521,7 +524,7 @@ mod tests {
         marks.forget().unwrap();
         marks.forget().unwrap();
         assert_eq!((marks.of(at(5)), dir.open().0.of(at(5))), (None, None));
-        // The statement in which it was forgotten comes to its end.
+        // The statement during which the journal was cleared ends.
         marks.done(at(5)).unwrap();
         assert!(!dir.file().exists() && marks.of(at(5)).is_none());
         for seqno in 0..10_000 {

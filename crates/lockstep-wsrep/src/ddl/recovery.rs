@@ -1,27 +1,26 @@
-//! DDL recovery: decides about a statement in total order that had begun when the server died, and has no *done* mark.
+//! Recovery of a statement in total order that had begun when the server was killed, and has no mark that it is done.
 //!
-//! The server makes single DDL statements atomic (its `ddl_log`): once it has recovered, a table is as it was before an
-//! `ALTER`, or as it is after it. So whether it was executed can be seen from the table's definition, which each
-//! `ALTER` makes anew with an identifier of its own; and most other statements have the same outcome when they are
-//! executed again: the created object exists, and the dropped one does not. A few are neither: their effect cannot be
-//! determined.
+//! The server makes single DDL statements atomic (its `ddl_log`): after its recovery, a table is as before an `ALTER` or
+//! as after it. The table's definition shows whether the `ALTER` was executed, because each one writes the definition with
+//! a new identifier. Most other statements have the same outcome when executed again: the created object exists, the
+//! dropped one does not. For a few statements neither holds, and their outcome cannot be determined.
 
 use lockstep_rows::{EventKind, Statement, events};
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// How to find out what became of a statement.
+/// How to find out whether a statement was executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rule {
-    /// It is executed again: twice is as good as once.
+    /// It need not be known: executing the statement twice is as good as once.
     Again,
-    /// The definitions that it names were this before it: where they still are, it has not been executed.
+    /// Compare the definitions of its tables: if they are unchanged, the statement has not been executed.
     Compare {
-        /// See [`print_of`].
+        /// [`print_of`] before the statement.
         print: u64,
     },
-    /// It cannot be found out.
+    /// It cannot be determined.
     Doubt,
 }
 
@@ -36,7 +35,7 @@ impl fmt::Display for Rule {
 }
 
 impl Rule {
-    /// What [`Display`](fmt::Display) wrote.
+    /// Parses the output of [`Display`](fmt::Display).
     pub(crate) fn parse(text: &str) -> Option<Rule> {
         match text {
             "again" => Some(Rule::Again),
@@ -49,7 +48,7 @@ impl Rule {
     }
 }
 
-/// What a statement's text says of it.
+/// The kind of a statement, from its text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Kind {
     Again,
@@ -58,7 +57,7 @@ enum Kind {
     Doubt,
 }
 
-/// The rule for the statement in this data, before it is executed.
+/// The rule for the statement in `data`, which is executed next.
 pub(crate) fn rule(data: &[u8], dir: &Path) -> Rule {
     match kind_of_data(data) {
         Kind::Again => Rule::Again,
@@ -67,8 +66,8 @@ pub(crate) fn rule(data: &[u8], dir: &Path) -> Rule {
     }
 }
 
-/// Whether a statement with this mark has been executed, after the server's recovery. Where that cannot be told it has
-/// not.
+/// Whether the statement with this rule has been executed, after the server's recovery. `false` if that cannot be
+/// determined.
 pub(crate) fn was_executed(rule: Rule, data: &[u8], dir: &Path) -> bool {
     match (rule, kind_of_data(data)) {
         (Rule::Compare { print }, Kind::Changes(tables)) => {
@@ -81,25 +80,25 @@ pub(crate) fn was_executed(rule: Rule, data: &[u8], dir: &Path) -> bool {
 /// The relation of a statement to some tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bearing {
-    /// It names none of them.
+    /// It names none of the tables.
     None,
-    /// It changes one of them, and nothing else.
+    /// It changes one of the tables, and nothing else.
     Alone,
-    /// Anything else, or that cannot be told.
+    /// Any other relation, or an unknown one.
     Unclear,
 }
 
-/// What the statement in this data has to do with `tables`, each a schema and a name.
+/// The relation of the statement in `data` to `tables`, each a schema and a name.
 pub(crate) fn bearing(data: &[u8], tables: &[(String, String)]) -> Bearing {
     if tables.is_empty() {
         return Bearing::None;
     }
-    the_statement(data).map_or(Bearing::Unclear, |s| bearing_of(&s.sql, &s.schema, tables))
+    single_statement(data).map_or(Bearing::Unclear, |s| bearing_of(&s.sql, &s.schema, tables))
 }
 
 fn bearing_of(sql: &str, schema: &str, tables: &[(String, String)]) -> Bearing {
     let same = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
-    // Names that are not ASCII are in the client's character set there, and in another's here: any of them may be it.
+    // Names that are not ASCII are in the client's character set in one place and in another one here: any two may match.
     let may_be = |a: &str, b: &str| same(a, b) || (!a.is_ascii() && !b.is_ascii());
     let tokens = tokens(sql);
     let says =
@@ -119,16 +118,16 @@ fn bearing_of(sql: &str, schema: &str, tables: &[(String, String)]) -> Bearing {
     }
 }
 
-/// The table that a `CREATE TABLE` as the server writes it creates: schema and name.
+/// The table that a `CREATE TABLE` in the server's own form creates: schema and name.
 pub(crate) fn created(statement: &Statement) -> Option<(String, String)> {
     let tokens = tokens(&statement.sql);
-    let mut at = At { rest: &tokens, schema: &statement.schema };
+    let mut at = Cursor { rest: &tokens, schema: &statement.schema };
     at.skip(&["CREATE", "TABLE", "IF", "NOT", "EXISTS"]);
     at.table()
 }
 
-/// The one statement in this data.
-fn the_statement(data: &[u8]) -> Option<Statement> {
+/// The statement in `data`, if there is exactly one.
+fn single_statement(data: &[u8]) -> Option<Statement> {
     let mut queries =
         events(data).filter(|event| matches!(event.kind, EventKind::Query | EventKind::QueryCompressed));
     let one = queries.next()?;
@@ -136,11 +135,11 @@ fn the_statement(data: &[u8]) -> Option<Statement> {
 }
 
 fn kind_of_data(data: &[u8]) -> Kind {
-    the_statement(data).map_or(Kind::Doubt, |statement| kind(&statement.sql, &statement.schema))
+    single_statement(data).map_or(Kind::Doubt, |statement| kind(&statement.sql, &statement.schema))
 }
 
-/// The definitions of these tables, present or absent, as one number. `None` where a name does not tell its file's, or
-/// a file is there and cannot be read (a server may be out of descriptors): that is no absence.
+/// A fingerprint of the definitions of these tables, present or absent. `None` if the file name of a table is not known, or
+/// if a file exists but cannot be read (a server may be out of descriptors).
 fn print_of(tables: &[(String, String)], dir: &Path) -> Option<u64> {
     let mut print = 0u64;
     for (schema, table) in tables {
@@ -163,13 +162,13 @@ fn print_of(tables: &[(String, String)], dir: &Path) -> Option<u64> {
     Some(print)
 }
 
-/// Names that are devices elsewhere: the server writes them in another way, everywhere.
+/// Names of devices on other systems: the server encodes them differently on all systems.
 const DEVICES: [&str; 22] = [
     "aux", "con", "nul", "prn", "com1", "com2", "com3", "com4", "com5", "com6", "com7", "com8", "com9",
     "lpt1", "lpt2", "lpt3", "lpt4", "lpt5", "lpt6", "lpt7", "lpt8", "lpt9",
 ];
 
-/// The file name for an SQL name. `None` if this code cannot encode it.
+/// The file name for an SQL name. `None` for a name whose encoding is not implemented here.
 fn file_name(name: &str) -> Option<String> {
     if name.starts_with("#mysql50#") || DEVICES.iter().any(|device| name.eq_ignore_ascii_case(device)) {
         return None;
@@ -195,7 +194,7 @@ enum Token {
     Other(char),
 }
 
-/// The statement's words, without comments. What the server executes of a comment is not one.
+/// The statement's tokens, without comments. The text in an executable comment (`/*! ... */`) is included.
 fn tokens(sql: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     let mut rest = sql.chars().peekable();
@@ -245,13 +244,13 @@ fn tokens(sql: &str) -> Vec<Token> {
     tokens
 }
 
-/// A place in the statement.
-struct At<'a> {
+/// A cursor in the statement.
+struct Cursor<'a> {
     rest: &'a [Token],
     schema: &'a str,
 }
 
-impl At<'_> {
+impl Cursor<'_> {
     fn peek(&self) -> String {
         match self.rest.first() {
             Some(Token::Word(word)) => word.to_ascii_uppercase(),
@@ -265,7 +264,7 @@ impl At<'_> {
         word
     }
 
-    /// Goes past these words, as far as they follow one another.
+    /// Skips any sequence of these words.
     fn skip(&mut self, words: &[&str]) {
         while words.contains(&self.peek().as_str()) {
             self.word();
@@ -304,7 +303,7 @@ impl At<'_> {
 
 fn kind(sql: &str, schema: &str) -> Kind {
     let tokens = tokens(sql);
-    let mut at = At { rest: &tokens, schema };
+    let mut at = Cursor { rest: &tokens, schema };
     if at.peek() == "SET"
         && matches!(at.rest.get(1), Some(Token::Word(w)) if w.eq_ignore_ascii_case("STATEMENT"))
     {
@@ -315,7 +314,7 @@ fn kind(sql: &str, schema: &str) -> Kind {
         "ALTER" => {
             at.skip(&["ONLINE", "IGNORE"]);
             match at.word().as_str() {
-                // Twice is as good as not at all, and the definition stays the same.
+                // Executed twice, it has no effect, and the definition stays the same.
                 "TABLE" if at.has("EXCHANGE") => Kind::Doubt,
                 "TABLE" => {
                     at.skip(&["IF", "EXISTS"]);
@@ -332,7 +331,7 @@ fn kind(sql: &str, schema: &str) -> Kind {
                     while !at.rest.is_empty() && at.word() != "ON" {}
                     changes(at.table().map(|table| vec![table]))
                 }
-                // With its rows: they would come twice where the table may be there before.
+                // With its rows, which would be inserted twice if the table exists.
                 "TABLE" if verb == "CREATE" && !replace && at.has("SELECT") => {
                     at.skip(&["IF", "NOT", "EXISTS"]);
                     changes(at.table().map(|table| vec![table]))
@@ -373,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_safe_to_execute_twice() {
+    fn repeatable_statements_are_recognised() {
         for sql in [
             "CREATE TABLE t (a INT PRIMARY KEY)",
             "create table if not exists `a b`.t (a int) select_full_join=1",
@@ -397,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn table_definition_shows_execution() {
+    fn changed_tables_are_recognised() {
         for (sql, tables) in [
             ("ALTER TABLE t ADD INDEX (a)", &["test.t"][..]),
             ("alter online ignore table if exists `d``x`.`t.u` add b int", &["d`x.t.u"]),
@@ -419,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn statement_bearing_on_recreated_table() {
+    fn bearing_on_recreated_table_is_recognised() {
         let tables = [("test".to_owned(), "T".to_owned())];
         for (sql, due) in [
             ("ALTER TABLE t ADD INDEX (a)", Bearing::Alone),
@@ -438,7 +437,7 @@ mod tests {
             assert_eq!(bearing_of(sql, "test", &tables), due, "{sql}");
         }
         assert_eq!(bearing(b"no event", &tables), Bearing::Unclear);
-        // In another character set the same name looks another way.
+        // The same name in another character set has other bytes.
         let tables = [("test".to_owned(), "t\u{e9}".to_owned())];
         for (sql, due) in [
             ("ALTER TABLE `t\u{fffd}` ADD a INT", Bearing::Unclear),
@@ -456,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_with_unknown_outcome() {
+    fn undeterminable_statements_are_doubt() {
         for sql in [
             "RENAME USER a TO b",
             "INSERT INTO aria VALUES (1)",
@@ -472,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_are_compared() {
+    fn print_changes_with_definition() {
         let dir = std::env::temp_dir().join(format!("lockstep-redo-{}", std::process::id()));
         std::fs::create_dir_all(dir.join("a@0020b")).unwrap();
         let tables = [("a b".to_owned(), "T".to_owned()), ("a b".to_owned(), "u".to_owned())];
@@ -489,14 +488,14 @@ mod tests {
         for odd in ["tëst", "aux", "COM1", "#mysql50#a"] {
             assert_eq!(print_of(&[("d".into(), odd.into())], &dir), None, "{odd}");
         }
-        // An unreadable file is not absent: conclude nothing.
+        // A file that cannot be read does not count as absent.
         std::fs::create_dir(dir.join("a@0020b/v.frm")).unwrap();
         assert_eq!(print_of(&[("a b".into(), "v".into())], &dir), None);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
-    fn rules_are_read_back() {
+    fn rule_survives_display_and_parse() {
         for rule in [Rule::Again, Rule::Compare { print: u64::MAX }, Rule::Doubt] {
             assert_eq!(Rule::parse(&rule.to_string()), Some(rule));
         }

@@ -15,28 +15,27 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 const MAX_SIZE: usize = 256;
 
-/// The contents of `grastate.dat`.
+/// The content of `grastate.dat`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Saved {
-    /// Where the database stands; the seqno is −1 while it is not known, above all while the server runs.
+    /// The database's position; the seqno is −1 while it is unknown, above all while the server runs.
     pub(crate) position: Gtid,
     /// Whether this member was the last to leave.
     pub(crate) safe_to_bootstrap: bool,
-    /// It names no history only because a statement in total order is, or was, under way.
+    /// It names no history only because a statement in total order is, or was, in progress.
     pub(crate) in_statement: bool,
-    /// Which log has brought the database there; nil where the file does not say, as one by Galera's library. A log that was
-    /// founded on data of its history gives seqnos again that the history had given before.
+    /// The log from which the database was brought to this position; nil if the file does not name it, as one by Galera's
+    /// library. A log that was founded on the data of its history assigns seqnos again that the history had assigned before.
     pub(crate) log: Uuid,
 }
 
-/// The comment that says so; Galera's library and the tools pass over it.
+/// The comment for [`Saved::in_statement`]. Galera's library and its tools skip it.
 const IN_STATEMENT: &str = "# within a statement in total order: see lockstep.ddl.log";
 
-/// The comment that names the log.
+/// The comment for [`Saved::log`].
 const OF_LOG: &str = "# lockstep log: ";
 
 impl Saved {
-    /// In good order.
     fn at(position: Gtid, safe_to_bootstrap: bool) -> Saved {
         Saved { position, safe_to_bootstrap, in_statement: false, log: Uuid::NIL }
     }
@@ -76,7 +75,7 @@ impl Saved {
     }
 }
 
-/// Parses a text, and formats the result.
+/// The content parsed from a text, and the text written for it.
 #[cfg(test)]
 pub(crate) fn read_back(text: &str) -> (Saved, String) {
     let saved = Saved::parse(text);
@@ -86,17 +85,17 @@ pub(crate) fn read_back(text: &str) -> (Saved, String) {
 struct Inner {
     file: File,
     saved: Saved,
-    /// How many statements in total order are under way, which leave the database in no certain state.
+    /// The number of statements in total order in progress: the state of the database is uncertain.
     unsafe_marks: usize,
-    /// One of them, since there were any, has no mark that says what to do after a crash.
+    /// One of these has no mark in the DDL journal.
     unmarked: bool,
-    /// A state transfer has begun and has not ended well: however often it begins, one end is enough.
+    /// A state transfer has begun and has not succeeded. It may begin several times and ends once.
     transfer: bool,
-    /// The database differs from the cluster's: nothing certain can be said until a state transfer.
+    /// The database differs from the cluster's, until a state transfer.
     corrupt: bool,
-    /// The seqno comes into the file when the process ends.
+    /// The seqno is written when the process ends.
     at_end: bool,
-    /// The contents of the file.
+    /// The current content of the file.
     written: Saved,
     written_len: usize,
 }
@@ -105,18 +104,18 @@ struct Inner {
 pub(crate) struct StateFile {
     path: PathBuf,
     inner: Mutex<Inner>,
-    /// It is written once more when the process ends.
-    hears_the_end: AtomicBool,
+    /// [`process_ends`] writes it once more.
+    has_exit_handler: AtomicBool,
 }
 
-/// The file that is written when the process ends. Not before: a server has left long before it closes InnoDB, and where
-/// InnoDB does not flush at each commit, a machine that dies between the two has less than a seqno would claim.
+/// The file to write when the process ends. An earlier write could claim too much: a server leaves long before it closes
+/// InnoDB. If InnoDB does not flush at each commit and the machine fails in between, the database is behind that seqno.
 static LAST: Mutex<Option<Arc<StateFile>>> = Mutex::new(None);
 
-/// Called by `exit`: after InnoDB's end, and not where the process is killed or aborts.
+/// Called by `exit`, after InnoDB has been closed; not called if the process is killed or aborts.
 pub(crate) extern "C" fn process_ends() {
     let _ = crate::guard::guarded(|| {
-        // Nobody is waited for: threads that hold locks may be gone.
+        // Without waiting: threads that hold locks may no longer exist.
         if let Ok(mut last) = LAST.try_lock()
             && let Some(file) = last.take()
         {
@@ -125,16 +124,16 @@ pub(crate) extern "C" fn process_ends() {
     });
 }
 
-/// From now on `file` is the one that is written when the process ends.
+/// Makes `file` the one that is written when the process ends.
 pub(crate) fn write_at_exit(file: &Arc<StateFile>) {
-    static HEARS: OnceLock<bool> = OnceLock::new();
-    // SAFETY: the function is `extern "C"`, unwinds into nobody, and is never unmapped (`-z nodelete`).
-    let hears = *HEARS.get_or_init(|| unsafe { libc::atexit(process_ends) } == 0);
-    file.hears_the_end.store(hears, Ordering::Release);
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    // SAFETY: the function is `extern "C"`, does not unwind, and is never unmapped (`-z nodelete`).
+    let registered = *REGISTERED.get_or_init(|| unsafe { libc::atexit(process_ends) } == 0);
+    file.has_exit_handler.store(registered, Ordering::Release);
     *lock(&LAST) = Some(file.clone());
 }
 
-/// The remedy for a file that cannot be opened, appended to the error; empty if the error says all.
+/// What to do about a file that cannot be opened, to append to the error; may be empty.
 pub(crate) fn remedy(error: &io::Error, path: &Path) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => format!(
@@ -146,7 +145,7 @@ pub(crate) fn remedy(error: &io::Error, path: &Path) -> String {
 }
 
 impl StateFile {
-    /// Opens or makes it. The text in the result is a warning: somebody else has it locked.
+    /// Opens or creates the file. The text in the result is a warning: another process has it locked.
     pub(crate) fn open(dir: &Path) -> io::Result<(StateFile, Option<String>)> {
         let path = dir.join("grastate.dat");
         let mut file = OpenOptions::new()
@@ -184,21 +183,21 @@ impl StateFile {
             written: saved,
             written_len: text.len(),
         };
-        let hears_the_end = AtomicBool::new(false);
-        Ok((StateFile { path, inner: Mutex::new(inner), hears_the_end }, warning))
+        let has_exit_handler = AtomicBool::new(false);
+        Ok((StateFile { path, inner: Mutex::new(inner), has_exit_handler }, warning))
     }
 
-    /// Its contents, or those to be written once that is safe.
+    /// The content, including what will be written only when the state is certain.
     pub(crate) fn get(&self) -> Saved {
         lock(&self.inner).saved
     }
 
-    /// The log that brings the database where it will be said to stand.
+    /// Sets [`Saved::log`] for the next write.
     pub(crate) fn of_log(&self, log: Uuid) {
         lock(&self.inner).saved.log = log;
     }
 
-    /// Says where the database stands: written at once, or when the last unsafe mark goes.
+    /// Sets the position. Written at once, or when the last unsafe mark is removed.
     pub(crate) fn set(&self, position: Gtid, safe_to_bootstrap: bool) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         if inner.corrupt {
@@ -212,9 +211,9 @@ impl StateFile {
         }
     }
 
-    /// As [`StateFile::set`], but the seqno comes into the file when the process ends in good order.
+    /// As [`StateFile::set`], but the seqno is written only when the process ends in good order.
     pub(crate) fn set_at_end(&self, position: Gtid, safe_to_bootstrap: bool) -> io::Result<()> {
-        if !self.hears_the_end.load(Ordering::Acquire) {
+        if !self.has_exit_handler.load(Ordering::Acquire) {
             return self.set(position, safe_to_bootstrap);
         }
         let mut inner = lock(&self.inner);
@@ -237,8 +236,8 @@ impl StateFile {
         }
     }
 
-    /// The database is in no certain state from now on, until [`StateFile::mark_safe`] has been called as often.
-    /// `marked`: the DDL journal says what to do after a crash.
+    /// The state of the database is uncertain until [`StateFile::mark_safe`] has been called as often. `marked`: the DDL
+    /// journal tells what to do after a crash.
     pub(crate) fn mark_unsafe(&self, marked: bool) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         inner.unsafe_marks += 1;
@@ -262,7 +261,7 @@ impl StateFile {
         }
     }
 
-    /// The database is being overwritten, until [`StateFile::mark_restored`].
+    /// The database is overwritten from now until [`StateFile::mark_restored`].
     pub(crate) fn transfer_begins(&self) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         inner.transfer = true;
@@ -300,7 +299,7 @@ impl StateFile {
         }
         let mut text = now.text();
         let len = text.len();
-        // Over what is there, so that no state of the file is shorter than a whole one.
+        // Padded to the former length, so that the file never holds a shorter text than a complete one.
         while text.len() < inner.written_len.min(MAX_SIZE) {
             text.push(' ');
         }
@@ -321,7 +320,7 @@ impl StateFile {
     }
 }
 
-/// Writes `gvwstate.dat`: the last Primary view.
+/// Writes the last Primary view to `gvwstate.dat`.
 pub(crate) fn write_view(
     dir: &Path,
     own: ViewUuid,
@@ -341,7 +340,7 @@ pub(crate) fn write_view(
     std::fs::rename(&draft, &path)
 }
 
-/// Removes `gvwstate.dat`: this member left in good order.
+/// Removes `gvwstate.dat`: this member has left in good order.
 pub(crate) fn remove_view(dir: &Path) -> io::Result<()> {
     match std::fs::remove_file(dir.join("gvwstate.dat")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -399,14 +398,14 @@ mod tests {
     }
 
     #[test]
-    fn whose_file_it_must_be_is_said_with_the_command() {
+    fn permission_error_names_chown_command() {
         let of = |kind| remedy(&io::Error::from(kind), Path::new("/data/lockstep.ddl.log"));
         assert!(of(io::ErrorKind::PermissionDenied).contains("chown mysql: /data/lockstep.ddl.log"));
         assert_eq!(of(io::ErrorKind::IsADirectory), "");
     }
 
     #[test]
-    fn missing_state_file_is_undefined_and_may_bootstrap() {
+    fn missing_file_is_undefined_state_safe_to_bootstrap() {
         let dir = Dir::new("missing");
         let (file, warning) = StateFile::open(&dir.0).unwrap();
         assert_eq!(warning, None);
@@ -414,14 +413,14 @@ mod tests {
     }
 
     #[test]
-    fn log_id_is_saved_until_galera_writes_file() {
+    fn log_is_named_until_galera_writes_file() {
         let dir = Dir::new("log");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         let log = Uuid([0xcd; 16]);
         file.of_log(log);
         file.set(at(SEQNO_UNDEFINED), false).unwrap();
         assert_eq!(dir.read(), Saved { log, ..Saved::at(at(SEQNO_UNDEFINED), false) });
-        // The longest text that there is fits.
+        // The longest possible text fits.
         let longest = Saved { log, in_statement: true, ..Saved::at(at(i64::MAX), true) };
         assert!(longest.text().len() <= MAX_SIZE, "{}", longest.text().len());
         assert_eq!(Saved::parse(&longest.text()), longest);
@@ -431,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn galeras_file_is_understood() {
+    fn file_of_galera_is_parsed() {
         let dir = Dir::new("galera");
         let text = "# GALERA saved state\nversion: 2.1\nuuid:    6f5a5d44-0c09-11ee-be56-0242ac120002\n\
                     seqno:   1234\nsafe_to_bootstrap: 0\n      ";
@@ -442,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn state_file_round_trips_within_size_limit() {
+    fn position_is_read_back_and_file_stays_small() {
         let dir = Dir::new("set");
         std::fs::write(dir.0.join("grastate.dat"), "x".repeat(1000)).unwrap();
         let (file, _) = StateFile::open(&dir.0).unwrap();
@@ -456,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn while_unsafe_the_file_names_no_state() {
+    fn file_names_no_state_while_unsafe() {
         let dir = Dir::new("unsafe");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         file.set(at(5), false).unwrap();
@@ -471,7 +470,7 @@ mod tests {
         assert_eq!(dir.read().position, Gtid::UNDEFINED, "one is still under way");
         file.mark_safe().unwrap();
         assert_eq!(dir.read(), Saved::at(at(6), true));
-        // One of which nobody can say what to do after a crash.
+        // A statement without a mark in the journal.
         file.mark_unsafe(true).unwrap();
         file.mark_unsafe(false).unwrap();
         assert_eq!(dir.read(), Saved::at(Gtid::UNDEFINED, true));
@@ -483,16 +482,16 @@ mod tests {
     }
 
     #[test]
-    fn seqno_is_written_after_leave() {
+    fn seqno_of_member_that_left_is_written_at_exit() {
         let dir = Dir::new("end");
         let file = Arc::new(StateFile::open(&dir.0).unwrap().0);
         let running = Saved::at(at(SEQNO_UNDEFINED), true);
         file.set_at_end(at(4), true).unwrap();
-        assert_eq!(dir.read().position, at(4), "nobody would say that the process ends");
+        assert_eq!(dir.read().position, at(4), "no exit handler");
         write_at_exit(&file);
         file.set_at_end(at(5), true).unwrap();
         assert_eq!((dir.read(), file.get().position), (running, at(5)));
-        // It connects again: the state saved when it left is obsolete.
+        // It connects again: the position that it left at is outdated.
         file.set(at(SEQNO_UNDEFINED), true).unwrap();
         file.end().unwrap();
         assert_eq!(dir.read(), running);
@@ -501,7 +500,7 @@ mod tests {
             let _held = lock(&file.inner);
             process_ends();
         }
-        assert_eq!(dir.read(), running, "a lock that is held is not waited for");
+        assert_eq!(dir.read(), running, "does not wait for a lock");
         write_at_exit(&file);
         process_ends();
         assert_eq!(dir.read(), Saved::at(at(6), true));
@@ -512,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_state_transfer_start_ends_once() {
+    fn repeated_state_transfer_ends_once() {
         let dir = Dir::new("transfer");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         file.set(at(5), false).unwrap();
@@ -522,7 +521,7 @@ mod tests {
         file.set(at(6), false).unwrap();
         assert_eq!(dir.read().position, Gtid::UNDEFINED);
         file.mark_unsafe(true).unwrap();
-        assert!(!dir.read().in_statement, "the marks do not say what a transfer leaves");
+        assert!(!dir.read().in_statement, "the journal does not cover a transfer");
         file.mark_restored();
         file.set(at(7), false).unwrap();
         assert_eq!(dir.read().position, Gtid::UNDEFINED, "a statement is still under way");
@@ -531,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn corrupt_state_stays_undefined_until_restored() {
+    fn corrupt_state_is_undefined_until_restored() {
         let dir = Dir::new("corrupt");
         let (file, _) = StateFile::open(&dir.0).unwrap();
         file.set(at(5), false).unwrap();
