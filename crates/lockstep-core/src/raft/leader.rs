@@ -451,7 +451,9 @@ impl Raft {
         peer.finished = peer.finished.max(finished);
         peer.answered(received, self.now, moment);
         match peer.state {
-            ProgressState::Probe if received + 1 >= peer.next => peer.replicate(received + 1),
+            ProgressState::Probe if received + 1 >= peer.next => {
+                peer.resend(received + 1, self.lead.context + 1);
+            }
             ProgressState::Base(index) if received >= index => peer.replicate(received + 1),
             ProgressState::Replicate | ProgressState::Fetching(_) => peer.next = peer.next.max(received + 1),
             _ => {}
@@ -485,7 +487,9 @@ impl Raft {
             ProgressState::Probe => prev_index != peer.next - 1,
             ProgressState::Replicate | ProgressState::Fetching(_) => {
                 // It has persisted these entries, so nothing before them is missing.
-                prev_index >= peer.next || (prev_index <= peer.matched && prev_index != 0)
+                prev_index >= peer.next
+                    || (prev_index <= peer.matched && prev_index != 0)
+                    || !peer.believes_rejections()
             }
             // The base may have been lost.
             ProgressState::Base(_) => self.now < peer.base_sent + base_after,

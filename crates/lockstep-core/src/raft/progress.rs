@@ -63,6 +63,9 @@ pub(super) struct Progress {
     pub(super) context_sent: (u64, Micros),
     /// The last context that came back.
     pub(super) context_heard: u64,
+    /// Rejections count only once an answer to this context, or a later one, has come: earlier ones may answer messages that
+    /// were sent again since.
+    rejects_from: u64,
     /// The highest commit index that it was told, or can count for itself.
     pub(super) commit_told: Index,
     /// The last entry that it proposed: its server waits for that to be committed.
@@ -101,6 +104,7 @@ impl Progress {
             inflight_bytes: 0,
             context_sent: (0, 0),
             context_heard: 0,
+            rejects_from: 0,
             commit_told: 0,
             proposed: 0,
             persisted_told: 0,
@@ -166,6 +170,21 @@ impl Progress {
     pub(super) fn replicate(&mut self, next: Index) {
         self.probe(next);
         self.state = ProgressState::Replicate;
+    }
+
+    /// The logs agree up to `next - 1`, as the answer to a probe says, and everything after is sent again. `context`: the next
+    /// one to be sent.
+    pub(super) fn resend(&mut self, next: Index, context: u64) {
+        self.replicate(next);
+        self.rejects_from = context;
+    }
+
+    /// Whether a rejection says something about messages sent since the last probe. Each message of a window is rejected if
+    /// the first is lost. One of these rejections starts a probe; each of the others, believed after it, would have the
+    /// whole window sent once more. A gap in what was sent again shows in the answer to the next heartbeat. Messages through a
+    /// relay have no context to go by.
+    pub(super) fn believes_rejections(&self) -> bool {
+        self.via.is_some() || self.context_heard >= self.rejects_from
     }
 
     /// A message with this context leaves. One at a time is measured: a round trip may take many heartbeats.

@@ -101,6 +101,66 @@ fn log_match_is_found_term_by_term() {
     assert_eq!(net.nodes[&3].disk.entries, net.nodes[&1].disk.entries);
 }
 
+/// The first of many messages is lost, so the follower rejects each later one. The leader sends the window again for one
+/// of these rejections. The others arrive after that, as on a line that reorders messages, and must cause nothing.
+#[test]
+fn late_rejections_do_not_resend_the_window_again() {
+    let mut net = Net::with(3, |config| config.max_append_bytes = 1);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    let entries_to_3 = |m: &Message| matches!(m, Message::Append { entries, .. } if !entries.is_empty());
+    net.hold = Some(|_, to, m| to == 3 && matches!(m, Message::Append { .. }));
+    net.propose(1, "lost");
+    net.settle();
+    net.held.clear();
+    net.hold = Some(|from, _, m| from == 3 && matches!(m, Message::Reject { .. }));
+    for n in 0..20 {
+        net.propose(1, &n.to_string());
+        net.quiet();
+    }
+    net.hold = None;
+    // It has persisted none of them, which alone would show that the rejections are old.
+    net.node(3).slow_disk = true;
+    let mut rejections = std::mem::take(&mut net.held).into_iter();
+    assert!(rejections.len() >= 20);
+    let (from, to, first) = rejections.next().unwrap();
+    net.deliver(from, to, first);
+    net.quiet();
+    assert_eq!(net.order(3).last_index(), net.order(1).last_index(), "sent again");
+    for (from, to, late) in rejections {
+        net.deliver(from, to, late);
+        net.drain(1);
+        assert!(!net.wire.iter().any(|(_, to, m)| *to == 3 && entries_to_3(m)), "sent once more");
+        net.quiet();
+    }
+}
+
+/// If a message of the window that was sent again is lost, too, the answer to the next heartbeat shows it.
+#[test]
+fn next_heartbeat_repairs_loss_in_resent_window() {
+    let mut net = Net::with(3, |config| config.max_append_bytes = 1);
+    net.elect(1);
+    net.run(2 * HEARTBEAT);
+    let lose_appends: fn(usize, usize, &Message) -> bool =
+        |_, to, m| to == 3 && matches!(m, Message::Append { .. });
+    net.hold = Some(lose_appends);
+    net.propose(1, "lost");
+    net.settle();
+    net.hold = None;
+    net.held.clear();
+    net.propose(1, "rejected, then a probe");
+    net.quiet();
+    assert_eq!(net.order(3).last_index(), net.order(1).last_index());
+    net.hold = Some(lose_appends);
+    net.propose(1, "lost again");
+    net.settle();
+    net.hold = None;
+    net.held.clear();
+    net.propose(1, "rejected");
+    net.run(2 * HEARTBEAT);
+    assert_eq!(net.order(3).last_index(), net.order(1).last_index());
+}
+
 /// The message that told of the commit is lost, and nothing follows it but heartbeats.
 #[test]
 fn next_heartbeat_repairs_lost_commit_message() {
