@@ -1,22 +1,19 @@
 //! A node: the Raft core with a log, a network and a clock, and the API that front ends call.
 //!
-//! Start reading at [`Node`], then `member/` (all decisions, without I/O), `runtime.rs` (the thread that drives it)
-//! and `writer.rs` (the thread that owns the disk).
+//! Start reading at [`Node`], then `member/` (all decisions, without I/O), `io/runtime.rs` (the thread that drives it)
+//! and `io/writer.rs` (the thread that owns the disk).
 #![forbid(unsafe_code)]
 
 mod allow;
 mod api;
 mod applier_pool;
-mod disk_full;
 #[cfg(test)]
 mod fuzz;
-mod links;
+mod io;
 mod load_estimates;
 mod log_quarantine;
-mod log_queue;
 mod member;
 mod metrics;
-mod node;
 mod operator;
 pub mod options;
 mod pack;
@@ -24,22 +21,18 @@ mod policy_request;
 mod queue;
 mod reply;
 mod rescued;
-mod role_swap;
-mod runtime;
 mod status;
 mod submit;
-mod threads;
 mod uuids;
 mod wire;
-mod writer;
 
 pub use api::*;
 pub use applier_pool::{Done, Spent};
+pub use io::node::{CausalError, DEFAULT_PORT, MAX_WRITESET, Node};
 pub use lockstep_core as core;
 pub use lockstep_log as log;
 pub use lockstep_net as net;
 pub use metrics::{Metric, MetricKind};
-pub use node::{CausalError, DEFAULT_PORT, MAX_WRITESET, Node};
 pub use operator::{Answer, Command, Held, HeldMember};
 pub use status::{
     ClusterStatus, DISCONNECTED, LogStatus, MemberStatus, OwnStatus, SILENT, Status, state_comment,

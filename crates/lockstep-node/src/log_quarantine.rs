@@ -6,10 +6,10 @@
 //! branch lacks go to a rescue file first.
 
 use crate::api::{Level, NodeConfig, NodeError};
+use crate::io::writer::records;
 use crate::rescued::is_transaction;
 use crate::uuids::random_uuid;
 use crate::wire::Hello;
-use crate::writer::records;
 use lockstep_core::raft::{RestoreBuilder, Restored, Vote};
 use lockstep_core::{Index, MemberId, Uuid};
 use lockstep_log::{Disk, Log, OpenError, Options, RealDisk, Replay, Reset};

@@ -4,7 +4,7 @@
 use super::harness::{Lab, TestSetup};
 use super::{Effect, Member, ReadFor};
 use crate::api::{ConnectArgs, NodeError};
-use crate::node::KEPT_AT_START;
+use crate::io::node::KEPT_AT_START;
 use lockstep_core::raft::{Raft, RestoreBuilder, Restored, Vote, WriteOp};
 use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Entry, Index, Term, Uuid};

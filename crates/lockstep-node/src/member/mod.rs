@@ -45,11 +45,11 @@ mod votes;
 mod wait_report;
 
 use crate::api::{Delivery, Level, LocalState, NodeError, Tuning};
+use crate::io::writer::TrimLimits;
 use crate::log_quarantine::QuarantineRequest;
 use crate::operator::Answer;
 use crate::pack::Packed;
 use crate::wire::{FRAME_NODE, FRAME_RAFT, Health, Hello, NodeMessage};
-use crate::writer::TrimLimits;
 use bytes::Bytes;
 use connection_state::ConnectionState;
 use delivery::Deliverer;

@@ -1,7 +1,7 @@
 //! The queue from `ls-node` to `ls-log`: a channel with one addition. A receiver that waits to batch more jobs
 //! ([`Receiver::wait_for_more`]) is not woken by a deferrable job: the wake-up would cost more than the job.
 
-use crate::writer::LogJob;
+use crate::io::writer::LogJob;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
 //! The two threads of a node, and what each of them does when it ends.
 
 use crate::api::{Level, LocalState, Logger};
-use crate::node::Shared;
-use crate::role_swap::RoleSwap;
-use crate::runtime::{Input, Runtime};
-use crate::writer::{self, Jobs, LogDone, Writer};
+use crate::io::node::Shared;
+use crate::io::role_swap::RoleSwap;
+use crate::io::runtime::{Input, Runtime};
+use crate::io::writer::{self, Jobs, LogDone, Writer};
 use lockstep_log::Disk;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ pub(crate) enum Part {
     Log(Jobs),
 }
 
-/// The life of one of the two threads. They may change parts: see [`crate::role_swap`].
+/// The life of one of the two threads. They may change parts: see [`crate::io::role_swap`].
 pub(crate) fn work<D: Disk>(
     mut part: Part,
     desk: &RoleSwap<Writer<D>, Box<Runtime>, Jobs>,

@@ -1,10 +1,10 @@
 //! The thread `ls-log`: what touches the disk. It takes all jobs that wait as one batch: the writes leave in
 //! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk. A write that has no
-//! company `ls-node` does itself: see [`crate::role_swap`].
+//! company `ls-node` does itself: see [`crate::io::role_swap`].
 
-use crate::log_queue::{Nothing, Receiver};
+use crate::io::log_queue::{Nothing, Receiver};
+use crate::io::role_swap::{Part, RoleSwap, SWAP_AFTER};
 use crate::member::ReadFor;
-use crate::role_swap::{Part, RoleSwap, SWAP_AFTER};
 use lockstep_core::raft::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Reset, Vote};
@@ -410,7 +410,7 @@ fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log_queue;
+    use crate::io::log_queue;
     use lockstep_core::snapshot::StateSnapshot;
     use lockstep_core::{EntryKind, ProposalId};
     use lockstep_log::{DiskFile, MemDisk, Options};

@@ -6,11 +6,12 @@ use crate::api::{
     ConnectArgs, Delivery, EndServer, EventCall, FrontEndStats, Level, LocalState, Logger, MembershipNow,
     NodeError, PolicyCall, ProgressCall, Tuning, VoteReply,
 };
-use crate::links::{Arrival, Links, is_final};
+use crate::io::links::{Arrival, Links, is_final};
+use crate::io::log_queue::Sender;
+use crate::io::node::{DEFAULT_PORT, Shared};
+use crate::io::writer::{Direct, Jobs, LogDone, LogJob, Wrote};
 use crate::load_estimates::{BatchEstimate, SyncSpeed};
-use crate::log_queue::Sender;
 use crate::member::{Effect, Member};
-use crate::node::{DEFAULT_PORT, Shared};
 use crate::operator::{Answer as CommandAnswer, Command};
 use crate::options::PolicyChange;
 use crate::pack::{Packer, UNPACKED_SINCE};
@@ -19,7 +20,6 @@ use crate::status::{Status, StatusContext};
 use crate::submit::Filler;
 use crate::uuids::timed_uuid;
 use crate::wire::{FRAME_PACKED, Hello};
-use crate::writer::{Direct, Jobs, LogDone, LogJob, Wrote};
 use bytes::Bytes;
 use lockstep_core::raft::WriteOp;
 use lockstep_core::{EntryKind, Gtid, Micros, Seqno, Uuid};
@@ -175,7 +175,7 @@ impl Runtime {
         self.quickness.hung(self.origin.elapsed().as_micros() as Micros);
     }
 
-    /// Runs until stopped; or until it has been [relieved](crate::role_swap): returns what this thread has to do instead.
+    /// Runs until stopped; or until it has been [relieved](crate::io::role_swap): returns what this thread has to do instead.
     pub(crate) fn run(mut self: Box<Self>) -> Option<Jobs> {
         let mut events = Vec::new();
         let mut inputs = Vec::new();
@@ -674,7 +674,7 @@ impl Runtime {
                 if let Some(end) = self.end_server.take() {
                     let (dir, bytes) = (self.log_dir.clone(), self.room);
                     let (logger, shared) = (self.logger.clone(), Arc::downgrade(&self.shared));
-                    crate::disk_full::end_when_there_is(dir, bytes, logger, end, move || {
+                    crate::io::disk_full::end_when_there_is(dir, bytes, logger, end, move || {
                         shared.upgrade().is_none_or(|shared| shared.stopped.load(Ordering::Acquire))
                     });
                 }

@@ -3,7 +3,11 @@
 use crate::allow::AllowList;
 use crate::api::*;
 use crate::applier_pool::Done;
-use crate::links::Links;
+use crate::io::links::Links;
+use crate::io::role_swap::RoleSwap;
+use crate::io::runtime::{Input, Runtime, state_of};
+use crate::io::threads::{Part, work};
+use crate::io::writer::{Jobs, Writer};
 use crate::load_estimates::{BatchEstimate, SyncSpeed};
 use crate::member::Member;
 use crate::operator::Answer;
@@ -12,14 +16,10 @@ use crate::pack::Packer;
 use crate::queue::Deliveries;
 use crate::reply::Reply;
 use crate::rescued::Rescued;
-use crate::role_swap::RoleSwap;
-use crate::runtime::{Input, Runtime, state_of};
 use crate::status::Status;
 use crate::submit::{Submission, SubmitError};
-use crate::threads::{Part, work};
 use crate::uuids::{random_uuid, timed_uuid};
 use crate::wire::Hello;
-use crate::writer::{Jobs, Writer};
 use bytes::Bytes;
 use lockstep_core::policy::Policy;
 use lockstep_core::raft::{Config, Failpoints, Raft, RestoreBuilder};
@@ -349,7 +349,7 @@ impl Node {
             histories: Mutex::new(histories),
             status: Mutex::new(Arc::new(Status::default())),
         });
-        let (log_jobs, jobs) = crate::log_queue::channel();
+        let (log_jobs, jobs) = crate::io::log_queue::channel();
         let log_bytes = log.bytes();
         let desk = Arc::new(RoleSwap::new(Writer::new(log)));
         let runtime = Box::new(Runtime {

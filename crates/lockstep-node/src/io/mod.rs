@@ -1,0 +1,10 @@
+//! The two threads of a node, and the sockets, files and queues that they own. All decisions are in [`crate::member`].
+
+mod disk_full;
+mod links;
+mod log_queue;
+pub(crate) mod node;
+mod role_swap;
+pub(crate) mod runtime;
+mod threads;
+pub(crate) mod writer;
