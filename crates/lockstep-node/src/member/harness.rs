@@ -1,8 +1,8 @@
 //! A few nodes in one test, under a fake clock: a network with a delay of a millisecond, and disks and databases that
 //! can be made to hang. A member that is cut off keeps running, as if its cables were pulled.
 
-use super::connection_state::ConnectionState;
 use super::disks::Disk;
+use super::membership::connection_state::ConnectionState;
 use super::{Admission, Effect, Member, Micros};
 use crate::api::{CommitBarrier, ConnectArgs, Delivery, Tuning};
 use crate::io::writer::TrimLimits;

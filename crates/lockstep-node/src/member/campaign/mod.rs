@@ -9,8 +9,8 @@ mod server;
 mod streams;
 mod tests;
 
-use super::connection_state::ConnectionState;
 use super::harness::{Lab, STEP};
+use super::membership::connection_state::ConnectionState;
 use crate::api::{LocalState, SubmitOutcome, Tuning};
 use crate::submit::Submission;
 use faults::End;

@@ -1,0 +1,809 @@
+//! The decisions of a node, without threads, clock, sockets or files: admission of peers, proposals and their batches,
+//! views, and delivery to the server.
+//!
+//! Inputs are method calls; effects are collected and taken with [`Member::take`]. One round is all pending inputs,
+//! then [`Member::round`]. All proposals pending at the start of a round form one batch.
+
+mod admin;
+#[cfg(test)]
+mod arbitrator_tests;
+#[cfg(test)]
+mod campaign;
+mod deferred_sync;
+mod delivery;
+#[cfg(test)]
+mod disks;
+mod frames;
+#[cfg(test)]
+mod harness;
+mod leadership;
+mod log_retention;
+mod membership;
+mod recovery;
+#[cfg(test)]
+mod relay_tests;
+
+use crate::api::{Delivery, Level, LocalState, NodeError, Tuning};
+use crate::io::writer::TrimLimits;
+use crate::log_quarantine::QuarantineRequest;
+use crate::operator::Answer;
+use crate::pack::Packed;
+use crate::wire::{FRAME_NODE, FRAME_RAFT, Health, Hello, NodeMessage};
+use bytes::Bytes;
+use delivery::feed::Deliverer;
+use lockstep_core::codec::Writer;
+use lockstep_core::members::ViewMember;
+use lockstep_core::message::{Carried, Message};
+use lockstep_core::policy::Policy;
+use lockstep_core::raft::{Output, Raft, WriteOp};
+use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Seqno, ViewUuid};
+use log_retention::Presence;
+use membership::connection_state::ConnectionState;
+use membership::peers::{Gone, Peer};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+pub(crate) use lockstep_core::Micros;
+pub(crate) use membership::peers::Admission;
+
+/// The leader writes a trim mark at least this often, if anything can be forgotten.
+const TRIM_PERIOD: Micros = 1_000_000;
+/// It also writes one after this many seqnos.
+const TRIM_STEP: Seqno = 1024;
+/// How often members send each other their health.
+const HEALTH_PERIOD: Micros = 200_000;
+/// The leader runs its tasks when something has changed, and at least this often; refused changes are retried then.
+const LEADER_TASKS_PERIOD: Micros = 25_000;
+/// Round interval while a command is under way.
+const COMMAND_PERIOD: Micros = 5_000;
+/// Round interval while this member takes part in a barrier.
+const BARRIER_PERIOD: Micros = 500;
+/// Round interval while certification has keys to forget and nothing else happens: a hundred thousand keys per second.
+const FORGET_PERIOD: Micros = 5_000;
+/// A gap this long between two rounds is logged. Normally there is a round every 0.1 s at least.
+const STALL: Micros = 1_000_000;
+
+/// Why old entries are read from the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReadFor {
+    /// For a peer that is behind the cache.
+    Peer(MemberId),
+    /// For this member's own delivery.
+    Deliverer,
+}
+
+/// Actions that the member requests from its node.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// A frame to a connected peer.
+    Send { to: MemberId, kind: u8, payload: Bytes },
+    /// To the log, in this order; answered by [`Member::written`]. With `may_wait`, no member waits for the sync: see
+    /// [`deferred_sync`].
+    Write { op: WriteOp, may_wait: bool },
+    /// Entries from the log; answered by [`Member::read`].
+    Read { whom: ReadFor, from: Index, max_bytes: usize },
+    /// Whole segments of the log may be removed.
+    TrimLog(TrimLimits),
+    /// Keep trying to connect to this address.
+    Dial(String),
+    /// Close the connection to this peer.
+    Drop(MemberId),
+    /// [`crate::Node::connect`] may return.
+    Connected(Result<(), NodeError>),
+    /// [`crate::Node::disconnect`] may return: no connection is needed any more.
+    Left,
+    /// Write a line to the error log.
+    Log(Level, String),
+    /// Seqnos in all and seqnos done before this member is Synced.
+    Progress { total: Seqno, done: Seqno },
+    /// An event for the server: a JSON object.
+    Event(String),
+    /// This policy is in force from now on.
+    PolicyNow(Policy),
+    /// The requested policy is in force, or why it is not.
+    PolicyChanged(Result<(), String>),
+    /// A causal read may continue when this seqno has finished (`None`: no majority).
+    Causal { id: u64, seqno: Option<Seqno> },
+    /// Answers the query `token`: the cluster's committed position, or why it is unknown.
+    CommittedPosition { token: u64, result: Result<Gtid, String> },
+    /// This member's log is no longer part of the cluster's branch: the next start quarantines it, for this reason.
+    SetAside(Box<QuarantineRequest>),
+    /// The answer to the operator's command `token`.
+    Answer { token: u64, answer: Answer },
+}
+
+/// The node without its threads.
+pub(crate) struct Member {
+    pub(crate) raft: Raft,
+    pub(crate) me: Hello,
+    pub(crate) tuning: Tuning,
+    pub(crate) cluster: String,
+    pub(crate) peers: BTreeMap<MemberId, Peer>,
+    /// Addresses of members that cannot be talked to until an administrator acts: the member's name, and the reason.
+    unlike: BTreeMap<String, (String, String)>,
+    /// Members that were connected and are not.
+    gone: BTreeMap<MemberId, Gone>,
+    pub(crate) connection: ConnectionState,
+    pub(crate) deliverer: Deliverer,
+    submissions: delivery::submissions::Submissions,
+    pub(crate) now: Micros,
+    wall: Micros,
+    leaving: bool,
+    /// A leave under way.
+    leave: Option<membership::leave::Leave>,
+    /// Why this member leaves for good although its log is intact: its server cannot go on.
+    given_up: Option<String>,
+    /// View UUIDs of the members in the last non-Primary view.
+    minority: Vec<ViewUuid>,
+    /// Since when peers refuse this member for its identity and none accepts it.
+    not_allowed_since: Option<Micros>,
+    /// History and log id of the log that this member adopts; it came without one.
+    join_target: Option<(lockstep_core::Uuid, lockstep_core::Uuid)>,
+    /// Earliest time to log again that peers do not let this member in.
+    not_listed_log_at: Micros,
+    catching_up: Option<delivery::lag::CatchUp>,
+    pub(crate) votes: recovery::votes::Votes,
+    /// The server's finished seqno when the round began, before its inputs were taken.
+    finished_before: Seqno,
+    /// How many users' and donations' reasons there are to be Desynced.
+    desyncs: u32,
+    /// The server has been told that it is synced, and has not seen a loss of the majority since.
+    synced_notified: bool,
+    /// More than `apply.lag_limit` behind, and not caught up since.
+    lagging: bool,
+    /// The last known leader, as far as this process knows.
+    last_leader: Option<MemberId>,
+    apply_holds: delivery::apply_hold::ApplyHolds,
+    clocks: delivery::clocks::Clocks,
+    /// Policy changes requested on this member.
+    policy_requests: admin::policy::PolicyRequests,
+    /// Policy requests that this member has carried out as the leader.
+    applied_policy_requests: admin::policy::AppliedPolicyRequests,
+    /// An operator's forced bootstrap of this member is under way.
+    forced_bootstrap: Option<membership::branch::ForcedBootstrap>,
+    /// Policies met, and fallbacks, so far.
+    pub(crate) commits: admin::policy::Commits,
+    /// Progress of the peers' disks, under `all`.
+    disks: admin::policy::Disks,
+    /// The server process is to end: its database has transactions that the log has lost.
+    ending: Option<admin::policy::Ending>,
+    donations: Vec<recovery::transfer::Donation>,
+    donation_ids: u64,
+    choices: Vec<recovery::transfer::Choice>,
+    state_request: Option<recovery::transfer::Pending>,
+    /// With this position, the joiner needs only the donor's confirmation; −1 if it needs the state itself.
+    bypass: Seqno,
+    causal_reads: delivery::causal_reads::CausalReads,
+    position_queries: admin::committed_position::PositionQueries,
+    /// The seqno of the view with which this connection began. A member below it has not caught up.
+    connected_seqno: Seqno,
+    /// The server has seen a Primary view in this connection.
+    shown: bool,
+    /// How many views of a position the server was shown in this process.
+    positions_shown: u64,
+    /// This member's view UUID at each connect of this process.
+    view_uuids: Vec<ViewUuid>,
+    primary_since: Option<Micros>,
+    /// Since when all members are present and none knows the result: see [`recovery::in_doubt`].
+    in_doubt_since: Option<Micros>,
+    no_quorum_since: Option<Micros>,
+    /// When a leader of the own log was last known, or a majority of its voters was connected.
+    majority_seen: Micros,
+    /// Earliest time to log again that there is a branch for which this member does not give up its log.
+    branch_log_at: Micros,
+    last_trim_mark: Micros,
+    last_health: Micros,
+    told: Option<Health>,
+    leader_tasks_at: Micros,
+    low_water_mark: delivery::low_water_mark::LowWaterMark,
+    log_retention: log_retention::LogRetention,
+    /// The seqno that the front end's server has finished; its threads write it.
+    finished: Arc<AtomicI64>,
+    effects: Vec<Effect>,
+    deliveries: Vec<Delivery>,
+    /// Threads whose submissions have been ordered, by seqno.
+    woken: Vec<std::thread::Thread>,
+    /// Payloads that were received compressed.
+    pub(crate) unpacked: Packed,
+    deferred_syncs: deferred_sync::DeferredSyncs,
+    operator: admin::operator::Operator,
+    failure_detector: leadership::failure_detector::FailureDetector,
+    writer_share: lockstep_core::placement::WriterShare,
+    failback: leadership::failback::Failback,
+    barrier: admin::barrier::Barrier,
+    /// Holds the front end's commits during a barrier.
+    pub(crate) hold: Option<Arc<dyn crate::api::CommitBarrier>>,
+}
+
+/// If the member goes down in the middle of a round, threads with a result are still woken.
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.woken.iter().for_each(std::thread::Thread::unpark);
+    }
+}
+
+impl Member {
+    pub(crate) fn new(
+        mut raft: Raft,
+        me: Hello,
+        tuning: Tuning,
+        finished: Arc<AtomicI64>,
+        now: Micros,
+    ) -> Member {
+        raft.set_relaying(tuning.relay);
+        let votes = recovery::votes::Votes::new(raft.last_index());
+        let apply_holds = delivery::apply_hold::ApplyHolds::new(tuning.apply_order);
+        Member {
+            raft,
+            me,
+            tuning,
+            cluster: String::new(),
+            peers: BTreeMap::new(),
+            unlike: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            connection: ConnectionState::Idle,
+            deliverer: Deliverer::default(),
+            submissions: delivery::submissions::Submissions::default(),
+            now,
+            wall: 0,
+            leaving: false,
+            leave: None,
+            given_up: None,
+            minority: Vec::new(),
+            not_allowed_since: None,
+            join_target: None,
+            not_listed_log_at: 0,
+            catching_up: None,
+            votes,
+            finished_before: lockstep_core::SEQNO_UNDEFINED,
+            desyncs: 0,
+            synced_notified: false,
+            lagging: false,
+            last_leader: None,
+            apply_holds,
+            clocks: delivery::clocks::Clocks::default(),
+            policy_requests: admin::policy::PolicyRequests::default(),
+            applied_policy_requests: admin::policy::AppliedPolicyRequests::default(),
+            forced_bootstrap: None,
+            commits: admin::policy::Commits::default(),
+            disks: admin::policy::Disks::default(),
+            ending: None,
+            donations: Vec::new(),
+            donation_ids: 0,
+            choices: Vec::new(),
+            state_request: None,
+            bypass: lockstep_core::SEQNO_UNDEFINED,
+            causal_reads: delivery::causal_reads::CausalReads::default(),
+            position_queries: admin::committed_position::PositionQueries::default(),
+            connected_seqno: 0,
+            shown: false,
+            positions_shown: 0,
+            view_uuids: Vec::new(),
+            primary_since: None,
+            in_doubt_since: None,
+            no_quorum_since: None,
+            majority_seen: now,
+            branch_log_at: 0,
+            last_trim_mark: 0,
+            last_health: 0,
+            told: None,
+            leader_tasks_at: 0,
+            low_water_mark: delivery::low_water_mark::LowWaterMark::default(),
+            log_retention: log_retention::LogRetention::default(),
+            finished,
+            effects: Vec::new(),
+            deliveries: Vec::new(),
+            woken: Vec::new(),
+            unpacked: Packed::default(),
+            deferred_syncs: deferred_sync::DeferredSyncs::default(),
+            operator: admin::operator::Operator::default(),
+            failure_detector: leadership::failure_detector::FailureDetector::default(),
+            writer_share: lockstep_core::placement::WriterShare::new(leadership::placement::WINDOW),
+            failback: leadership::failback::Failback::default(),
+            barrier: admin::barrier::Barrier::default(),
+            hold: None,
+        }
+    }
+
+    pub(crate) fn finished(&self) -> Seqno {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    fn log(&mut self, level: Level, text: impl Into<String>) {
+        self.effects.push(Effect::Log(level, text.into()));
+    }
+
+    fn deliver(&mut self, delivery: Delivery) {
+        self.deliveries.push(delivery);
+    }
+
+    /// Runs the leader's tasks in this round: something has changed.
+    fn schedule_leader_tasks(&mut self) {
+        self.leader_tasks_at = self.now;
+    }
+
+    fn tell(&mut self, to: MemberId, message: &NodeMessage) {
+        if to == self.me.id {
+            self.node_message(to, message.clone());
+        } else {
+            self.effects.push(Effect::Send { to, kind: FRAME_NODE, payload: message.to_bytes() });
+        }
+    }
+
+    fn own_view_member(&self) -> ViewMember {
+        ViewMember {
+            id: self.me.id,
+            view_uuid: self.me.view_uuid,
+            name: self.me.name.clone(),
+            incoming: self.me.incoming.clone(),
+        }
+    }
+
+    pub(crate) fn name_of(&self, id: &MemberId) -> String {
+        if *id == self.me.id {
+            return self.me.name.clone();
+        }
+        match self.raft.membership().get(id) {
+            Some(member) => member.name.clone(),
+            None => self.peers.get(id).map_or_else(|| id.to_string(), |p| p.hello.name.clone()),
+        }
+    }
+
+    /// Sets the time, before the inputs of a round.
+    pub(crate) fn at(&mut self, now: Micros, wall: Micros) {
+        let stall = now.saturating_sub(self.now);
+        self.now = now.max(self.now);
+        if stall > STALL && self.connection.is_connected() {
+            let text = format!(
+                "this process stalled for {:.1} s (stopped, or without a processor): other members may have taken it \
+                 for dead",
+                stall as f64 / 1e6
+            );
+            self.log(Level::Warn, text);
+        }
+        self.wall = wall;
+        self.finished_before = self.finished();
+        self.raft.set_wall_clock(wall);
+        self.on_leader_contact(self.me.id);
+    }
+
+    /// When the next round is due without new inputs.
+    pub(crate) fn deadline(&self) -> Micros {
+        let mut at = self.raft.deadline().min(self.last_health + HEALTH_PERIOD);
+        if self.raft.is_leader() {
+            at = at.min(self.leader_tasks_at);
+        }
+        if self.is_commanded() {
+            at = at.min(self.now + COMMAND_PERIOD);
+        }
+        if self.is_at_barrier() {
+            at = at.min(self.now + BARRIER_PERIOD);
+        }
+        if self.deliverer.is_to_forget() {
+            at = at.min(self.now + FORGET_PERIOD);
+        }
+        if let Some(due) = self.hold_ends_at() {
+            at = at.min(due);
+        }
+        at
+    }
+
+    /// Whether another round would deliver more without new inputs.
+    pub(crate) fn has_more(&self) -> bool {
+        self.connection.is_primary() && self.deliverer.is_behind(self.deliverable())
+    }
+
+    fn node_message(&mut self, from: MemberId, message: NodeMessage) {
+        match message {
+            NodeMessage::Health(health) => {
+                if let Some(peer) = self.peers.get_mut(&from) {
+                    peer.health = Some(health);
+                    // The peer accepts this member: a member that refuses one sends no health.
+                    self.not_allowed_since = None;
+                    self.schedule_leader_tasks();
+                }
+            }
+            NodeMessage::Peers(addresses) => {
+                for address in addresses.into_iter().take(64) {
+                    self.dial(address);
+                }
+            }
+            NodeMessage::StateRequest { donor, at_least, position, request } => {
+                self.find_donor(from, &donor, at_least, position, request);
+            }
+            NodeMessage::Donate { joiner, at_least, position, request } => {
+                // Only the leader names donors, and only for members.
+                let to_member = self.raft.membership().get(&joiner).is_some();
+                if self.raft.leader() != Some(from) || !to_member {
+                    return;
+                }
+                self.asked_to_donate(joiner, at_least, position, request);
+            }
+            NodeMessage::Donated { code, gtid, text } => self.donated(from, code, gtid, text),
+            NodeMessage::Opinion { seqno, opinion, text } => self.on_opinion(from, seqno, opinion, &text),
+            NodeMessage::AskOpinion { seqno } => self.on_opinion_request(from, seqno),
+            NodeMessage::Policy(policy) => {
+                self.append_policy(from, |_| policy);
+            }
+            NodeMessage::PolicyRequest { number, request } => self.on_policy_request(from, number, request),
+            NodeMessage::TurnedAway => self.on_writes_rejected(from),
+        }
+    }
+
+    /// Everything up to this ticket is on disk.
+    pub(crate) fn written(&mut self, ticket: u64) {
+        self.sync_done(ticket);
+        self.disk_write_done(ticket);
+        if let Some(ending) = &mut self.ending {
+            ending.written(ticket);
+        }
+        self.raft.written(self.now, ticket);
+    }
+
+    /// Entries from the log; empty if there are none (trimmed, or the log cannot be read).
+    pub(crate) fn read(&mut self, whom: ReadFor, from: Index, entries: Vec<Entry>) {
+        match whom {
+            ReadFor::Peer(id) => self.raft.fetched(self.now, id, from, entries),
+            ReadFor::Deliverer => {
+                if let Err(text) = self.deliverer.fetched(from, entries) {
+                    self.needs_state(&text);
+                }
+            }
+        }
+    }
+
+    /// Ends a round: advances timers, runs the tasks that are due, takes Raft's outputs, delivers entries.
+    pub(crate) fn round(&mut self, room: bool) {
+        self.submissions.propose_large(&mut self.raft, self.now);
+        self.low_water_mark.note(self.now, self.finished());
+        self.raft.set_finished(self.finished());
+        self.check_database();
+        self.raft.tick(self.now);
+        if self.connection.is_connected() && self.now >= self.leader_tasks_at {
+            self.leader_tasks_at = self.now + LEADER_TASKS_PERIOD;
+            self.lead();
+        }
+        self.operator_step();
+        self.forced_bootstrap_step();
+        self.majority_step();
+        self.barrier_step();
+        // An output may cause a new one: a leader that is its own majority commits at once.
+        for _ in 0..4 {
+            if !self.drain_raft() {
+                break;
+            }
+        }
+        self.connection_step();
+        self.failback_step();
+        if room {
+            self.delivery_step();
+        }
+        self.deliverer.forget();
+        self.committed_position_step();
+        self.votes_step();
+        self.policy_step();
+        self.donations_step();
+        self.health_step();
+        self.leave_step();
+        self.trim_log_step();
+    }
+
+    fn drain_raft(&mut self) -> bool {
+        let outputs = self.raft.drain(self.now);
+        let some = !outputs.is_empty();
+        let mut diverged = false;
+        let mut last_write = 0;
+        let mut renamed = false;
+        for output in outputs {
+            match output {
+                Output::Send { to, message } => {
+                    let mut w = Writer::with_capacity(message_size(&message));
+                    message.encode(&mut w);
+                    self.effects.push(Effect::Send { to, kind: FRAME_RAFT, payload: w.into_bytes() });
+                }
+                Output::Write(op) => {
+                    self.compare_clocks(&op.entries);
+                    self.votes.follow(&op);
+                    self.deliverer.follow(&op);
+                    if op.truncate_from.is_some_and(|from| from < self.deliverer.next_index()) && !diverged {
+                        self.delivery_was_cut();
+                    }
+                    let may_wait = self.may_defer_sync(&op);
+                    last_write = op.ticket;
+                    renamed |= op.reset.is_some() || op.entries.iter().any(|e| e.kind == EntryKind::Branch);
+                    self.disk_write_begun(op.ticket);
+                    self.effects.push(Effect::Write { op, may_wait });
+                }
+                Output::Fetch { to, from, max_bytes } => {
+                    self.effects.push(Effect::Read { whom: ReadFor::Peer(to), from, max_bytes });
+                }
+                Output::Commit { .. } => {}
+                Output::Diverged { .. } => diverged = true,
+                Output::Soft { leader, term, .. } => self.leader_changed(leader, term),
+                Output::ReadReady { context, index } => self.read_ready(context, Some(index)),
+                Output::ReadFailed { context } => self.read_ready(context, None),
+                Output::Membership(membership) => {
+                    for member in &membership.members {
+                        if member.id != self.me.id && !self.peers.contains_key(&member.id) {
+                            self.dial(member.address.clone());
+                        }
+                    }
+                }
+            }
+        }
+        if renamed {
+            self.compare_peers();
+        }
+        if diverged {
+            self.on_diverged(last_write);
+        }
+        some
+    }
+
+    fn leader_changed(&mut self, leader: Option<MemberId>, term: u64) {
+        let text = match leader {
+            Some(id) if id == self.me.id => format!("this member leads in term {term}"),
+            Some(id) => format!("{} leads in term {term}", self.name_of(&id)),
+            None => format!("no leader in term {term}"),
+        };
+        self.schedule_leader_tasks();
+        self.log(Level::Info, text);
+        if leader == Some(self.me.id) {
+            self.warn_of_loss(term);
+        }
+        self.last_leader = leader.or(self.last_leader);
+    }
+
+    /// Under a weak policy the previous leader may have acknowledged transactions that no present member has. If the
+    /// previous leader is present itself, log recovery has asked it for its log tail.
+    fn warn_of_loss(&mut self, term: u64) {
+        let Some(gap) = self.raft.left_out_by_own_term() else { return };
+        let before = self.last_leader.filter(|id| *id != self.me.id);
+        if before.is_some_and(|id| self.responds(&id)) {
+            return;
+        }
+        let before = before.map_or_else(|| "the previous leader".to_owned(), |id| self.name_of(&id));
+        let text = format!(
+            "this member leads in term {term}, without {before}: transactions that {before} acknowledged beyond seqno \
+             {} and no member here has are skipped (the next seqno is {}). They are lost unless that member comes \
+             back with its log and writes them to lockstep.rescue.*.log",
+            gap.before, gap.after
+        );
+        self.log(Level::Warn, text);
+    }
+
+    fn health(&self) -> Health {
+        Health {
+            state: self.local_state(),
+            finished: self.finished(),
+            seen: self.lowest_seen(),
+            delivered: self.deliverer.delivered(),
+            leaving: self.leaving,
+            has_state: self.deliverer.has_started(),
+            held_back: self.has_held_server(),
+        }
+    }
+
+    fn health_step(&mut self) {
+        let health = self.health();
+        let urgent = self.told.is_none_or(|t| {
+            t.state != health.state
+                || t.leaving != health.leaving
+                || t.has_state != health.has_state
+                || t.held_back != health.held_back
+        });
+        if !urgent && self.now < self.last_health + HEALTH_PERIOD {
+            return;
+        }
+        self.told = Some(health);
+        self.last_health = self.now;
+        self.adapt_timing();
+        let payload = NodeMessage::Health(health).to_bytes();
+        let for_older = NodeMessage::Health(Health { held_back: false, ..health }).to_bytes();
+        for (to, peer) in &self.peers {
+            let payload =
+                if peer.version >= membership::peers::HELD_BACK_SINCE { &payload } else { &for_older };
+            self.effects.push(Effect::Send { to: *to, kind: FRAME_NODE, payload: payload.clone() });
+        }
+    }
+
+    /// A member's health: as last received, or this member's own.
+    pub(crate) fn health_of(&self, id: &MemberId) -> Option<Health> {
+        match *id == self.me.id {
+            true => Some(self.health()),
+            false => self.peers.get(id).and_then(|peer| peer.health),
+        }
+    }
+
+    pub(crate) fn wall(&self) -> Micros {
+        self.wall
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.submissions.proposed_len()
+    }
+
+    /// Whether this member only receives other members' writes, in its leader's frames. Then no local thread adds work
+    /// while this one yields, and no other member waits for this one's work.
+    pub(crate) fn only_follows(&self) -> bool {
+        self.submissions.proposed_len() == 0 && !self.raft.is_leader()
+    }
+
+    /// Whether causal reads wait for this thread.
+    pub(crate) fn has_readers(&self) -> bool {
+        !self.causal_reads.is_empty()
+    }
+
+    /// How many transactions are not ordered yet, as far as this member knows.
+    pub(crate) fn under_way(&self) -> usize {
+        let uncommitted = self.raft.last_index().saturating_sub(self.raft.commit()) as usize;
+        self.submissions.proposed_len().max(uncommitted)
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        match &self.connection {
+            ConnectionState::Failed(text) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    /// The log's first segments are gone. `early`: removed although `log.keep_min`, or a connected member's disk, still
+    /// needed them.
+    pub(crate) fn log_trimmed(&mut self, first: Index, early: bool) {
+        if early && self.log_retention.warn_of_early_removal(self.now) {
+            self.log(
+                Level::Warn,
+                "the log is larger than log.max_size: entries are removed that are younger than log.keep_min or not \
+                 on the disk of a connected member, so that a member that is away or behind, or this one after a \
+                 crash, may need a state transfer; raise log.max_size, or check for a member with a hanging disk",
+            );
+        }
+        self.raft.log_trimmed(first);
+        self.deliverer.forget_below(first);
+        self.votes.forget_below(first);
+    }
+
+    /// Wakes the threads whose submissions have been ordered, in commit order. This comes last in a round: each thread
+    /// finds its commit order position reached.
+    pub(crate) fn wake(&mut self) {
+        for thread in self.woken.drain(..) {
+            thread.unpark();
+        }
+    }
+
+    /// Effects and deliveries since the last call.
+    pub(crate) fn take(&mut self, effects: &mut Vec<Effect>, deliveries: &mut Vec<Delivery>) {
+        effects.append(&mut self.effects);
+        deliveries.append(&mut self.deliveries);
+    }
+
+    /// The log cannot supply what the database lacks, and a running server cannot take a state transfer. The front end
+    /// gives up its position and ends the process, so that the next start takes a state transfer.
+    fn needs_state(&mut self, text: &str) {
+        let text = format!("{text}: a state transfer is needed; start this server again");
+        self.deliver(Delivery::StateFailed(text.clone()));
+        if !matches!(self.connection, ConnectionState::Failed(_)) {
+            self.fail(&text);
+            self.end_for_state(&text);
+        }
+    }
+
+    /// Fails for good: logs the reason, refuses everything and leaves.
+    pub(crate) fn fail(&mut self, text: &str) {
+        if matches!(self.connection, ConnectionState::Failed(_)) {
+            return;
+        }
+        self.log(Level::Error, text.to_string());
+        self.wake_all(true);
+        self.end_votes();
+        if let ConnectionState::Connecting { .. } = self.connection {
+            self.effects.push(Effect::Connected(Err(NodeError::Log(text.to_string()))));
+        }
+        if self.deliverer.is_shown() {
+            let info = self.view_without_quorum();
+            self.deliver(Delivery::View { info, in_log: false });
+        }
+        self.deliver(Delivery::Failed(text.to_string()));
+        self.connection = ConnectionState::Failed(text.to_string());
+        let ids: Vec<MemberId> = self.peers.keys().copied().collect();
+        for id in ids {
+            self.effects.push(Effect::Drop(id));
+        }
+    }
+
+    /// Wakes every waiting submission. `unknown`: nothing can be withdrawn, since Raft is not asked.
+    fn wake_all(&mut self, unknown: bool) {
+        let first_unsent = if unknown { None } else { self.raft.withdraw_unsent() };
+        self.submissions.fail_all(first_unsent);
+        for id in self.causal_reads.take_all() {
+            self.effects.push(Effect::Causal { id, seqno: None });
+        }
+    }
+
+    /// Synced, or would be but for the server's apply hold: it lacks nothing that it is due to have, and is not
+    /// Desynced.
+    fn is_synced_but_for_hold(&self) -> bool {
+        matches!(self.connection, ConnectionState::Running { primary: true, synced: true })
+            && !self.is_desynced()
+    }
+
+    fn is_desynced(&self) -> bool {
+        self.desyncs > 0 || self.lagging || !self.donations.is_empty()
+    }
+
+    pub(crate) fn local_state(&self) -> LocalState {
+        if matches!(self.connection, ConnectionState::Failed(_)) {
+            return LocalState::Error;
+        }
+        match &self.connection {
+            ConnectionState::Running { primary: true, synced } => match (self.is_desynced(), synced) {
+                (true, _) => LocalState::Donor,
+                // The server refuses writes, whether or not entries are held back yet.
+                (false, true) if self.has_held_server() => LocalState::Donor,
+                (false, true) => LocalState::Synced,
+                (false, false) => LocalState::Joined,
+            },
+            ConnectionState::NeedState { primary: true } => LocalState::Joining,
+            _ => LocalState::Initialized,
+        }
+    }
+
+    fn trim_log_step(&mut self) {
+        let presence = |id: &MemberId| match (self.peers.contains_key(id), self.gone.get(id)) {
+            (true, _) => Presence::Connected,
+            (false, Some(gone)) => Presence::LostAt(gone.since),
+            (false, None) => Presence::NeverSeen,
+        };
+        let limits = self.log_retention.step(&log_retention::Inputs {
+            now: self.now,
+            wall: self.wall,
+            raft: &self.raft,
+            finished: self.finished.load(Ordering::Acquire),
+            next_index: self.deliverer.next_index(),
+            keep: self.tuning.log_keep.as_micros() as Micros,
+            keep_bytes: self.tuning.log_bytes,
+            max_bytes: self.tuning.log_max_bytes,
+            presence: &presence,
+        });
+        self.effects.extend(limits.map(Effect::TrimLog));
+    }
+
+    /// The introduction of this member to a peer.
+    pub(crate) fn introduction(&self) -> Hello {
+        let Some((history, log_id)) = self.announced_log() else { return self.me.clone() };
+        let before = &self.raft.tail_state().parents;
+        let parents = before.iter().map(|p| (p.history, p.log_id)).collect();
+        let forks = before.iter().map(|p| (p.index, p.term)).collect();
+        Hello { history, log_id, parents, forks, last_index: self.raft.last_index(), ..self.me.clone() }
+    }
+
+    /// A peer refused this member for a reason that only an administrator can remove.
+    pub(crate) fn refused(&mut self, text: &str) {
+        if matches!(self.connection, ConnectionState::Connecting { .. }) && self.peers.is_empty() {
+            self.connection = ConnectionState::Idle;
+            self.forget_peers();
+            self.effects.push(Effect::Connected(Err(NodeError::Refused(text.to_string()))));
+        }
+    }
+
+    /// Proposes an entry of a kind that members may propose.
+    fn propose(&mut self, kind: EntryKind, payload: Bytes) -> u64 {
+        debug_assert!(kind.may_be_proposed());
+        self.raft.propose(self.now, kind, payload)
+    }
+}
+
+fn message_size(message: &Message) -> usize {
+    match message {
+        Message::Append { entries, .. }
+        | Message::Relay { carried: Carried { entries, .. }, .. }
+        | Message::Relayed { carried: Carried { entries, .. }, .. } => {
+            64 + entries.iter().map(|e| 64 + e.payload.len()).sum::<usize>()
+        }
+        Message::Propose { proposals, .. } => {
+            64 + proposals.iter().map(|p| 8 + p.payload.len()).sum::<usize>()
+        }
+        _ => 128,
+    }
+}

@@ -1,0 +1,359 @@
+//! The node's part of commit policies: requests to change them, fallbacks, counters and the end of diverged servers.
+
+use crate::api::ServerEnd;
+use crate::member::membership::peers::POLICY_REQUESTS_SINCE;
+use crate::member::{Effect, Level, Member, Micros, NodeMessage};
+use crate::policy_request::PolicyRequest;
+use lockstep_core::EntryKind;
+use lockstep_core::codec::Reader;
+use lockstep_core::policy::{Policy, PolicyKind};
+use lockstep_core::{Entry, Index, MemberId, Term};
+use std::collections::BTreeMap;
+
+/// How often a policy request is repeated: the leader may have changed.
+const ASK_AGAIN: Micros = 500_000;
+/// How long a policy request waits to be in force.
+const TIMEOUT: Micros = 10_000_000;
+/// By then, the pending answers of a server that ends have been sent.
+const END_DELAY: Micros = 1_000_000;
+/// Under `all`, a member whose disk makes no progress for this many election timeouts is taken out of the view.
+const STALL_TIMEOUTS: Micros = 5;
+
+/// A policy change requested on this member.
+#[derive(Debug)]
+pub(crate) struct PendingPolicyRequest {
+    request: PolicyRequest,
+    /// The leader carries out each number once, even if asked again.
+    number: u64,
+    ask_at: Micros,
+    until: Micros,
+    /// When a leader was first asked.
+    asked: Option<Micros>,
+    /// Committed policies up to this index have been examined.
+    examined: Index,
+    /// An earlier request of this member may still be carried out after this one's settings are met, and undo them.
+    unsure: bool,
+}
+
+/// The policy requests of this member.
+#[derive(Debug, Default)]
+pub(in crate::member) struct PolicyRequests {
+    /// The request for which the front end waits.
+    pending: Option<PendingPolicyRequest>,
+    /// The last request timed out and may still be carried out.
+    unresolved: bool,
+}
+
+/// The last request of each member that this leader has appended in its term.
+#[derive(Debug, Default)]
+pub(in crate::member) struct AppliedPolicyRequests {
+    term: Term,
+    last: BTreeMap<MemberId, u64>,
+}
+
+/// A member's persisted index, and since when it has not advanced.
+#[derive(Clone, Copy, Debug)]
+struct DiskProgress {
+    persisted: Index,
+    at: Micros,
+    /// Since when it is not waited for.
+    stalled: Option<Micros>,
+}
+
+/// Under `all`, disk progress of the members connected to the leader. Reset in each term.
+#[derive(Debug, Default)]
+pub(in crate::member) struct Disks {
+    term: Term,
+    progress: BTreeMap<MemberId, DiskProgress>,
+}
+
+/// Commit statistics of this member.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Commits {
+    /// Semisync: transactions that returned with their acks.
+    pub(crate) yes: u64,
+    /// Semisync: transactions that returned without acks, after a fallback.
+    pub(crate) no: u64,
+    /// How often the policy has fallen back.
+    pub(crate) fallbacks: u64,
+    /// Sum of the times from append to return over `yes`, µs.
+    pub(crate) waited: u64,
+    /// Rescue files: those found at start, and those written since.
+    pub(crate) rescued: u64,
+    /// The transactions in the rescue files.
+    pub(crate) rescued_transactions: u64,
+    pub(in crate::member) reported_policy: Option<Policy>,
+    /// The settings, member count and zone count for which this leader has last checked and warned.
+    pub(in crate::member) checked_settings: Option<(Policy, usize, usize)>,
+    /// The same for a request made on this member.
+    pub(in crate::member) warned: Option<(Policy, usize, usize)>,
+    /// The first entry that waits for acks, or at the limit of transactions at risk, and when to log it.
+    pub(in crate::member) waits: Option<(Index, Micros)>,
+    /// The wait has been logged for that entry.
+    pub(in crate::member) wait_logged: bool,
+    /// When the wait was last checked.
+    pub(in crate::member) checked_at: Micros,
+    pub(in crate::member) fallen_back: bool,
+    /// When a fallback was last logged, whether that is the present one, and how many were not logged since.
+    pub(in crate::member) fallback_logged_at: Option<Micros>,
+    pub(in crate::member) fallback_logged: bool,
+    pub(in crate::member) unlogged: u64,
+}
+
+/// The end of the server process; it waits until the rescue file, if any, is on disk.
+#[derive(Debug)]
+pub(in crate::member) struct Ending {
+    ticket: u64,
+    /// The latest time for the end.
+    until: Micros,
+    why: ServerEnd,
+    text: String,
+}
+
+impl Ending {
+    pub(in crate::member) fn written(&mut self, ticket: u64) {
+        if ticket >= self.ticket {
+            self.until = 0;
+        }
+    }
+}
+
+/// The error text for a diverged server.
+const DIVERGED: &str = "another member has taken over and does not have all that this one had committed ahead of it \
+                        (commit.policy was weak): what the cluster does not have is kept in lockstep.rescue.*.log";
+
+impl Member {
+    /// Reports policies in every round.
+    pub(in crate::member) fn policy_step(&mut self) {
+        if !self.raft.has_log() {
+            return;
+        }
+        self.report_policy();
+        self.warn_of_unsatisfiable();
+        self.report_fallback();
+        self.report_waiting();
+        self.policy_request_step();
+    }
+
+    fn policy_request_step(&mut self) {
+        if self.policy_request_is_met() {
+            self.policy_requests = PolicyRequests::default();
+            return self.effects.push(Effect::PolicyChanged(Ok(())));
+        }
+        let Some(request) = &mut self.policy_requests.pending else { return };
+        if self.now >= request.until {
+            self.policy_requests = PolicyRequests { pending: None, unresolved: true };
+            let text = "the change of policy was not committed within 10 s: check that there is a leader and a \
+                 majority. It may still take effect";
+            // The client that made the request has been referred to the error log.
+            self.log(Level::Warn, text);
+            return self.effects.push(Effect::PolicyChanged(Err(text.into())));
+        }
+        if self.now >= request.ask_at
+            && let Some(leader) = self.raft.leader()
+        {
+            request.ask_at = self.now + ASK_AGAIN;
+            request.asked.get_or_insert(self.now);
+            let knows = leader == self.me.id
+                || self.peers.get(&leader).is_some_and(|peer| peer.version >= POLICY_REQUESTS_SINCE);
+            let message = match knows {
+                true => NodeMessage::PolicyRequest { number: request.number, request: request.request },
+                false => NodeMessage::Policy(request.request.on(&self.raft.policy())),
+            };
+            self.tell(leader, &message);
+        }
+    }
+
+    /// Whether the requested settings have been committed, even if another request changed them again at once.
+    fn policy_request_is_met(&mut self) -> bool {
+        let commit = self.raft.commit();
+        let Some(on_policy_request) = &mut self.policy_requests.pending else { return false };
+        let request = on_policy_request.request;
+        let met = |policy: Policy| request.on(&policy) == policy;
+        let new = on_policy_request.examined.max(self.raft.first_index() - 1) + 1..=commit;
+        on_policy_request.examined = commit;
+        let mut policies = new
+            .filter_map(|index| self.raft.entry(index))
+            .filter(|entry| entry.kind == EntryKind::Policy)
+            .filter_map(|entry| Policy::decode(&mut Reader::new(entry.payload.clone())).ok());
+        if policies.any(met) {
+            return true;
+        }
+        // A leader that was asked for the earlier request has since been asked for this one.
+        let sure =
+            !on_policy_request.unsure || on_policy_request.asked.is_some_and(|at| self.now >= at + ASK_AGAIN);
+        sure && self.is_in_force(&request)
+    }
+
+    /// Whether the request changes neither the committed policy nor the appended one.
+    fn is_in_force(&self, request: &PolicyRequest) -> bool {
+        let committed = self.raft.committed_state().policy;
+        [committed, self.raft.policy()].iter().all(|policy| request.on(policy) == *policy)
+    }
+
+    /// The front end requests another policy.
+    pub(crate) fn request_policy(&mut self, change: impl Fn(&mut Policy)) {
+        let new = PolicyRequest::of(change);
+        let PolicyRequests { pending, unresolved } = std::mem::take(&mut self.policy_requests);
+        let unsure = unresolved || pending.is_some();
+        if !unsure && self.is_in_force(&new) {
+            return self.effects.push(Effect::PolicyChanged(Ok(())));
+        }
+        if !self.connection.is_primary() {
+            // If the new request fails, so does the pending one that it was to replace.
+            self.policy_requests.unresolved = unsure;
+            let text = "there is no primary component: a change of policy needs a majority";
+            return self.effects.push(Effect::PolicyChanged(Err(text.into())));
+        }
+        // Settings of the pending request are kept in the new one.
+        let request = pending.map_or(new, |on_policy_request| on_policy_request.request.and(&new));
+        let (number, until, examined) = (self.wall(), self.now + TIMEOUT, self.raft.commit());
+        let pending =
+            PendingPolicyRequest { request, number, ask_at: self.now, until, asked: None, examined, unsure };
+        self.policy_requests = PolicyRequests { pending: Some(pending), unresolved };
+        self.warn_requester(request.on(&self.raft.policy()));
+    }
+
+    /// A member asks this leader for another policy.
+    pub(in crate::member) fn append_policy(
+        &mut self,
+        from: MemberId,
+        wanted: impl Fn(&Policy) -> Policy,
+    ) -> bool {
+        let member = self.raft.membership().get(&from).is_some();
+        if !member || !self.raft.has_committed_in_term() {
+            return false;
+        }
+        let now = self.raft.policy();
+        let policy = wanted(&now);
+        policy == now || self.raft.append_control(self.now, EntryKind::Policy, policy.to_payload()).is_ok()
+    }
+
+    /// The same, with single settings. A repeated request is not carried out again: the settings may have been changed
+    /// since.
+    pub(in crate::member) fn on_policy_request(
+        &mut self,
+        from: MemberId,
+        number: u64,
+        request: PolicyRequest,
+    ) {
+        let term = self.raft.term();
+        if self.applied_policy_requests.term != term {
+            self.applied_policy_requests = AppliedPolicyRequests { term, ..AppliedPolicyRequests::default() };
+        }
+        if self.applied_policy_requests.last.get(&from) != Some(&number)
+            && self.append_policy(from, |now| request.on(now))
+        {
+            self.applied_policy_requests.last.insert(from, number);
+        }
+    }
+
+    /// Whether this member's server may write: under a weak policy, only the leader's.
+    pub(crate) fn may_originate(&self) -> bool {
+        !self.raft.has_log() || !self.raft.policy().is_weak() || self.raft.is_leader()
+    }
+
+    /// How many acknowledged transactions would be lost with the leader, by its last report. Without a known leader: by
+    /// this member's own delivery.
+    pub(crate) fn at_risk(&self) -> u64 {
+        let committed = self.raft.committed_state();
+        let leader = self.raft.leader().and_then(|id| self.peers.get(&id));
+        let theirs = leader.and_then(|peer| peer.health).map_or(0, |health| health.delivered);
+        // A leader that is the only voter commits by itself: only entries known to be on another member are safe.
+        let elsewhere = self.raft.persisted_elsewhere().unwrap_or(committed.seqno);
+        let beyond = self.raft.seqnos_between(elsewhere, self.deliverer.delivered().max(theirs));
+        let weak = self.raft.policy().is_weak() || committed.policy.is_weak();
+        if weak { beyond as u64 } else { 0 }
+    }
+
+    /// Counts a local transaction that passed certification and may return. Transactions appended under another policy,
+    /// or that return because the policy changed, are not counted.
+    pub(in crate::member) fn count_acknowledged(&mut self, entry: &Entry, policy_at_append: Policy) {
+        if !policy_at_append.awaits_acks() || !self.raft.committed_state().policy.awaits_acks() {
+            return;
+        }
+        if self.raft.has_fallen_back() {
+            self.commits.no += 1;
+        } else {
+            self.commits.yes += 1;
+            self.commits.waited += self.wall().saturating_sub(entry.time);
+        }
+    }
+
+    /// The log has lost transactions that this member's server has.
+    pub(in crate::member) fn on_diverged(&mut self, ticket: u64) {
+        let first = self.ending.as_ref().is_none_or(|ending| ending.why != ServerEnd::Diverged);
+        self.needs_state(DIVERGED);
+        if first {
+            let (until, why, text) = (self.now + TIMEOUT, ServerEnd::Diverged, DIVERGED.to_string());
+            self.ending = Some(Ending { ticket, until, why, text });
+        }
+    }
+
+    /// Ends the server process soon: pending answers go out first, and the other members learn that it leaves.
+    pub(in crate::member) fn end_for_state(&mut self, text: &str) {
+        self.end_at(self.now + END_DELAY, ServerEnd::NeedsState, text);
+    }
+
+    /// The same, for a branch. A server that is starting has no pending answers, and must end for this reason before
+    /// another failure is reported.
+    pub(in crate::member) fn end_for_branch(&mut self, starts: bool, text: &str) {
+        self.end_at(if starts { self.now } else { self.now + END_DELAY }, ServerEnd::GaveWay, text);
+    }
+
+    fn end_at(&mut self, until: Micros, why: ServerEnd, text: &str) {
+        self.ending.get_or_insert(Ending { ticket: u64::MAX, until, why, text: text.to_string() });
+    }
+
+    /// Why the server process must end now, if so: the rescue file is on disk, or could not be written in time. The log
+    /// drops nothing before that, so the next start could still write the file.
+    pub(crate) fn server_must_end(&mut self) -> Option<(ServerEnd, String)> {
+        self.ending.take_if(|ending| ending.until <= self.now).map(|ending| (ending.why, ending.text))
+    }
+
+    /// A rescue file has been written.
+    pub(crate) fn rescued(&mut self, text: &str, transactions: u64) {
+        self.commits.rescued += 1;
+        self.commits.rescued_transactions += transactions;
+        self.log(Level::Warn, text);
+    }
+
+    /// Under `all`: tracks which disks make progress, since every commit waits for a stalled one. A member counts again
+    /// once its disk advances and it has nearly caught up.
+    pub(in crate::member) fn track_disks(&mut self, near: Index) {
+        let term = self.raft.term();
+        if self.raft.policy().kind != PolicyKind::All || self.disks.term != term {
+            self.disks = Disks { term, ..Disks::default() };
+        }
+        if self.raft.policy().kind != PolicyKind::All {
+            return;
+        }
+        let (now, last) = (self.now, self.raft.last_index());
+        // The timeout in force, which follows the round trips: an ack cannot arrive sooner.
+        let timeout = STALL_TIMEOUTS * self.raft.election_timeout();
+        let peers = &self.peers;
+        self.disks.progress.retain(|id, _| peers.contains_key(id));
+        for id in peers.keys() {
+            let persisted = self.raft.matched(id);
+            let progress =
+                self.disks.progress.entry(*id).or_insert(DiskProgress { persisted, at: now, stalled: None });
+            if persisted > progress.persisted || persisted >= last {
+                (progress.persisted, progress.at) = (persisted, now);
+            }
+            progress.stalled = match progress.stalled {
+                Some(since) if progress.at > since && persisted + near >= last => None,
+                Some(since) => Some(since),
+                None => (now.saturating_sub(progress.at) > timeout).then_some(now),
+            };
+        }
+    }
+
+    /// Whether this member is out of the view because its disk is stalled.
+    pub(in crate::member) fn disk_is_stalled(&self, id: &MemberId) -> bool {
+        self.disks.progress.get(id).is_some_and(|progress| progress.stalled.is_some())
+    }
+}
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

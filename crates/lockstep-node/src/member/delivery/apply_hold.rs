@@ -1,0 +1,331 @@
+//! Apply holds (`apply.paused`, `apply.delay`, `apply.until`) and the permitted parallelism (`apply.order`).
+//!
+//! Under an apply hold the member goes on receiving, persisting and acknowledging entries; other members notice no
+//! difference. Only its delivery stops, before the first entry that the server is not to have yet. Its server may not
+//! write meanwhile: a commit would be ordered behind that entry and wait as long. Submissions already under way when
+//! the hold is set are delivered first.
+//!
+//! The server is told Synced once it has everything that the hold permits; otherwise a server started under a hold
+//! would refuse its readers. Other members and the status see it as Desynced, and it hands over leadership as soon as
+//! it can. Both apply even while no entry is held back: its server refuses writes from then on, so proxies must not
+//! send it any.
+
+use crate::api::{ApplyHold, ApplyOrder, Until};
+use crate::member::{Level, Member, Micros};
+use lockstep_core::writeset::{KeyType, ROOT, WriteSet};
+use lockstep_core::{Entry, Seqno};
+use rustc_hash::FxHashMap;
+
+/// How many databases and tables are remembered before finished ones are forgotten.
+const DATABASES_MAX: usize = 4096;
+
+/// How often the growth of the log is logged.
+const GROWTH_LOG_INTERVAL: Micros = 600_000_000;
+
+/// Entries that other members appended before a given time have usually arrived by this much later. Until then the stop
+/// at `apply.until` is not logged, if no entry is held back.
+const ARRIVAL_DELAY: Micros = 1_000_000;
+
+/// Why delivery is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reason {
+    Paused,
+    /// Until the own wall clock reaches this time.
+    Delay(Micros),
+    Until,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(in crate::member) struct ApplyHolds {
+    /// A hold has been set, and own threads still wait for entries before it.
+    own_first: bool,
+    /// The reason for the hold, and the append time of the first entry held.
+    held: Option<(Reason, Micros)>,
+    /// `held` of the round before.
+    held_before: Option<(Reason, Micros)>,
+    /// The hold and the seqno in the last log line about it.
+    logged: Option<(Reason, Seqno)>,
+    /// When the growth of the log beyond its limit was last logged.
+    growth_logged: Option<Micros>,
+    /// Since when this member leads under a hold while only the leader's server may write; and when that was last
+    /// logged.
+    no_writer: Option<(Micros, Option<Micros>)>,
+    order: ApplyOrder,
+    /// No dependency below this seqno is known.
+    floor: Seqno,
+    /// The last write-set of each database. Tables and parent rows are recorded as well, which is harmless.
+    last: FxHashMap<u64, Seqno>,
+}
+
+/// A leader that may not write is replaced within this time, if another member can lead.
+const SUCCESSOR_TIMEOUT: Micros = 3_000_000;
+/// How often the lack of such a member is logged.
+const NO_WRITER_LOG_INTERVAL: Micros = 30_000_000;
+
+impl ApplyHolds {
+    pub(in crate::member) fn new(order: ApplyOrder) -> ApplyHolds {
+        ApplyHolds { order, ..ApplyHolds::default() }
+    }
+
+    /// The highest seqno on which the entry depends: all up to it must have finished before the entry is applied.
+    fn depends_on(&mut self, seqno: Seqno, set: &WriteSet, depends_on: Seqno, finished: Seqno) -> Seqno {
+        match self.order {
+            ApplyOrder::Writeset => depends_on,
+            ApplyOrder::Serial => seqno - 1,
+            ApplyOrder::Schema => {
+                if self.last.len() > DATABASES_MAX {
+                    self.last.retain(|_, last| *last > finished);
+                }
+                let mut parent = depends_on.max(self.floor);
+                // Each proper prefix of a key's path is a shared key; one of them is the database.
+                for key in set.keys().filter(|key| key.kind == KeyType::Shared && key.hash != ROOT) {
+                    let last = self.last.entry(key.hash).or_insert(seqno);
+                    if *last < seqno {
+                        parent = parent.max(std::mem::replace(last, seqno));
+                    }
+                }
+                parent
+            }
+        }
+    }
+
+    pub(in crate::member) fn is_holding(&self) -> bool {
+        self.held.is_some()
+    }
+}
+
+impl Member {
+    fn apply_hold(&self) -> ApplyHold {
+        self.tuning.apply_hold
+    }
+
+    /// Whether an apply hold is set, whether or not it holds an entry now.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.apply_hold().is_set()
+    }
+
+    /// Whether an apply hold is set and the member has a server.
+    pub(in crate::member) fn has_held_server(&self) -> bool {
+        self.is_held_back() && !self.me.arbitrator
+    }
+
+    /// A leader's task: logs that only this server may write, that it refuses to, and that no other member is fit to
+    /// lead.
+    pub(in crate::member) fn check_for_writer(&mut self) {
+        if !self.has_held_server() || !self.raft.policy().is_weak() {
+            self.apply_holds.no_writer = None;
+            return;
+        }
+        let now = self.now;
+        let (since, last_logged) = self.apply_holds.no_writer.get_or_insert((now, None));
+        if now < *since + SUCCESSOR_TIMEOUT || last_logged.is_some_and(|at| now < at + NO_WRITER_LOG_INTERVAL)
+        {
+            return;
+        }
+        *last_logged = Some(now);
+        let policy = self.raft.policy().kind.name();
+        self.log(
+            Level::Warn,
+            format!(
+                "nobody may write: under commit.policy = {policy} only the leader's server does, which is this one; entries \
+                 are kept from it (apply.paused, apply.delay, apply.until), and no other voter is Synced to lead instead. \
+                 Here SET GLOBAL wsrep_provider_options = 'apply.paused=no; apply.delay=0; apply.until=none', or \
+                 'commit.policy=quorum', under which every member writes; or `lockstep promote` a replica that has caught up"
+            ),
+        );
+    }
+
+    /// Whether the hold lasts until an option is changed; `apply.delay` alone ends by itself.
+    pub(crate) fn is_held_indefinitely(&self) -> bool {
+        self.apply_hold().paused
+            || matches!(self.apply_holds.held, Some((Reason::Until, _)))
+            || self.connection.is_primary() && matches!(self.would_hold(), Some(Reason::Until))
+    }
+
+    /// Why an entry appended now would be held, if so.
+    fn would_hold(&self) -> Option<Reason> {
+        self.hold_reason(self.deliverer.delivered() + 1, self.wall())
+    }
+
+    /// Why an entry with this seqno and append time is held, if so.
+    fn hold_reason(&self, seqno: Seqno, time: Micros) -> Option<Reason> {
+        let apply_hold = self.apply_hold();
+        let behind = match apply_hold.until {
+            None => false,
+            Some(Until::Seqno(end)) => seqno > end,
+            Some(Until::Gtid(end)) => end.uuid != self.raft.tail_state().history || seqno > end.seqno,
+            Some(Until::Time(end)) => time > end,
+        };
+        let due = time.saturating_add(apply_hold.delay.as_micros() as Micros);
+        if apply_hold.paused {
+            Some(Reason::Paused)
+        } else if behind {
+            Some(Reason::Until)
+        } else {
+            (!apply_hold.delay.is_zero() && due > self.wall()).then_some(Reason::Delay(due))
+        }
+    }
+
+    /// Takes over changed options.
+    pub(in crate::member) fn adopt_apply_options(&mut self) {
+        if self.apply_holds.order != self.tuning.apply_order {
+            self.apply_holds.order = self.tuning.apply_order;
+            self.log(Level::Info, format!("apply.order is {} from now on", self.apply_holds.order.name()));
+            self.apply_holds.floor = self.deliverer.delivered();
+            self.apply_holds.last.clear();
+        }
+        // Submissions made before the hold go first; a hold in force stays closed.
+        self.apply_holds.own_first = self.is_held_back() && !self.apply_holds.is_holding();
+    }
+
+    /// Whether the next entry is held.
+    pub(in crate::member) fn holds_back(&mut self, entry: &Entry) -> bool {
+        self.apply_holds.own_first &= !self.submissions.is_empty();
+        if !self.has_held_server() || self.apply_holds.own_first {
+            return false;
+        }
+        // Not held: entries without a seqno, entries that the database has, and a founder's first view, without which
+        // its server never starts up.
+        if entry.seqno <= self.deliverer.delivered() || !self.shown {
+            return false;
+        }
+        let Some(why) = self.hold_reason(entry.seqno, entry.time) else { return false };
+        self.apply_holds.held = Some((why, entry.time));
+        true
+    }
+
+    /// At the beginning of a delivery round.
+    pub(in crate::member) fn begin_delivery_round(&mut self) {
+        self.apply_holds.held_before = self.apply_holds.held.take();
+    }
+
+    /// At the end of a round that did not reach the held entry: entries are still being read, or were too many for one
+    /// round. The hold stays as it was, or the member would be Synced for moments.
+    pub(in crate::member) fn keep_hold(&mut self) {
+        if self.is_held_back() {
+            self.apply_holds.held = self.apply_holds.held_before;
+        }
+    }
+
+    /// Whether the time of `apply.until` passed so recently that entries from before it may still arrive.
+    fn may_still_arrive(&self) -> bool {
+        let wall = self.wall();
+        matches!(self.apply_hold().until, Some(Until::Time(end)) if wall > end && wall <= end.saturating_add(ARRIVAL_DELAY))
+            && !self.apply_hold().paused
+    }
+
+    /// Logs the hold at the end of a delivery round; `at_end`: no entry is left to deliver. Lasting holds are logged
+    /// even while no entry is held; `apply.delay` only that it is in force.
+    pub(in crate::member) fn report_hold(&mut self, at_end: bool) {
+        let idle = at_end && self.shown && self.has_held_server() && !self.apply_holds.own_first;
+        let held = self.apply_holds.held.map(|(why, _)| why);
+        let why = held.or_else(|| self.would_hold().filter(|_| idle && !self.may_still_arrive()));
+        let seqno = self.deliverer.delivered();
+        let known = match (why, self.apply_holds.logged) {
+            (None, logged) => logged.is_none() || self.is_held_back(),
+            (Some(Reason::Until), Some((Reason::Until, at))) => at == seqno,
+            (Some(why), Some((logged, _))) => std::mem::discriminant(&why) == std::mem::discriminant(&logged),
+            (Some(_), None) => false,
+        };
+        if known {
+            return;
+        }
+        self.apply_holds.logged = why.map(|why| (why, seqno));
+        let (level, text) = match why {
+            None => (
+                Level::Info,
+                format!("the apply hold is over: the server gets all entries after seqno {seqno}"),
+            ),
+            Some(Reason::Paused) => (
+                Level::Info,
+                format!(
+                    "apply.paused: the server stops at seqno {seqno}; entries are still received, persisted and \
+                     acknowledged"
+                ),
+            ),
+            Some(Reason::Delay(_)) => (
+                Level::Info,
+                format!(
+                    "apply.delay: the server gets entries when they are {} s old",
+                    self.apply_hold().delay.as_secs_f64()
+                ),
+            ),
+            Some(Reason::Until) => match self.apply_hold().until {
+                Some(Until::Gtid(gtid)) if gtid.uuid != self.raft.tail_state().history => (
+                    Level::Warn,
+                    format!(
+                        "apply.until is a position in another history ({}) and cannot be found in this one ({}): the \
+                         server stops at seqno {seqno}",
+                        gtid.uuid,
+                        self.raft.tail_state().history
+                    ),
+                ),
+                _ => (
+                    Level::Info,
+                    format!(
+                        "apply.until: the server stops at seqno {seqno}, and gets no more until apply.until is \
+                         changed"
+                    ),
+                ),
+            },
+        };
+        self.log(level, text);
+    }
+
+    /// Whether a write-set of this server can be delivered soon: one submitted under a hold would wait as long as the
+    /// entries before it.
+    pub(in crate::member) fn accepts_own_writes(&self) -> bool {
+        !self.is_held_back() || self.apply_holds.own_first
+    }
+
+    /// When the hold ends. If that is past, delivery waits for something else: the majority, or room in the queue.
+    pub(in crate::member) fn hold_ends_at(&self) -> Option<Micros> {
+        match self.apply_holds.held {
+            Some((Reason::Delay(due), _)) if due > self.wall() => {
+                Some(self.now.saturating_add(due - self.wall()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Records the size of the log, which grows without bound under a hold.
+    pub(crate) fn note_log_size(&mut self, bytes: u64) {
+        let limit = self.tuning.log_max_bytes;
+        let last_logged =
+            self.apply_holds.growth_logged.is_some_and(|at| self.now < at + GROWTH_LOG_INTERVAL);
+        if bytes <= limit || last_logged || !self.apply_holds.is_holding() {
+            return;
+        }
+        self.apply_holds.growth_logged = Some(self.now);
+        let text = format!(
+            "the log takes {} MiB, more than log.max_size ({} MiB), and keeps growing: it holds all entries that this \
+             member's server may not have yet (apply.paused, apply.delay, apply.until). Lift the hold before the disk \
+             is full",
+            bytes >> 20,
+            limit >> 20
+        );
+        self.log(Level::Warn, text);
+    }
+
+    /// How many seconds ago the first held entry was appended.
+    pub(crate) fn age_of_held_entry(&self) -> Option<f64> {
+        let appended = self.apply_holds.held?.1;
+        Some(self.wall().saturating_sub(appended) as f64 / 1e6)
+    }
+
+    /// The highest seqno on which an entry for the appliers depends.
+    pub(in crate::member) fn dependency_of(
+        &mut self,
+        seqno: Seqno,
+        set: &WriteSet,
+        depends_on: Seqno,
+    ) -> Seqno {
+        let finished = self.finished();
+        self.apply_holds.depends_on(seqno, set, depends_on, finished)
+    }
+}
+
+#[cfg(test)]
+#[path = "apply_hold_tests.rs"]
+mod tests;

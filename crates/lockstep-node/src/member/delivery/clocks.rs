@@ -1,0 +1,97 @@
+//! Checks whether the leader's clock differs from this member's: `apply.delay` compares the leader's append times with
+//! the own clock. A difference is logged, not corrected: message delay and clock error cannot be told apart.
+
+use crate::member::{Level, Member, Micros};
+use lockstep_core::{Entry, MemberId};
+
+/// A larger difference, µs, is logged.
+const DIFFERENCE_MAX: i64 = 1_000_000;
+/// How long entries are observed, and how many at least.
+const WINDOW: Micros = 10_000_000;
+const ENOUGH: u32 = 5;
+/// More entries at a time are old ones that this member had missed.
+const BATCH_MAX: usize = 64;
+const LOG_INTERVAL: Micros = 600_000_000;
+
+/// Observations of one leader's entries.
+#[derive(Debug, Default)]
+pub(in crate::member) struct Clocks {
+    leader: Option<MemberId>,
+    began: Micros,
+    seen: u32,
+    /// The least age of an entry at arrival: network delay plus the difference of the clocks.
+    least: i64,
+    logged: Option<Micros>,
+}
+
+impl Member {
+    /// Compares the append times of entries from the leader with the own clock.
+    pub(in crate::member) fn compare_clocks(&mut self, entries: &[Entry]) {
+        let leader = self.raft.leader().filter(|id| *id != self.me.id);
+        let is_delayed = !self.tuning.apply_hold.delay.is_zero();
+        let (Some(leader), true, Some(last)) = (leader, is_delayed, entries.last()) else { return };
+        if entries.len() > BATCH_MAX {
+            return;
+        }
+        let age = self.wall as i64 - last.time as i64;
+        let clocks = &mut self.clocks;
+        if clocks.leader != Some(leader) || clocks.seen == 0 {
+            let logged = clocks.logged.filter(|_| clocks.leader == Some(leader));
+            *clocks = Clocks { leader: Some(leader), began: self.now, seen: 0, least: age, logged };
+        }
+        clocks.seen += 1;
+        clocks.least = clocks.least.min(age);
+        if self.now < clocks.began + WINDOW || clocks.seen < ENOUGH {
+            return;
+        }
+        clocks.seen = 0;
+        let (least, logged) = (clocks.least, clocks.logged);
+        if least.abs() <= DIFFERENCE_MAX || logged.is_some_and(|at| self.now < at + LOG_INTERVAL) {
+            return;
+        }
+        self.clocks.logged = Some(self.now);
+        let (side, effect) = if least > 0 { ("behind", "sooner") } else { ("ahead of", "later") };
+        let text = format!(
+            "the clock of the leader {} is about {:.1} s {side} this member's: apply.delay ends that much {effect}; \
+             synchronize the clocks",
+            self.name_of(&leader),
+            least.unsigned_abs() as f64 / 1e6,
+        );
+        self.log(Level::Warn, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::api::{ApplyHold, Tuning};
+    use crate::member::harness::Lab;
+    use std::time::Duration;
+
+    /// The log lines of a delayed member within half a minute, if the leader's clock differs by `seconds`.
+    fn logged(seconds: i64, delay: Duration) -> Vec<String> {
+        let mut lab = Lab::new(2, &Tuning::default());
+        let apply_hold = ApplyHold { delay, ..ApplyHold::default() };
+        lab.nodes[1].member.set_tuning(Tuning { apply_hold, ..Tuning::default() });
+        for at in 0..60 {
+            lab.run(500_000);
+            let member = &mut lab.nodes[1].member;
+            let mut entry = member.raft.entry(member.raft.last_index()).cloned().unwrap();
+            // Single entries may be late.
+            let late = if at % 10 == 3 { 4_000_000 } else { 30_000 };
+            entry.time = (member.wall() as i64 + seconds * 1_000_000 - late) as u64;
+            member.compare_clocks(&[entry]);
+        }
+        lab.run(1_000);
+        lab.lines.into_iter().map(|(_, line)| line).filter(|line| line.contains("the clock of")).collect()
+    }
+
+    #[test]
+    fn clock_difference_is_logged_once_under_apply_delay() {
+        let hour = Duration::from_secs(3600);
+        let behind = logged(-3, hour);
+        assert!(behind.len() == 1 && behind[0].contains("leader n1 is about 3.0 s behind"), "{behind:?}");
+        let ahead = logged(3, hour);
+        assert!(ahead.len() == 1 && ahead[0].contains("3.0 s ahead of"), "{ahead:?}");
+        assert_eq!((logged(0, hour).len(), logged(-3, Duration::ZERO).len()), (0, 0));
+    }
+}

@@ -1,0 +1,641 @@
+//! Delivery from the log to the server: entries in order, certified, their pieces assembled. Each goes to the thread
+//! that waits for it or to the front end's appliers.
+//!
+//! A run begins at or before the database's position. Entries up to the position are certified but not delivered, so
+//! that later certification results are the same on every member. The run takes no entries while the front end's queue
+//! is full; the log keeps them.
+
+use crate::api::{ApplyOrder, Delivery, Level, Ordered, ViewInfo, ViewStatus};
+use crate::member::delivery::lag::LagMeter;
+use crate::member::{Effect, Member, ReadFor};
+use bytes::Bytes;
+use lockstep_core::certify::{Certifier, TrimLimits, reaches};
+use lockstep_core::codec::Reader;
+use lockstep_core::members::View;
+use lockstep_core::policy::Writers;
+use lockstep_core::raft::WriteOp;
+use lockstep_core::snapshot::{Session, StateSnapshot, TrimMark};
+use lockstep_core::writeset::{self, Meta, WriteSet, assemble, flags};
+use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, ViewUuid};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Entries handled in one round: the round must end soon, since acks wait for its end.
+const ENTRIES_PER_ROUND: usize = 1024;
+/// Bytes handled in one round.
+const BYTES_PER_ROUND: usize = 16 << 20;
+/// Keys below the trim mark that a round forgets, in less than 0.1 ms.
+const FORGET_PER_ROUND: usize = 512;
+/// Bytes of old entries read from the log at a time.
+const READ_BYTES: usize = 4 << 20;
+/// Pieces kept per member: those of the largest write-set. The oldest are dropped first, so that every member keeps the
+/// same ones, wherever its run began.
+const PIECES_MAX: usize = (2 << 30) / crate::member::delivery::requests::PIECE_BYTES + 1;
+
+/// Pieces received before their write-set.
+#[derive(Debug, Default)]
+struct Pieces {
+    incarnation: u64,
+    parts: VecDeque<Bytes>,
+}
+
+/// A write-set after assembly of its pieces.
+#[allow(clippy::large_enum_variant, reason = "nearly all are the large one, and none is kept")]
+enum Assembled {
+    Yes(WriteSet),
+    /// Its pieces lie before the beginning of this run.
+    Before,
+    /// Unreadable, or with other pieces than it declares: the same on every member.
+    Void,
+}
+
+#[derive(Debug)]
+struct Run {
+    certifier: Certifier,
+    /// The index of the entry before the run's first.
+    base: Index,
+    /// How many proposals each member's incarnation had made by `base`.
+    before: BTreeMap<MemberId, Session>,
+    /// The next index to take.
+    next: Index,
+    /// The seqno of the last entry taken.
+    seqno: Seqno,
+    pieces: BTreeMap<MemberId, Pieces>,
+    /// The members that may write.
+    writers: Writers,
+    /// Old entries from the log.
+    fetched: VecDeque<Entry>,
+    /// Whether a read is under way.
+    reading: bool,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Deliverer {
+    run: Option<Run>,
+    /// The database's position, or the last seqno delivered after it.
+    delivered: Seqno,
+    /// Append times and sizes of the delivered entries.
+    lag: LagMeter,
+    /// A Primary view at the position is due before anything is delivered.
+    announce: bool,
+    /// The last view up to `delivered`.
+    view: Arc<View>,
+    /// The trim marks of the own log, by index: certification learns them before its run.
+    marks: VecDeque<(Index, TrimMark)>,
+    /// The next entry is this member's own and its policy is not met yet, or an apply hold stops it
+    /// ([`super::apply_hold`]).
+    held: bool,
+    /// The log begins after the database's position.
+    cut_off: bool,
+    /// Write-sets that failed certification, since the start.
+    failed: u64,
+    /// Streaming transactions delivered in part: their origin's view UUID, and their number there. Those begun before
+    /// the position are missing.
+    streams: BTreeSet<(ViewUuid, u64)>,
+    /// See [`Deliverer::fragment_at`].
+    fragment_at: Option<Micros>,
+}
+
+impl Deliverer {
+    /// Remembers a trim mark found in the log at start.
+    pub(crate) fn remember(&mut self, entry: &Entry) {
+        if entry.kind == EntryKind::Trim
+            && let Ok(mark) = TrimMark::from_payload(entry.payload.clone())
+        {
+            self.marks.push_back((entry.index, mark));
+        }
+    }
+
+    /// Updates the trim marks after a write to the log.
+    pub(in crate::member) fn follow(&mut self, op: &WriteOp) {
+        if op.reset.is_some() {
+            self.marks.clear();
+            self.cut_off = self.run.is_some();
+        }
+        if let Some(from) = op.truncate_from {
+            self.marks.retain(|(index, _)| *index < from);
+        }
+        for entry in &op.entries {
+            self.remember(entry);
+        }
+    }
+
+    pub(in crate::member) fn forget_below(&mut self, first: Index) {
+        self.marks.retain(|(index, _)| *index >= first);
+    }
+
+    /// Begins a run for a database at `position`. `bases` are the snapshots at which the log's segments begin.
+    ///
+    /// # Errors
+    /// Why the log cannot supply the entries after the position.
+    pub(in crate::member) fn start(
+        &mut self,
+        bases: &[StateSnapshot],
+        committed: &StateSnapshot,
+        position: Seqno,
+    ) -> Result<(), String> {
+        let latest = bases.iter().rposition(|b| b.seqno <= position && reaches(b, committed));
+        // Begin one segment earlier if possible: a write-set after the position may have pieces before it.
+        let Some(base) = latest.and_then(|at| bases.get(at.saturating_sub(1))) else {
+            let first = bases.first().map_or(0, |b| b.seqno);
+            return Err(format!(
+                "the log begins at seqno {first}, too late for the database's position {position}"
+            ));
+        };
+        let mut certifier = Certifier::new(base);
+        for (_, mark) in
+            self.marks.iter().filter(|(index, _)| *index > base.index && *index <= committed.index)
+        {
+            certifier.learn(mark);
+        }
+        self.run = Some(Run {
+            certifier,
+            base: base.index,
+            before: base.sessions.clone(),
+            next: base.index + 1,
+            seqno: base.seqno,
+            pieces: BTreeMap::new(),
+            writers: Writers::after(base),
+            fetched: VecDeque::new(),
+            reading: false,
+        });
+        if self.delivered != position {
+            // Streams may have ended in between, in entries that this run does not deliver.
+            self.streams.clear();
+        }
+        self.delivered = position;
+        self.view = base.view.clone();
+        self.cut_off = false;
+        Ok(())
+    }
+
+    /// Whether a streaming transaction of the member with this view UUID may be open.
+    pub(in crate::member) fn has_streams_of(&self, uuid: &ViewUuid) -> bool {
+        self.streams.range((*uuid, 0)..=(*uuid, u64::MAX)).next().is_some()
+    }
+
+    /// How many streaming transactions are known to be open.
+    pub(in crate::member) fn open_streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Records the begin and end of streaming transactions.
+    fn follow_stream(&mut self, set: &WriteSet, pass: bool) {
+        let Meta { flags, source, trx, .. } = set.meta;
+        if flags & (flags::TRX_END | flags::ROLLBACK) != 0 {
+            self.streams.remove(&(source, trx));
+        } else if flags & flags::TRX_START != 0 && pass {
+            self.streams.insert((source, trx));
+        }
+    }
+
+    /// Forgets the streams that end at this view.
+    fn end_streams(&mut self, view: &View) {
+        let on = view.whose_streams_go_on(&self.view);
+        self.streams.retain(|(source, _)| on.binary_search(source).is_ok());
+    }
+
+    pub(in crate::member) fn announce_at_start(&mut self) {
+        self.announce = true;
+    }
+
+    pub(in crate::member) fn stop(&mut self) {
+        self.run = None;
+    }
+
+    /// Whether the server has been shown a Primary view, and takes deliveries.
+    pub(in crate::member) fn is_shown(&self) -> bool {
+        self.run.is_some() && !self.announce
+    }
+
+    /// Whether there is more to deliver at once.
+    pub(crate) fn is_behind(&self, deliverable: Index) -> bool {
+        !self.held && self.run.as_ref().is_some_and(|run| run.next <= deliverable && !run.reading)
+    }
+
+    /// Whether everything up to the position has been certified, so that later entries are delivered.
+    pub(in crate::member) fn is_running(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.seqno >= self.delivered) && !self.announce
+    }
+
+    pub(in crate::member) fn has_started(&self) -> bool {
+        self.run.is_some()
+    }
+
+    pub(in crate::member) fn seqno(&self) -> Seqno {
+        self.run.as_ref().map_or(-1, |run| run.seqno)
+    }
+
+    /// The last seqno delivered, or the position.
+    pub(crate) fn delivered(&self) -> Seqno {
+        self.delivered
+    }
+
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    pub(in crate::member) fn next_index(&self) -> Index {
+        self.run.as_ref().map_or(0, |run| run.next)
+    }
+
+    /// How many seqnos certification looks back over; related to `wsrep_cert_interval`.
+    pub(crate) fn window(&self) -> u64 {
+        self.run.as_ref().map_or(0, |run| run.certifier.window())
+    }
+
+    /// When any member's last streaming fragment was taken from the log.
+    pub(in crate::member) fn fragment_at(&self) -> Option<Micros> {
+        self.fragment_at
+    }
+
+    /// How many keys certification knows (`wsrep_cert_index_size`).
+    pub(crate) fn keys(&self) -> usize {
+        self.run.as_ref().map_or(0, |run| run.certifier.len())
+    }
+
+    /// How many seconds ago the oldest delivered entry above `finished` was appended.
+    pub(crate) fn age_above(&self, finished: Seqno, wall: Micros) -> Option<f64> {
+        self.lag.age(finished, wall)
+    }
+
+    /// Approximate size of the entries delivered and not finished.
+    fn bytes_above(&self, finished: Seqno) -> u64 {
+        self.lag.bytes(finished)
+    }
+
+    /// Whether certification holds keys that it no longer needs.
+    pub(in crate::member) fn is_to_forget(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.certifier.is_to_forget())
+    }
+
+    /// Forgets a limited number of unneeded keys, to keep rounds short.
+    pub(in crate::member) fn forget(&mut self) {
+        if let Some(run) = &mut self.run {
+            run.certifier.forget(FORGET_PER_ROUND);
+        }
+    }
+
+    pub(in crate::member) fn next_trim(&self, low: Seqno, tail: &StateSnapshot) -> Option<TrimMark> {
+        let limits = TrimLimits { min_advance: 1, ..TrimLimits::default() };
+        self.run.as_ref()?.certifier.next_trim(low, &limits, tail)
+    }
+
+    /// Receives old entries read from the log.
+    ///
+    /// # Errors
+    /// The log no longer has them.
+    pub(in crate::member) fn fetched(&mut self, from: Index, entries: Vec<Entry>) -> Result<(), String> {
+        let Some(run) = &mut self.run else { return Ok(()) };
+        run.reading = false;
+        if entries.is_empty() && from == run.next {
+            return Err(format!("entry {from} cannot be read from the own log"));
+        }
+        if run.fetched.is_empty() && from == run.next {
+            run.fetched.extend(entries);
+        }
+        Ok(())
+    }
+}
+
+impl Run {
+    fn whole(&mut self, entry: &Entry, set: WriteSet) -> Assembled {
+        let Some(about) = set.pieces else { return Assembled::Yes(set) };
+        let mut pieces = self.pieces.remove(&entry.proposal.member).unwrap_or_default();
+        if pieces.incarnation != entry.proposal.incarnation {
+            pieces.parts.clear();
+        }
+        let Some(from) = pieces.parts.len().checked_sub(about.count as usize) else {
+            // Each piece was a proposal of the same incarnation. If that made fewer proposals than `count`, the pieces
+            // do not exist: a member that declares pieces it never sent must not cost the others their data.
+            let session = self.before.get(&entry.proposal.member);
+            let before =
+                session.filter(|s| s.incarnation == entry.proposal.incarnation).map_or(0, |s| s.number);
+            let may_be = before + pieces.parts.len() as u64 >= u64::from(about.count);
+            return if self.base > 0 && may_be { Assembled::Before } else { Assembled::Void };
+        };
+        match assemble(set, &pieces.parts.make_contiguous()[from..]) {
+            Ok(set) => Assembled::Yes(set),
+            Err(_) => Assembled::Void,
+        }
+    }
+
+    fn piece(&mut self, entry: &Entry) {
+        let pieces = self.pieces.entry(entry.proposal.member).or_default();
+        if pieces.incarnation != entry.proposal.incarnation {
+            *pieces = Pieces { incarnation: entry.proposal.incarnation, ..Pieces::default() };
+        }
+        if pieces.parts.len() >= PIECES_MAX {
+            pieces.parts.pop_front();
+        }
+        pieces.parts.push_back(entry.payload.clone());
+    }
+}
+
+impl Member {
+    pub(in crate::member) fn delivery_step(&mut self) {
+        if self.deliverer.cut_off && self.me.arbitrator {
+            return self.skip_ahead();
+        }
+        if self.deliverer.cut_off {
+            return self
+                .needs_state("this member was so far behind that the others' logs begin after what it has");
+        }
+        // After a non-Primary view nothing is delivered before the next Primary one.
+        if !self.connection.is_primary() {
+            return;
+        }
+        self.deliverer.held = false;
+        self.begin_delivery_round();
+        let (limit, policy_index) = (self.deliverable(), self.raft.policy_index());
+        let (mut bytes, mut at_end) = (0, false);
+        for _ in 0..ENTRIES_PER_ROUND {
+            if bytes > BYTES_PER_ROUND {
+                break;
+            }
+            if self.deliverer.announce
+                && self.deliverer.run.as_ref().is_some_and(|run| run.seqno >= self.deliverer.delivered)
+            {
+                self.deliverer.announce = false;
+                self.show_position();
+            }
+            let Some(run) = &mut self.deliverer.run else { return };
+            let next = run.next;
+            if next > limit {
+                at_end = true;
+                break;
+            }
+            let entry = match self.raft.entry(next) {
+                Some(entry) => {
+                    run.fetched.clear();
+                    entry.clone()
+                }
+                None => match run.fetched.pop_front() {
+                    // Only an entry that is still in the log: this one may have been read before a truncation.
+                    Some(entry) if entry.index == next && self.raft.term_at(next) == Some(entry.term) => {
+                        entry
+                    }
+                    _ => {
+                        if !run.reading {
+                            run.reading = true;
+                            run.fetched.clear();
+                            let whom = ReadFor::Deliverer;
+                            self.effects.push(Effect::Read { whom, from: next, max_bytes: READ_BYTES });
+                        }
+                        break;
+                    }
+                },
+            };
+            // Checked on the entry itself, wherever it was read: Raft may no longer hold it in memory.
+            if (next > policy_index && self.is_waited_for(&entry)) || self.holds_back(&entry) {
+                (self.deliverer.held, at_end) = (true, true);
+                if let Some(run) = self.deliverer.run.as_mut().filter(|_| self.raft.entry(next).is_none()) {
+                    run.fetched.push_front(entry);
+                }
+                break;
+            }
+            bytes += entry.size();
+            if let Err(text) = self.take_entry(entry) {
+                return self.needs_state(&text);
+            }
+        }
+        if !at_end {
+            self.keep_hold();
+        }
+        self.report_hold(at_end);
+        self.causal_step();
+    }
+
+    fn take_entry(&mut self, entry: Entry) -> Result<(), String> {
+        let Some(run) = &mut self.deliverer.run else { return Ok(()) };
+        run.next = entry.index + 1;
+        run.writers.follow(&entry);
+        let seqno = entry.seqno;
+        let failure = |error: &dyn std::fmt::Display| {
+            format!("entry {} (seqno {seqno}) cannot be certified: {error}", entry.index)
+        };
+        match entry.kind {
+            EntryKind::WriteSet | EntryKind::TotalOrder => {
+                // The write-set has all keys: the certification result does not depend on pieces.
+                let parsed = WriteSet::parse(&entry.payload).ok();
+                let whole = flags::TRX_START | flags::TRX_END;
+                if entry.kind == EntryKind::WriteSet
+                    && parsed.as_ref().is_some_and(|set| set.meta.flags & whole != whole)
+                {
+                    self.deliverer.fragment_at = Some(self.now);
+                }
+                let outcome =
+                    run.certifier.judge(&run.writers, &entry, parsed.as_ref()).map_err(|e| failure(&e))?;
+                run.seqno = seqno;
+                if self.me.arbitrator {
+                    self.deliverer.failed += !outcome.pass as u64;
+                    self.deliverer.delivered = self.deliverer.delivered.max(seqno);
+                    self.finished.fetch_max(seqno, Ordering::AcqRel);
+                    return Ok(());
+                }
+                if seqno <= self.deliverer.delivered {
+                    if parsed.is_some_and(|set| set.pieces.is_some()) {
+                        run.pieces.remove(&entry.proposal.member);
+                    }
+                    return Ok(());
+                }
+                let whole = match parsed.map_or(Assembled::Void, |set| run.whole(&entry, set)) {
+                    Assembled::Yes(set) => Some(set),
+                    Assembled::Void => None,
+                    // A failed write-set needs no pieces.
+                    Assembled::Before if !outcome.pass => None,
+                    Assembled::Before => return self.begin_earlier(seqno),
+                };
+                if let Some(set) = &whole {
+                    self.deliverer.follow_stream(set, outcome.pass);
+                }
+                self.deliverer.failed += !outcome.pass as u64;
+                self.deliverer.delivered = seqno;
+                let finished = || self.finished.load(Ordering::Acquire);
+                self.deliverer.lag.delivered(
+                    entry.seqno,
+                    entry.time,
+                    self.wall,
+                    entry.size() as u64,
+                    finished,
+                );
+                if whole.is_none() {
+                    let text =
+                        format!("the write-set at seqno {seqno} cannot be read: it fails on every member");
+                    self.log(Level::Error, text);
+                }
+                let (pass, writeset) =
+                    (outcome.pass && whole.is_some(), whole.unwrap_or_else(WriteSet::void));
+                let ordered = Ordered {
+                    seqno,
+                    kind: entry.kind,
+                    pass,
+                    depends_on: self.dependency_of(seqno, &writeset, outcome.depends_on),
+                    serial: self.tuning.apply_order == ApplyOrder::Serial,
+                    origin: entry.proposal.member,
+                    writeset,
+                };
+                self.hand_over(&entry, ordered);
+            }
+            EntryKind::View => {
+                let mut r = Reader::new(entry.payload.clone());
+                let view = View::decode(&mut r).map_err(|e| failure(&e))?;
+                let without_me = !view.members.iter().any(|m| m.view_uuid == self.me.view_uuid);
+                if self.leaving && without_me && seqno > self.deliverer.delivered {
+                    // The view without this member: it takes later entries from the log when it is back.
+                    self.deliverer.stop();
+                    return Ok(());
+                }
+                run.certifier.barrier(seqno).map_err(|e| failure(&e))?;
+                let before = std::mem::replace(&mut run.seqno, seqno);
+                if before < self.deliverer.delivered && self.deliverer.delivered < seqno {
+                    return Err(format!(
+                        "this member's database is at seqno {}, which the cluster does not have: it went on from \
+                         {before} to {seqno} when another member took over",
+                        self.deliverer.delivered
+                    ));
+                }
+                // A view that is read again has already ended its streams.
+                if seqno > self.deliverer.delivered {
+                    self.deliverer.end_streams(&view);
+                }
+                self.deliverer.view = Arc::new(view);
+                if seqno <= self.deliverer.delivered {
+                    return Ok(());
+                }
+                self.deliverer.delivered = seqno;
+                let finished = || self.finished.load(Ordering::Acquire);
+                self.deliverer.lag.delivered(
+                    entry.seqno,
+                    entry.time,
+                    self.wall,
+                    entry.size() as u64,
+                    finished,
+                );
+                let view = self.deliverer.view.clone();
+                let my_index = view.members.iter().position(|m| m.view_uuid == self.me.view_uuid);
+                let info = ViewInfo {
+                    gtid: Gtid { uuid: self.raft.tail_state().history, seqno },
+                    before,
+                    number: view.number as i64,
+                    status: ViewStatus::Primary,
+                    members: view.members.clone(),
+                    my_index,
+                };
+                self.shown = true;
+                if self.me.arbitrator {
+                    self.finished.fetch_max(seqno, Ordering::AcqRel);
+                }
+                self.deliver(Delivery::View { info, in_log: true });
+            }
+            EntryKind::Trim => {
+                let mark = TrimMark::from_payload(entry.payload.clone()).map_err(|e| failure(&e))?;
+                run.certifier.trim(&mark).map_err(|e| failure(&e))?;
+            }
+            EntryKind::Piece if self.me.arbitrator => {}
+            EntryKind::Piece => run.piece(&entry),
+            EntryKind::Noop
+            | EntryKind::Membership
+            | EntryKind::Policy
+            | EntryKind::Note
+            | EntryKind::Outcome
+            | EntryKind::Branch => {}
+        }
+        Ok(())
+    }
+
+    /// Restarts an arbitrator's run at the beginning of its log: it was away for longer than the others' logs reach
+    /// back.
+    fn skip_ahead(&mut self) {
+        let bases: Vec<StateSnapshot> = self.raft.segment_bases().cloned().collect();
+        let committed = self.raft.committed_state();
+        if let Err(text) = self.deliverer.start(&bases, committed, committed.seqno) {
+            return self.fail(&format!("{text}; start this arbitrator again"));
+        }
+        self.finished.fetch_max(self.deliverer.delivered, Ordering::AcqRel);
+        self.deliverer.announce = true;
+    }
+
+    /// The last index that may be delivered to the server. While this member donates or leaves, it delivers committed
+    /// entries only: its state must not be ahead of the cluster's.
+    pub(in crate::member) fn deliverable(&self) -> Index {
+        match self.donations.is_empty() && !self.leaving {
+            true => self.raft.early(),
+            false => self.raft.deliverable(),
+        }
+    }
+
+    /// Whether a local thread waits for this entry and may learn that it passed certification. A refused entry promises
+    /// nothing: it needs no policy to be met, and neither do the entries after it for its sake.
+    fn is_waited_for(&self, entry: &Entry) -> bool {
+        let id = entry.proposal;
+        id.member == self.me.id
+            && id.incarnation == self.me.incarnation
+            && self.submissions.awaits(id.number)
+            && !self.is_refused(entry)
+    }
+
+    /// Whether certification will refuse the next entry because its origin may not write.
+    fn is_refused(&self, entry: &Entry) -> bool {
+        let Some(run) = &self.deliverer.run else { return false };
+        let mut writers = run.writers.clone();
+        writers.follow(entry);
+        !writers.may_write(&entry.proposal.member) && !writeset::has_flags(&entry.payload, flags::ROLLBACK)
+    }
+
+    /// The log was truncated below entries taken early, none of which the server has seen: certification runs again.
+    pub(in crate::member) fn delivery_was_cut(&mut self) {
+        let bases: Vec<StateSnapshot> = self.raft.segment_bases().cloned().collect();
+        let (delivered, view) = (self.deliverer.delivered, self.deliverer.view.clone());
+        match self.deliverer.start(&bases, self.raft.committed_state(), delivered) {
+            Ok(()) => self.deliverer.view = view,
+            Err(text) => self.needs_state(&text),
+        }
+    }
+
+    /// Restarts the run at the log's beginning: the pieces of the write-set at this seqno lie before the run.
+    fn begin_earlier(&mut self, seqno: Seqno) -> Result<(), String> {
+        let bases: Vec<StateSnapshot> = self.raft.segment_bases().take(1).cloned().collect();
+        let began = self.deliverer.run.as_ref().map_or(0, |run| run.base);
+        if bases.first().is_none_or(|first| first.index >= began) {
+            return Err(format!("the pieces of the write-set at seqno {seqno} lie before this member's log"));
+        }
+        let (delivered, view) = (self.deliverer.delivered, self.deliverer.view.clone());
+        self.deliverer.start(&bases, self.raft.committed_state(), delivered)?;
+        self.deliverer.view = view;
+        Ok(())
+    }
+
+    /// Approximate size of the own log that the server has not finished; `None` if its position in the log is unknown.
+    pub(crate) fn bytes_behind(&self) -> Option<u64> {
+        let ahead = || self.raft.bytes_from(self.deliverer.next_index());
+        self.deliverer.is_running().then(|| self.deliverer.bytes_above(self.finished()) + ahead())
+    }
+
+    /// Hands the entry to the thread that waits for it, else to the appliers.
+    fn hand_over(&mut self, entry: &Entry, ordered: Ordered) {
+        let own = entry.proposal.member == self.me.id && entry.proposal.incarnation == self.me.incarnation;
+        // A fragment of a streaming transaction commits nothing yet.
+        let commits = ordered.pass && ordered.writeset.meta.flags & flags::TRX_END != 0;
+        let ordered = match own.then(|| self.submissions.take(entry.proposal.number)).flatten() {
+            None => ordered,
+            Some(submission) => match submission.order(ordered) {
+                Ok(thread) => {
+                    if commits && let Some(run) = &self.deliverer.run {
+                        self.count_acknowledged(entry, run.writers.policy());
+                    }
+                    self.woken.extend(thread);
+                    return;
+                }
+                Err(ordered) => *ordered,
+            },
+        };
+        self.deliver(Delivery::Ordered(ordered));
+    }
+}
+
+#[cfg(test)]
+#[path = "evicted_tests.rs"]
+mod tests;

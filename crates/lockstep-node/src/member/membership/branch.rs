@@ -1,0 +1,301 @@
+//! Forced bootstrap: an operator lets this member go on without the majority (`pc.bootstrap`, `lockstep bootstrap`).
+//! Also what a member does that meets a branch which left its own.
+//!
+//! The member queries the log tails as a candidate does, on connected learners, too. A member that would not vote for
+//! this one has more of the log, or knows a leader; then the command belongs there. Entries that no connected member
+//! has are lost to the branch. Only the operator can know that the other members are not running.
+//!
+//! A member of the old branch may learn of the new one while it is not Primary. If it has committed nothing that the
+//! branch lacks, it stops: its next start quarantines its log, and it joins as a new member.
+
+use crate::log_quarantine::QuarantineRequest;
+use crate::member::membership::connection_state::ConnectionState;
+use crate::member::{Effect, Level, Member, Micros};
+use crate::operator::Answer;
+use crate::wire::Hello;
+use lockstep_core::branch::Branch;
+use lockstep_core::members::Role;
+use lockstep_core::{Gtid, Index, MemberId, Term, Uuid};
+
+/// By then, connected members have said whether they would vote for this one.
+const TIMEOUT: Micros = 4_000_000;
+/// How often members that have not answered are asked again.
+const ASK_AGAIN: Micros = 500_000;
+/// A member with a log tail beyond the branch's beginning gives up its log after this long without a majority of its
+/// own log's members.
+const GIVE_UP_LOG_AFTER: Micros = 10_000_000;
+/// How often a member logs that it does not give up its log.
+const BRANCH_LOG_INTERVAL: Micros = 60_000_000;
+
+/// A forced bootstrap under way.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::member) struct ForcedBootstrap {
+    token: u64,
+    began: Micros,
+    /// When the other members were last asked for their log tails.
+    asked: Micros,
+    fresh: Uuid,
+}
+
+impl Member {
+    /// Begins a forced bootstrap of this member. `fresh` names the new history. Answered by [`Effect::Answer`].
+    pub(in crate::member) fn begin_forced_bootstrap(&mut self, token: u64, fresh: Uuid) {
+        if self.forced_bootstrap.is_some() {
+            return self.answer_forced_bootstrap(
+                token,
+                self.now,
+                false,
+                "a forced bootstrap is already under way".into(),
+            );
+        }
+        self.forced_bootstrap = Some(ForcedBootstrap { token, began: self.now, asked: self.now, fresh });
+        self.raft.query_tails(self.now);
+    }
+
+    fn answer_forced_bootstrap(&mut self, token: u64, began: Micros, ok: bool, text: String) {
+        let seconds = self.now.saturating_sub(began) as f64 / 1e6;
+        self.effects.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
+    }
+
+    pub(in crate::member) fn forced_bootstrap_step(&mut self) {
+        let Some(ForcedBootstrap { token, began, asked, fresh }) = self.forced_bootstrap else { return };
+        let late = self.now.saturating_sub(began) > TIMEOUT;
+        if self.now >= asked + ASK_AGAIN {
+            self.forced_bootstrap = Some(ForcedBootstrap { token, began, asked: self.now, fresh });
+            self.raft.query_tails_again(self.now);
+        }
+        let outcome = match self.unfit_for_forced_bootstrap(late) {
+            Some(Ok(())) => self.start_branch(fresh),
+            Some(Err(text)) => Err(text),
+            None => return,
+        };
+        self.forced_bootstrap = None;
+        match outcome {
+            Ok(text) => self.answer_forced_bootstrap(token, began, true, text),
+            Err(text) => self.answer_forced_bootstrap(token, began, false, text),
+        }
+    }
+
+    /// Whether this member may go on alone; `None`: not known yet.
+    fn unfit_for_forced_bootstrap(&self, late: bool) -> Option<Result<(), String>> {
+        let refuse = |text: &str| Some(Err(text.to_owned()));
+        if self.me.arbitrator {
+            return refuse("an arbitrator has no database: give this command to a member that has one");
+        }
+        let membership = self.raft.membership();
+        if !self.raft.has_log() || membership.get(&self.me.id).is_none() {
+            return refuse(
+                "this member is not listed in its log (it came back without its own): give this command to a listed \
+                 member",
+            );
+        }
+        match &self.connection {
+            ConnectionState::Running { primary: false, .. } => {}
+            ConnectionState::Running { primary: true, .. } => {
+                return refuse("this member is in a primary component: no forced bootstrap is needed");
+            }
+            ConnectionState::Connecting { args, .. } if !self.is_position_of_log(args.position) => {
+                return refuse(
+                    "this member's log cannot complete its database: give this command to another member",
+                );
+            }
+            ConnectionState::Connecting { .. } => {}
+            ConnectionState::NeedState { .. } => {
+                return refuse("this member's database is incomplete: give this command to another one");
+            }
+            ConnectionState::Idle | ConnectionState::Failed(_) => {
+                return refuse("this member is not connected to a cluster");
+            }
+        }
+        if self.leaving {
+            return refuse("this member is about to leave");
+        }
+        if self.raft.has_quorum(self.now) || !self.cut_off() {
+            return match late {
+                true => refuse(
+                    "a majority of the voters is connected: they elect a leader, or their logs say why they do not",
+                ),
+                false => None,
+            };
+        }
+        let mut unknown = None;
+        // Learners, too: a replica may have entries that the voters have lost.
+        for id in membership.members.iter().map(|m| m.id).filter(|id| self.peers.contains_key(id)) {
+            match self.raft.would_vote(&id) {
+                Some(true) => {}
+                Some(false) => {
+                    let name = self.name_of(&id);
+                    return Some(Err(format!(
+                        "{name} has more of the log than this member, or knows a leader: give this command to {name}"
+                    )));
+                }
+                None => unknown = Some(id),
+            }
+        }
+        match unknown {
+            Some(id) if late => {
+                let name = self.name_of(&id);
+                Some(Err(format!(
+                    "{name} may have more of the log, but does not answer: stop it, or give this command to it"
+                )))
+            }
+            Some(_) => None,
+            None => Some(Ok(())),
+        }
+    }
+
+    fn start_branch(&mut self, fresh: Uuid) -> Result<String, String> {
+        let before = self.raft.tail_state().clone();
+        let lost: Vec<String> =
+            before.membership.voters().filter(|id| *id != self.me.id).map(|id| self.name_of(&id)).collect();
+        // Every peer must reconnect and compare logs before it gets anything of the new branch.
+        let ids: Vec<MemberId> = self.peers.keys().copied().collect();
+        for id in ids {
+            self.effects.push(Effect::Drop(id));
+            self.peer_down(id, "this member begins a new branch");
+        }
+        let mut founder = self.me.as_member(Role::Voter);
+        founder.wants_vote = true;
+        let branch = Branch { history: fresh, log_id: fresh, founder };
+        self.raft.branch(self.now, &branch).map_err(|error| error.to_string())?;
+        // Only the own disk is waited for. But the log now has no other members, so the connect's timeout would apply,
+        // and may have passed.
+        if let ConnectionState::Connecting { until, .. } = &mut self.connection {
+            *until = Micros::MAX;
+        }
+        let text = format!(
+            "this member goes on alone, by an operator's order: a new branch of the data begins, history {fresh}, \
+             after {}:{}. Transactions that {} committed without this member are not in it. They must not be Primary \
+             beside it: stop them if in doubt. When they are started again they take this member's state",
+            before.history,
+            before.seqno,
+            lost.join(", ")
+        );
+        self.log(Level::Warn, text.clone());
+        Ok(text)
+    }
+
+    /// Whether a database at this position can go on with the own log. A branch founded by this member continues from
+    /// its parent.
+    fn is_position_of_log(&self, position: Gtid) -> bool {
+        let tail = self.raft.tail_state();
+        let position = self.in_present_history(position);
+        position.is_defined() && position.uuid == tail.history && position.seqno <= tail.seqno
+    }
+
+    /// Translates the position into the log's present history: the founder of a branch may have a database from before
+    /// it. Other members' databases may have gone on with the old branch.
+    pub(in crate::member) fn in_present_history(&self, position: Gtid) -> Gtid {
+        let tail = self.raft.tail_state();
+        let mut last = position;
+        for parent in tail.parents.iter().filter(|p| p.founder == self.me.id) {
+            if parent.history == last.uuid && last.seqno <= parent.seqno {
+                last.uuid = tail.history;
+            }
+        }
+        last
+    }
+
+    /// The histories that this member's database may have: its log's, and those before its own branches.
+    pub(crate) fn own_histories(&self) -> Vec<Uuid> {
+        let tail = self.raft.tail_state();
+        let founded = tail.parents.iter().filter(|p| p.founder == self.me.id).map(|p| p.history);
+        std::iter::once(tail.history).chain(founded).collect()
+    }
+
+    /// Whether the log of this peer is of a branch that left this member's.
+    pub(in crate::member) fn is_ahead_by_branch(&self, hello: &Hello) -> bool {
+        let own = self.raft.tail_state();
+        self.raft.has_log() && hello.parents.contains(&(own.history, own.log_id))
+    }
+
+    /// Records when this member's own branch was last seen alive.
+    pub(in crate::member) fn majority_step(&mut self) {
+        if self.connection.is_connected() && (self.raft.leader().is_some() || !self.cut_off()) {
+            self.majority_seen = self.now;
+        }
+    }
+
+    /// Whether this member may give up its log for a branch that left it after the entry `fork`, and if not, why not.
+    ///
+    /// Let `last` be the log's end and compare (term, index) as elections do. If `last <= fork`, the branch has
+    /// everything that this member committed. If `commit > fork`, only the operator can decide which of the two counts.
+    /// Otherwise members that are not reachable now may have committed the entries beyond the fork: this member waits
+    /// for them first.
+    fn may_give_up_log(&self, fork: Option<(Index, Term)>) -> Result<(), String> {
+        let (index, term) = fork.unwrap_or_default();
+        let committed = self.raft.commit();
+        if committed > index {
+            return Err(format!(
+                "this member has committed up to index {committed} of its log, beyond the branch's beginning after \
+                 {index}, and gives that up at an operator's order only. If this member's data are right, stop the \
+                 servers of the branch, and a majority of the others goes on. If the branch's data are right, stop \
+                 this server, move its lockstep.* files away (keep them: they hold what the branch lacks), and start \
+                 it: it joins the branch by state transfer"
+            ));
+        }
+        if (self.raft.tail_state().term, self.raft.last_index()) <= (term, index) {
+            return Ok(());
+        }
+        let waited = self.now.saturating_sub(self.majority_seen);
+        if waited < GIVE_UP_LOG_AFTER {
+            return Err(format!(
+                "this member's log goes on to index {}, beyond the branch's beginning after {index}; it gives up its \
+                 log after {} s without a majority of the log's own members",
+                self.raft.last_index(),
+                GIVE_UP_LOG_AFTER / 1_000_000
+            ));
+        }
+        Ok(())
+    }
+
+    /// A peer's branch left this member's. Returns whether that was handled: this member gave up its log and joins as a
+    /// new one at its next start, or has logged why it does not.
+    pub(crate) fn met_branch(&mut self, hello: &Hello) -> bool {
+        if self.connection.is_primary() || !self.connection.is_connected() {
+            return false;
+        }
+        let tail = self.raft.tail_state().clone();
+        let fork = hello.fork(tail.history, tail.log_id);
+        if let Err(why) = self.may_give_up_log(fork) {
+            if self.now >= self.branch_log_at {
+                self.branch_log_at = self.now + BRANCH_LOG_INTERVAL;
+                let text = format!(
+                    "{} was made to go on alone by an operator: its branch, history {}, left this member's, {}:{}. {why}",
+                    hello.name, hello.history, tail.history, tail.seqno
+                );
+                self.log(Level::Warn, text);
+            }
+            return true;
+        }
+        let text = format!(
+            "{} was made to go on alone by an operator: its branch, history {}, left this member's ({}:{}), which \
+             stops. At its next start this member, once it has reached that branch again, sets its log aside as \
+             lockstep.damaged.*, joins as a new one and takes that branch's state; transactions that only it had are \
+             kept in lockstep.rescue.*.log",
+            hello.name, hello.history, tail.history, tail.seqno
+        );
+        self.effects.push(Effect::SetAside(Box::new(QuarantineRequest {
+            member: self.me.id,
+            own: (tail.history, tail.log_id),
+            branch: hello.history,
+            fork: fork.map_or(0, |(index, _)| index),
+            cluster: self.cluster.clone(),
+            address: hello.address.clone(),
+            why: text.clone(),
+        })));
+        // The database's position stays: if the operator drops the branch before the next start, this member's data are
+        // the cluster's.
+        let starts = !matches!(self.connection, ConnectionState::Running { .. });
+        self.fail(&text);
+        self.end_for_branch(
+            starts,
+            &format!("this member gives up its log for the branch of {}", hello.name),
+        );
+        true
+    }
+}
+
+#[cfg(test)]
+#[path = "branch_tests.rs"]
+mod tests;

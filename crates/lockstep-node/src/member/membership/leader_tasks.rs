@@ -1,0 +1,374 @@
+//! A leader's tasks beside replication: it adds and removes members, appends views, promotes learners and demotes
+//! voters. One membership change at a time. Each task runs anew at the next opportunity, so a refused or lost change is
+//! simply retried.
+
+use crate::api::{Level, LocalState};
+use crate::member::membership::connection_state::ConnectionState;
+use crate::member::{Member, Micros};
+use lockstep_core::EntryKind;
+use lockstep_core::codec::Writer;
+use lockstep_core::members::{MemberInfo, Membership, Role, View, ViewMember};
+use lockstep_core::policy::PolicyKind;
+use lockstep_core::{Index, MemberId};
+
+/// A learner at most this many entries behind may become a voter.
+pub(in crate::member) const NEAR_ENOUGH: Index = 1000;
+/// A connection that breaks and comes back within this time causes no view.
+const VIEW_GRACE: Micros = 250_000;
+
+/// An absent learner stays a member for this many `cluster.evict_timeout`s.
+const LEARNER_RETENTION: Micros = 12;
+
+impl Member {
+    /// Runs all tasks of a leader, most urgent first.
+    pub(in crate::member) fn lead(&mut self) {
+        if !self.raft.has_committed_in_term() {
+            return;
+        }
+        if let Some((membership, why)) = self.next_membership() {
+            // Refused while the previous change is under way: retried soon.
+            if self.raft.change_membership(self.now, membership).is_ok() {
+                self.log(Level::Info, why);
+            }
+        }
+        if self.hand_over_if_unfit() {
+            return;
+        }
+        self.check_for_writer();
+        self.track_disks(NEAR_ENOUGH);
+        // Before [`Self::make_view`]: uses the view in force when this member became the leader.
+        self.place_leadership();
+        self.return_leadership();
+        self.make_view();
+        self.make_trim_mark();
+        self.check_own_fitness();
+    }
+
+    /// Hands over leadership if this member should not keep it.
+    /// - An arbitrator leads only as long as no member with a database has its entries.
+    /// - A leader under an apply hold makes no trim marks, without which certification on all members grows, and its
+    ///   server refuses writes. It leads only until a member without a hold can. It does not wait until an entry is
+    ///   held: if no other member writes, or may write, that never happens.
+    /// - A leader whose server waits for a state transfer cannot write either.
+    fn hand_over_if_unfit(&mut self) -> bool {
+        let held = self.has_held_server() || matches!(self.connection, ConnectionState::NeedState { .. });
+        if !self.me.arbitrator && !held {
+            return false;
+        }
+        let successor = self.best_successor(|id| {
+            self.unfit_to_lead(id).is_none()
+                && self.raft.matched(id) + NEAR_ENOUGH >= self.raft.last_index()
+                && (!held || self.is_synced(id))
+        });
+        successor.is_some_and(|successor| self.raft.transfer_leadership(self.now, successor).is_ok())
+    }
+
+    /// The best next leader among the other voters for which `fit` holds: with a database, then Synced, then without an
+    /// apply hold, then with most of the log.
+    pub(in crate::member) fn best_successor(&self, fit: impl Fn(&MemberId) -> bool) -> Option<MemberId> {
+        let membership = self.raft.membership();
+        let serves = |id: &MemberId| membership.get(id).is_some_and(|m| !m.arbitrator);
+        let others = membership.voters().filter(|id| *id != self.me.id && fit(id));
+        others.max_by_key(|id| {
+            (serves(id), self.is_synced(id), !self.peer_is_held_back(id), self.raft.matched(id))
+        })
+    }
+
+    pub(in crate::member) fn is_synced(&self, id: &MemberId) -> bool {
+        self.peers.get(id).and_then(|peer| peer.health).is_some_and(|h| h.state == LocalState::Synced)
+    }
+
+    /// The next membership change due, with its log line.
+    fn next_membership(&self) -> Option<(Membership, String)> {
+        let membership = self.raft.membership();
+        let connected = |id: &MemberId| *id == self.me.id || self.peers.contains_key(id);
+        // The leader itself, too: its address may have changed since its last incarnation.
+        for hello in self.peers.values().map(|peer| &peer.hello).chain([&self.me]) {
+            match membership.get(&hello.id) {
+                None if hello.id == self.me.id || self.was_removed(hello) => {}
+                None => {
+                    let former = membership.former(&hello.name, &hello.address);
+                    let mut why = format!("{} ({}) joins as a learner", hello.name, hello.address);
+                    if let Some(old) = former.filter(|old| !connected(&old.id)) {
+                        // At another address, it may be a different server with a copied name while the old one
+                        // restarts.
+                        if old.address == hello.address || self.is_long_gone(&old.id) {
+                            // Its log was lost: the old id goes first; another entry adds the new one.
+                            let why = format!(
+                                "{} is back without its log: its old identity is removed",
+                                hello.name
+                            );
+                            return Some((self.demoted_or_removed(&membership, &old.id, true), why));
+                        }
+                        if old.role.votes() {
+                            why += &self.rival_text(old);
+                        }
+                    }
+                    return Some((membership.with(hello.as_member(Role::Learner)), why));
+                }
+                Some(known) => {
+                    let announced = hello.as_member(known.role);
+                    if *known != announced {
+                        return Some((
+                            membership.with(announced),
+                            format!("{} has a new address or zone", hello.name),
+                        ));
+                    }
+                    // The member came back without its log so soon that its earlier id still counted as connected.
+                    let former = membership.members.iter().find(|m| {
+                        m.id != hello.id
+                            && m.name == hello.name
+                            && m.address == hello.address
+                            && !connected(&m.id)
+                    });
+                    if let Some(old) = former {
+                        let why = format!("{} is back under a new identity: the old one goes", hello.name);
+                        return Some((self.demoted_or_removed(&membership, &old.id, true), why));
+                    }
+                }
+            }
+        }
+        self.departure(&membership)
+            .or_else(|| self.replacement(&membership))
+            .or_else(|| self.promotion(&membership))
+            .or_else(|| self.eviction(&membership))
+            .or_else(|| self.forgotten(&membership))
+    }
+
+    /// Whether a member has been away long enough to be removed.
+    fn is_long_gone(&self, id: &MemberId) -> bool {
+        let timeout = self.tuning.evict_timeout.as_micros() as Micros;
+        self.gone_since(id).is_some_and(|since| self.now.saturating_sub(since) > timeout)
+    }
+
+    /// The log line's suffix for a new member with the name of an absent one at another address.
+    fn rival_text(&self, old: &MemberInfo) -> String {
+        format!(
+            "; a member of the same name at {} is away: if the new one is its replacement, it votes when the old one has \
+             been gone for {} s (cluster.evict_timeout), or after `lockstep remove --name {}`; if not, give it a \
+             wsrep_node_name of its own",
+            old.address,
+            self.tuning.evict_timeout.as_secs(),
+            old.name
+        )
+    }
+
+    /// The absent voter with this learner's name. The two may be one server that lost its log and has a new address, or
+    /// two servers with one name. If several members have the name, there is no telling which.
+    fn rival<'a>(&self, membership: &'a Membership, learner: &MemberInfo) -> Option<&'a MemberInfo> {
+        let mut named = membership.members.iter().filter(|m| m.name == learner.name && m.id != learner.id);
+        let only = named.next().filter(|_| named.next().is_none())?;
+        (only.role.votes() && self.gone_since(&only.id).is_some()).then_some(only)
+    }
+
+    /// Demotes a long absent voter if a learner with its name could replace it. The voter only loses its vote, since it
+    /// may still be another server.
+    fn replacement(&self, membership: &Membership) -> Option<(Membership, String)> {
+        let learners = membership.members.iter().filter(|m| m.role == Role::Learner && m.wants_vote);
+        let (new, old) = learners
+            .filter(|m| self.has_caught_up(&m.id))
+            .filter_map(|m| Some((m, self.rival(membership, m)?)))
+            .find(|(_, old)| self.is_long_gone(&old.id))?;
+        let why = format!(
+            "{} ({}) has been gone for more than {} s, and {} has its name: that one is to vote in its place",
+            old.name,
+            old.address,
+            self.tuning.evict_timeout.as_secs(),
+            new.address
+        );
+        Some((self.demoted_or_removed(membership, &old.id, false), why))
+    }
+
+    /// Demotes a voter to learner, or removes a member.
+    fn demoted_or_removed(&self, membership: &Membership, id: &MemberId, remove: bool) -> Membership {
+        match membership.get(id) {
+            Some(member) if member.role.votes() && !remove => {
+                membership.with(MemberInfo { role: Role::Learner, ..member.clone() })
+            }
+            _ => membership.without(id),
+        }
+    }
+
+    /// The change for a member that leaves in good order. Absent voters are demoted first, so that the last member can
+    /// still write.
+    fn departure(&self, membership: &Membership) -> Option<(Membership, String)> {
+        let leaver = self.peers.values().find(|p| p.leaving() && membership.is_voter(&p.hello.id))?;
+        if membership.voters().count() == 1 {
+            return None;
+        }
+        let alive = |id: &MemberId| *id == self.me.id || self.peers.contains_key(id);
+        if let Some(dead) = membership.voters().find(|id| !alive(id)) {
+            let name = self.name_of(&dead);
+            let why =
+                format!("{name} is not connected and {} leaves: {name} votes no more", leaver.hello.name);
+            return Some((self.demoted_or_removed(membership, &dead, false), why));
+        }
+        let why = format!("{} leaves the voters", leaver.hello.name);
+        Some((self.demoted_or_removed(membership, &leaver.hello.id, false), why))
+    }
+
+    /// Whether a member has the state and is near the end of the log, so that its vote delays nothing.
+    pub(in crate::member) fn has_caught_up(&self, id: &MemberId) -> bool {
+        let ready =
+            |p: &crate::member::membership::peers::Peer| p.health.is_some_and(|h| h.has_state && !h.leaving);
+        self.peers.get(id).is_some_and(ready) && self.raft.matched(id) + NEAR_ENOUGH >= self.raft.last_index()
+    }
+
+    /// Promotes a learner that wants to vote, has the state and is near the end of the log, unless it may be a second
+    /// identity of an absent voter.
+    fn promotion(&self, membership: &Membership) -> Option<(Membership, String)> {
+        let member = membership
+            .members
+            .iter()
+            .filter(|m| m.role == Role::Learner && m.wants_vote)
+            .filter(|m| self.has_caught_up(&m.id) && self.responds(&m.id))
+            .find(|m| self.rival(membership, m).is_none())?;
+        let role = if member.arbitrator { Role::Arbitrator } else { Role::Voter };
+        let why = format!("{} has caught up and votes from now on", member.name);
+        Some((membership.with(MemberInfo { role, ..member.clone() }), why))
+    }
+
+    /// Demotes long absent voters, if demoting all of them lowers the majority.
+    fn eviction(&self, membership: &Membership) -> Option<(Membership, String)> {
+        let timeout = self.tuning.evict_timeout.as_secs();
+        let dead: Vec<MemberId> = membership.voters().filter(|id| self.is_long_gone(id)).collect();
+        let voters = membership.voters().count();
+        if dead.is_empty() || (voters - dead.len()) / 2 + 1 >= membership.majority() {
+            return None;
+        }
+        let name = self.name_of(&dead[0]);
+        let why =
+            format!("{name} has been gone for more than {timeout} s: it votes no more until it is back");
+        Some((self.demoted_or_removed(membership, &dead[0], false), why))
+    }
+
+    /// Removes a learner that has been absent for long: its name and address become free, and the log is no longer kept
+    /// for it. If it comes back, it joins anew.
+    fn forgotten(&self, membership: &Membership) -> Option<(Membership, String)> {
+        let timeout = LEARNER_RETENTION * self.tuning.evict_timeout.as_micros() as Micros;
+        let member = membership.members.iter().find(|m| {
+            m.role == Role::Learner
+                && self.gone_since(&m.id).is_some_and(|since| self.now.saturating_sub(since) > timeout)
+        })?;
+        let why = format!(
+            "{} does not vote and has been gone for {} min: it is forgotten until it is back",
+            member.name,
+            timeout / 60_000_000
+        );
+        Some((membership.without(&member.id), why))
+    }
+
+    /// Appends a view if the members have changed, with this member first unless it is an arbitrator. A change of
+    /// leader alone makes a view only under a weak policy.
+    fn make_view(&mut self) {
+        let current = self.raft.tail_state().view.clone();
+        let members = self.view_members(self.me.id);
+        let same = members.len() == current.members.len()
+            && members
+                .iter()
+                .all(|m| current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid))
+            && self.is_first_as_required(&members, &current);
+        if !same {
+            self.append_view(members);
+        }
+    }
+
+    /// Under a weak policy only the leader takes writes, and proxies send them to the view's first member. Leadership
+    /// may have moved without a view before the policy became weak.
+    fn is_first_as_required(&self, members: &[ViewMember], current: &View) -> bool {
+        let first = |members: &[ViewMember]| members.first().map(|m| m.id);
+        !self.raft.policy().is_weak() || first(members) == first(&current.members)
+    }
+
+    /// The members for a new view: this one and all connected members in the log, `first` at the head, then by age.
+    pub(in crate::member) fn view_members(&self, first: MemberId) -> Vec<ViewMember> {
+        let membership = self.raft.membership();
+        let current = &self.raft.tail_state().view;
+        let mut members: Vec<ViewMember> = self
+            .peers
+            .values()
+            .filter(|p| membership.get(&p.hello.id).is_some() && !p.left())
+            .filter(|p| !self.silent(&p.hello.id))
+            .map(|p| ViewMember {
+                id: p.hello.id,
+                view_uuid: p.hello.view_uuid,
+                name: p.hello.name.clone(),
+                incoming: p.hello.incoming.clone(),
+            })
+            .chain([self.own_view_member()])
+            .collect();
+        if self.raft.policy().kind == PolicyKind::All {
+            // Every commit waits for the view's members: a new or returning member is listed once it has nearly caught
+            // up.
+            let last = self.raft.last_index();
+            let stays = |m: &ViewMember| {
+                m.id == self.me.id
+                    || current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid)
+            };
+            let near = |m: &ViewMember| self.raft.matched(&m.id) + NEAR_ENOUGH >= last;
+            members.retain(|m| !self.disk_is_stalled(&m.id) && (stays(m) || near(m)));
+        }
+        for gone in &current.members {
+            let grace = !self.disk_is_stalled(&gone.id)
+                && self.gone.get(&gone.id).is_some_and(|g| self.now.saturating_sub(g.since) < VIEW_GRACE)
+                && membership.get(&gone.id).is_some();
+            if grace && !members.iter().any(|m| m.id == gone.id) {
+                members.push(gone.clone());
+            }
+        }
+        // Clients are sent to the first member: it must have a database.
+        let serves = |id: &MemberId| membership.get(id).is_none_or(|m| !m.arbitrator);
+        let preferred = [Some(first), current.members.first().map(|m| m.id)].into_iter().flatten();
+        let first = preferred
+            .filter(|id| members.iter().any(|m| m.id == *id))
+            .chain(members.iter().map(|m| m.id))
+            .find(serves)
+            .unwrap_or(first);
+        // A server that got its state from another reads its first view back sorted by UUID. View UUIDs begin with the
+        // time, so the member's own position is the same in both orders.
+        members.sort_by_key(|member| (member.id != first, member.view_uuid));
+        members
+    }
+
+    /// Appends a view of these members; returns its number.
+    pub(in crate::member) fn append_view(&mut self, members: Vec<ViewMember>) -> Option<u64> {
+        let view = View { number: self.raft.tail_state().view.number + 1, members };
+        let names: Vec<&str> = view.members.iter().map(|m| m.name.as_str()).collect();
+        let text = format!("view {}: {}", view.number, names.join(", "));
+        let mut w = Writer::new();
+        view.encode(&mut w);
+        self.raft.append_control(self.now, EntryKind::View, w.into_bytes()).ok()?;
+        self.log(Level::Info, text);
+        Some(view.number)
+    }
+
+    /// Appends a trim mark: certification may forget what every member of the view has finished, so that no write-set
+    /// under way can conflict with it. A member that lags by more than the limit does not hold it back.
+    fn make_trim_mark(&mut self) {
+        let due = self.now.saturating_sub(self.last_trim_mark) > crate::member::TRIM_PERIOD
+            || self.deliverer.seqno() - self.raft.tail_state().trim > crate::member::TRIM_STEP;
+        if !due || !self.deliverer.is_running() {
+            return;
+        }
+        self.last_trim_mark = self.now;
+        let lag_limit = self.tuning.lag_limit as i64;
+        let mut low = self.lowest_seen().min(self.deliverer.seqno());
+        for peer in self.peers.values() {
+            if let Some(health) = peer.health
+                && matches!(health.state, LocalState::Synced | LocalState::Joined | LocalState::Donor)
+            {
+                low = low.min(health.seen.max(self.deliverer.seqno() - lag_limit));
+            }
+        }
+        // An uncommitted mark would be repeated by this one.
+        if self.raft.tail_state().verdicts_to != self.raft.committed_state().verdicts_to {
+            return;
+        }
+        let Some(mark) = self.deliverer.next_trim(low, self.raft.tail_state()) else { return };
+        let _ = self.raft.append_control(self.now, EntryKind::Trim, mark.to_payload());
+    }
+}
+
+#[cfg(test)]
+#[path = "leader_tasks_tests.rs"]
+mod tests;

@@ -1,0 +1,400 @@
+//! Connected peers.
+
+use crate::api::Compress;
+use crate::member::membership::connection_state::ConnectionState;
+use crate::member::{Effect, Level, Member, Micros, NodeMessage};
+use crate::wire::{Health, Hello};
+use lockstep_core::MemberId;
+use std::collections::BTreeMap;
+
+/// The first protocol version in which members relay entries, and take relayed ones.
+pub(crate) const RELAYED_SINCE: u16 = 4;
+/// The first version with policy requests that name single settings.
+pub(crate) const POLICY_REQUESTS_SINCE: u16 = 5;
+/// The first version with `held_back` in the health message.
+pub(crate) const HELD_BACK_SINCE: u16 = 5;
+/// The first version with the message that a member rejects writes.
+pub(crate) const REJECTED_WRITES_SINCE: u16 = 6;
+/// A peer from which something arrived within this time is alive.
+const ALIVE: Micros = 1_500_000;
+/// How long peers may refuse this member for its identity.
+const IDENTITY_TIMEOUT: Micros = 4_000_000;
+/// After this long, a disconnected peer that is no member is forgotten.
+const GONE_RETENTION: Micros = 60_000_000;
+
+/// How often a member logs that it is not let in.
+const NOT_LISTED_LOG_INTERVAL: Micros = 60_000_000;
+
+/// A connected peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) hello: Hello,
+    pub(crate) health: Option<Health>,
+    /// When anything last arrived from it.
+    pub(crate) last_received: Micros,
+    /// The protocol version of the connection, once known.
+    pub(in crate::member) version: u16,
+    /// The shortest of the latest round trips, once measured.
+    pub(in crate::member) rtt: Option<Micros>,
+}
+
+impl Peer {
+    /// Whether the peer wants to leave.
+    pub(in crate::member) fn leaving(&self) -> bool {
+        self.health.is_some_and(|h| h.leaving)
+    }
+
+    /// Members that leave are in no new view.
+    pub(in crate::member) fn left(&self) -> bool {
+        self.leaving()
+    }
+}
+
+/// A peer that was connected and is not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gone {
+    pub(in crate::member) since: Micros,
+    /// When anything last arrived from it.
+    pub(in crate::member) last_received: Micros,
+}
+
+/// Whether to accept a connection.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Admission {
+    /// Accepted.
+    Welcome,
+    /// Accepted in place of a connection to an earlier incarnation of the same member.
+    Replaces,
+    /// The connection is to this process itself: the own address is in the list.
+    Ourselves,
+    /// The peer's log is of a branch that left this member's.
+    Superseded(String),
+    /// The peer's log is of a branch that this member's has left.
+    Outdated(String),
+    /// The peer's log is of another history, or another log of the same history.
+    OtherLog(String),
+    /// This member has no log yet, and is connected to a peer with another log.
+    Beside(String),
+    /// The same identity is connected from elsewhere.
+    SameIdentity(String),
+}
+
+impl Member {
+    /// Whether to accept a connection to this peer.
+    pub(crate) fn admit(&self, hello: &Hello) -> Admission {
+        if hello.id == self.me.id && hello.view_uuid == self.me.view_uuid {
+            return Admission::Ourselves;
+        }
+        if hello.id == self.me.id {
+            return Admission::SameIdentity(format!(
+                "{} has this member's identity: a log folder was copied; remove lockstep.* from the copy",
+                hello.address
+            ));
+        }
+        let reads = match self.admit_while_reading(hello) {
+            Some(Err(refused)) => return refused,
+            Some(Ok(())) => true,
+            None => false,
+        };
+        if !reads && let Some(refused) = self.compare_logs(hello) {
+            return refused;
+        }
+        // Otherwise two leaders would make this member their learner and send it entries.
+        if (reads || self.raft.tail_state().log_id.is_nil())
+            && let Some(peer) =
+                self.peers.values().find(|p| p.hello.id != hello.id && p.hello.is_of_another_log(hello))
+        {
+            return Admission::Beside(format!(
+                "{} and {} have different logs (histories {} and {}), and this member, which has none, joins that of \
+                 {}: two clusters have one name. Decide which is right, and stop the servers of the other",
+                peer.hello.name, hello.name, peer.hello.history, hello.history, peer.hello.name
+            ));
+        }
+        match self.peers.get(&hello.id) {
+            Some(peer) if peer.hello.view_uuid == hello.view_uuid => Admission::Welcome,
+            // The earlier incarnation has ended, or is silent. If it is alive, there are two processes: a copied log
+            // was opened after the original, and must not take over its connection and vote.
+            Some(peer) if peer.hello.incarnation < hello.incarnation && !self.is_alive(peer) => {
+                Admission::Replaces
+            }
+            Some(peer) => Admission::SameIdentity(format!(
+                "{} and {} have one identity: a log folder was copied; remove lockstep.* from the copy",
+                peer.hello.address, hello.address
+            )),
+            None => Admission::Welcome,
+        }
+    }
+
+    /// Why the peer's log does not fit this member's, if so.
+    fn compare_logs(&self, hello: &Hello) -> Option<Admission> {
+        // A connected peer's log has been compared: a joiner's log may begin before a branch about which it has yet to
+        // read.
+        let compared = self.peers.values().any(|p| {
+            p.hello.id != hello.id
+                && !hello.log_id.is_nil()
+                && (p.hello.history, p.hello.log_id) == (hello.history, hello.log_id)
+        });
+        if !compared && self.is_ahead_by_branch(hello) {
+            return Some(Admission::Superseded(format!(
+                "{} goes on with a branch that left this member's at an operator's order (pc.bootstrap): the two cannot be \
+                 joined. Where this member is Primary, decide which of them is right, and stop the servers of the other; \
+                 started again they take the state of those that run",
+                hello.name
+            )));
+        }
+        let own = self.raft.tail_state().history;
+        if self
+            .raft
+            .tail_state()
+            .parents
+            .iter()
+            .any(|p| (p.history, p.log_id) == (hello.history, hello.log_id))
+        {
+            return Some(Admission::Outdated(format!(
+                "the log of {} is of the branch before this one's: it is not admitted with it. If it is not Primary \
+                 it sets its log aside at its next start, and takes this one's state",
+                hello.name
+            )));
+        }
+        if !compared && !own.is_nil() && !hello.history.is_nil() && own != hello.history {
+            return Some(Admission::OtherLog(format!(
+                "the log of {} is of history {}, this one's of {own}: the logs cannot be joined. Decide which data is \
+                 right; on the other member move its lockstep.* files away, so that it joins by state transfer",
+                hello.name, hello.history
+            )));
+        }
+        let log = self.raft.tail_state().log_id;
+        if !compared && !log.is_nil() && !hello.log_id.is_nil() && log != hello.log_id {
+            return Some(Admission::OtherLog(format!(
+                "the logs of {} and {} were founded apart on data of one history, {own} (taken over from Galera \
+                 again, or restored): they cannot be joined. Decide which member's data are right; on the other one \
+                 move the lockstep.* files away, so that it joins by state transfer",
+                self.me.name, hello.name
+            )));
+        }
+        None
+    }
+
+    /// Whether anything arrived from the peer within [`ALIVE`].
+    fn is_alive(&self, peer: &Peer) -> bool {
+        self.now.saturating_sub(peer.last_received) < ALIVE
+    }
+
+    /// Peers refuse this member for its identity. If its earlier incarnation only was not known to be dead yet, this
+    /// passes in a moment. Otherwise it must not run beside the member with its identity.
+    pub(crate) fn not_allowed(&mut self, text: &str) {
+        if !self.peers.is_empty() {
+            return;
+        }
+        let since = *self.not_allowed_since.get_or_insert(self.now);
+        if self.now.saturating_sub(since) < IDENTITY_TIMEOUT {
+            return;
+        }
+        match self.connection {
+            ConnectionState::Connecting { .. } => self.refused(text),
+            ConnectionState::Running { .. } | ConnectionState::NeedState { .. } => {
+                self.fail(&format!("the other members refuse this one: {text}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// Peers do not find this member in their allow-list. A new member cannot join then; an earlier member waits until
+    /// it is let in again.
+    pub(crate) fn not_listed(&mut self, text: &str) {
+        if !self.peers.is_empty() {
+            return;
+        }
+        let since = *self.not_allowed_since.get_or_insert(self.now);
+        let within_timeout = self.now.saturating_sub(since) < IDENTITY_TIMEOUT;
+        match self.connection {
+            ConnectionState::Connecting { .. } if !within_timeout => self.refused(text),
+            ConnectionState::Running { .. } | ConnectionState::NeedState { .. }
+                if self.now >= self.not_listed_log_at =>
+            {
+                self.not_listed_log_at = self.now + NOT_LISTED_LOG_INTERVAL;
+                self.log(
+                    Level::Warn,
+                    format!("the other members refuse this one, and are asked again: {text}"),
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// A connection attempt failed. `why`: a member is there, but this one cannot talk with it.
+    pub(crate) fn not_reached(&mut self, addr: String, who: String, why: Option<String>) {
+        match why {
+            Some(why) => _ = self.unlike.insert(addr, (who, why)),
+            None => _ = self.unlike.remove(&addr),
+        }
+    }
+
+    pub(crate) fn reached(&mut self, addr: &str) {
+        self.unlike.remove(addr);
+    }
+
+    /// The members with which this one cannot talk, and why.
+    pub(in crate::member) fn unlike(&self) -> Option<String> {
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (who, why) in self.unlike.values() {
+            reasons.entry(why).or_default().push(who);
+        }
+        let texts: Vec<String> =
+            reasons.iter().map(|(why, whose)| format!("{}: {why}", whose.join(", "))).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
+    }
+
+    /// A connection was accepted.
+    pub(crate) fn peer_up(&mut self, hello: Hello) {
+        let id = hello.id;
+        let fresh = !self.peers.contains_key(&id);
+        if fresh {
+            self.log(Level::Info, format!("connected to {} ({})", hello.name, hello.address));
+            // Only a hint: the default name is the host's, and several servers of a host may be in one group. Members
+            // are identified by their ids.
+            let name = &hello.name;
+            if self.me.name == *name || self.peers.values().any(|p| p.hello.name == *name) {
+                let text = format!(
+                    "another member is named {name}, too: set wsrep_node_name, or lines and wsrep_sst_donor that \
+                     name it are ambiguous"
+                );
+                self.log(Level::Info, text);
+            }
+        }
+        self.note_log_of(&hello);
+        self.gone.remove(&id);
+        self.dial(hello.address.clone());
+        self.peers.insert(id, Peer { hello, health: None, last_received: self.now, version: 0, rtt: None });
+        self.raft.peer_up(self.now, id);
+        self.schedule_leader_tasks();
+        self.donor_is_back(id);
+        let addresses: Vec<String> = self
+            .raft
+            .membership()
+            .members
+            .iter()
+            .map(|m| m.address.clone())
+            .chain(self.peers.values().map(|p| p.hello.address.clone()))
+            .chain([self.me.address.clone()])
+            .collect();
+        self.tell(id, &NodeMessage::Peers(addresses));
+        // Fields unknown to older versions follow once the peer's version is known.
+        let health = Health { held_back: false, ..self.health() };
+        self.tell(id, &NodeMessage::Health(health));
+    }
+
+    /// The own log has begun or been renamed: earlier connections were not compared with it. Peers whose log is not
+    /// known to be this one must reconnect and introduce themselves again.
+    pub(in crate::member) fn compare_peers(&mut self) {
+        let tail = self.raft.tail_state();
+        let own = (tail.history, tail.log_id);
+        let others = self.peers.values().filter(|peer| {
+            let log = (peer.hello.history, peer.hello.log_id);
+            // The peer may lead this member to a branch of its present log.
+            log != own && !peer.hello.parents.contains(&own)
+        });
+        let ids: Vec<MemberId> = others.map(|peer| peer.hello.id).collect();
+        self.effects.extend(ids.into_iter().map(Effect::Drop));
+    }
+
+    /// The protocol version of the connection just made.
+    pub(crate) fn on_peer_version(&mut self, id: MemberId, version: u16) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.version = version;
+        }
+        if version >= RELAYED_SINCE {
+            self.raft.peer_relays(id);
+        }
+    }
+
+    /// Whether payloads to this member are compressed, if it can unpack them.
+    pub(crate) fn compresses_to(&self, id: &MemberId) -> bool {
+        match self.tuning.compress {
+            Compress::Off => false,
+            Compress::Zone => self.peers.get(id).is_some_and(|peer| peer.hello.zone != self.me.zone),
+            Compress::All => true,
+        }
+    }
+
+    /// All connections end: this member has left, or does not join.
+    pub(in crate::member) fn forget_peers(&mut self) {
+        for (id, peer) in std::mem::take(&mut self.peers) {
+            self.raft.peer_down(self.now, id);
+            // For the status; a leader in a later connection starts afresh.
+            self.gone.insert(id, Gone { since: self.now, last_received: peer.last_received });
+        }
+        self.unlike.clear();
+        self.join_target = None;
+    }
+
+    /// A new connect begins: earlier absences do not count.
+    pub(in crate::member) fn forget_gone(&mut self) {
+        self.gone.clear();
+    }
+
+    /// A connection ended.
+    pub(crate) fn peer_down(&mut self, id: MemberId, why: &str) {
+        if let Some(peer) = self.peers.remove(&id) {
+            self.log(Level::Info, format!("connection to {} lost: {why}", peer.hello.name));
+            let membership = self.raft.membership();
+            let (now, view) = (self.now, self.raft.tail_state().view.clone());
+            self.gone.retain(|id, gone| {
+                membership.get(id).is_some()
+                    || view.position(id).is_some()
+                    || now < gone.since + GONE_RETENTION
+            });
+            self.gone.insert(id, Gone { since: self.now, last_received: peer.last_received });
+            self.raft.peer_down(self.now, id);
+            self.donor_may_be_gone(id);
+            self.schedule_leader_tasks();
+        }
+    }
+
+    /// Since when this member is not connected; for one never connected, since this member became Primary.
+    pub(crate) fn gone_since(&self, id: &MemberId) -> Option<Micros> {
+        if *id == self.me.id || self.peers.contains_key(id) {
+            return None;
+        }
+        Some(self.gone.get(id).map_or(self.primary_since.unwrap_or(self.now), |g| g.since))
+    }
+
+    /// The same for the status, counted from the last message: a stopped process is silent before its connection ends.
+    /// A member never connected counts as unseen since this process began.
+    pub(crate) fn unseen_since(&self, id: &MemberId) -> Option<Micros> {
+        if *id == self.me.id || self.peers.contains_key(id) {
+            return None;
+        }
+        Some(self.gone.get(id).map_or(0, |gone| gone.last_received))
+    }
+
+    /// Whether a peer has not answered for so long that the next view leaves it out, connected or not.
+    pub(crate) fn silent(&self, id: &MemberId) -> bool {
+        self.raft.last_heard(id).is_some_and(|at| self.too_long_ago(at))
+    }
+
+    /// Whether anything arrived from this member of late. Its process may be stopped although its connections are open.
+    pub(crate) fn responds(&self, id: &MemberId) -> bool {
+        self.peers.get(id).is_some_and(|peer| !self.too_long_ago(peer.last_received))
+    }
+
+    fn too_long_ago(&self, at: Micros) -> bool {
+        self.now.saturating_sub(at) > 5 * self.raft.election_timeout()
+    }
+
+    /// Whether the address is this member's: its present one, or one listed in the log for it and for no other member.
+    /// The log may still list an old address until a leader has updated it.
+    fn is_own(&self, address: &str) -> bool {
+        let membership = self.raft.membership();
+        let mut theirs = membership.members.iter().filter(|m| m.address == address).peekable();
+        address == self.me.address || theirs.peek().is_some() && theirs.all(|m| m.id == self.me.id)
+    }
+
+    /// Dials an address while connected. Before the connect, the log may name members, but the cluster is not known
+    /// yet.
+    pub(in crate::member) fn dial(&mut self, address: String) {
+        if self.connection.is_connected() && !address.is_empty() && !self.is_own(&address) {
+            self.effects.push(Effect::Dial(address));
+        }
+    }
+}
