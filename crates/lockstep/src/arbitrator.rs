@@ -30,40 +30,40 @@ const CHILD: &str = "LOCKSTEP_ARBITRATOR_CHILD";
 
 #[derive(Args, Debug, Default, Clone)]
 pub(crate) struct ArbitratorArgs {
-    /// The members: gcomm://HOST[:PORT][,HOST[:PORT]]..., as wsrep_cluster_address.
+    /// Addresses of members: gcomm://HOST[:PORT][,HOST[:PORT]]..., as in wsrep_cluster_address.
     #[arg(short, long, value_name = "GCOMM", conflicts_with = "positional")]
     address: Option<String>,
-    /// The same.
+    /// Addresses of members, after the options.
     #[arg(value_name = "GCOMM", hide = true)]
     positional: Option<String>,
-    /// The cluster's name, as wsrep_cluster_name.
+    /// Name of the cluster, as in wsrep_cluster_name.
     #[arg(short, long, value_name = "NAME")]
     group: Option<String>,
-    /// The arbitrator's own name [default: garb].
+    /// Name of the arbitrator [default: garb].
     #[arg(short, long)]
     name: Option<String>,
-    /// Where its log is kept [default: the working directory of -w, else /var/lib/lockstep/arbitrator].
+    /// Directory of the log [default: the working directory of -w, else /var/lib/lockstep/arbitrator].
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// The daemon's working directory, and where its log is kept unless --dir says otherwise.
+    /// Working directory of the daemon, and directory of the log unless --dir is given.
     #[arg(short, long, value_name = "DIR")]
     workdir: Option<PathBuf>,
     /// Provider options, as in wsrep_provider_options: gmcast.listen_addr, base_host, status.address, ...
     #[arg(short, long)]
     options: Option<String>,
-    /// Lines go to this file, not to standard error. SIGHUP opens it anew, and reads certificates again.
+    /// Write log lines to this file instead of standard error. SIGHUP reopens it and reloads certificates.
     #[arg(short, long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// A file with lines `option = value`, of the same names; what the command line says comes first.
+    /// A file with lines `option = value`, with the names of these options. The command line takes precedence.
     #[arg(short, long, value_name = "FILE")]
     cfg: Option<PathBuf>,
-    /// Go on in the background.
+    /// Run in the background.
     #[arg(short, long)]
     daemon: bool,
-    /// Not for an arbitrator of this kind: it asks for no state.
+    /// An option of garbd, refused with an explanation: this arbitrator requests no state transfer.
     #[arg(long, hide = true)]
     sst: Option<String>,
-    /// As --sst.
+    /// Refused, as --sst.
     #[arg(long, hide = true)]
     donor: Option<String>,
 }

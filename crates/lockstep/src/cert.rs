@@ -26,20 +26,20 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Options of `lockstep cert`.
 #[derive(Args, Debug)]
 pub(crate) struct CertArgs {
-    /// The output folder. An authority that exists there signs the new certificates.
+    /// Output directory. An authority in it signs the new certificates.
     #[arg(long, default_value = "lockstep-tls")]
     dir: PathBuf,
-    /// A member to make a certificate and a key for (its wsrep_node_name); several times for several.
+    /// Create a certificate and a key for this member (its wsrep_node_name). May be repeated.
     #[arg(long = "name", value_name = "NAME", value_parser = name)]
     names: Vec<String>,
-    /// A host name or address to write into the certificates, for programs that look at it (state transfers by
-    /// mariabackup or stunnel; members do not). Several times for several.
+    /// A host name or address for the certificates. State transfers by mariabackup or stunnel check it; members do
+    /// not. May be repeated.
     #[arg(long = "san", value_name = "HOST", value_parser = host)]
     hosts: Vec<String>,
-    /// For how long the certificates are valid.
+    /// Validity of the certificates.
     #[arg(long, value_name = "DAYS", default_value_t = 1825, value_parser = clap::value_parser!(u32).range(1..=7300))]
     days: u32,
-    /// Make certificates and keys anew that are there already: for members whose certificates expire.
+    /// Replace existing certificates and keys, for example before they expire.
     #[arg(long)]
     renew: bool,
 }

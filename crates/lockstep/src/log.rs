@@ -27,25 +27,25 @@ use crate::verdicts::{Judge, Judged, Verdict};
 /// Options of `lockstep log`.
 #[derive(Args, Debug)]
 pub(crate) struct LogArgs {
-    /// The folder of the log: a data directory, or where `log.dir` points [default: the first
-    /// of make up's cluster that has one, else /var/lib/mysql].
+    /// Directory of the log: a data directory, or the value of `log.dir` [default: the first one of the cluster of
+    /// `make up`, else /var/lib/mysql].
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// How many entries to print, the last ones.
+    /// Print the last COUNT entries.
     #[arg(long, short = 'n', default_value_t = 40, conflicts_with = "all")]
     count: usize,
-    /// Print all of it.
+    /// Print all entries.
     #[arg(long)]
     all: bool,
-    /// Print a rescue file instead: transactions that a member had answered ahead of the cluster, and lost. Its path, or
-    /// its name in the folder of the log.
+    /// Print a rescue file: transactions that were perhaps acknowledged to clients and that the cluster lacks. Its
+    /// path, or its name in the directory of the log.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["all", "count"])]
     rescue: Option<PathBuf>,
-    /// With --rescue: as SQL, to review and then to run on a member of the cluster with the mariadb client. Rows are
-    /// BINLOG statements, with their values in comments.
+    /// With --rescue: print SQL, to be reviewed and then run on a member with the mariadb client. Rows are BINLOG
+    /// statements, with their values in comments.
     #[arg(long, requires = "rescue", conflicts_with = "json")]
     sql: bool,
-    /// One JSON object per line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }

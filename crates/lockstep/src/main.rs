@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-/// Replication of unmodified MariaDB servers: run, watch and measure clusters.
+/// Runs, monitors and measures Lockstep clusters of MariaDB servers.
 #[derive(Parser, Debug)]
 #[command(name = "lockstep", version, max_term_width = 100)]
 struct Cli {
@@ -37,63 +37,63 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Start three servers on this machine as one cluster, and leave them running.
+    /// Start a cluster of three servers on this machine.
     Up(UpArgs),
-    /// Stop what `up` started; the data stay.
+    /// Stop the cluster that `up` started, and keep its data.
     Down(DownArgs),
-    /// Show who is in the cluster, and where everybody stands. Exit code 3: no member that answers is in a primary
-    /// component; 1: no member answers.
+    /// Show the members, the leader and the lag. Exit code 3: no member that answers is in a primary component; 1: no
+    /// member answers.
     Status(StatusArgs),
-    /// Let another member lead, in good order, after a view that lists it first.
+    /// Transfer leadership to another member. A new view lists it first.
     Switchover(SwitchoverArgs),
-    /// Take a member that will not return out of the cluster: no majority counts it any more, nothing is kept for it.
+    /// Remove a member that will not return. No majority counts it, and no log is kept for it.
     Remove(RemoveArgs),
-    /// Let a member vote that does not (member.vote=no): a read replica becomes one of those who make majorities, and may
-    /// lead then.
+    /// Make a read replica (member.vote=no) a voter. It counts for majorities and may lead.
     Promote(PromoteArgs),
-    /// Let one member go on alone, without the majority: a new branch of the data, which the others take over when they are
-    /// back. Their commits without it are lost, and they must not run beside it: docs/operating.md, No majority.
+    /// Continue with one member, without a majority. This founds a new branch of the data, and the other members
+    /// adopt it when they return. Commits that this member lacks are lost. The others must not run meanwhile:
+    /// docs/operating.md, No majority.
     Bootstrap(BootstrapArgs),
-    /// Be a voter without a database: it keeps the log, so that two servers and it survive the loss of any one. Takes
-    /// garbd's command line, too.
+    /// Run a voter without a database. It keeps the log, so two servers and an arbitrator survive the loss of one.
+    /// Accepts garbd's command line.
     Arbitrator(arbitrator::ArbitratorArgs),
-    /// Compare the rows of all members at one seqno, without stopping writes. Exit code 0: all are equal; 1: they differ;
-    /// 3: they could not be compared; 4: those that are there are equal, and others were not compared.
+    /// Compare the rows of all members at one seqno, while clients write. Exit code 0: all members are equal; 1: they
+    /// differ; 3: the comparison failed; 4: the compared members are equal, and others were not compared.
     Verify(verify::VerifyArgs),
-    /// Wait until members have applied what the cluster has agreed on. Exit code 0: they have; 3: not in time, also where no
-    /// leader says what is agreed on; 4: never, a new leader left out what is waited for; 1: no member answers.
+    /// Wait until members have applied the cluster's committed position. Exit code 0: they have; 3: timeout, or no
+    /// leader knows the position; 4: never, because a new leader left the seqno out; 1: no member answers.
     Wait(wait::WaitArgs),
-    /// Print the log.
+    /// Print the entries of a log or of a rescue file.
     Log(log::LogArgs),
-    /// Measure how fast it is on this machine.
+    /// Run a benchmark on this machine.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
-    /// Run three servers under load while they are killed, paused, cut off and filled up, and compare the answers to their
-    /// clients with the data. Exit code 3: something was lost or wrong.
+    /// Run three servers under load and faults, and compare the answers to clients with the data. Exit code 3: data
+    /// were lost or wrong.
     Chaos(chaos::ChaosArgs),
-    /// Reproduce classic experiments with replication over distances, beside its rivals. Exit code 3: not all was measured
-    /// that was to be.
+    /// Reproduce classic replication experiments, with the rivals in the same run. Exit code 3: some measurements are
+    /// missing.
     #[command(subcommand)]
     Lab(lab::LabCommand),
-    /// A member of `bench provider`: a miniature server, driven by lines on standard input.
+    /// One miniature server of `bench provider`, controlled by lines on standard input.
     #[command(name = bench::MEMBER, hide = true)]
     BenchMember,
-    /// Make certificates and keys, so that members encrypt what they send each other.
+    /// Create the certificates and keys for TLS between members.
     Cert(cert::CertArgs),
-    /// Read a server's option files, and say what would be refused, ignored or unwise. Exit code 0: nothing; 3: something
-    /// is unwise; 4: something would be refused; 1: the files cannot be read.
+    /// Check a server's option files for settings that Lockstep refuses, ignores or advises against. Exit code 0:
+    /// none; 3: warnings; 4: errors; 1: the files cannot be read.
     Check(check::CheckArgs),
 }
 
 #[derive(Args, Debug)]
 struct UpArgs {
-    /// The provider's file [default: liblockstep.so beside this program].
+    /// The provider library [default: liblockstep.so beside this program].
     #[arg(long)]
     provider: Option<PathBuf>,
-    /// Where the servers' files go: a folder that does not exist yet, or one that `up` has made.
+    /// Directory of the servers' files: a new one, or one that `up` created.
     #[arg(long, default_value = up::DEFAULT_DIR)]
     dir: PathBuf,
-    /// The first of three neighbouring TCP ports for SQL; members talk on 10, 20 and 30 above it (with 33061 on 45671,
+    /// First of three consecutive TCP ports for SQL. Members use the ports 10, 20 and 30 above it (with 33061: 45671,
     /// 45681 and 45691) [default: as before, or 33061].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1024..65000))]
     port: Option<u16>,
@@ -101,10 +101,10 @@ struct UpArgs {
 
 #[derive(Args, Debug)]
 struct DownArgs {
-    /// Where the servers' files are.
+    /// Directory of the servers' files.
     #[arg(long, default_value = up::DEFAULT_DIR)]
     dir: PathBuf,
-    /// How long each server may take, in seconds; one that still runs then is killed, and the others are stopped.
+    /// Seconds that each server may take to stop. After that it is killed, and the others are stopped.
     #[arg(long, value_name = "SECONDS", default_value = "40", value_parser = seconds)]
     timeout: std::time::Duration,
 }
@@ -113,17 +113,17 @@ struct DownArgs {
 struct StatusArgs {
     #[command(flatten)]
     source: Source,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Again and again, every so many seconds.
+    /// Repeat every so many seconds.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
     watch: Option<std::time::Duration>,
 }
 
 #[derive(Args, Debug)]
 struct SwitchoverArgs {
-    /// The member that is to lead: its name, or its id where several have the name.
+    /// Name of the new leader, or its id if several members have that name.
     #[arg(long, value_name = "NAME")]
     to: String,
     #[command(flatten)]
@@ -132,10 +132,10 @@ struct SwitchoverArgs {
 
 #[derive(Args, Debug)]
 struct RemoveArgs {
-    /// The member: its name, or its id where several have the name.
+    /// Name of the member, or its id if several members have that name.
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// Also if it is connected. It is told so, and refuses everything until its server is started again.
+    /// Remove the member even if it is connected. It rejects all statements until its server is restarted.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -144,7 +144,7 @@ struct RemoveArgs {
 
 #[derive(Args, Debug)]
 struct PromoteArgs {
-    /// The member: its name, or its id where several have the name.
+    /// Name of the member, or its id if several members have that name.
     #[arg(long, value_name = "NAME")]
     name: String,
     #[command(flatten)]
@@ -153,24 +153,24 @@ struct PromoteArgs {
 
 #[derive(Args, Debug)]
 struct BootstrapArgs {
-    /// The socket of the member that is to go on: `lockstep.sock` in its data directory.
+    /// Socket of the member that is to continue: `lockstep.sock` in its data directory.
     #[arg(long)]
     socket: PathBuf,
-    /// The answer as JSON.
+    /// Print the answer as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Which member takes a command: any of the cluster that runs here.
+/// The member that receives a command.
 #[derive(Args, Debug)]
 struct CommandArgs {
-    /// The folder of a cluster that `up --dir` started.
+    /// Directory of a cluster that `up --dir` started.
     #[arg(long, conflicts_with = "socket")]
     dir: Option<PathBuf>,
-    /// The socket of a member: `lockstep.sock` in its data directory. Commands are taken there only, never over TCP.
+    /// Socket of a member: `lockstep.sock` in its data directory. Members accept no commands over TCP.
     #[arg(long)]
     socket: Option<PathBuf>,
-    /// The answer as JSON.
+    /// Print the answer as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -181,16 +181,16 @@ impl CommandArgs {
     }
 }
 
-/// Whom to ask. Without any of these: the cluster of `make up`, else the server of /var/lib/mysql.
+/// The member that answers a query. Default: the cluster of `make up`, else the server of /var/lib/mysql.
 #[derive(Args, Debug, Clone)]
 struct Source {
-    /// The folder of a cluster that `up --dir` started.
+    /// Directory of a cluster that `up --dir` started.
     #[arg(long, conflicts_with_all = ["socket", "address"])]
     dir: Option<PathBuf>,
-    /// The status socket of a member: `lockstep.sock` in its data directory.
+    /// Status socket of a member: `lockstep.sock` in its data directory.
     #[arg(long, conflicts_with = "address")]
     socket: Option<PathBuf>,
-    /// The status address of a member (its option `status.address`): HOST:PORT.
+    /// Status address of a member (option `status.address`): HOST:PORT.
     #[arg(long)]
     address: Option<String>,
 }
@@ -203,7 +203,7 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
 }
 
 impl Command {
-    /// Whether a program reads the answer.
+    /// Whether to print JSON.
     fn wants_json(&self) -> bool {
         match self {
             Command::Status(args) => args.json,

@@ -23,18 +23,17 @@ const LATE: Duration = Duration::from_millis(50);
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct WaitArgs {
-    /// A seqno, or UUID:seqno: wsrep_cluster_state_uuid and wsrep_last_committed, as they are after a write. (The
-    /// server's own GTIDs, domain-server-number, count something else: `WSREP_SYNC_WAIT_UPTO_GTID()` waits for
-    /// them.) [default: the cluster's committed position].
+    /// A seqno, or UUID:seqno: wsrep_cluster_state_uuid and wsrep_last_committed after a write. (For the server's own
+    /// GTIDs, domain-server-number, use `WSREP_SYNC_WAIT_UPTO_GTID()`.) [default: the cluster's committed position].
     position: Option<String>,
-    /// Wait for these members only, with commas between [default: all that are connected and have a database; the others are
-    /// named in the outcome].
+    /// Wait for these members only, separated by commas [default: all connected members with a database; the result
+    /// names the others].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     member: Vec<String>,
-    /// For how long, in seconds; also for a leader, where there is none.
+    /// Timeout in seconds. It includes the wait for a leader.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     timeout: Duration,
-    /// The outcome as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -42,7 +41,7 @@ pub(crate) struct WaitArgs {
 }
 
 impl WaitArgs {
-    /// Whether a program reads the answer.
+    /// Whether to print JSON.
     pub(crate) fn wants_json(&self) -> bool {
         self.json
     }

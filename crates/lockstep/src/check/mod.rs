@@ -35,10 +35,9 @@ const REFUSED: u8 = 4;
 /// Options of `lockstep check`.
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
-    /// The files, in the order in which the server reads them [default: /etc/my.cnf and /etc/mysql/my.cnf, with all that
-    /// they include].
+    /// Option files, in the server's order [default: /etc/my.cnf and /etc/mysql/my.cnf, with their includes].
     files: Vec<PathBuf>,
-    /// As one JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
     /// The server's version, for groups such as [mariadb-10.11] [default: from `mariadbd --version`].
@@ -47,7 +46,7 @@ pub(crate) struct CheckArgs {
 }
 
 impl CheckArgs {
-    /// Whether a program reads the answer.
+    /// Whether to print JSON.
     pub(crate) fn wants_json(&self) -> bool {
         self.json
     }

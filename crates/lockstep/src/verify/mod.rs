@@ -37,30 +37,30 @@ const ROWS_NAMED: usize = 20;
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
     at: CommandArgs,
-    /// SQL address of a member: NAME=HOST:PORT, or NAME=/its/socket; once for each [default: the member's
-    /// wsrep_node_incoming_address].
+    /// SQL address of a member: NAME=HOST:PORT or NAME=/path/to/socket. Repeat it for each member [default: the
+    /// member's wsrep_node_incoming_address].
     #[arg(long, value_name = "NAME=WHERE")]
     server: Vec<String>,
-    /// These databases only [default: all but the server's own].
+    /// Compare these databases only [default: all except the server's own].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     databases: Vec<String>,
-    /// Exit code 0 also where members are absent, or held back by apply.delay and the like (they are named all the same), if
-    /// the others are equal, and more than one.
+    /// Exit with code 0 even if members are absent or under an apply hold (apply.delay, for example), provided that
+    /// at least two others are equal. The answer still names them.
     #[arg(long)]
     allow_absent: bool,
-    /// As whom to log in. It needs SELECT on all tables.
+    /// SQL account. It needs SELECT on all tables.
     #[arg(long, short)]
     user: Option<String>,
-    /// A file for MariaDB's client program with user, password, certificates ([client]).
+    /// An option file of MariaDB's client, with user, password and certificates in [client].
     #[arg(long, value_name = "FILE")]
     defaults_extra_file: Option<PathBuf>,
-    /// Further options for that program, after `--`.
+    /// Options of MariaDB's client, after `--`.
     #[arg(last = true)]
     client: Vec<String>,
 }
 
 impl VerifyArgs {
-    /// Whether a program reads the answer.
+    /// Whether to print JSON.
     pub(crate) fn wants_json(&self) -> bool {
         self.at.json
     }
