@@ -1,15 +1,15 @@
-//! Absent members with data: a command that goes on without them lists them in its result.
+//! Absent members with data. A command that proceeds without them lists them in its result.
 
 use lockstep_node::MemberStatus;
 use serde::Serialize;
 
-/// One of them.
+/// An absent member with data.
 #[derive(Debug, Clone, Serialize, PartialEq, Eq)]
 pub(crate) struct Absent {
     pub(crate) name: String,
     pub(crate) id: String,
     pub(crate) state: String,
-    /// By `apply.delay`, `apply.paused` or `apply.until`: it is there, and lacks something on purpose.
+    /// The member is connected, and `apply.delay`, `apply.paused` or `apply.until` holds it back.
     pub(crate) held_back: bool,
 }
 
@@ -24,7 +24,7 @@ impl From<&MemberStatus> for Absent {
     }
 }
 
-/// For people: `n1 (Disconnected), n3 (Synced, held back)`.
+/// The members as text: `n1 (Disconnected), n3 (Synced, held back)`.
 pub(crate) fn names(absent: &[Absent]) -> String {
     let each: Vec<String> = absent
         .iter()

@@ -1,4 +1,4 @@
-//! `lockstep switchover`, `lockstep remove`, `lockstep promote`: a command for the cluster, given to a member within reach.
+//! `lockstep switchover`, `remove`, `promote` and `bootstrap`: sends a command for the cluster to a reachable member.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,13 +11,13 @@ use crate::fetch::{self, Target};
 use crate::progress::say;
 use crate::survey;
 
-/// A member answers a command within 10 s, also a failed one; the rest is for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of a command. A member answers within 10 s, even if the command fails; a busy machine may need more.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Gives the command, and prints what came of it. Exit code 0: it is done.
+/// Sends the command to a member, and prints its answer. Exit code 0: the command succeeded.
 pub(crate) fn run(source: &Source, command: &Command, json: bool) -> Result<ExitCode, String> {
     let socket = choose(source)?;
-    let answer = give(&socket, command)?;
+    let answer = send(&socket, command)?;
     if json {
         say(&serde_json::to_string(&answer).map_err(|e| format!("cannot write JSON: {e}"))?);
     } else if answer.ok {
@@ -28,26 +28,26 @@ pub(crate) fn run(source: &Source, command: &Command, json: bool) -> Result<Exit
     Ok(if answer.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Gives a command to one member.
-pub(crate) fn give(socket: &Path, command: &Command) -> Result<Answer, String> {
+/// Sends a command to one member.
+pub(crate) fn send(socket: &Path, command: &Command) -> Result<Answer, String> {
     let body = serde_json::to_vec(command).map_err(|e| format!("cannot write JSON: {e}"))?;
-    let (code, text) = fetch::post(socket, "/command", &body, PATIENCE).map_err(|objection| {
+    let (code, text) = fetch::post(socket, "/command", &body, COMMAND_TIMEOUT).map_err(|error| {
         if !socket.exists() {
-            return format!("{}: {objection}", socket.display());
+            return format!("{}: {error}", socket.display());
         }
         format!(
-            "{}: {objection}. A member that had not taken the command by now takes it no more; what has become of one that it \
-             has taken `lockstep status` shows",
+            "{}: {error}. If the member accepted the command before, it may still finish it: check `lockstep status`. If \
+             not, it will not run it",
             socket.display()
         )
     })?;
     serde_json::from_str(&text).map_err(|_| {
-        format!("{} answers {code} {}: is it of an older version?", socket.display(), text.trim())
+        format!("{} answers {code} {}: does it run an older version?", socket.display(), text.trim())
     })
 }
 
-/// The socket of a member that knows the cluster: one in a primary component, the leader if it is here. A frozen one holds
-/// nobody up.
+/// The socket of the best member for a command: the leader if reachable, else a member of a primary component. A frozen
+/// member does not delay the choice.
 pub(crate) fn choose(source: &Source) -> Result<PathBuf, String> {
     let (mut targets, _) = source.targets();
     targets.extend(source.fallback());
@@ -56,22 +56,23 @@ pub(crate) fn choose(source: &Source) -> Result<PathBuf, String> {
         return Ok(only.clone());
     }
     let mut best: Option<((bool, bool), PathBuf)> = None;
-    let mut objections = Vec::new();
+    let mut errors = Vec::new();
     for (target, answer) in targets.iter().zip(survey::answers(&targets, fetch::TIMEOUT)) {
         match (target, answer) {
             (Target::Socket(socket), Some(Ok(status))) => {
                 let rank = (status.cluster.primary, status.leads());
-                if best.as_ref().is_none_or(|(held, _)| rank > *held) {
+                if best.as_ref().is_none_or(|(highest, _)| rank > *highest) {
                     best = Some((rank, socket.clone()));
                 }
             }
-            (_, answer) => objections.push(survey::silence(target, answer.and_then(Result::err))),
+            (_, answer) => errors.push(survey::silence(target, answer.and_then(Result::err))),
         }
     }
     best.map(|(_, socket)| socket).ok_or_else(|| {
         format!(
-            "no member takes the command; run this on a member, as root or as the server's account, or say --socket\n  {}",
-            objections.join("\n  ")
+            "no member accepts the command. Run this on a member's machine as root or as the server's account, or name a \
+             socket with --socket\n  {}",
+            errors.join("\n  ")
         )
     })
 }
@@ -105,7 +106,7 @@ mod tests {
             std::fs::create_dir_all(dir.join(name)).unwrap();
             sockets.push(dir.join(name).join("lockstep.sock"));
         }
-        // It listens, as far as the kernel is concerned.
+        // The kernel accepts connections to this socket, but no thread answers them.
         let _frozen = UnixListener::bind(&sockets[0]).unwrap();
         let well = UnixListener::bind(&sockets[2]).unwrap();
         let thread = std::thread::spawn(move || {
@@ -130,7 +131,7 @@ mod tests {
             "good",
             b"HTTP/1.0 409 Conflict\r\n\r\n{\"ok\":false,\"text\":\"n2 is not connected\",\"seconds\":0.5}",
         );
-        let answer = give(&path, &command).unwrap();
+        let answer = send(&path, &command).unwrap();
         assert!(!answer.ok && answer.text == "n2 is not connected");
         let request = thread.join().unwrap();
         let _ = std::fs::remove_file(&path);
@@ -140,9 +141,9 @@ mod tests {
         );
         let (path, thread) =
             member("old", b"HTTP/1.0 400 Bad Request\r\n\r\nthis version knows no commands\n");
-        assert!(give(&path, &command).unwrap_err().contains("older version"));
+        assert!(send(&path, &command).unwrap_err().contains("older version"));
         thread.join().unwrap();
         let _ = std::fs::remove_file(&path);
-        assert!(give(&path, &command).unwrap_err().contains("no such socket"));
+        assert!(send(&path, &command).unwrap_err().contains("no such socket"));
     }
 }

@@ -1,4 +1,4 @@
-//! Asking a member's status service: HTTP/1.0 over its Unix socket or a TCP address, one request a connection.
+//! A client of a member's status service: HTTP/1.0 over its Unix socket or a TCP address, one request per connection.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -9,19 +9,20 @@ use std::time::Duration;
 use crate::Source;
 use crate::up;
 
+/// The default timeout of each step of a request.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
-/// The shortest timeout, even if no time is left: a healthy member answers within it.
-pub(crate) const MOMENT: Duration = Duration::from_millis(200);
-/// Error text for a socket that may not be opened.
+/// The shortest timeout, even if the caller has no time left. A healthy member answers within it.
+pub(crate) const MIN_TIMEOUT: Duration = Duration::from_millis(200);
+/// Error text for a socket that this account may not open.
 pub(crate) const NOT_ALLOWED: &str = "permission denied: run this as root or as the server's account";
-/// More than this is not a status.
+/// The size limit of an answer. A status is far smaller.
 const ANSWER_MAX: u64 = 64 << 20;
 /// The status socket's name in a data directory.
 const SOCKET: &str = "lockstep.sock";
-/// Where a server that was installed the usual way keeps its data.
+/// The default data directory of an installed server.
 pub(crate) const USUAL_DATADIR: &str = "/var/lib/mysql";
 
-/// Where a member answers.
+/// The endpoint of a member's status service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     Socket(PathBuf),
@@ -38,7 +39,7 @@ impl std::fmt::Display for Target {
 }
 
 impl Source {
-    /// Whom to ask, and whether whoever does not answer should.
+    /// The members to query, and whether to report those that do not answer.
     pub(crate) fn targets(&self) -> (Vec<Target>, bool) {
         if let Some(path) = &self.socket {
             return (vec![Target::Socket(path.clone())], true);
@@ -50,14 +51,14 @@ impl Source {
         (sockets(dir), true)
     }
 
-    /// Whom to ask where none of them answers, if nobody was named.
+    /// The member to query if no target answers and the user named none.
     pub(crate) fn fallback(&self) -> Option<Target> {
         let named = self.socket.is_some() || self.address.is_some() || self.dir.is_some();
         (!named).then(|| Target::Socket(Path::new(USUAL_DATADIR).join(SOCKET)))
     }
 }
 
-/// The status socket of the server with this data directory.
+/// The status socket in a data directory.
 pub(crate) fn socket_in(datadir: &Path) -> Target {
     Target::Socket(datadir.join(SOCKET))
 }
@@ -67,30 +68,31 @@ pub(crate) fn sockets(dir: &Path) -> Vec<Target> {
     up::data_dirs(dir).iter().map(|dir| socket_in(dir)).collect()
 }
 
-/// `GET path` from one target; the body.
+/// Sends `GET path` to one target, and returns the body of the answer.
 pub(crate) fn get(target: &Target, path: &str) -> Result<String, String> {
     get_within(target, path, TIMEOUT)
 }
 
-/// As [`get`], with a timeout (above zero) for each step.
-pub(crate) fn get_within(target: &Target, path: &str, patience: Duration) -> Result<String, String> {
-    let explain = |error| explain_after(error, patience);
+/// As [`get`], with a timeout for each step. The timeout must not be zero.
+pub(crate) fn get_within(target: &Target, path: &str, timeout: Duration) -> Result<String, String> {
+    let explain = |error| explain_with_timeout(error, timeout);
     match target {
         Target::Socket(socket) => {
             let stream = UnixStream::connect(socket).map_err(explain)?;
-            stream.set_read_timeout(Some(patience)).map_err(explain)?;
-            stream.set_write_timeout(Some(patience)).map_err(explain)?;
-            ask(stream, path).map_err(explain).and_then(|answer| parse(&answer))
+            stream.set_read_timeout(Some(timeout)).map_err(explain)?;
+            stream.set_write_timeout(Some(timeout)).map_err(explain)?;
+            request(stream, path).map_err(explain).and_then(|answer| parse(&answer))
         }
         Target::Address(address) => {
-            let found = address.to_socket_addrs().map_err(|e| format!("not an address HOST:PORT ({e})"))?;
-            let mut last = "the name has no address".to_owned();
+            let found =
+                address.to_socket_addrs().map_err(|e| format!("this is not an address HOST:PORT ({e})"))?;
+            let mut last = "the host name has no address".to_owned();
             for one in found {
-                match TcpStream::connect_timeout(&one, patience) {
+                match TcpStream::connect_timeout(&one, timeout) {
                     Ok(stream) => {
-                        stream.set_read_timeout(Some(patience)).map_err(explain)?;
-                        stream.set_write_timeout(Some(patience)).map_err(explain)?;
-                        return ask(stream, path).map_err(explain).and_then(|answer| parse(&answer));
+                        stream.set_read_timeout(Some(timeout)).map_err(explain)?;
+                        stream.set_write_timeout(Some(timeout)).map_err(explain)?;
+                        return request(stream, path).map_err(explain).and_then(|answer| parse(&answer));
                     }
                     Err(e) => last = explain(e),
                 }
@@ -100,47 +102,48 @@ pub(crate) fn get_within(target: &Target, path: &str, patience: Duration) -> Res
     }
 }
 
-/// `POST path` to a member's socket; the status code and the body. The member has this long to do what it says.
+/// Sends `POST path` to a member's socket, and returns the status code and the body. `timeout` covers the execution of
+/// the command.
 pub(crate) fn post(
     socket: &Path,
     path: &str,
     body: &[u8],
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<(u16, String), String> {
     let mut stream = UnixStream::connect(socket).map_err(explain)?;
-    stream.set_read_timeout(Some(patience)).map_err(explain)?;
+    stream.set_read_timeout(Some(timeout)).map_err(explain)?;
     stream.set_write_timeout(Some(TIMEOUT)).map_err(explain)?;
     let mut request = format!("POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
     request.extend_from_slice(body);
-    let late = |error| explain_after(error, patience);
-    stream.write_all(&request).map_err(late)?;
+    let explain = |error| explain_with_timeout(error, timeout);
+    stream.write_all(&request).map_err(explain)?;
     let mut answer = Vec::new();
-    stream.take(ANSWER_MAX).read_to_end(&mut answer).map_err(late)?;
+    stream.take(ANSWER_MAX).read_to_end(&mut answer).map_err(explain)?;
     let (code, _, body) = parts(&answer)?;
     Ok((code, body))
 }
 
-fn ask(mut stream: impl Read + Write, path: &str) -> std::io::Result<Vec<u8>> {
+fn request(mut stream: impl Read + Write, path: &str) -> std::io::Result<Vec<u8>> {
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
     Ok(answer)
 }
 
-/// Status code, first line and body of an answer.
+/// Splits an answer into status code, first line and body.
 fn parts(answer: &[u8]) -> Result<(u16, String, String), String> {
     if answer.is_empty() {
-        return Err("it closed the connection without an answer".into());
+        return Err("the member closed the connection without an answer".into());
     }
     let text = String::from_utf8_lossy(answer);
-    let (head, body) = text.split_once("\r\n\r\n").ok_or("its answer is not HTTP")?;
+    let (head, body) = text.split_once("\r\n\r\n").ok_or("the answer is not HTTP")?;
     let line = head.lines().next().unwrap_or_default();
     let code = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
-    let code = code.ok_or("its answer is not HTTP")?;
+    let code = code.ok_or("the answer is not HTTP")?;
     Ok((code, line.to_owned(), body.to_owned()))
 }
 
-/// The body of a successful answer.
+/// Returns the body of a successful answer.
 fn parse(answer: &[u8]) -> Result<String, String> {
     match parts(answer)? {
         (200, _, body) => Ok(body),
@@ -149,16 +152,16 @@ fn parse(answer: &[u8]) -> Result<String, String> {
 }
 
 fn explain(error: std::io::Error) -> String {
-    explain_after(error, TIMEOUT)
+    explain_with_timeout(error, TIMEOUT)
 }
 
-fn explain_after(error: std::io::Error, patience: Duration) -> String {
+fn explain_with_timeout(error: std::io::Error, timeout: Duration) -> String {
     match error.kind() {
         ErrorKind::NotFound => "no such socket".into(),
-        ErrorKind::ConnectionRefused => "nobody listens there".into(),
+        ErrorKind::ConnectionRefused => "connection refused: no process listens there".into(),
         ErrorKind::PermissionDenied => NOT_ALLOWED.into(),
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            format!("no answer within {} s", (patience.as_secs_f64() * 10.0).round() / 10.0)
+            format!("no answer within {} s", (timeout.as_secs_f64() * 10.0).round() / 10.0)
         }
         _ => error.to_string(),
     }

@@ -1,5 +1,4 @@
-//! `lockstep log`: prints a member's log, for people and as JSON. Reads the files themselves, so it works while the
-//! server runs and when it does not.
+//! `lockstep log`: prints a member's log as text or JSON. It reads the files, so the server may be running or stopped.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -18,11 +17,11 @@ use lockstep_node::core::writeset::WriteSet;
 use lockstep_node::log::{LogView, OpenError, RealDisk, Record, Replay, read_rescue, rescue_number};
 use serde::Serialize;
 
+use crate::certification::{Certified, LogCertifier, Verdict};
 use crate::fetch::USUAL_DATADIR;
 use crate::rescue::Rescue;
 use crate::status::bytes;
 use crate::up;
-use crate::verdicts::{Judge, Judged, Verdict};
 
 /// Options of `lockstep log`.
 #[derive(Args, Debug)]
@@ -50,24 +49,24 @@ pub(crate) struct LogArgs {
     json: bool,
 }
 
-/// The description of one entry.
+/// A description of one entry.
 #[derive(Debug, Serialize)]
 struct Line {
-    /// Of entries that servers receive.
+    /// The seqno, if the entry is delivered to servers.
     seqno: Option<i64>,
     index: u64,
     term: u64,
     kind: &'static str,
-    /// The proposer's name, or its id where the name is not known; none for the leader's own entries.
+    /// The proposer's name, or its id if the name is unknown. `None` for the leader's own entries.
     origin: Option<String>,
     size: usize,
     keys: Option<usize>,
-    /// Its certification verdict, if it is certified.
+    /// The certification verdict, if the entry is certified.
     verdict: Option<Verdict>,
     tables: Vec<TableLine>,
-    /// Seconds since the leader placed it.
+    /// Seconds since the leader appended the entry.
     age: f64,
-    /// More about what it is.
+    /// Further details, as text.
     note: String,
 }
 
@@ -78,14 +77,14 @@ struct TableLine {
     inserted: u64,
     updated: u64,
     deleted: u64,
-    /// Events whose rows could not be counted: there are more rows than said.
+    /// Events whose rows could not be counted, so the counts above are too low.
     uncounted: u64,
 }
 
 impl Line {
-    /// Says what certification made of it. Statements in total order always pass.
-    fn judge(&mut self, judged: Option<Judged>) {
-        let Some(Judged { verdict, why }) = judged else { return };
+    /// Adds the certification verdict and its reason. Statements in total order always pass.
+    fn add_verdict(&mut self, certified: Option<Certified>) {
+        let Some(Certified { verdict, why }) = certified else { return };
         self.verdict = Some(verdict);
         if !why.is_empty() {
             self.note = if self.note.is_empty() { why } else { format!("{why}; {}", self.note) };
@@ -105,7 +104,7 @@ impl std::fmt::Display for TableLine {
     }
 }
 
-/// Names of members, from every membership the log has shown so far.
+/// Names of members, from every membership that was read so far.
 #[derive(Default)]
 struct Names(Vec<(MemberId, String)>);
 
@@ -139,14 +138,14 @@ pub(crate) fn run(args: &LogArgs) -> Result<(), String> {
         Some(dir) => dir.clone(),
         None => usual_dir(),
     };
-    look_at(&dir)?;
+    check_dir(&dir)?;
     let view = LogView::open(&dir).map_err(|e| explain(&e))?;
     let keep = if args.all { usize::MAX } else { args.count };
     let lines = read(&view, keep, now)?;
     print(&lines, args.json)
 }
 
-/// The last `keep` entries.
+/// Reads the last `keep` entries.
 fn read(view: &LogView<RealDisk>, keep: usize, now: Duration) -> Result<VecDeque<Line>, String> {
     // Trim marks carry verdicts on earlier entries, so they are read first.
     let mut marks = Vec::new();
@@ -163,21 +162,22 @@ fn read(view: &LogView<RealDisk>, keep: usize, now: Duration) -> Result<VecDeque
     view.visit(&mut visit).map_err(|e| explain(&e))?;
     let from = view.last_index().saturating_sub(keep as u64);
     let mut names = Names::default();
-    let mut judge: Option<Judge> = None;
+    let mut certifier: Option<LogCertifier> = None;
     let mut lines = VecDeque::new();
     let mut visit = |replay| {
         match replay {
             Replay::Base { base, .. } => {
-                let state = StateSnapshot::from_bytes(base).map_err(|e| format!("a segment's state {e}"))?;
+                let state = StateSnapshot::from_bytes(base)
+                    .map_err(|e| format!("the state at the start of a segment {e}"))?;
                 names.learn(&state.membership);
-                judge.get_or_insert_with(|| Judge::new(&state, std::mem::take(&mut marks)));
+                certifier.get_or_insert_with(|| LogCertifier::new(&state, std::mem::take(&mut marks)));
             }
             Replay::Record(record) => {
                 let entry = decode(&record)?;
-                let judged = judge.as_mut().and_then(|judge| judge.take(&entry));
+                let certified = certifier.as_mut().and_then(|certifier| certifier.certify(&entry));
                 if entry.index > from {
                     let mut line = describe(&entry, &mut names, now);
-                    line.judge(judged);
+                    line.add_verdict(certified);
                     lines.push_back(line);
                 } else if matches!(entry.kind, EntryKind::Membership | EntryKind::Branch) {
                     describe(&entry, &mut names, now);
@@ -190,14 +190,14 @@ fn read(view: &LogView<RealDisk>, keep: usize, now: Duration) -> Result<VecDeque
     Ok(lines)
 }
 
-/// All of a rescue file. Nothing in it is certified: it never had its place in the log.
+/// Reads a rescue file. Its entries are not certified: they have no position in the log.
 fn read_file(file: &Path, dir: Option<&Path>, now: Duration) -> Result<VecDeque<Line>, String> {
     let mut lines = VecDeque::new();
     visit_file(file, dir, &mut |entry, names| lines.push_back(describe(entry, names, now)))?;
     Ok(lines)
 }
 
-/// Gives the entries of a rescue file, with the names of members that it tells before them.
+/// Calls `each` for the entries of a rescue file, with the member names that the file has listed so far.
 fn visit_file(
     file: &Path,
     dir: Option<&Path>,
@@ -218,7 +218,7 @@ fn visit_file(
         match replay {
             Replay::Base { base, .. } => {
                 let state =
-                    StateSnapshot::from_bytes(base).map_err(|e| format!("the state before it {e}"))?;
+                    StateSnapshot::from_bytes(base).map_err(|e| format!("the state at its start {e}"))?;
                 names.learn(&state.membership);
             }
             Replay::Record(record) => each(&decode(&record)?, &mut names),
@@ -228,7 +228,7 @@ fn visit_file(
     read_rescue(&disk, &name, &mut visit).map_err(|e| explain(&e))
 }
 
-/// A rescue file as SQL. What cannot be given is an error, after the rest.
+/// Prints a rescue file as SQL. Transactions that cannot be converted are reported as an error at the end.
 fn print_sql(file: &Path, dir: Option<&Path>) -> Result<(), String> {
     use std::io::Write;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
@@ -240,7 +240,7 @@ fn print_sql(file: &Path, dir: Option<&Path>) -> Result<(), String> {
         if entry.kind == EntryKind::Membership {
             describe(entry, names, Duration::ZERO);
         }
-        let text = rescue.take(entry, names.of(entry.proposal.member).as_deref());
+        let text = rescue.add(entry, names.of(entry.proposal.member).as_deref());
         if let Some(text) = text
             && written.is_ok()
         {
@@ -263,26 +263,26 @@ fn decode(record: &Record) -> Result<Entry, String> {
         .map_err(|e| format!("entry {} {e}", record.index))
 }
 
-/// The first folder with a log of those where one usually is.
+/// The first of the usual directories that holds a log.
 fn usual_dir() -> PathBuf {
     let dirs = up::data_dirs(Path::new(up::DEFAULT_DIR));
     let usual = PathBuf::from(USUAL_DATADIR);
-    let found = dirs.iter().chain([&usual]).find(|dir| look_at(dir).is_ok());
+    let found = dirs.iter().chain([&usual]).find(|dir| check_dir(dir).is_ok());
     found.or_else(|| dirs.iter().find(|dir| dir.exists())).unwrap_or(&usual).clone()
 }
 
-/// Whether a folder can be read and holds a log; if not, the error says how to get access.
-fn look_at(dir: &Path) -> Result<(), String> {
+/// Checks that a directory is readable and holds a log. If not, the error says what to do.
+fn check_dir(dir: &Path) -> Result<(), String> {
     let files = std::fs::read_dir(dir).map_err(|e| match e.kind() {
         ErrorKind::NotFound => format!(
-            "there is no folder {}: --dir takes the data directory of a member, or where its log.dir points",
+            "there is no directory {}: give --dir the data directory of a member, or its log.dir",
             dir.display()
         ),
         ErrorKind::NotADirectory => {
-            format!("{} is not a folder: --dir takes the data directory of a member", dir.display())
+            format!("{} is not a directory: give --dir the data directory of a member", dir.display())
         }
-        ErrorKind::PermissionDenied => not_yours(dir),
-        _ => format!("cannot read the folder {}: {e}", dir.display()),
+        ErrorKind::PermissionDenied => not_readable(dir),
+        _ => format!("cannot read the directory {}: {e}", dir.display()),
     })?;
     let is_log = |name: &str| name.starts_with("lockstep.") && name.ends_with(".log");
     let mut members = Vec::new();
@@ -296,24 +296,24 @@ fn look_at(dir: &Path) -> Result<(), String> {
     }
     members.sort();
     let hint = match members.is_empty() {
-        true => "give the data directory of a member, or where its log.dir points".to_owned(),
+        true => "give --dir the data directory of a member, or its log.dir".to_owned(),
         false => format!("did you mean {}?", members.join(" or ")),
     };
     Err(format!("{} holds no log (no file lockstep.*.log): {hint}", dir.display()))
 }
 
-fn not_yours(dir: &Path) -> String {
+fn not_readable(dir: &Path) -> String {
     format!(
-        "permission denied: the log in {} is readable for the server's account and root only: run this as root",
+        "permission denied: only root and the server's account may read the log in {}: run this as root",
         dir.display()
     )
 }
 
-/// The log's errors are made for its owner; this is for a reader.
+/// The text of a log error. The log's own texts address a process that writes the log; this command only reads it.
 fn explain(error: &OpenError) -> String {
     match error {
         OpenError::NotWritable { dir, source, .. } if source.kind() == ErrorKind::PermissionDenied => {
-            not_yours(Path::new(dir))
+            not_readable(Path::new(dir))
         }
         OpenError::Io { dir, doing, source } => format!("cannot {doing} in {dir}: {source}"),
         _ => error.to_string(),
@@ -347,7 +347,7 @@ fn print(lines: &VecDeque<Line>, json: bool) -> Result<(), String> {
                 bytes(line.size as u64),
                 line.keys.map_or_else(|| "-".into(), |k| k.to_string()),
                 age(line.age),
-                what(line),
+                details(line),
             )
         };
         if written.is_err() {
@@ -358,7 +358,7 @@ fn print(lines: &VecDeque<Line>, json: bool) -> Result<(), String> {
     Ok(())
 }
 
-fn what(line: &Line) -> String {
+fn details(line: &Line) -> String {
     let tables: Vec<String> = line.tables.iter().map(TableLine::to_string).collect();
     let tables = tables.join(", ");
     match (tables.is_empty(), line.note.is_empty()) {
@@ -394,14 +394,14 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
     match entry.kind {
         EntryKind::WriteSet | EntryKind::TotalOrder => match WriteSet::parse(&entry.payload) {
             Ok(set) => describe_writeset(&set, &mut line),
-            Err(e) => line.note = format!("damaged: it {e}"),
+            Err(e) => line.note = format!("damaged: the payload {e}"),
         },
         EntryKind::View => match View::decode(&mut Reader::new(entry.payload.clone())) {
             Ok(view) => {
                 let members: Vec<&str> = view.members.iter().map(|m| m.name.as_str()).collect();
                 line.note = format!("view {}: {}", view.number, members.join(", "));
             }
-            Err(e) => line.note = format!("damaged: it {e}"),
+            Err(e) => line.note = format!("damaged: the payload {e}"),
         },
         EntryKind::Membership => match Membership::decode(&mut Reader::new(entry.payload.clone())) {
             Ok(membership) => {
@@ -410,24 +410,24 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
                     membership.members.iter().map(|m| format!("{} ({:?})", m.name, m.role)).collect();
                 line.note = members.join(", ").to_lowercase();
             }
-            Err(e) => line.note = format!("damaged: it {e}"),
+            Err(e) => line.note = format!("damaged: the payload {e}"),
         },
         EntryKind::Branch => match Branch::from_payload(entry.payload.clone()) {
             Ok(branch) => {
                 names.learn(&branch.membership());
                 line.note = format!("history {}: {} goes on alone", branch.history, branch.founder.name);
             }
-            Err(e) => line.note = format!("damaged: it {e}"),
+            Err(e) => line.note = format!("damaged: the payload {e}"),
         },
         EntryKind::Note => line.note = String::from_utf8_lossy(&entry.payload).into_owned(),
         EntryKind::Noop => line.note = "a new leader".into(),
         EntryKind::Outcome => match VoteOutcome::from_payload(entry.payload.clone()) {
             Ok(outcome) => line.note = describe_outcome(&outcome, names),
-            Err(e) => line.note = format!("damaged: it {e}"),
+            Err(e) => line.note = format!("damaged: the payload {e}"),
         },
         EntryKind::Policy => match Policy::decode(&mut Reader::new(entry.payload.clone())) {
             Ok(policy) => line.note = describe_policy(&policy),
-            Err(e) => line.note = format!("damaged: it {e}"),
+            Err(e) => line.note = format!("damaged: the payload {e}"),
         },
         EntryKind::Trim | EntryKind::Piece => {}
     }
@@ -506,13 +506,13 @@ fn describe_writeset(set: &WriteSet, line: &mut Line) {
             uncounted: t.uncounted,
         })
         .collect();
-    // Rows speak for themselves; a statement in total order has only its text.
+    // Annotations repeat what the row events say. A statement in total order has nothing but its text.
     notes.extend(summary.statements.iter().filter(|s| !s.annotation).map(|s| shorten(&s.sql)));
     notes.extend(summary.damage);
     line.note = notes.join(", ");
 }
 
-/// One line of a statement, of bearable length.
+/// A statement on one line, cut to a readable length.
 fn shorten(sql: &str) -> String {
     const LENGTH: usize = 100;
     let line: String = sql.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -577,20 +577,22 @@ mod tests {
     }
 
     #[test]
-    fn folder_without_log_is_reported() {
+    fn directory_without_log_is_reported() {
         let dir = std::env::temp_dir().join(format!("lockstep-log-dir-{}", std::process::id()));
-        let text = look_at(&dir).unwrap_err();
-        assert!(text.starts_with("there is no folder"), "{text}");
+        let text = check_dir(&dir).unwrap_err();
+        assert!(text.starts_with("there is no directory"), "{text}");
         std::fs::create_dir_all(dir.join("n1")).unwrap();
         assert!(
-            look_at(&dir)
+            check_dir(&dir)
                 .unwrap_err()
-                .contains("holds no log (no file lockstep.*.log): give the data directory")
+                .contains("holds no log (no file lockstep.*.log): give --dir the data directory")
         );
         std::fs::write(dir.join("n1/lockstep.id.log"), "").unwrap();
-        assert!(look_at(&dir).unwrap_err().ends_with(&format!("did you mean {}?", dir.join("n1").display())));
-        assert_eq!(look_at(&dir.join("n1")), Ok(()));
-        assert!(look_at(&dir.join("n1/lockstep.id.log")).unwrap_err().contains("is not a folder"));
+        assert!(
+            check_dir(&dir).unwrap_err().ends_with(&format!("did you mean {}?", dir.join("n1").display()))
+        );
+        assert_eq!(check_dir(&dir.join("n1")), Ok(()));
+        assert!(check_dir(&dir.join("n1/lockstep.id.log")).unwrap_err().contains("is not a directory"));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
@@ -605,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_read_well() {
+    fn age_uses_readable_unit() {
         assert_eq!(age(1.25), "1.2s");
         assert_eq!(age(600.0), "10min");
         assert_eq!(age(864_000.0), "10d");

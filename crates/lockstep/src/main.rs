@@ -1,9 +1,10 @@
-//! `lockstep`: run a cluster on this machine, watch any cluster, look into a log.
+//! `lockstep`: runs a cluster on this machine, monitors any cluster, and prints logs.
 
 mod absent;
 mod arbitrator;
 mod bench;
 mod cert;
+mod certification;
 mod chaos;
 mod check;
 mod command;
@@ -18,7 +19,6 @@ mod rescue;
 mod status;
 mod survey;
 mod up;
-mod verdicts;
 mod verify;
 mod wait;
 

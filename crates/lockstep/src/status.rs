@@ -28,7 +28,7 @@ pub(crate) fn look_within(source: &Source, patience: Duration) -> Result<Survey,
         // No cluster of `make up`: perhaps a server that was installed the usual way.
         Err(objection) => match source.fallback() {
             Some(target) => {
-                let left = patience.saturating_sub(began.elapsed()).max(fetch::MOMENT);
+                let left = patience.saturating_sub(began.elapsed()).max(fetch::MIN_TIMEOUT);
                 survey::ask_within(&[target], false, left).map_err(|more| match more.split_once('\n') {
                     Some((_, more)) => format!("{objection}\n{more}"),
                     None => objection,

@@ -250,7 +250,7 @@ fn wait(args: &WaitArgs, mut tell: impl FnMut(&str)) -> Result<WaitOutcome, Stri
     let began = Instant::now();
     // A frozen member takes no more than the timeout. Healthy members are asked once more at its end.
     let patience =
-        |usual: Duration| usual.min(args.timeout.saturating_sub(began.elapsed()).max(fetch::MOMENT));
+        |usual: Duration| usual.min(args.timeout.saturating_sub(began.elapsed()).max(fetch::MIN_TIMEOUT));
     let mut say_at = began + SAY_EVERY;
     let mut answered = false;
     let mut seqno = None;

@@ -19,7 +19,7 @@ use self::sql::{Rows, Session};
 use self::tables::{BUCKETS_READ, COLUMNS, Difference, Name, RowDifference, Table, compare_rows, odd_ones};
 use crate::CommandArgs;
 use crate::absent::{self, Absent};
-use crate::command::{choose, give};
+use crate::command::{choose, send};
 use crate::fetch::{self, Target};
 use crate::progress::{complain, say};
 use crate::{survey, up};
@@ -170,7 +170,7 @@ fn verify(args: &VerifyArgs) -> Result<Report, String> {
 }
 
 fn hold(socket: &Path) -> Result<Held, String> {
-    let answer = give(socket, &Command::Hold)?;
+    let answer = send(socket, &Command::Hold)?;
     match answer.held {
         Some(held) if answer.ok => Ok(held),
         _ => Err(answer.text),
@@ -179,7 +179,7 @@ fn hold(socket: &Path) -> Result<Held, String> {
 
 /// Lets all go on; for how long they had stood, or why that does not count.
 fn release(socket: &Path, held: &Held) -> Result<f64, String> {
-    let answer = give(socket, &Command::Release { hold: held.id })?;
+    let answer = send(socket, &Command::Release { hold: held.id })?;
     if answer.ok { Ok(answer.seconds) } else { Err(answer.text) }
 }
 

@@ -1,5 +1,5 @@
-//! Certification verdicts on the write-sets in a log: the same code over the same entries gives the same verdicts as on
-//! every member, as far back as the log allows.
+//! Certifies the write-sets in a log. It runs the members' code over the same entries, so it reaches the same verdicts.
+//! The start of the log limits how far back they are known.
 
 use lockstep_node::core::certify::{Certification, Certifier, CertifyError, Failure};
 use lockstep_node::core::policy::Writers;
@@ -8,15 +8,15 @@ use lockstep_node::core::types::{Entry, EntryKind, Seqno};
 use lockstep_node::core::writeset::WriteSet;
 use serde::Serialize;
 
-/// The verdict on a write-set.
+/// The certification verdict on a write-set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
-    /// It commits on every member.
+    /// Every member commits the write-set.
     Passed,
-    /// It is rolled back on every member.
+    /// Every member rolls the write-set back.
     Failed,
-    /// The log begins too late to tell.
+    /// The verdict depends on entries before the start of the log.
     Unknown,
 }
 
@@ -33,48 +33,48 @@ impl Verdict {
 
 /// A verdict with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Judged {
+pub(crate) struct Certified {
     pub(crate) verdict: Verdict,
-    /// Empty where there is nothing to say.
+    /// The reason, or empty.
     pub(crate) why: String,
 }
 
-impl Judged {
-    fn unknown(why: &str) -> Judged {
-        Judged { verdict: Verdict::Unknown, why: why.to_owned() }
+impl Certified {
+    fn unknown(why: &str) -> Certified {
+        Certified { verdict: Verdict::Unknown, why: why.to_owned() }
     }
 }
 
-/// Judges the entries of a log, in order.
+/// Certifies the entries of a log, in order.
 ///
-/// The keys of an entry without a verdict are unknown, so judging restarts behind it as if the log began there. A later
-/// write-set that had not seen it is unknown, too, unless it conflicts with a known key or a trim mark has its verdict.
+/// If the verdict on an entry is unknown, certification restarts after it, as if the log began there. A later write-set
+/// whose snapshot precedes that entry is unknown, too, unless it conflicts with a known key or a trim mark lists it.
 /// No verdict is a guess.
-pub(crate) struct Judge {
+pub(crate) struct LogCertifier {
     /// The log's trim marks, which carry verdicts.
     marks: Vec<TrimMark>,
     /// The state from which a certifier starts.
     state: StateSnapshot,
     certifier: Certifier,
-    /// Under a weak policy only the leader's write-sets count. Needs nothing but the log's entries, so that it goes on
-    /// where certification begins anew.
+    /// Under a weak policy only the leader's write-sets pass. This state depends on the log's entries alone, so a restart of
+    /// certification does not reset it.
     writers: Writers,
-    /// The log is not what it should be: nothing is judged any more.
+    /// The error that ended certification: the log contradicts itself.
     broken: Option<String>,
 }
 
-impl Judge {
+impl LogCertifier {
     /// `base` is the state before the first entry, `marks` all trim marks after it.
-    pub(crate) fn new(base: &StateSnapshot, marks: Vec<TrimMark>) -> Judge {
-        let mut judge = Judge {
+    pub(crate) fn new(base: &StateSnapshot, marks: Vec<TrimMark>) -> LogCertifier {
+        let mut certifier = LogCertifier {
             marks,
             state: base.clone(),
             certifier: Certifier::new(base),
             writers: Writers::after(base),
             broken: None,
         };
-        judge.restart(base.seqno);
-        judge
+        certifier.restart(base.seqno);
+        certifier
     }
 
     fn restart(&mut self, after: Seqno) {
@@ -85,11 +85,11 @@ impl Judge {
         }
     }
 
-    /// Takes the next entry; its verdict, if it is one that gets one.
-    pub(crate) fn take(&mut self, entry: &Entry) -> Option<Judged> {
-        let judged = matches!(entry.kind, EntryKind::WriteSet | EntryKind::TotalOrder);
+    /// Certifies the next entry. `None` if entries of its kind are not certified.
+    pub(crate) fn certify(&mut self, entry: &Entry) -> Option<Certified> {
+        let is_certified = matches!(entry.kind, EntryKind::WriteSet | EntryKind::TotalOrder);
         if let Some(broken) = &self.broken {
-            return judged.then(|| Judged::unknown(broken));
+            return is_certified.then(|| Certified::unknown(broken));
         }
         self.writers.follow(entry);
         let outcome = match entry.kind {
@@ -114,27 +114,27 @@ impl Judge {
             _ => return None,
         };
         match outcome {
-            Ok(outcome) => judged.then(|| tell(&outcome)),
+            Ok(outcome) => is_certified.then(|| with_reason(&outcome)),
             Err(CertifyError::Unknown { .. }) => {
                 self.restart(entry.seqno);
-                Some(Judged::unknown("the log begins too late to tell whether it passed"))
+                Some(Certified::unknown("the verdict depends on entries before the start of this log"))
             }
             Err(error) => {
                 let broken = self.broken.insert(error.to_string());
-                judged.then(|| Judged::unknown(broken))
+                is_certified.then(|| Certified::unknown(broken))
             }
         }
     }
 }
 
-fn tell(outcome: &Certification) -> Judged {
+fn with_reason(outcome: &Certification) -> Certified {
     let verdict = if outcome.pass { Verdict::Passed } else { Verdict::Failed };
     let why = match (outcome.failure, outcome.conflict) {
         (None, _) => String::new(),
-        (Some(Failure::Conflict), Some(seqno)) => format!("conflicts with seqno {seqno}, which came first"),
+        (Some(Failure::Conflict), Some(seqno)) => format!("conflicts with the earlier seqno {seqno}"),
         (Some(failure), _) => failure.to_string(),
     };
-    Judged { verdict, why }
+    Certified { verdict, why }
 }
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
         StateSnapshot::genesis(Uuid([9; 16]), seqno, Membership::default())
     }
 
-    /// A write of one row by a member that had seen this much.
+    /// A write of one row in a snapshot at `last_seen`.
     fn write(seqno: Seqno, source: u8, last_seen: Seqno, row: &[u8]) -> Entry {
         let mut builder = WriteSetBuilder::new();
         builder.append_key(&[b"d", b"t", row], KeyType::Exclusive).unwrap();
@@ -171,43 +171,44 @@ mod tests {
         Entry { payload: mark.to_payload(), ..entry(EntryKind::Trim, seqno) }
     }
 
-    fn verdicts(judge: &mut Judge, entries: &[Entry]) -> Vec<Verdict> {
-        entries.iter().filter_map(|e| judge.take(e)).map(|j| j.verdict).collect()
+    fn verdicts(certifier: &mut LogCertifier, entries: &[Entry]) -> Vec<Verdict> {
+        entries.iter().filter_map(|e| certifier.certify(e)).map(|c| c.verdict).collect()
     }
 
     #[test]
     fn conflict_loser_fails_and_winner_passes() {
-        let mut judge = Judge::new(&base(10), Vec::new());
-        assert_eq!(judge.take(&write(11, 1, 10, b"x")).unwrap().verdict, Verdict::Passed);
-        let loser = judge.take(&write(12, 2, 10, b"x")).unwrap();
+        let mut certifier = LogCertifier::new(&base(10), Vec::new());
+        assert_eq!(certifier.certify(&write(11, 1, 10, b"x")).unwrap().verdict, Verdict::Passed);
+        let loser = certifier.certify(&write(12, 2, 10, b"x")).unwrap();
         assert_eq!(
             (loser.verdict, loser.why.as_str()),
-            (Verdict::Failed, "conflicts with seqno 11, which came first")
+            (Verdict::Failed, "conflicts with the earlier seqno 11")
         );
-        // It left no keys behind.
-        assert_eq!(verdicts(&mut judge, &[write(13, 3, 11, b"x")]), [Verdict::Passed]);
+        // A failed write-set leaves no keys behind.
+        assert_eq!(verdicts(&mut certifier, &[write(13, 3, 11, b"x")]), [Verdict::Passed]);
     }
 
     #[test]
     fn verdicts_beyond_log_start_are_unknown() {
         use Verdict::*;
-        let mut judge = Judge::new(&StateSnapshot { trim: 5, verdicts_to: 5, ..base(10) }, Vec::new());
+        let mut certifier =
+            LogCertifier::new(&StateSnapshot { trim: 5, verdicts_to: 5, ..base(10) }, Vec::new());
         let log = [
-            write(11, 1, 8, b"x"),  // had not seen 9 and 10, which are not here
+            write(11, 1, 8, b"x"),  // its snapshot lacks 9 and 10, which are not in the log
             write(12, 2, 10, b"x"), // fails if 11 passed
             write(13, 3, 12, b"x"),
-            write(14, 4, 12, b"x"), // fails certainly
+            write(14, 4, 12, b"x"), // fails in any case
             write(15, 5, 14, b"y"),
         ];
-        assert_eq!(verdicts(&mut judge, &log), [Unknown, Unknown, Passed, Failed, Passed]);
+        assert_eq!(verdicts(&mut certifier, &log), [Unknown, Unknown, Passed, Failed, Passed]);
     }
 
     #[test]
     fn trim_mark_supplies_verdicts_before_log_start() {
         use Verdict::*;
         let mark = TrimMark { trim: 10, verdicts_to: 12, failed: vec![12] };
-        let mut judge =
-            Judge::new(&StateSnapshot { trim: 5, verdicts_to: 5, ..base(10) }, vec![mark.clone()]);
+        let mut certifier =
+            LogCertifier::new(&StateSnapshot { trim: 5, verdicts_to: 5, ..base(10) }, vec![mark.clone()]);
         let log = [
             write(11, 1, 8, b"x"),
             write(12, 2, 8, b"y"),
@@ -215,18 +216,18 @@ mod tests {
             write(13, 3, 10, b"x"),
             write(14, 3, 9, b"z"),
         ];
-        assert_eq!(verdicts(&mut judge, &log), [Passed, Failed, Failed, Failed]);
+        assert_eq!(verdicts(&mut certifier, &log), [Passed, Failed, Failed, Failed]);
     }
 
     #[test]
     fn contradictory_log_stops_verdicts() {
-        let mut judge = Judge::new(&base(10), Vec::new());
+        let mut certifier = LogCertifier::new(&base(10), Vec::new());
         let wrong = TrimMark { trim: 11, verdicts_to: 11, failed: vec![11] };
         let log = [write(11, 1, 10, b"x"), trim(11, &wrong), write(12, 1, 11, b"x")];
-        assert_eq!(verdicts(&mut judge, &log), [Verdict::Passed, Verdict::Unknown]);
+        assert_eq!(verdicts(&mut certifier, &log), [Verdict::Passed, Verdict::Unknown]);
     }
 
-    /// A write-set of this member, placed in this term; what its server calls itself is another matter.
+    /// A write-set that this member proposed and a leader appended in this term. `Meta::source` is independent of both.
     fn of(member: MemberId, term: Term, write: Entry) -> Entry {
         Entry { term, proposal: ProposalId { member, ..ProposalId::default() }, ..write }
     }
@@ -246,19 +247,20 @@ mod tests {
         let log = [
             of(old, 1, write(11, 1, 10, b"x")),
             led_by(2, new, 11),
-            of(old, 2, write(12, 1, 11, b"y")), // was on its way when leadership moved
-            of(new, 2, write(13, 2, 11, b"y")), // no conflict: what failed has no keys
+            of(old, 2, write(12, 1, 11, b"y")), // proposed before leadership moved
+            of(new, 2, write(13, 2, 11, b"y")), // no conflict: a failed write-set has no keys
             Entry { term: 2, ..trim(13, &mark) },
             of(new, 2, write(14, 2, 13, b"z")),
         ];
-        // Whether the mark is known ahead, as the command knows it, or not.
+        // With and without the mark known in advance. The command knows it in advance.
         for marks in [vec![], vec![mark.clone()]] {
-            let mut judge = Judge::new(&state, marks);
-            assert_eq!(verdicts(&mut judge, &log), [Passed, Failed, Passed, Passed]);
+            let mut certifier = LogCertifier::new(&state, marks);
+            assert_eq!(verdicts(&mut certifier, &log), [Passed, Failed, Passed, Passed]);
         }
-        let mut judge = Judge::new(&state, vec![]);
-        let told: Vec<Judged> = log[..3].iter().filter_map(|entry| judge.take(entry)).collect();
-        assert!(told[1].why.contains("only the leader may write"), "{}", told[1].why);
+        let mut certifier = LogCertifier::new(&state, vec![]);
+        let certified: Vec<Certified> =
+            log[..3].iter().filter_map(|entry| certifier.certify(entry)).collect();
+        assert!(certified[1].why.contains("only the leader may write"), "{}", certified[1].why);
     }
 
     #[test]
@@ -269,10 +271,10 @@ mod tests {
         let weak = Policy::of(PolicyKind::Async).to_payload();
         let log = [
             Entry { payload: weak, ..entry(EntryKind::Policy, 10) },
-            of(old, 1, write(11, 1, 8, b"x")), // had not seen 9 and 10, which are not here
+            of(old, 1, write(11, 1, 8, b"x")), // its snapshot lacks 9 and 10, which are not in the log
             of(new, 1, write(12, 2, 11, b"y")),
             of(old, 1, write(13, 1, 11, b"y")),
         ];
-        assert_eq!(verdicts(&mut Judge::new(&state, vec![]), &log), [Unknown, Failed, Passed]);
+        assert_eq!(verdicts(&mut LogCertifier::new(&state, vec![]), &log), [Unknown, Failed, Passed]);
     }
 }
