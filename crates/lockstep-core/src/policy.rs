@@ -2,7 +2,6 @@
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::members::View;
-use crate::snapshot::StateSnapshot;
 use crate::types::*;
 use bytes::Bytes;
 
@@ -183,9 +182,9 @@ pub struct Writers {
 }
 
 impl Writers {
-    /// After this state.
-    pub fn after(state: &StateSnapshot) -> Writers {
-        Writers { policy: state.policy, term: state.term, leader: state.leader }
+    /// After an entry of `term`, whose leader is `leader` (nil if unknown), while `policy` is in force.
+    pub fn new(policy: Policy, term: Term, leader: MemberId) -> Writers {
+        Writers { policy, term, leader }
     }
 
     /// The policy in force for the next entry.
@@ -261,8 +260,7 @@ mod tests {
             payload,
         };
         let noop = |term, id: MemberId| entry(term, EntryKind::Noop, Bytes::copy_from_slice(&id.0));
-        let state = StateSnapshot::genesis(Uuid([9; 16]), 0, Default::default());
-        let mut writers = Writers::after(&state);
+        let mut writers = Writers::new(Policy::default(), 0, Uuid::NIL);
         writers.follow(&noop(1, a));
         assert!(writers.may_write(&a) && writers.may_write(&b), "anybody under quorum");
         writers.follow(&entry(1, EntryKind::Policy, Policy::of(PolicyKind::Async).to_payload()));

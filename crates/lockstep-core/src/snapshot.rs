@@ -224,7 +224,7 @@ impl StateSnapshot {
             self.sessions.insert(member, Session { incarnation, number });
         }
         if entry.term != self.term {
-            let mut writers = Writers::after(self);
+            let mut writers = self.writers();
             writers.follow(entry);
             self.leader = writers.leader();
         }
@@ -232,6 +232,11 @@ impl StateSnapshot {
         self.term = entry.term;
         self.seqno = entry.seqno;
         Ok(())
+    }
+
+    /// The members that may write after this state.
+    pub fn writers(&self) -> Writers {
+        Writers::new(self.policy, self.term, self.leader)
     }
 
     /// As a blob, for the head of a segment and for a joiner.

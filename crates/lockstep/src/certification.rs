@@ -70,7 +70,7 @@ impl LogCertifier {
             marks,
             state: base.clone(),
             certifier: Certifier::new(base),
-            writers: Writers::after(base),
+            writers: base.writers(),
             broken: None,
         };
         certifier.restart(base.seqno);

@@ -116,7 +116,7 @@ impl Run {
         }
         Some(Run {
             certifier,
-            writers: Writers::after(base),
+            writers: base.writers(),
             scheduler: Scheduler::new(seqno),
             delivered: position,
             next: base.index + 1,

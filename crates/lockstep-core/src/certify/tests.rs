@@ -40,7 +40,7 @@ impl Group {
         let genesis = StateSnapshot::genesis(Uuid([9; 16]), START, Membership::default());
         Group {
             entries: vec![],
-            leader: (Certifier::new(&genesis), Writers::after(&genesis)),
+            leader: (Certifier::new(&genesis), genesis.writers()),
             term: 0,
             states: vec![genesis],
             done: 0,
@@ -374,7 +374,7 @@ fn marks(entries: &[Entry]) -> impl Iterator<Item = TrimMark> + '_ {
 
 /// Replays from the state after `from` entries, having learned the marks of the first `known`.
 fn replay(group: &Group, from: usize, known: usize) -> Result<(), (usize, CertifyError)> {
-    let mut certifier = (Certifier::new(&group.states[from]), Writers::after(&group.states[from]));
+    let mut certifier = (Certifier::new(&group.states[from]), group.states[from].writers());
     marks(&group.entries[from..known]).for_each(|mark| certifier.0.learn(&mark));
     for (at, entry) in group.entries.iter().enumerate().skip(from) {
         let outcome = feed(&mut certifier, entry).map_err(|e| (at, e))?;
@@ -406,7 +406,7 @@ proptest! {
         }
         // One that forgets nothing at all says the same, parents and all.
         let genesis = &group.states[0];
-        let mut keeper = (Certifier::new(genesis), Writers::after(genesis));
+        let mut keeper = (Certifier::new(genesis), genesis.writers());
         keeper.0.index.never_forgets = true;
         for (entry, outcome) in group.entries.iter().zip(&group.outcomes) {
             prop_assert_eq!(*outcome, feed(&mut keeper, entry).unwrap(), "seqno {}", entry.seqno);

@@ -5,7 +5,7 @@ use super::*;
 impl Raft {
     /// The membership in force: the latest in the own log, committed or not.
     pub fn membership(&self) -> Arc<Membership> {
-        self.log.tail.membership.clone()
+        self.log.tail().membership.clone()
     }
 
     /// This member's id.
@@ -15,7 +15,7 @@ impl Raft {
 
     /// Whether we vote, by the membership in force.
     pub fn is_voter(&self) -> bool {
-        self.log.tail.membership.is_voter(&self.config.id)
+        self.log.tail().membership.is_voter(&self.config.id)
     }
 
     /// Whether we lead, as far as we know.

@@ -40,22 +40,22 @@ impl Raft {
     /// What we vouch for: on our disk, and the same as the leader's.
     pub(super) fn acknowledged(&self) -> Index {
         if self.config.failpoints.is_active(Failpoint::AckBeforeFsync) {
-            return self.matched;
+            return self.log.matched();
         }
         if self.config.failpoints.is_active(Failpoint::AckOfUnmatched) {
-            return self.disk.persisted;
+            return self.disk.persisted();
         }
-        self.disk.persisted.min(self.matched)
+        self.disk.persisted().min(self.log.matched())
     }
 
     /// Moves the commit index to what the acks allow.
     pub(super) fn maybe_commit(&mut self) {
         // Of entries above `matched` nobody knows whether the leader has them; a membership among them may not be
         // adjacent to the leader's, so its majorities mean nothing.
-        if self.matched <= self.commit() || self.log.tail.membership_index > self.matched {
+        if self.log.matched() <= self.commit() || self.log.tail().membership_index > self.log.matched() {
             return;
         }
-        let membership = &self.log.tail.membership;
+        let membership = &self.log.tail().membership;
         let any_term = self.config.failpoints.is_active(Failpoint::AckOfAnotherTerm);
         let mut held: Vec<Index> = membership
             .voters()
@@ -69,7 +69,7 @@ impl Raft {
                 }
             })
             .collect();
-        let index = reached_by(&mut held, membership.majority()).min(self.matched);
+        let index = reached_by(&mut held, membership.majority()).min(self.log.matched());
         // Only entries of the current term are committed by counting: an older one, though a majority holds it, may
         // still lose to a newer one in an election.
         let of_this_term = self.log.term_at(index) == Some(self.term)
@@ -87,7 +87,7 @@ impl Raft {
 
     /// Remembers what a member holds. Late acks never lower it.
     pub(super) fn note_ack(&mut self, from: MemberId, term: Term, persisted: Index) {
-        if self.log.tail.membership.get(&from).is_none() {
+        if self.log.tail().membership.get(&from).is_none() {
             return;
         }
         let known = self.acks.entry(from).or_default();
@@ -121,7 +121,7 @@ impl Raft {
         Message::Ack {
             term: self.term,
             persisted,
-            received: self.matched.max(persisted),
+            received: self.log.matched().max(persisted),
             finished: self.finished,
             context,
         }
@@ -132,7 +132,7 @@ impl Raft {
         let Some(leader) = self.leader else { return };
         let acknowledged = self.acknowledged();
         let news = acknowledged > self.pending_acks.acknowledged;
-        let received = self.acks_received() && self.matched > self.pending_acks.received;
+        let received = self.acks_received() && self.log.matched() > self.pending_acks.received;
         if news || received || self.pending_acks.answer || self.pending_acks.context != 0 {
             let message = self.ack(self.pending_acks.context);
             self.send(leader, message);
@@ -143,7 +143,7 @@ impl Raft {
                 let message = self.ack(0);
                 self.send(id, message);
             }
-        } else if news && self.log.tail.membership.is_voter(&self.config.id) {
+        } else if news && self.log.tail().membership.is_voter(&self.config.id) {
             for (origin, _) in self.waiting_origins(self.pending_acks.acknowledged) {
                 if origin != leader {
                     let message = self.ack(0);
@@ -155,20 +155,20 @@ impl Raft {
             answer: false,
             context: 0,
             acknowledged: acknowledged.max(self.pending_acks.acknowledged),
-            received: self.matched,
+            received: self.log.matched(),
         };
     }
 
     fn other_members(&self, leader: MemberId) -> Vec<MemberId> {
-        let members = self.log.tail.membership.members.iter().map(|m| m.id);
+        let members = self.log.tail().membership.members.iter().map(|m| m.id);
         members.filter(|id| *id != self.config.id && *id != leader).collect()
     }
 
     /// The other members whose proposals above `above` are not known to be committed.
     pub(super) fn waiting_origins(&self, above: Index) -> Vec<(MemberId, Index)> {
-        let membership = &self.log.tail.membership;
+        let membership = &self.log.tail().membership;
         let others =
-            self.log.origins.iter().filter(|(id, last)| {
+            self.log.origins().iter().filter(|(id, last)| {
                 **id != self.config.id && **last > above && membership.get(id).is_some()
             });
         others.map(|(id, last)| (*id, *last)).collect()

@@ -9,14 +9,13 @@ impl Raft {
     pub fn new(config: Config, restored: Option<Restored>, now: Micros) -> Raft {
         let (vote, log) = match restored {
             Some(restored) => restored.into_parts(),
-            None => (Vote::default(), LogView::empty()),
+            None => (Vote::default(), Log::empty()),
         };
         // A member that has persisted an entry of a term has entered that term, even if the write of its vote file was
         // lost.
         let (term, voted_for) =
-            if log.tail.term > vote.term { (log.tail.term, None) } else { (vote.term, vote.voted_for) };
-        let membership = log.tail.membership.clone();
-        let commit = log.commit();
+            if log.tail().term > vote.term { (log.tail().term, None) } else { (vote.term, vote.voted_for) };
+        let membership = log.tail().membership.clone();
         let mut order = Raft {
             rng: Rng::new(&config),
             now,
@@ -33,7 +32,6 @@ impl Raft {
             votes: BTreeMap::new(),
             tail_replies: None,
             disk: Disk::new(log.last()),
-            matched: commit,
             commit_policy: commit_policy::CommitPolicy::default(),
             log_recovery: None,
             longest_rtt: 0,
@@ -85,8 +83,7 @@ impl Raft {
         let (base, committed) = (state.index, self.log.commit());
         self.give_up_from(committed + 1);
         self.disk.reset(base, committed);
-        self.log = LogView::starting_at(state);
-        self.matched = base;
+        self.log = Log::starting_at(state);
         self.outbox.log_changed(&self.log, &self.config, self.now);
     }
 
@@ -258,7 +255,7 @@ impl Raft {
         } else {
             self.follow_on();
         }
-        self.log.evict(self.config.cache_bytes, self.disk.persisted);
+        self.log.evict(self.config.cache_bytes, self.disk.persisted());
         self.report_changes();
         self.assert_invariants();
         std::mem::take(&mut self.outputs)
@@ -283,8 +280,8 @@ impl Raft {
             (self.told.role, self.told.term, self.told.leader) = (role, term, leader);
             self.outputs.push(Output::Soft { role, term, leader });
         }
-        if !Arc::ptr_eq(&self.told.membership, &self.log.tail.membership) {
-            let membership = self.log.tail.membership.clone();
+        if !Arc::ptr_eq(&self.told.membership, &self.log.tail().membership) {
+            let membership = self.log.tail().membership.clone();
             if *membership != *self.told.membership {
                 self.outputs.push(Output::Membership(membership.clone()));
             }
@@ -342,7 +339,7 @@ impl Raft {
 
     /// Up to here the own log is on the disk.
     pub fn persisted(&self) -> Index {
-        self.disk.persisted
+        self.disk.persisted()
     }
 
     /// Up to here entries may be handed to the server: committed, and on our own disk.
@@ -350,17 +347,17 @@ impl Raft {
         if self.config.failpoints.is_active(Failpoint::DeliverBeforeDisk) {
             return self.commit();
         }
-        self.commit().min(self.disk.persisted)
+        self.commit().min(self.disk.persisted())
     }
 
     /// The fold of the whole log: membership in force, sessions.
     pub fn tail_state(&self) -> &StateSnapshot {
-        &self.log.tail
+        self.log.tail()
     }
 
     /// The fold up to the commit index.
     pub fn committed_state(&self) -> &StateSnapshot {
-        &self.log.committed
+        self.log.committed()
     }
 
     /// The first entry of the log; one above the last index where it has none.
@@ -370,7 +367,7 @@ impl Raft {
 
     /// The first entry of each segment, ascending.
     pub fn segment_bases(&self) -> impl Iterator<Item = &StateSnapshot> + '_ {
-        self.log.bases.iter().map(|base| &base.state)
+        self.log.bases()
     }
 
     /// About how many bytes the entries from this index on have: exact for few, or where a segment begins.
@@ -380,30 +377,30 @@ impl Raft {
 
     /// The gap that contains this seqno, if a view has left it out: no entry of this history has it.
     pub fn gap_around(&self, seqno: Seqno) -> Option<Gap> {
-        self.log.gaps.iter().find(|gap| gap.holds(seqno)).copied()
+        self.log.gaps().iter().find(|gap| gap.holds(seqno)).copied()
     }
 
     /// Ranges (first, last) of seqnos that committed views have left out, as far back as the log goes.
     pub fn left_out(&self) -> impl Iterator<Item = (Seqno, Seqno)> + '_ {
-        let committed = self.log.gaps.iter().filter(|gap| gap.index <= self.log.committed.index);
+        let committed = self.log.gaps().iter().filter(|gap| gap.index <= self.log.committed().index);
         committed.map(|gap| (gap.before + 1, gap.after - 1))
     }
 
     /// What this member's own term of office has begun with leaving out, if it leads, and has.
     pub fn left_out_by_own_term(&self) -> Option<Gap> {
-        let last = self.log.gaps.last().filter(|_| self.is_leader())?;
+        let last = self.log.gaps().last().filter(|_| self.is_leader())?;
         (self.log.term_at(last.index) == Some(self.term())).then_some(*last)
     }
 
     /// The number of seqnos above `above` and up to `upto`, without those that views have left out.
     pub fn seqnos_between(&self, above: Seqno, upto: Seqno) -> i64 {
-        let left_out = self.log.gaps.iter().map(|gap| (gap.after - 1).min(upto) - gap.before.max(above));
+        let left_out = self.log.gaps().iter().map(|gap| (gap.after - 1).min(upto) - gap.before.max(above));
         (upto - above - left_out.map(|n| n.max(0)).sum::<i64>()).max(0)
     }
 
     /// How many write-sets and statements of each member have been put into the log of this process: it only grows.
     pub fn written_by(&self) -> &BTreeMap<MemberId, u64> {
-        &self.log.written
+        self.log.written()
     }
 
     /// An entry, if it is in memory; else it is in the log.

@@ -40,7 +40,7 @@ impl Raft {
 
     fn ask_for_ends(&mut self) {
         let Some(ends) = &self.tail_replies else { return };
-        let members = self.log.tail.membership.members.iter().map(|m| m.id);
+        let members = self.log.tail().membership.members.iter().map(|m| m.id);
         let open = members.filter(|id| *id != self.config.id && !ends.contains_key(id));
         for to in open.collect::<Vec<_>>() {
             self.send(to, self.pre_vote());
@@ -50,7 +50,7 @@ impl Raft {
     /// An answer to the question above; a leader asks nobody.
     pub(super) fn record_tail_reply(&mut self, from: MemberId, term: Term, granted: bool) {
         let Some(ends) = &mut self.tail_replies else { return };
-        if self.role == Role::Leader || self.log.tail.membership.get(&from).is_none() {
+        if self.role == Role::Leader || self.log.tail().membership.get(&from).is_none() {
             return;
         }
         if granted || term <= self.term {
@@ -89,7 +89,7 @@ impl Raft {
             // A term of ours alone: nobody was elected in it.
             term: self.term + 1,
             kind: EntryKind::Branch,
-            seqno: self.log.tail.seqno,
+            seqno: self.log.tail().seqno,
             proposal: ProposalId::default(),
             time: self.wall,
             payload: branch.to_payload(),

@@ -15,19 +15,11 @@
 //! result ([`Message::PolicyMet`]), because acks between other members may be lost.
 
 use super::failpoints::Failpoint;
+use super::log::PolicyRange;
 use super::wait_times::WaitTimes;
 use super::*;
-use crate::members::{MemberInfo, View};
+use crate::members::MemberInfo;
 use crate::policy::{Policy, PolicyKind};
-
-/// A range of the log under one policy: the entries above `after`, up to the start of the next range.
-#[derive(Clone, Debug)]
-pub(super) struct PolicyRange {
-    pub(super) after: Index,
-    pub(super) policy: Policy,
-    /// The view of that time.
-    pub(super) view: Arc<View>,
-}
 
 /// Why a leader under a weak policy does not deliver the next entry of its log before a majority has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,7 +109,7 @@ impl Raft {
     /// Up to here entries may be handed to the server of this member: [`Raft::deliverable`], and for a leader under a
     /// weak policy more.
     pub fn early(&self) -> Index {
-        self.deliverable().max(self.commit_policy.early.min(self.disk.persisted))
+        self.deliverable().max(self.commit_policy.early.min(self.disk.persisted()))
     }
 
     /// The first committed entry that still lacks acks of its policy, if there is one.
@@ -133,19 +125,19 @@ impl Raft {
 
     /// The members that are not known here to have this entry on their disks.
     pub fn not_persisted_by(&self, index: Index) -> impl Iterator<Item = &MemberInfo> {
-        self.log.tail.membership.members.iter().filter(move |member| self.persisted_by(&member.id) < index)
+        self.log.tail().membership.members.iter().filter(move |member| self.persisted_by(&member.id) < index)
     }
 
     /// The members that have not acknowledged this entry, as the policy in force means it.
     pub fn unacknowledged_by(&self, index: Index) -> impl Iterator<Item = &MemberInfo> {
-        let policy = &self.log.tail.policy;
+        let policy = &self.log.tail().policy;
         // Other zones' disks are asked for in any case.
         let in_memory = self.acks_received() && policy.zone_acks == 0;
         let acked = move |id: &MemberId| match *id == self.config.id || !in_memory {
             true => self.persisted_by(id),
             false => self.acked_by_other(id, policy),
         };
-        self.log.tail.membership.members.iter().filter(move |member| acked(&member.id) < index)
+        self.log.tail().membership.members.iter().filter(move |member| acked(&member.id) < index)
     }
 
     /// Where this member leads and semisync has fallen back: the first entry that was not acknowledged in time; once
@@ -168,12 +160,12 @@ impl Raft {
 
     /// The policy in force for the next entry.
     pub fn policy(&self) -> Policy {
-        self.log.tail.policy
+        self.log.tail().policy
     }
 
     /// Whether some entry that may matter still asks for more than to be committed, or for less.
     fn is_plain(&self) -> bool {
-        self.log.policy_ranges.len() == 1 && self.log.policy_ranges[0].policy.is_plain()
+        self.log.policy_ranges().len() == 1 && self.log.policy_ranges()[0].policy.is_plain()
     }
 
     /// The last index that a member is known to have persisted, equal to our log.
@@ -182,21 +174,21 @@ impl Raft {
             return self.acknowledged();
         }
         match self.acks.get(id) {
-            Some((term, index)) if *term == self.term => (*index).min(self.matched),
+            Some((term, index)) if *term == self.term => (*index).min(self.log.matched()),
             _ => 0,
         }
     }
 
     /// Up to here this policy is met. [`Index::MAX`] where it asks for no more than to be committed.
     fn met(&self, at: usize) -> Index {
-        let PolicyRange { policy, view, .. } = &self.log.policy_ranges[at];
+        let PolicyRange { policy, view, .. } = &self.log.policy_ranges()[at];
         let zones = self.in_zones(policy.zone_acks);
         match policy.kind {
             PolicyKind::Quorum => zones,
             PolicyKind::All if self.config.failpoints.is_active(Failpoint::AllIsMajority) => Index::MAX,
             PolicyKind::All => {
                 // Members removed from the view since then are not waited for.
-                let later = || self.log.policy_ranges.iter().skip(at + 1);
+                let later = || self.log.policy_ranges().iter().skip(at + 1);
                 let later =
                     || later().filter(|s| s.after <= self.commit() && s.policy.kind == PolicyKind::All);
                 let members = view.members.iter().map(|m| m.id);
@@ -219,10 +211,10 @@ impl Raft {
     /// committed already.
     fn counted(&self) -> impl Iterator<Item = &MemberInfo> {
         let anybody = self.config.failpoints.is_active(Failpoint::AnyMembersAcksCount);
-        let known = &self.log.committed.membership;
-        let changed = self.log.tail.membership_index > self.log.committed.index;
+        let known = &self.log.committed().membership;
+        let changed = self.log.tail().membership_index > self.log.committed().index;
         let open: Vec<Membership> = if changed { self.log.open_memberships().collect() } else { Vec::new() };
-        let members = self.log.tail.membership.members.iter();
+        let members = self.log.tail().membership.members.iter();
         members.filter(move |member| {
             let is_known = |membership: &Membership| membership.get(&member.id).is_some();
             anybody || (is_known(known) && open.iter().all(is_known))
@@ -238,7 +230,7 @@ impl Raft {
         let on_receive =
             policy.on_receive || self.config.failpoints.is_active(Failpoint::ReceivedIsPersisted);
         match self.peers.get(id) {
-            Some(peer) if on_receive => peer.received.min(self.matched),
+            Some(peer) if on_receive => peer.received.min(self.log.matched()),
             _ => self.persisted_by(id),
         }
     }
@@ -261,7 +253,7 @@ impl Raft {
     }
 
     fn commits_alone(&self) -> bool {
-        let membership = &self.log.tail.membership;
+        let membership = &self.log.tail().membership;
         membership.majority() == 1 && membership.members.len() > 1
     }
 
@@ -270,20 +262,20 @@ impl Raft {
             self.commit_policy.elsewhere = None;
             return;
         }
-        let policy = &self.log.tail.policy;
+        let policy = &self.log.tail().policy;
         let held = match self.role {
             Role::Leader => self.acked_by_others(policy).max().unwrap_or(0),
-            _ if policy.on_receive => self.matched,
+            _ if policy.on_receive => self.log.matched(),
             _ => self.acknowledged(),
         };
-        let known = self.commit_policy.elsewhere.get_or_insert((0, self.log.tail.seqno));
+        let known = self.commit_policy.elsewhere.get_or_insert((0, self.log.tail().seqno));
         if held <= known.0 {
             return;
         }
         // For a member behind the cached entries, use the first seqno of its segment as a lower bound.
-        let segment = || self.log.bases.iter().rev().find(|base| base.state.index <= held);
+        let segment = || self.log.bases().rev().find(|base| base.index <= held);
         let seqno = self.log.entry(held).map(|entry| entry.seqno);
-        if let Some(seqno) = seqno.or_else(|| segment().map(|base| base.state.seqno)) {
+        if let Some(seqno) = seqno.or_else(|| segment().map(|base| base.seqno)) {
             *known = (held, seqno);
         }
     }
@@ -317,7 +309,7 @@ impl Raft {
         }
         self.look_elsewhere();
         self.watch_fallback();
-        let policy_ranges = &self.log.policy_ranges;
+        let policy_ranges = &self.log.policy_ranges();
         let commit = self.commit();
         let mut policy_index = Index::MAX;
         for at in 0..policy_ranges.len() {
@@ -347,13 +339,13 @@ impl Raft {
         let earnest = self.has_committed_in_term()
             || (self.is_leader() && failpoints.is_active(Failpoint::EarlyBeforeOwnTerm));
         self.commit_policy.blocked_on = None;
-        if !earnest || !self.log.committed.policy.is_weak() {
+        if !earnest || !self.log.committed().policy.is_weak() {
             self.commit_policy.early = 0;
             return;
         }
         let limit = self.acknowledged().min(self.policy_index());
-        let bound = i64::try_from(self.log.committed.policy.max_at_risk).unwrap_or(i64::MAX);
-        let last_seqno = self.log.committed.seqno.saturating_add(bound);
+        let bound = i64::try_from(self.log.committed().policy.max_at_risk).unwrap_or(i64::MAX);
+        let last_seqno = self.log.committed().seqno.saturating_add(bound);
         let mut at = self.commit_policy.early.max(commit);
         // Most often all that is not committed is less, and need not be counted.
         let most = self.config.max_at_risk_bytes;
@@ -440,8 +432,8 @@ impl Raft {
 
     fn falls_back_by(&self) -> Policy {
         match self.config.failpoints.is_active(Failpoint::TimeoutNotAgreedOn) {
-            true => self.log.tail.policy,
-            false => self.log.committed.policy,
+            true => self.log.tail().policy,
+            false => self.log.committed().policy,
         }
     }
 
@@ -455,14 +447,14 @@ impl Raft {
         !self.is_plain()
             && self
                 .log
-                .policy_ranges
+                .policy_ranges()
                 .iter()
                 .any(|s| s.policy.kind == PolicyKind::All || s.policy.zone_acks > 0)
     }
 
     /// Whether what is received is to be acknowledged before it is on the disk.
     pub(super) fn acks_received(&self) -> bool {
-        let policy = self.log.tail.policy;
+        let policy = self.log.tail().policy;
         policy.on_receive && policy.kind == PolicyKind::Semisync
     }
 
@@ -491,7 +483,7 @@ impl Raft {
         if self.leader != Some(from) || term != self.term || self.role != Role::Follower {
             return;
         }
-        self.commit_policy.floor = self.commit_policy.floor.max(settled.min(self.matched));
+        self.commit_policy.floor = self.commit_policy.floor.max(settled.min(self.log.matched()));
         self.commit_policy.leader_has_fallen = fallen;
     }
 }

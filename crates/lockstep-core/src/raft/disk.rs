@@ -6,7 +6,7 @@
 //! may claim.
 
 use super::failpoints::{Failpoint, Failpoints};
-use super::log_view::LogView;
+use super::log::Log;
 use super::{Rescue, WriteOp};
 use crate::message::Message;
 use crate::snapshot::StateSnapshot;
@@ -52,7 +52,7 @@ pub(super) struct Disk {
     /// Up to here entries were given to a write; those above go with the next.
     handed: Index,
     /// Up to here the entries in memory are on the disk.
-    pub(super) persisted: Index,
+    persisted: Index,
     /// The next write begins by keeping these elsewhere.
     rescue: Vec<Rescue>,
     /// The next write begins by giving up what the disk has from here on.
@@ -103,6 +103,11 @@ impl Disk {
             waiting: Vec::new(),
             held: VecDeque::new(),
         }
+    }
+
+    /// Up to here the entries in memory are on the disk.
+    pub(super) fn persisted(&self) -> Index {
+        self.persisted
     }
 
     /// The vote has changed.
@@ -158,7 +163,7 @@ impl Disk {
     /// The next write, if there is anything to write.
     pub(super) fn write(
         &mut self,
-        log: &mut LogView,
+        log: &mut Log,
         vote: Vote,
         segment_bytes: u64,
         failpoints: Failpoints,
@@ -195,7 +200,7 @@ impl Disk {
         self.in_flight.push_back(Flight { ticket, last: self.handed, bytes });
         self.in_flight_bytes += bytes;
         if self.roll.is_none() && log.segment_full(segment_bytes) {
-            self.roll = Some(Box::new(log.tail.clone()));
+            self.roll = Some(Box::new(log.tail().clone()));
         }
         Some(op)
     }

@@ -36,7 +36,7 @@ impl Raft {
             self.leader = None;
             self.last_leader_contact = None;
             // Of a new leader's log we know only that it holds what is committed.
-            self.matched = self.commit();
+            self.log.forget_leader();
             self.pending_acks.forget();
             self.relays.forget(self.config.failpoints);
             self.commit_policy.forget();
@@ -97,7 +97,7 @@ impl Raft {
 
     /// An arbitrator leaves the others the first word: it should lead only where none of them can.
     fn deference(&self) -> Micros {
-        let member = self.log.tail.membership.get(&self.config.id);
+        let member = self.log.tail().membership.get(&self.config.id);
         if member.is_some_and(|m| m.arbitrator) { self.config.election_timeout / 2 } else { 0 }
     }
 
@@ -116,11 +116,11 @@ impl Raft {
     /// may be known too low, so any membership from there on that lets it vote will do.
     fn may_campaign(&self) -> bool {
         let (id, log) = (&self.config.id, &self.log);
-        if !log.exists() || log.tail.membership.is_voter(id) {
+        if !log.exists() || log.tail().membership.is_voter(id) {
             return log.exists();
         }
-        let open = log.tail.membership_index > log.commit();
-        open && (log.committed.membership.is_voter(id) || log.open_memberships().any(|m| m.is_voter(id)))
+        let open = log.tail().membership_index > log.commit();
+        open && (log.committed().membership.is_voter(id) || log.open_memberships().any(|m| m.is_voter(id)))
     }
 
     pub(super) fn tick_election(&mut self) {
@@ -158,7 +158,7 @@ impl Raft {
     }
 
     pub(super) fn pre_vote(&self) -> Message {
-        Message::PreVote { term: self.term + 1, last_index: self.log.last(), last_term: self.log.tail.term }
+        Message::PreVote { term: self.term + 1, last_index: self.log.last(), last_term: self.log.tail().term }
     }
 
     /// Campaigns: our vote for ourselves goes to the disk first, for we must not give another one in this term.
@@ -184,7 +184,7 @@ impl Raft {
         Message::Vote {
             term: self.term,
             last_index: self.log.last(),
-            last_term: self.log.tail.term,
+            last_term: self.log.tail().term,
             transfer: self.lead.campaign_is_transfer,
         }
     }
@@ -217,17 +217,17 @@ impl Raft {
     pub(super) fn ask_again(&mut self, id: MemberId) {
         if self.log_recovery.is_some() {
             let asked = self.role == Role::Candidate && self.votes.contains_key(&self.config.id);
-            if asked && self.log.tail.membership.get(&id).is_some() {
+            if asked && self.log.tail().membership.get(&id).is_some() {
                 self.send(id, self.tail_query());
             }
             return;
         }
         let own_vote = self.role == Role::Candidate && self.votes.contains_key(&self.config.id);
-        if own_vote && self.needs_log_recovery() && self.log.tail.membership.get(&id).is_some() {
+        if own_vote && self.needs_log_recovery() && self.log.tail().membership.get(&id).is_some() {
             // Late: its tail counts all the same, if the answer comes before the votes.
             self.send(id, self.tail_query());
         }
-        if !self.log.tail.membership.is_voter(&id) || self.votes.contains_key(&id) {
+        if !self.log.tail().membership.is_voter(&id) || self.votes.contains_key(&id) {
             return;
         }
         match self.role {
@@ -239,11 +239,11 @@ impl Raft {
     }
 
     pub(super) fn other_voters(&self) -> Vec<MemberId> {
-        self.log.tail.membership.voters().filter(|id| *id != self.config.id).collect()
+        self.log.tail().membership.voters().filter(|id| *id != self.config.id).collect()
     }
 
     fn up_to_date(&self, last_index: Index, last_term: Term) -> bool {
-        (last_term, last_index) >= (self.log.tail.term, self.log.last())
+        (last_term, last_index) >= (self.log.tail().term, self.log.last())
             || self.config.failpoints.is_active(Failpoint::VoteForAnyLog)
     }
 
@@ -255,7 +255,7 @@ impl Raft {
 
     pub(super) fn on_pre_vote_reply(&mut self, from: MemberId, term: Term, granted: bool) {
         self.record_tail_reply(from, term, granted);
-        if self.role != Role::PreCandidate || !self.log.tail.membership.is_voter(&from) {
+        if self.role != Role::PreCandidate || !self.log.tail().membership.is_voter(&from) {
             return;
         }
         if granted {
@@ -301,7 +301,7 @@ impl Raft {
     }
 
     pub(super) fn on_vote_reply(&mut self, from: MemberId, term: Term, granted: bool) {
-        if !self.log.tail.membership.is_voter(&from) {
+        if !self.log.tail().membership.is_voter(&from) {
             return;
         }
         if term > self.term && !granted {
@@ -316,7 +316,7 @@ impl Raft {
         if self.log_recovery.is_some() {
             return;
         }
-        let membership = &self.log.tail.membership;
+        let membership = &self.log.tail().membership;
         let majority = membership.majority();
         let of = |what: bool| membership.voters().filter(|id| self.votes.get(id) == Some(&what)).count();
         let (granted, refused) = (of(true), of(false));

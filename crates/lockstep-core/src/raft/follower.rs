@@ -27,10 +27,10 @@ impl Raft {
             entries.drain(..known);
             self.pending_acks.answer = true;
             prev_index = committed;
-            prev_term = self.log.committed.term;
+            prev_term = self.log.committed().term;
         }
         let full = self.disk.is_full(self.config.max_unwritten_bytes);
-        if full && prev_index > self.log.last() && self.matched == self.log.last() {
+        if full && prev_index > self.log.last() && self.log.matched() == self.log.last() {
             // It continues what was dropped below. A refusal would make the leader send that again at once; an answer
             // that we have no more than before leaves its window shut, and lets it know that we are there. When the disk
             // goes on, the next heartbeat is refused, and the leader begins again where we stopped.
@@ -45,7 +45,7 @@ impl Raft {
             return;
         }
         // An empty one that brings nothing new and asks for nothing needs no answer.
-        self.pending_acks.answer |= prev_index > self.matched;
+        self.pending_acks.answer |= prev_index > self.log.matched();
         self.pending_acks.context = self.pending_acks.context.max(context);
         let mut end = prev_index;
         for entry in entries {
@@ -55,9 +55,9 @@ impl Raft {
             match self.log.term_at(entry.index) {
                 Some(term) if term == entry.term => {
                     // It came twice: perhaps our answer was lost.
-                    self.pending_acks.answer |= entry.index <= self.matched;
+                    self.pending_acks.answer |= entry.index <= self.log.matched();
                 }
-                Some(_) if entry.index <= self.matched.max(committed) => break,
+                Some(_) if entry.index <= self.log.matched().max(committed) => break,
                 known => {
                     if known.is_some() {
                         self.truncate(entry.index);
@@ -73,14 +73,14 @@ impl Raft {
             }
             end += 1;
         }
-        self.matched = self.matched.max(end);
+        self.log.agree_up_to(end);
         self.learn_commit(commit);
         self.outbox.log_changed(&self.log, &self.config, self.now);
     }
 
     /// The leader has committed up to here: of what we share with it, that holds for us. The news may overtake the entries.
     fn learn_commit(&mut self, commit: Index) {
-        let commit = self.relays.hear_commit(commit).min(self.matched);
+        let commit = self.relays.hear_commit(commit).min(self.log.matched());
         if commit > self.commit() {
             self.commit_to(commit);
         }
@@ -155,7 +155,7 @@ impl Raft {
             return;
         }
         if self.log.exists() && !self.config.failpoints.is_active(Failpoint::BaseOverLongerLog) {
-            let committed = &self.log.committed;
+            let committed = &self.log.committed();
             let same = state.history == committed.history
                 || state.parents.iter().any(|p| p.history == committed.history && p.index >= committed.index);
             let follows = same && state.term >= committed.term && state.seqno >= committed.seqno;
@@ -163,12 +163,12 @@ impl Raft {
                 return;
             }
             if self.log.term_at(state.index) == Some(state.term) {
-                self.matched = self.matched.max(state.index);
+                self.log.agree_up_to(state.index);
                 self.commit_to(state.index);
                 return;
             }
             // What this term's leader gave us, it also has.
-            if state.index <= self.matched {
+            if state.index <= self.log.matched() {
                 return;
             }
         }

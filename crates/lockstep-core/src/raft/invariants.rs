@@ -23,19 +23,19 @@ impl Raft {
         self.outbox.assert_invariants();
         let (commit, last) = (self.commit(), self.log.last());
         assert!(
-            commit <= self.matched && self.matched <= last,
+            commit <= self.log.matched() && self.log.matched() <= last,
             "commit {commit} <= matched {} <= last {last}",
-            self.matched
+            self.log.matched()
         );
         assert!(self.deliverable() <= commit, "deliverable {} <= commit {commit}", self.deliverable());
         assert!(
-            self.log.tail.term <= self.term,
+            self.log.tail().term <= self.term,
             "last entry's term {} <= term {}",
-            self.log.tail.term,
+            self.log.tail().term,
             self.term
         );
         if self.role == Role::Leader {
-            assert_eq!(self.matched, last, "a leader's log is the term's log");
+            assert_eq!(self.log.matched(), last, "a leader's log is the term's log");
             assert_eq!(self.leader, Some(self.config.id), "a leader knows itself as the leader");
             for (id, peer) in &self.peers {
                 assert!(*id != self.config.id, "a leader is not its own peer");

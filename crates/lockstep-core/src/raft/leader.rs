@@ -57,8 +57,8 @@ impl Raft {
         self.leader = Some(self.config.id);
         self.last_leader_contact = None;
         self.votes.clear();
-        self.matched = self.log.last();
-        let ends = Ends::new(&self.log.tail.view, self.log.tail.view_seqno);
+        self.log.agree_up_to(self.log.last());
+        let ends = Ends::new(&self.log.tail().view, self.log.tail().view_seqno);
         self.lead = Lead { next_heartbeat: self.now, context: 0, ends, ..Lead::default() };
         self.peers.clear();
         self.sync_peers();
@@ -90,7 +90,7 @@ impl Raft {
 
     /// A member is in a newer term: we do not lead any more.
     pub(super) fn give_way(&mut self, from: MemberId, term: Term) {
-        if self.log.tail.membership.get(&from).is_some() {
+        if self.log.tail().membership.get(&from).is_some() {
             self.become_follower(term, None);
         }
     }
@@ -128,7 +128,7 @@ impl Raft {
     /// A large proposal may take a line for longer than that time, and the answers behind it wait. Its origin sends it
     /// again to each new leader: with the same patience each time, there would be elections for ever.
     pub(super) fn quorum_active(&self, now: Micros) -> bool {
-        let membership = &self.log.tail.membership;
+        let membership = &self.log.tail().membership;
         let patience = self.quorum_timeout();
         let heard = membership.voters().filter(|id| {
             *id == self.config.id
@@ -171,7 +171,7 @@ impl Raft {
         proposal: ProposalId,
         payload: bytes::Bytes,
     ) -> Result<Index, crate::codec::DecodeError> {
-        let seqno = self.log.tail.seqno.saturating_add(kind.takes_seqno() as i64);
+        let seqno = self.log.tail().seqno.saturating_add(kind.takes_seqno() as i64);
         self.append_at(kind, proposal, payload, seqno)
     }
 
@@ -183,7 +183,7 @@ impl Raft {
         seqno: Seqno,
     ) -> Result<Index, crate::codec::DecodeError> {
         let entry = Entry {
-            index: self.log.tail.index + 1,
+            index: self.log.tail().index + 1,
             term: self.term,
             kind,
             seqno,
@@ -196,8 +196,8 @@ impl Raft {
         if let Some(view) = view {
             self.lead.ends.viewed(&view);
         }
-        self.matched = self.log.last();
-        Ok(self.matched)
+        self.log.agree_up_to(self.log.last());
+        Ok(self.log.last())
     }
 
     /// The end of a leader's round.
@@ -261,11 +261,11 @@ impl Raft {
         let urgent = peer.proposed > peer.commit_told || self.lead.commit_due == Some(0);
         if speak || (urgent && self.has_news(peer)) {
             self.send_entries(id, peer, 0, context, &mut []);
-        } else if self.disk.persisted > peer.persisted_told
-            && self.log.origins.get(&id).is_some_and(|last| *last > peer.persisted_told)
+        } else if self.disk.persisted() > peer.persisted_told
+            && self.log.origins().get(&id).is_some_and(|last| *last > peer.persisted_told)
         {
             // It waits for acks, and ours is one.
-            peer.persisted_told = self.disk.persisted;
+            peer.persisted_told = self.disk.persisted();
             let message = self.ack(0);
             self.send(id, message);
         }
@@ -277,7 +277,7 @@ impl Raft {
 
     /// Where two make a majority, a voter that has persisted what it was told that we have, knows it to be committed.
     fn note_known(&self, id: &MemberId, peer: &mut Progress) {
-        let tail = &self.log.tail;
+        let tail = &self.log.tail();
         let both = tail.membership.is_voter(id) && tail.membership.is_voter(&self.config.id);
         if both && tail.membership.majority() == 2 && peer.matched >= tail.membership_index {
             peer.commit_told = peer.commit_told.max(peer.persisted_told.min(peer.matched).min(self.commit()));
@@ -552,7 +552,7 @@ impl Raft {
         if to == self.config.id {
             return Err(TransferError::Ourselves);
         }
-        if !self.log.tail.membership.is_voter(&to) {
+        if !self.log.tail().membership.is_voter(&to) {
             return Err(TransferError::NotVoter);
         }
         if self.lead.transfer.as_ref().is_some_and(|t| t.to != to) {
@@ -579,8 +579,8 @@ impl Raft {
 
     /// A leader that a committed entry has taken out of the voters has led up to here.
     fn leave_if_removed(&mut self) {
-        let membership = &self.log.tail.membership;
-        if membership.is_voter(&self.config.id) || self.log.tail.membership_index > self.commit() {
+        let membership = &self.log.tail().membership;
+        if membership.is_voter(&self.config.id) || self.log.tail().membership_index > self.commit() {
             return;
         }
         // Somebody who holds everything need not wait for an election timeout.

@@ -133,7 +133,7 @@ impl Raft {
     }
 
     fn others(&self) -> Vec<MemberId> {
-        let members = self.log.tail.membership.members.iter().map(|m| m.id);
+        let members = self.log.tail().membership.members.iter().map(|m| m.id);
         members.filter(|id| *id != self.config.id).collect()
     }
 
@@ -198,7 +198,7 @@ impl Raft {
     /// Handles a tail query. The candidate has won a pre-vote, or its leader hands over. So we answer even if we still hear
     /// the old leader: entries that we went on acknowledging might be lost.
     pub(super) fn on_tail_query(&mut self, from: MemberId, term: Term) {
-        let (last_index, last_term) = (self.log.last(), self.log.tail.term);
+        let (last_index, last_term) = (self.log.last(), self.log.tail().term);
         if self.config.failpoints.is_active(Failpoint::TailWithoutPromise) && term > self.term {
             self.send(from, Message::TailReply { term, last_index, last_term });
             return;
@@ -221,7 +221,7 @@ impl Raft {
 
     /// How somebody's log ends. It will take nothing more from the old leader.
     pub(super) fn on_tail_reply(&mut self, from: MemberId, term: Term, last_index: Index, last_term: Term) {
-        if self.log.tail.membership.get(&from).is_none() {
+        if self.log.tail().membership.get(&from).is_none() {
             return;
         }
         if term > self.term {
@@ -239,7 +239,7 @@ impl Raft {
         if self.role == Role::Candidate
             && self.log_recovery.is_none()
             && self.needs_log_recovery()
-            && (last_term, last_index) > (self.log.tail.term, self.log.last())
+            && (last_term, last_index) > (self.log.tail().term, self.log.last())
         {
             // Late, but not too late: no vote counts until we have that.
             let repeat_at = self.now + self.recovery_period();
@@ -263,14 +263,14 @@ impl Raft {
         }
         let answered = |id: &MemberId| survey.answers.contains_key(id);
         let others = self.others();
-        let membership = &self.log.tail.membership;
+        let membership = &self.log.tail().membership;
         let voters = membership.voters().filter(|id| *id == self.config.id || answered(id)).count();
         let reachable = others.iter().filter(|id| self.up.contains(id)).all(answered);
         let enough = survey.again || voters >= membership.majority() && (survey.late || reachable);
         if !enough && !others.iter().all(answered) {
             return;
         }
-        let own = (self.log.tail.term, self.log.last());
+        let own = (self.log.tail().term, self.log.last());
         let best = survey.tails.iter().max_by_key(|(_, tail)| **tail).filter(|(_, tail)| **tail > own);
         if let Some(source) = best.map(|(id, _)| *id) {
             self.ask_for_tail(source);
@@ -286,8 +286,8 @@ impl Raft {
     /// Where a log goes on that reaches as far as ours it mostly begins with ours: so we ask from our own end on first,
     /// and from the commit index on where it does not.
     fn ask_for_tail(&mut self, id: MemberId) {
-        let commit = (self.commit(), self.log.committed.term);
-        let own = (self.log.last(), self.log.tail.term);
+        let commit = (self.commit(), self.log.committed().term);
+        let own = (self.log.last(), self.log.tail().term);
         let (now, patience) = (self.now, self.recovery_timeout());
         let Some(survey) = &mut self.log_recovery else { return };
         let probing = own.0 > commit.0 && survey.tails.get(&id).is_some_and(|(_, last)| *last >= own.0);
@@ -326,7 +326,7 @@ impl Raft {
         last: Index,
         entries: Vec<Entry>,
     ) {
-        let commit = (self.commit(), self.log.committed.term);
+        let commit = (self.commit(), self.log.committed().term);
         let own_term = self.term;
         let (now, patience) = (self.now, self.recovery_timeout());
         let Some(LogRecovery { source: Some(source), taken, .. }) = &mut self.log_recovery else { return };
@@ -385,7 +385,7 @@ impl Raft {
         let mut taken = taken;
         let rest = taken.split_off(held.unwrap_or(taken.len()));
         let end = taken.last().map(|e| (e.term, e.index));
-        if end.is_none_or(|end| end <= (self.log.tail.term, self.log.last())) {
+        if end.is_none_or(|end| end <= (self.log.tail().term, self.log.last())) {
             // Skip a tail that would shorten our log.
             taken.extend(rest);
             if let Some(survey) = &mut self.log_recovery {
@@ -413,7 +413,7 @@ impl Raft {
     fn is_held(&self, entry: &Entry, taken: &[Entry]) -> bool {
         let Some(survey) = &self.log_recovery else { return false };
         let next = Membership::decode(&mut Reader::new(entry.payload.clone())).unwrap_or_default();
-        let votes = |id: &MemberId| self.log.tail.membership.is_voter(id) || next.is_voter(id);
+        let votes = |id: &MemberId| self.log.tail().membership.is_voter(id) || next.is_voter(id);
         if votes(&self.config.id) && self.log.term_at(entry.index) == Some(entry.term) {
             return true;
         }
@@ -429,7 +429,7 @@ impl Raft {
     /// The first entry of a leader under a weak policy, and its seqno: a view that leaves out the seqnos that its predecessor
     /// may have given out. Not after a term of our own: our log has the seqnos that we gave out then.
     pub(super) fn first_view(&self) -> Option<(bytes::Bytes, Seqno)> {
-        let tail = &self.log.tail;
+        let tail = &self.log.tail();
         let at_risk = i64::try_from(self.log.at_risk()?).unwrap_or(i64::MAX);
         let mine =
             tail.leader == self.config.id || self.config.failpoints.is_active(Failpoint::SeqnosGivenTwice);

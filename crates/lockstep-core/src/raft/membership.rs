@@ -140,14 +140,14 @@ impl Raft {
             return Err(ChangeError::NoVoters);
         }
         if !self.config.failpoints.is_active(Failpoint::MembershipTooEarly) {
-            let settled = self.log.tail.membership_index <= self.commit();
+            let settled = self.log.tail().membership_index <= self.commit();
             let of_this_term = self.log.term_at(self.commit()) == Some(self.term);
             if !settled || !of_this_term {
                 return Err(ChangeError::TooEarly);
             }
         }
         let several = self.config.failpoints.is_active(Failpoint::SeveralVotersAtOnce);
-        if membership.voters_changed(&self.log.tail.membership) > 1 && !several {
+        if membership.voters_changed(&self.log.tail().membership) > 1 && !several {
             return Err(ChangeError::TooMuch);
         }
         let mut w = Writer::new();
@@ -161,8 +161,8 @@ impl Raft {
 
     /// Synchronises the peers with the membership in force. A removed member is notified before it is forgotten.
     pub(super) fn sync_peers(&mut self) {
-        let membership = self.log.tail.membership.clone();
-        let index = self.log.tail.membership_index;
+        let membership = self.log.tail().membership.clone();
+        let index = self.log.tail().membership_index;
         let next = self.log.last() + 1;
         for member in &membership.members {
             if member.id != self.config.id {

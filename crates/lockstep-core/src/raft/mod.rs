@@ -28,8 +28,8 @@ mod failpoints;
 mod follower;
 mod invariants;
 mod leader;
+mod log;
 mod log_recovery;
-mod log_view;
 mod membership;
 mod progress;
 mod proposals;
@@ -45,7 +45,7 @@ pub use commit_policy::BlockedOn;
 pub use config::Config;
 pub use disk::Vote;
 pub use failpoints::{FAILPOINTS, Failpoint, Failpoints};
-pub use log_view::Gap;
+pub use log::Gap;
 pub use progress::{PeerProgress, ProgressState};
 pub use restore::{RestoreBuilder, Restored};
 
@@ -55,7 +55,7 @@ use crate::snapshot::StateSnapshot;
 use crate::types::*;
 use config::Rng;
 use disk::Disk;
-use log_view::LogView;
+use log::Log;
 use progress::Progress;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -183,8 +183,7 @@ pub use membership::{ChangeError, ControlError, TransferError};
 
 /// The Raft core of one member.
 ///
-/// **Invariants:** `matched` lies between the commit index and the last index. A leader's `matched` is its last
-/// index. `voted_for` and `matched` belong to `term`. `leader` is of `term`.
+/// **Invariants:** `voted_for` and the log's `matched` belong to `term`. `leader` is of `term`.
 #[derive(Debug)]
 pub struct Raft {
     config: Config,
@@ -215,10 +214,8 @@ pub struct Raft {
     /// Replies to the log survey of a forced bootstrap.
     tail_replies: Option<BTreeMap<MemberId, bool>>,
 
-    log: LogView,
+    log: Log,
     disk: Disk,
-    /// Up to here the log is the same as that of `term`'s leader.
-    matched: Index,
     /// Decides when commits may return.
     commit_policy: commit_policy::CommitPolicy,
     /// The log recovery before a campaign.

@@ -105,9 +105,9 @@ impl Outbox {
     }
 
     /// The log has grown, shrunk, or is committed further.
-    pub(super) fn log_changed(&mut self, log: &LogView, config: &Config, now: Micros) {
-        let logged = session_number(&log.tail, config);
-        let committed = session_number(&log.committed, config);
+    pub(super) fn log_changed(&mut self, log: &Log, config: &Config, now: Micros) {
+        let logged = session_number(log.tail(), config);
+        let committed = session_number(log.committed(), config);
         while self.committed < committed
             && let Some(item) = self.items.pop_front()
         {
@@ -128,8 +128,8 @@ impl Outbox {
 
     /// A new connection to the leader: messages in flight are lost. Sends again every proposal that neither our own log nor
     /// the leader has reported.
-    pub(super) fn connected(&mut self, log: &LogView, config: &Config, now: Micros) {
-        self.go_back(session_number(&log.tail, config).max(self.held), now);
+    pub(super) fn connected(&mut self, log: &Log, config: &Config, now: Micros) {
+        self.go_back(session_number(log.tail(), config).max(self.held), now);
     }
 
     /// Sends again what comes after `number`.
@@ -156,7 +156,7 @@ impl Outbox {
     pub(super) fn told(
         &mut self,
         number: u64,
-        log: &LogView,
+        log: &Log,
         config: &Config,
         term: Term,
         leader: MemberId,
@@ -178,7 +178,7 @@ impl Outbox {
             let again = self.went_back.0 == number && now < self.went_back.1 + config.heartbeat;
             if !again && self.sent_before != Some(number) {
                 self.went_back = (number, now);
-                self.go_back(number.max(session_number(&log.committed, config)), now);
+                self.go_back(number.max(session_number(log.committed(), config)), now);
             }
         } else {
             self.sent = number;
@@ -186,11 +186,11 @@ impl Outbox {
         self.ever_sent = self.ever_sent.max(self.sent);
     }
 
-    fn waits(&self, log: &LogView, config: &Config) -> bool {
-        self.sent > session_number(&log.tail, config).max(self.held)
+    fn waits(&self, log: &Log, config: &Config) -> bool {
+        self.sent > session_number(log.tail(), config).max(self.held)
     }
 
-    pub(super) fn deadline(&self, log: &LogView, config: &Config) -> Micros {
+    pub(super) fn deadline(&self, log: &Log, config: &Config) -> Micros {
         if self.waits(log, config) { self.logged_at + config.election_timeout } else { Micros::MAX }
     }
 }
@@ -245,11 +245,11 @@ impl Raft {
         if self.lead.transfer.is_some() || self.outbox.halted {
             return;
         }
-        let mut number = session_number(&self.log.tail, &self.config) + 1;
+        let mut number = session_number(self.log.tail(), &self.config) + 1;
         while let Some(item) = self.outbox.item(number) {
             let (kind, payload) = (item.kind, item.payload.clone());
             let id = ProposalId { member: self.config.id, incarnation: self.config.incarnation, number };
-            if !self.log.tail.is_next(&id) || self.append_proposal(kind, id, payload).is_err() {
+            if !self.log.tail().is_next(&id) || self.append_proposal(kind, id, payload).is_err() {
                 break;
             }
             number += 1;
@@ -264,7 +264,7 @@ impl Raft {
         let Some(leader) = self.leader.filter(|_| !self.outbox.halted) else { return };
         let outbox = &mut self.outbox;
         if outbox.term_of_leader != (self.term, leader) {
-            let logged = session_number(&self.log.tail, &self.config);
+            let logged = session_number(self.log.tail(), &self.config);
             outbox.begin_term((self.term, leader), logged, 0, self.now);
         }
         outbox.sent = outbox.sent.max(outbox.committed);
@@ -278,7 +278,7 @@ impl Raft {
         if outbox.asking {
             return;
         }
-        let logged = outbox.ends_at(session_number(&self.log.tail, &self.config));
+        let logged = outbox.ends_at(session_number(self.log.tail(), &self.config));
         // A backlog that is sent to a new leader at once keeps our acks and answers behind it on a slow link, until this
         // leader, too, is given up. So little is sent at first, and as much more as has arrived.
         let (window, widened_at) = &mut self.outbox.window;
@@ -333,7 +333,7 @@ impl Raft {
         first: u64,
         proposals: Vec<Proposal>,
     ) {
-        let member = self.log.tail.membership.get(&from).is_some();
+        let member = self.log.tail().membership.get(&from).is_some();
         if self.role != Role::Leader || !member || self.lead.transfer.is_some() {
             return;
         }
@@ -341,8 +341,8 @@ impl Raft {
         for (at, Proposal { kind, payload }) in proposals.into_iter().enumerate() {
             let Some(number) = first.checked_add(at as u64) else { break };
             let id = ProposalId { member: from, incarnation, number };
-            let next =
-                self.log.tail.is_next(&id) || self.config.failpoints.is_active(Failpoint::DuplicateProposals);
+            let next = self.log.tail().is_next(&id)
+                || self.config.failpoints.is_active(Failpoint::DuplicateProposals);
             if !kind.may_be_proposed() || !next {
                 refused = true;
                 continue;
@@ -357,7 +357,7 @@ impl Raft {
             }
         }
         if refused {
-            let number = match self.log.tail.sessions.get(&from) {
+            let number = match self.log.tail().sessions.get(&from) {
                 Some(session) if session.incarnation == incarnation => session.number,
                 _ => 0,
             };
@@ -367,7 +367,7 @@ impl Raft {
 
     /// The last number of a member's session in our log, from which it continues.
     pub(super) fn session_of(&self, id: &MemberId) -> Option<Message> {
-        let session = self.log.tail.sessions.get(id)?;
+        let session = self.log.tail().sessions.get(id)?;
         Some(Message::ProposeReply {
             term: self.term,
             incarnation: session.incarnation,

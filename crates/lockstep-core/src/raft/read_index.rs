@@ -72,7 +72,7 @@ impl Raft {
     }
 
     pub(super) fn on_read_index(&mut self, from: MemberId, context: u64) {
-        if self.role != Role::Leader || self.log.tail.membership.get(&from).is_none() {
+        if self.role != Role::Leader || self.log.tail().membership.get(&from).is_none() {
             self.send(from, Message::ReadIndexReply { term: self.term, context, index: None });
             return;
         }
@@ -108,7 +108,7 @@ impl Raft {
         if self.reads.asked.is_empty() {
             return;
         }
-        let membership = &self.log.tail.membership;
+        let membership = &self.log.tail().membership;
         let mut heard: Vec<u64> = membership
             .voters()
             .map(|id| match self.peers.get(&id) {

@@ -1,7 +1,7 @@
 //! Reading the own log back at the start.
 
 use super::disk::Vote;
-use super::log_view::{Gap, LogView};
+use super::log::{Gap, Log};
 use crate::codec::DecodeError;
 use crate::snapshot::StateSnapshot;
 use crate::types::*;
@@ -32,15 +32,15 @@ impl Restored {
         self.tail.last().map_or(committed, |entry| entry.index)
     }
 
-    pub(super) fn into_parts(self) -> (Vote, LogView) {
+    pub(super) fn into_parts(self) -> (Vote, Log) {
         let Restored { vote, committed, tail, terms, bases, gaps } = self;
         let log = match committed {
             Some(committed) => {
-                let fits = LogView::restored(committed, tail, terms, bases, gaps);
+                let fits = Log::restored(committed, tail, terms, bases, gaps);
                 debug_assert!(fits.is_ok(), "the builder has checked all of it");
-                fits.unwrap_or_else(|_| LogView::empty())
+                fits.unwrap_or_else(|_| Log::empty())
             }
-            None => LogView::empty(),
+            None => Log::empty(),
         };
         (vote, log)
     }

@@ -57,7 +57,7 @@ impl Raft {
 
     /// Begins a round of a leader's: who passes on to whom.
     pub(in crate::raft) fn choose_relays(&mut self, peers: &mut Peers) {
-        let membership = self.log.tail.membership.clone();
+        let membership = self.log.tail().membership.clone();
         let zone_of = |id: &MemberId| membership.get(id).map(|m| m.zone);
         let own = zone_of(&self.config.id);
         let on = self.relays.on && membership.members.iter().any(|m| Some(m.zone) != own);

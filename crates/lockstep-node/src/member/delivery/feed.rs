@@ -157,7 +157,7 @@ impl Deliverer {
             next: base.index + 1,
             seqno: base.seqno,
             pieces: BTreeMap::new(),
-            writers: Writers::after(base),
+            writers: base.writers(),
             fetched: VecDeque::new(),
             reading: false,
         });

@@ -1,12 +1,12 @@
 //! The core's view of the log: two state snapshots, the runs of its terms, and its recent entries.
 
-use super::commit_policy::PolicyRange;
 use crate::codec::{DecodeError, Reader};
-use crate::members::Membership;
+use crate::members::{Membership, View};
 use crate::policy::{Policy, PolicyKind};
 use crate::snapshot::StateSnapshot;
 use crate::types::*;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// The beginning of a segment.
 #[derive(Clone, Debug)]
@@ -44,48 +44,62 @@ impl Gap {
     }
 }
 
-/// **Invariants:** `bases[0].index <= committed.index <= tail.index`; `cache` is dense, ends at `tail.index` and
+/// A range of the log under one policy: the entries above `after`, up to the start of the next range.
+#[derive(Clone, Debug)]
+pub(super) struct PolicyRange {
+    /// The last index before the range.
+    pub(super) after: Index,
+    /// The policy of its entries.
+    pub(super) policy: Policy,
+    /// The view of that time.
+    pub(super) view: Arc<View>,
+}
+
+/// **Invariants:** `bases[0].index <= committed.index <= matched <= tail.index`; `cache` is dense, ends at `tail.index` and
 /// reaches down to `committed.index + 1` at least; `terms` covers `bases[0].index ..= tail.index`.
 #[derive(Debug)]
-pub(super) struct LogView {
-    /// Beginnings of segments, ascending by index; empty while we have no log at all.
-    pub(super) bases: VecDeque<Base>,
-    /// The fold up to the commit index.
-    pub(super) committed: StateSnapshot,
+pub(super) struct Log {
+    /// Beginnings of segments, ascending by index; empty while there is no log at all.
+    bases: VecDeque<Base>,
+    /// The snapshot at the commit index.
+    committed: StateSnapshot,
+    /// Up to here the log equals that of the term's leader.
+    matched: Index,
     /// The snapshot after the last entry: the membership, sessions and seqno in force.
-    pub(super) tail: StateSnapshot,
+    tail: StateSnapshot,
     /// Where each run of entries of one term begins. Ascending in both.
     terms: VecDeque<(Index, Term)>,
     /// What views of this log leave out, ascending.
-    pub(super) gaps: Vec<Gap>,
-    /// How many write-sets and statements of each member have been put into the log here, cut off again or not.
-    pub(super) written: BTreeMap<MemberId, u64>,
+    gaps: Vec<Gap>,
+    /// Write-sets and statements of each member that were appended here, truncated again or not.
+    written: BTreeMap<MemberId, u64>,
     cache: VecDeque<Entry>,
     /// Sum of `Entry::size` over the cache.
     cached_bytes: usize,
     /// The same over those above the commit index.
     uncommitted_bytes: usize,
     /// The last uncommitted entry of each origin, which waits for acks.
-    pub(super) origins: BTreeMap<MemberId, Index>,
+    origins: BTreeMap<MemberId, Index>,
     /// Policies of uncommitted entries, and of committed ones that threads may still wait for. **Invariant:** not empty,
     /// ascending; the first covers the entry after the commit index or an earlier one.
-    pub(super) policy_ranges: VecDeque<PolicyRange>,
+    policy_ranges: VecDeque<PolicyRange>,
 }
 
 fn policy_range_after(state: &StateSnapshot) -> VecDeque<PolicyRange> {
     VecDeque::from([PolicyRange { after: state.index, policy: state.policy, view: state.view.clone() }])
 }
 
-impl LogView {
-    /// Asserts the invariants of [`LogView`].
+impl Log {
+    /// Asserts the invariants of [`Log`].
     pub(super) fn assert_invariants(&self) {
         if let Some(first) = self.bases.front() {
             assert!(first.state.index <= self.committed.index, "the first snapshot is committed");
         }
         assert!(
-            self.committed.index <= self.tail.index,
-            "commit {} <= last {}",
+            self.committed.index <= self.matched && self.matched <= self.tail.index,
+            "commit {} <= matched {} <= last {}",
             self.committed.index,
+            self.matched,
             self.tail.index
         );
         let (mut bytes, mut next) = (0, self.cache.front().map_or(self.tail.index + 1, |entry| entry.index));
@@ -113,11 +127,12 @@ impl LogView {
     }
 
     /// No log: nothing can be appended before a base is given.
-    pub(super) fn empty() -> LogView {
+    pub(super) fn empty() -> Log {
         let nothing = StateSnapshot::genesis(Uuid::NIL, SEQNO_UNDEFINED, Membership::default());
-        LogView {
+        Log {
             bases: VecDeque::new(),
             committed: nothing.clone(),
+            matched: 0,
             tail: nothing.clone(),
             terms: VecDeque::from([(0, 0)]),
             gaps: Vec::new(),
@@ -131,13 +146,14 @@ impl LogView {
     }
 
     /// Begins anew after `state`.
-    pub(super) fn starting_at(state: StateSnapshot) -> LogView {
-        LogView {
+    pub(super) fn starting_at(state: StateSnapshot) -> Log {
+        Log {
             terms: VecDeque::from([(state.index, state.term)]),
             gaps: Vec::new(),
             policy_ranges: policy_range_after(&state),
             bases: VecDeque::from([Base { state: state.clone(), bytes: 0 }]),
             committed: state.clone(),
+            matched: state.index,
             tail: state,
             written: BTreeMap::new(),
             cache: VecDeque::new(),
@@ -154,11 +170,12 @@ impl LogView {
         terms: Vec<(Index, Term)>,
         bases: Vec<(StateSnapshot, u64)>,
         gaps: Vec<Gap>,
-    ) -> Result<LogView, DecodeError> {
-        let mut log = LogView {
+    ) -> Result<Log, DecodeError> {
+        let mut log = Log {
             policy_ranges: policy_range_after(&committed),
             bases: bases.into_iter().map(|(state, bytes)| Base { state, bytes }).collect(),
             tail: committed.clone(),
+            matched: committed.index,
             committed,
             terms: terms.into(),
             gaps,
@@ -203,6 +220,57 @@ impl LogView {
     /// The commit index.
     pub(super) fn commit(&self) -> Index {
         self.committed.index
+    }
+
+    /// Up to here the log equals that of the term's leader.
+    pub(super) fn matched(&self) -> Index {
+        self.matched
+    }
+
+    /// The log equals that of the term's leader up to `index`.
+    pub(super) fn agree_up_to(&mut self, index: Index) {
+        assert!(index <= self.last(), "the log holds what it shares with the leader's");
+        self.matched = self.matched.max(index);
+    }
+
+    /// Another term: of its leader's log only the committed part is known.
+    pub(super) fn forget_leader(&mut self) {
+        self.matched = self.commit();
+    }
+
+    /// The snapshot at the commit index.
+    pub(super) fn committed(&self) -> &StateSnapshot {
+        &self.committed
+    }
+
+    /// The snapshot after the last entry.
+    pub(super) fn tail(&self) -> &StateSnapshot {
+        &self.tail
+    }
+
+    /// The beginnings of the segments, ascending.
+    pub(super) fn bases(&self) -> impl DoubleEndedIterator<Item = &StateSnapshot> {
+        self.bases.iter().map(|base| &base.state)
+    }
+
+    /// The seqnos that views of this log leave out, ascending.
+    pub(super) fn gaps(&self) -> &[Gap] {
+        &self.gaps
+    }
+
+    /// How many write-sets and statements of each member were appended here.
+    pub(super) fn written(&self) -> &BTreeMap<MemberId, u64> {
+        &self.written
+    }
+
+    /// The last uncommitted entry of each origin.
+    pub(super) fn origins(&self) -> &BTreeMap<MemberId, Index> {
+        &self.origins
+    }
+
+    /// The policies of the entries above the commit index, and of earlier ones that threads may wait for. Not empty.
+    pub(super) fn policy_ranges(&self) -> &VecDeque<PolicyRange> {
+        &self.policy_ranges
     }
 
     /// The place before the log's first entry.
@@ -376,6 +444,7 @@ impl LogView {
     /// Forgets the entries from `from` on. Only what is not committed can be forgotten.
     pub(super) fn truncate(&mut self, from: Index) {
         assert!(from > self.commit(), "a committed entry is never given up");
+        assert!(from > self.matched, "an entry of the leader's is never given up in its term");
         while self.last() >= from {
             let Some(entry) = self.cache.pop_back() else { break };
             self.cached_bytes -= entry.size();
@@ -424,7 +493,7 @@ impl LogView {
 
     /// Moves the commit index.
     pub(super) fn commit_to(&mut self, index: Index) {
-        assert!(index <= self.last(), "only what the own log holds is committed here");
+        assert!(index <= self.matched, "only what the own log shares with the leader's is committed here");
         let first = self.cached_from();
         while self.committed.index < index {
             let entry = &self.cache[(self.committed.index + 1 - first) as usize];
