@@ -9,7 +9,7 @@ use lockstep_node::{Answer, Command};
 use crate::Source;
 use crate::fetch::{self, Target};
 use crate::progress::say;
-use crate::survey;
+use crate::query;
 
 /// Timeout of a command. A member answers within 10 s, even if the command fails; a busy machine may need more.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
@@ -57,7 +57,7 @@ pub(crate) fn choose(source: &Source) -> Result<PathBuf, String> {
     }
     let mut best: Option<((bool, bool), PathBuf)> = None;
     let mut errors = Vec::new();
-    for (target, answer) in targets.iter().zip(survey::answers(&targets, fetch::TIMEOUT)) {
+    for (target, answer) in targets.iter().zip(query::each(&targets, fetch::TIMEOUT)) {
         match (target, answer) {
             (Target::Socket(socket), Some(Ok(status))) => {
                 let rank = (status.cluster.primary, status.leads());
@@ -65,7 +65,7 @@ pub(crate) fn choose(source: &Source) -> Result<PathBuf, String> {
                     best = Some((rank, socket.clone()));
                 }
             }
-            (_, answer) => errors.push(survey::silence(target, answer.and_then(Result::err))),
+            (_, answer) => errors.push(query::no_answer(target, answer.and_then(Result::err))),
         }
     }
     best.map(|(_, socket)| socket).ok_or_else(|| {

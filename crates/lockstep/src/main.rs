@@ -7,17 +7,17 @@ mod cert;
 mod certification;
 mod chaos;
 mod check;
+mod cluster_dir;
 mod command;
 mod fetch;
-mod hello;
 mod lab;
 mod log;
-mod member;
-mod place;
 mod progress;
+mod query;
 mod rescue;
+mod server_health;
+mod smoke_test;
 mod status;
-mod survey;
 mod up;
 mod verify;
 mod wait;
@@ -198,7 +198,7 @@ struct Source {
 fn seconds(text: &str) -> Result<std::time::Duration, String> {
     match text.parse::<f64>() {
         Ok(s) if (0.1..=86_400.0).contains(&s) => Ok(std::time::Duration::from_secs_f64(s)),
-        _ => Err("a number of seconds from 0.1 to 86400 is wanted".into()),
+        _ => Err("expected a number of seconds from 0.1 to 86400".into()),
     }
 }
 
@@ -253,7 +253,7 @@ fn main() -> ExitCode {
         Command::Lab(command) => lab::run(&command),
         Command::BenchMember => {
             lockstep_host::command::serve(std::io::stdin().lock());
-            // Whatever still runs in the provider goes down with the process, as when a server is killed.
+            // The process ends with the provider still running, as when a server is killed.
             std::process::exit(0);
         }
     };

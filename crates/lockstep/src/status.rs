@@ -1,4 +1,4 @@
-//! `lockstep status`: what the members within reach say, as a table.
+//! `lockstep status`: prints the merged status of the reachable members as a table.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -8,48 +8,48 @@ use std::time::{Duration, Instant};
 use lockstep_node::MemberStatus;
 
 use crate::progress::{print, say};
-use crate::survey::{self, Survey, duration};
+use crate::query::{self, ClusterStatus, duration};
 use crate::{Source, fetch};
 
-/// The exit code where members answer, but none of them is in a primary component.
+/// Exit code if members answer, but none of them is in a primary component.
 const NON_PRIMARY: u8 = 3;
 
-/// What the members within reach say.
-pub(crate) fn look(source: &Source) -> Result<Survey, String> {
-    look_within(source, 2 * fetch::TIMEOUT)
+/// Queries the reachable members, and merges their answers.
+pub(crate) fn query(source: &Source) -> Result<ClusterStatus, String> {
+    query_within(source, 2 * fetch::TIMEOUT)
 }
 
-/// As [`look`], with a timeout.
-pub(crate) fn look_within(source: &Source, patience: Duration) -> Result<Survey, String> {
+/// As [`query`], with a timeout.
+pub(crate) fn query_within(source: &Source, timeout: Duration) -> Result<ClusterStatus, String> {
     let began = Instant::now();
     let (targets, expected) = source.targets();
-    match survey::ask_within(&targets, expected, patience) {
-        Ok(survey) => Ok(survey),
-        // No cluster of `make up`: perhaps a server that was installed the usual way.
-        Err(objection) => match source.fallback() {
+    match query::cluster_within(&targets, expected, timeout) {
+        Ok(merged) => Ok(merged),
+        // There is no cluster of `make up`. Try the installed server.
+        Err(error) => match source.fallback() {
             Some(target) => {
-                let left = patience.saturating_sub(began.elapsed()).max(fetch::MIN_TIMEOUT);
-                survey::ask_within(&[target], false, left).map_err(|more| match more.split_once('\n') {
-                    Some((_, more)) => format!("{objection}\n{more}"),
-                    None => objection,
+                let left = timeout.saturating_sub(began.elapsed()).max(fetch::MIN_TIMEOUT);
+                query::cluster_within(&[target], false, left).map_err(|more| match more.split_once('\n') {
+                    Some((_, more)) => format!("{error}\n{more}"),
+                    None => error,
                 })
             }
-            None => Err(objection),
+            None => Err(error),
         },
     }
 }
 
 /// Prints the status once, or until interrupted.
 pub(crate) fn run(source: &Source, json: bool, watch: Option<Duration>) -> Result<ExitCode, String> {
-    let look = || look(source);
-    let show = |survey: &Survey| match json {
-        true => serde_json::to_string(survey).map_err(|e| format!("cannot write JSON: {e}")),
-        false => Ok(table(survey)),
+    let query = || query(source);
+    let format = |merged: &ClusterStatus| match json {
+        true => serde_json::to_string(merged).map_err(|e| format!("cannot write JSON: {e}")),
+        false => Ok(table(merged)),
     };
     let Some(pause) = watch else {
-        let survey = look()?;
-        say(&show(&survey)?);
-        return Ok(if survey.status.cluster.primary {
+        let merged = query()?;
+        say(&format(&merged)?);
+        return Ok(if merged.status.cluster.primary {
             ExitCode::SUCCESS
         } else {
             ExitCode::from(NON_PRIMARY)
@@ -58,25 +58,25 @@ pub(crate) fn run(source: &Source, json: bool, watch: Option<Duration>) -> Resul
     let screen = std::io::stdout().is_terminal() && !json;
     loop {
         let started = Instant::now();
-        match look().and_then(|survey| show(&survey)) {
-            // Home, the new picture line by line over the old one, then clear what is left of that.
+        match query().and_then(|merged| format(&merged)) {
+            // Move the cursor home, overwrite the old table line by line, then clear its remaining lines.
             Ok(text) if screen => {
-                let picture: String = text.lines().map(|line| format!("{line}\x1b[K\n")).collect();
-                print(&format!("\x1b[H{picture}\x1b[J"));
+                let lines: String = text.lines().map(|line| format!("{line}\x1b[K\n")).collect();
+                print(&format!("\x1b[H{lines}\x1b[J"));
             }
             Ok(text) if json => say(&text),
             Ok(text) => say(&format!("{text}\n")),
-            // A member that does not answer now may answer again: keep looking.
-            Err(objection) if screen => print(&format!("\x1b[H\x1b[J{objection}\n")),
-            Err(objection) => eprintln!("lockstep: {objection}"),
+            // The members may answer again: keep querying.
+            Err(error) if screen => print(&format!("\x1b[H\x1b[J{error}\n")),
+            Err(error) => eprintln!("lockstep: {error}"),
         }
         std::thread::sleep(pause.saturating_sub(started.elapsed()));
     }
 }
 
-/// The picture for people.
-pub(crate) fn table(survey: &Survey) -> String {
-    let Survey { status, notes } = survey;
+/// The status as a table with a summary, for the terminal.
+pub(crate) fn table(merged: &ClusterStatus) -> String {
+    let ClusterStatus { status, notes } = merged;
     let cluster = &status.cluster;
     let own = &status.own;
     let mut out = String::new();
@@ -90,7 +90,7 @@ pub(crate) fn table(survey: &Survey) -> String {
         }
         false => "non-Primary: not in a cluster yet".into(),
     };
-    let policy = policy(survey);
+    let policy = policy(merged);
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
@@ -101,7 +101,7 @@ pub(crate) fn table(survey: &Survey) -> String {
         let _ = writeln!(out, "{} cannot go on: {failure}", own.name);
     }
     if let Some(what) = &own.waits_for {
-        let _ = writeln!(out, "{} waits: {what}", own.name);
+        let _ = writeln!(out, "{} is waiting: {what}", own.name);
     }
     let head = ["member", "role", "state", "zone", "seqno", "applied", "lag", "persisted", "rtt", "address"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -110,7 +110,7 @@ pub(crate) fn table(survey: &Survey) -> String {
     let log = &status.log;
     let _ = write!(
         out,
-        "{} {} for {}, {} waiting, {} queued; its log: {} in {} {}, entries {} to {} (seqno {}), {} agreed on",
+        "{} {} for {}, {} waiting, {} queued; its log: {} in {} {}, entries {} to {} (seqno {}), committed up to {}",
         own.name,
         own.state,
         duration(own.state_seconds),
@@ -130,9 +130,9 @@ pub(crate) fn table(survey: &Survey) -> String {
     out
 }
 
-/// The members that commits wait for, if unusual for the policy, and the transactions at risk.
-fn policy(survey: &Survey) -> String {
-    let Survey { status, .. } = survey;
+/// The commit policy, its options that differ from the defaults, its present problems, and the transactions at risk.
+fn policy(merged: &ClusterStatus) -> String {
+    let ClusterStatus { status, .. } = merged;
     let mut out = status.cluster.policy.clone();
     if out == "semisync" {
         let cluster = &status.cluster;
@@ -140,9 +140,9 @@ fn policy(survey: &Survey) -> String {
         let memory = cluster.ack_on.as_deref() == Some("receive");
         let timeout = cluster.timeout_seconds.filter(|seconds| *seconds > 0.0);
         let all = [acks, memory.then(|| "on receive".into()), timeout.map(|s| format!("timeout {s} s"))];
-        let said: Vec<String> = all.into_iter().flatten().collect();
-        if !said.is_empty() {
-            let _ = write!(out, " ({})", said.join(", "));
+        let options: Vec<String> = all.into_iter().flatten().collect();
+        if !options.is_empty() {
+            let _ = write!(out, " ({})", options.join(", "));
         }
     }
     if status.cluster.zone_acks > 0 && out != "async" {
@@ -152,11 +152,13 @@ fn policy(survey: &Survey) -> String {
     if status.cluster.fallen_back {
         out.push_str(", FALLEN BACK to async");
     }
-    let stands = status.members.iter().find(|m| m.held_back && m.name == status.cluster.leader);
-    if let Some(leader) = stands.filter(|_| ["async", "semisync"].contains(&status.cluster.policy.as_str())) {
+    let held_leader = status.members.iter().find(|m| m.held_back && m.name == status.cluster.leader);
+    if let Some(leader) =
+        held_leader.filter(|_| ["async", "semisync"].contains(&status.cluster.policy.as_str()))
+    {
         let _ = write!(
             out,
-            ", NOBODY MAY WRITE: {} alone may, and entries are kept from its server",
+            ", NOBODY MAY WRITE: only the leader {} may, and an apply hold keeps entries from its server",
             leader.name
         );
     }
@@ -202,7 +204,7 @@ fn row(member: &MemberStatus, own: bool) -> Vec<String> {
     ]
 }
 
-/// Columns side by side, two spaces between.
+/// Aligns columns, with two spaces between them.
 fn align(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|v| v.chars().count()).max().unwrap_or(0);
@@ -219,7 +221,7 @@ fn align(rows: &[Vec<String>]) -> String {
     out
 }
 
-/// A size for people.
+/// A size with a unit.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
@@ -236,10 +238,11 @@ mod tests {
     use super::*;
     use lockstep_node::Status;
 
-    fn sample() -> Survey {
-        let mut survey = Survey { status: Status::example(), notes: vec!["n3 does not answer".into()] };
-        survey.status.members[1].name = "second".into();
-        survey
+    fn sample() -> ClusterStatus {
+        let mut merged =
+            ClusterStatus { status: Status::example(), notes: vec!["n3 does not answer".into()] };
+        merged.status.members[1].name = "second".into();
+        merged
     }
 
     #[test]
@@ -253,37 +256,40 @@ mod tests {
         assert!(lines[2].starts_with("n1      leader"), "{text}");
         assert!(lines[3].starts_with("second  voter") && lines[3].contains("150 µs"), "{text}");
         assert!(lines[4].contains("Disconnected (75 s)"), "{text}");
-        assert!(lines[4].split_whitespace().filter(|v| *v == "-").count() == 5, "what is not known: {text}");
+        assert!(
+            lines[4].split_whitespace().filter(|v| *v == "-").count() == 5,
+            "unknown values are dashes: {text}"
+        );
         assert!(lines[5].contains("3.0 MiB in 1 file,"), "{text}");
         assert_eq!(lines[6], "note: n3 does not answer");
     }
 
     #[test]
-    fn whoever_has_no_majority_hears_how_many_are_missing() {
-        let mut survey = sample();
-        survey.status.cluster.primary = false;
-        survey.status.cluster.voters_connected = 1;
-        assert!(table(&survey).contains("non-Primary: 1 of 3 voters connected, 2 needed"));
+    fn non_primary_names_number_of_needed_voters() {
+        let mut merged = sample();
+        merged.status.cluster.primary = false;
+        merged.status.cluster.voters_connected = 1;
+        assert!(table(&merged).contains("non-Primary: 1 of 3 voters connected, 2 needed"));
     }
 
     #[test]
-    fn that_nothing_is_waited_for_is_loud() {
-        let mut survey = sample();
-        assert!(!table(&survey).contains("FALLEN"));
-        (survey.status.cluster.policy, survey.status.cluster.acks) = ("semisync".into(), 1);
-        survey.status.cluster.fallen_back = true;
-        assert!(table(&survey).contains("policy semisync, FALLEN BACK to async · leader"));
-        survey.status.own.at_risk = 12;
-        assert!(table(&survey).contains("FALLEN BACK to async, 12 at risk · leader"));
-        survey.status.cluster.not_acknowledged_by = vec!["n2".into(), "n3".into()];
-        let text = table(&survey);
+    fn policy_fallback_is_printed_in_capitals() {
+        let mut merged = sample();
+        assert!(!table(&merged).contains("FALLEN"));
+        (merged.status.cluster.policy, merged.status.cluster.acks) = ("semisync".into(), 1);
+        merged.status.cluster.fallen_back = true;
+        assert!(table(&merged).contains("policy semisync, FALLEN BACK to async · leader"));
+        merged.status.own.at_risk = 12;
+        assert!(table(&merged).contains("FALLEN BACK to async, 12 at risk · leader"));
+        merged.status.cluster.not_acknowledged_by = vec!["n2".into(), "n3".into()];
+        let text = table(&merged);
         assert!(text.contains("BACK to async, not acknowledged by n2 and n3, 12 at risk · leader"), "{text}");
-        survey.status.cluster.not_acknowledged_by.clear();
-        (survey.status.cluster.fallen_back, survey.status.cluster.zone_acks) = (false, 1);
-        assert!(table(&survey).contains("policy semisync and 1 other zone, 12 at risk · leader"));
-        (survey.status.cluster.acks, survey.status.cluster.timeout_seconds) = (2, Some(1.5));
-        survey.status.cluster.ack_on = Some("receive".into());
-        let text = table(&survey);
+        merged.status.cluster.not_acknowledged_by.clear();
+        (merged.status.cluster.fallen_back, merged.status.cluster.zone_acks) = (false, 1);
+        assert!(table(&merged).contains("policy semisync and 1 other zone, 12 at risk · leader"));
+        (merged.status.cluster.acks, merged.status.cluster.timeout_seconds) = (2, Some(1.5));
+        merged.status.cluster.ack_on = Some("receive".into());
+        let text = table(&merged);
         assert!(
             text.contains("policy semisync (2 acks, on receive, timeout 1.5 s) and 1 other zone,"),
             "{text}"
@@ -291,38 +297,38 @@ mod tests {
     }
 
     #[test]
-    fn that_nobody_may_write_is_loud() {
-        let mut survey = sample();
-        let leader = survey.status.cluster.leader.clone();
-        survey.status.members.iter_mut().find(|m| m.name == leader).unwrap().held_back = true;
-        assert!(!table(&survey).contains("NOBODY"), "under quorum the others may");
-        survey.status.cluster.policy = "async".into();
-        let said = format!(
-            "policy async, NOBODY MAY WRITE: {leader} alone may, and entries are kept from its server"
+    fn held_leader_under_weak_policy_is_reported() {
+        let mut merged = sample();
+        let leader = merged.status.cluster.leader.clone();
+        merged.status.members.iter_mut().find(|m| m.name == leader).unwrap().held_back = true;
+        assert!(!table(&merged).contains("NOBODY"), "under quorum the other members may write");
+        merged.status.cluster.policy = "async".into();
+        let expected = format!(
+            "policy async, NOBODY MAY WRITE: only the leader {leader} may, and an apply hold keeps entries from its server"
         );
-        assert!(table(&survey).contains(&said), "{}", table(&survey));
+        assert!(table(&merged).contains(&expected), "{}", table(&merged));
     }
 
     #[test]
-    fn whoever_waits_says_for_whom() {
-        let mut survey = sample();
-        survey.status.own.waits_for = Some("not connected: n3; a majority of the voters is needed".into());
-        assert!(table(&survey).contains("\nn1 waits: not connected: n3;"), "{}", table(&survey));
+    fn waiting_member_names_its_reason() {
+        let mut merged = sample();
+        merged.status.own.waits_for = Some("not connected: n3; a majority of the voters is needed".into());
+        assert!(table(&merged).contains("\nn1 is waiting: not connected: n3;"), "{}", table(&merged));
     }
 
     #[test]
-    fn json_is_the_snapshot_and_the_notes() {
+    fn json_contains_status_and_notes() {
         let text = serde_json::to_string(&sample()).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["self"]["name"], "n1");
         assert_eq!(value["notes"][0], "n3 does not answer");
         assert!(value["members"][2]["rtt_us"].is_null());
-        let again = Survey { status: survey::parse(&text).unwrap(), notes: sample().notes };
+        let again = ClusterStatus { status: query::parse(&text).unwrap(), notes: sample().notes };
         assert_eq!(table(&again), table(&sample()));
     }
 
     #[test]
-    fn sizes_read_well() {
+    fn size_uses_readable_unit() {
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(64 << 20), "64.0 MiB");

@@ -1,8 +1,8 @@
-//! `lockstep up` and `lockstep down`: three servers on loopback as one cluster, to look at and to play with.
+//! `lockstep up` and `lockstep down`: start and stop a cluster of three servers on loopback, for trials.
 //!
-//! They run as `mysql` in a folder of their own (`place`), and never touch the machine's own server. Running servers are
-//! found by the `*.pid` files there, or by their data directories, so that both commands work at any time and from any
-//! folder.
+//! The servers run as `mysql` in a directory of their own (`cluster_dir`), and never touch the machine's own server. The
+//! commands find running servers by the `*.pid` files there, or by their data directories. So both commands work at any
+//! time and from any directory.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,18 +11,17 @@ use lockstep_lab::{Installation, Server, ServerConfig, SstMethod, Wsrep, is_free
 use lockstep_node::MemberStatus;
 
 use crate::fetch::{self, Target};
-use crate::hello;
-use crate::member::{self, Health, health};
-use crate::place;
 use crate::progress::{Step, say};
+use crate::query::{self, ClusterStatus};
+use crate::server_health::{self, Health, health};
 use crate::status;
-use crate::survey::{self, Survey};
+use crate::{cluster_dir, smoke_test};
 
-/// Where `make up` keeps its servers.
+/// The cluster directory of `make up`.
 pub(crate) const DEFAULT_DIR: &str = "/var/lib/lockstep/up";
 const NAMES: [&str; 3] = ["n1", "n2", "n3"];
 const SQL_PORTS: [u16; 3] = [33061, 33062, 33063];
-/// Each member takes this one, and for transfers of state the two that follow.
+/// The members' ports. Each member uses the two ports above its own for state transfers.
 const PEER_PORTS: [u16; 3] = [45671, 45681, 45691];
 const LIBRARY: &str = "liblockstep.so";
 
@@ -35,12 +34,12 @@ fn text(error: lockstep_lab::LabError) -> String {
     error.to_string()
 }
 
-/// Starts what does not run yet, shows that it replicates, and leaves it running.
+/// Starts the servers that do not run, tests replication, and leaves the servers running.
 pub(crate) fn up(dir: &Path, provider: Option<PathBuf>, port: Option<u16>) -> Result<(), String> {
     need_root("up")?;
-    let dir = &place::absolute(dir)?;
+    let dir = &cluster_dir::absolute(dir)?;
     let install = Installation::find().map_err(text)?;
-    place::check(dir, install.account.as_ref())?;
+    cluster_dir::check(dir, install.account.as_ref())?;
     let ports = Ports::of(dir, port);
     let mut servers = servers(dir, &install, &ports);
     let ran: Vec<bool> = servers.iter_mut().map(Server::is_running).collect();
@@ -48,8 +47,8 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>, port: Option<u16>) -> Re
     let before = Ports::of(dir, None);
     if running > 0 && ports != before {
         return Err(format!(
-            "servers of {} run, with ports from {} on: nothing was changed. Stop them first ({}), then start them with other \
-             ports; or leave --port away",
+            "servers of {} run, with ports from {} on: nothing was changed. Stop them first ({}) to change their ports, or \
+             omit --port",
             dir.display(),
             before.0[0].0,
             commands(dir).1,
@@ -57,30 +56,30 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>, port: Option<u16>) -> Re
     }
     if running == servers.len() {
         say(&format!(
-            "The servers in {} run already, with the provider that they were started with; a newer one after {}.",
+            "The servers in {} are running already. To load a newer provider, stop them with {} first.",
             dir.display(),
             commands(dir).1
         ));
         for server in servers.iter_mut().filter(|s| !matches!(health(s), Health::Ready)) {
             let step = Step::start(&format!("{}: waiting until it is synced", server.name()));
-            let is = ready(server, &step, &[], true).map_err(|e| advise(&e, dir))?;
+            let is = ready(server, &step, &[], true).map_err(|e| with_remedy(&e, dir))?;
             step.done(&is);
         }
     } else {
         let provider = provider.map_or_else(beside_this_program, Ok)?;
         prepare(dir, &install, &mut servers, &provider, running)?;
-        start(dir, &install, &mut servers, &ran).map_err(|e| advise(&e, dir))?;
+        start(dir, &install, &mut servers, &ran).map_err(|e| with_remedy(&e, dir))?;
     }
-    hello::show(dir, &servers)?;
+    smoke_test::run(dir, &servers)?;
     say("");
-    let survey = wait_until_stable(&fetch::sockets(dir))?;
-    say(&status::table(&survey));
-    for text in who_does_not_vote(dir, &servers, &survey) {
+    let merged = wait_until_caught_up(&fetch::sockets(dir))?;
+    say(&status::table(&merged));
+    for text in configured_learners(dir, &servers, &merged) {
         say(&text);
     }
     say("");
     say(&format!("Connect (as root):  mariadb --socket={}", servers[0].config.socket().display()));
-    say(&format!("                    also {}", also(&servers[1..])));
+    say(&format!("                    also {}", socket_list(&servers[1..])));
     let me = program();
     match dir == Path::new(DEFAULT_DIR) {
         true => {
@@ -95,19 +94,19 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>, port: Option<u16>) -> Re
     Ok(())
 }
 
-/// Members that are learners by configuration: they do not count for the majority.
-fn who_does_not_vote(dir: &Path, servers: &[Server], survey: &Survey) -> Vec<String> {
-    let learns = |server: &&Server| {
-        survey.status.members.iter().any(|m| m.name == server.name() && m.role == "learner")
+/// Describes the members that are learners by configuration. No majority counts them.
+fn configured_learners(dir: &Path, servers: &[Server], merged: &ClusterStatus) -> Vec<String> {
+    let is_learner = |server: &&Server| {
+        merged.status.members.iter().any(|m| m.name == server.name() && m.role == "learner")
     };
     let dir_option =
         if dir == Path::new(DEFAULT_DIR) { String::new() } else { format!(" --dir {}", dir.display()) };
     let promote = |name: &str| format!("`{} promote --name {name}{dir_option}`", program());
-    let text = |server: &Server| member::without_vote(server, &promote(server.name()));
-    servers.iter().filter(learns).filter_map(text).collect()
+    let text = |server: &Server| server_health::configured_learner(server, &promote(server.name()));
+    servers.iter().filter(is_learner).filter_map(text).collect()
 }
 
-/// This program as a person would call it from here.
+/// The shortest name by which a shell in this directory finds this program.
 fn program() -> String {
     let Ok(me) = std::env::current_exe() else { return "lockstep".into() };
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -118,7 +117,7 @@ fn program() -> String {
     here.unwrap_or(me).display().to_string()
 }
 
-/// How to start and how to stop the cluster of this folder.
+/// The commands that start and stop the cluster of this directory.
 fn commands(dir: &Path) -> (String, String) {
     match dir == Path::new(DEFAULT_DIR) {
         true => ("`make up`".to_owned(), "`make down`".to_owned()),
@@ -129,45 +128,45 @@ fn commands(dir: &Path) -> (String, String) {
     }
 }
 
-/// The remedy if not all servers came up. The folder was made by `up` (see `place`), so it may be removed.
-fn advise(error: &str, dir: &Path) -> String {
+/// Adds the remedy to an error of `up`. The user may delete the directory, because `up` created it (see `cluster_dir`).
+fn with_remedy(error: &str, dir: &Path) -> String {
     let (up, down) = commands(dir);
     format!(
-        "{error}\nMend the cause and run {up} again: it goes on from here. To start afresh: {down}, then `rm -r {}`",
+        "{error}\nFix the cause, then run {up} again to continue. To start afresh: {down}, then `rm -r {}`",
         dir.display()
     )
 }
 
-/// The status once the members have told each other that they have caught up, or as it is after a moment.
-fn wait_until_stable(sockets: &[Target]) -> Result<Survey, String> {
+/// Waits until the status shows that all members have caught up, 2 s at most, and returns it.
+fn wait_until_caught_up(sockets: &[Target]) -> Result<ClusterStatus, String> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
-        let survey = survey::ask(sockets, true)?;
-        let told = |m: &MemberStatus| m.lag_trx == Some(0) && m.persisted.is_some();
-        if survey.status.members.iter().all(told) || Instant::now() >= deadline {
-            return Ok(survey);
+        let merged = query::cluster(sockets, true)?;
+        let caught_up = |m: &MemberStatus| m.lag_trx == Some(0) && m.persisted.is_some();
+        if merged.status.members.iter().all(caught_up) || Instant::now() >= deadline {
+            return Ok(merged);
         }
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-fn also(servers: &[Server]) -> String {
+fn socket_list(servers: &[Server]) -> String {
     let sockets: Vec<String> = servers.iter().map(|s| s.config.socket().display().to_string()).collect();
     sockets.join(", ")
 }
 
-/// Said of a server that neither of these commands started.
+/// A remark about a server that a user started without `up`; else empty.
 fn by_hand(server: &Server) -> &'static str {
     if server.was_started_by_hand() { " (started by hand)" } else { "" }
 }
 
-/// Stops what runs, the last member first, so that the first is the one that knows the most. One that does not end in time
-/// is killed, and does not keep the others from being stopped.
+/// Stops the running servers, the last member first, so that the first member has the longest log. Kills a server that
+/// does not end within the timeout, and continues with the others.
 pub(crate) fn down(dir: &Path, timeout: Duration) -> Result<(), String> {
     let (mut stopped, mut killed, mut left) = (0, 0, Vec::new());
-    let dir = &place::absolute(dir)?;
-    if dir.exists() && !place::is_ours(dir) {
-        return Err(format!("`up` has not made {}: nothing was stopped", dir.display()));
+    let dir = &cluster_dir::absolute(dir)?;
+    if dir.exists() && !cluster_dir::was_created_by_up(dir) {
+        return Err(format!("`up` did not create {}: nothing was stopped", dir.display()));
     }
     let install = Installation::find().map_err(text)?;
     let mut servers = servers(dir, &install, &Ports::of(dir, None));
@@ -190,25 +189,27 @@ pub(crate) fn down(dir: &Path, timeout: Duration) -> Result<(), String> {
                 killed += 1;
             }
             Some(pid) => {
-                step.done("does not end, and cannot be killed");
+                step.done("did not end, even after SIGKILL");
                 left.push(format!("{} (process {pid})", server.name()));
             }
         }
     }
     if !left.is_empty() {
         return Err(format!(
-            "still running: {}. The kernel waits for something on its behalf",
+            "still running: {}. The kernel has not ended the process yet, for example because of a device that does not \
+             respond",
             left.join(", ")
         ));
     }
     if killed > 0 {
-        let text = if killed == 1 { "A server that was killed" } else { "Servers that were killed" };
+        let text = if killed == 1 { "the killed server" } else { "the killed servers" };
         say(&format!(
-            "{text} lost nothing that was acknowledged: its log and InnoDB's recovery bring it back."
+            "The next start of {text} recovers all acknowledged transactions, from Lockstep's log and with InnoDB's \
+             recovery."
         ));
     }
     if stopped + killed > 0 {
-        say(&format!("The data stay in {}: `up` goes on with them.", dir.display()));
+        say(&format!("The data are kept in {}: `up` starts the servers with them.", dir.display()));
     } else if servers.iter().any(|server| server.datadir().exists()) {
         say(&format!("No server of {} is running.", dir.display()));
     } else if dir == Path::new(DEFAULT_DIR) {
@@ -219,7 +220,7 @@ pub(crate) fn down(dir: &Path, timeout: Duration) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether there is such a process that has not ended.
+/// Whether this process exists and has not ended.
 fn is_alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
@@ -232,8 +233,9 @@ fn need_root(command: &str) -> Result<(), String> {
     }
 }
 
+/// The provider library in the directory of this program.
 pub(crate) fn beside_this_program() -> Result<PathBuf, String> {
-    let me = std::env::current_exe().map_err(|e| format!("cannot tell where this program is: {e}"))?;
+    let me = std::env::current_exe().map_err(|e| format!("cannot find the path of this program: {e}"))?;
     let library = me.with_file_name(LIBRARY);
     if library.is_file() {
         return Ok(library);
@@ -241,12 +243,12 @@ pub(crate) fn beside_this_program() -> Result<PathBuf, String> {
     Err(format!("there is no {}: build it (`make up` does) or name it with --provider", library.display()))
 }
 
-/// The ports of the cluster: each server's for SQL and for its peers.
+/// The ports of the cluster: for each server the SQL port and the port for other members.
 #[derive(Debug, PartialEq, Eq)]
 struct Ports([(u16, u16); 3]);
 
 impl Ports {
-    /// From this one on, or as the cluster in `dir` has had them, or the usual ones.
+    /// The ports from `first` on. Without it, the ports of the cluster in `dir`, or the default ports.
     fn of(dir: &Path, first: Option<u16>) -> Ports {
         let cnf = std::fs::read_to_string(dir.join(NAMES[0]).with_extension("cnf")).unwrap_or_default();
         let used = port_in(&cnf);
@@ -257,7 +259,7 @@ impl Ports {
     }
 }
 
-/// The SQL port that a `my.cnf` names, the last one of several.
+/// The SQL port in a `my.cnf`. The last of several lines counts.
 fn port_in(cnf: &str) -> Option<u16> {
     let port = |line: &str| {
         let (name, value) = line.split_once('=')?;
@@ -266,9 +268,9 @@ fn port_in(cnf: &str) -> Option<u16> {
     cnf.lines().filter_map(port).next_back()
 }
 
-/// A server's file that somebody has changed is kept. With other ports than its own it cannot be: it is put aside. What
-/// there is to say of it.
-fn keep_own_file(config: &mut ServerConfig) -> Result<Option<String>, String> {
+/// Keeps an option file that the user has changed, and returns a remark about it. If the ports change, the file cannot be
+/// kept: it is renamed.
+fn keep_edited_file(config: &mut ServerConfig) -> Result<Option<String>, String> {
     let path = config.file("cnf");
     let Ok(there) = std::fs::read_to_string(&path) else { return Ok(None) };
     if there == config.render() {
@@ -277,16 +279,16 @@ fn keep_own_file(config: &mut ServerConfig) -> Result<Option<String>, String> {
     let (name, file) = (&config.name, path.display());
     if port_in(&there).is_none_or(|port| port == config.sql_port) {
         let text = format!(
-            "{name}: {file} is not as `up` writes it, and is kept (remove it to have it written again)"
+            "{name}: {file} differs from what `up` would write, and is kept (delete it to get the default file)"
         );
         config.own_file = true;
         return Ok(Some(text));
     }
-    let aside = config.file("cnf.old");
-    std::fs::rename(&path, &aside).map_err(|e| format!("cannot rename {file}: {e}"))?;
+    let old = config.file("cnf.old");
+    std::fs::rename(&path, &old).map_err(|e| format!("cannot rename {file}: {e}"))?;
     Ok(Some(format!(
-        "{name}: {file} is written again, for other ports; what was there is now {}",
-        aside.display()
+        "{name}: {file} is replaced, because its ports change; the old file is {}",
+        old.display()
     )))
 }
 
@@ -294,9 +296,9 @@ fn servers(dir: &Path, install: &Installation, ports: &Ports) -> Vec<Server> {
     configs(dir, ports).into_iter().map(|config| Server::new(config, install)).collect()
 }
 
-/// What a new cluster's servers are told.
+/// The configurations of a new cluster's servers.
 #[cfg(test)]
-pub(crate) fn usual_configs(dir: &Path) -> Vec<ServerConfig> {
+pub(crate) fn default_configs(dir: &Path) -> Vec<ServerConfig> {
     configs(dir, &Ports::of(dir, None))
 }
 
@@ -325,10 +327,10 @@ fn configs(dir: &Path, ports: &Ports) -> Vec<ServerConfig> {
     configs
 }
 
-/// A server that was killed a moment ago holds its ports until the kernel has done away with it.
-const PORT_PATIENCE: Duration = Duration::from_secs(3);
+/// A server that was just killed holds its ports until the kernel has removed the process.
+const PORT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Whether nobody listens on this port of loopback, or nobody does soon enough.
+/// Waits until no process listens on this port of loopback. False if one still does at the deadline.
 fn becomes_free(port: u16, deadline: Instant) -> bool {
     while !is_free(port) {
         if Instant::now() >= deadline {
@@ -339,7 +341,7 @@ fn becomes_free(port: u16, deadline: Instant) -> bool {
     true
 }
 
-/// Folder, library, ports: everything that can be wrong before the first server starts.
+/// Checks the ports and the library, and creates the directory and the option files, before any server starts.
 fn prepare(
     dir: &Path,
     install: &Installation,
@@ -347,13 +349,13 @@ fn prepare(
     provider: &Path,
     running: usize,
 ) -> Result<(), String> {
-    let deadline = Instant::now() + PORT_PATIENCE;
+    let deadline = Instant::now() + PORT_TIMEOUT;
     for server in servers.iter_mut().filter(|s| s.pid().is_none()) {
         let Some(wsrep) = &server.config.wsrep else { continue };
         for port in [server.config.sql_port, wsrep.peer_port, wsrep.sst_port] {
             if !becomes_free(port, deadline) {
                 return Err(format!(
-                    "port {port} of loopback, which {} needs, is taken: `ss -ltnp 'sport = {port}'` says by whom",
+                    "port {port} of loopback, which {} needs, is in use: `ss -ltnp 'sport = {port}'` shows the process",
                     server.name()
                 ));
             }
@@ -362,13 +364,13 @@ fn prepare(
     if !provider.is_file() {
         return Err(format!("there is no provider {}", provider.display()));
     }
-    place::make(dir, install)?;
+    cluster_dir::create(dir, install)?;
     for server in servers.iter_mut().filter(|s| s.pid().is_none()) {
-        if let Some(text) = keep_own_file(&mut server.config)? {
+        if let Some(text) = keep_edited_file(&mut server.config)? {
             say(&text);
         }
     }
-    // Members of one cluster run one library: a new one waits until none of them runs.
+    // All members of a cluster load one library, so it is replaced only while none of them runs.
     if running == 0 {
         install.copy_provider(provider, &dir.join(LIBRARY)).map_err(text)?;
     }
@@ -380,18 +382,18 @@ fn start(dir: &Path, install: &Installation, servers: &mut [Server], ran: &[bool
     if first_time && !ran.contains(&true) {
         return start_first_time(install, servers);
     }
-    // A cluster that was stopped, or parts of one: nobody needs to be told who goes first.
+    // The members of a stopped cluster can start in any order.
     for (server, _) in servers.iter_mut().zip(ran).filter(|(_, ran)| !**ran) {
-        // One that an interrupted first start never came to joins now.
+        // An interrupted first start may not have created this member's directory. The member joins now.
         install.make_dir(&server.datadir(), 0o755).map_err(text)?;
         server.spawn(&[]).map_err(text)?;
     }
     for (server, ran) in servers.iter_mut().zip(ran) {
         if *ran && matches!(health(server), Health::Ready) {
-            say(&format!("{}: runs already{}, synced", server.name(), by_hand(server)));
+            say(&format!("{}: already running{}, synced", server.name(), by_hand(server)));
             continue;
         }
-        let what = if *ran { "runs already, waiting until it is synced" } else { "starting" };
+        let what = if *ran { "already running, waiting until it is synced" } else { "starting" };
         let step = Step::start(&format!("{}: {what}", server.name()));
         let is = ready(server, &step, &[], *ran)?;
         step.done(&is);
@@ -400,33 +402,34 @@ fn start(dir: &Path, install: &Installation, servers: &mut [Server], ran: &[bool
 }
 
 /// The provider's log text when it ends the process so that a supervisor restarts it.
-const ENDS_FOR_ANOTHER: &str = "process ends now";
+const ENDS_FOR_RESTART: &str = "process ends now";
 
-/// Waits until a server is a synced member, or one that somebody holds, and says which. `ran`: it was running before. One that ended only to be started again is started
-/// again. Its ports are among those that the kernel also gives to outgoing connections: one that is taken just now is tried
-/// again, too.
+/// Waits until a server is a synced member or held back, and returns the state as text. `ran`: it was running before.
+///
+/// Restarts a server that ended itself for a restart. Also restarts a server whose port was in use: the kernel may have
+/// given the port to an outgoing connection.
 fn ready(server: &mut Server, step: &Step, args: &[&str], ran: bool) -> Result<String, String> {
     let mut tries = 0;
     loop {
-        let error = match member::wait(server, step, ran && tries == 0) {
+        let error = match server_health::wait_until_ready(server, step, ran && tries == 0) {
             Ok(is) => return Ok(is),
             Err(error) => error,
         };
         tries += 1;
-        let for_another = error.contains(ENDS_FOR_ANOTHER);
-        let taken = !ran && error.contains("Address already in use");
-        if tries > 5 || server.is_running() || !(for_another || taken) {
+        let for_restart = error.contains(ENDS_FOR_RESTART);
+        let port_in_use = !ran && error.contains("Address already in use");
+        if tries > 5 || server.is_running() || !(for_restart || port_in_use) {
             return Err(error);
         }
-        match for_another {
-            true => step.note("it ended to be started again, as its log says: starting it again"),
+        match for_restart {
+            true => step.note("it ended for a restart (see its log): restarting it"),
             false => std::thread::sleep(Duration::from_secs(2)),
         }
         server.spawn(args).map_err(text)?;
     }
 }
 
-/// Whether a data directory holds the log of a member: it was in a cluster before.
+/// Whether a data directory holds a log, so that the member was in a cluster before.
 fn has_log(datadir: &Path) -> bool {
     let Ok(files) = std::fs::read_dir(datadir) else { return false };
     files.flatten().any(|file| {
@@ -436,16 +439,16 @@ fn has_log(datadir: &Path) -> bool {
     })
 }
 
-/// No member has a log yet. A database that is there already (n1's is complete if it is there at all, see the rename)
-/// is kept.
+/// Starts the servers while no member has a log yet. Keeps n1's database if it exists: [`make_database`] renames it into
+/// place after its completion.
 fn start_first_time(install: &Installation, servers: &mut [Server]) -> Result<(), String> {
     for (i, server) in servers.iter_mut().enumerate() {
         let datadir = server.datadir();
         if i == 0 {
             if !datadir.exists() {
-                let step = Step::start("n1: making the system tables");
+                let step = Step::start("n1: creating the system tables");
                 make_database(install, &datadir)?;
-                step.done("made");
+                step.done("created");
             }
             let step = Step::start("n1: starting as the first member");
             server.spawn(&["--wsrep-new-cluster"]).map_err(text)?;
@@ -453,7 +456,7 @@ fn start_first_time(install: &Installation, servers: &mut [Server]) -> Result<()
             step.done(&is);
         } else {
             install.make_dir(&datadir, 0o755).map_err(text)?;
-            let step = Step::start(&format!("{}: joining, with a copy of the database", server.name()));
+            let step = Step::start(&format!("{}: joining, with a state transfer", server.name()));
             server.spawn(&[]).map_err(text)?;
             let is = ready(server, &step, &[], false)?;
             step.done(&is);
@@ -462,14 +465,14 @@ fn start_first_time(install: &Installation, servers: &mut [Server]) -> Result<()
     Ok(())
 }
 
-/// Makes a fresh database beside its place and moves it there when it is complete.
+/// Creates a new database under another name, and renames it when it is complete.
 fn make_database(install: &Installation, datadir: &Path) -> Result<(), String> {
     let fresh = datadir.with_extension("new");
     if fresh.exists() {
         std::fs::remove_dir_all(&fresh).map_err(|e| format!("cannot remove {}: {e}", fresh.display()))?;
     }
     if let Err(error) = install.make_template(&fresh, false) {
-        // A partial installation would disturb the next attempt.
+        // Remove the incomplete database, or the next attempt fails.
         let _ = std::fs::remove_dir_all(&fresh);
         let _ = std::fs::remove_dir_all(fresh.with_extension("tmp"));
         return Err(error.to_string());
@@ -505,7 +508,7 @@ mod tests {
         assert_eq!(Ports::of(&dir, Some(23000)).0[2], (23002, 23030));
         std::fs::write(dir.join("n1.cnf"), "port=33061\n").unwrap();
         assert_eq!(Ports::of(&dir, None), usual);
-        assert_eq!(Ports::of(&dir, Some(33061)), usual, "whoever names the usual one gets the usual ones");
+        assert_eq!(Ports::of(&dir, Some(33061)), usual, "the default port selects the default ports");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
@@ -515,23 +518,23 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let config = || configs(&dir, &Ports::of(&dir, None)).remove(1);
         let (file, usual) = (dir.join("n2.cnf"), config().render());
-        let said = |config: &mut ServerConfig| keep_own_file(config).unwrap().unwrap_or_default();
+        let remark = |config: &mut ServerConfig| keep_edited_file(config).unwrap().unwrap_or_default();
 
-        assert_eq!(said(&mut config()), "", "no file yet");
+        assert_eq!(remark(&mut config()), "", "no file yet");
         std::fs::write(&file, &usual).unwrap();
         let mut as_written = config();
-        assert_eq!(said(&mut as_written), "");
+        assert_eq!(remark(&mut as_written), "");
         assert!(!as_written.own_file);
 
         let edited = format!("{usual}innodb_buffer_pool_size=1G\n");
         std::fs::write(&file, &edited).unwrap();
         let mut own = config();
-        assert!(said(&mut own).contains("n2.cnf is not as `up` writes it, and is kept"));
+        assert!(remark(&mut own).contains("n2.cnf differs from what `up` would write, and is kept"));
         assert!(own.own_file && std::fs::read_to_string(&file).unwrap() == edited);
 
-        // Asked for other ports.
+        // The user asks for other ports.
         let mut other = configs(&dir, &Ports::of(&dir, Some(23_000))).remove(1);
-        assert!(said(&mut other).contains("n2.cnf.old"));
+        assert!(remark(&mut other).contains("n2.cnf.old"));
         assert!(!other.own_file && !file.exists());
         assert_eq!(std::fs::read_to_string(dir.join("n2.cnf.old")).unwrap(), edited);
         std::fs::remove_dir_all(&dir).unwrap();
@@ -548,11 +551,11 @@ mod tests {
 
     #[test]
     fn failed_up_explains_how_to_continue() {
-        let text = advise("n2 died", Path::new(DEFAULT_DIR));
+        let text = with_remedy("n2 died", Path::new(DEFAULT_DIR));
         assert!(
             text.contains("run `make up` again") && text.contains("`rm -r /var/lib/lockstep/up`"),
             "{text}"
         );
-        assert!(advise("n2 died", Path::new("/x")).contains("up --dir /x`"));
+        assert!(with_remedy("n2 died", Path::new("/x")).contains("up --dir /x`"));
     }
 }

@@ -12,7 +12,7 @@ use lockstep_lab::{Client, Cluster, ClusterSpec, Gaps, LabError, Server, Writers
 use serde_json::{Value, json};
 
 use super::note;
-use crate::{fetch, survey};
+use crate::{fetch, query};
 
 /// What to run, on what.
 #[derive(Args, Debug, Clone)]
@@ -178,7 +178,7 @@ fn set(session: &mut Client, policy: &str) -> Result<(), String> {
 fn check(leader: &Server, policy: &str) -> Result<(), String> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
-        let status = survey::parse(&fetch::get(&fetch::socket_in(&leader.datadir()), "/status")?)?;
+        let status = query::parse(&fetch::get(&fetch::socket_in(&leader.datadir()), "/status")?)?;
         let (leads, is) = (&status.cluster.leader, &status.cluster.policy);
         if leads == leader.name() && is == policy {
             return Ok(());

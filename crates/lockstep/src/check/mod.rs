@@ -681,7 +681,7 @@ mod tests {
     fn configurations_of_up_have_no_findings() {
         let dir = std::env::temp_dir().join(format!("lockstep-check-up-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        for server in crate::up::usual_configs(&dir) {
+        for server in crate::up::default_configs(&dir) {
             let path = dir.join("member.cnf");
             std::fs::write(&path, server.render()).unwrap();
             let findings = check(&Cnf::read(&[path], "10.11").unwrap(), &Fake::default());

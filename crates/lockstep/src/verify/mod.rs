@@ -1,8 +1,8 @@
-//! `lockstep verify`: are the tables of all members equal, their rows and how they are defined?
+//! `lockstep verify`: compares the definitions and the rows of all tables on all members.
 //!
-//! A barrier stops all members at one seqno for some milliseconds. In that time a session on each takes a snapshot (a
-//! consistent InnoDB transaction). Then the barrier ends, and each server computes checksums of its snapshot, table by
-//! table. If they differ, the differing rows are searched.
+//! A barrier stops all members at one seqno for some milliseconds. In that time a session on each member takes a snapshot
+//! (a consistent InnoDB transaction). Then the barrier ends, and each server computes checksums of its snapshot, table by
+//! table. If the checksums of a table differ, the command searches the differing rows.
 
 mod sql;
 mod tables;
@@ -16,22 +16,22 @@ use lockstep_node::{Command, Held, Status};
 use serde::Serialize;
 
 use self::sql::{Rows, Session};
-use self::tables::{BUCKETS_READ, COLUMNS, Difference, Name, RowDifference, Table, compare_rows, odd_ones};
+use self::tables::{BUCKETS_READ, COLUMNS, Difference, Name, RowDifference, Table, compare_rows, minority};
 use crate::CommandArgs;
 use crate::absent::{self, Absent};
 use crate::command::{choose, send};
 use crate::fetch::{self, Target};
 use crate::progress::{complain, say};
-use crate::{survey, up};
+use crate::{query, up};
 
-/// The exit code where the members could not be compared.
+/// Exit code if the comparison failed.
 const NOT_COMPARED: u8 = 3;
-/// The exit code where those that were compared are equal, and somebody was not.
+/// Exit code if the compared members are equal, and others were not compared.
 const NOT_ALL: u8 = 4;
-/// So often snapshots are tried to be taken.
+/// Maximum number of attempts to take snapshots.
 const ATTEMPTS: usize = 5;
-/// So many rows of a table are named.
-const ROWS_NAMED: usize = 20;
+/// Maximum number of rows that are listed for each table.
+const ROWS_LISTED: usize = 20;
 
 #[derive(Args, Debug)]
 pub(crate) struct VerifyArgs {
@@ -73,11 +73,11 @@ struct Report {
     history: String,
     seqno: i64,
     members: Vec<String>,
-    /// Members with a database that were absent, so that the result does not cover them.
+    /// Absent or held-back members with a database. The result does not cover them.
     not_compared: Vec<Absent>,
     tables: usize,
     rows: u64,
-    /// For how long commits stood still, in seconds.
+    /// For how long the barrier stopped commits, in seconds.
     stood_seconds: f64,
     differences: Vec<Difference>,
 }
@@ -92,19 +92,22 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode, String> {
     };
     match args.at.json {
         true => say(&serde_json::to_string(&report).map_err(|e| format!("cannot write JSON: {e}"))?),
-        false => say(&picture(&report)),
+        false => say(&text(&report)),
     }
     Ok(ExitCode::from(report.code(args.allow_absent)))
 }
 
 impl Report {
-    /// There are others, and nothing was compared with anything.
-    fn is_one_alone(&self) -> bool {
+    /// Whether a single member took part although the cluster has others.
+    fn has_one_member_of_several(&self) -> bool {
         self.members.len() < 2 && !self.not_compared.is_empty()
     }
 
     fn code(&self, allow_absent: bool) -> u8 {
-        match (self.equal, self.not_compared.is_empty() || (allow_absent && !self.is_one_alone())) {
+        match (
+            self.equal,
+            self.not_compared.is_empty() || (allow_absent && !self.has_one_member_of_several()),
+        ) {
             (false, _) => 1,
             (true, false) => NOT_ALL,
             (true, true) => 0,
@@ -112,7 +115,7 @@ impl Report {
     }
 }
 
-/// Members with a database that take no part.
+/// Members with a database that do not take part.
 fn not_compared(status: &Status, held: &Held) -> Vec<Absent> {
     let absent = |id: &str| held.members.iter().all(|m| m.id != id);
     status.members.iter().filter(|m| m.keeps_data() && absent(&m.id)).map(Absent::from).collect()
@@ -121,13 +124,13 @@ fn not_compared(status: &Status, held: &Held) -> Vec<Absent> {
 fn verify(args: &VerifyArgs) -> Result<Report, String> {
     let socket = choose(&args.at.source())?;
     // Find the present members before waiting for connections.
-    let held = hold(&socket)?;
-    release(&socket, &held)?;
+    let held = raise_barrier(&socket)?;
+    lower_barrier(&socket, &held)?;
     let mut sessions = connect(args, &held)?;
-    let (held, stood) = snapshots(&socket, &mut sessions)?;
-    // Asked of the member that has made them stand: what it lists as members is what the others are to be.
-    let status = fetch::get(&Target::Socket(socket.clone()), "/status").and_then(|body| survey::parse(&body));
-    let status = status.map_err(|objection| format!("{}: {objection}", socket.display()))?;
+    let (held, stopped) = snapshots(&socket, &mut sessions)?;
+    // The member that raised the barrier also lists the members that should have taken part.
+    let status = fetch::get(&Target::Socket(socket.clone()), "/status").and_then(|body| query::parse(&body));
+    let status = status.map_err(|error| format!("{}: {error}", socket.display()))?;
     let members: Vec<String> = sessions.iter().map(|s| s.name.clone()).collect();
     let mut report = Report {
         equal: true,
@@ -137,10 +140,10 @@ fn verify(args: &VerifyArgs) -> Result<Report, String> {
         members,
         tables: 0,
         rows: 0,
-        stood_seconds: stood,
+        stood_seconds: stopped,
         differences: Vec::new(),
     };
-    let answers = ask_all(&mut sessions, COLUMNS)?;
+    let answers = query_all(&mut sessions, COLUMNS)?;
     let found: Vec<(String, BTreeMap<Name, Table>)> =
         answers.into_iter().map(|(name, rows)| (name, Table::read(&rows))).collect();
     let wanted = |name: &Name| args.databases.is_empty() || args.databases.contains(&name.0);
@@ -149,15 +152,15 @@ fn verify(args: &VerifyArgs) -> Result<Report, String> {
     for name in &names {
         let defined: Vec<(String, Option<&Table>)> =
             found.iter().map(|(member, tables)| (member.clone(), tables.get(name))).collect();
-        let odd = odd_ones(&defined);
+        let odd = minority(&defined);
         report.tables += 1;
         if !odd.is_empty() {
             let missing = defined.iter().any(|(_, table)| table.is_none());
-            let what = if missing { "is not on all members" } else { "is not defined alike" };
+            let what = if missing { "does not exist on all members" } else { "has different definitions" };
             report.differences.push(difference(name, &[], odd, what));
             continue;
         }
-        // The columns are alike, so that the rows can be compared; the rest of the definition may yet differ.
+        // The columns are equal, so the rows can be compared. The rest of the definition may still differ.
         report.differences.extend(compare_definitions(&mut sessions, name)?);
         if let Some(table) = defined.first().and_then(|d| d.1) {
             let (rows, different) = compare(&mut sessions, name, table)?;
@@ -169,7 +172,8 @@ fn verify(args: &VerifyArgs) -> Result<Report, String> {
     Ok(report)
 }
 
-fn hold(socket: &Path) -> Result<Held, String> {
+/// Stops all members at one seqno.
+fn raise_barrier(socket: &Path) -> Result<Held, String> {
     let answer = send(socket, &Command::Hold)?;
     match answer.held {
         Some(held) if answer.ok => Ok(held),
@@ -177,28 +181,28 @@ fn hold(socket: &Path) -> Result<Held, String> {
     }
 }
 
-/// Lets all go on; for how long they had stood, or why that does not count.
-fn release(socket: &Path, held: &Held) -> Result<f64, String> {
+/// Lets all members continue. Returns for how long the barrier stopped them, or why it did not stop all of them.
+fn lower_barrier(socket: &Path, held: &Held) -> Result<f64, String> {
     let answer = send(socket, &Command::Release { hold: held.id })?;
     if answer.ok { Ok(answer.seconds) } else { Err(answer.text) }
 }
 
 fn connect(args: &VerifyArgs, held: &Held) -> Result<Vec<Session>, String> {
-    let mut places: BTreeMap<String, String> = BTreeMap::new();
+    let mut addresses: BTreeMap<String, String> = BTreeMap::new();
     if args.at.socket.is_none() {
-        // A cluster of `lockstep up`: root may log in over the sockets only.
+        // In a cluster of `lockstep up`, root may log in through the sockets only.
         let dir = args.at.dir.as_deref().unwrap_or(Path::new(up::DEFAULT_DIR));
         for data in up::data_dirs(dir) {
             let socket = data.with_extension("sock");
             if let (Some(name), true) = (data.file_name(), socket.exists()) {
-                places.insert(name.to_string_lossy().into_owned(), socket.display().to_string());
+                addresses.insert(name.to_string_lossy().into_owned(), socket.display().to_string());
             }
         }
     }
     for text in &args.server {
-        let (name, place) =
-            text.split_once('=').ok_or_else(|| format!("--server {text}: NAME=HOST:PORT is wanted"))?;
-        places.insert(name.to_owned(), place.to_owned());
+        let (name, address) =
+            text.split_once('=').ok_or_else(|| format!("--server {text}: expected NAME=HOST:PORT"))?;
+        addresses.insert(name.to_owned(), address.to_owned());
     }
     let mut options: Vec<String> = Vec::new();
     if let Some(file) = &args.defaults_extra_file {
@@ -210,19 +214,17 @@ fn connect(args: &VerifyArgs, held: &Held) -> Result<Vec<Session>, String> {
     options.extend(args.client.iter().cloned());
     let mut sessions = Vec::new();
     for member in &held.members {
-        let place = match places.get(&member.name) {
-            Some(place) => place.clone(),
-            // AUTO: the server has not found out itself.
+        let address = match addresses.get(&member.name) {
+            Some(address) => address.clone(),
+            // AUTO: the server has not found its own address.
             None if !["", "AUTO"].contains(&member.incoming.as_str()) => member.incoming.clone(),
             None => {
                 let name = &member.name;
-                return Err(format!(
-                    "it is not known where the SQL of {name} is: say --server {name}=HOST:PORT"
-                ));
+                return Err(format!("the SQL address of {name} is unknown: give --server {name}=HOST:PORT"));
             }
         };
-        let mut session = Session::open(&member.name, &place, &options)?;
-        // No query here may wait for a member at the barrier; all output has one format.
+        let mut session = Session::open(&member.name, &address, &options)?;
+        // No query may wait for a member that the barrier stops, and all output must have one format.
         session.query("SET NAMES utf8mb4")?;
         session.query(
             "SET SESSION wsrep_sync_wait = 0, SESSION time_zone = '+00:00', SESSION sql_mode = '', \
@@ -233,11 +235,11 @@ fn connect(args: &VerifyArgs, held: &Held) -> Result<Vec<Session>, String> {
     Ok(sessions)
 }
 
-/// Takes a snapshot on each member at the barrier, all at one seqno. Drops sessions of held-back members.
+/// Takes a snapshot on each member at the barrier, all at one seqno. Drops the sessions of held-back members.
 fn snapshots(socket: &Path, sessions: &mut Vec<Session>) -> Result<(Held, f64), String> {
     let mut last = String::new();
     for _ in 0..ATTEMPTS {
-        let held = match hold(socket) {
+        let held = match raise_barrier(socket) {
             Ok(held) => held,
             Err(text) => {
                 last = text;
@@ -245,30 +247,31 @@ fn snapshots(socket: &Path, sessions: &mut Vec<Session>) -> Result<(Held, f64), 
                 continue;
             }
         };
-        let taken = ask_all(sessions, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY");
-        let released = release(socket, &held);
+        let taken = query_all(sessions, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY");
+        let lowered = lower_barrier(socket, &held);
         taken?;
-        let stands = |name: &str| held.members.iter().any(|m| m.name == name);
-        match released {
-            Ok(stood) if held.members.iter().all(|m| sessions.iter().any(|s| s.name == m.name)) => {
-                sessions.retain(|session| stands(&session.name));
-                return Ok((held, stood));
+        let takes_part = |name: &str| held.members.iter().any(|m| m.name == name);
+        match lowered {
+            Ok(stopped) if held.members.iter().all(|m| sessions.iter().any(|s| s.name == m.name)) => {
+                sessions.retain(|session| takes_part(&session.name));
+                return Ok((held, stopped));
             }
-            // One that was left out before and lacks nothing now: with the next transaction it does again.
-            Ok(_) => last = "members came or went meanwhile: try again".into(),
+            // A member without a session takes part now. A held-back member does so while it happens to lack nothing, and
+            // the next transaction ends that.
+            Ok(_) => last = "members joined or left during the comparison: try again".into(),
             Err(text) => last = text,
         }
-        ask_all(sessions, "ROLLBACK")?;
+        query_all(sessions, "ROLLBACK")?;
     }
     Err(last)
 }
 
-/// The same statement on all at once.
-fn ask_all(sessions: &mut [Session], sql: &str) -> Result<Vec<(String, Rows)>, String> {
+/// Runs the same statement on all members at once.
+fn query_all(sessions: &mut [Session], sql: &str) -> Result<Vec<(String, Rows)>, String> {
     for session in sessions.iter_mut() {
-        session.ask(sql)?;
+        session.send(sql)?;
     }
-    sessions.iter_mut().map(|session| Ok((session.name.clone(), session.take()?))).collect()
+    sessions.iter_mut().map(|session| Ok((session.name.clone(), session.receive()?))).collect()
 }
 
 fn difference(name: &Name, key: &[String], members: Vec<String>, what: &str) -> Difference {
@@ -284,39 +287,39 @@ fn difference(name: &Name, key: &[String], members: Vec<String>, what: &str) -> 
     }
 }
 
-/// Indexes, defaults, constraints, the table's options.
+/// Compares indexes, defaults, constraints and table options.
 fn compare_definitions(sessions: &mut [Session], name: &Name) -> Result<Option<Difference>, String> {
-    let answers = ask_all(sessions, &tables::show_definition(name))?;
+    let answers = query_all(sessions, &tables::show_definition(name))?;
     let found: Vec<(String, Vec<String>)> =
         answers.iter().map(|(member, rows)| (member.clone(), tables::definition(rows))).collect();
-    let odd = odd_ones(&found);
+    let odd = minority(&found);
     let (Some(first), Some(most)) = (
         found.iter().find(|(member, _)| odd.contains(member)),
-        // Of two members both are odd: the one is compared with the other.
+        // Of two different members neither is a majority: compare the first with the second.
         found.iter().find(|(member, _)| !odd.contains(member)).or(found.get(1)),
     ) else {
         return Ok(None);
     };
     let what = tables::definition_difference(&first.1, &most.1);
-    let what = format!("is not defined alike ({} {what})", first.0);
+    let what = format!("has different definitions ({} {what})", first.0);
     Ok(Some(difference(name, &[], odd, &what)))
 }
 
-/// How many rows the table has, and where the members differ in it.
+/// Compares the rows of a table. Returns their number and the difference.
 fn compare(
     sessions: &mut [Session],
     name: &Name,
     table: &Table,
 ) -> Result<(u64, Option<Difference>), String> {
-    let sums = ask_all(sessions, &table.checksum(name))?;
+    let sums = query_all(sessions, &table.checksum(name))?;
     let counts = sums.iter().filter_map(|(_, rows)| rows.first()?.first()?.parse::<u64>().ok());
     let rows = counts.max().unwrap_or(0);
-    let odd = odd_ones(&sums);
+    let odd = minority(&sums);
     if odd.is_empty() {
         return Ok((rows, None));
     }
-    // By bucket: number, then what is compared.
-    let buckets = ask_all(sessions, &table.buckets(name, rows))?;
+    // The first column is the number of the bucket; the others are compared.
+    let buckets = query_all(sessions, &table.buckets(name, rows))?;
     let maps: Vec<(String, BTreeMap<&str, &[String]>)> = buckets
         .iter()
         .map(|(member, rows)| {
@@ -331,12 +334,12 @@ fn compare(
         .filter(|bucket| {
             let values: Vec<(String, Option<&[String]>)> =
                 maps.iter().map(|(member, map)| (member.clone(), map.get(bucket).copied())).collect();
-            !odd_ones(&values).is_empty()
+            !minority(&values).is_empty()
         })
         .collect();
     let mut found: Vec<RowDifference> = Vec::new();
     for bucket in differing.iter().take(BUCKETS_READ) {
-        found.extend(compare_rows(&ask_all(sessions, &table.bucket(name, rows, bucket))?));
+        found.extend(compare_rows(&query_all(sessions, &table.bucket(name, rows, bucket))?));
     }
     found.sort_by(|a, b| tables::by_value(&a.key, &b.key));
     let key = table.key_names();
@@ -350,23 +353,25 @@ fn compare(
     let mut out = difference(name, &key, odd, &what);
     if !key.is_empty() {
         (out.first, out.last) = (first, last);
-        found.truncate(ROWS_NAMED);
+        found.truncate(ROWS_LISTED);
         out.rows = found;
     }
     Ok((rows, Some(out)))
 }
 
-/// For people.
-fn picture(report: &Report) -> String {
+/// The report as text.
+fn text(report: &Report) -> String {
     let Report { tables, rows, members, history, seqno, stood_seconds, .. } = report;
-    let stood = stood_seconds * 1000.0;
+    let stopped = stood_seconds * 1000.0;
     let what = format!("{tables} tables, {rows} rows on {} at {history}:{seqno}", members.join(", "));
     let not_all = !report.not_compared.is_empty();
     let mut out = match (report.equal, not_all) {
-        (true, false) => format!("equal: {what} (commits stood still for {stood:.0} ms)"),
-        (true, true) if report.is_one_alone() => format!("nothing to compare with: {what}"),
+        (true, false) => format!("equal: {what} (commits were stopped for {stopped:.0} ms)"),
+        (true, true) if report.has_one_member_of_several() => format!("nothing to compare with: {what}"),
         (true, true) => {
-            format!("equal, but not all were compared: {what} (commits stood still for {stood:.0} ms)")
+            format!(
+                "equal, but not all members were compared: {what} (commits were stopped for {stopped:.0} ms)"
+            )
         }
         (false, _) => format!("DIFFERENT: {what}"),
     };
@@ -395,11 +400,11 @@ mod tests {
         let members = vec![
             member("n1", "leader", "Synced"),
             member("n2", "voter", "Disconnected"),
-            // Another one of that name, which is there.
+            // A connected member of the same name.
             MemberStatus { id: "another".into(), ..member("n2", "voter", "Synced") },
             MemberStatus { held_back: true, ..member("n3", "learner", "Synced") },
             member("arb", "arbitrator", "Disconnected"),
-            // Stopped in order, so that it votes no more; still it has nothing that could be compared.
+            // This arbitrator was shut down normally, so it is a learner now. It has no data either way.
             MemberStatus { arbitrator: true, ..member("arb2", "learner", "Disconnected") },
         ];
         let status = Status { members, ..Status::default() };
@@ -419,11 +424,11 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_not_compared_is_named_and_the_exit_code_says_so() {
+    fn members_not_compared_set_exit_code_and_are_named() {
         let some = report(&["id of n1", "another"], true);
         assert_eq!(
-            picture(&some),
-            "equal, but not all were compared: 2 tables, 9 rows on n1, n2 at h:7 (commits stood still for 3 ms)\n  \
+            text(&some),
+            "equal, but not all members were compared: 2 tables, 9 rows on n1, n2 at h:7 (commits were stopped for 3 ms)\n  \
              not compared: n2 (Disconnected), n3 (Synced, held back)"
         );
         let json = serde_json::to_value(&some).unwrap();
@@ -431,15 +436,15 @@ mod tests {
         assert_eq!(json["not_compared"][1]["held_back"], true);
         assert_eq!((some.code(false), some.code(true)), (NOT_ALL, 0));
         let differ = report(&["id of n1", "another"], false);
-        assert_eq!((differ.code(false), differ.code(true)), (1, 1), "that they differ is worse");
-        assert!(picture(&differ).ends_with("\n  not compared: n2 (Disconnected), n3 (Synced, held back)"));
+        assert_eq!((differ.code(false), differ.code(true)), (1, 1), "a difference takes precedence");
+        assert!(text(&differ).ends_with("\n  not compared: n2 (Disconnected), n3 (Synced, held back)"));
         let mut alone = report(&["id of n1"], true);
         alone.members.truncate(1);
         assert_eq!((alone.code(false), alone.code(true)), (NOT_ALL, NOT_ALL));
-        assert!(picture(&alone).starts_with("nothing to compare with: 2 tables, 9 rows on n1 at"));
-        // Arbitrators have nothing to compare.
+        assert!(text(&alone).starts_with("nothing to compare with: 2 tables, 9 rows on n1 at"));
+        // Arbitrators have no data to compare.
         let all = report(&["id of n1", "another", "id of n2", "id of n3"], true);
         assert_eq!((all.not_compared.len(), all.code(false)), (0, 0));
-        assert!(picture(&all).starts_with("equal: 2 tables, "));
+        assert!(text(&all).starts_with("equal: 2 tables, "));
     }
 }

@@ -1,31 +1,32 @@
-//! A session with one server, by way of MariaDB's own client program: it knows every way to log in, and is there where a
-//! server is.
+//! A session with one server through MariaDB's client program. The program supports every way to log in, and every
+//! machine with a server has it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A client that has nothing to do ends within this.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Time that an idle client may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A running `mariadb`.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// The member.
+    /// The member's name.
     pub(super) name: String,
     child: Child,
-    /// `None` once it is closed.
+    /// `None` after the end of the session.
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
-    asked: u64,
+    /// Number of statements sent so far.
+    sent: u64,
 }
 
 /// Rows, as text.
 pub(super) type Rows = Vec<Vec<String>>;
 
 impl Session {
-    /// Connects; `place` is `host:port`, or the path of a socket.
-    pub(super) fn open(name: &str, place: &str, options: &[String]) -> Result<Session, String> {
+    /// Connects to `address`: `host:port`, or the path of a socket.
+    pub(super) fn open(name: &str, address: &str, options: &[String]) -> Result<Session, String> {
         let mut command = Command::new("mariadb");
         // Options about option files must come first.
         let (first, rest): (Vec<&String>, Vec<&String>) =
@@ -34,10 +35,10 @@ impl Session {
             .args(first)
             .args(["--batch", "--skip-column-names", "--unbuffered", "--connect-timeout=10"])
             .args(rest);
-        match place.contains('/') {
-            true => command.arg(format!("--socket={place}")),
+        match address.contains('/') {
+            true => command.arg(format!("--socket={address}")),
             false => {
-                let (host, port) = place.rsplit_once(':').unwrap_or((place, "3306"));
+                let (host, port) = address.rsplit_once(':').unwrap_or((address, "3306"));
                 let host = host.trim_start_matches('[').trim_end_matches(']');
                 command.args(["--protocol=tcp", &format!("--host={host}"), &format!("--port={port}")])
             }
@@ -50,42 +51,44 @@ impl Session {
             .spawn()
             .map_err(io)?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err("cannot talk with the program mariadb".into());
+            return Err("cannot open pipes to the program mariadb".into());
         };
         let mut session = Session {
             name: name.to_owned(),
             child,
             stdin: Some(stdin),
             stdout: BufReader::new(stdout),
-            asked: 0,
+            sent: 0,
         };
-        let who = session.query("SELECT @@GLOBAL.wsrep_node_name").map_err(|e| format!("{place}: {e}"))?;
-        let who = who.first().and_then(|row| row.first()).cloned().unwrap_or_default();
-        if who != name {
-            return Err(format!("the server at {place} is {who}, not {name}: say --server {name}=HOST:PORT"));
+        let rows = session.query("SELECT @@GLOBAL.wsrep_node_name").map_err(|e| format!("{address}: {e}"))?;
+        let found = rows.first().and_then(|row| row.first()).cloned().unwrap_or_default();
+        if found != name {
+            return Err(format!(
+                "the server at {address} is {found}, not {name}: give its address with --server {name}=HOST:PORT"
+            ));
         }
         Ok(session)
     }
 
-    /// Sends a statement; its answer is to be taken.
-    pub(super) fn ask(&mut self, sql: &str) -> Result<(), String> {
-        self.asked += 1;
+    /// Sends a statement. The caller reads its result with [`Session::receive`].
+    pub(super) fn send(&mut self, sql: &str) -> Result<(), String> {
+        self.sent += 1;
         let text = format!("{sql};\nSELECT '{}';\n", self.marker());
         let sent =
             self.stdin.as_mut().map(|stdin| stdin.write_all(text.as_bytes()).and_then(|()| stdin.flush()));
-        // A client that has ended reports its error.
-        if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(self.complaint()) }
+        // The write fails after the client has ended. The client's error output has the reason.
+        if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(self.client_error()) }
     }
 
-    /// The answer to the last statement.
-    pub(super) fn take(&mut self) -> Result<Rows, String> {
+    /// Reads the result of the last statement.
+    pub(super) fn receive(&mut self) -> Result<Rows, String> {
         let marker = self.marker();
         let mut rows = Vec::new();
         loop {
             let mut line = Vec::new();
             let n = self.stdout.read_until(b'\n', &mut line).map_err(|e| e.to_string())?;
             if n == 0 {
-                return Err(self.complaint());
+                return Err(self.client_error());
             }
             let line = String::from_utf8_lossy(&line);
             let line = line.strip_suffix('\n').unwrap_or(&line);
@@ -97,32 +100,32 @@ impl Session {
     }
 
     pub(super) fn query(&mut self, sql: &str) -> Result<Rows, String> {
-        self.ask(sql)?;
-        self.take()
+        self.send(sql)?;
+        self.receive()
     }
 
     fn marker(&self) -> String {
-        format!("lockstep-verify-end-{}", self.asked)
+        format!("lockstep-verify-end-{}", self.sent)
     }
 
-    /// Why it has ended.
-    fn complaint(&mut self) -> String {
+    /// The error with which the client program ended.
+    fn client_error(&mut self) -> String {
         let mut text = String::new();
         if let Some(stderr) = &mut self.child.stderr {
             let _ = stderr.read_to_string(&mut text);
         }
         let text = text.trim();
-        let first = text.lines().last().unwrap_or("its client program has ended");
-        format!("{}: {first}", self.name)
+        let last = text.lines().last().unwrap_or("the program mariadb ended without an error text");
+        format!("{}: {last}", self.name)
     }
 }
 
 impl Drop for Session {
-    /// The client takes its leave of the server when there is nothing more to read: killed, it would leave a warning in
-    /// the server's log. One that still waits for an answer is not waited for.
+    /// Ends the client. At the end of its input it closes the connection properly; a killed client would cause a warning
+    /// in the server's log. A client that still waits for a result is killed after [`END_TIMEOUT`].
     fn drop(&mut self) {
         drop(self.stdin.take());
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + END_TIMEOUT;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -131,7 +134,7 @@ impl Drop for Session {
     }
 }
 
-/// What the client's batch mode makes of special characters, undone.
+/// Decodes the escapes of the client's batch mode.
 fn unescape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();

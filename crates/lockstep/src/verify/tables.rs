@@ -6,13 +6,14 @@ use serde::Serialize;
 
 use super::sql::Rows;
 
-/// Rows in a bucket of a table that is looked at more closely, about.
+/// Approximate number of rows in a bucket. A table with a difference is divided into buckets.
 const BUCKET_ROWS: u64 = 1000;
-/// At most so many buckets, and so many of those that differ are looked into.
+/// Maximum number of buckets.
 const BUCKETS_MAX: u64 = 65_536;
+/// Maximum number of differing buckets whose rows are compared.
 pub(super) const BUCKETS_READ: usize = 20;
 
-/// All columns of all tables: the order of the fields is that of [`Table::read`].
+/// Selects all columns of all tables. [`Table::read`] expects the fields in this order.
 pub(super) const COLUMNS: &str = "SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.DATA_TYPE, c.COLUMN_TYPE, \
     IFNULL((SELECT s.SEQ_IN_INDEX FROM information_schema.STATISTICS s WHERE s.TABLE_SCHEMA = c.TABLE_SCHEMA AND \
     s.TABLE_NAME = c.TABLE_NAME AND s.COLUMN_NAME = c.COLUMN_NAME AND s.INDEX_NAME = 'PRIMARY'), 0), c.EXTRA \
@@ -20,7 +21,7 @@ pub(super) const COLUMNS: &str = "SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_
     t.TABLE_NAME = c.TABLE_NAME WHERE t.TABLE_TYPE = 'BASE TABLE' AND t.ENGINE = 'InnoDB' AND c.TABLE_SCHEMA NOT IN \
     ('mysql', 'sys', 'information_schema', 'performance_schema') ORDER BY 1, 2, c.ORDINAL_POSITION";
 
-/// A table as one member has it.
+/// The columns of a table on one member.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Table {
     /// Name, type and declaration of each stored column.
@@ -33,7 +34,7 @@ pub(super) struct Table {
 pub(super) type Name = (String, String);
 
 impl Table {
-    /// All tables, from the answer to [`COLUMNS`].
+    /// Parses the result of [`COLUMNS`].
     pub(super) fn read(rows: &Rows) -> BTreeMap<Name, Table> {
         let mut tables: BTreeMap<Name, Table> = BTreeMap::new();
         for row in rows {
@@ -49,12 +50,12 @@ impl Table {
         tables
     }
 
-    /// One text for each row: equal where the rows are.
+    /// An SQL expression for the hash of a row.
     fn row_hash(&self) -> String {
         let columns = self.columns.iter().map(|(name, kind, _)| {
             let column = quoted(name);
             match kind.as_str() {
-                // As bytes, because text depends on character sets.
+                // Compare bytes, because the text depends on character sets.
                 "char" | "varchar" | "enum" | "set" | "binary" | "varbinary" | "bit" => {
                     format!("IFNULL(HEX({column}),'N')")
                 }
@@ -67,7 +68,7 @@ impl Table {
         format!("MD5(CONCAT_WS('#',{}))", columns.collect::<Vec<_>>().join(","))
     }
 
-    /// The key of a row, as text; the row itself if it has no key.
+    /// An SQL expression for the key of a row as text. The hash of the row if the table has no key.
     fn key_text(&self) -> String {
         match self.key.is_empty() {
             true => self.row_hash(),
@@ -90,7 +91,7 @@ impl Table {
         self.key.values().cloned().collect()
     }
 
-    /// One row: how many there are, and two sums of their hashes.
+    /// Selects the number of rows and two sums of their hashes.
     pub(super) fn checksum(&self, name: &Name) -> String {
         format!("SELECT {} FROM {}", self.sums(), full(name))
     }
@@ -101,7 +102,7 @@ impl Table {
         format!("COUNT(*),{},{}", half("LEFT"), half("RIGHT"))
     }
 
-    /// The same for each bucket of rows.
+    /// As [`Table::checksum`], for each bucket of rows.
     pub(super) fn buckets(&self, name: &Name, rows: u64) -> String {
         let count = (rows / BUCKET_ROWS).clamp(1, BUCKETS_MAX);
         format!(
@@ -112,7 +113,7 @@ impl Table {
         )
     }
 
-    /// Key and hash of each row of a bucket.
+    /// Selects key and hash of each row of a bucket.
     pub(super) fn bucket(&self, name: &Name, rows: u64, bucket: &str) -> String {
         let count = (rows / BUCKET_ROWS).clamp(1, BUCKETS_MAX);
         let key = self.key_text();
@@ -132,57 +133,57 @@ fn full(name: &Name) -> String {
     format!("{}.{}", quoted(&name.0), quoted(&name.1))
 }
 
-/// Where members differ.
+/// A table that is not the same on all members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Difference {
     /// `schema.table`.
     pub(super) table: String,
     /// Members that differ from the majority; all if there is no majority.
     pub(super) members: Vec<String>,
-    /// One line.
+    /// A description in one line.
     pub(super) text: String,
-    /// The columns of the primary key, of which `first`, `last` and `rows` tell the values.
+    /// The columns of the primary key. `first`, `last` and `rows` list values of these columns.
     pub(super) key: Vec<String>,
-    /// The lowest and the highest key of those that differ, of those looked at.
+    /// The lowest key of the differing rows that were found.
     pub(super) first: Option<String>,
-    /// See `first`.
+    /// The highest key of the differing rows that were found.
     pub(super) last: Option<String>,
-    /// Some of the rows.
+    /// Some of the differing rows.
     pub(super) rows: Vec<RowDifference>,
 }
 
-/// A row that is not the same everywhere.
+/// A row that is not the same on all members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct RowDifference {
-    /// Its key.
+    /// The key of the row.
     pub(super) key: String,
-    /// Where it is another than on most.
+    /// The members whose row differs from the majority's.
     pub(super) differs_on: Vec<String>,
-    /// Where it is not.
+    /// The members that lack the row.
     pub(super) missing_on: Vec<String>,
-    /// Where alone it is, alike on each, where most or as many have none; `differs_on` is empty then.
+    /// The members that have the row, if they are at most half and their rows are equal. `differs_on` is empty then.
     pub(super) only_on: Vec<String>,
 }
 
 impl RowDifference {
-    /// For people: a row missing on all others is described by where it exists.
+    /// The difference as text. A row that most members lack is described by the members that have it.
     pub(super) fn text(&self) -> String {
         if !self.only_on.is_empty() {
             return format!("only on {}", self.only_on.join(", "));
         }
-        let says = [("differs", &self.differs_on), ("missing", &self.missing_on)];
-        let says = says.iter().filter(|(_, on)| !on.is_empty());
-        says.map(|(what, on)| format!("{what} on {}", on.join(", "))).collect::<Vec<_>>().join("; ")
+        let parts = [("differs", &self.differs_on), ("missing", &self.missing_on)];
+        let parts = parts.iter().filter(|(_, on)| !on.is_empty());
+        parts.map(|(what, on)| format!("{what} on {}", on.join(", "))).collect::<Vec<_>>().join("; ")
     }
 }
 
-/// The statement that shows how a table is defined.
+/// The statement that prints the definition of a table.
 pub(super) fn show_definition(name: &Name) -> String {
     format!("SHOW CREATE TABLE {}", full(name))
 }
 
-/// The lines of a definition, from the answer to [`show_definition`], without the next number of a counter, which members
-/// need not agree on.
+/// The lines of a definition, from the result of [`show_definition`]. The next AUTO_INCREMENT value is removed: it may differ
+/// between equal tables.
 pub(super) fn definition(rows: &Rows) -> Vec<String> {
     let text = rows.first().and_then(|row| row.get(1)).map(String::as_str).unwrap_or_default();
     let without_counter = |line: &str| match (line.starts_with(')'), line.split_once(" AUTO_INCREMENT=")) {
@@ -203,8 +204,8 @@ pub(super) fn definition_difference(odd: &[String], most: &[String]) -> String {
     if all.is_empty() { "in another order".into() } else { all.join(", ") }
 }
 
-/// Members whose value differs from the majority's; all if no value is held by more than half.
-pub(super) fn odd_ones<T: PartialEq>(values: &[(String, T)]) -> Vec<String> {
+/// The members whose value differs from the majority's. All members if no value has a majority.
+pub(super) fn minority<T: PartialEq>(values: &[(String, T)]) -> Vec<String> {
     let most = values
         .iter()
         .map(|(_, value)| value)
@@ -212,7 +213,7 @@ pub(super) fn odd_ones<T: PartialEq>(values: &[(String, T)]) -> Vec<String> {
     values.iter().filter(|(_, value)| Some(value) != most).map(|(name, _)| name.clone()).collect()
 }
 
-/// The rows of one bucket that differ, from key and hash on each member.
+/// Finds the differing rows of one bucket, from key and hash of each row on each member.
 pub(super) fn compare_rows(members: &[(String, Rows)]) -> Vec<RowDifference> {
     let mut by_member: Vec<(String, BTreeMap<&str, Vec<&str>>)> = Vec::new();
     let mut keys = BTreeSet::new();
@@ -231,7 +232,7 @@ pub(super) fn compare_rows(members: &[(String, Rows)]) -> Vec<RowDifference> {
     for key in keys {
         let values: Vec<(String, Option<&Vec<&str>>)> =
             by_member.iter().map(|(name, map)| (name.clone(), map.get(key))).collect();
-        let odd = odd_ones(&values);
+        let odd = minority(&values);
         if odd.is_empty() {
             continue;
         }
@@ -248,7 +249,7 @@ pub(super) fn compare_rows(members: &[(String, Rows)]) -> Vec<RowDifference> {
     out
 }
 
-/// Numbers by their value, else texts.
+/// Orders two numbers by value, and other texts as texts.
 pub(super) fn by_value(a: &str, b: &str) -> std::cmp::Ordering {
     match (a.parse::<i128>(), b.parse::<i128>()) {
         (Ok(a), Ok(b)) => a.cmp(&b),
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_name_what_they_must_and_hold_odd_names() {
+    fn statements_quote_names_and_skip_virtual_columns() {
         let answer = vec![
             ["s", "a`b", "id", "int", "int(11)", "1", "auto_increment"].map(str::to_owned).to_vec(),
             ["s", "a`b", "v", "varchar", "varchar(9)", "0", ""].map(str::to_owned).to_vec(),
@@ -276,7 +277,7 @@ mod tests {
         let table = &tables[&name];
         let sql = table.checksum(&name);
         assert!(sql.ends_with("FROM `s`.`a``b`") && sql.contains("IFNULL(HEX(`v`),'N')"), "{sql}");
-        assert!(!sql.contains("`g`"), "what is not stored is not compared: {sql}");
+        assert!(!sql.contains("`g`"), "virtual columns are not compared: {sql}");
         assert!(table.bucket(&name, 5000, "3").contains("% 5 = 3"));
         assert_eq!(table.key_names(), ["id"]);
     }
@@ -299,9 +300,9 @@ mod tests {
     }
 
     #[test]
-    fn differing_member_is_named_and_of_two_both() {
+    fn minority_is_named_and_all_without_majority() {
         let of = |values: &[(&str, u8)]| {
-            odd_ones(&values.iter().map(|(n, v)| ((*n).to_owned(), *v)).collect::<Vec<_>>())
+            minority(&values.iter().map(|(n, v)| ((*n).to_owned(), *v)).collect::<Vec<_>>())
         };
         assert_eq!(of(&[("n1", 1), ("n2", 1), ("n3", 2)]), ["n3"]);
         assert_eq!(of(&[("n1", 1), ("n2", 2)]), ["n1", "n2"]);
@@ -319,14 +320,14 @@ mod tests {
         let keys: Vec<&str> = found.iter().map(|r| r.key.as_str()).collect();
         assert_eq!(keys, ["2", "9", "10"]);
         assert_eq!((found[0].differs_on.clone(), found[0].missing_on.len()), (vec!["n3".to_owned()], 0));
-        assert!(found[1].differs_on.is_empty(), "a row that is there once has nothing to differ from");
+        assert!(found[1].differs_on.is_empty(), "a row on one member only has no counterpart");
         assert_eq!(
             (&found[1].only_on[..], &found[1].missing_on[..]),
             (&["n2".to_owned()][..], &["n1", "n3"].map(str::to_owned)[..])
         );
         assert_eq!((found[2].missing_on[0].as_str(), found[2].only_on.len()), ("n3", 0));
         assert_eq!([&found[1], &found[2]].map(RowDifference::text), ["only on n2", "missing on n3"]);
-        // One has none, and the others are not alike: nobody is most.
+        // One member lacks the row, and the rows of the others differ: no value has a majority.
         let members =
             [("n1".to_owned(), rows("")), ("n2".to_owned(), rows("1 a")), ("n3".to_owned(), rows("1 b"))];
         let found = compare_rows(&members);

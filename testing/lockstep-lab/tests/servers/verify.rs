@@ -120,9 +120,9 @@ fn verify_names_injected_difference_under_load() -> Test {
         "ALTER TABLE `odd db`.`a``b-c` ADD UNIQUE KEY twice (`x y`)",
     ])?;
     let said = text(&verify(&cluster, false)?);
-    assert!(said.contains("test.extra is not on all members: n3"), "{said}");
-    assert!(said.contains("test.pair is not defined alike: n3"), "{said}");
-    let key = "odd db.a`b-c is not defined alike (n3 has UNIQUE KEY `twice` (`x y`)): n3";
+    assert!(said.contains("test.extra does not exist on all members: n3"), "{said}");
+    assert!(said.contains("test.pair has different definitions: n3"), "{said}");
+    let key = "odd db.a`b-c has different definitions (n3 has UNIQUE KEY `twice` (`x y`)): n3";
     assert!(said.contains(key), "no `{key}` in\n{said}");
 
     // Mended by a copy, as the documents say. While it is away the others are equal, and that is not all there is to say.

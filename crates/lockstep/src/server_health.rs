@@ -1,4 +1,4 @@
-//! Waiting for one server of `lockstep up` to be a member that works, and saying meanwhile what it is.
+//! The health of one server of `lockstep up`: waits until it is a synced member, and reports its state meanwhile.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,15 +9,15 @@ use lockstep_node::options::Options;
 
 use crate::fetch;
 use crate::progress::Step;
-use crate::survey;
+use crate::query;
 
-/// How long a server may take to be synced, with a transfer of the database.
-const READY: Duration = Duration::from_secs(120);
-/// How long one that runs may be unconnected: nothing connects it again but a person or a start.
-const UNCONNECTED: Duration = Duration::from_secs(10);
-/// From when on it is said what is waited for.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// The state of a member that cannot go on.
+/// Maximum time until a server is synced, including a state transfer.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
+/// Maximum time that a running server may be unconnected. Only a user or a restart connects it again.
+const UNCONNECTED_TIMEOUT: Duration = Duration::from_secs(10);
+/// After this time the state of the server is printed.
+const REPORT_AFTER: Duration = Duration::from_secs(3);
+/// The state of a member that has failed.
 const INCONSISTENT: &str = "Inconsistent";
 
 /// The state of a server.
@@ -25,15 +25,15 @@ const INCONSISTENT: &str = "Inconsistent";
 pub(crate) enum Health {
     /// A synced member of a primary component.
     Ready,
-    /// It answers, and is connected or connects.
+    /// The server answers, and is connected or connecting.
     Waiting(String),
-    /// It is in a primary component and has a state, but is behind: or somebody wants it to be.
+    /// The server is in a primary component and has the data, but lags, or an apply hold is in force.
     Desynced(String),
-    /// It answers, and has left the cluster.
+    /// The server answers, and has left the cluster.
     Unconnected(String),
-    /// It answers, and never comes back in this process.
+    /// The server answers, and cannot rejoin before a restart.
     Failed(String),
-    /// It does not answer.
+    /// The server does not answer.
     Silent(String),
 }
 
@@ -50,16 +50,16 @@ impl Health {
     }
 }
 
-/// Asks a server.
+/// Queries the health of a server.
 pub(crate) fn health(server: &Server) -> Health {
     match server.wsrep_status() {
-        Ok(status) => judge(&status),
+        Ok(status) => classify(&status),
         Err(error) => Health::Silent(error.to_string()),
     }
 }
 
-/// What its status variables say.
-fn judge(status: &BTreeMap<String, String>) -> Health {
+/// Derives the health from the server's status variables.
+fn classify(status: &BTreeMap<String, String>) -> Health {
     let get = |name: &str| status.get(name).map_or("?", String::as_str);
     let (component, state) = (get("wsrep_cluster_status"), get("wsrep_local_state_comment"));
     if (get("wsrep_ready"), component, get("wsrep_local_state")) == ("ON", "Primary", "4") {
@@ -75,77 +75,78 @@ fn judge(status: &BTreeMap<String, String>) -> Health {
     if get("wsrep_connected") == "OFF" { Health::Unconnected(text) } else { Health::Waiting(text) }
 }
 
-/// How to stop a server that refuses clients' statements: the SHUTDOWN of `mariadb-admin` is one.
-fn stop(server: &Server) -> String {
+/// The command that stops a server that rejects all statements. `mariadb-admin shutdown` cannot: it sends a statement.
+fn stop_command(server: &Server) -> String {
     server.pid().map_or_else(|| "kill PID".into(), |pid| format!("kill {pid}"))
 }
 
-/// The member's own reason why it cannot go on, with the remedy.
-fn failed(server: &Server, state: &str) -> String {
+/// The reason why a member has failed, as the member reports it, and the remedy.
+fn failure_text(server: &Server, state: &str) -> String {
     let (name, log) = (server.name(), server.config.file("err"));
-    let said =
-        fetch::get(&fetch::socket_in(&server.datadir()), "/status").and_then(|body| survey::parse(&body));
+    let status =
+        fetch::get(&fetch::socket_in(&server.datadir()), "/status").and_then(|body| query::parse(&body));
     let why =
-        said.ok().and_then(|status| status.own.failure).unwrap_or_else(|| format!("its state is {state}"));
+        status.ok().and_then(|status| status.own.failure).unwrap_or_else(|| format!("its state is {state}"));
     format!(
-        "{name} cannot go on: {why}\nIts server runs, but is outside of the cluster until it is started again; its log is \
-         {}. Stop it: `{}`",
+        "{name} has failed: {why}\nIts server runs, but is outside of the cluster until it is restarted. Its log is {}. \
+         Stop it: `{}`",
         log.display(),
-        stop(server)
+        stop_command(server)
     )
 }
 
-/// Options that hold a server back, and the value that releases it.
-const HOLDS: [(&str, &str); 3] = [("apply.paused", "no"), ("apply.delay", "0"), ("apply.until", "none")];
+/// The options of an apply hold, each with the value that ends the hold.
+const HOLD_OPTIONS: [(&str, &str); 3] =
+    [("apply.paused", "no"), ("apply.delay", "0"), ("apply.until", "none")];
 
-/// Why a server does not get all that it could, if somebody wants it so: as a line for people. It takes no writes then, and
-/// may not be Synced for as long as they want.
-pub(crate) fn held(server: &Server) -> Option<String> {
+/// Describes the apply hold of a server, if one is in force. Such a server accepts no writes, and may not become Synced
+/// before the hold ends.
+pub(crate) fn apply_hold(server: &Server) -> Option<String> {
     let options = server.client().and_then(|mut c| c.value("SELECT @@wsrep_provider_options")).ok()?;
-    let said =
-        fetch::get(&fetch::socket_in(&server.datadir()), "/status").and_then(|body| survey::parse(&body));
-    held_by(&options, &said.map(|status| status.own.apply_kept).unwrap_or_default())
+    let status =
+        fetch::get(&fetch::socket_in(&server.datadir()), "/status").and_then(|body| query::parse(&body));
+    hold_text(&options, &status.map(|status| status.own.apply_kept).unwrap_or_default())
 }
 
-/// `kept`: settings made while it ran, from its status.
-fn held_by(options: &str, kept: &[String]) -> Option<String> {
+/// `kept` lists the settings that were made at runtime, from the member's status.
+fn hold_text(options: &str, kept: &[String]) -> Option<String> {
     let mut by = Vec::new();
     let mut release = Vec::new();
     for part in options.split(';') {
         let Some((name, value)) = part.split_once('=') else { continue };
         let (name, value) = (name.trim(), value.trim());
-        let Some((_, free)) = HOLDS.iter().find(|(hold, _)| *hold == name) else { continue };
-        // The option table decides: a delay of zero has many spellings.
+        let Some((_, free)) = HOLD_OPTIONS.iter().find(|(hold, _)| *hold == name) else { continue };
+        // Parse with the option table, because a delay of zero has many spellings.
         let hold = Options::parse(&format!("{name}={value}")).is_ok_and(|o| o.tuning().apply_hold.is_set());
         if !hold {
             continue;
         }
         let ran = kept.iter().any(|k| k.split('=').next() == Some(name));
-        let since = if ran { "set while it ran" } else { "its configuration says so" };
+        let since = if ran { "set while it ran" } else { "set in its configuration" };
         let what = if name == "apply.paused" { name.to_owned() } else { format!("{name}={value}") };
         by.push(format!("{what} ({since})"));
         release.push(format!("{name}={free}"));
     }
     (!by.is_empty()).then(|| {
         format!(
-            "held by {}; to let it go on, there: SET GLOBAL wsrep_provider_options = '{}'",
+            "held back by {}; to end the hold, run on that server: SET GLOBAL wsrep_provider_options = '{}'",
             by.join(", "),
             release.join("; ")
         )
     })
 }
 
-/// The line about a server that stays a learner because its configuration says so. `promote` is the command that makes it
-/// a voter.
-pub(crate) fn without_vote(server: &Server, promote: &str) -> Option<String> {
+/// Describes a server that stays a learner because of its configuration. `promote` is the command that makes it a voter.
+pub(crate) fn configured_learner(server: &Server, promote: &str) -> Option<String> {
     let options = server.client().and_then(|mut c| c.value("SELECT @@wsrep_provider_options")).ok()?;
-    wants_no_vote(&options).then(|| no_vote(server.name(), &server.config.file("cnf"), promote))
+    wants_no_vote(&options).then(|| learner_text(server.name(), &server.config.file("cnf"), promote))
 }
 
-fn no_vote(name: &str, file: &Path, promote: &str) -> String {
+fn learner_text(name: &str, file: &Path, promote: &str) -> String {
     format!(
-        "{name} does not vote: {} says member.vote=no (or pc.weight=0). It receives and applies, and no majority counts it. To let it \
-         vote: member.vote=yes there, and start it again; or at once, until it is stopped in order: {promote}",
+        "{name} does not vote: {} sets member.vote=no (or pc.weight=0). It receives and applies all transactions, and no \
+         majority counts it. To make it a voter, set member.vote=yes in that file and restart it. To make it a voter until \
+         its next shutdown: {promote}",
         file.display()
     )
 }
@@ -156,41 +157,42 @@ fn wants_no_vote(options: &str) -> bool {
     part.is_some_and(|part| Options::parse(part).is_ok_and(|options| !options.bool("member.vote")))
 }
 
-/// Waits until a server is ready, or a member that somebody holds where it is; and says which. `ran`: it was running before, so
-/// that nobody starts or connects it now.
-pub(crate) fn wait(server: &mut Server, step: &Step, ran: bool) -> Result<String, String> {
+/// Waits until a server is ready or held back, and returns the state as text. `ran`: the server was running before, so
+/// `up` has not started it and it connects only by itself.
+pub(crate) fn wait_until_ready(server: &mut Server, step: &Step, ran: bool) -> Result<String, String> {
     let began = Instant::now();
-    let mut said = String::new();
+    let mut printed = String::new();
     loop {
         let health = health(server);
         if health == Health::Ready {
             return Ok(health.text().to_owned());
         }
-        if matches!(health, Health::Desynced(_)) && held(server).is_some() {
-            return Ok("held where it is".into());
+        if matches!(health, Health::Desynced(_)) && apply_hold(server).is_some() {
+            return Ok("held back".into());
         }
         let name = server.name().to_owned();
         if let Some(status) = server.ended() {
             return Err(LabError::Exited { server: name, status, log: server.complaints(25) }.to_string());
         }
         if let Health::Failed(state) = &health {
-            return Err(failed(server, state));
+            return Err(failure_text(server, state));
         }
         let waited = began.elapsed();
-        if waited > PATIENCE && !matches!(health, Health::Silent(_)) && said != health.text() {
-            said = health.text().to_owned();
-            step.note(&said);
+        if waited > REPORT_AFTER && !matches!(health, Health::Silent(_)) && printed != health.text() {
+            printed = health.text().to_owned();
+            step.note(&printed);
         }
-        if ran && waited > UNCONNECTED && matches!(health, Health::Unconnected(_)) {
+        if ran && waited > UNCONNECTED_TIMEOUT && matches!(health, Health::Unconnected(_)) {
             return Err(format!(
-                "{name} runs, but is not connected to the cluster ({said}), and does not come back by itself. Why, its \
-                 log says: {}. Stop it: `{}`",
+                "{name} runs, but is not connected to the cluster ({printed}), and will not reconnect by itself. Its log \
+                 has the reason: {}. Stop it: `{}`",
                 server.config.file("err").display(),
-                stop(server)
+                stop_command(server)
             ));
         }
-        if waited > READY {
-            let what = format!("is not a synced member after {} s: {}", READY.as_secs(), health.text());
+        if waited > READY_TIMEOUT {
+            let what =
+                format!("is not a synced member after {} s: {}", READY_TIMEOUT.as_secs(), health.text());
             return Err(LabError::Timeout { server: name, what, log: server.complaints(25) }.to_string());
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -201,14 +203,14 @@ pub(crate) fn wait(server: &mut Server, step: &Step, ran: bool) -> Result<String
 mod tests {
     use super::*;
 
-    fn said(pairs: &[(&str, &str)]) -> Health {
-        judge(&pairs.iter().map(|(k, v)| (format!("wsrep_{k}"), (*v).to_owned())).collect())
+    fn health_of(pairs: &[(&str, &str)]) -> Health {
+        classify(&pairs.iter().map(|(k, v)| (format!("wsrep_{k}"), (*v).to_owned())).collect())
     }
 
     #[test]
     fn server_outside_cluster_differs_from_no_majority() {
         let state = |ready, status, state, comment, connected| {
-            said(&[
+            health_of(&[
                 ("ready", ready),
                 ("cluster_status", status),
                 ("local_state", state),
@@ -243,25 +245,25 @@ mod tests {
         ] {
             assert_eq!(wants_no_vote(options), none, "{options}");
         }
-        let text = no_vote("n3", Path::new("/x/n3.cnf"), "`lockstep promote --name n3 --dir /x`");
-        assert!(text.starts_with("n3 does not vote: /x/n3.cnf says member.vote=no"), "{text}");
-        assert!(text.ends_with("in order: `lockstep promote --name n3 --dir /x`"), "{text}");
+        let text = learner_text("n3", Path::new("/x/n3.cnf"), "`lockstep promote --name n3 --dir /x`");
+        assert!(text.starts_with("n3 does not vote: /x/n3.cnf sets member.vote=no"), "{text}");
+        assert!(text.ends_with("shutdown: `lockstep promote --name n3 --dir /x`"), "{text}");
     }
 
     #[test]
     fn held_back_member_is_reported_with_remedy() {
         let free =
             "apply.delay = 0; apply.order = writeset; apply.paused = no; apply.until = none; debug = no";
-        assert_eq!(held_by(free, &[]), None);
+        assert_eq!(hold_text(free, &[]), None);
         let paused = "apply.delay = PT0S; apply.paused = yes; apply.until = none";
         assert_eq!(
-            held_by(paused, &["apply.paused=yes".into()]).unwrap(),
-            "held by apply.paused (set while it ran); to let it go on, there: SET GLOBAL wsrep_provider_options = \
-             'apply.paused=no'"
+            hold_text(paused, &["apply.paused=yes".into()]).unwrap(),
+            "held back by apply.paused (set while it ran); to end the hold, run on that server: SET GLOBAL \
+             wsrep_provider_options = 'apply.paused=no'"
         );
-        let two = held_by("apply.delay = 1h; apply.until = 70", &["apply.until=70".into()]).unwrap();
+        let two = hold_text("apply.delay = 1h; apply.until = 70", &["apply.until=70".into()]).unwrap();
         assert!(
-            two.contains("apply.delay=1h (its configuration says so), apply.until=70 (set while it ran)"),
+            two.contains("apply.delay=1h (set in its configuration), apply.until=70 (set while it ran)"),
             "{two}"
         );
         assert!(two.ends_with("'apply.delay=0; apply.until=none'"), "{two}");

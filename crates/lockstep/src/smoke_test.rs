@@ -1,7 +1,7 @@
-//! `lockstep up` shows that its servers replicate: a row from each member that may write, read on the others.
+//! The replication test of `lockstep up`: it writes a row on each member that may write, and reads it on the others.
 //!
 //! Under a weak policy only the leader may write, and leadership may move at any moment. A held-back member
-//! (`apply.paused` and the like) takes no writes, and gets the rows when the hold ends.
+//! (`apply.paused` and the like) accepts no writes, and receives the rows when the hold ends.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use lockstep_lab::Server;
 
 use crate::progress::say;
-use crate::{fetch, member, survey};
+use crate::{fetch, query, server_health};
 
-/// Leadership may be on its way to another member for so long.
-const SETTLES: Duration = Duration::from_secs(10);
-/// A row may be on its way to another member for so long.
-const ARRIVES: Duration = Duration::from_secs(5);
+/// Maximum duration of a leadership transfer.
+const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum delay until a row is visible on another member.
+const ROW_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The members that may write.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Writers {
         }
     }
 
-    fn may(&self, name: &str) -> bool {
+    fn allow(&self, name: &str) -> bool {
         match self {
             Writers::All => true,
             Writers::Only(leader, _) => leader == name,
@@ -41,24 +41,24 @@ impl Writers {
     }
 }
 
-/// Writes a row on each member that may write and reads it on the others.
-pub(crate) fn show(dir: &Path, servers: &[Server]) -> Result<(), String> {
+/// Writes a row on each member that may write, and reads it on the others.
+pub(crate) fn run(dir: &Path, servers: &[Server]) -> Result<(), String> {
     let mut free = Vec::new();
     for server in servers {
-        match member::held(server) {
-            Some(held) => say(&format!("{} is {held}", server.name())),
+        match server_health::apply_hold(server) {
+            Some(hold) => say(&format!("{} is {hold}", server.name())),
             None => free.push(server),
         }
     }
-    let deadline = Instant::now() + SETTLES;
+    let deadline = Instant::now() + LEADER_TIMEOUT;
     loop {
-        let cluster = survey::ask(&fetch::sockets(dir), true)?.status.cluster;
+        let cluster = query::cluster(&fetch::sockets(dir), true)?.status.cluster;
         let writers = Writers::under(&cluster.policy, &cluster.leader);
-        let error = match show_once(&free, &writers) {
+        let error = match run_once(&free, &writers) {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
-        // Under the others nothing that a moment would mend.
+        // Only a leadership transfer makes a retry useful, and it matters under weak policies only.
         if writers == Writers::All || Instant::now() >= deadline {
             return Err(error);
         }
@@ -66,18 +66,18 @@ pub(crate) fn show(dir: &Path, servers: &[Server]) -> Result<(), String> {
     }
 }
 
-fn show_once(free: &[&Server], allowed: &Writers) -> Result<(), String> {
+fn run_once(free: &[&Server], allowed: &Writers) -> Result<(), String> {
     if free.is_empty() {
-        say("All members are held: none of them may write.");
+        say("An apply hold keeps entries from all members: none of them may write.");
         return Ok(());
     }
-    let writers: Vec<_> = free.iter().filter(|server| allowed.may(server.name())).collect();
+    let writers: Vec<_> = free.iter().filter(|server| allowed.allow(server.name())).collect();
     let Some(first) = writers.first() else {
         return Err(match allowed {
             Writers::Only(leader, policy) if !leader.is_empty() => format!(
-                "only the leader may write under {policy}, and {leader}, which leads, is held or none of these servers"
+                "only the leader may write under {policy}, and the leader {leader} is held back or not one of these servers"
             ),
-            _ => "nobody leads, so that nobody may write".into(),
+            _ => "there is no leader, so no member may write".into(),
         });
     };
     let text = |error: lockstep_lab::LabError| error.to_string();
@@ -98,7 +98,7 @@ fn show_once(free: &[&Server], allowed: &Writers) -> Result<(), String> {
             }
             readers.push(reader.name());
         }
-        let read = if readers.is_empty() { "nobody else".into() } else { readers.join(" and ") };
+        let read = if readers.is_empty() { "no other member".into() } else { readers.join(" and ") };
         say(&format!("{} wrote row {id}: read on {read}", writer.name()));
     }
     if let Writers::Only(leader, policy) = allowed {
@@ -107,10 +107,10 @@ fn show_once(free: &[&Server], allowed: &Writers) -> Result<(), String> {
     Ok(())
 }
 
-/// The writer of this row, as this member has it. Under a weak policy it may arrive `later` than the writer's answer.
+/// Reads the writer of this row on a member. Under a weak policy the row may become visible `later` than the commit returns.
 fn read(reader: &Server, id: u64, later: bool) -> Result<String, String> {
     let sql = format!("SELECT writer FROM lockstep.hello WHERE id = {id}");
-    let deadline = Instant::now() + ARRIVES;
+    let deadline = Instant::now() + ROW_TIMEOUT;
     loop {
         let seen = reader.client().and_then(|mut c| {
             c.query("SET SESSION wsrep_sync_wait = 1")?;
@@ -129,13 +129,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn under_a_weak_policy_the_leader_alone_is_let_write() {
+    fn weak_policy_allows_writes_on_leader_only() {
         for policy in ["semisync", "async"] {
             let writers = Writers::under(policy, "n3");
-            assert_eq!(["n1", "n2", "n3"].map(|name| writers.may(name)), [false, false, true], "{policy}");
+            assert_eq!(["n1", "n2", "n3"].map(|name| writers.allow(name)), [false, false, true], "{policy}");
         }
         for policy in ["quorum", "all"] {
-            assert!(Writers::under(policy, "n3").may("n1"), "{policy}");
+            assert!(Writers::under(policy, "n3").allow("n1"), "{policy}");
         }
     }
 }
