@@ -552,3 +552,15 @@ pub struct Identity {
     /// Which log of it the own one is; nil where there is none.
     pub log: Uuid,
 }
+
+/// The text of `wsrep_local_state_comment`.
+pub fn state_comment(state: LocalState) -> &'static str {
+    match state {
+        LocalState::Initialized => "Initialized",
+        LocalState::Joining => "Joining: receiving State Transfer",
+        LocalState::Donor => "Donor/Desynced",
+        LocalState::Joined => "Joined",
+        LocalState::Synced => "Synced",
+        LocalState::Error => "Inconsistent",
+    }
+}

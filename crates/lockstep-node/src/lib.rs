@@ -7,6 +7,7 @@
 mod allow;
 mod api;
 mod applier_pool;
+mod effect;
 #[cfg(test)]
 mod fuzz;
 mod io;
@@ -34,8 +35,6 @@ pub use lockstep_log as log;
 pub use lockstep_net as net;
 pub use metrics::{Metric, MetricKind};
 pub use operator::{Answer, Command, Held, HeldMember};
-pub use status::{
-    ClusterStatus, DISCONNECTED, LogStatus, MemberStatus, OwnStatus, SILENT, Status, state_comment,
-};
+pub use status::{ClusterStatus, DISCONNECTED, LogStatus, MemberStatus, OwnStatus, SILENT, Status};
 pub use submit::{Submission, SubmitError};
 pub use wire::{Health, Hello};

@@ -6,12 +6,13 @@
 //! branch lacks go to a rescue file first.
 
 use crate::api::{Level, NodeConfig, NodeError};
+use crate::effect::QuarantineRequest;
 use crate::io::writer::records;
 use crate::rescued::is_transaction;
 use crate::uuids::random_uuid;
 use crate::wire::Hello;
 use lockstep_core::raft::{RestoreBuilder, Restored, Vote};
-use lockstep_core::{Index, MemberId, Uuid};
+use lockstep_core::{Index, Uuid};
 use lockstep_log::{Disk, Log, OpenError, Options, RealDisk, Replay, Reset};
 use lockstep_net::{Address, Event, Reactor, Reason, TlsConfig};
 use std::io::{ErrorKind, Write};
@@ -24,25 +25,6 @@ const FILE: &str = "lockstep.branch.log";
 const FIRST: &str = "lockstep branch 1";
 /// So long a start waits for a word of the branch.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
-
-/// The log to give up, and the branch that replaces it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct QuarantineRequest {
-    /// Whose log.
-    pub(crate) member: MemberId,
-    /// History and name of the log.
-    pub(crate) own: (Uuid, Uuid),
-    /// The history of the branch that left it.
-    pub(crate) branch: Uuid,
-    /// The last entry that both have.
-    pub(crate) fork: Index,
-    /// The cluster's name.
-    pub(crate) cluster: String,
-    /// Where a member of the branch is reached.
-    pub(crate) address: String,
-    /// For people: one line.
-    pub(crate) why: String,
-}
 
 impl QuarantineRequest {
     fn to_text(&self) -> String {

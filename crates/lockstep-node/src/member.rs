@@ -19,14 +19,13 @@ mod harness;
 mod leadership;
 mod log_retention;
 mod membership;
+mod outbox;
 mod recovery;
 #[cfg(test)]
 mod relay_tests;
 
 use crate::api::{Delivery, Level, LocalState, NodeError, Tuning};
-use crate::io::writer::TrimLimits;
-use crate::log_quarantine::QuarantineRequest;
-use crate::operator::Answer;
+use crate::effect::{Effect, ReadFor};
 use crate::pack::Packed;
 use crate::wire::{FRAME_NODE, FRAME_RAFT, Health, Hello, NodeMessage};
 use bytes::Bytes;
@@ -34,12 +33,12 @@ use delivery::feed::Deliverer;
 use lockstep_core::codec::Writer;
 use lockstep_core::members::ViewMember;
 use lockstep_core::message::{Carried, Message};
-use lockstep_core::policy::Policy;
-use lockstep_core::raft::{Output, Raft, WriteOp};
-use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Seqno, ViewUuid};
+use lockstep_core::raft::{Output, Raft};
+use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno, ViewUuid};
 use log_retention::Presence;
 use membership::connection_state::ConnectionState;
 use membership::peers::{Gone, Peer};
+use outbox::Outbox;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -63,55 +62,6 @@ const BARRIER_PERIOD: Micros = 500;
 const FORGET_PERIOD: Micros = 5_000;
 /// A gap this long between two rounds is logged. Normally there is a round every 0.1 s at least.
 const STALL: Micros = 1_000_000;
-
-/// Why old entries are read from the log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ReadFor {
-    /// For a peer that is behind the cache.
-    Peer(MemberId),
-    /// For this member's own delivery.
-    Deliverer,
-}
-
-/// Actions that the member requests from its node.
-#[derive(Debug)]
-pub(crate) enum Effect {
-    /// A frame to a connected peer.
-    Send { to: MemberId, kind: u8, payload: Bytes },
-    /// To the log, in this order; answered by [`Member::written`]. With `may_wait`, no member waits for the sync: see
-    /// [`deferred_sync`].
-    Write { op: WriteOp, may_wait: bool },
-    /// Entries from the log; answered by [`Member::read`].
-    Read { whom: ReadFor, from: Index, max_bytes: usize },
-    /// Whole segments of the log may be removed.
-    TrimLog(TrimLimits),
-    /// Keep trying to connect to this address.
-    Dial(String),
-    /// Close the connection to this peer.
-    Drop(MemberId),
-    /// [`crate::Node::connect`] may return.
-    Connected(Result<(), NodeError>),
-    /// [`crate::Node::disconnect`] may return: no connection is needed any more.
-    Left,
-    /// Write a line to the error log.
-    Log(Level, String),
-    /// Seqnos in all and seqnos done before this member is Synced.
-    Progress { total: Seqno, done: Seqno },
-    /// An event for the server: a JSON object.
-    Event(String),
-    /// This policy is in force from now on.
-    PolicyNow(Policy),
-    /// The requested policy is in force, or why it is not.
-    PolicyChanged(Result<(), String>),
-    /// A causal read may continue when this seqno has finished (`None`: no majority).
-    Causal { id: u64, seqno: Option<Seqno> },
-    /// Answers the query `token`: the cluster's committed position, or why it is unknown.
-    CommittedPosition { token: u64, result: Result<Gtid, String> },
-    /// This member's log is no longer part of the cluster's branch: the next start quarantines it, for this reason.
-    SetAside(Box<QuarantineRequest>),
-    /// The answer to the operator's command `token`.
-    Answer { token: u64, answer: Answer },
-}
 
 /// The node without its threads.
 pub(crate) struct Member {
@@ -200,10 +150,7 @@ pub(crate) struct Member {
     log_retention: log_retention::LogRetention,
     /// The seqno that the front end's server has finished; its threads write it.
     finished: Arc<AtomicI64>,
-    effects: Vec<Effect>,
-    deliveries: Vec<Delivery>,
-    /// Threads whose submissions have been ordered, by seqno.
-    woken: Vec<std::thread::Thread>,
+    out: Outbox,
     /// Payloads that were received compressed.
     pub(crate) unpacked: Packed,
     deferred_syncs: deferred_sync::DeferredSyncs,
@@ -214,13 +161,6 @@ pub(crate) struct Member {
     barrier: admin::barrier::Barrier,
     /// Holds the front end's commits during a barrier.
     pub(crate) hold: Option<Arc<dyn crate::api::CommitBarrier>>,
-}
-
-/// If the member goes down in the middle of a round, threads with a result are still woken.
-impl Drop for Member {
-    fn drop(&mut self) {
-        self.woken.iter().for_each(std::thread::Thread::unpark);
-    }
 }
 
 impl Member {
@@ -292,9 +232,7 @@ impl Member {
             low_water_mark: delivery::low_water_mark::LowWaterMark::default(),
             log_retention: log_retention::LogRetention::default(),
             finished,
-            effects: Vec::new(),
-            deliveries: Vec::new(),
-            woken: Vec::new(),
+            out: Outbox::default(),
             unpacked: Packed::default(),
             deferred_syncs: deferred_sync::DeferredSyncs::default(),
             operator: admin::operator::Operator::default(),
@@ -311,11 +249,11 @@ impl Member {
     }
 
     fn log(&mut self, level: Level, text: impl Into<String>) {
-        self.effects.push(Effect::Log(level, text.into()));
+        self.out.log(level, text);
     }
 
     fn deliver(&mut self, delivery: Delivery) {
-        self.deliveries.push(delivery);
+        self.out.deliver(delivery);
     }
 
     /// Runs the leader's tasks in this round: something has changed.
@@ -327,7 +265,7 @@ impl Member {
         if to == self.me.id {
             self.node_message(to, message.clone());
         } else {
-            self.effects.push(Effect::Send { to, kind: FRAME_NODE, payload: message.to_bytes() });
+            self.out.send(to, message);
         }
     }
 
@@ -500,7 +438,7 @@ impl Member {
                 Output::Send { to, message } => {
                     let mut w = Writer::with_capacity(message_size(&message));
                     message.encode(&mut w);
-                    self.effects.push(Effect::Send { to, kind: FRAME_RAFT, payload: w.into_bytes() });
+                    self.out.push(Effect::Send { to, kind: FRAME_RAFT, payload: w.into_bytes() });
                 }
                 Output::Write(op) => {
                     self.compare_clocks(&op.entries);
@@ -513,10 +451,10 @@ impl Member {
                     last_write = op.ticket;
                     renamed |= op.reset.is_some() || op.entries.iter().any(|e| e.kind == EntryKind::Branch);
                     self.disk_write_begun(op.ticket);
-                    self.effects.push(Effect::Write { op, may_wait });
+                    self.out.push(Effect::Write { op, may_wait });
                 }
                 Output::Fetch { to, from, max_bytes } => {
-                    self.effects.push(Effect::Read { whom: ReadFor::Peer(to), from, max_bytes });
+                    self.out.push(Effect::Read { whom: ReadFor::Peer(to), from, max_bytes });
                 }
                 Output::Commit { .. } => {}
                 Output::Diverged { .. } => diverged = true,
@@ -604,7 +542,7 @@ impl Member {
         for (to, peer) in &self.peers {
             let payload =
                 if peer.version >= membership::peers::HELD_BACK_SINCE { &payload } else { &for_older };
-            self.effects.push(Effect::Send { to: *to, kind: FRAME_NODE, payload: payload.clone() });
+            self.out.push(Effect::Send { to: *to, kind: FRAME_NODE, payload: payload.clone() });
         }
     }
 
@@ -667,15 +605,12 @@ impl Member {
     /// Wakes the threads whose submissions have been ordered, in commit order. This comes last in a round: each thread
     /// finds its commit order position reached.
     pub(crate) fn wake(&mut self) {
-        for thread in self.woken.drain(..) {
-            thread.unpark();
-        }
+        self.out.wake();
     }
 
     /// Effects and deliveries since the last call.
     pub(crate) fn take(&mut self, effects: &mut Vec<Effect>, deliveries: &mut Vec<Delivery>) {
-        effects.append(&mut self.effects);
-        deliveries.append(&mut self.deliveries);
+        self.out.take(effects, deliveries);
     }
 
     /// The log cannot supply what the database lacks, and a running server cannot take a state transfer. The front end
@@ -698,7 +633,7 @@ impl Member {
         self.wake_all(true);
         self.end_votes();
         if let ConnectionState::Connecting { .. } = self.connection {
-            self.effects.push(Effect::Connected(Err(NodeError::Log(text.to_string()))));
+            self.out.push(Effect::Connected(Err(NodeError::Log(text.to_string()))));
         }
         if self.deliverer.is_shown() {
             let info = self.view_without_quorum();
@@ -708,7 +643,7 @@ impl Member {
         self.connection = ConnectionState::Failed(text.to_string());
         let ids: Vec<MemberId> = self.peers.keys().copied().collect();
         for id in ids {
-            self.effects.push(Effect::Drop(id));
+            self.out.push(Effect::Drop(id));
         }
     }
 
@@ -717,7 +652,7 @@ impl Member {
         let first_unsent = if unknown { None } else { self.raft.withdraw_unsent() };
         self.submissions.fail_all(first_unsent);
         for id in self.causal_reads.take_all() {
-            self.effects.push(Effect::Causal { id, seqno: None });
+            self.out.push(Effect::Causal { id, seqno: None });
         }
     }
 
@@ -766,7 +701,7 @@ impl Member {
             max_bytes: self.tuning.log_max_bytes,
             presence: &presence,
         });
-        self.effects.extend(limits.map(Effect::TrimLog));
+        self.out.extend(limits.map(Effect::TrimLog));
     }
 
     /// The introduction of this member to a peer.
@@ -783,7 +718,7 @@ impl Member {
         if matches!(self.connection, ConnectionState::Connecting { .. }) && self.peers.is_empty() {
             self.connection = ConnectionState::Idle;
             self.forget_peers();
-            self.effects.push(Effect::Connected(Err(NodeError::Refused(text.to_string()))));
+            self.out.push(Effect::Connected(Err(NodeError::Refused(text.to_string()))));
         }
     }
 

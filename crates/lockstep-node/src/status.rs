@@ -1,7 +1,7 @@
 //! Status: one snapshot of the node and the cluster, as JSON for tools (docs/status.md lists its fields) and, in
 //! `metrics`, as Prometheus text.
 
-use crate::api::{LocalState, MemberNow, MembershipNow, ViewStatus};
+use crate::api::{LocalState, MemberNow, MembershipNow, ViewStatus, state_comment};
 use crate::member::Member;
 use crate::pack::Packed;
 use lockstep_core::members::{Role, ViewMember};
@@ -259,18 +259,6 @@ impl LogStatus {
     /// The range in which a seqno was left out.
     pub fn left_out_around(&self, seqno: i64) -> Option<(i64, i64)> {
         self.left_out.iter().copied().find(|(first, last)| (*first..=*last).contains(&seqno))
-    }
-}
-
-/// The text of `wsrep_local_state_comment`.
-pub fn state_comment(state: LocalState) -> &'static str {
-    match state {
-        LocalState::Initialized => "Initialized",
-        LocalState::Joining => "Joining: receiving State Transfer",
-        LocalState::Donor => "Donor/Desynced",
-        LocalState::Joined => "Joined",
-        LocalState::Synced => "Synced",
-        LocalState::Error => "Inconsistent",
     }
 }
 

@@ -6,12 +6,13 @@ use crate::api::{
     ConnectArgs, Delivery, EndServer, EventCall, FrontEndStats, Level, LocalState, Logger, MembershipNow,
     NodeError, PolicyCall, ProgressCall, Tuning, VoteReply,
 };
+use crate::effect::Effect;
 use crate::io::links::{Arrival, Links, is_final};
 use crate::io::log_queue::Sender;
 use crate::io::node::{DEFAULT_PORT, Shared};
 use crate::io::writer::{Direct, Jobs, LogDone, LogJob, Wrote};
 use crate::load_estimates::{BatchEstimate, SyncSpeed};
-use crate::member::{Effect, Member};
+use crate::member::Member;
 use crate::operator::{Answer as CommandAnswer, Command};
 use crate::options::PolicyChange;
 use crate::pack::{Packer, UNPACKED_SINCE};

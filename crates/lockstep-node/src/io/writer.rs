@@ -2,18 +2,15 @@
 //! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk. A write that has no
 //! company `ls-node` does itself: see [`crate::io::role_swap`].
 
+use crate::effect::{ReadFor, SYNC_WAIT, TrimLimits};
 use crate::io::log_queue::{Nothing, Receiver};
 use crate::io::role_swap::{Part, RoleSwap, SWAP_AFTER};
-use crate::member::ReadFor;
 use lockstep_core::raft::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Reset, Vote};
 use lockstep_net::Coalesce;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
-
-/// How long a sync that nobody waits for may wait for more to come.
-pub(crate) const SYNC_WAIT: Duration = Duration::from_millis(6);
 
 /// A job from `ls-node`.
 pub(crate) enum LogJob {
@@ -38,23 +35,6 @@ pub(crate) enum LogJob {
     /// `ls-node` begins to write itself: look whether it hangs.
     Watch,
     Stop,
-}
-
-/// What of the log must stay.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TrimLimits {
-    /// Keep segments that begin at this index or later, in any case.
-    pub(crate) below: Index,
-    /// Keep segments that begin beyond this index, as young ones: a connected member has not persisted them.
-    pub(crate) wanted: Index,
-    /// Keep segments that begin beyond this index, as young ones: the own server has only just finished them.
-    pub(crate) flushed: Index,
-    /// So many bytes (`log.size`).
-    pub(crate) keep_bytes: u64,
-    /// Keep segments younger than this, µs since 1970 (`log.keep_min`).
-    pub(crate) older_than: u64,
-    /// Neither what is young nor what is wanted stays while the log is larger than this (`log.max_size`).
-    pub(crate) max_bytes: u64,
 }
 
 /// What it answers.

@@ -11,7 +11,7 @@
 //! needed disks is slow or gone: the member then defers nothing for a while.
 
 use super::{Member, Micros};
-use crate::io::writer::SYNC_WAIT;
+use crate::effect::SYNC_WAIT;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::raft::WriteOp;
 use lockstep_core::{Entry, EntryKind, Index, MemberId};

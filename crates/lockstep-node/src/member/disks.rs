@@ -1,9 +1,10 @@
 //! Members' disks in tests, and restarts from them. A crash leaves everything synced, and a prefix of the later writes;
 //! the last record may be torn.
 
+use super::Member;
 use super::harness::{Lab, TestSetup};
-use super::{Effect, Member, ReadFor};
 use crate::api::{ConnectArgs, NodeError};
+use crate::effect::{Effect, ReadFor};
 use crate::io::node::KEPT_AT_START;
 use lockstep_core::raft::{Raft, RestoreBuilder, Restored, Vote, WriteOp};
 use lockstep_core::snapshot::StateSnapshot;

@@ -1,6 +1,7 @@
 //! Frames from peers: decoded, checked and dispatched.
 
-use super::{Effect, Level, Member};
+use super::{Level, Member};
+use crate::effect::Effect;
 use crate::pack;
 use crate::wire::{FRAME_NODE, FRAME_OPERATOR, FRAME_PACKED, FRAME_RAFT, NodeMessage, OperatorMessage};
 use bytes::Bytes;
@@ -86,7 +87,7 @@ impl Member {
         let name = self.name_of(&from);
         let text = format!("a message from {name} {error}: the connection is closed and made again");
         self.log(Level::Warn, text);
-        self.effects.push(Effect::Drop(from));
+        self.out.push(Effect::Drop(from));
     }
 }
 

@@ -3,9 +3,10 @@
 
 use super::disks::Disk;
 use super::membership::connection_state::ConnectionState;
-use super::{Admission, Effect, Member, Micros};
+use super::{Admission, Member, Micros};
 use crate::api::{CommitBarrier, ConnectArgs, Delivery, Tuning};
-use crate::io::writer::TrimLimits;
+use crate::effect::Effect;
+use crate::effect::TrimLimits;
 use crate::operator::{Answer, Command};
 use crate::status::MemberStatus;
 use crate::submit::Submission;

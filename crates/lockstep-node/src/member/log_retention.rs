@@ -1,7 +1,7 @@
 //! Log retention: which segments of the log may be removed.
 
 use super::Micros;
-use crate::io::writer::TrimLimits;
+use crate::effect::TrimLimits;
 use lockstep_core::raft::Raft;
 use lockstep_core::{Index, MemberId, SEQNO_UNDEFINED, Seqno};
 use std::collections::VecDeque;

@@ -68,7 +68,7 @@ impl Member {
     fn answer_command(&mut self, token: u64, ok: bool, text: &str, began: Micros, held: Option<HeldAnswer>) {
         let seconds = self.now.saturating_sub(began) as f64 / 1e6;
         let answer = Answer { ok, text: text.into(), seconds, held };
-        self.effects.push(crate::member::Effect::Answer { token, answer });
+        self.out.push(crate::effect::Effect::Answer { token, answer });
     }
 
     /// The command `hold`.

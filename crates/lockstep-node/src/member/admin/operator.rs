@@ -5,9 +5,10 @@
 //! Leadership then moves as when a leader leaves. If that fails, another view puts the old leader first again.
 
 use crate::api::LocalState;
-use crate::member::{Effect, Level, Member, Micros};
+use crate::api::state_comment;
+use crate::effect::Effect;
+use crate::member::{Level, Member, Micros};
 use crate::operator::{Answer, Command};
-use crate::status::state_comment;
 use crate::wire::{FRAME_OPERATOR, Hello, OperatorMessage};
 use bytes::Bytes;
 use lockstep_core::members::{MemberInfo, Membership, Role};
@@ -115,7 +116,7 @@ impl Member {
         };
         if let Some(text) = refusal {
             let answer = Answer { ok: false, text: text.into(), seconds: 0.0, held: None };
-            return self.effects.push(Effect::Answer { token, answer });
+            return self.out.push(Effect::Answer { token, answer });
         }
         match command {
             Command::Hold => return self.begin_barrier(token),
@@ -172,7 +173,7 @@ impl Member {
     fn finish_command(&mut self, at: usize, ok: bool, text: String) {
         let PendingCommand { token, began, .. } = self.operator.commands.remove(at);
         let seconds = self.now.saturating_sub(began) as f64 / 1e6;
-        self.effects.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
+        self.out.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
     }
 
     pub(in crate::member) fn send_operator(&mut self, to: MemberId, message: OperatorMessage) {
@@ -180,7 +181,7 @@ impl Member {
             self.operator_message(to, message);
         } else {
             let payload = message.to_bytes();
-            self.effects.push(Effect::Send { to, kind: FRAME_OPERATOR, payload });
+            self.out.push(Effect::Send { to, kind: FRAME_OPERATOR, payload });
         }
     }
 

@@ -1,8 +1,9 @@
 //! The node's part of commit policies: requests to change them, fallbacks, counters and the end of diverged servers.
 
 use crate::api::ServerEnd;
+use crate::effect::Effect;
 use crate::member::membership::peers::POLICY_REQUESTS_SINCE;
-use crate::member::{Effect, Level, Member, Micros, NodeMessage};
+use crate::member::{Level, Member, Micros, NodeMessage};
 use crate::policy_request::PolicyRequest;
 use lockstep_core::EntryKind;
 use lockstep_core::codec::Reader;
@@ -138,7 +139,7 @@ impl Member {
     fn policy_request_step(&mut self) {
         if self.policy_request_is_met() {
             self.policy_requests = PolicyRequests::default();
-            return self.effects.push(Effect::PolicyChanged(Ok(())));
+            return self.out.push(Effect::PolicyChanged(Ok(())));
         }
         let Some(request) = &mut self.policy_requests.pending else { return };
         if self.now >= request.until {
@@ -147,7 +148,7 @@ impl Member {
                  majority. It may still take effect";
             // The client that made the request has been referred to the error log.
             self.log(Level::Warn, text);
-            return self.effects.push(Effect::PolicyChanged(Err(text.into())));
+            return self.out.push(Effect::PolicyChanged(Err(text.into())));
         }
         if self.now >= request.ask_at
             && let Some(leader) = self.raft.leader()
@@ -197,13 +198,13 @@ impl Member {
         let PolicyRequests { pending, unresolved } = std::mem::take(&mut self.policy_requests);
         let unsure = unresolved || pending.is_some();
         if !unsure && self.is_in_force(&new) {
-            return self.effects.push(Effect::PolicyChanged(Ok(())));
+            return self.out.push(Effect::PolicyChanged(Ok(())));
         }
         if !self.connection.is_primary() {
             // If the new request fails, so does the pending one that it was to replace.
             self.policy_requests.unresolved = unsure;
             let text = "there is no primary component: a change of policy needs a majority";
-            return self.effects.push(Effect::PolicyChanged(Err(text.into())));
+            return self.out.push(Effect::PolicyChanged(Err(text.into())));
         }
         // Settings of the pending request are kept in the new one.
         let request = pending.map_or(new, |on_policy_request| on_policy_request.request.and(&new));

@@ -1,7 +1,8 @@
 //! Reports on commit policies: the one in force, the missing acks for which commits wait, and settings that cannot be
 //! met.
 
-use crate::member::{Effect, Level, Member, Micros};
+use crate::effect::Effect;
+use crate::member::{Level, Member, Micros};
 use lockstep_core::members::MemberInfo;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::raft::BlockedOn;
@@ -48,7 +49,7 @@ impl Member {
         let policy = self.raft.committed_state().policy;
         let before = self.commits.reported_policy.replace(policy);
         if before != Some(policy) {
-            self.effects.push(Effect::PolicyNow(policy));
+            self.out.push(Effect::PolicyNow(policy));
         }
         match before {
             Some(before) if before == policy => {}
@@ -113,7 +114,7 @@ impl Member {
             text.to_owned()
         };
         let event = serde_json::json!({ "event": "semisync", "fallen_back": fallen_back, "msg": text });
-        self.effects.push(Effect::Event(event.to_string()));
+        self.out.push(Effect::Event(event.to_string()));
     }
 
     fn fallback_text(&self) -> String {

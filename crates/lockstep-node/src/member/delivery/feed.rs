@@ -6,8 +6,9 @@
 //! is full; the log keeps them.
 
 use crate::api::{ApplyOrder, Delivery, Level, Ordered, ViewInfo, ViewStatus};
+use crate::effect::{Effect, ReadFor};
+use crate::member::Member;
 use crate::member::delivery::lag::LagMeter;
-use crate::member::{Effect, Member, ReadFor};
 use bytes::Bytes;
 use lockstep_core::certify::{Certifier, TrimLimits, reaches};
 use lockstep_core::codec::Reader;
@@ -382,7 +383,7 @@ impl Member {
                             run.reading = true;
                             run.fetched.clear();
                             let whom = ReadFor::Deliverer;
-                            self.effects.push(Effect::Read { whom, from: next, max_bytes: READ_BYTES });
+                            self.out.push(Effect::Read { whom, from: next, max_bytes: READ_BYTES });
                         }
                         break;
                     }
@@ -626,7 +627,7 @@ impl Member {
                     if commits && let Some(run) = &self.deliverer.run {
                         self.count_acknowledged(entry, run.writers.policy());
                     }
-                    self.woken.extend(thread);
+                    self.out.wake_later(thread);
                     return;
                 }
                 Err(ordered) => *ordered,

@@ -1,6 +1,7 @@
 //! The age of the oldest entry that the server has not finished, and the size of all such entries.
 
-use crate::member::{Effect, Member};
+use crate::effect::Effect;
+use crate::member::Member;
 use lockstep_core::{Micros, Seqno};
 use std::collections::VecDeque;
 
@@ -104,7 +105,7 @@ impl Member {
             self.catching_up = None;
         }
         if total > 0 {
-            self.effects.push(Effect::Progress { total, done: done.min(total) });
+            self.out.push(Effect::Progress { total, done: done.min(total) });
         }
     }
 }

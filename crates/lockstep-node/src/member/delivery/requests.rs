@@ -1,8 +1,9 @@
 //! Requests of the front end's threads.
 
 use crate::api::{Level, SubmitOutcome, Tuning};
+use crate::effect::Effect;
+use crate::member::Member;
 use crate::member::membership::connection_state::ConnectionState;
-use crate::member::{Effect, Member};
 use crate::submit::Filler;
 use bytes::Bytes;
 use lockstep_core::writeset;
@@ -61,7 +62,7 @@ impl Member {
     /// Begins a read that must see every commit acknowledged so far.
     pub(crate) fn causal_read(&mut self, id: u64) {
         if !self.connection.is_primary() {
-            self.effects.push(Effect::Causal { id, seqno: None });
+            self.out.push(Effect::Causal { id, seqno: None });
             return;
         }
         self.causal_reads.begin(&mut self.raft, self.now, id);
@@ -80,7 +81,7 @@ impl Member {
         }
         let (next, delivered) = (self.deliverer.next_index(), self.deliverer.delivered());
         for id in self.causal_reads.take_ready(&mut self.raft, self.now, next) {
-            self.effects.push(Effect::Causal { id, seqno: Some(delivered) });
+            self.out.push(Effect::Causal { id, seqno: Some(delivered) });
         }
     }
 

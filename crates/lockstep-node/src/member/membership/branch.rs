@@ -8,9 +8,10 @@
 //! A member of the old branch may learn of the new one while it is not Primary. If it has committed nothing that the
 //! branch lacks, it stops: its next start quarantines its log, and it joins as a new member.
 
-use crate::log_quarantine::QuarantineRequest;
+use crate::effect::Effect;
+use crate::effect::QuarantineRequest;
 use crate::member::membership::connection_state::ConnectionState;
-use crate::member::{Effect, Level, Member, Micros};
+use crate::member::{Level, Member, Micros};
 use crate::operator::Answer;
 use crate::wire::Hello;
 use lockstep_core::branch::Branch;
@@ -54,7 +55,7 @@ impl Member {
 
     fn answer_forced_bootstrap(&mut self, token: u64, began: Micros, ok: bool, text: String) {
         let seconds = self.now.saturating_sub(began) as f64 / 1e6;
-        self.effects.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
+        self.out.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
     }
 
     pub(in crate::member) fn forced_bootstrap_step(&mut self) {
@@ -151,7 +152,7 @@ impl Member {
         // Every peer must reconnect and compare logs before it gets anything of the new branch.
         let ids: Vec<MemberId> = self.peers.keys().copied().collect();
         for id in ids {
-            self.effects.push(Effect::Drop(id));
+            self.out.push(Effect::Drop(id));
             self.peer_down(id, "this member begins a new branch");
         }
         let mut founder = self.me.as_member(Role::Voter);
@@ -275,7 +276,7 @@ impl Member {
              kept in lockstep.rescue.*.log",
             hello.name, hello.history, tail.history, tail.seqno
         );
-        self.effects.push(Effect::SetAside(Box::new(QuarantineRequest {
+        self.out.push(Effect::SetAside(Box::new(QuarantineRequest {
             member: self.me.id,
             own: (tail.history, tail.log_id),
             branch: hello.history,

@@ -1,8 +1,9 @@
 //! The states of a member from "not connected" to "Synced", and the views and notices that its server gets on the way.
 
 use crate::api::{ConnectArgs, Delivery, LocalState, NodeError, ViewInfo, ViewStatus};
+use crate::effect::Effect;
 use crate::member::recovery::in_doubt::Doubt;
-use crate::member::{Effect, Level, Member, Micros};
+use crate::member::{Level, Member, Micros};
 use crate::wire::Hello;
 use lockstep_core::members::{MemberInfo, Membership, Role};
 use lockstep_core::snapshot::StateSnapshot;
@@ -220,7 +221,7 @@ impl Member {
         self.primary_since = Some(self.now);
         self.no_quorum_since = None;
         self.connected_seqno = view.gtid.seqno;
-        self.effects.push(Effect::Connected(Ok(())));
+        self.out.push(Effect::Connected(Ok(())));
         self.deliver(Delivery::Connected(view.clone()));
         let position = if founded {
             Gtid { uuid: history, seqno: view.gtid.seqno - 1 }
@@ -320,7 +321,7 @@ impl Member {
             let text = format!("no primary component within {} s: {missing}", args.timeout.as_secs());
             self.connection = ConnectionState::Idle;
             self.forget_peers();
-            self.effects.push(Effect::Connected(Err(NodeError::Timeout(text))));
+            self.out.push(Effect::Connected(Err(NodeError::Timeout(text))));
         } else if self.now >= log_at {
             self.log(Level::Info, format!("waiting for a primary component: {missing}"));
             self.connection = ConnectionState::Connecting { args, until, log_at: self.now + LOG_INTERVAL };

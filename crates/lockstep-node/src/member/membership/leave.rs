@@ -7,8 +7,9 @@
 //! them although no member was lost or cut off. So it stays longer while it has such a tail.
 
 use crate::api::ViewInfo;
+use crate::effect::Effect;
 use crate::member::membership::connection_state::ConnectionState;
-use crate::member::{Delivery, Effect, Level, Member, Micros};
+use crate::member::{Delivery, Level, Member, Micros};
 
 /// How long acknowledged but uncommitted transactions delay a leave; the front end waits longer than this for it.
 const TAIL_TIMEOUT: Micros = 45_000_000;
@@ -137,7 +138,7 @@ impl Member {
         self.donations.clear();
         self.state_request = None;
         self.forget_peers();
-        self.effects.push(Effect::Left);
+        self.out.push(Effect::Left);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Connected peers.
 
 use crate::api::Compress;
+use crate::effect::Effect;
 use crate::member::membership::connection_state::ConnectionState;
-use crate::member::{Effect, Level, Member, Micros, NodeMessage};
+use crate::member::{Level, Member, Micros, NodeMessage};
 use crate::wire::{Health, Hello};
 use lockstep_core::MemberId;
 use std::collections::BTreeMap;
@@ -295,7 +296,7 @@ impl Member {
             log != own && !peer.hello.parents.contains(&own)
         });
         let ids: Vec<MemberId> = others.map(|peer| peer.hello.id).collect();
-        self.effects.extend(ids.into_iter().map(Effect::Drop));
+        self.out.extend(ids.into_iter().map(Effect::Drop));
     }
 
     /// The protocol version of the connection just made.
@@ -394,7 +395,7 @@ impl Member {
     /// yet.
     pub(in crate::member) fn dial(&mut self, address: String) {
         if self.connection.is_connected() && !address.is_empty() && !self.is_own(&address) {
-            self.effects.push(Effect::Dial(address));
+            self.out.push(Effect::Dial(address));
         }
     }
 }

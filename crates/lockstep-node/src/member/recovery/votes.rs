@@ -8,8 +8,9 @@
 //! Every member has all outcomes in its own log. A member that replays an entry finds its outcome there.
 
 use crate::api::{Delivery, LocalState, VoteReply};
+use crate::effect::Effect;
 use crate::member::membership::connection_state::ConnectionState;
-use crate::member::{Effect, Level, Member, Micros, NodeMessage};
+use crate::member::{Level, Member, Micros, NodeMessage};
 use crate::wire::FRAME_NODE;
 use lockstep_core::raft::WriteOp;
 use lockstep_core::vote::{Opinion, SUCCESS, VoteOutcome, winner};
@@ -259,7 +260,7 @@ impl Member {
                 poll.asked_at = Some(now);
                 let payload = NodeMessage::AskOpinion { seqno }.to_bytes();
                 for to in silent.into_iter().filter(|id| *id != me) {
-                    self.effects.push(Effect::Send { to, kind: FRAME_NODE, payload: payload.clone() });
+                    self.out.push(Effect::Send { to, kind: FRAME_NODE, payload: payload.clone() });
                 }
             }
             return;

@@ -1,0 +1,99 @@
+//! What a member requests from the threads that carry it out: the only effect type of the node.
+//!
+//! This file imports no component, so that members' decisions and the I/O do not depend on each other.
+
+use crate::api::{Level, NodeError};
+use crate::operator::Answer;
+use bytes::Bytes;
+use lockstep_core::policy::Policy;
+use lockstep_core::raft::WriteOp;
+use lockstep_core::{Gtid, Index, MemberId, Seqno, Uuid};
+use std::time::Duration;
+
+/// How long a sync that nobody waits for may wait for more to come.
+pub(crate) const SYNC_WAIT: Duration = Duration::from_millis(6);
+
+/// Why old entries are read from the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReadFor {
+    /// For a peer that is behind the cache.
+    Peer(MemberId),
+    /// For this member's own delivery.
+    Deliverer,
+}
+
+/// Actions that the member requests from its node.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// A frame to a connected peer.
+    Send { to: MemberId, kind: u8, payload: Bytes },
+    /// To the log, in this order; answered by `Member::written`. With `may_wait`, no commit needs the sync, and it may
+    /// be delayed by [`SYNC_WAIT`].
+    Write { op: WriteOp, may_wait: bool },
+    /// Entries from the log; answered by `Member::read`.
+    Read { whom: ReadFor, from: Index, max_bytes: usize },
+    /// Whole segments of the log may be removed.
+    TrimLog(TrimLimits),
+    /// Keep trying to connect to this address.
+    Dial(String),
+    /// Close the connection to this peer.
+    Drop(MemberId),
+    /// [`crate::Node::connect`] may return.
+    Connected(Result<(), NodeError>),
+    /// [`crate::Node::disconnect`] may return: no connection is needed any more.
+    Left,
+    /// Write a line to the error log.
+    Log(Level, String),
+    /// Seqnos in all and seqnos done before this member is Synced.
+    Progress { total: Seqno, done: Seqno },
+    /// An event for the server: a JSON object.
+    Event(String),
+    /// This policy is in force from now on.
+    PolicyNow(Policy),
+    /// The requested policy is in force, or why it is not.
+    PolicyChanged(Result<(), String>),
+    /// A causal read may continue when this seqno has finished (`None`: no majority).
+    Causal { id: u64, seqno: Option<Seqno> },
+    /// Answers the query `token`: the cluster's committed position, or why it is unknown.
+    CommittedPosition { token: u64, result: Result<Gtid, String> },
+    /// This member's log is no longer part of the cluster's branch: the next start quarantines it, for this reason.
+    SetAside(Box<QuarantineRequest>),
+    /// The answer to the operator's command `token`.
+    Answer { token: u64, answer: Answer },
+}
+
+/// What of the log must stay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TrimLimits {
+    /// Keep segments that begin at this index or later, in any case.
+    pub(crate) below: Index,
+    /// Keep segments that begin beyond this index, as young ones: a connected member has not persisted them.
+    pub(crate) wanted: Index,
+    /// Keep segments that begin beyond this index, as young ones: the own server has only just finished them.
+    pub(crate) flushed: Index,
+    /// So many bytes (`log.size`).
+    pub(crate) keep_bytes: u64,
+    /// Keep segments younger than this, µs since 1970 (`log.keep_min`).
+    pub(crate) older_than: u64,
+    /// Neither what is young nor what is wanted stays while the log is larger than this (`log.max_size`).
+    pub(crate) max_bytes: u64,
+}
+
+/// The log to give up, and the branch that replaces it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct QuarantineRequest {
+    /// Whose log.
+    pub(crate) member: MemberId,
+    /// History and name of the log.
+    pub(crate) own: (Uuid, Uuid),
+    /// The history of the branch that left it.
+    pub(crate) branch: Uuid,
+    /// The last entry that both have.
+    pub(crate) fork: Index,
+    /// The cluster's name.
+    pub(crate) cluster: String,
+    /// Where a member of the branch is reached.
+    pub(crate) address: String,
+    /// For people: one line.
+    pub(crate) why: String,
+}
