@@ -144,6 +144,15 @@ impl Raft {
         (bytes >> (2 * self.fruitless_terms)).max(bytes.min(PROBE_BYTES))
     }
 
+    /// How many bytes may be in flight to a peer. After fruitless terms it begins with [`Raft::after_vain_terms`] and widens by
+    /// twice the bytes that the peer has confirmed in this term. So on a long line a voter that lags far behind catches up at
+    /// the line's speed, and on a narrow one at most that much is in flight in vain when the term ends.
+    pub(super) fn window(&self, peer: &Progress) -> usize {
+        let most = self.config.max_inflight_bytes;
+        let widened = usize::try_from(peer.way.bytes_confirmed().saturating_mul(2)).unwrap_or(usize::MAX);
+        self.after_vain_terms(most).saturating_add(widened).min(most)
+    }
+
     /// Appends a proposal.
     ///
     /// # Errors

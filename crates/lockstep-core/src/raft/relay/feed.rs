@@ -34,7 +34,7 @@ impl Raft {
 
     /// How much may be on its way to a peer, and in one message.
     pub(in crate::raft) fn limits(&self, peer: &mut Progress, relays: bool) -> (usize, usize) {
-        let window = self.after_vain_terms(self.config.max_inflight_bytes);
+        let window = self.window(peer);
         let message = self.after_vain_terms(self.config.max_append_bytes);
         if relays { (peer.way.share(window), message.min(RELAYED_AT_ONCE)) } else { (window, message) }
     }
@@ -47,7 +47,7 @@ impl Raft {
     /// Sends what is missing before `next`, where its relay is: by no relay, and yet so that it may overtake what is on
     /// its way by one.
     fn feed_below(&mut self, id: MemberId, peer: &mut Progress, next: Index) {
-        let window = self.after_vain_terms(self.config.max_inflight_bytes);
+        let window = self.window(peer);
         let message = self.after_vain_terms(self.config.max_append_bytes);
         while peer.next < next && peer.window_open(window) {
             let prev_index = peer.next - 1;

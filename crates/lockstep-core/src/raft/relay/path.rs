@@ -113,7 +113,7 @@ impl Path {
         self.pace
     }
 
-    pub(super) fn bytes_confirmed(&self) -> u64 {
+    pub(in crate::raft) fn bytes_confirmed(&self) -> u64 {
         self.confirmed
     }
 }
