@@ -13,6 +13,7 @@ mod deferred_sync;
 mod delivery;
 #[cfg(test)]
 mod disks;
+mod facts;
 mod frames;
 #[cfg(test)]
 mod harness;
@@ -102,8 +103,6 @@ pub(crate) struct Member {
     synced_notified: bool,
     /// More than `apply.lag_limit` behind, and not caught up since.
     lagging: bool,
-    /// The last known leader, as far as this process knows.
-    last_leader: Option<MemberId>,
     apply_holds: delivery::apply_hold::ApplyHolds,
     clocks: delivery::clocks::Clocks,
     /// Policy changes requested on this member.
@@ -155,9 +154,7 @@ pub(crate) struct Member {
     pub(crate) unpacked: Packed,
     deferred_syncs: deferred_sync::DeferredSyncs,
     operator: admin::operator::Operator,
-    failure_detector: leadership::failure_detector::FailureDetector,
-    writer_share: lockstep_core::placement::WriterShare,
-    failback: leadership::failback::Failback,
+    leadership: leadership::Leadership,
     barrier: admin::barrier::Barrier,
     /// Holds the front end's commits during a barrier.
     pub(crate) hold: Option<Arc<dyn crate::api::CommitBarrier>>,
@@ -200,7 +197,6 @@ impl Member {
             desyncs: 0,
             synced_notified: false,
             lagging: false,
-            last_leader: None,
             apply_holds,
             clocks: delivery::clocks::Clocks::default(),
             policy_requests: admin::policy::PolicyRequests::default(),
@@ -236,9 +232,7 @@ impl Member {
             unpacked: Packed::default(),
             deferred_syncs: deferred_sync::DeferredSyncs::default(),
             operator: admin::operator::Operator::default(),
-            failure_detector: leadership::failure_detector::FailureDetector::default(),
-            writer_share: lockstep_core::placement::WriterShare::new(leadership::placement::WINDOW),
-            failback: leadership::failback::Failback::default(),
+            leadership: leadership::Leadership::default(),
             barrier: admin::barrier::Barrier::default(),
             hold: None,
         }
@@ -303,7 +297,7 @@ impl Member {
         self.wall = wall;
         self.finished_before = self.finished();
         self.raft.set_wall_clock(wall);
-        self.on_leader_contact(self.me.id);
+        self.leadership.contact(self.now, self.raft.leader(), self.me.id);
     }
 
     /// When the next round is due without new inputs.
@@ -365,14 +359,14 @@ impl Member {
                 self.append_policy(from, |_| policy);
             }
             NodeMessage::PolicyRequest { number, request } => self.on_policy_request(from, number, request),
-            NodeMessage::TurnedAway => self.on_writes_rejected(from),
+            NodeMessage::TurnedAway => self.leadership.on_writes_rejected(self.now, from),
         }
     }
 
     /// Everything up to this ticket is on disk.
     pub(crate) fn written(&mut self, ticket: u64) {
         self.sync_done(ticket);
-        self.disk_write_done(ticket);
+        self.leadership.write_done(ticket);
         if let Some(ending) = &mut self.ending {
             ending.written(ticket);
         }
@@ -413,7 +407,7 @@ impl Member {
             }
         }
         self.connection_step();
-        self.failback_step();
+        self.follow_leader();
         if room {
             self.delivery_step();
         }
@@ -450,7 +444,7 @@ impl Member {
                     let may_wait = self.may_defer_sync(&op);
                     last_write = op.ticket;
                     renamed |= op.reset.is_some() || op.entries.iter().any(|e| e.kind == EntryKind::Branch);
-                    self.disk_write_begun(op.ticket);
+                    self.leadership.write_begun(self.now, op.ticket);
                     self.out.push(Effect::Write { op, may_wait });
                 }
                 Output::Fetch { to, from, max_bytes } => {
@@ -487,17 +481,17 @@ impl Member {
         };
         self.schedule_leader_tasks();
         self.log(Level::Info, text);
+        let before = self.leadership.leader_changed(leader);
         if leader == Some(self.me.id) {
-            self.warn_of_loss(term);
+            self.warn_of_loss(term, before);
         }
-        self.last_leader = leader.or(self.last_leader);
     }
 
     /// Under a weak policy the previous leader may have acknowledged transactions that no present member has. If the
     /// previous leader is present itself, log recovery has asked it for its log tail.
-    fn warn_of_loss(&mut self, term: u64) {
+    fn warn_of_loss(&mut self, term: u64, before: Option<MemberId>) {
         let Some(gap) = self.raft.left_out_by_own_term() else { return };
-        let before = self.last_leader.filter(|id| *id != self.me.id);
+        let before = before.filter(|id| *id != self.me.id);
         if before.is_some_and(|id| self.responds(&id)) {
             return;
         }

@@ -35,7 +35,7 @@ impl Member {
                         return self.fail(&text);
                     }
                     self.raft.step(self.now, from, message);
-                    self.on_leader_contact(from);
+                    self.leadership.contact(self.now, self.raft.leader(), from);
                     return;
                 }
                 Err(error) => error,

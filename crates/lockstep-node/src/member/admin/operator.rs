@@ -316,7 +316,7 @@ impl Member {
         let successor = self.find_member(to, false)?;
         let MemberInfo { id, name, .. } = successor;
         if id == self.me.id {
-            self.keep_leadership();
+            self.leadership.keep();
             let but = self.proxies_avoid(&id);
             return Err(Step::Done(format!("{name} leads already, in term {}{but}", self.raft.term())));
         }
@@ -368,34 +368,6 @@ impl Member {
             let work = Work::Switchover { to: successor, view: None };
             self.operator.tasks.push(Task { requester: None, began: self.now, work });
         }
-    }
-
-    /// Whether a member's last health message says that an apply hold keeps entries from its server. Any other fit
-    /// member should lead instead.
-    pub(in crate::member) fn peer_is_held_back(&self, id: &MemberId) -> bool {
-        self.peers.get(id).and_then(|peer| peer.health).is_some_and(|health| health.held_back)
-    }
-
-    /// Why a member should not become the leader, if so.
-    pub(in crate::member) fn unfit_to_lead(&self, id: &MemberId) -> Option<String> {
-        let membership = self.raft.membership();
-        let member = membership.get(id)?;
-        if member.arbitrator {
-            return Some("is an arbitrator: it leads only briefly, and never by command".into());
-        }
-        let Some(peer) = self.peers.get(id) else {
-            return Some("is not connected".into());
-        };
-        if !member.role.votes() {
-            return Some(match member.wants_vote {
-                true => "does not vote yet: wait until `lockstep status` shows it as a voter".into(),
-                false => "does not vote (member.vote=no, pc.weight=0), so it cannot lead".into(),
-            });
-        }
-        if peer.leaving() {
-            return Some("is about to leave".into());
-        }
-        (!self.responds(id)).then(|| "has not responded for some time".into())
     }
 
     fn plan_removal(&mut self, name: &str, force: bool) -> Result<Work, Step> {

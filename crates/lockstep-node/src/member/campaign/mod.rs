@@ -192,7 +192,7 @@ impl World {
         let at = up[(self.lab.now / CLIENTS_STAY) as usize % up.len()];
         let member = &mut self.lab.nodes[at].member;
         if !member.may_originate() {
-            let refused = member.failback.refused + 1;
+            let refused = member.refused_writes() + 1;
             member.note_refused(refused);
         }
         if self.rng.one_in(100) {

@@ -11,9 +11,9 @@
 //! A leader chosen by an operator keeps leadership: a view listed it first before its term. It also keeps leadership if
 //! the previous leader left or restarted, since that one's clients have noticed.
 
-use crate::member::membership::leader_tasks::NEAR_ENOUGH;
-use crate::member::membership::peers::REJECTED_WRITES_SINCE;
-use crate::member::{Level, Member, Micros, NodeMessage};
+use crate::member::Micros;
+use crate::member::leadership::{Action, Facts, Reason};
+use lockstep_core::raft::Raft;
 use lockstep_core::{MemberId, Term, ViewUuid};
 
 /// How often a member reports rejected writes at most.
@@ -31,7 +31,7 @@ const REPORTS_MAX: u32 = 60;
 #[derive(Debug, Default)]
 pub(in crate::member) struct Failback {
     /// How many writes of its clients this member has rejected for the policy; the front end counts them.
-    pub(in crate::member) refused: u64,
+    refused: u64,
     /// The number last reported to the leader, and when.
     reported: u64,
     reported_at: Option<Micros>,
@@ -57,55 +57,57 @@ struct OwnTerm {
     others_at: Option<Micros>,
 }
 
-impl Member {
+/// How many write-sets this member has proposed.
+fn own_writes(raft: &Raft) -> u64 {
+    raft.written_by().get(&raft.id()).copied().unwrap_or(0)
+}
+
+impl Failback {
     /// The front end has rejected this many writes for the policy, in all.
-    pub(crate) fn note_refused(&mut self, refused: u64) {
-        self.failback.refused = refused;
+    pub(in crate::member) fn note_refused(&mut self, refused: u64) {
+        self.refused = refused;
     }
 
-    /// In each round: records the leader, and reports rejected writes to it.
-    pub(in crate::member) fn failback_step(&mut self) {
-        if self.raft.is_leader() {
-            let term = self.raft.term();
-            if self.failback.own_term.as_ref().is_none_or(|own_term| own_term.term != term) {
-                let before = self.failback.leader.filter(|_| !self.failback.listed_first);
-                let written = self.own_writes();
-                self.failback.own_term =
-                    Some(OwnTerm { term, before, written, rejections: None, others_at: None });
+    /// In each round: records the leader. `peer` is its view UUID, and whether it knows the report of rejected writes.
+    /// Returns whether to send it that report.
+    pub(in crate::member) fn follow(
+        &mut self,
+        now: Micros,
+        raft: &Raft,
+        peer: Option<(ViewUuid, bool)>,
+    ) -> bool {
+        if raft.is_leader() {
+            let term = raft.term();
+            if self.own_term.as_ref().is_none_or(|own_term| own_term.term != term) {
+                let before = self.leader.filter(|_| !self.listed_first);
+                let written = own_writes(raft);
+                self.own_term = Some(OwnTerm { term, before, written, rejections: None, others_at: None });
             }
-            return;
+            return false;
         }
-        self.failback.own_term = None;
-        self.failback.listed_first =
-            self.raft.tail_state().view.members.first().is_some_and(|first| first.id == self.me.id);
-        let Some(leader) = self.raft.leader() else { return };
-        if let Some(peer) = self.peers.get(&leader) {
-            self.failback.leader = Some((leader, peer.hello.view_uuid));
+        self.own_term = None;
+        self.listed_first = raft.tail_state().view.members.first().is_some_and(|first| first.id == raft.id());
+        let (Some(leader), Some((view_uuid, knows))) = (raft.leader(), peer) else { return false };
+        self.leader = Some((leader, view_uuid));
+        let due = self.reported_at.is_none_or(|at| now >= at + REPORT_INTERVAL);
+        let reports = self.refused != self.reported && due && knows && raft.policy().is_weak();
+        if reports {
+            self.reported = self.refused;
+            self.reported_at = Some(now);
         }
-        let due = self.failback.reported_at.is_none_or(|at| self.now >= at + REPORT_INTERVAL);
-        let knows = self.peers.get(&leader).is_some_and(|peer| peer.version >= REJECTED_WRITES_SINCE);
-        if self.failback.refused != self.failback.reported && due && knows && self.raft.policy().is_weak() {
-            self.failback.reported = self.failback.refused;
-            self.failback.reported_at = Some(self.now);
-            self.tell(leader, &NodeMessage::TurnedAway);
-        }
+        reports
     }
 
     /// An operator wants leadership to stay.
-    pub(in crate::member) fn keep_leadership(&mut self) {
-        if let Some(own_term) = &mut self.failback.own_term {
+    pub(in crate::member) fn keep(&mut self) {
+        if let Some(own_term) = &mut self.own_term {
             own_term.before = None;
         }
     }
 
-    fn own_writes(&self) -> u64 {
-        self.raft.written_by().get(&self.me.id).copied().unwrap_or(0)
-    }
-
     /// A member reports rejected writes.
-    pub(in crate::member) fn on_writes_rejected(&mut self, from: MemberId) {
-        let now = self.now;
-        let Some(own_term) = &mut self.failback.own_term else { return };
+    pub(in crate::member) fn on_writes_rejected(&mut self, now: Micros, from: MemberId) {
+        let Some(own_term) = &mut self.own_term else { return };
         if own_term.before.is_none_or(|(id, _)| id != from) {
             own_term.others_at = Some(now);
             return;
@@ -116,48 +118,47 @@ impl Member {
     }
 
     /// A leader's check whether leadership should return.
-    pub(in crate::member) fn return_leadership(&mut self) {
-        let Some(own_term) = &self.failback.own_term else { return };
-        let (Some((previous, view_uuid)), Some((reports, at))) = (own_term.before, own_term.rejections)
-        else {
-            return;
-        };
-        let wanted = match self.failback.returned {
+    pub(in crate::member) fn decide(&self, facts: &Facts<'_>) -> Option<Action> {
+        let own_term = self.own_term.as_ref()?;
+        let ((to, view_uuid), (reports, at)) = own_term.before.zip(own_term.rejections)?;
+        let wanted = match self.returned {
             // The time of this wait does not count.
             Some((returned_at, before))
-                if self.now < returned_at + REPEAT_WINDOW + Micros::from(reports) * REPORT_INTERVAL =>
+                if facts.now < returned_at + REPEAT_WINDOW + Micros::from(reports) * REPORT_INTERVAL =>
             {
                 (2 * before).min(REPORTS_MAX)
             }
             _ => REPORTS,
         };
-        let fresh = |at: Micros| self.now < at + REPORT_GAP_MAX;
+        let fresh = |at: Micros| facts.now < at + REPORT_GAP_MAX;
+        let previous = facts.candidate(&to)?;
         // Of older members it is unknown whether they reject writes.
-        let all_versions_report =
-            self.peers.values().all(|peer| peer.version >= REJECTED_WRITES_SINCE || peer.hello.arbitrator);
-        let fits = self.tuning.follow_writer
-            && self.raft.policy().is_weak()
+        let returns = facts.tuning.follow_writer
+            && facts.raft.policy().is_weak()
             && reports >= wanted
             && fresh(at)
             && !own_term.others_at.is_some_and(fresh)
-            && all_versions_report
-            && self.own_writes() == own_term.written
-            && self.peers.get(&previous).is_some_and(|peer| peer.hello.view_uuid == view_uuid)
-            && self.raft.matched(&previous) + NEAR_ENOUGH >= self.raft.last_index()
-            && !self.is_busy()
-            && self.unfit_to_lead(&previous).is_none()
-            && self.is_synced(&previous);
-        if fits && self.raft.transfer_leadership(self.now, previous).is_ok() {
-            self.failback.returned = Some((self.now, wanted));
-            if let Some(own_term) = &mut self.failback.own_term {
-                own_term.rejections = None;
-            }
-            let name = self.name_of(&previous);
-            let text = format!(
-                "Returning leadership to {name}: it is rejecting writes and none arrive here (leader.follow_writer)"
-            );
-            self.log(Level::Info, text);
+            && facts.all_report_rejections
+            && own_writes(facts.raft) == own_term.written
+            && previous.view_uuid == Some(view_uuid)
+            && previous.is_near(facts.raft.last_index())
+            && !facts.busy
+            && previous.fit
+            && previous.synced;
+        returns.then_some(Action::TransferTo { to, reason: Reason::RejectsWrites { reports: wanted } })
+    }
+
+    /// A return of leadership has begun, after this many reports.
+    pub(in crate::member) fn returned(&mut self, now: Micros, reports: u32) {
+        self.returned = Some((now, reports));
+        if let Some(own_term) = &mut self.own_term {
+            own_term.rejections = None;
         }
+    }
+
+    #[cfg(test)]
+    pub(in crate::member) fn refused(&self) -> u64 {
+        self.refused
     }
 }
 

@@ -1,6 +1,6 @@
-use super::REJECTED_WRITES_SINCE;
 use crate::api::Tuning;
 use crate::member::harness::Lab;
+use crate::member::membership::peers::REJECTED_WRITES_SINCE;
 use crate::operator::Command;
 use lockstep_core::policy::{Policy, PolicyKind};
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn elect(lab: &mut Lab, old: usize) -> usize {
 fn reject_writes_for(lab: &mut Lab, at: usize, ms: u64) {
     for _ in 0..ms / 100 {
         let member = &mut lab.nodes[at].member;
-        let refused = member.failback.refused + 1;
+        let refused = member.refused_writes() + 1;
         member.note_refused(refused);
         lab.run(100_000);
     }

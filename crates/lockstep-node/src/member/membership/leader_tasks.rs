@@ -3,16 +3,14 @@
 //! simply retried.
 
 use crate::api::{Level, LocalState};
-use crate::member::membership::connection_state::ConnectionState;
+use crate::member::leadership::NEAR_ENOUGH;
 use crate::member::{Member, Micros};
 use lockstep_core::EntryKind;
+use lockstep_core::MemberId;
 use lockstep_core::codec::Writer;
 use lockstep_core::members::{MemberInfo, Membership, Role, View, ViewMember};
 use lockstep_core::policy::PolicyKind;
-use lockstep_core::{Index, MemberId};
 
-/// A learner at most this many entries behind may become a voter.
-pub(in crate::member) const NEAR_ENOUGH: Index = 1000;
 /// A connection that breaks and comes back within this time causes no view.
 const VIEW_GRACE: Micros = 250_000;
 
@@ -31,51 +29,13 @@ impl Member {
                 self.log(Level::Info, why);
             }
         }
-        if self.hand_over_if_unfit() {
+        if self.move_leadership() {
             return;
         }
         self.check_for_writer();
         self.track_disks(NEAR_ENOUGH);
-        // Before [`Self::make_view`]: uses the view in force when this member became the leader.
-        self.place_leadership();
-        self.return_leadership();
         self.make_view();
         self.make_trim_mark();
-        self.check_own_fitness();
-    }
-
-    /// Hands over leadership if this member should not keep it.
-    /// - An arbitrator leads only as long as no member with a database has its entries.
-    /// - A leader under an apply hold makes no trim marks, without which certification on all members grows, and its
-    ///   server refuses writes. It leads only until a member without a hold can. It does not wait until an entry is
-    ///   held: if no other member writes, or may write, that never happens.
-    /// - A leader whose server waits for a state transfer cannot write either.
-    fn hand_over_if_unfit(&mut self) -> bool {
-        let held = self.has_held_server() || matches!(self.connection, ConnectionState::NeedState { .. });
-        if !self.me.arbitrator && !held {
-            return false;
-        }
-        let successor = self.best_successor(|id| {
-            self.unfit_to_lead(id).is_none()
-                && self.raft.matched(id) + NEAR_ENOUGH >= self.raft.last_index()
-                && (!held || self.is_synced(id))
-        });
-        successor.is_some_and(|successor| self.raft.transfer_leadership(self.now, successor).is_ok())
-    }
-
-    /// The best next leader among the other voters for which `fit` holds: with a database, then Synced, then without an
-    /// apply hold, then with most of the log.
-    pub(in crate::member) fn best_successor(&self, fit: impl Fn(&MemberId) -> bool) -> Option<MemberId> {
-        let membership = self.raft.membership();
-        let serves = |id: &MemberId| membership.get(id).is_some_and(|m| !m.arbitrator);
-        let others = membership.voters().filter(|id| *id != self.me.id && fit(id));
-        others.max_by_key(|id| {
-            (serves(id), self.is_synced(id), !self.peer_is_held_back(id), self.raft.matched(id))
-        })
-    }
-
-    pub(in crate::member) fn is_synced(&self, id: &MemberId) -> bool {
-        self.peers.get(id).and_then(|peer| peer.health).is_some_and(|h| h.state == LocalState::Synced)
     }
 
     /// The next membership change due, with its log line.

@@ -8,6 +8,7 @@
 
 use crate::api::ViewInfo;
 use crate::effect::Effect;
+use crate::member::leadership::{Candidate, best_successor};
 use crate::member::membership::connection_state::ConnectionState;
 use crate::member::{Delivery, Level, Member, Micros};
 
@@ -97,7 +98,8 @@ impl Member {
         // During an election there is no leader: wait, so as not to leave without giving up the vote.
         if votes && other_voters && !expired && !cut_off {
             if self.raft.is_leader() {
-                let successor = self.best_successor(|id| self.peers.get(id).is_some_and(|p| !p.leaving()));
+                let stays = |c: &Candidate| c.view_uuid.is_some() && !c.leaving;
+                let successor = best_successor(&self.candidates(), stays);
                 if let Some(successor) = successor {
                     let _ = self.raft.transfer_leadership(self.now, successor);
                     return;
