@@ -17,6 +17,7 @@ mod facts;
 mod frames;
 #[cfg(test)]
 mod harness;
+mod health;
 mod leadership;
 mod log_retention;
 mod membership;
@@ -31,36 +32,31 @@ use crate::pack::Packed;
 use crate::wire::{FRAME_NODE, FRAME_RAFT, Health, Hello, NodeMessage};
 use bytes::Bytes;
 use delivery::feed::Deliverer;
+use health::HealthReports;
 use lockstep_core::codec::Writer;
 use lockstep_core::members::ViewMember;
 use lockstep_core::message::{Carried, Message};
 use lockstep_core::raft::{Output, Raft};
-use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno, ViewUuid};
+use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno};
 use log_retention::Presence;
 use membership::connection_state::ConnectionState;
-use membership::peers::{Gone, Peer};
+use membership::peers::Peers;
 use outbox::Outbox;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 pub(crate) use lockstep_core::Micros;
-pub(crate) use membership::peers::Admission;
+pub(crate) use membership::admission::Admission;
 
-/// The leader writes a trim mark at least this often, if anything can be forgotten.
-const TRIM_PERIOD: Micros = 1_000_000;
-/// It also writes one after this many seqnos.
-const TRIM_STEP: Seqno = 1024;
-/// How often members send each other their health.
-const HEALTH_PERIOD: Micros = 200_000;
-/// The leader runs its tasks when something has changed, and at least this often; refused changes are retried then.
-const LEADER_TASKS_PERIOD: Micros = 25_000;
 /// Round interval while a command is under way.
 const COMMAND_PERIOD: Micros = 5_000;
 /// Round interval while this member takes part in a barrier.
 const BARRIER_PERIOD: Micros = 500;
 /// Round interval while certification has keys to forget and nothing else happens: a hundred thousand keys per second.
 const FORGET_PERIOD: Micros = 5_000;
+/// How often Raft is drained in one round. Without a bound the round might not end: a read that fails for want of a
+/// leader asks again at once.
+const DRAINS_MAX: usize = 4;
 /// A gap this long between two rounds is logged. Normally there is a round every 0.1 s at least.
 const STALL: Micros = 1_000_000;
 
@@ -70,81 +66,34 @@ pub(crate) struct Member {
     pub(crate) me: Hello,
     pub(crate) tuning: Tuning,
     pub(crate) cluster: String,
-    pub(crate) peers: BTreeMap<MemberId, Peer>,
-    /// Addresses of members that cannot be talked to until an administrator acts: the member's name, and the reason.
-    unlike: BTreeMap<String, (String, String)>,
-    /// Members that were connected and are not.
-    gone: BTreeMap<MemberId, Gone>,
+    pub(crate) peers: Peers,
     pub(crate) connection: ConnectionState,
     pub(crate) deliverer: Deliverer,
     submissions: delivery::submissions::Submissions,
     pub(crate) now: Micros,
     wall: Micros,
-    leaving: bool,
-    /// A leave under way.
-    leave: Option<membership::leave::Leave>,
-    /// Why this member leaves for good although its log is intact: its server cannot go on.
-    given_up: Option<String>,
-    /// View UUIDs of the members in the last non-Primary view.
-    minority: Vec<ViewUuid>,
-    /// Since when peers refuse this member for its identity and none accepts it.
-    not_allowed_since: Option<Micros>,
-    /// History and log id of the log that this member adopts; it came without one.
-    join_target: Option<(lockstep_core::Uuid, lockstep_core::Uuid)>,
-    /// Earliest time to log again that peers do not let this member in.
-    not_listed_log_at: Micros,
-    catching_up: Option<delivery::lag::CatchUp>,
+    leave: membership::leave::Leave,
+    catching_up: delivery::lag::CatchUp,
     pub(crate) votes: recovery::votes::Votes,
     /// The server's finished seqno when the round began, before its inputs were taken.
     finished_before: Seqno,
-    /// How many users' and donations' reasons there are to be Desynced.
-    desyncs: u32,
-    /// The server has been told that it is synced, and has not seen a loss of the majority since.
-    synced_notified: bool,
-    /// More than `apply.lag_limit` behind, and not caught up since.
-    lagging: bool,
     apply_holds: delivery::apply_hold::ApplyHolds,
     clocks: delivery::clocks::Clocks,
     /// Policy changes requested on this member.
     policy_requests: admin::policy::PolicyRequests,
-    /// Policy requests that this member has carried out as the leader.
-    applied_policy_requests: admin::policy::AppliedPolicyRequests,
-    /// An operator's forced bootstrap of this member is under way.
-    forced_bootstrap: Option<membership::branch::ForcedBootstrap>,
+    branches: membership::branch::Branches,
     /// Policies met, and fallbacks, so far.
     pub(crate) commits: admin::policy::Commits,
-    /// Progress of the peers' disks, under `all`.
-    disks: admin::policy::Disks,
-    /// The server process is to end: its database has transactions that the log has lost.
-    ending: Option<admin::policy::Ending>,
-    donations: Vec<recovery::transfer::Donation>,
-    donation_ids: u64,
-    choices: Vec<recovery::transfer::Choice>,
-    state_request: Option<recovery::transfer::Pending>,
-    /// With this position, the joiner needs only the donor's confirmation; −1 if it needs the state itself.
-    bypass: Seqno,
+    leader_tasks: membership::leader_tasks::LeaderTasks,
+    quorum: membership::quorum::Quorum,
+    sync: membership::sync_state::SyncState,
+    views_shown: membership::views_shown::ViewsShown,
+    health_reports: HealthReports,
+    ending: recovery::ending::Ending,
+    transfers: recovery::transfer::Transfers,
     causal_reads: delivery::causal_reads::CausalReads,
     position_queries: admin::committed_position::PositionQueries,
-    /// The seqno of the view with which this connection began. A member below it has not caught up.
-    connected_seqno: Seqno,
-    /// The server has seen a Primary view in this connection.
-    shown: bool,
-    /// How many views of a position the server was shown in this process.
-    positions_shown: u64,
-    /// This member's view UUID at each connect of this process.
-    view_uuids: Vec<ViewUuid>,
-    primary_since: Option<Micros>,
-    /// Since when all members are present and none knows the result: see [`recovery::in_doubt`].
-    in_doubt_since: Option<Micros>,
-    no_quorum_since: Option<Micros>,
-    /// When a leader of the own log was last known, or a majority of its voters was connected.
-    majority_seen: Micros,
-    /// Earliest time to log again that there is a branch for which this member does not give up its log.
-    branch_log_at: Micros,
-    last_trim_mark: Micros,
-    last_health: Micros,
-    told: Option<Health>,
-    leader_tasks_at: Micros,
+    in_doubt: recovery::in_doubt::InDoubt,
     low_water_mark: delivery::low_water_mark::LowWaterMark,
     log_retention: log_retention::LogRetention,
     /// The seqno that the front end's server has finished; its threads write it.
@@ -176,55 +125,31 @@ impl Member {
             me,
             tuning,
             cluster: String::new(),
-            peers: BTreeMap::new(),
-            unlike: BTreeMap::new(),
-            gone: BTreeMap::new(),
+            peers: Peers::default(),
             connection: ConnectionState::Idle,
             deliverer: Deliverer::default(),
             submissions: delivery::submissions::Submissions::default(),
             now,
             wall: 0,
-            leaving: false,
-            leave: None,
-            given_up: None,
-            minority: Vec::new(),
-            not_allowed_since: None,
-            join_target: None,
-            not_listed_log_at: 0,
-            catching_up: None,
+            leave: membership::leave::Leave::default(),
+            catching_up: delivery::lag::CatchUp::default(),
             votes,
             finished_before: lockstep_core::SEQNO_UNDEFINED,
-            desyncs: 0,
-            synced_notified: false,
-            lagging: false,
             apply_holds,
             clocks: delivery::clocks::Clocks::default(),
             policy_requests: admin::policy::PolicyRequests::default(),
-            applied_policy_requests: admin::policy::AppliedPolicyRequests::default(),
-            forced_bootstrap: None,
+            branches: membership::branch::Branches::default(),
             commits: admin::policy::Commits::default(),
-            disks: admin::policy::Disks::default(),
-            ending: None,
-            donations: Vec::new(),
-            donation_ids: 0,
-            choices: Vec::new(),
-            state_request: None,
-            bypass: lockstep_core::SEQNO_UNDEFINED,
+            leader_tasks: membership::leader_tasks::LeaderTasks::default(),
+            quorum: membership::quorum::Quorum::new(now),
+            sync: membership::sync_state::SyncState::default(),
+            views_shown: membership::views_shown::ViewsShown::default(),
+            health_reports: HealthReports::default(),
+            ending: recovery::ending::Ending::default(),
+            transfers: recovery::transfer::Transfers::default(),
             causal_reads: delivery::causal_reads::CausalReads::default(),
             position_queries: admin::committed_position::PositionQueries::default(),
-            connected_seqno: 0,
-            shown: false,
-            positions_shown: 0,
-            view_uuids: Vec::new(),
-            primary_since: None,
-            in_doubt_since: None,
-            no_quorum_since: None,
-            majority_seen: now,
-            branch_log_at: 0,
-            last_trim_mark: 0,
-            last_health: 0,
-            told: None,
-            leader_tasks_at: 0,
+            in_doubt: recovery::in_doubt::InDoubt::default(),
             low_water_mark: delivery::low_water_mark::LowWaterMark::default(),
             log_retention: log_retention::LogRetention::default(),
             finished,
@@ -252,7 +177,7 @@ impl Member {
 
     /// Runs the leader's tasks in this round: something has changed.
     fn schedule_leader_tasks(&mut self) {
-        self.leader_tasks_at = self.now;
+        self.leader_tasks.schedule(self.now);
     }
 
     fn tell(&mut self, to: MemberId, message: &NodeMessage) {
@@ -302,9 +227,9 @@ impl Member {
 
     /// When the next round is due without new inputs.
     pub(crate) fn deadline(&self) -> Micros {
-        let mut at = self.raft.deadline().min(self.last_health + HEALTH_PERIOD);
+        let mut at = self.raft.deadline().min(self.health_reports.deadline());
         if self.raft.is_leader() {
-            at = at.min(self.leader_tasks_at);
+            at = at.min(self.leader_tasks.deadline());
         }
         if self.is_commanded() {
             at = at.min(self.now + COMMAND_PERIOD);
@@ -329,10 +254,7 @@ impl Member {
     fn node_message(&mut self, from: MemberId, message: NodeMessage) {
         match message {
             NodeMessage::Health(health) => {
-                if let Some(peer) = self.peers.get_mut(&from) {
-                    peer.health = Some(health);
-                    // The peer accepts this member: a member that refuses one sends no health.
-                    self.not_allowed_since = None;
+                if self.peers.set_health(&from, health) {
                     self.schedule_leader_tasks();
                 }
             }
@@ -367,9 +289,7 @@ impl Member {
     pub(crate) fn written(&mut self, ticket: u64) {
         self.sync_done(ticket);
         self.leadership.write_done(ticket);
-        if let Some(ending) = &mut self.ending {
-            ending.written(ticket);
-        }
+        self.ending.written(ticket);
         self.raft.written(self.now, ticket);
     }
 
@@ -385,33 +305,61 @@ impl Member {
         }
     }
 
-    /// Ends a round: advances timers, runs the tasks that are due, takes Raft's outputs, delivers entries.
+    /// Ends a round: a pipeline from inputs to outputs. `room`: the front end takes deliveries.
     pub(crate) fn round(&mut self, room: bool) {
+        self.inform_raft();
+        self.append_control_entries();
+        self.drain_all();
+        self.deliver_entries(room);
+        self.answer_and_report();
+    }
+
+    /// Tells Raft what has changed here: time, pieces of large write-sets, the database's progress.
+    fn inform_raft(&mut self) {
         self.submissions.propose_large(&mut self.raft, self.now);
         self.low_water_mark.note(self.now, self.finished());
         self.raft.set_finished(self.finished());
         self.check_database();
         self.raft.tick(self.now);
-        if self.connection.is_connected() && self.now >= self.leader_tasks_at {
-            self.leader_tasks_at = self.now + LEADER_TASKS_PERIOD;
+    }
+
+    /// Runs the tasks that may append entries or move leadership. They come before Raft is drained, so that what they
+    /// append leaves in this round.
+    fn append_control_entries(&mut self) {
+        if self.connection.is_connected() && self.leader_tasks.is_due(self.now) {
             self.lead();
         }
         self.operator_step();
         self.forced_bootstrap_step();
         self.majority_step();
         self.barrier_step();
-        // An output may cause a new one: a leader that is its own majority commits at once.
-        for _ in 0..4 {
+    }
+
+    /// Takes Raft's outputs until there are none. An output may cause a new one: a leader that is its own majority
+    /// commits at once.
+    fn drain_all(&mut self) {
+        for _ in 0..DRAINS_MAX {
             if !self.drain_raft() {
-                break;
+                return;
             }
         }
+    }
+
+    /// Certifies and delivers entries. The connection comes first: it decides whether there is a run, and where it
+    /// begins. How far delivery goes depends on the commit index, the own disk and the commit policy, so it asks Raft
+    /// for the limit; [`Output::Commit`] announces only the first.
+    fn deliver_entries(&mut self, room: bool) {
         self.connection_step();
         self.follow_leader();
         if room {
             self.delivery_step();
         }
         self.deliverer.forget();
+    }
+
+    /// Answers requests and reports this member's state, as of the entries just delivered. The leave comes after the
+    /// health report, by which the others know of it.
+    fn answer_and_report(&mut self) {
         self.committed_position_step();
         self.votes_step();
         self.policy_step();
@@ -421,6 +369,7 @@ impl Member {
         self.trim_log_step();
     }
 
+    /// Takes Raft's outputs once. Returns whether there were any.
     fn drain_raft(&mut self) -> bool {
         let outputs = self.raft.drain(self.now);
         let some = !outputs.is_empty();
@@ -450,6 +399,7 @@ impl Member {
                 Output::Fetch { to, from, max_bytes } => {
                     self.out.push(Effect::Read { whom: ReadFor::Peer(to), from, max_bytes });
                 }
+                // Delivery asks for its limit: see `deliver_entries`.
                 Output::Commit { .. } => {}
                 Output::Diverged { .. } => diverged = true,
                 Output::Soft { leader, term, .. } => self.leader_changed(leader, term),
@@ -511,7 +461,7 @@ impl Member {
             finished: self.finished(),
             seen: self.lowest_seen(),
             delivered: self.deliverer.delivered(),
-            leaving: self.leaving,
+            leaving: self.leave.has_begun(),
             has_state: self.deliverer.has_started(),
             held_back: self.has_held_server(),
         }
@@ -519,21 +469,13 @@ impl Member {
 
     fn health_step(&mut self) {
         let health = self.health();
-        let urgent = self.told.is_none_or(|t| {
-            t.state != health.state
-                || t.leaving != health.leaving
-                || t.has_state != health.has_state
-                || t.held_back != health.held_back
-        });
-        if !urgent && self.now < self.last_health + HEALTH_PERIOD {
+        if !self.health_reports.is_due(self.now, &health) {
             return;
         }
-        self.told = Some(health);
-        self.last_health = self.now;
         self.adapt_timing();
         let payload = NodeMessage::Health(health).to_bytes();
         let for_older = NodeMessage::Health(Health { held_back: false, ..health }).to_bytes();
-        for (to, peer) in &self.peers {
+        for (to, peer) in self.peers.iter() {
             let payload =
                 if peer.version >= membership::peers::HELD_BACK_SINCE { &payload } else { &for_older };
             self.out.push(Effect::Send { to: *to, kind: FRAME_NODE, payload: payload.clone() });
@@ -560,6 +502,20 @@ impl Member {
     /// while this one yields, and no other member waits for this one's work.
     pub(crate) fn only_follows(&self) -> bool {
         self.submissions.proposed_len() == 0 && !self.raft.is_leader()
+    }
+
+    /// Answered by [`Effect::CommittedPosition`].
+    pub(crate) fn query_committed_position(&mut self, token: u64) {
+        let primary = self.connection.is_primary();
+        if let Err(refusal) = self.position_queries.begin(&mut self.raft, self.now, primary, token) {
+            self.out.push(Effect::CommittedPosition { token, result: Err(refusal.into()) });
+        }
+    }
+
+    fn committed_position_step(&mut self) {
+        let results = self.position_queries.take_results(&self.raft, self.now, self.connection.is_primary());
+        let answers = results.into_iter().map(|(token, result)| Effect::CommittedPosition { token, result });
+        self.out.extend(answers);
     }
 
     /// Whether causal reads wait for this thread.
@@ -614,7 +570,7 @@ impl Member {
         self.deliver(Delivery::StateFailed(text.clone()));
         if !matches!(self.connection, ConnectionState::Failed(_)) {
             self.fail(&text);
-            self.end_for_state(&text);
+            self.ending.needs_state(self.now, &text);
         }
     }
 
@@ -658,7 +614,7 @@ impl Member {
     }
 
     fn is_desynced(&self) -> bool {
-        self.desyncs > 0 || self.lagging || !self.donations.is_empty()
+        self.sync.is_desynced_by_server() || self.sync.is_lagging() || self.transfers.is_donating()
     }
 
     pub(crate) fn local_state(&self) -> LocalState {
@@ -679,7 +635,7 @@ impl Member {
     }
 
     fn trim_log_step(&mut self) {
-        let presence = |id: &MemberId| match (self.peers.contains_key(id), self.gone.get(id)) {
+        let presence = |id: &MemberId| match (self.peers.contains_key(id), self.peers.gone(id)) {
             (true, _) => Presence::Connected,
             (false, Some(gone)) => Presence::LostAt(gone.since),
             (false, None) => Presence::NeverSeen,
@@ -700,7 +656,7 @@ impl Member {
 
     /// The introduction of this member to a peer.
     pub(crate) fn introduction(&self) -> Hello {
-        let Some((history, log_id)) = self.announced_log() else { return self.me.clone() };
+        let Some((history, log_id)) = self.peers.announced_log(&self.raft) else { return self.me.clone() };
         let before = &self.raft.tail_state().parents;
         let parents = before.iter().map(|p| (p.history, p.log_id)).collect();
         let forks = before.iter().map(|p| (p.index, p.term)).collect();

@@ -6,7 +6,7 @@ use crate::member::leadership::{Action, Candidate, Facts, Reason};
 use crate::member::membership::connection_state::ConnectionState;
 use crate::member::membership::peers::REJECTED_WRITES_SINCE;
 use crate::member::{Level, Member, Micros};
-use lockstep_core::MemberId;
+use lockstep_core::{Entry, MemberId};
 
 impl Member {
     /// The other voters, as possible leaders.
@@ -71,10 +71,10 @@ impl Member {
             membership.get(id).is_none()
                 || !matches!(state, Some(LocalState::Synced | LocalState::Donor | LocalState::Error))
         };
-        self.leaving
+        self.leave.has_begun()
             || self.is_commanded()
             || self.is_at_barrier()
-            || !self.donations.is_empty()
+            || self.transfers.is_donating()
             || self
                 .peers
                 .iter()
@@ -167,13 +167,28 @@ impl Member {
         self.raft.set_longest_rtt(timing.longest_rtt);
     }
 
+    /// Compares the append times of entries from the leader with the own clock, under `apply.delay`.
+    pub(in crate::member) fn compare_clocks(&mut self, entries: &[Entry]) {
+        let leader = self.raft.leader().filter(|id| *id != self.me.id);
+        let Some(leader) = leader.filter(|_| !self.tuning.apply_hold.delay.is_zero()) else { return };
+        let Some(behind) = self.clocks.compare(self.now, self.wall, leader, entries) else { return };
+        let (side, effect) = if behind > 0 { ("behind", "sooner") } else { ("ahead of", "later") };
+        let text = format!(
+            "the clock of the leader {} is about {:.1} s {side} this member's: apply.delay ends that much {effect}; \
+             synchronize the clocks",
+            self.name_of(&leader),
+            behind.unsigned_abs() as f64 / 1e6,
+        );
+        self.log(Level::Warn, text);
+    }
+
     /// Notes whether this member's database makes progress.
     pub(in crate::member) fn check_database(&mut self) {
         let finished = self.finished();
         // Desynced by the user, for example for a backup, or donating: the database may stand still.
         let may_stand = finished >= self.deliverer.delivered()
-            || self.desyncs > 0
-            || !self.donations.is_empty()
+            || self.sync.is_desynced_by_server()
+            || self.transfers.is_donating()
             || !self.deliverer.is_running()
             || self.apply_holds.is_holding();
         self.leadership.note_database(self.now, finished, may_stand);
@@ -186,9 +201,7 @@ impl Member {
 
     /// The shortest of the latest round trips to a peer.
     pub(crate) fn on_rtt(&mut self, id: MemberId, rtt: Micros) {
-        if let Some(peer) = self.peers.get_mut(&id) {
-            peer.rtt = Some(rtt);
-        }
+        self.peers.set_rtt(&id, rtt);
     }
 
     /// The round trip to a peer, once measured. Raft's own measure is the time to an answer, which includes the time in

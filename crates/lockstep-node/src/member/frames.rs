@@ -17,10 +17,7 @@ use lockstep_core::{Entry, EntryKind, MemberId};
 impl Member {
     /// Handles a frame from a connected peer.
     pub(crate) fn frame(&mut self, from: MemberId, kind: u8, payload: Bytes) {
-        let now = self.now;
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.last_received = now;
-        }
+        self.peers.received(self.now, &from);
         let (kind, payload) = match kind {
             FRAME_PACKED => match pack::unpack(&payload, &mut self.unpacked) {
                 Ok(inner) => inner,

@@ -5,8 +5,7 @@
 //! So the query works like a causal read. It is answered once the own log is committed up to the read index; the server
 //! need not have the entries.
 
-use crate::effect::Effect;
-use crate::member::{Member, Micros};
+use crate::member::Micros;
 use lockstep_core::raft::Raft;
 use lockstep_core::{Gtid, Index};
 
@@ -97,22 +96,6 @@ impl PositionQueries {
             false
         });
         results
-    }
-}
-
-impl Member {
-    /// Answered by [`Effect::CommittedPosition`].
-    pub(crate) fn query_committed_position(&mut self, token: u64) {
-        let primary = self.connection.is_primary();
-        if let Err(refusal) = self.position_queries.begin(&mut self.raft, self.now, primary, token) {
-            self.out.push(Effect::CommittedPosition { token, result: Err(refusal.into()) });
-        }
-    }
-
-    pub(in crate::member) fn committed_position_step(&mut self) {
-        let results = self.position_queries.take_results(&self.raft, self.now, self.connection.is_primary());
-        let answers = results.into_iter().map(|(token, result)| Effect::CommittedPosition { token, result });
-        self.out.extend(answers);
     }
 }
 

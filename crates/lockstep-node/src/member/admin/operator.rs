@@ -131,7 +131,7 @@ impl Member {
     pub(in crate::member) fn is_commanded(&self) -> bool {
         !self.operator.commands.is_empty()
             || !self.operator.tasks.is_empty()
-            || self.forced_bootstrap.is_some()
+            || self.branches.is_bootstrapping()
     }
 
     /// Whether a removal ended this connection of the member.
@@ -248,7 +248,7 @@ impl Member {
             return false;
         }
         let since = *self.operator.cut_off_since.get_or_insert(self.now);
-        let since = self.no_quorum_since.map_or(since, |no_quorum| no_quorum.min(since));
+        let since = self.quorum.lost_since().map_or(since, |no_quorum| no_quorum.min(since));
         self.now.saturating_sub(since) > LINKS_BREAK
     }
 

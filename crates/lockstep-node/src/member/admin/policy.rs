@@ -7,7 +7,7 @@ use crate::member::{Level, Member, Micros, NodeMessage};
 use crate::policy_request::PolicyRequest;
 use lockstep_core::EntryKind;
 use lockstep_core::codec::Reader;
-use lockstep_core::policy::{Policy, PolicyKind};
+use lockstep_core::policy::Policy;
 use lockstep_core::{Entry, Index, MemberId, Term};
 use std::collections::BTreeMap;
 
@@ -15,14 +15,10 @@ use std::collections::BTreeMap;
 const ASK_AGAIN: Micros = 500_000;
 /// How long a policy request waits to be in force.
 const TIMEOUT: Micros = 10_000_000;
-/// By then, the pending answers of a server that ends have been sent.
-const END_DELAY: Micros = 1_000_000;
-/// Under `all`, a member whose disk makes no progress for this many election timeouts is taken out of the view.
-const STALL_TIMEOUTS: Micros = 5;
 
 /// A policy change requested on this member.
 #[derive(Debug)]
-pub(crate) struct PendingPolicyRequest {
+struct PendingPolicyRequest {
     request: PolicyRequest,
     /// The leader carries out each number once, even if asked again.
     number: u64,
@@ -36,36 +32,21 @@ pub(crate) struct PendingPolicyRequest {
     unsure: bool,
 }
 
-/// The policy requests of this member.
+/// Requests to change the policy: this member's own, and those that it has carried out as the leader.
 #[derive(Debug, Default)]
 pub(in crate::member) struct PolicyRequests {
     /// The request for which the front end waits.
     pending: Option<PendingPolicyRequest>,
     /// The last request timed out and may still be carried out.
     unresolved: bool,
+    applied: AppliedPolicyRequests,
 }
 
 /// The last request of each member that this leader has appended in its term.
 #[derive(Debug, Default)]
-pub(in crate::member) struct AppliedPolicyRequests {
+struct AppliedPolicyRequests {
     term: Term,
     last: BTreeMap<MemberId, u64>,
-}
-
-/// A member's persisted index, and since when it has not advanced.
-#[derive(Clone, Copy, Debug)]
-struct DiskProgress {
-    persisted: Index,
-    at: Micros,
-    /// Since when it is not waited for.
-    stalled: Option<Micros>,
-}
-
-/// Under `all`, disk progress of the members connected to the leader. Reset in each term.
-#[derive(Debug, Default)]
-pub(in crate::member) struct Disks {
-    term: Term,
-    progress: BTreeMap<MemberId, DiskProgress>,
 }
 
 /// Commit statistics of this member.
@@ -101,24 +82,6 @@ pub(crate) struct Commits {
     pub(in crate::member) unlogged: u64,
 }
 
-/// The end of the server process; it waits until the rescue file, if any, is on disk.
-#[derive(Debug)]
-pub(in crate::member) struct Ending {
-    ticket: u64,
-    /// The latest time for the end.
-    until: Micros,
-    why: ServerEnd,
-    text: String,
-}
-
-impl Ending {
-    pub(in crate::member) fn written(&mut self, ticket: u64) {
-        if ticket >= self.ticket {
-            self.until = 0;
-        }
-    }
-}
-
 /// The error text for a diverged server.
 const DIVERGED: &str = "another member has taken over and does not have all that this one had committed ahead of it \
                         (commit.policy was weak): what the cluster does not have is kept in lockstep.rescue.*.log";
@@ -138,12 +101,12 @@ impl Member {
 
     fn policy_request_step(&mut self) {
         if self.policy_request_is_met() {
-            self.policy_requests = PolicyRequests::default();
+            (self.policy_requests.pending, self.policy_requests.unresolved) = (None, false);
             return self.out.push(Effect::PolicyChanged(Ok(())));
         }
         let Some(request) = &mut self.policy_requests.pending else { return };
         if self.now >= request.until {
-            self.policy_requests = PolicyRequests { pending: None, unresolved: true };
+            (self.policy_requests.pending, self.policy_requests.unresolved) = (None, true);
             let text = "the change of policy was not committed within 10 s: check that there is a leader and a \
                  majority. It may still take effect";
             // The client that made the request has been referred to the error log.
@@ -195,7 +158,8 @@ impl Member {
     /// The front end requests another policy.
     pub(crate) fn request_policy(&mut self, change: impl Fn(&mut Policy)) {
         let new = PolicyRequest::of(change);
-        let PolicyRequests { pending, unresolved } = std::mem::take(&mut self.policy_requests);
+        let pending = self.policy_requests.pending.take();
+        let unresolved = std::mem::take(&mut self.policy_requests.unresolved);
         let unsure = unresolved || pending.is_some();
         if !unsure && self.is_in_force(&new) {
             return self.out.push(Effect::PolicyChanged(Ok(())));
@@ -211,7 +175,7 @@ impl Member {
         let (number, until, examined) = (self.wall(), self.now + TIMEOUT, self.raft.commit());
         let pending =
             PendingPolicyRequest { request, number, ask_at: self.now, until, asked: None, examined, unsure };
-        self.policy_requests = PolicyRequests { pending: Some(pending), unresolved };
+        (self.policy_requests.pending, self.policy_requests.unresolved) = (Some(pending), unresolved);
         self.warn_requester(request.on(&self.raft.policy()));
     }
 
@@ -239,13 +203,13 @@ impl Member {
         request: PolicyRequest,
     ) {
         let term = self.raft.term();
-        if self.applied_policy_requests.term != term {
-            self.applied_policy_requests = AppliedPolicyRequests { term, ..AppliedPolicyRequests::default() };
+        if self.policy_requests.applied.term != term {
+            self.policy_requests.applied = AppliedPolicyRequests { term, ..AppliedPolicyRequests::default() };
         }
-        if self.applied_policy_requests.last.get(&from) != Some(&number)
+        if self.policy_requests.applied.last.get(&from) != Some(&number)
             && self.append_policy(from, |now| request.on(now))
         {
-            self.applied_policy_requests.last.insert(from, number);
+            self.policy_requests.applied.last.insert(from, number);
         }
     }
 
@@ -283,33 +247,13 @@ impl Member {
 
     /// The log has lost transactions that this member's server has.
     pub(in crate::member) fn on_diverged(&mut self, ticket: u64) {
-        let first = self.ending.as_ref().is_none_or(|ending| ending.why != ServerEnd::Diverged);
         self.needs_state(DIVERGED);
-        if first {
-            let (until, why, text) = (self.now + TIMEOUT, ServerEnd::Diverged, DIVERGED.to_string());
-            self.ending = Some(Ending { ticket, until, why, text });
-        }
+        self.ending.diverged(self.now, ticket, DIVERGED);
     }
 
-    /// Ends the server process soon: pending answers go out first, and the other members learn that it leaves.
-    pub(in crate::member) fn end_for_state(&mut self, text: &str) {
-        self.end_at(self.now + END_DELAY, ServerEnd::NeedsState, text);
-    }
-
-    /// The same, for a branch. A server that is starting has no pending answers, and must end for this reason before
-    /// another failure is reported.
-    pub(in crate::member) fn end_for_branch(&mut self, starts: bool, text: &str) {
-        self.end_at(if starts { self.now } else { self.now + END_DELAY }, ServerEnd::GaveWay, text);
-    }
-
-    fn end_at(&mut self, until: Micros, why: ServerEnd, text: &str) {
-        self.ending.get_or_insert(Ending { ticket: u64::MAX, until, why, text: text.to_string() });
-    }
-
-    /// Why the server process must end now, if so: the rescue file is on disk, or could not be written in time. The log
-    /// drops nothing before that, so the next start could still write the file.
+    /// Why the server process must end now, if so.
     pub(crate) fn server_must_end(&mut self) -> Option<(ServerEnd, String)> {
-        self.ending.take_if(|ending| ending.until <= self.now).map(|ending| (ending.why, ending.text))
+        self.ending.take_due(self.now)
     }
 
     /// A rescue file has been written.
@@ -317,41 +261,6 @@ impl Member {
         self.commits.rescued += 1;
         self.commits.rescued_transactions += transactions;
         self.log(Level::Warn, text);
-    }
-
-    /// Under `all`: tracks which disks make progress, since every commit waits for a stalled one. A member counts again
-    /// once its disk advances and it has nearly caught up.
-    pub(in crate::member) fn track_disks(&mut self, near: Index) {
-        let term = self.raft.term();
-        if self.raft.policy().kind != PolicyKind::All || self.disks.term != term {
-            self.disks = Disks { term, ..Disks::default() };
-        }
-        if self.raft.policy().kind != PolicyKind::All {
-            return;
-        }
-        let (now, last) = (self.now, self.raft.last_index());
-        // The timeout in force, which follows the round trips: an ack cannot arrive sooner.
-        let timeout = STALL_TIMEOUTS * self.raft.election_timeout();
-        let peers = &self.peers;
-        self.disks.progress.retain(|id, _| peers.contains_key(id));
-        for id in peers.keys() {
-            let persisted = self.raft.matched(id);
-            let progress =
-                self.disks.progress.entry(*id).or_insert(DiskProgress { persisted, at: now, stalled: None });
-            if persisted > progress.persisted || persisted >= last {
-                (progress.persisted, progress.at) = (persisted, now);
-            }
-            progress.stalled = match progress.stalled {
-                Some(since) if progress.at > since && persisted + near >= last => None,
-                Some(since) => Some(since),
-                None => (now.saturating_sub(progress.at) > timeout).then_some(now),
-            };
-        }
-    }
-
-    /// Whether this member is out of the view because its disk is stalled.
-    pub(in crate::member) fn disk_is_stalled(&self, id: &MemberId) -> bool {
-        self.disks.progress.get(id).is_some_and(|progress| progress.stalled.is_some())
     }
 }
 

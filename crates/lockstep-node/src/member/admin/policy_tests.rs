@@ -1,6 +1,7 @@
 use crate::api::ServerEnd;
 use crate::api::{ApplyHold, LocalState, SubmitOutcome, Tuning};
 use crate::member::harness::Lab;
+use crate::member::membership::disk_progress::DiskProgress;
 use crate::operator::Command;
 use crate::pack::Packed;
 use crate::policy_request::PolicyRequest;
@@ -180,10 +181,11 @@ fn all_distant_disk_gets_time_for_round_trip() {
     let member = &mut lab.nodes[0].member;
     // Ten round trips of 200 ms: the election timeout has followed them.
     member.raft.set_timing(100_000, 2_000_000);
+    let mut disks = DiskProgress::default();
     for (later, disk_is_stalled) in [(0, false), (4_000_000, false), (8_000_000, false), (11_000_000, true)] {
         member.at(now + later, 1_000_000_000_000_000 + now + later);
-        member.track_disks(1024);
-        assert_eq!(member.disk_is_stalled(&id), disk_is_stalled, "after {later} µs");
+        disks.track(member.now, &member.raft, member.peers.keys().copied(), 1024);
+        assert_eq!(disks.is_stalled(&id), disk_is_stalled, "after {later} µs");
     }
 }
 

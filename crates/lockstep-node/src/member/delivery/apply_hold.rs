@@ -187,7 +187,7 @@ impl Member {
         }
         // Not held: entries without a seqno, entries that the database has, and a founder's first view, without which
         // its server never starts up.
-        if entry.seqno <= self.deliverer.delivered() || !self.shown {
+        if entry.seqno <= self.deliverer.delivered() || !self.views_shown.has_primary() {
             return false;
         }
         let Some(why) = self.hold_reason(entry.seqno, entry.time) else { return false };
@@ -218,7 +218,8 @@ impl Member {
     /// Logs the hold at the end of a delivery round; `at_end`: no entry is left to deliver. Lasting holds are logged
     /// even while no entry is held; `apply.delay` only that it is in force.
     pub(in crate::member) fn report_hold(&mut self, at_end: bool) {
-        let idle = at_end && self.shown && self.has_held_server() && !self.apply_holds.own_first;
+        let idle =
+            at_end && self.views_shown.has_primary() && self.has_held_server() && !self.apply_holds.own_first;
         let held = self.apply_holds.held.map(|(why, _)| why);
         let why = held.or_else(|| self.would_hold().filter(|_| idle && !self.may_still_arrive()));
         let seqno = self.deliverer.delivered();

@@ -1,7 +1,7 @@
 //! Checks whether the leader's clock differs from this member's: `apply.delay` compares the leader's append times with
 //! the own clock. A difference is logged, not corrected: message delay and clock error cannot be told apart.
 
-use crate::member::{Level, Member, Micros};
+use crate::member::Micros;
 use lockstep_core::{Entry, MemberId};
 
 /// A larger difference, µs, is logged.
@@ -24,40 +24,34 @@ pub(in crate::member) struct Clocks {
     logged: Option<Micros>,
 }
 
-impl Member {
-    /// Compares the append times of entries from the leader with the own clock.
-    pub(in crate::member) fn compare_clocks(&mut self, entries: &[Entry]) {
-        let leader = self.raft.leader().filter(|id| *id != self.me.id);
-        let is_delayed = !self.tuning.apply_hold.delay.is_zero();
-        let (Some(leader), true, Some(last)) = (leader, is_delayed, entries.last()) else { return };
-        if entries.len() > BATCH_MAX {
-            return;
+impl Clocks {
+    /// Notes the append times of entries from the leader. Returns by how much its clock is behind, µs (ahead if negative),
+    /// if that is to be logged.
+    pub(in crate::member) fn compare(
+        &mut self,
+        now: Micros,
+        wall: Micros,
+        leader: MemberId,
+        entries: &[Entry],
+    ) -> Option<i64> {
+        let last = entries.last().filter(|_| entries.len() <= BATCH_MAX)?;
+        let age = wall as i64 - last.time as i64;
+        if self.leader != Some(leader) || self.seen == 0 {
+            let logged = self.logged.filter(|_| self.leader == Some(leader));
+            *self = Clocks { leader: Some(leader), began: now, seen: 0, least: age, logged };
         }
-        let age = self.wall as i64 - last.time as i64;
-        let clocks = &mut self.clocks;
-        if clocks.leader != Some(leader) || clocks.seen == 0 {
-            let logged = clocks.logged.filter(|_| clocks.leader == Some(leader));
-            *clocks = Clocks { leader: Some(leader), began: self.now, seen: 0, least: age, logged };
+        self.seen += 1;
+        self.least = self.least.min(age);
+        if now < self.began + WINDOW || self.seen < ENOUGH {
+            return None;
         }
-        clocks.seen += 1;
-        clocks.least = clocks.least.min(age);
-        if self.now < clocks.began + WINDOW || clocks.seen < ENOUGH {
-            return;
+        self.seen = 0;
+        let due = self.logged.is_none_or(|at| now >= at + LOG_INTERVAL);
+        if self.least.abs() <= DIFFERENCE_MAX || !due {
+            return None;
         }
-        clocks.seen = 0;
-        let (least, logged) = (clocks.least, clocks.logged);
-        if least.abs() <= DIFFERENCE_MAX || logged.is_some_and(|at| self.now < at + LOG_INTERVAL) {
-            return;
-        }
-        self.clocks.logged = Some(self.now);
-        let (side, effect) = if least > 0 { ("behind", "sooner") } else { ("ahead of", "later") };
-        let text = format!(
-            "the clock of the leader {} is about {:.1} s {side} this member's: apply.delay ends that much {effect}; \
-             synchronize the clocks",
-            self.name_of(&leader),
-            least.unsigned_abs() as f64 / 1e6,
-        );
-        self.log(Level::Warn, text);
+        self.logged = Some(now);
+        Some(self.least)
     }
 }
 

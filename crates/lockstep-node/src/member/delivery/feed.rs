@@ -484,7 +484,7 @@ impl Member {
                 let mut r = Reader::new(entry.payload.clone());
                 let view = View::decode(&mut r).map_err(|e| failure(&e))?;
                 let without_me = !view.members.iter().any(|m| m.view_uuid == self.me.view_uuid);
-                if self.leaving && without_me && seqno > self.deliverer.delivered {
+                if self.leave.has_begun() && without_me && seqno > self.deliverer.delivered {
                     // The view without this member: it takes later entries from the log when it is back.
                     self.deliverer.stop();
                     return Ok(());
@@ -525,7 +525,7 @@ impl Member {
                     members: view.members.clone(),
                     my_index,
                 };
-                self.shown = true;
+                self.views_shown.primary_seen();
                 if self.me.arbitrator {
                     self.finished.fetch_max(seqno, Ordering::AcqRel);
                 }
@@ -562,7 +562,7 @@ impl Member {
     /// The last index that may be delivered to the server. While this member donates or leaves, it delivers committed
     /// entries only: its state must not be ahead of the cluster's.
     pub(in crate::member) fn deliverable(&self) -> Index {
-        match self.donations.is_empty() && !self.leaving {
+        match !self.transfers.is_donating() && !self.leave.has_begun() {
             true => self.raft.early(),
             false => self.raft.deliverable(),
         }

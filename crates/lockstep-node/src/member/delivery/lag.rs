@@ -1,7 +1,5 @@
 //! The age of the oldest entry that the server has not finished, and the size of all such entries.
 
-use crate::effect::Effect;
-use crate::member::Member;
 use lockstep_core::{Micros, Seqno};
 use std::collections::VecDeque;
 
@@ -78,41 +76,48 @@ impl LagMeter {
 const REPORT_INTERVAL: Micros = 1_000_000;
 
 /// The progress of a member towards Synced.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::member) struct CatchUp {
-    /// The finished seqno at the beginning.
-    from: Seqno,
-    reported_at: Micros,
+    /// The finished seqno at the beginning, and when the progress was last reported; `None` if nothing is under way.
+    under_way: Option<(Seqno, Micros)>,
 }
 
-impl Member {
-    /// Reports the progress, at the beginning and periodically; `synced`: for the last time.
-    pub(in crate::member) fn report_progress(&mut self, synced: bool) {
-        let finished = self.finished();
-        let first = self.catching_up.is_none();
+impl CatchUp {
+    /// The finished seqno from which to report the progress now: at the beginning and periodically; if `synced`, for the
+    /// last time.
+    pub(in crate::member) fn report(&mut self, now: Micros, finished: Seqno, synced: bool) -> Option<Seqno> {
         // The database's position is unknown before the first view.
         if finished < 0 {
-            return;
+            return None;
         }
-        let state = self.catching_up.get_or_insert(CatchUp { from: finished, reported_at: self.now });
-        if !first && !synced && self.now < state.reported_at + REPORT_INTERVAL {
-            return;
+        let first = self.under_way.is_none();
+        let (from, reported_at) = self.under_way.get_or_insert((finished, now));
+        if !first && !synced && now < *reported_at + REPORT_INTERVAL {
+            return None;
         }
-        state.reported_at = self.now;
-        let from = state.from;
-        let (total, done) = (self.lag_of(from), self.raft.seqnos_between(from, finished));
+        *reported_at = now;
+        let from = *from;
         if synced {
-            self.catching_up = None;
+            self.under_way = None;
         }
-        if total > 0 {
-            self.out.push(Effect::Progress { total, done: done.min(total) });
-        }
+        Some(from)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_is_reported_at_beginning_end_and_periodically() {
+        let mut progress = CatchUp::default();
+        assert_eq!(progress.report(0, -1, false), None);
+        assert_eq!(progress.report(0, 5, false), Some(5));
+        assert_eq!(progress.report(REPORT_INTERVAL - 1, 6, false), None);
+        assert_eq!(progress.report(REPORT_INTERVAL, 7, false), Some(5));
+        assert_eq!(progress.report(REPORT_INTERVAL + 1, 8, true), Some(5));
+        assert_eq!(progress.report(REPORT_INTERVAL + 2, 9, false), Some(9));
+    }
 
     #[test]
     fn lag_age_is_that_of_oldest_unfinished_entry() {

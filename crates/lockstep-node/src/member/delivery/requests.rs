@@ -17,7 +17,7 @@ const LAST_MAX: usize = 128 << 20;
 impl Member {
     /// Submits a write-set or statement to the log.
     pub(crate) fn submit(&mut self, kind: EntryKind, payload: Bytes, submission: Filler) {
-        if !self.connection.is_primary() || self.leaving {
+        if !self.connection.is_primary() || self.leave.has_begun() {
             submission.fill(SubmitOutcome::NotSent);
             return;
         }
@@ -90,12 +90,11 @@ impl Member {
     }
 
     pub(crate) fn desync(&mut self) {
-        self.desyncs += 1;
+        self.sync.desync();
     }
 
     pub(crate) fn resync(&mut self) {
-        self.desyncs = self.desyncs.saturating_sub(1);
-        if self.desyncs == 0
+        if self.sync.resync()
             && let ConnectionState::Running { primary, .. } = self.connection
         {
             self.connection = ConnectionState::Running { primary, synced: false };

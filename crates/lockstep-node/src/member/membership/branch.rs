@@ -28,9 +28,25 @@ const GIVE_UP_LOG_AFTER: Micros = 10_000_000;
 /// How often a member logs that it does not give up its log.
 const BRANCH_LOG_INTERVAL: Micros = 60_000_000;
 
+/// This member's part in branches.
+#[derive(Debug, Default)]
+pub(in crate::member) struct Branches {
+    /// An operator's forced bootstrap of this member is under way.
+    forced: Option<ForcedBootstrap>,
+    /// Earliest time to log again that there is a branch for which this member does not give up its log.
+    log_at: Micros,
+}
+
+impl Branches {
+    /// Whether a forced bootstrap is under way.
+    pub(in crate::member) fn is_bootstrapping(&self) -> bool {
+        self.forced.is_some()
+    }
+}
+
 /// A forced bootstrap under way.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::member) struct ForcedBootstrap {
+struct ForcedBootstrap {
     token: u64,
     began: Micros,
     /// When the other members were last asked for their log tails.
@@ -41,7 +57,7 @@ pub(in crate::member) struct ForcedBootstrap {
 impl Member {
     /// Begins a forced bootstrap of this member. `fresh` names the new history. Answered by [`Effect::Answer`].
     pub(in crate::member) fn begin_forced_bootstrap(&mut self, token: u64, fresh: Uuid) {
-        if self.forced_bootstrap.is_some() {
+        if self.branches.forced.is_some() {
             return self.answer_forced_bootstrap(
                 token,
                 self.now,
@@ -49,7 +65,7 @@ impl Member {
                 "a forced bootstrap is already under way".into(),
             );
         }
-        self.forced_bootstrap = Some(ForcedBootstrap { token, began: self.now, asked: self.now, fresh });
+        self.branches.forced = Some(ForcedBootstrap { token, began: self.now, asked: self.now, fresh });
         self.raft.query_tails(self.now);
     }
 
@@ -59,10 +75,10 @@ impl Member {
     }
 
     pub(in crate::member) fn forced_bootstrap_step(&mut self) {
-        let Some(ForcedBootstrap { token, began, asked, fresh }) = self.forced_bootstrap else { return };
+        let Some(ForcedBootstrap { token, began, asked, fresh }) = self.branches.forced else { return };
         let late = self.now.saturating_sub(began) > TIMEOUT;
         if self.now >= asked + ASK_AGAIN {
-            self.forced_bootstrap = Some(ForcedBootstrap { token, began, asked: self.now, fresh });
+            self.branches.forced = Some(ForcedBootstrap { token, began, asked: self.now, fresh });
             self.raft.query_tails_again(self.now);
         }
         let outcome = match self.unfit_for_forced_bootstrap(late) {
@@ -70,7 +86,7 @@ impl Member {
             Some(Err(text)) => Err(text),
             None => return,
         };
-        self.forced_bootstrap = None;
+        self.branches.forced = None;
         match outcome {
             Ok(text) => self.answer_forced_bootstrap(token, began, true, text),
             Err(text) => self.answer_forced_bootstrap(token, began, false, text),
@@ -108,7 +124,7 @@ impl Member {
                 return refuse("this member is not connected to a cluster");
             }
         }
-        if self.leaving {
+        if self.leave.has_begun() {
             return refuse("this member is about to leave");
         }
         if self.raft.has_quorum(self.now) || !self.cut_off() {
@@ -204,16 +220,10 @@ impl Member {
         std::iter::once(tail.history).chain(founded).collect()
     }
 
-    /// Whether the log of this peer is of a branch that left this member's.
-    pub(in crate::member) fn is_ahead_by_branch(&self, hello: &Hello) -> bool {
-        let own = self.raft.tail_state();
-        self.raft.has_log() && hello.parents.contains(&(own.history, own.log_id))
-    }
-
     /// Records when this member's own branch was last seen alive.
     pub(in crate::member) fn majority_step(&mut self) {
         if self.connection.is_connected() && (self.raft.leader().is_some() || !self.cut_off()) {
-            self.majority_seen = self.now;
+            self.quorum.note_seen(self.now);
         }
     }
 
@@ -238,7 +248,7 @@ impl Member {
         if (self.raft.tail_state().term, self.raft.last_index()) <= (term, index) {
             return Ok(());
         }
-        let waited = self.now.saturating_sub(self.majority_seen);
+        let waited = self.quorum.unseen_for(self.now);
         if waited < GIVE_UP_LOG_AFTER {
             return Err(format!(
                 "this member's log goes on to index {}, beyond the branch's beginning after {index}; it gives up its \
@@ -259,8 +269,8 @@ impl Member {
         let tail = self.raft.tail_state().clone();
         let fork = hello.fork(tail.history, tail.log_id);
         if let Err(why) = self.may_give_up_log(fork) {
-            if self.now >= self.branch_log_at {
-                self.branch_log_at = self.now + BRANCH_LOG_INTERVAL;
+            if self.now >= self.branches.log_at {
+                self.branches.log_at = self.now + BRANCH_LOG_INTERVAL;
                 let text = format!(
                     "{} was made to go on alone by an operator: its branch, history {}, left this member's, {}:{}. {why}",
                     hello.name, hello.history, tail.history, tail.seqno
@@ -289,10 +299,8 @@ impl Member {
         // the cluster's.
         let starts = !matches!(self.connection, ConnectionState::Running { .. });
         self.fail(&text);
-        self.end_for_branch(
-            starts,
-            &format!("this member gives up its log for the branch of {}", hello.name),
-        );
+        let text = format!("this member gives up its log for the branch of {}", hello.name);
+        self.ending.gives_way(self.now, starts, &text);
         true
     }
 }

@@ -2,12 +2,13 @@
 
 use crate::api::{ConnectArgs, Delivery, LocalState, NodeError, ViewInfo, ViewStatus};
 use crate::effect::Effect;
-use crate::member::recovery::in_doubt::Doubt;
+use crate::member::membership::views_shown::PositionView;
+use crate::member::recovery::in_doubt::{Doubt, absent_text};
 use crate::member::{Level, Member, Micros};
 use crate::wire::Hello;
 use lockstep_core::members::{MemberInfo, Membership, Role};
 use lockstep_core::snapshot::StateSnapshot;
-use lockstep_core::{Gtid, SEQNO_UNDEFINED, Seqno, Uuid, ViewUuid};
+use lockstep_core::{Gtid, Seqno, Uuid};
 
 /// After this many election timeouts without a leader, the server gets a non-Primary view.
 const LEADERLESS_TIMEOUTS: Micros = 4;
@@ -109,11 +110,9 @@ impl Member {
         self.raft.renew(self.me.incarnation);
         self.submissions.renew();
         self.low_water_mark.reset();
-        self.leaving = false;
-        self.leave = None;
-        self.told = None;
-        self.shown = false;
-        self.view_uuids.push(view_uuid);
+        self.leave.reset();
+        self.health_reports.reset();
+        self.views_shown.connect(view_uuid);
         self.raft.set_position(Some(args.position.seqno).filter(|_| args.position.is_defined()));
         if args.bootstrap && empty {
             let (history, base) = match args.position {
@@ -131,8 +130,8 @@ impl Member {
         let mut addresses = args.peers.clone();
         addresses.extend(self.raft.membership().members.iter().map(|m| m.address.clone()));
         let until = self.now + args.timeout.as_micros() as Micros;
-        self.majority_seen = self.now;
-        self.forget_gone();
+        self.quorum.note_seen(self.now);
+        self.peers.forget_gone();
         self.connection = ConnectionState::Connecting { args, until, log_at: self.now + LOG_INTERVAL };
         for address in addresses {
             self.dial(address);
@@ -192,14 +191,23 @@ impl Member {
             return self.still_connecting(args, until, log_at, &missing);
         };
         let doubt = args.in_doubt.filter(|_| args.position.uuid == state.history);
-        let doubt = doubt.map(|seqno| (seqno, self.decide_in_doubt(seqno)));
+        let doubt = doubt.map(|seqno| (seqno, self.in_doubt.decide(self.now, &self.raft, &self.peers)));
         if let Some((seqno, Doubt::Wait)) = doubt {
             let missing = format!(
                 "this member was killed in the statement at seqno {seqno}, and whether it was done cannot be told: \
                  waits for a member that knows, or for all{}",
-                self.absent_in_doubt()
+                absent_text(&self.raft, &self.peers)
             );
             return self.still_connecting(args, until, log_at, &missing);
+        }
+        if let Some((seqno, Doubt::GoOn)) = doubt {
+            self.log(
+                Level::Warn,
+                format!(
+                    "all members were killed in the statement at seqno {seqno}, and whether it was done cannot be told: \
+                     nobody was told that it was; this member executes it, and the others take its state"
+                ),
+            );
         }
         let state = self.raft.committed_state();
         let history = state.history;
@@ -218,9 +226,9 @@ impl Member {
                 .segment_bases()
                 .next()
                 .is_some_and(|b| b.index == 0 && b.seqno + 1 == view.gtid.seqno);
-        self.primary_since = Some(self.now);
-        self.no_quorum_since = None;
-        self.connected_seqno = view.gtid.seqno;
+        self.quorum.became_primary(self.now);
+        self.quorum.present();
+        self.sync.connected(view.gtid.seqno);
         self.out.push(Effect::Connected(Ok(())));
         self.deliver(Delivery::Connected(view.clone()));
         let position = if founded {
@@ -252,12 +260,12 @@ impl Member {
         } else {
             self.deliverer.start(&bases, self.raft.committed_state(), position.seqno).err()
         };
-        self.bypass = SEQNO_UNDEFINED;
+        self.transfers.set_bypass(None);
         match why {
             None if args.by_donor && !founded && self.somebody_may_donate() => {
                 // The run only checked that the log reaches back far enough.
                 self.deliverer.stop();
-                self.bypass = position.seqno;
+                self.transfers.set_bypass(Some(position.seqno));
                 self.log(
                     Level::Info,
                     format!("goes on from seqno {} by the log, once a donor confirms it", position.seqno),
@@ -336,7 +344,7 @@ impl Member {
 
     /// The members for which a connecting member waits, and those with which it cannot talk.
     fn missing(&self) -> String {
-        match self.unlike() {
+        match self.peers.unlike() {
             Some(why) => format!("{}. {why}", self.wait_text()),
             None => self.wait_text(),
         }
@@ -346,7 +354,7 @@ impl Member {
         let membership = self.raft.membership();
         if membership.members.is_empty() {
             return match self.peers.len() {
-                0 if !self.unlike.is_empty() => {
+                0 if self.peers.unlike().is_some() => {
                     "nobody at the addresses of wsrep_cluster_address can be talked to".into()
                 }
                 0 => "nobody answers at the addresses of wsrep_cluster_address; start the first member with \
@@ -460,21 +468,21 @@ impl Member {
         let cut_off = self.cut_off();
         let quorum = self.raft.has_quorum(self.now) && !cut_off;
         if quorum {
-            self.no_quorum_since = None;
+            self.quorum.present();
             if !primary {
                 self.back_to_primary();
             }
             return;
         }
-        let since = *self.no_quorum_since.get_or_insert(self.now);
+        let since = self.quorum.missing(self.now);
         let timeout =
             if cut_off { CUT_OFF_TIMEOUT } else { LEADERLESS_TIMEOUTS * self.raft.election_timeout() };
         if primary && self.now.saturating_sub(since) >= timeout {
             self.log(Level::Warn, format!("the majority is lost: non-Primary ({})", self.missing()));
             self.wake_all(false);
             // A server in a state transfer, or before its first view, must not get this view.
-            self.minority.clear();
-            self.synced_notified = false;
+            self.views_shown.forget_minority();
+            self.sync.majority_lost();
             self.show_minority();
             self.connection = match self.connection {
                 ConnectionState::NeedState { .. } => ConnectionState::NeedState { primary: false },
@@ -491,9 +499,7 @@ impl Member {
             return;
         }
         let info = self.view_without_quorum();
-        let members: Vec<ViewUuid> = info.members.iter().map(|m| m.view_uuid).collect();
-        if members != self.minority {
-            self.minority = members;
+        if self.views_shown.minority_changes(&info.members) {
             self.deliver(Delivery::View { info, in_log: false });
         }
     }
@@ -514,7 +520,7 @@ impl Member {
 
     fn back_to_primary(&mut self) {
         self.log(Level::Info, "the majority is back");
-        self.primary_since = Some(self.now);
+        self.quorum.became_primary(self.now);
         match self.connection {
             ConnectionState::NeedState { .. } => {
                 self.connection = ConnectionState::NeedState { primary: true }
@@ -530,48 +536,20 @@ impl Member {
         }
     }
 
-    /// Shows a Primary view at exactly the delivered position: each member of the last view, by its UUID then, and this
-    /// member, each once.
-    ///
-    /// Open streaming transactions must survive this view, since they go on at the other members. A server rolls back
-    /// streaming transactions whose origin is not in the view. It rolls back *all* of them after two successive Primary
-    /// views with the same members. The view that the server saw last, or the log's next one, may have the same members
-    /// as this one; two successive views of the log always differ. In that case this member gets a UUID here that no
-    /// other view has. If one of its own streaming transactions may be open, its own UUID stays and the new one is
-    /// added.
+    /// Shows a Primary view at exactly the delivered position: see `ViewsShown::position`.
     pub(in crate::member) fn show_position(&mut self) {
         let view = self.deliverer.view().clone();
-        let first = !std::mem::replace(&mut self.shown, true);
-        self.positions_shown += 1;
-        let mut stand_in = self.own_view_member();
-        stand_in.view_uuid = self.me.id;
-        for (byte, of) in stand_in.view_uuid.0[8..].iter_mut().zip(self.positions_shown.to_be_bytes()) {
-            *byte ^= of;
-        }
-        let own = view.members.iter().position(|m| m.id == self.me.id);
-        let mut members = view.members.clone();
-        let (at, settle) = match own.map(|at| (at, members[at].view_uuid)) {
-            // The log's last view is of this connection: the server has seen no view with these members.
-            Some((at, uuid)) if uuid == self.me.view_uuid && first => (at, false),
-            // The view is of an earlier process, and the server has seen no view in this one.
-            Some((at, _)) if first && self.view_uuids.len() == 1 => (at, false),
-            Some((at, uuid)) if self.view_uuids.contains(&uuid) && !self.deliverer.has_streams_of(&uuid) => {
-                members[at] = stand_in;
-                (at, uuid == self.me.view_uuid)
-            }
-            own => {
-                let settle = own.filter(|(_, uuid)| *uuid == self.me.view_uuid);
-                members.push(stand_in);
-                (settle.map_or(members.len() - 1, |(at, _)| at), settle.is_some())
-            }
-        };
+        let own = self.own_view_member();
+        let deliverer = &self.deliverer;
+        let PositionView { members, my_index, settle } =
+            self.views_shown.position(&view, own, |uuid| deliverer.has_streams_of(uuid));
         let info = ViewInfo {
             gtid: Gtid { uuid: self.raft.tail_state().history, seqno: self.deliverer.delivered() },
             before: self.deliverer.delivered(),
             number: view.number as i64,
             status: ViewStatus::Primary,
             members,
-            my_index: Some(at),
+            my_index: Some(my_index),
         };
         let settled = settle.then(|| ViewInfo { members: view.members.clone(), ..info.clone() });
         self.deliver(Delivery::View { info, in_log: false });
@@ -598,19 +576,19 @@ impl Member {
         let lag = self.lag_of(self.finished());
         if synced && self.apply_holds.is_holding() {
             // The server has all that its apply hold permits; `lagging` shows the rest to others.
-            self.lagging |= lag > 0;
+            self.sync.set_lagging(self.sync.is_lagging() || lag > 0);
             return;
         }
         if synced {
             // The apply hold is open again: the member catches up normally.
-            let was_lagging = self.lagging;
+            let was_lagging = self.sync.is_lagging();
             if was_lagging && self.is_held_back() && lag <= SYNCED_WITHIN {
                 // Only the entries that became old enough were missing: no change of state for the server.
-                self.lagging = lag > 0;
+                self.sync.set_lagging(lag > 0);
             } else if was_lagging {
                 self.connection = ConnectionState::Running { primary: true, synced: false };
             } else if lag > self.tuning.lag_limit as i64 {
-                self.lagging = true;
+                self.sync.set_lagging(true);
                 self.connection = ConnectionState::Running { primary: true, synced: false };
                 self.log(
                     Level::Warn,
@@ -625,23 +603,32 @@ impl Member {
         let caught_up = has_its_part
             || self.deliverer.is_running()
                 && self.deliverer.next_index() + SYNCED_WITHIN as u64 > self.raft.commit()
-                && self.deliverer.delivered() >= self.connected_seqno
+                && self.sync.reaches_connect(self.deliverer.delivered())
                 && self.deliverer.view().position(&self.me.id).is_some()
                 && self.raft.seqnos_between(self.finished(), self.deliverer.delivered()) <= SYNCED_WITHIN
-                && (!self.lagging || self.is_held_back() || lag <= self.near_enough());
-        // A server held back by choice must still be told once that it is synced: until then it refuses all queries.
-        // Other members see it as Desynced.
-        if caught_up && (self.desyncs == 0 || !self.synced_notified) && self.donations.is_empty() {
-            if !std::mem::replace(&mut self.synced_notified, true) {
+                && (!self.sync.is_lagging() || self.is_held_back() || lag <= self.near_enough());
+        // Other members see a server that is held back by choice as Desynced.
+        if caught_up && self.sync.may_notify() && !self.transfers.is_donating() {
+            if self.sync.notify() {
                 self.warn_if_still_voter();
             }
             // Caught up for its server, but still Desynced for other members.
-            self.lagging = self.apply_holds.is_holding() && lag > 0;
+            self.sync.set_lagging(self.apply_holds.is_holding() && lag > 0);
             self.report_progress(true);
             self.connection = ConnectionState::Running { primary: true, synced: true };
             self.deliver(Delivery::Synced);
         } else {
             self.report_progress(false);
+        }
+    }
+
+    /// Reports the progress towards Synced, if due; `synced`: for the last time.
+    fn report_progress(&mut self, synced: bool) {
+        let finished = self.finished();
+        let Some(from) = self.catching_up.report(self.now, finished, synced) else { return };
+        let (total, done) = (self.lag_of(from), self.raft.seqnos_between(from, finished));
+        if total > 0 {
+            self.out.push(Effect::Progress { total, done: done.min(total) });
         }
     }
 

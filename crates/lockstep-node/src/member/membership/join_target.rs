@@ -5,45 +5,50 @@
 //! members of the target log seem to have left it. So the member remembers whose log it takes, and introduces itself as
 //! a member without a log meanwhile. It is not one of that log's members yet either.
 
-use crate::member::Member;
-use crate::member::membership::peers::Admission;
+use crate::member::membership::admission::Admission;
 use crate::wire::Hello;
 use lockstep_core::Uuid;
+use lockstep_core::raft::Raft;
 
 /// A log: its history, and its log id.
 type Log = (Uuid, Uuid);
 
-impl Member {
-    fn own_log(&self) -> Option<Log> {
-        let tail = self.raft.tail_state();
-        self.raft.has_log().then_some((tail.history, tail.log_id))
-    }
+fn own_log(raft: &Raft) -> Option<Log> {
+    let tail = raft.tail_state();
+    raft.has_log().then_some((tail.history, tail.log_id))
+}
 
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(in crate::member) struct JoinTarget {
+    log: Option<Log>,
+}
+
+impl JoinTarget {
     /// The log that this member reads, as long as its own part of it is of an earlier history.
-    fn log_of_join_target(&self) -> Option<Log> {
-        let target = self.join_target?;
-        let own = self.own_log()?;
-        (own != target && self.raft.membership().get(&self.me.id).is_none()).then_some(target)
+    fn being_read(&self, raft: &Raft) -> Option<Log> {
+        let (target, own) = (self.log?, own_log(raft)?);
+        (own != target && raft.membership().get(&raft.id()).is_none()).then_some(target)
     }
 
     /// The log that this member names in its introduction.
-    pub(in crate::member) fn announced_log(&self) -> Option<Log> {
-        if self.log_of_join_target().is_some() { None } else { self.own_log() }
+    pub(in crate::member) fn announced_log(&self, raft: &Raft) -> Option<Log> {
+        if self.being_read(raft).is_some() { None } else { own_log(raft) }
     }
 
     /// A connection was accepted: without a log of its own, this member takes the peer's. A branch of the join target
     /// replaces it.
-    pub(in crate::member) fn note_log_of(&mut self, hello: &Hello) {
+    pub(in crate::member) fn follow(&mut self, raft: &Raft, hello: &Hello) {
         let theirs = (hello.history, hello.log_id);
-        let follows = self.log_of_join_target().is_some_and(|target| hello.parents.contains(&target));
-        if !hello.log_id.is_nil() && (follows || self.own_log().is_none()) {
-            self.join_target = Some(theirs);
+        let follows = self.being_read(raft).is_some_and(|target| hello.parents.contains(&target));
+        if !hello.log_id.is_nil() && (follows || own_log(raft).is_none()) {
+            self.log = Some(theirs);
         }
     }
 
     /// While this member reads a log: whether this peer is of it. `None`: it reads none, and logs are to be compared.
-    pub(in crate::member) fn admit_while_reading(&self, hello: &Hello) -> Option<Result<(), Admission>> {
-        let target = self.log_of_join_target()?;
+    pub(in crate::member) fn admit(&self, raft: &Raft, hello: &Hello) -> Option<Result<(), Admission>> {
+        let target = self.being_read(raft)?;
         let of_it = hello.log_id.is_nil()
             || (hello.history, hello.log_id) == target
             || hello.parents.contains(&target);

@@ -4,18 +4,55 @@
 
 use crate::api::{Level, LocalState};
 use crate::member::leadership::NEAR_ENOUGH;
+use crate::member::membership::disk_progress::DiskProgress;
 use crate::member::{Member, Micros};
 use lockstep_core::EntryKind;
-use lockstep_core::MemberId;
 use lockstep_core::codec::Writer;
 use lockstep_core::members::{MemberInfo, Membership, Role, View, ViewMember};
 use lockstep_core::policy::PolicyKind;
+use lockstep_core::{MemberId, Seqno};
 
 /// A connection that breaks and comes back within this time causes no view.
 const VIEW_GRACE: Micros = 250_000;
 
 /// An absent learner stays a member for this many `cluster.evict_timeout`s.
 const LEARNER_RETENTION: Micros = 12;
+
+/// The leader runs its tasks when something has changed, and at least this often; refused changes are retried then.
+const PERIOD: Micros = 25_000;
+/// The leader writes a trim mark at least this often, if anything can be forgotten.
+const TRIM_PERIOD: Micros = 1_000_000;
+/// It also writes one after this many seqnos.
+const TRIM_STEP: Seqno = 1024;
+
+/// When the tasks are due, and what they have observed.
+#[derive(Debug, Default)]
+pub(in crate::member) struct LeaderTasks {
+    due_at: Micros,
+    last_trim_mark: Micros,
+    disks: DiskProgress,
+}
+
+impl LeaderTasks {
+    /// Something has changed: the tasks are due now.
+    pub(in crate::member) fn schedule(&mut self, now: Micros) {
+        self.due_at = now;
+    }
+
+    /// When the tasks are due, unless something changes.
+    pub(in crate::member) fn deadline(&self) -> Micros {
+        self.due_at
+    }
+
+    /// Whether the tasks are due; then they are due again after a period.
+    pub(in crate::member) fn is_due(&mut self, now: Micros) -> bool {
+        let due = now >= self.due_at;
+        if due {
+            self.due_at = now + PERIOD;
+        }
+        due
+    }
+}
 
 impl Member {
     /// Runs all tasks of a leader, most urgent first.
@@ -33,7 +70,7 @@ impl Member {
             return;
         }
         self.check_for_writer();
-        self.track_disks(NEAR_ENOUGH);
+        self.leader_tasks.disks.track(self.now, &self.raft, self.peers.keys().copied(), NEAR_ENOUGH);
         self.make_view();
         self.make_trim_mark();
     }
@@ -266,11 +303,11 @@ impl Member {
                     || current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid)
             };
             let near = |m: &ViewMember| self.raft.matched(&m.id) + NEAR_ENOUGH >= last;
-            members.retain(|m| !self.disk_is_stalled(&m.id) && (stays(m) || near(m)));
+            members.retain(|m| !self.leader_tasks.disks.is_stalled(&m.id) && (stays(m) || near(m)));
         }
         for gone in &current.members {
-            let grace = !self.disk_is_stalled(&gone.id)
-                && self.gone.get(&gone.id).is_some_and(|g| self.now.saturating_sub(g.since) < VIEW_GRACE)
+            let grace = !self.leader_tasks.disks.is_stalled(&gone.id)
+                && self.peers.gone(&gone.id).is_some_and(|g| self.now.saturating_sub(g.since) < VIEW_GRACE)
                 && membership.get(&gone.id).is_some();
             if grace && !members.iter().any(|m| m.id == gone.id) {
                 members.push(gone.clone());
@@ -305,12 +342,12 @@ impl Member {
     /// Appends a trim mark: certification may forget what every member of the view has finished, so that no write-set
     /// under way can conflict with it. A member that lags by more than the limit does not hold it back.
     fn make_trim_mark(&mut self) {
-        let due = self.now.saturating_sub(self.last_trim_mark) > crate::member::TRIM_PERIOD
-            || self.deliverer.seqno() - self.raft.tail_state().trim > crate::member::TRIM_STEP;
+        let due = self.now.saturating_sub(self.leader_tasks.last_trim_mark) > TRIM_PERIOD
+            || self.deliverer.seqno() - self.raft.tail_state().trim > TRIM_STEP;
         if !due || !self.deliverer.is_running() {
             return;
         }
-        self.last_trim_mark = self.now;
+        self.leader_tasks.last_trim_mark = self.now;
         let lag_limit = self.tuning.lag_limit as i64;
         let mut low = self.lowest_seen().min(self.deliverer.seqno());
         for peer in self.peers.values() {

@@ -19,9 +19,31 @@ const LOG_AFTER: Micros = 1_000_000;
 /// And again this often.
 const LOG_INTERVAL: Micros = 10_000_000;
 
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(in crate::member) struct Leave {
+    /// This connection is being left, or has been.
+    begun: bool,
+    under_way: Option<UnderWay>,
+    /// Why this member leaves for good although its log is intact: its server cannot go on.
+    given_up: Option<String>,
+}
+
+impl Leave {
+    /// A new connection begins.
+    pub(in crate::member) fn reset(&mut self) {
+        (self.begun, self.under_way) = (false, None);
+    }
+
+    /// Whether this connection is being left, or has been.
+    pub(in crate::member) fn has_begun(&self) -> bool {
+        self.begun
+    }
+}
+
 /// A leave under way.
 #[derive(Debug)]
-pub(in crate::member) struct Leave {
+struct UnderWay {
     began: Micros,
     /// When something was last at risk: all other timeouts count from then.
     at_risk_at: Micros,
@@ -32,19 +54,19 @@ pub(in crate::member) struct Leave {
 impl Member {
     /// Begins an orderly leave.
     pub(crate) fn disconnect(&mut self) {
-        if self.connection == ConnectionState::Idle || self.leaving {
+        if self.connection == ConnectionState::Idle || self.leave.begun {
             return;
         }
-        self.leaving = true;
+        self.leave.begun = true;
         let now = self.now;
-        self.leave = Some(Leave { began: now, at_risk_at: now, log_at: now + LOG_AFTER });
+        self.leave.under_way = Some(UnderWay { began: now, at_risk_at: now, log_at: now + LOG_AFTER });
         self.wake_all(false);
         self.end_votes();
     }
 
     /// Whether a leave is under way: `Effect::Left` is still to come.
     pub(crate) fn is_leaving(&self) -> bool {
-        self.leave.is_some()
+        self.leave.under_way.is_some()
     }
 
     /// Leaves for good because the server cannot go on, for example because its data differ. The leave is orderly, so
@@ -53,7 +75,7 @@ impl Member {
         if !matches!(self.connection, ConnectionState::Running { .. }) {
             return self.fail(text);
         }
-        self.given_up.get_or_insert_with(|| text.to_string());
+        self.leave.given_up.get_or_insert_with(|| text.to_string());
         self.disconnect();
     }
 
@@ -71,7 +93,7 @@ impl Member {
     pub(in crate::member) fn leave_step(&mut self) {
         let (now, ahead, cut_off) = (self.now, self.ahead(), self.cut_off());
         let timeout = 8 * self.raft.election_timeout();
-        let Some(leave) = &mut self.leave else { return };
+        let Some(leave) = &mut self.leave.under_way else { return };
         // Connections may be back in a moment.
         let tail_timeout = if cut_off { timeout.min(TAIL_TIMEOUT) } else { TAIL_TIMEOUT };
         let at_risk = ahead > 0 && now.saturating_sub(leave.began) <= tail_timeout;
@@ -129,16 +151,14 @@ impl Member {
         let info = ViewInfo::disconnected(self.view_without_quorum().gtid);
         self.wake_all(true);
         self.deliver(Delivery::View { info, in_log: false });
-        self.leave = None;
+        self.leave.under_way = None;
         if !matches!(self.connection, ConnectionState::Failed(_)) {
-            self.connection = self.given_up.take().map_or(ConnectionState::Idle, ConnectionState::Failed);
+            self.connection =
+                self.leave.given_up.take().map_or(ConnectionState::Idle, ConnectionState::Failed);
         }
         self.deliverer.stop();
-        // `desyncs` stay: the server still wants to be Desynced when it connects again.
-        self.synced_notified = false;
-        self.lagging = false;
-        self.donations.clear();
-        self.state_request = None;
+        self.sync.left();
+        self.transfers.end();
         self.forget_peers();
         self.out.push(Effect::Left);
     }

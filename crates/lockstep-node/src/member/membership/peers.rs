@@ -2,11 +2,14 @@
 
 use crate::api::Compress;
 use crate::effect::Effect;
+use crate::member::membership::admission::Admission;
 use crate::member::membership::connection_state::ConnectionState;
+use crate::member::membership::join_target::JoinTarget;
 use crate::member::{Level, Member, Micros, NodeMessage};
 use crate::wire::{Health, Hello};
-use lockstep_core::MemberId;
-use std::collections::BTreeMap;
+use lockstep_core::raft::Raft;
+use lockstep_core::{MemberId, Uuid};
+use std::collections::{BTreeMap, btree_map};
 
 /// The first protocol version in which members relay entries, and take relayed ones.
 pub(crate) const RELAYED_SINCE: u16 = 4;
@@ -45,6 +48,11 @@ impl Peer {
         self.health.is_some_and(|h| h.leaving)
     }
 
+    /// Whether anything arrived from the peer within [`ALIVE`].
+    fn is_alive(&self, now: Micros) -> bool {
+        now.saturating_sub(self.last_received) < ALIVE
+    }
+
     /// Members that leave are in no new view.
     pub(in crate::member) fn left(&self) -> bool {
         self.leaving()
@@ -59,51 +67,177 @@ pub(crate) struct Gone {
     pub(in crate::member) last_received: Micros,
 }
 
-/// Whether to accept a connection.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Admission {
-    /// Accepted.
-    Welcome,
-    /// Accepted in place of a connection to an earlier incarnation of the same member.
-    Replaces,
-    /// The connection is to this process itself: the own address is in the list.
-    Ourselves,
-    /// The peer's log is of a branch that left this member's.
-    Superseded(String),
-    /// The peer's log is of a branch that this member's has left.
-    Outdated(String),
-    /// The peer's log is of another history, or another log of the same history.
-    OtherLog(String),
-    /// This member has no log yet, and is connected to a peer with another log.
-    Beside(String),
-    /// The same identity is connected from elsewhere.
-    SameIdentity(String),
+/// The other members: those connected, and what is known of those that are not.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    connected: BTreeMap<MemberId, Peer>,
+    /// Members that were connected and are not.
+    gone: BTreeMap<MemberId, Gone>,
+    /// Addresses of members that cannot be talked to until an administrator acts: the member's name, and the reason.
+    unlike: BTreeMap<String, (String, String)>,
+    /// Since when peers refuse this member for its identity and none accepts it.
+    refused_since: Option<Micros>,
+    /// Earliest time to log again that peers do not let this member in.
+    refusal_log_at: Micros,
+    /// The log that this member adopts; it came without one.
+    join_target: JoinTarget,
 }
 
-impl Member {
+impl Peers {
+    pub(crate) fn get(&self, id: &MemberId) -> Option<&Peer> {
+        self.connected.get(id)
+    }
+
+    pub(crate) fn contains_key(&self, id: &MemberId) -> bool {
+        self.connected.contains_key(id)
+    }
+
+    pub(crate) fn keys(&self) -> btree_map::Keys<'_, MemberId, Peer> {
+        self.connected.keys()
+    }
+
+    pub(crate) fn values(&self) -> btree_map::Values<'_, MemberId, Peer> {
+        self.connected.values()
+    }
+
+    pub(crate) fn iter(&self) -> btree_map::Iter<'_, MemberId, Peer> {
+        self.connected.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.connected.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.connected.is_empty()
+    }
+
+    /// A peer that was connected and is not.
+    pub(in crate::member) fn gone(&self, id: &MemberId) -> Option<Gone> {
+        self.gone.get(id).copied()
+    }
+
+    /// A connection to this peer was accepted. Without a log of its own, this member adopts the peer's.
+    pub(in crate::member) fn connect(&mut self, raft: &Raft, now: Micros, hello: Hello) {
+        self.join_target.follow(raft, &hello);
+        self.gone.remove(&hello.id);
+        let peer = Peer { hello, health: None, last_received: now, version: 0, rtt: None };
+        self.connected.insert(peer.hello.id, peer);
+    }
+
+    /// A connection ended. Members for which `keep` holds are remembered for as long as the process runs.
+    pub(in crate::member) fn disconnect(
+        &mut self,
+        now: Micros,
+        id: &MemberId,
+        keep: impl Fn(&MemberId) -> bool,
+    ) -> Option<Peer> {
+        let peer = self.connected.remove(id)?;
+        self.gone.retain(|id, gone| keep(id) || now < gone.since + GONE_RETENTION);
+        self.gone.insert(*id, Gone { since: now, last_received: peer.last_received });
+        Some(peer)
+    }
+
+    /// All connections end. Returns the peers' ids.
+    pub(in crate::member) fn disconnect_all(&mut self, now: Micros) -> Vec<MemberId> {
+        let connected = std::mem::take(&mut self.connected);
+        self.unlike.clear();
+        self.join_target = JoinTarget::default();
+        for (id, peer) in &connected {
+            // For the status; a leader in a later connection starts afresh.
+            self.gone.insert(*id, Gone { since: now, last_received: peer.last_received });
+        }
+        connected.into_keys().collect()
+    }
+
+    /// A new connect begins: earlier absences do not count.
+    pub(in crate::member) fn forget_gone(&mut self) {
+        self.gone.clear();
+    }
+
+    /// Something has arrived from this peer.
+    pub(in crate::member) fn received(&mut self, now: Micros, id: &MemberId) {
+        if let Some(peer) = self.connected.get_mut(id) {
+            peer.last_received = now;
+        }
+    }
+
+    /// The peer's health. Returns whether the peer is connected. It accepts this member: a member that refuses one sends
+    /// no health.
+    pub(in crate::member) fn set_health(&mut self, id: &MemberId, health: Health) -> bool {
+        let Some(peer) = self.connected.get_mut(id) else { return false };
+        peer.health = Some(health);
+        self.refused_since = None;
+        true
+    }
+
+    pub(in crate::member) fn set_rtt(&mut self, id: &MemberId, rtt: Micros) {
+        if let Some(peer) = self.connected.get_mut(id) {
+            peer.rtt = Some(rtt);
+        }
+    }
+
+    pub(in crate::member) fn set_version(&mut self, id: &MemberId, version: u16) {
+        if let Some(peer) = self.connected.get_mut(id) {
+            peer.version = version;
+        }
+    }
+
+    /// Peers refuse this member for its identity. Returns whether they have for longer than an earlier incarnation of it
+    /// may take to be known as dead.
+    fn refused_for_long(&mut self, now: Micros) -> bool {
+        let since = *self.refused_since.get_or_insert(now);
+        now.saturating_sub(since) >= IDENTITY_TIMEOUT
+    }
+
+    /// Whether to log now that peers do not let this member in.
+    fn may_log_refusal(&mut self, now: Micros) -> bool {
+        let may = now >= self.refusal_log_at;
+        if may {
+            self.refusal_log_at = now + NOT_LISTED_LOG_INTERVAL;
+        }
+        may
+    }
+
+    /// The log that this member names in its introduction: history and log id.
+    pub(in crate::member) fn announced_log(&self, raft: &Raft) -> Option<(Uuid, Uuid)> {
+        self.join_target.announced_log(raft)
+    }
+
+    /// The members with which this one cannot talk, and why.
+    pub(in crate::member) fn unlike(&self) -> Option<String> {
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (who, why) in self.unlike.values() {
+            reasons.entry(why).or_default().push(who);
+        }
+        let texts: Vec<String> =
+            reasons.iter().map(|(why, whose)| format!("{}: {why}", whose.join(", "))).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
+    }
+
     /// Whether to accept a connection to this peer.
-    pub(crate) fn admit(&self, hello: &Hello) -> Admission {
-        if hello.id == self.me.id && hello.view_uuid == self.me.view_uuid {
+    pub(in crate::member) fn admit(&self, raft: &Raft, me: &Hello, now: Micros, hello: &Hello) -> Admission {
+        if hello.id == me.id && hello.view_uuid == me.view_uuid {
             return Admission::Ourselves;
         }
-        if hello.id == self.me.id {
+        if hello.id == me.id {
             return Admission::SameIdentity(format!(
                 "{} has this member's identity: a log folder was copied; remove lockstep.* from the copy",
                 hello.address
             ));
         }
-        let reads = match self.admit_while_reading(hello) {
+        let reads = match self.join_target.admit(raft, hello) {
             Some(Err(refused)) => return refused,
             Some(Ok(())) => true,
             None => false,
         };
-        if !reads && let Some(refused) = self.compare_logs(hello) {
+        if !reads && let Some(refused) = self.compare_logs(raft, me, hello) {
             return refused;
         }
         // Otherwise two leaders would make this member their learner and send it entries.
-        if (reads || self.raft.tail_state().log_id.is_nil())
+        if (reads || raft.tail_state().log_id.is_nil())
             && let Some(peer) =
-                self.peers.values().find(|p| p.hello.id != hello.id && p.hello.is_of_another_log(hello))
+                self.connected.values().find(|p| p.hello.id != hello.id && p.hello.is_of_another_log(hello))
         {
             return Admission::Beside(format!(
                 "{} and {} have different logs (histories {} and {}), and this member, which has none, joins that of \
@@ -111,11 +245,11 @@ impl Member {
                 peer.hello.name, hello.name, peer.hello.history, hello.history, peer.hello.name
             ));
         }
-        match self.peers.get(&hello.id) {
+        match self.connected.get(&hello.id) {
             Some(peer) if peer.hello.view_uuid == hello.view_uuid => Admission::Welcome,
             // The earlier incarnation has ended, or is silent. If it is alive, there are two processes: a copied log
             // was opened after the original, and must not take over its connection and vote.
-            Some(peer) if peer.hello.incarnation < hello.incarnation && !self.is_alive(peer) => {
+            Some(peer) if peer.hello.incarnation < hello.incarnation && !peer.is_alive(now) => {
                 Admission::Replaces
             }
             Some(peer) => Admission::SameIdentity(format!(
@@ -127,15 +261,15 @@ impl Member {
     }
 
     /// Why the peer's log does not fit this member's, if so.
-    fn compare_logs(&self, hello: &Hello) -> Option<Admission> {
+    fn compare_logs(&self, raft: &Raft, me: &Hello, hello: &Hello) -> Option<Admission> {
         // A connected peer's log has been compared: a joiner's log may begin before a branch about which it has yet to
         // read.
-        let compared = self.peers.values().any(|p| {
+        let compared = self.connected.values().any(|p| {
             p.hello.id != hello.id
                 && !hello.log_id.is_nil()
                 && (p.hello.history, p.hello.log_id) == (hello.history, hello.log_id)
         });
-        if !compared && self.is_ahead_by_branch(hello) {
+        if !compared && is_ahead_by_branch(raft, hello) {
             return Some(Admission::Superseded(format!(
                 "{} goes on with a branch that left this member's at an operator's order (pc.bootstrap): the two cannot be \
                  joined. Where this member is Primary, decide which of them is right, and stop the servers of the other; \
@@ -143,14 +277,8 @@ impl Member {
                 hello.name
             )));
         }
-        let own = self.raft.tail_state().history;
-        if self
-            .raft
-            .tail_state()
-            .parents
-            .iter()
-            .any(|p| (p.history, p.log_id) == (hello.history, hello.log_id))
-        {
+        let own = raft.tail_state().history;
+        if raft.tail_state().parents.iter().any(|p| (p.history, p.log_id) == (hello.history, hello.log_id)) {
             return Some(Admission::Outdated(format!(
                 "the log of {} is of the branch before this one's: it is not admitted with it. If it is not Primary \
                  it sets its log aside at its next start, and takes this one's state",
@@ -164,31 +292,35 @@ impl Member {
                 hello.name, hello.history
             )));
         }
-        let log = self.raft.tail_state().log_id;
+        let log = raft.tail_state().log_id;
         if !compared && !log.is_nil() && !hello.log_id.is_nil() && log != hello.log_id {
             return Some(Admission::OtherLog(format!(
                 "the logs of {} and {} were founded apart on data of one history, {own} (taken over from Galera \
                  again, or restored): they cannot be joined. Decide which member's data are right; on the other one \
                  move the lockstep.* files away, so that it joins by state transfer",
-                self.me.name, hello.name
+                me.name, hello.name
             )));
         }
         None
     }
+}
 
-    /// Whether anything arrived from the peer within [`ALIVE`].
-    fn is_alive(&self, peer: &Peer) -> bool {
-        self.now.saturating_sub(peer.last_received) < ALIVE
+/// Whether the log of this peer is of a branch that left this member's.
+fn is_ahead_by_branch(raft: &Raft, hello: &Hello) -> bool {
+    let own = raft.tail_state();
+    raft.has_log() && hello.parents.contains(&(own.history, own.log_id))
+}
+
+impl Member {
+    /// Whether to accept a connection to this peer.
+    pub(crate) fn admit(&self, hello: &Hello) -> Admission {
+        self.peers.admit(&self.raft, &self.me, self.now, hello)
     }
 
     /// Peers refuse this member for its identity. If its earlier incarnation only was not known to be dead yet, this
     /// passes in a moment. Otherwise it must not run beside the member with its identity.
     pub(crate) fn not_allowed(&mut self, text: &str) {
-        if !self.peers.is_empty() {
-            return;
-        }
-        let since = *self.not_allowed_since.get_or_insert(self.now);
-        if self.now.saturating_sub(since) < IDENTITY_TIMEOUT {
+        if !self.peers.is_empty() || !self.peers.refused_for_long(self.now) {
             return;
         }
         match self.connection {
@@ -206,14 +338,12 @@ impl Member {
         if !self.peers.is_empty() {
             return;
         }
-        let since = *self.not_allowed_since.get_or_insert(self.now);
-        let within_timeout = self.now.saturating_sub(since) < IDENTITY_TIMEOUT;
+        let for_long = self.peers.refused_for_long(self.now);
         match self.connection {
-            ConnectionState::Connecting { .. } if !within_timeout => self.refused(text),
+            ConnectionState::Connecting { .. } if for_long => self.refused(text),
             ConnectionState::Running { .. } | ConnectionState::NeedState { .. }
-                if self.now >= self.not_listed_log_at =>
+                if self.peers.may_log_refusal(self.now) =>
             {
-                self.not_listed_log_at = self.now + NOT_LISTED_LOG_INTERVAL;
                 self.log(
                     Level::Warn,
                     format!("the other members refuse this one, and are asked again: {text}"),
@@ -226,24 +356,13 @@ impl Member {
     /// A connection attempt failed. `why`: a member is there, but this one cannot talk with it.
     pub(crate) fn not_reached(&mut self, addr: String, who: String, why: Option<String>) {
         match why {
-            Some(why) => _ = self.unlike.insert(addr, (who, why)),
-            None => _ = self.unlike.remove(&addr),
+            Some(why) => _ = self.peers.unlike.insert(addr, (who, why)),
+            None => _ = self.peers.unlike.remove(&addr),
         }
     }
 
     pub(crate) fn reached(&mut self, addr: &str) {
-        self.unlike.remove(addr);
-    }
-
-    /// The members with which this one cannot talk, and why.
-    pub(in crate::member) fn unlike(&self) -> Option<String> {
-        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for (who, why) in self.unlike.values() {
-            reasons.entry(why).or_default().push(who);
-        }
-        let texts: Vec<String> =
-            reasons.iter().map(|(why, whose)| format!("{}: {why}", whose.join(", "))).collect();
-        (!texts.is_empty()).then(|| texts.join("; "))
+        self.peers.unlike.remove(addr);
     }
 
     /// A connection was accepted.
@@ -263,10 +382,8 @@ impl Member {
                 self.log(Level::Info, text);
             }
         }
-        self.note_log_of(&hello);
-        self.gone.remove(&id);
         self.dial(hello.address.clone());
-        self.peers.insert(id, Peer { hello, health: None, last_received: self.now, version: 0, rtt: None });
+        self.peers.connect(&self.raft, self.now, hello);
         self.raft.peer_up(self.now, id);
         self.schedule_leader_tasks();
         self.donor_is_back(id);
@@ -301,9 +418,7 @@ impl Member {
 
     /// The protocol version of the connection just made.
     pub(crate) fn on_peer_version(&mut self, id: MemberId, version: u16) {
-        if let Some(peer) = self.peers.get_mut(&id) {
-            peer.version = version;
-        }
+        self.peers.set_version(&id, version);
         if version >= RELAYED_SINCE {
             self.raft.peer_relays(id);
         }
@@ -320,32 +435,17 @@ impl Member {
 
     /// All connections end: this member has left, or does not join.
     pub(in crate::member) fn forget_peers(&mut self) {
-        for (id, peer) in std::mem::take(&mut self.peers) {
+        for id in self.peers.disconnect_all(self.now) {
             self.raft.peer_down(self.now, id);
-            // For the status; a leader in a later connection starts afresh.
-            self.gone.insert(id, Gone { since: self.now, last_received: peer.last_received });
         }
-        self.unlike.clear();
-        self.join_target = None;
-    }
-
-    /// A new connect begins: earlier absences do not count.
-    pub(in crate::member) fn forget_gone(&mut self) {
-        self.gone.clear();
     }
 
     /// A connection ended.
     pub(crate) fn peer_down(&mut self, id: MemberId, why: &str) {
-        if let Some(peer) = self.peers.remove(&id) {
+        let (membership, view) = (self.raft.membership(), self.raft.tail_state().view.clone());
+        let keep = |id: &MemberId| membership.get(id).is_some() || view.position(id).is_some();
+        if let Some(peer) = self.peers.disconnect(self.now, &id, keep) {
             self.log(Level::Info, format!("connection to {} lost: {why}", peer.hello.name));
-            let membership = self.raft.membership();
-            let (now, view) = (self.now, self.raft.tail_state().view.clone());
-            self.gone.retain(|id, gone| {
-                membership.get(id).is_some()
-                    || view.position(id).is_some()
-                    || now < gone.since + GONE_RETENTION
-            });
-            self.gone.insert(id, Gone { since: self.now, last_received: peer.last_received });
             self.raft.peer_down(self.now, id);
             self.donor_may_be_gone(id);
             self.schedule_leader_tasks();
@@ -357,7 +457,7 @@ impl Member {
         if *id == self.me.id || self.peers.contains_key(id) {
             return None;
         }
-        Some(self.gone.get(id).map_or(self.primary_since.unwrap_or(self.now), |g| g.since))
+        Some(self.peers.gone(id).map_or(self.quorum.primary_since().unwrap_or(self.now), |g| g.since))
     }
 
     /// The same for the status, counted from the last message: a stopped process is silent before its connection ends.
@@ -366,7 +466,7 @@ impl Member {
         if *id == self.me.id || self.peers.contains_key(id) {
             return None;
         }
-        Some(self.gone.get(id).map_or(0, |gone| gone.last_received))
+        Some(self.peers.gone(id).map_or(0, |gone| gone.last_received))
     }
 
     /// Whether a peer has not answered for so long that the next view leaves it out, connected or not.

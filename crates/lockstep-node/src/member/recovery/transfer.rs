@@ -6,7 +6,7 @@ use crate::member::membership::connection_state::ConnectionState;
 use crate::member::{Level, Member, Micros, NodeMessage};
 use crate::wire::Health;
 use bytes::Bytes;
-use lockstep_core::{Gtid, MemberId, Seqno, ViewUuid};
+use lockstep_core::{Gtid, MemberId, SEQNO_UNDEFINED, Seqno, ViewUuid};
 
 /// No member can donate right now: ask again.
 pub(in crate::member) const AGAIN: i32 = -11;
@@ -26,8 +26,8 @@ const DONOR_TIMEOUT: Micros = 15_000_000;
 
 /// A donation by this member.
 #[derive(Debug)]
-pub(in crate::member) struct Donation {
-    pub(in crate::member) id: u64,
+struct Donation {
+    id: u64,
     joiner: MemberId,
     /// The joiner's view UUID: another connection makes another request, even with the same text.
     view_uuid: Option<ViewUuid>,
@@ -39,7 +39,7 @@ pub(in crate::member) struct Donation {
 
 /// A donor chosen by the leader.
 #[derive(Debug)]
-pub(in crate::member) struct Choice {
+struct Choice {
     joiner: MemberId,
     view_uuid: Option<ViewUuid>,
     donor: MemberId,
@@ -51,7 +51,7 @@ const CHOICES_MAX: usize = 64;
 
 /// This member's own request for state.
 #[derive(Debug)]
-pub(in crate::member) struct Pending {
+struct Pending {
     request: Bytes,
     donor: String,
     since: Micros,
@@ -62,11 +62,53 @@ pub(in crate::member) struct Pending {
     donor_view_uuid: Option<ViewUuid>,
 }
 
+/// The state transfers in which this member takes part, as the joiner, the donor or the leader.
+#[derive(Debug)]
+pub(in crate::member) struct Transfers {
+    donations: Vec<Donation>,
+    /// The id of the last donation.
+    donation_ids: u64,
+    choices: Vec<Choice>,
+    request: Option<Pending>,
+    /// With this position, the joiner needs only the donor's confirmation; −1 if it needs the state itself.
+    bypass: Seqno,
+}
+
+impl Default for Transfers {
+    fn default() -> Transfers {
+        Transfers {
+            donations: Vec::new(),
+            donation_ids: 0,
+            choices: Vec::new(),
+            request: None,
+            bypass: SEQNO_UNDEFINED,
+        }
+    }
+}
+
+impl Transfers {
+    /// Whether this member donates, or is about to.
+    pub(in crate::member) fn is_donating(&self) -> bool {
+        !self.donations.is_empty()
+    }
+
+    /// This member has left: its donations and its own request end.
+    pub(in crate::member) fn end(&mut self) {
+        self.donations.clear();
+        self.request = None;
+    }
+
+    /// The database needs state, or at `bypass` only a donor's confirmation.
+    pub(in crate::member) fn set_bypass(&mut self, bypass: Option<Seqno>) {
+        self.bypass = bypass.unwrap_or(SEQNO_UNDEFINED);
+    }
+}
+
 impl Member {
     /// Takes the server's request for state.
     pub(crate) fn request_state(&mut self, request: Bytes, donor: String) {
         let since = self.now;
-        self.state_request = Some(Pending {
+        self.transfers.request = Some(Pending {
             request,
             donor,
             since,
@@ -77,7 +119,7 @@ impl Member {
     }
 
     pub(in crate::member) fn donations_step(&mut self) {
-        if let Some(pending) = &mut self.state_request
+        if let Some(pending) = &mut self.transfers.request
             && pending.ask_at.is_some_and(|at| at <= self.now)
             && let Some(leader) = self.raft.leader()
         {
@@ -86,7 +128,7 @@ impl Member {
             let message = NodeMessage::StateRequest {
                 donor: pending.donor.clone(),
                 at_least,
-                position: self.bypass,
+                position: self.transfers.bypass,
                 request: pending.request.clone(),
             };
             pending.ask_at = Some(self.now + 10 * ASK_AGAIN);
@@ -95,11 +137,14 @@ impl Member {
         }
         let delivered = self.deliverer.delivered();
         if self.deliverer.is_running() && delivered <= self.raft.committed_state().seqno {
-            let ready: Vec<usize> = (0..self.donations.len())
-                .filter(|&at| !self.donations[at].handed_over && self.donations[at].at_least <= delivered)
+            let ready: Vec<usize> = (0..self.transfers.donations.len())
+                .filter(|&at| {
+                    !self.transfers.donations[at].handed_over
+                        && self.transfers.donations[at].at_least <= delivered
+                })
                 .collect();
             for at in ready {
-                let donation = &mut self.donations[at];
+                let donation = &mut self.transfers.donations[at];
                 donation.handed_over = true;
                 let Donation { id, joiner, at_least, position, .. } = *donation;
                 let request = donation.request.clone();
@@ -125,8 +170,9 @@ impl Member {
         if !self.is_held_back() {
             return;
         }
-        let (begun, held) = std::mem::take(&mut self.donations).into_iter().partition(|d| d.handed_over);
-        self.donations = begun;
+        let (begun, held) =
+            std::mem::take(&mut self.transfers.donations).into_iter().partition(|d| d.handed_over);
+        self.transfers.donations = begun;
         for Donation { joiner, .. } in held {
             self.log(
                 Level::Info,
@@ -152,7 +198,9 @@ impl Member {
         // A repeated request gets the same donor while that is donating. The answer may have been lost, or the donor
         // cannot reach the joiner.
         let view_uuid = self.view_uuid_of(&joiner);
-        if let Some(choice) = self.choices.iter().find(|c| c.joiner == joiner && c.view_uuid == view_uuid) {
+        if let Some(choice) =
+            self.transfers.choices.iter().find(|c| c.joiner == joiner && c.view_uuid == view_uuid)
+        {
             let donor = choice.donor;
             let donates = self.health_of(&donor).is_some_and(|health| health.state == LocalState::Donor);
             if donates && !self.is_held_back_below(&donor, choice.at_least) {
@@ -192,9 +240,9 @@ impl Member {
         match chosen {
             Some((donor, name)) => {
                 self.log(Level::Info, format!("{name} is to donate state to {joiner_name}"));
-                self.choices.retain(|c| c.joiner != joiner);
-                self.choices.truncate(CHOICES_MAX - 1);
-                self.choices.insert(0, Choice { joiner, view_uuid, donor, at_least });
+                self.transfers.choices.retain(|c| c.joiner != joiner);
+                self.transfers.choices.truncate(CHOICES_MAX - 1);
+                self.transfers.choices.insert(0, Choice { joiner, view_uuid, donor, at_least });
                 self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
             None => {
@@ -217,19 +265,19 @@ impl Member {
         request: Bytes,
     ) {
         let view_uuid = self.view_uuid_of(&joiner);
-        if self.donations.iter().any(|d| d.joiner == joiner && d.view_uuid == view_uuid) {
+        if self.transfers.donations.iter().any(|d| d.joiner == joiner && d.view_uuid == view_uuid) {
             return self.tell(joiner, &accepted());
         }
         let free = self.is_synced_but_for_hold() || self.local_state() == LocalState::Joined;
-        if !free || self.leaving {
+        if !free || self.leave.has_begun() {
             return self.tell(joiner, &refusal(AGAIN, "the donor is busy"));
         }
         if self.is_held_back_below(&self.me.id, at_least) {
             return self.tell(joiner, &refusal(AGAIN, HELD_BACK));
         }
-        self.donation_ids += 1;
-        let id = self.donation_ids;
-        self.donations.push(Donation {
+        self.transfers.donation_ids += 1;
+        let id = self.transfers.donation_ids;
+        self.transfers.donations.push(Donation {
             id,
             joiner,
             view_uuid,
@@ -252,8 +300,8 @@ impl Member {
 
     /// The front end's server has sent its state, or failed to.
     pub(crate) fn donation_done(&mut self, id: u64, result: Result<Gtid, i32>) {
-        let Some(at) = self.donations.iter().position(|d| d.id == id) else { return };
-        let donation = self.donations.remove(at);
+        let Some(at) = self.transfers.donations.iter().position(|d| d.id == id) else { return };
+        let donation = self.transfers.donations.remove(at);
         let name = self.name_of(&donation.joiner);
         let message = match result {
             Ok(gtid) => {
@@ -285,8 +333,8 @@ impl Member {
         let name = self.name_of(&from);
         let again = self.now + ASK_AGAIN;
         let view_uuid = self.view_uuid_of(&from);
-        let no_donor = self.bypass >= 0 && !self.somebody_may_donate();
-        let Some(pending) = &mut self.state_request else { return };
+        let no_donor = self.transfers.bypass >= 0 && !self.somebody_may_donate();
+        let Some(pending) = &mut self.transfers.request else { return };
         // While a donation is under way, only its donor's answers count: two overlapping transfers would corrupt the
         // state.
         if pending.donor_id.is_some_and(|donor| donor != from) {
@@ -301,7 +349,7 @@ impl Member {
             }
             0 => self.log(Level::Info, format!("{name} has sent its state up to {gtid}")),
             AGAIN if no_donor && self.now.saturating_sub(pending.since) > CONFIRMATION_TIMEOUT => {
-                self.state_request = None;
+                self.transfers.request = None;
                 self.deliver(Delivery::StateFailed(format!(
                     "for {} s there was no Synced member to confirm that this one may go on by its log: this server \
                      ends. After a restart it goes on by its log if there is still none",
@@ -314,7 +362,7 @@ impl Member {
                 self.log(Level::Info, format!("no donor yet ({text}): asks again"));
             }
             _ => {
-                self.state_request = None;
+                self.transfers.request = None;
                 self.deliver(Delivery::StateFailed(format!("{name}: {text} (code {code})")));
             }
         }
@@ -323,11 +371,11 @@ impl Member {
     /// A peer's connection ended. If its transfer had begun, the stream breaks, which the own server's script notices;
     /// otherwise another donor is asked.
     pub(in crate::member) fn donor_may_be_gone(&mut self, id: MemberId) {
-        self.donations.retain(|d| d.handed_over || d.joiner != id);
+        self.transfers.donations.retain(|d| d.handed_over || d.joiner != id);
         // The donor's script may go on although the connection broke: two overlapping transfers would corrupt the
         // state.
         let timeout = self.now + DONOR_TIMEOUT;
-        if let Some(pending) = &mut self.state_request
+        if let Some(pending) = &mut self.transfers.request
             && pending.donor_id == Some(id)
         {
             pending.ask_at = Some(timeout);
@@ -337,7 +385,7 @@ impl Member {
     /// A peer is connected (again).
     pub(in crate::member) fn donor_is_back(&mut self, id: MemberId) {
         let view_uuid = self.view_uuid_of(&id);
-        if let Some(pending) = &mut self.state_request
+        if let Some(pending) = &mut self.transfers.request
             && pending.donor_id == Some(id)
         {
             if pending.donor_view_uuid == view_uuid {
@@ -347,14 +395,14 @@ impl Member {
                 pending.donor_id = None;
             }
         }
-        if self.donations.iter().any(|d| d.joiner == id && d.view_uuid == view_uuid) {
+        if self.transfers.donations.iter().any(|d| d.joiner == id && d.view_uuid == view_uuid) {
             self.tell(id, &accepted());
         }
     }
 
     /// The server has received its state, or failed to.
     pub(crate) fn state_received(&mut self, result: Result<Gtid, i32>) {
-        self.state_request = None;
+        self.transfers.request = None;
         let ConnectionState::NeedState { primary } = self.connection else { return };
         let gtid = match result {
             Ok(gtid) if gtid.is_defined() => gtid,
@@ -375,9 +423,9 @@ impl Member {
             Ok(()) => {
                 self.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));
                 self.connection = ConnectionState::Running { primary, synced: false };
-                self.votes.begin(gtid.seqno, self.raft.last_index(), self.bypass != gtid.seqno);
+                self.votes.begin(gtid.seqno, self.raft.last_index(), self.transfers.bypass != gtid.seqno);
                 // The server finds the donor's last view in the transferred state.
-                self.shown = true;
+                self.views_shown.primary_seen();
             }
             Err(text) => self.fail(&text),
         }

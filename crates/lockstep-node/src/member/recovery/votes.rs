@@ -131,7 +131,7 @@ impl Member {
             reply.answer(same);
             return;
         }
-        if self.leaving || self.votes.open.len() >= OPEN_MAX || !self.connection.is_connected() {
+        if self.leave.has_begun() || self.votes.open.len() >= OPEN_MAX || !self.connection.is_connected() {
             return reply.none();
         }
         let text: String = text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect();
