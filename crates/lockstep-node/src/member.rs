@@ -32,6 +32,7 @@ use crate::pack::Packed;
 use crate::wire::{FRAME_NODE, FRAME_RAFT, Health, Hello, NodeMessage};
 use bytes::Bytes;
 use delivery::feed::Deliverer;
+use delivery::finished::Finished;
 use health::HealthReports;
 use lockstep_core::codec::Writer;
 use lockstep_core::members::ViewMember;
@@ -43,7 +44,7 @@ use membership::connection_state::ConnectionState;
 use membership::peers::Peers;
 use outbox::Outbox;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::AtomicI64;
 
 pub(crate) use lockstep_core::Micros;
 pub(crate) use membership::admission::Admission;
@@ -67,44 +68,22 @@ pub(crate) struct Member {
     pub(crate) tuning: Tuning,
     pub(crate) cluster: String,
     pub(crate) peers: Peers,
+    roster: membership::Roster,
+    recovery: recovery::Recovery,
+    delivery: delivery::Delivery,
+    admin: admin::Admin,
     pub(crate) connection: ConnectionState,
     pub(crate) deliverer: Deliverer,
-    submissions: delivery::submissions::Submissions,
     pub(crate) now: Micros,
     wall: Micros,
-    leave: membership::leave::Leave,
-    catching_up: delivery::lag::CatchUp,
-    pub(crate) votes: recovery::votes::Votes,
-    /// The server's finished seqno when the round began, before its inputs were taken.
-    finished_before: Seqno,
-    apply_holds: delivery::apply_hold::ApplyHolds,
-    clocks: delivery::clocks::Clocks,
-    /// Policy changes requested on this member.
-    policy_requests: admin::policy::PolicyRequests,
-    branches: membership::branch::Branches,
-    /// Policies met, and fallbacks, so far.
-    pub(crate) commits: admin::policy::Commits,
-    leader_tasks: membership::leader_tasks::LeaderTasks,
-    quorum: membership::quorum::Quorum,
-    sync: membership::sync_state::SyncState,
-    views_shown: membership::views_shown::ViewsShown,
     health_reports: HealthReports,
-    ending: recovery::ending::Ending,
-    transfers: recovery::transfer::Transfers,
-    causal_reads: delivery::causal_reads::CausalReads,
-    position_queries: admin::committed_position::PositionQueries,
-    in_doubt: recovery::in_doubt::InDoubt,
-    low_water_mark: delivery::low_water_mark::LowWaterMark,
     log_retention: log_retention::LogRetention,
-    /// The seqno that the front end's server has finished; its threads write it.
-    finished: Arc<AtomicI64>,
+    finished: Finished,
     out: Outbox,
     /// Payloads that were received compressed.
     pub(crate) unpacked: Packed,
     deferred_syncs: deferred_sync::DeferredSyncs,
-    operator: admin::operator::Operator,
     leadership: leadership::Leadership,
-    barrier: admin::barrier::Barrier,
     /// Holds the front end's commits during a barrier.
     pub(crate) hold: Option<Arc<dyn crate::api::CommitBarrier>>,
 }
@@ -119,52 +98,49 @@ impl Member {
     ) -> Member {
         raft.set_relaying(tuning.relay);
         let votes = recovery::votes::Votes::new(raft.last_index());
+        let recovery = recovery::Recovery { votes, ..recovery::Recovery::default() };
         let apply_holds = delivery::apply_hold::ApplyHolds::new(tuning.apply_order);
+        let delivery = delivery::Delivery { apply_holds, ..delivery::Delivery::default() };
+        let mut roster = membership::Roster::default();
+        roster.quorum.note_seen(now);
         Member {
             raft,
             me,
             tuning,
             cluster: String::new(),
             peers: Peers::default(),
+            roster,
+            recovery,
+            delivery,
+            admin: admin::Admin::default(),
             connection: ConnectionState::Idle,
             deliverer: Deliverer::default(),
-            submissions: delivery::submissions::Submissions::default(),
             now,
             wall: 0,
-            leave: membership::leave::Leave::default(),
-            catching_up: delivery::lag::CatchUp::default(),
-            votes,
-            finished_before: lockstep_core::SEQNO_UNDEFINED,
-            apply_holds,
-            clocks: delivery::clocks::Clocks::default(),
-            policy_requests: admin::policy::PolicyRequests::default(),
-            branches: membership::branch::Branches::default(),
-            commits: admin::policy::Commits::default(),
-            leader_tasks: membership::leader_tasks::LeaderTasks::default(),
-            quorum: membership::quorum::Quorum::new(now),
-            sync: membership::sync_state::SyncState::default(),
-            views_shown: membership::views_shown::ViewsShown::default(),
             health_reports: HealthReports::default(),
-            ending: recovery::ending::Ending::default(),
-            transfers: recovery::transfer::Transfers::default(),
-            causal_reads: delivery::causal_reads::CausalReads::default(),
-            position_queries: admin::committed_position::PositionQueries::default(),
-            in_doubt: recovery::in_doubt::InDoubt::default(),
-            low_water_mark: delivery::low_water_mark::LowWaterMark::default(),
             log_retention: log_retention::LogRetention::default(),
-            finished,
+            finished: Finished::new(finished),
             out: Outbox::default(),
             unpacked: Packed::default(),
             deferred_syncs: deferred_sync::DeferredSyncs::default(),
-            operator: admin::operator::Operator::default(),
             leadership: leadership::Leadership::default(),
-            barrier: admin::barrier::Barrier::default(),
             hold: None,
         }
     }
 
+    /// Remembers an entry found in the log at start.
+    pub(crate) fn remember(&mut self, entry: &Entry) {
+        self.deliverer.remember(entry);
+        self.recovery.votes.remember(entry);
+    }
+
+    /// This member's result for `seqno` was judged in an earlier incarnation.
+    pub(crate) fn found_before(&mut self, seqno: Seqno) {
+        self.recovery.votes.found_before(seqno);
+    }
+
     pub(crate) fn finished(&self) -> Seqno {
-        self.finished.load(Ordering::Acquire)
+        self.finished.get()
     }
 
     fn log(&mut self, level: Level, text: impl Into<String>) {
@@ -177,7 +153,7 @@ impl Member {
 
     /// Runs the leader's tasks in this round: something has changed.
     fn schedule_leader_tasks(&mut self) {
-        self.leader_tasks.schedule(self.now);
+        self.roster.leader_tasks.schedule(self.now);
     }
 
     fn tell(&mut self, to: MemberId, message: &NodeMessage) {
@@ -220,7 +196,7 @@ impl Member {
             self.log(Level::Warn, text);
         }
         self.wall = wall;
-        self.finished_before = self.finished();
+        self.finished.begin_round();
         self.raft.set_wall_clock(wall);
         self.leadership.contact(self.now, self.raft.leader(), self.me.id);
     }
@@ -229,7 +205,7 @@ impl Member {
     pub(crate) fn deadline(&self) -> Micros {
         let mut at = self.raft.deadline().min(self.health_reports.deadline());
         if self.raft.is_leader() {
-            at = at.min(self.leader_tasks.deadline());
+            at = at.min(self.roster.leader_tasks.deadline());
         }
         if self.is_commanded() {
             at = at.min(self.now + COMMAND_PERIOD);
@@ -289,7 +265,7 @@ impl Member {
     pub(crate) fn written(&mut self, ticket: u64) {
         self.sync_done(ticket);
         self.leadership.write_done(ticket);
-        self.ending.written(ticket);
+        self.recovery.ending.written(ticket);
         self.raft.written(self.now, ticket);
     }
 
@@ -316,8 +292,8 @@ impl Member {
 
     /// Tells Raft what has changed here: time, pieces of large write-sets, the database's progress.
     fn inform_raft(&mut self) {
-        self.submissions.propose_large(&mut self.raft, self.now);
-        self.low_water_mark.note(self.now, self.finished());
+        self.delivery.submissions.propose_large(&mut self.raft, self.now);
+        self.delivery.low_water_mark.note(self.now, self.finished());
         self.raft.set_finished(self.finished());
         self.check_database();
         self.raft.tick(self.now);
@@ -326,7 +302,7 @@ impl Member {
     /// Runs the tasks that may append entries or move leadership. They come before Raft is drained, so that what they
     /// append leaves in this round.
     fn append_control_entries(&mut self) {
-        if self.connection.is_connected() && self.leader_tasks.is_due(self.now) {
+        if self.connection.is_connected() && self.roster.leader_tasks.is_due(self.now) {
             self.lead();
         }
         self.operator_step();
@@ -385,7 +361,7 @@ impl Member {
                 }
                 Output::Write(op) => {
                     self.compare_clocks(&op.entries);
-                    self.votes.follow(&op);
+                    self.recovery.votes.follow(&op);
                     self.deliverer.follow(&op);
                     if op.truncate_from.is_some_and(|from| from < self.deliverer.next_index()) && !diverged {
                         self.delivery_was_cut();
@@ -461,7 +437,7 @@ impl Member {
             finished: self.finished(),
             seen: self.lowest_seen(),
             delivered: self.deliverer.delivered(),
-            leaving: self.leave.has_begun(),
+            leaving: self.roster.leave.has_begun(),
             has_state: self.deliverer.has_started(),
             held_back: self.has_held_server(),
         }
@@ -495,38 +471,39 @@ impl Member {
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.submissions.proposed_len()
+        self.delivery.submissions.proposed_len()
     }
 
     /// Whether this member only receives other members' writes, in its leader's frames. Then no local thread adds work
     /// while this one yields, and no other member waits for this one's work.
     pub(crate) fn only_follows(&self) -> bool {
-        self.submissions.proposed_len() == 0 && !self.raft.is_leader()
+        self.delivery.submissions.proposed_len() == 0 && !self.raft.is_leader()
     }
 
     /// Answered by [`Effect::CommittedPosition`].
     pub(crate) fn query_committed_position(&mut self, token: u64) {
         let primary = self.connection.is_primary();
-        if let Err(refusal) = self.position_queries.begin(&mut self.raft, self.now, primary, token) {
+        if let Err(refusal) = self.admin.position_queries.begin(&mut self.raft, self.now, primary, token) {
             self.out.push(Effect::CommittedPosition { token, result: Err(refusal.into()) });
         }
     }
 
     fn committed_position_step(&mut self) {
-        let results = self.position_queries.take_results(&self.raft, self.now, self.connection.is_primary());
+        let results =
+            self.admin.position_queries.take_results(&self.raft, self.now, self.connection.is_primary());
         let answers = results.into_iter().map(|(token, result)| Effect::CommittedPosition { token, result });
         self.out.extend(answers);
     }
 
     /// Whether causal reads wait for this thread.
     pub(crate) fn has_readers(&self) -> bool {
-        !self.causal_reads.is_empty()
+        !self.delivery.causal_reads.is_empty()
     }
 
     /// How many transactions are not ordered yet, as far as this member knows.
     pub(crate) fn under_way(&self) -> usize {
         let uncommitted = self.raft.last_index().saturating_sub(self.raft.commit()) as usize;
-        self.submissions.proposed_len().max(uncommitted)
+        self.delivery.submissions.proposed_len().max(uncommitted)
     }
 
     pub(crate) fn failure(&self) -> Option<String> {
@@ -549,7 +526,7 @@ impl Member {
         }
         self.raft.log_trimmed(first);
         self.deliverer.forget_below(first);
-        self.votes.forget_below(first);
+        self.recovery.votes.forget_below(first);
     }
 
     /// Wakes the threads whose submissions have been ordered, in commit order. This comes last in a round: each thread
@@ -570,7 +547,7 @@ impl Member {
         self.deliver(Delivery::StateFailed(text.clone()));
         if !matches!(self.connection, ConnectionState::Failed(_)) {
             self.fail(&text);
-            self.ending.needs_state(self.now, &text);
+            self.recovery.ending.needs_state(self.now, &text);
         }
     }
 
@@ -600,8 +577,8 @@ impl Member {
     /// Wakes every waiting submission. `unknown`: nothing can be withdrawn, since Raft is not asked.
     fn wake_all(&mut self, unknown: bool) {
         let first_unsent = if unknown { None } else { self.raft.withdraw_unsent() };
-        self.submissions.fail_all(first_unsent);
-        for id in self.causal_reads.take_all() {
+        self.delivery.submissions.fail_all(first_unsent);
+        for id in self.delivery.causal_reads.take_all() {
             self.out.push(Effect::Causal { id, seqno: None });
         }
     }
@@ -614,7 +591,9 @@ impl Member {
     }
 
     fn is_desynced(&self) -> bool {
-        self.sync.is_desynced_by_server() || self.sync.is_lagging() || self.transfers.is_donating()
+        self.roster.sync.is_desynced_by_server()
+            || self.roster.sync.is_lagging()
+            || self.recovery.transfers.is_donating()
     }
 
     pub(crate) fn local_state(&self) -> LocalState {
@@ -644,7 +623,7 @@ impl Member {
             now: self.now,
             wall: self.wall,
             raft: &self.raft,
-            finished: self.finished.load(Ordering::Acquire),
+            finished: self.finished.get(),
             next_index: self.deliverer.next_index(),
             keep: self.tuning.log_keep.as_micros() as Micros,
             keep_bytes: self.tuning.log_bytes,

@@ -299,11 +299,9 @@ impl Node {
         let mut engine = Member::new(order, me, tuning, finished.clone(), 0);
         engine.hold = config.hold.clone();
         let found = Rescued::of_start(&disk, &config.logger);
-        (engine.commits.rescued, engine.commits.rescued_transactions) =
-            (found.files.len() as u64, found.transactions);
+        engine.rescued_before(found.files.len() as u64, found.transactions);
         for entry in &marks {
-            engine.deliverer.remember(entry);
-            engine.votes.remember(entry);
+            engine.remember(entry);
         }
 
         let mut net = lockstep_net::Config::new("", engine.introduction().to_bytes(), seed);

@@ -599,7 +599,7 @@ impl Runtime {
             }
             Input::Fail(text) => self.engine.give_up(&text),
             Input::Panic => panic!("debug.panic was set"),
-            Input::FoundBefore(seqno) => self.engine.votes.found_before(seqno),
+            Input::FoundBefore(seqno) => self.engine.found_before(seqno),
             Input::Vote { seqno, opinion, text, reply } => self.engine.vote(seqno, opinion, text, reply),
             Input::Bootstrap(reply) => {
                 self.commands_given += 1;

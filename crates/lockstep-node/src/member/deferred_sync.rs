@@ -78,7 +78,7 @@ impl Member {
     /// Whether the sync of this write may be deferred.
     pub(super) fn may_defer_sync(&mut self, op: &WriteOp) -> bool {
         let may_wait = self.now >= self.deferred_syncs.eager_until
-            && self.causal_reads.is_empty()
+            && self.delivery.causal_reads.is_empty()
             && self.no_commit_needs(op);
         if let (true, None, Some(first)) = (may_wait, self.deferred_syncs.under_way, op.entries.first()) {
             self.deferred_syncs.under_way = Some((op.ticket, first.index, self.now));

@@ -195,8 +195,7 @@ impl Lab {
         let mut member = Member::new(raft, me, node.setup.tuning.clone(), node.finished.clone(), now);
         let marks = node.disk.log.entries.values().filter(|e| KEPT_AT_START.contains(&(e.kind as u8)));
         for entry in marks {
-            member.deliverer.remember(entry);
-            member.votes.remember(entry);
+            member.remember(entry);
         }
         member.hold = node.hold();
         member.at(now, super::harness::WALL + now);

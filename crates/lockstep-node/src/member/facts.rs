@@ -71,10 +71,10 @@ impl Member {
             membership.get(id).is_none()
                 || !matches!(state, Some(LocalState::Synced | LocalState::Donor | LocalState::Error))
         };
-        self.leave.has_begun()
+        self.roster.leave.has_begun()
             || self.is_commanded()
             || self.is_at_barrier()
-            || self.transfers.is_donating()
+            || self.recovery.transfers.is_donating()
             || self
                 .peers
                 .iter()
@@ -171,7 +171,7 @@ impl Member {
     pub(in crate::member) fn compare_clocks(&mut self, entries: &[Entry]) {
         let leader = self.raft.leader().filter(|id| *id != self.me.id);
         let Some(leader) = leader.filter(|_| !self.tuning.apply_hold.delay.is_zero()) else { return };
-        let Some(behind) = self.clocks.compare(self.now, self.wall, leader, entries) else { return };
+        let Some(behind) = self.delivery.clocks.compare(self.now, self.wall, leader, entries) else { return };
         let (side, effect) = if behind > 0 { ("behind", "sooner") } else { ("ahead of", "later") };
         let text = format!(
             "the clock of the leader {} is about {:.1} s {side} this member's: apply.delay ends that much {effect}; \
@@ -187,10 +187,10 @@ impl Member {
         let finished = self.finished();
         // Desynced by the user, for example for a backup, or donating: the database may stand still.
         let may_stand = finished >= self.deliverer.delivered()
-            || self.sync.is_desynced_by_server()
-            || self.transfers.is_donating()
+            || self.roster.sync.is_desynced_by_server()
+            || self.recovery.transfers.is_donating()
             || !self.deliverer.is_running()
-            || self.apply_holds.is_holding();
+            || self.delivery.apply_holds.is_holding();
         self.leadership.note_database(self.now, finished, may_stand);
     }
 

@@ -10,9 +10,10 @@ use lockstep_core::codec::{DecodeError, Reader};
 use lockstep_core::members::{Membership, View};
 use lockstep_core::message::{Carried, Message};
 use lockstep_core::policy::Policy;
+use lockstep_core::raft::Raft;
 use lockstep_core::snapshot::TrimMark;
 use lockstep_core::vote::VoteOutcome;
-use lockstep_core::{Entry, EntryKind, MemberId};
+use lockstep_core::{Entry, EntryKind, Index, MemberId};
 
 impl Member {
     /// Handles a frame from a connected peer.
@@ -28,8 +29,8 @@ impl Member {
         let bad = match kind {
             FRAME_RAFT => match Message::decode(payload) {
                 Ok(message) => {
-                    if let Err(text) = self.check_control(from, &message) {
-                        return self.fail(&text);
+                    if let Some(unreadable) = unreadable_control(&self.raft, from, &message) {
+                        return self.stop_at_unreadable(from, &unreadable);
                     }
                     self.raft.step(self.now, from, message);
                     self.leadership.contact(self.now, self.raft.leader(), from);
@@ -51,32 +52,17 @@ impl Member {
         self.bad_message(from, &bad);
     }
 
-    /// Checks a leader's control entries before they are taken. A member that cannot read one must say so and stop, or
-    /// it would wait for it for ever.
-    fn check_control(&self, from: MemberId, message: &Message) -> Result<(), String> {
-        let (entries, is_leaders) = match message {
-            Message::Append { entries, .. } | Message::Relay { carried: Carried { entries, .. }, .. } => {
-                (entries, self.raft.leader() == Some(from))
-            }
-            Message::Relayed { term, carried } => (&carried.entries, self.raft.takes_relayed(from, *term)),
-            _ => return Ok(()),
-        };
-        for entry in entries {
-            if let Err(error) = readable(entry)
-                && is_leaders
-            {
-                // If the leader is not known for a moment, the sender of its entries stands for it.
-                let leader = self.raft.leader().unwrap_or(from);
-                return Err(format!(
-                    "entry {} ({:?}) of the leader {} {error}: the members are of different versions, or its log is \
-                     damaged; this member stops",
-                    entry.index,
-                    entry.kind,
-                    self.name_of(&leader)
-                ));
-            }
-        }
-        Ok(())
+    /// A member that cannot read its leader's control entry must say so and stop, or it would wait for it for ever.
+    fn stop_at_unreadable(&mut self, from: MemberId, unreadable: &Unreadable) {
+        // If the leader is not known for a moment, the sender of its entries stands for it.
+        let leader = self.raft.leader().unwrap_or(from);
+        let Unreadable { index, kind, error } = unreadable;
+        let text = format!(
+            "entry {index} ({kind:?}) of the leader {} {error}: the members are of different versions, or its log is \
+             damaged; this member stops",
+            self.name_of(&leader)
+        );
+        self.fail(&text);
     }
 
     /// A peer's frame cannot be read.
@@ -86,6 +72,29 @@ impl Member {
         self.log(Level::Warn, text);
         self.out.push(Effect::Drop(from));
     }
+}
+
+/// A control entry that cannot be read.
+struct Unreadable {
+    index: Index,
+    kind: EntryKind,
+    error: DecodeError,
+}
+
+/// The first control entry in a leader's message that cannot be read, before any of them is taken.
+fn unreadable_control(raft: &Raft, from: MemberId, message: &Message) -> Option<Unreadable> {
+    let (entries, is_leaders) = match message {
+        Message::Append { entries, .. } | Message::Relay { carried: Carried { entries, .. }, .. } => {
+            (entries, raft.leader() == Some(from))
+        }
+        Message::Relayed { term, carried } => (&carried.entries, raft.takes_relayed(from, *term)),
+        _ => return None,
+    };
+    let unreadable = |entry: &Entry| {
+        let error = readable(entry).err()?;
+        Some(Unreadable { index: entry.index, kind: entry.kind, error })
+    };
+    entries.iter().find_map(unreadable).filter(|_| is_leaders)
 }
 
 /// Whether an entry that every member must understand can be read.

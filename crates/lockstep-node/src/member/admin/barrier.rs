@@ -62,7 +62,7 @@ pub(in crate::member) struct Barrier {
 
 impl Member {
     pub(in crate::member) fn is_at_barrier(&self) -> bool {
-        self.barrier.own_wait.is_some() || self.barrier.running.is_some()
+        self.admin.barrier.own_wait.is_some() || self.admin.barrier.running.is_some()
     }
 
     fn answer_command(&mut self, token: u64, ok: bool, text: &str, began: Micros, held: Option<HeldAnswer>) {
@@ -73,7 +73,7 @@ impl Member {
 
     /// The command `hold`.
     pub(in crate::member) fn begin_barrier(&mut self, token: u64) {
-        if self.barrier.running.is_some() || self.barrier.own_wait.is_some() {
+        if self.admin.barrier.running.is_some() || self.admin.barrier.own_wait.is_some() {
             return self.answer_command(
                 token,
                 false,
@@ -134,10 +134,10 @@ impl Member {
                 None,
             );
         }
-        self.barrier.ids += 1;
-        let id = self.me.incarnation ^ self.barrier.ids;
+        self.admin.barrier.ids += 1;
+        let id = self.me.incarnation ^ self.admin.barrier.ids;
         let ids: Vec<MemberId> = members.keys().copied().collect();
-        self.barrier.running = Some(RunningBarrier {
+        self.admin.barrier.running = Some(RunningBarrier {
             token,
             id,
             began: self.now,
@@ -158,7 +158,7 @@ impl Member {
 
     /// The command `release`.
     pub(in crate::member) fn release(&mut self, token: u64, id: u64) {
-        match &mut self.barrier.running {
+        match &mut self.admin.barrier.running {
             Some(running) if running.id == id && running.release.is_none() => {
                 running.release = Some(token);
                 let members = running.members.keys().copied().collect();
@@ -184,13 +184,13 @@ impl Member {
     pub(in crate::member) fn on_barrier_message(&mut self, from: MemberId, message: OperatorMessage) {
         match message {
             OperatorMessage::Hold { id } => {
-                let seqno = match (&self.hold, &self.barrier.own_wait) {
+                let seqno = match (&self.hold, &self.admin.barrier.own_wait) {
                     // Only a member may hold others; a connection alone is not enough.
                     (Some(hold), None)
                         if self.connection.is_primary() && self.raft.membership().get(&from).is_some() =>
                     {
                         let deadline = self.now + HELD_MAX;
-                        self.barrier.own_wait =
+                        self.admin.barrier.own_wait =
                             Some(OwnWait { by: from, id, until: None, deadline, reported: false });
                         hold.close()
                     }
@@ -199,7 +199,7 @@ impl Member {
                 self.send_operator(from, OperatorMessage::Held { id, seqno });
             }
             OperatorMessage::Held { id, seqno } => {
-                if let Some(running) = self.barrier.running.as_mut().filter(|g| g.id == id)
+                if let Some(running) = self.admin.barrier.running.as_mut().filter(|g| g.id == id)
                     && let Some(member) = running.members.get_mut(&from)
                 {
                     member.0 = Some(seqno);
@@ -207,7 +207,7 @@ impl Member {
                 self.running_barrier_step();
             }
             OperatorMessage::HoldAt { id, seqno } => {
-                if let (Some(hold), Some(own_wait)) = (&self.hold, self.barrier.own_wait.as_mut())
+                if let (Some(hold), Some(own_wait)) = (&self.hold, self.admin.barrier.own_wait.as_mut())
                     && (own_wait.by, own_wait.id) == (from, id)
                 {
                     own_wait.until = Some(seqno);
@@ -215,7 +215,7 @@ impl Member {
                 }
             }
             OperatorMessage::Standing { id } => {
-                if let Some(running) = self.barrier.running.as_mut().filter(|g| g.id == id)
+                if let Some(running) = self.admin.barrier.running.as_mut().filter(|g| g.id == id)
                     && let Some(member) = running.members.get_mut(&from)
                 {
                     member.1 = true;
@@ -223,7 +223,8 @@ impl Member {
                 self.running_barrier_step();
             }
             OperatorMessage::Release { id } => {
-                let mine = self.barrier.own_wait.take_if(|own_wait| (own_wait.by, own_wait.id) == (from, id));
+                let mine =
+                    self.admin.barrier.own_wait.take_if(|own_wait| (own_wait.by, own_wait.id) == (from, id));
                 let held = match (&self.hold, mine) {
                     (Some(hold), Some(_)) => hold.open(),
                     _ => false,
@@ -231,7 +232,7 @@ impl Member {
                 self.send_operator(from, OperatorMessage::Released { id, held });
             }
             OperatorMessage::Released { id, held } => {
-                if let Some(running) = self.barrier.running.as_mut().filter(|g| g.id == id) {
+                if let Some(running) = self.admin.barrier.running.as_mut().filter(|g| g.id == id) {
                     running.released.insert(from, held);
                 }
                 self.running_barrier_step();
@@ -242,11 +243,11 @@ impl Member {
 
     /// Handles timeouts, arrival and lost connections.
     pub(in crate::member) fn barrier_step(&mut self) {
-        if let Some(own_wait) = &self.barrier.own_wait {
+        if let Some(own_wait) = &self.admin.barrier.own_wait {
             let (by, id) = (own_wait.by, own_wait.id);
             let here = by == self.me.id || self.peers.contains_key(&by);
             if self.now >= own_wait.deadline || !here || !self.connection.is_primary() {
-                self.barrier.own_wait = None;
+                self.admin.barrier.own_wait = None;
                 if let Some(hold) = &self.hold {
                     hold.open();
                 }
@@ -255,7 +256,7 @@ impl Member {
                     "the barrier of `lockstep verify` has timed out: commits go on".to_string(),
                 );
             } else if !own_wait.reported && own_wait.until.is_some_and(|seqno| self.finished() >= seqno) {
-                if let Some(own_wait) = &mut self.barrier.own_wait {
+                if let Some(own_wait) = &mut self.admin.barrier.own_wait {
                     own_wait.reported = true;
                 }
                 self.send_operator(by, OperatorMessage::Standing { id });
@@ -265,14 +266,14 @@ impl Member {
     }
 
     fn running_barrier_step(&mut self) {
-        let Some(running) = &mut self.barrier.running else { return };
+        let Some(running) = &mut self.admin.barrier.running else { return };
         let (token, id, began) = (running.token, running.id, running.began);
         let late = self.now.saturating_sub(began) > ARRIVAL_TIMEOUT;
         if let Some(release) = running.release {
             let all = running.released.len() == running.members.len();
             if all || self.now.saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
                 let held = all && running.released.values().all(|held| *held);
-                self.barrier.running = None;
+                self.admin.barrier.running = None;
                 let text = match held {
                     true => "all members were held until now",
                     false => {
@@ -287,7 +288,7 @@ impl Member {
         // The hold command has been answered: the members' own timeouts end the barrier.
         if token == 0 {
             if self.now.saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
-                self.barrier.running = None;
+                self.admin.barrier.running = None;
             }
             return;
         }
@@ -310,8 +311,9 @@ impl Member {
             running.token = 0;
             let state = self.raft.tail_state();
             let view = state.view.clone();
-            let here =
-                |id: &MemberId| self.barrier.running.as_ref().is_some_and(|g| g.members.contains_key(id));
+            let here = |id: &MemberId| {
+                self.admin.barrier.running.as_ref().is_some_and(|g| g.members.contains_key(id))
+            };
             let members = view
                 .members
                 .iter()
@@ -358,7 +360,7 @@ impl Member {
 
     fn fail_barrier(&mut self, text: String) {
         // Taken first: this member's own answer arrives at once.
-        if let Some(RunningBarrier { id, token, began, members, .. }) = self.barrier.running.take() {
+        if let Some(RunningBarrier { id, token, began, members, .. }) = self.admin.barrier.running.take() {
             self.release_members(id, members.into_keys().collect());
             self.answer_command(token, false, &text, began, None);
         }

@@ -5,3 +5,24 @@ pub(in crate::member) mod committed_position;
 pub(in crate::member) mod operator;
 pub(in crate::member) mod policy;
 pub(in crate::member) mod wait_report;
+
+use barrier::Barrier;
+use committed_position::PositionQueries;
+use operator::Operator;
+use policy::Commits;
+use policy::PolicyRequests;
+
+/// The components of this room. Each keeps its fields to itself.
+#[derive(Default)]
+pub(in crate::member) struct Admin {
+    /// Commands under way.
+    pub(in crate::member) operator: Operator,
+    /// Barriers in which this member takes part.
+    pub(in crate::member) barrier: Barrier,
+    /// Queries of the committed position.
+    pub(in crate::member) position_queries: PositionQueries,
+    /// Policy changes requested on this member, or carried out by it.
+    pub(in crate::member) policy_requests: PolicyRequests,
+    /// Commit statistics, and what was reported of policies.
+    pub(in crate::member) commits: Commits,
+}

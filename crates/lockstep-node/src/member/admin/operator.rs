@@ -109,7 +109,7 @@ impl Member {
     pub(crate) fn command(&mut self, token: u64, command: Command, fresh: Uuid) {
         let refusal = if !self.connection.is_connected() {
             Some("this member is not connected to a cluster: ask another one")
-        } else if self.operator.commands.len() >= COMMANDS_MAX {
+        } else if self.admin.operator.commands.len() >= COMMANDS_MAX {
             Some("too many commands are under way: try again soon")
         } else {
             None
@@ -124,19 +124,19 @@ impl Member {
             Command::Bootstrap => return self.begin_forced_bootstrap(token, fresh),
             Command::Switchover { .. } | Command::Remove { .. } | Command::Promote { .. } => {}
         }
-        self.operator.commands.push(PendingCommand { token, command, began: self.now, asked: None });
+        self.admin.operator.commands.push(PendingCommand { token, command, began: self.now, asked: None });
     }
 
     /// Whether commands are under way; rounds are more frequent then.
     pub(in crate::member) fn is_commanded(&self) -> bool {
-        !self.operator.commands.is_empty()
-            || !self.operator.tasks.is_empty()
-            || self.branches.is_bootstrapping()
+        !self.admin.operator.commands.is_empty()
+            || !self.admin.operator.tasks.is_empty()
+            || self.roster.branches.is_bootstrapping()
     }
 
     /// Whether a removal ended this connection of the member.
     pub(in crate::member) fn was_removed(&self, hello: &Hello) -> bool {
-        self.operator.removed.contains(&(hello.id, hello.view_uuid))
+        self.admin.operator.removed.contains(&(hello.id, hello.view_uuid))
     }
 
     pub(in crate::member) fn operator_message(&mut self, from: MemberId, message: OperatorMessage) {
@@ -149,8 +149,10 @@ impl Member {
                 }
             }
             OperatorMessage::Answer { id, ok, again, text } => {
-                let Some(at) = self.operator.commands.iter().position(|g| g.token == id) else { return };
-                let pending = &mut self.operator.commands[at];
+                let Some(at) = self.admin.operator.commands.iter().position(|g| g.token == id) else {
+                    return;
+                };
+                let pending = &mut self.admin.operator.commands[at];
                 if pending.asked.is_none_or(|(whom, _)| whom != from) {
                     return;
                 }
@@ -171,7 +173,7 @@ impl Member {
     }
 
     fn finish_command(&mut self, at: usize, ok: bool, text: String) {
-        let PendingCommand { token, began, .. } = self.operator.commands.remove(at);
+        let PendingCommand { token, began, .. } = self.admin.operator.commands.remove(at);
         let seconds = self.now.saturating_sub(began) as f64 / 1e6;
         self.out.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
     }
@@ -198,18 +200,18 @@ impl Member {
     /// Advances all commands under way.
     pub(in crate::member) fn operator_step(&mut self) {
         if !self.is_commanded() {
-            self.operator.cut_off_since = None;
+            self.admin.operator.cut_off_since = None;
             return;
         }
-        for task in std::mem::take(&mut self.operator.tasks) {
+        for task in std::mem::take(&mut self.admin.operator.tasks) {
             self.task_step(task);
         }
         let leader = self.raft.leader().filter(|id| *id == self.me.id || self.peers.contains_key(id));
         // Without a majority there will be no leader soon; but connections may just be being renewed.
         let no_leader_soon = self.long_cut_off() && leader.is_none();
         let mut at = 0;
-        while at < self.operator.commands.len() {
-            let PendingCommand { token, began, asked, ref command } = self.operator.commands[at];
+        while at < self.admin.operator.commands.len() {
+            let PendingCommand { token, began, asked, ref command } = self.admin.operator.commands[at];
             let waited = self.now.saturating_sub(began);
             if waited > TIMEOUT || no_leader_soon && waited > RECONNECT {
                 let text = match leader {
@@ -231,10 +233,10 @@ impl Member {
             };
             if let Some(to) = leader.filter(|_| !asked.is_some_and(asked_recently)) {
                 let json = serde_json::to_vec(command).unwrap_or_default();
-                self.operator.commands[at - 1].asked = Some((to, self.now));
-                let count = self.operator.commands.len();
+                self.admin.operator.commands[at - 1].asked = Some((to, self.now));
+                let count = self.admin.operator.commands.len();
                 self.send_operator(to, OperatorMessage::Ask { id: token, command: Bytes::from(json) });
-                if self.operator.commands.len() < count {
+                if self.admin.operator.commands.len() < count {
                     at -= 1;
                 }
             }
@@ -244,11 +246,11 @@ impl Member {
     /// Whether too few voters have been connected for longer than a broken link takes to come back.
     fn long_cut_off(&mut self) -> bool {
         if !self.cut_off() {
-            self.operator.cut_off_since = None;
+            self.admin.operator.cut_off_since = None;
             return false;
         }
-        let since = *self.operator.cut_off_since.get_or_insert(self.now);
-        let since = self.quorum.lost_since().map_or(since, |no_quorum| no_quorum.min(since));
+        let since = *self.admin.operator.cut_off_since.get_or_insert(self.now);
+        let since = self.roster.quorum.lost_since().map_or(since, |no_quorum| no_quorum.min(since));
         self.now.saturating_sub(since) > LINKS_BREAK
     }
 
@@ -261,7 +263,7 @@ impl Member {
         if self.raft.membership().get(&requester.member).is_none() {
             return self.answer(requester, Step::Failed("the command does not come from a member".into()));
         }
-        if self.operator.tasks.len() >= COMMANDS_MAX {
+        if self.admin.operator.tasks.len() >= COMMANDS_MAX {
             return self
                 .answer(requester, Step::Failed("too many commands are under way: try again soon".into()));
         }
@@ -274,7 +276,9 @@ impl Member {
             }
         };
         match work {
-            Ok(work) => self.operator.tasks.push(Task { requester: Some(requester), began: self.now, work }),
+            Ok(work) => {
+                self.admin.operator.tasks.push(Task { requester: Some(requester), began: self.now, work })
+            }
             Err(step) => self.answer(requester, step),
         }
     }
@@ -336,7 +340,7 @@ impl Member {
                  status` shows it Synced"
             )));
         }
-        if self.operator.tasks.iter().any(|t| matches!(t.work, Work::Switchover { .. })) {
+        if self.admin.operator.tasks.iter().any(|t| matches!(t.work, Work::Switchover { .. })) {
             return Err(Step::Failed("another switchover is under way: try again soon".into()));
         }
         self.log(Level::Info, format!("switchover: {name} is to lead, by an operator's command"));
@@ -364,9 +368,9 @@ impl Member {
 
     /// Begins to move leadership to `successor`, because this member should not lead.
     pub(in crate::member) fn step_down(&mut self, successor: MemberId) {
-        if !self.operator.tasks.iter().any(|t| matches!(t.work, Work::Switchover { .. })) {
+        if !self.admin.operator.tasks.iter().any(|t| matches!(t.work, Work::Switchover { .. })) {
             let work = Work::Switchover { to: successor, view: None };
-            self.operator.tasks.push(Task { requester: None, began: self.now, work });
+            self.admin.operator.tasks.push(Task { requester: None, began: self.now, work });
         }
     }
 
@@ -397,8 +401,8 @@ impl Member {
                 )));
             }
             let incarnation = (id, peer.hello.view_uuid);
-            self.operator.removed.truncate(REMOVED_MAX - 1);
-            self.operator.removed.insert(0, incarnation);
+            self.admin.operator.removed.truncate(REMOVED_MAX - 1);
+            self.admin.operator.removed.insert(0, incarnation);
             let text = "an operator has removed this member from the cluster: it refuses everything until its server \
                         is started again, and then joins as a new one";
             self.send_operator(id, OperatorMessage::Leave { text: text.into() });
@@ -496,7 +500,7 @@ impl Member {
             step => step,
         };
         match (step, task.requester) {
-            (Step::Wait, _) => self.operator.tasks.push(task),
+            (Step::Wait, _) => self.admin.operator.tasks.push(task),
             (step, Some(requester)) => self.answer(requester, step),
             (Step::Done(text), None) => self.log(Level::Info, text),
             (Step::Failed(text), None) => self.log(Level::Warn, text),

@@ -230,7 +230,7 @@ fn commands_are_bounded_and_only_from_members() {
         let command = serde_json::to_vec(&remove(name, true)).unwrap().into();
         let leader = &mut lab.nodes[0].member;
         leader.operator_message(from, OperatorMessage::Ask { id: 1, command });
-        leader.operator.tasks.len()
+        leader.admin.operator.tasks.len()
     };
     assert_eq!(ask(&mut lab, Uuid([9; 16]), "n3"), 0, "nobody in the membership");
     let member = lab.id(1);

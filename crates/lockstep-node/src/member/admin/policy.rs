@@ -101,12 +101,12 @@ impl Member {
 
     fn policy_request_step(&mut self) {
         if self.policy_request_is_met() {
-            (self.policy_requests.pending, self.policy_requests.unresolved) = (None, false);
+            (self.admin.policy_requests.pending, self.admin.policy_requests.unresolved) = (None, false);
             return self.out.push(Effect::PolicyChanged(Ok(())));
         }
-        let Some(request) = &mut self.policy_requests.pending else { return };
+        let Some(request) = &mut self.admin.policy_requests.pending else { return };
         if self.now >= request.until {
-            (self.policy_requests.pending, self.policy_requests.unresolved) = (None, true);
+            (self.admin.policy_requests.pending, self.admin.policy_requests.unresolved) = (None, true);
             let text = "the change of policy was not committed within 10 s: check that there is a leader and a \
                  majority. It may still take effect";
             // The client that made the request has been referred to the error log.
@@ -131,7 +131,7 @@ impl Member {
     /// Whether the requested settings have been committed, even if another request changed them again at once.
     fn policy_request_is_met(&mut self) -> bool {
         let commit = self.raft.commit();
-        let Some(on_policy_request) = &mut self.policy_requests.pending else { return false };
+        let Some(on_policy_request) = &mut self.admin.policy_requests.pending else { return false };
         let request = on_policy_request.request;
         let met = |policy: Policy| request.on(&policy) == policy;
         let new = on_policy_request.examined.max(self.raft.first_index() - 1) + 1..=commit;
@@ -158,15 +158,15 @@ impl Member {
     /// The front end requests another policy.
     pub(crate) fn request_policy(&mut self, change: impl Fn(&mut Policy)) {
         let new = PolicyRequest::of(change);
-        let pending = self.policy_requests.pending.take();
-        let unresolved = std::mem::take(&mut self.policy_requests.unresolved);
+        let pending = self.admin.policy_requests.pending.take();
+        let unresolved = std::mem::take(&mut self.admin.policy_requests.unresolved);
         let unsure = unresolved || pending.is_some();
         if !unsure && self.is_in_force(&new) {
             return self.out.push(Effect::PolicyChanged(Ok(())));
         }
         if !self.connection.is_primary() {
             // If the new request fails, so does the pending one that it was to replace.
-            self.policy_requests.unresolved = unsure;
+            self.admin.policy_requests.unresolved = unsure;
             let text = "there is no primary component: a change of policy needs a majority";
             return self.out.push(Effect::PolicyChanged(Err(text.into())));
         }
@@ -175,7 +175,8 @@ impl Member {
         let (number, until, examined) = (self.wall(), self.now + TIMEOUT, self.raft.commit());
         let pending =
             PendingPolicyRequest { request, number, ask_at: self.now, until, asked: None, examined, unsure };
-        (self.policy_requests.pending, self.policy_requests.unresolved) = (Some(pending), unresolved);
+        (self.admin.policy_requests.pending, self.admin.policy_requests.unresolved) =
+            (Some(pending), unresolved);
         self.warn_requester(request.on(&self.raft.policy()));
     }
 
@@ -203,13 +204,14 @@ impl Member {
         request: PolicyRequest,
     ) {
         let term = self.raft.term();
-        if self.policy_requests.applied.term != term {
-            self.policy_requests.applied = AppliedPolicyRequests { term, ..AppliedPolicyRequests::default() };
+        if self.admin.policy_requests.applied.term != term {
+            self.admin.policy_requests.applied =
+                AppliedPolicyRequests { term, ..AppliedPolicyRequests::default() };
         }
-        if self.policy_requests.applied.last.get(&from) != Some(&number)
+        if self.admin.policy_requests.applied.last.get(&from) != Some(&number)
             && self.append_policy(from, |now| request.on(now))
         {
-            self.policy_requests.applied.last.insert(from, number);
+            self.admin.policy_requests.applied.last.insert(from, number);
         }
     }
 
@@ -238,28 +240,38 @@ impl Member {
             return;
         }
         if self.raft.has_fallen_back() {
-            self.commits.no += 1;
+            self.admin.commits.no += 1;
         } else {
-            self.commits.yes += 1;
-            self.commits.waited += self.wall().saturating_sub(entry.time);
+            self.admin.commits.yes += 1;
+            self.admin.commits.waited += self.wall().saturating_sub(entry.time);
         }
     }
 
     /// The log has lost transactions that this member's server has.
     pub(in crate::member) fn on_diverged(&mut self, ticket: u64) {
         self.needs_state(DIVERGED);
-        self.ending.diverged(self.now, ticket, DIVERGED);
+        self.recovery.ending.diverged(self.now, ticket, DIVERGED);
     }
 
     /// Why the server process must end now, if so.
     pub(crate) fn server_must_end(&mut self) -> Option<(ServerEnd, String)> {
-        self.ending.take_due(self.now)
+        self.recovery.ending.take_due(self.now)
+    }
+
+    /// Commit statistics, for the status.
+    pub(crate) fn commits(&self) -> &Commits {
+        &self.admin.commits
+    }
+
+    /// Rescue files, and the transactions in them, were found at the start.
+    pub(crate) fn rescued_before(&mut self, files: u64, transactions: u64) {
+        (self.admin.commits.rescued, self.admin.commits.rescued_transactions) = (files, transactions);
     }
 
     /// A rescue file has been written.
     pub(crate) fn rescued(&mut self, text: &str, transactions: u64) {
-        self.commits.rescued += 1;
-        self.commits.rescued_transactions += transactions;
+        self.admin.commits.rescued += 1;
+        self.admin.commits.rescued_transactions += transactions;
         self.log(Level::Warn, text);
     }
 }

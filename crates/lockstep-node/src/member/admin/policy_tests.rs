@@ -468,7 +468,7 @@ fn seqnos_skipped_by_new_leader_keep_members_synced() {
 
 /// Transactions with and without acks, as counted by the first member.
 fn counted(lab: &Lab) -> (u64, u64) {
-    let commits = &lab.nodes[0].member.commits;
+    let commits = &lab.nodes[0].member.admin.commits;
     (commits.yes, commits.no)
 }
 
@@ -769,7 +769,7 @@ fn stalled_member_reports_no_waiting_commits() {
         // It freezes while an entry lacks acks, and has received nothing when it resumes.
         lab.nodes[2].disk_hangs = true;
         lab.write(0);
-        lab.until("it waits", 1_000_000, |lab| lab.nodes[sleeper].member.commits.waits.is_some());
+        lab.until("it waits", 1_000_000, |lab| lab.nodes[sleeper].member.admin.commits.waits.is_some());
         lab.nodes[sleeper].frozen = true;
         lab.cut(sleeper, true);
         lab.nodes[2].disk_hangs = false;
@@ -795,7 +795,7 @@ fn wait_report_without_leader_is_complete() {
     lab.set_policy(|policy| *policy = Policy { acks: 2, ..Policy::of(PolicyKind::Semisync) });
     lab.nodes[2].disk_hangs = true;
     lab.write(0);
-    lab.until("it waits", 1_000_000, |lab| lab.nodes[1].member.commits.waits.is_some());
+    lab.until("it waits", 1_000_000, |lab| lab.nodes[1].member.admin.commits.waits.is_some());
     let why = |lab: &Lab| {
         lab.nodes[1].member.unacknowledged(lab.nodes[1].member.raft.first_unacknowledged().unwrap())
     };
@@ -847,7 +847,7 @@ fn repeated_fallbacks_are_counted_and_logged_rarely() {
         lab.until("it returns", 5_000_000, |lab| !lab.nodes[0].member.raft.has_fallen_back());
     }
     let leader = &lab.nodes[0].member;
-    assert_eq!((facts(&lab).len(), leader.commits.fallbacks), (1, 4), "{:#?}", lab.lines);
+    assert_eq!((facts(&lab).len(), leader.commits().fallbacks), (1, 4), "{:#?}", lab.lines);
     let returns = lab.lines.iter().filter(|(at, line)| *at == 0 && line.contains("no longer fallen back"));
     assert_eq!(returns.count(), 1, "what was not said does not end");
     // A lasting fallback is logged, if later.

@@ -47,7 +47,7 @@ fn changed_settings(before: &Policy, now: &Policy) -> String {
 impl Member {
     pub(in crate::member) fn report_policy(&mut self) {
         let policy = self.raft.committed_state().policy;
-        let before = self.commits.reported_policy.replace(policy);
+        let before = self.admin.commits.reported_policy.replace(policy);
         if before != Some(policy) {
             self.out.push(Effect::PolicyNow(policy));
         }
@@ -90,25 +90,25 @@ impl Member {
 
     pub(in crate::member) fn report_fallback(&mut self) {
         let fallen_back = self.raft.has_fallen_back();
-        if fallen_back == std::mem::replace(&mut self.commits.fallen_back, fallen_back) {
+        if fallen_back == std::mem::replace(&mut self.admin.commits.fallen_back, fallen_back) {
             // The log interval suppressed the present fallback, and it lasts.
-            if fallen_back && !self.commits.fallback_logged && self.may_log_fallback() {
-                self.commits.unlogged = self.commits.unlogged.saturating_sub(1);
+            if fallen_back && !self.admin.commits.fallback_logged && self.may_log_fallback() {
+                self.admin.commits.unlogged = self.admin.commits.unlogged.saturating_sub(1);
                 self.log_fallback();
             }
             return;
         }
         let text = if fallen_back {
-            self.commits.fallbacks += 1;
+            self.admin.commits.fallbacks += 1;
             if self.may_log_fallback() {
                 self.log_fallback();
             } else {
-                self.commits.unlogged += 1;
+                self.admin.commits.unlogged += 1;
             }
             self.fallback_text()
         } else {
             let text = "semisync: no longer fallen back, commits wait for acknowledgements";
-            if std::mem::take(&mut self.commits.fallback_logged) {
+            if std::mem::take(&mut self.admin.commits.fallback_logged) {
                 self.log(Level::Info, text.to_owned());
             }
             text.to_owned()
@@ -125,14 +125,14 @@ impl Member {
     }
 
     fn may_log_fallback(&self) -> bool {
-        self.commits.fallback_logged_at.is_none_or(|at| self.now >= at + FALLBACK_LOG_INTERVAL)
+        self.admin.commits.fallback_logged_at.is_none_or(|at| self.now >= at + FALLBACK_LOG_INTERVAL)
     }
 
     fn log_fallback(&mut self) {
-        self.commits.fallback_logged_at = Some(self.now);
-        self.commits.fallback_logged = true;
+        self.admin.commits.fallback_logged_at = Some(self.now);
+        self.admin.commits.fallback_logged = true;
         let mut text = self.fallback_text();
-        match std::mem::take(&mut self.commits.unlogged) {
+        match std::mem::take(&mut self.admin.commits.unlogged) {
             0 => {}
             unlogged => text += &format!(" ({unlogged} more fallbacks since the last such line)"),
         }
@@ -195,8 +195,11 @@ impl Member {
         if !self.raft.is_leader() {
             return Vec::new();
         }
-        let waits =
-            self.commits.waits.filter(|_| self.raft.first_unacknowledged().is_some() && self.wait_is_long());
+        let waits = self
+            .admin
+            .commits
+            .waits
+            .filter(|_| self.raft.first_unacknowledged().is_some() && self.wait_is_long());
         let index = self.raft.first_overdue().or(waits.map(|(index, _)| index));
         index.map_or_else(Vec::new, |index| self.names_of_others(index, false))
     }
@@ -204,9 +207,9 @@ impl Member {
     /// Logs which members' acks the commits wait for. Only `commit.timeout` under semisync ends such a wait; nothing
     /// ends a wait at the limit of transactions at risk. The time of an own stall does not count.
     pub(in crate::member) fn report_waiting(&mut self) {
-        let stood = self.now - std::mem::replace(&mut self.commits.checked_at, self.now) > STALL;
+        let stood = self.now - std::mem::replace(&mut self.admin.commits.checked_at, self.now) > STALL;
         if stood {
-            self.commits.waits = None;
+            self.admin.commits.waits = None;
         }
         // An entry other than a write-set may hold back no client at all.
         let holds_back =
@@ -217,20 +220,20 @@ impl Member {
             self.raft.first_unacknowledged().filter(|first| self.has_commit_from(*first));
         let waits = first_unacknowledged.or(blocked_on);
         let Some(index) = waits.filter(|_| self.connection.is_primary()) else {
-            (self.commits.waits, self.commits.wait_logged) = (None, false);
+            (self.admin.commits.waits, self.admin.commits.wait_logged) = (None, false);
             return;
         };
-        match &mut self.commits.waits {
+        match &mut self.admin.commits.waits {
             Some((first, due)) if *first == index => {
                 if self.now < *due {
                     return;
                 }
-                self.commits.wait_logged = true;
+                self.admin.commits.wait_logged = true;
                 *due = self.now + LOG_INTERVAL;
             }
             waits => {
                 *waits = Some((index, self.now + LOG_INTERVAL));
-                self.commits.wait_logged = false;
+                self.admin.commits.wait_logged = false;
                 return;
             }
         }
@@ -256,7 +259,7 @@ impl Member {
             false => (self.unsatisfiable_settings(self.raft.policy()), index),
         };
         // The leader and waiting members know the acks. Others would blame members that are well.
-        let knows = risk_limit_text || self.raft.is_leader() || self.submissions.proposed_len() > 0;
+        let knows = risk_limit_text || self.raft.is_leader() || self.delivery.submissions.proposed_len() > 0;
         let lacking: Vec<_> = match risk_limit_text {
             _ if !knows => Vec::new(),
             true => self.raft.not_persisted_by(lacks).filter(|m| m.role.votes()).collect(),
@@ -340,7 +343,7 @@ impl Member {
 
     /// Whether a local thread waits for its submission to be ordered.
     fn waits_to_be_ordered(&self) -> bool {
-        !self.submissions.is_empty()
+        !self.delivery.submissions.is_empty()
     }
 
     /// What blocks commits that need no acks.
@@ -368,7 +371,7 @@ impl Member {
 
     /// Why this member's commits wait, once they have for a while; for the status.
     pub(in crate::member) fn ack_wait_report(&self) -> Option<String> {
-        let (index, _) = self.commits.waits?;
+        let (index, _) = self.admin.commits.waits?;
         let what = if self.raft.first_unacknowledged().is_some() { " for acknowledgements. " } else { ": " };
         self.wait_is_long().then(|| format!("commits wait{what}{}", self.unacknowledged(index)))
     }
@@ -377,7 +380,7 @@ impl Member {
     fn wait_is_long(&self) -> bool {
         // `due` advances at each log line; until the first one, it is one period after the beginning.
         let shown = |due: Micros| self.now + LOG_INTERVAL >= due + SHOW_AFTER;
-        self.commits.waits.is_some_and(|(_, due)| self.commits.wait_logged || shown(due))
+        self.admin.commits.waits.is_some_and(|(_, due)| self.admin.commits.wait_logged || shown(due))
     }
 
     /// Warns the member that requested a policy if its settings ask for more members or zones than there are.
@@ -385,20 +388,20 @@ impl Member {
         for text in self.unsatisfiable_settings(policy) {
             self.log(Level::Warn, text);
         }
-        self.commits.warned = Some(self.checked_settings(policy));
+        self.admin.commits.warned = Some(self.checked_settings(policy));
     }
 
     /// The leader also warns, since commits wait there. It warns about anyone's request, after a member or zone has
     /// gone for good, and when its term begins.
     pub(in crate::member) fn warn_of_unsatisfiable(&mut self) {
         if !self.raft.is_leader() {
-            self.commits.checked_settings = None;
+            self.admin.commits.checked_settings = None;
             return;
         }
         let policy = self.raft.committed_state().policy;
         let known = self.checked_settings(policy);
-        let changed = self.commits.checked_settings.replace(known) != Some(known);
-        if changed && self.commits.warned.take_if(|warned| *warned == known).is_none() {
+        let changed = self.admin.commits.checked_settings.replace(known) != Some(known);
+        if changed && self.admin.commits.warned.take_if(|warned| *warned == known).is_none() {
             for text in self.unsatisfiable_settings(policy) {
                 self.log(Level::Warn, text);
             }

@@ -114,11 +114,11 @@ impl Member {
     /// lead.
     pub(in crate::member) fn check_for_writer(&mut self) {
         if !self.has_held_server() || !self.raft.policy().is_weak() {
-            self.apply_holds.no_writer = None;
+            self.delivery.apply_holds.no_writer = None;
             return;
         }
         let now = self.now;
-        let (since, last_logged) = self.apply_holds.no_writer.get_or_insert((now, None));
+        let (since, last_logged) = self.delivery.apply_holds.no_writer.get_or_insert((now, None));
         if now < *since + SUCCESSOR_TIMEOUT || last_logged.is_some_and(|at| now < at + NO_WRITER_LOG_INTERVAL)
         {
             return;
@@ -139,7 +139,7 @@ impl Member {
     /// Whether the hold lasts until an option is changed; `apply.delay` alone ends by itself.
     pub(crate) fn is_held_indefinitely(&self) -> bool {
         self.apply_hold().paused
-            || matches!(self.apply_holds.held, Some((Reason::Until, _)))
+            || matches!(self.delivery.apply_holds.held, Some((Reason::Until, _)))
             || self.connection.is_primary() && matches!(self.would_hold(), Some(Reason::Until))
     }
 
@@ -169,42 +169,45 @@ impl Member {
 
     /// Takes over changed options.
     pub(in crate::member) fn adopt_apply_options(&mut self) {
-        if self.apply_holds.order != self.tuning.apply_order {
-            self.apply_holds.order = self.tuning.apply_order;
-            self.log(Level::Info, format!("apply.order is {} from now on", self.apply_holds.order.name()));
-            self.apply_holds.floor = self.deliverer.delivered();
-            self.apply_holds.last.clear();
+        if self.delivery.apply_holds.order != self.tuning.apply_order {
+            self.delivery.apply_holds.order = self.tuning.apply_order;
+            self.log(
+                Level::Info,
+                format!("apply.order is {} from now on", self.delivery.apply_holds.order.name()),
+            );
+            self.delivery.apply_holds.floor = self.deliverer.delivered();
+            self.delivery.apply_holds.last.clear();
         }
         // Submissions made before the hold go first; a hold in force stays closed.
-        self.apply_holds.own_first = self.is_held_back() && !self.apply_holds.is_holding();
+        self.delivery.apply_holds.own_first = self.is_held_back() && !self.delivery.apply_holds.is_holding();
     }
 
     /// Whether the next entry is held.
     pub(in crate::member) fn holds_back(&mut self, entry: &Entry) -> bool {
-        self.apply_holds.own_first &= !self.submissions.is_empty();
-        if !self.has_held_server() || self.apply_holds.own_first {
+        self.delivery.apply_holds.own_first &= !self.delivery.submissions.is_empty();
+        if !self.has_held_server() || self.delivery.apply_holds.own_first {
             return false;
         }
         // Not held: entries without a seqno, entries that the database has, and a founder's first view, without which
         // its server never starts up.
-        if entry.seqno <= self.deliverer.delivered() || !self.views_shown.has_primary() {
+        if entry.seqno <= self.deliverer.delivered() || !self.roster.views_shown.has_primary() {
             return false;
         }
         let Some(why) = self.hold_reason(entry.seqno, entry.time) else { return false };
-        self.apply_holds.held = Some((why, entry.time));
+        self.delivery.apply_holds.held = Some((why, entry.time));
         true
     }
 
     /// At the beginning of a delivery round.
     pub(in crate::member) fn begin_delivery_round(&mut self) {
-        self.apply_holds.held_before = self.apply_holds.held.take();
+        self.delivery.apply_holds.held_before = self.delivery.apply_holds.held.take();
     }
 
     /// At the end of a round that did not reach the held entry: entries are still being read, or were too many for one
     /// round. The hold stays as it was, or the member would be Synced for moments.
     pub(in crate::member) fn keep_hold(&mut self) {
         if self.is_held_back() {
-            self.apply_holds.held = self.apply_holds.held_before;
+            self.delivery.apply_holds.held = self.delivery.apply_holds.held_before;
         }
     }
 
@@ -218,12 +221,14 @@ impl Member {
     /// Logs the hold at the end of a delivery round; `at_end`: no entry is left to deliver. Lasting holds are logged
     /// even while no entry is held; `apply.delay` only that it is in force.
     pub(in crate::member) fn report_hold(&mut self, at_end: bool) {
-        let idle =
-            at_end && self.views_shown.has_primary() && self.has_held_server() && !self.apply_holds.own_first;
-        let held = self.apply_holds.held.map(|(why, _)| why);
+        let idle = at_end
+            && self.roster.views_shown.has_primary()
+            && self.has_held_server()
+            && !self.delivery.apply_holds.own_first;
+        let held = self.delivery.apply_holds.held.map(|(why, _)| why);
         let why = held.or_else(|| self.would_hold().filter(|_| idle && !self.may_still_arrive()));
         let seqno = self.deliverer.delivered();
-        let known = match (why, self.apply_holds.logged) {
+        let known = match (why, self.delivery.apply_holds.logged) {
             (None, logged) => logged.is_none() || self.is_held_back(),
             (Some(Reason::Until), Some((Reason::Until, at))) => at == seqno,
             (Some(why), Some((logged, _))) => std::mem::discriminant(&why) == std::mem::discriminant(&logged),
@@ -232,7 +237,7 @@ impl Member {
         if known {
             return;
         }
-        self.apply_holds.logged = why.map(|why| (why, seqno));
+        self.delivery.apply_holds.logged = why.map(|why| (why, seqno));
         let (level, text) = match why {
             None => (
                 Level::Info,
@@ -277,12 +282,12 @@ impl Member {
     /// Whether a write-set of this server can be delivered soon: one submitted under a hold would wait as long as the
     /// entries before it.
     pub(in crate::member) fn accepts_own_writes(&self) -> bool {
-        !self.is_held_back() || self.apply_holds.own_first
+        !self.is_held_back() || self.delivery.apply_holds.own_first
     }
 
     /// When the hold ends. If that is past, delivery waits for something else: the majority, or room in the queue.
     pub(in crate::member) fn hold_ends_at(&self) -> Option<Micros> {
-        match self.apply_holds.held {
+        match self.delivery.apply_holds.held {
             Some((Reason::Delay(due), _)) if due > self.wall() => {
                 Some(self.now.saturating_add(due - self.wall()))
             }
@@ -294,11 +299,11 @@ impl Member {
     pub(crate) fn note_log_size(&mut self, bytes: u64) {
         let limit = self.tuning.log_max_bytes;
         let last_logged =
-            self.apply_holds.growth_logged.is_some_and(|at| self.now < at + GROWTH_LOG_INTERVAL);
-        if bytes <= limit || last_logged || !self.apply_holds.is_holding() {
+            self.delivery.apply_holds.growth_logged.is_some_and(|at| self.now < at + GROWTH_LOG_INTERVAL);
+        if bytes <= limit || last_logged || !self.delivery.apply_holds.is_holding() {
             return;
         }
-        self.apply_holds.growth_logged = Some(self.now);
+        self.delivery.apply_holds.growth_logged = Some(self.now);
         let text = format!(
             "the log takes {} MiB, more than log.max_size ({} MiB), and keeps growing: it holds all entries that this \
              member's server may not have yet (apply.paused, apply.delay, apply.until). Lift the hold before the disk \
@@ -311,7 +316,7 @@ impl Member {
 
     /// How many seconds ago the first held entry was appended.
     pub(crate) fn age_of_held_entry(&self) -> Option<f64> {
-        let appended = self.apply_holds.held?.1;
+        let appended = self.delivery.apply_holds.held?.1;
         Some(self.wall().saturating_sub(appended) as f64 / 1e6)
     }
 
@@ -323,7 +328,7 @@ impl Member {
         depends_on: Seqno,
     ) -> Seqno {
         let finished = self.finished();
-        self.apply_holds.depends_on(seqno, set, depends_on, finished)
+        self.delivery.apply_holds.depends_on(seqno, set, depends_on, finished)
     }
 }
 

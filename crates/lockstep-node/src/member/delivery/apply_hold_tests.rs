@@ -226,7 +226,7 @@ fn founder_under_apply_hold_sees_first_view() {
     let mut lab = Lab::new(1, &Tuning { apply_hold: paused, ..Tuning::default() });
     lab.run(1_000_000);
     assert_eq!(lab.nodes[0].views, [["n1"]]);
-    assert!(lab.nodes[0].member.sync.is_notified(), "its server serves readers");
+    assert!(lab.nodes[0].member.roster.sync.is_notified(), "its server serves readers");
     assert_eq!(state(&lab, 0), LocalState::Donor);
 }
 
@@ -262,11 +262,11 @@ fn apply_hold_never_shows_synced_for_a_moment() {
     let member = &mut lab.nodes[2].member;
     member.begin_delivery_round();
     member.keep_hold();
-    assert!(member.apply_holds.is_holding());
+    assert!(member.delivery.apply_holds.is_holding());
     member.set_tuning(Tuning::default());
     member.begin_delivery_round();
     member.keep_hold();
-    assert!(!member.apply_holds.is_holding());
+    assert!(!member.delivery.apply_holds.is_holding());
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn single_voter_waits_for_replica_acks_of_evicted_entries() {
     (lab.nodes[1].frozen, lab.nodes[2].frozen) = (true, true);
     let first = a_write_and_much_more(&mut lab, 0);
     assert!(first.wait_for(Duration::ZERO).is_none(), "nobody else has it");
-    assert_eq!(lab.nodes[0].member.commits.yes, 0);
+    assert_eq!(lab.nodes[0].member.admin.commits.yes, 0);
 }
 
 /// A member that applies late reads old entries from its log, including uncommitted ones. If a new leader then

@@ -20,7 +20,6 @@ use lockstep_core::writeset::{self, Meta, WriteSet, assemble, flags};
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, ViewUuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Entries handled in one round: the round must end soon, since acks wait for its end.
 const ENTRIES_PER_ROUND: usize = 1024;
@@ -433,7 +432,7 @@ impl Member {
                 if self.me.arbitrator {
                     self.deliverer.failed += !outcome.pass as u64;
                     self.deliverer.delivered = self.deliverer.delivered.max(seqno);
-                    self.finished.fetch_max(seqno, Ordering::AcqRel);
+                    self.finished.raise(seqno);
                     return Ok(());
                 }
                 if seqno <= self.deliverer.delivered {
@@ -454,7 +453,7 @@ impl Member {
                 }
                 self.deliverer.failed += !outcome.pass as u64;
                 self.deliverer.delivered = seqno;
-                let finished = || self.finished.load(Ordering::Acquire);
+                let finished = || self.finished.get();
                 self.deliverer.lag.delivered(
                     entry.seqno,
                     entry.time,
@@ -484,7 +483,7 @@ impl Member {
                 let mut r = Reader::new(entry.payload.clone());
                 let view = View::decode(&mut r).map_err(|e| failure(&e))?;
                 let without_me = !view.members.iter().any(|m| m.view_uuid == self.me.view_uuid);
-                if self.leave.has_begun() && without_me && seqno > self.deliverer.delivered {
+                if self.roster.leave.has_begun() && without_me && seqno > self.deliverer.delivered {
                     // The view without this member: it takes later entries from the log when it is back.
                     self.deliverer.stop();
                     return Ok(());
@@ -507,7 +506,7 @@ impl Member {
                     return Ok(());
                 }
                 self.deliverer.delivered = seqno;
-                let finished = || self.finished.load(Ordering::Acquire);
+                let finished = || self.finished.get();
                 self.deliverer.lag.delivered(
                     entry.seqno,
                     entry.time,
@@ -525,9 +524,9 @@ impl Member {
                     members: view.members.clone(),
                     my_index,
                 };
-                self.views_shown.primary_seen();
+                self.roster.views_shown.primary_seen();
                 if self.me.arbitrator {
-                    self.finished.fetch_max(seqno, Ordering::AcqRel);
+                    self.finished.raise(seqno);
                 }
                 self.deliver(Delivery::View { info, in_log: true });
             }
@@ -555,14 +554,14 @@ impl Member {
         if let Err(text) = self.deliverer.start(&bases, committed, committed.seqno) {
             return self.fail(&format!("{text}; start this arbitrator again"));
         }
-        self.finished.fetch_max(self.deliverer.delivered, Ordering::AcqRel);
+        self.finished.raise(self.deliverer.delivered);
         self.deliverer.announce = true;
     }
 
     /// The last index that may be delivered to the server. While this member donates or leaves, it delivers committed
     /// entries only: its state must not be ahead of the cluster's.
     pub(in crate::member) fn deliverable(&self) -> Index {
-        match !self.transfers.is_donating() && !self.leave.has_begun() {
+        match !self.recovery.transfers.is_donating() && !self.roster.leave.has_begun() {
             true => self.raft.early(),
             false => self.raft.deliverable(),
         }
@@ -574,7 +573,7 @@ impl Member {
         let id = entry.proposal;
         id.member == self.me.id
             && id.incarnation == self.me.incarnation
-            && self.submissions.awaits(id.number)
+            && self.delivery.submissions.awaits(id.number)
             && !self.is_refused(entry)
     }
 
@@ -620,7 +619,7 @@ impl Member {
         let own = entry.proposal.member == self.me.id && entry.proposal.incarnation == self.me.incarnation;
         // A fragment of a streaming transaction commits nothing yet.
         let commits = ordered.pass && ordered.writeset.meta.flags & flags::TRX_END != 0;
-        let ordered = match own.then(|| self.submissions.take(entry.proposal.number)).flatten() {
+        let ordered = match own.then(|| self.delivery.submissions.take(entry.proposal.number)).flatten() {
             None => ordered,
             Some(submission) => match submission.order(ordered) {
                 Ok(thread) => {

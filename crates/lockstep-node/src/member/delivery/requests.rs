@@ -17,7 +17,7 @@ const LAST_MAX: usize = 128 << 20;
 impl Member {
     /// Submits a write-set or statement to the log.
     pub(crate) fn submit(&mut self, kind: EntryKind, payload: Bytes, submission: Filler) {
-        if !self.connection.is_primary() || self.leave.has_begun() {
+        if !self.connection.is_primary() || self.roster.leave.has_begun() {
             submission.fill(SubmitOutcome::NotSent);
             return;
         }
@@ -29,7 +29,7 @@ impl Member {
         let seen = writeset::last_seen(&payload).unwrap_or(SEQNO_UNDEFINED);
         if payload.len() <= PIECE_BYTES {
             let number = self.propose(kind, payload);
-            self.submissions.proposed(number, seen, submission);
+            self.delivery.submissions.proposed(number, seen, submission);
             return;
         }
         match writeset::split(&payload, PIECE_BYTES) {
@@ -44,7 +44,7 @@ impl Member {
                 );
                 submission.fill(SubmitOutcome::TooLarge);
             }
-            Ok(split) => self.submissions.push_large(split, kind, seen, submission),
+            Ok(split) => self.delivery.submissions.push_large(split, kind, seen, submission),
             Err(error) => {
                 self.log(Level::Error, format!("a write-set of this member {error}: it is refused"));
                 submission.fill(SubmitOutcome::TooLarge);
@@ -55,8 +55,8 @@ impl Member {
     /// The lowest last seen seqno of any write-set of this member that is under way or may still come: keys above it
     /// must be kept.
     pub(in crate::member) fn lowest_seen(&self) -> Seqno {
-        let seen = self.submissions.lowest_seen().unwrap_or(Seqno::MAX);
-        seen.min(self.low_water_mark.low(self.finished()))
+        let seen = self.delivery.submissions.lowest_seen().unwrap_or(Seqno::MAX);
+        seen.min(self.delivery.low_water_mark.low(self.finished()))
     }
 
     /// Begins a read that must see every commit acknowledged so far.
@@ -65,36 +65,36 @@ impl Member {
             self.out.push(Effect::Causal { id, seqno: None });
             return;
         }
-        self.causal_reads.begin(&mut self.raft, self.now, id);
+        self.delivery.causal_reads.begin(&mut self.raft, self.now, id);
     }
 
     /// The leader's answer to a read-index question; `None` if the leader was lost.
     pub(in crate::member) fn read_ready(&mut self, context: u64, index: Option<Index>) {
-        self.position_queries.answered(&mut self.raft, self.now, context, index);
-        self.causal_reads.answered(&mut self.raft, self.now, context, index);
+        self.admin.position_queries.answered(&mut self.raft, self.now, context, index);
+        self.delivery.causal_reads.answered(&mut self.raft, self.now, context, index);
     }
 
     /// Reads whose index has been delivered wait only for the server.
     pub(in crate::member) fn causal_step(&mut self) {
-        if self.causal_reads.is_empty() {
+        if self.delivery.causal_reads.is_empty() {
             return;
         }
         let (next, delivered) = (self.deliverer.next_index(), self.deliverer.delivered());
-        for id in self.causal_reads.take_ready(&mut self.raft, self.now, next) {
+        for id in self.delivery.causal_reads.take_ready(&mut self.raft, self.now, next) {
             self.out.push(Effect::Causal { id, seqno: Some(delivered) });
         }
     }
 
     pub(crate) fn causal_cancelled(&mut self, id: u64) {
-        self.causal_reads.cancel(id);
+        self.delivery.causal_reads.cancel(id);
     }
 
     pub(crate) fn desync(&mut self) {
-        self.sync.desync();
+        self.roster.sync.desync();
     }
 
     pub(crate) fn resync(&mut self) {
-        if self.sync.resync()
+        if self.roster.sync.resync()
             && let ConnectionState::Running { primary, .. } = self.connection
         {
             self.connection = ConnectionState::Running { primary, synced: false };

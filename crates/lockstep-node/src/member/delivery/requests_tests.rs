@@ -50,7 +50,10 @@ fn large_write_sets_under_way_are_bounded_by_window() {
         lab.until("it is committed", 10_000_000, |_| passed(&large));
     }
     let member = &lab.nodes[0].member;
-    assert_eq!((member.submissions.large_bytes_in_flight() > 0, member.raft.outstanding()), (false, (0, 0)));
+    assert_eq!(
+        (member.delivery.submissions.large_bytes_in_flight() > 0, member.raft.outstanding()),
+        (false, (0, 0))
+    );
 }
 
 /// The read index is the leader's last entry, which may not arrive for long. If the leader is lost first, no entry
@@ -68,16 +71,16 @@ fn causal_read_survives_loss_of_leader_and_its_index() {
     lab.run(2_000);
     lab.nodes[2].member.causal_read(1);
     lab.until("the leader has told where it must see", 20_000_000, |lab| {
-        lab.nodes[2].member.causal_reads.first_index().is_some()
+        lab.nodes[2].member.delivery.causal_reads.first_index().is_some()
     });
-    let index = lab.nodes[2].member.causal_reads.first_index().unwrap();
+    let index = lab.nodes[2].member.delivery.causal_reads.first_index().unwrap();
     assert!(index > lab.nodes[2].member.raft.last_index(), "it has it already: nothing is shown");
     lab.cut(0, true);
     lab.until("another one leads", 10_000_000, |lab| lab.leader(2).is_some_and(|leader| leader != 0));
     lab.run(2_000_000);
     let raft = &lab.nodes[2].member.raft;
     assert!(
-        lab.nodes[2].member.causal_reads.is_empty(),
+        lab.nodes[2].member.delivery.causal_reads.is_empty(),
         "waits for index {index}; all that there is, up to {}, is committed ({})",
         raft.last_index(),
         raft.commit()
@@ -110,7 +113,7 @@ fn causal_read_over_full_link_is_answered() {
     let came = lab.now - asked;
     (0..400).for_each(|_| busy(&mut lab));
     assert!(
-        lab.nodes[2].member.causal_reads.is_empty(),
+        lab.nodes[2].member.delivery.causal_reads.is_empty(),
         "all that it was to see came after {} ms; after {} ms it is not answered",
         came / 1000,
         (lab.now - asked) / 1000

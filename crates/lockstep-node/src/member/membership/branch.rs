@@ -57,7 +57,7 @@ struct ForcedBootstrap {
 impl Member {
     /// Begins a forced bootstrap of this member. `fresh` names the new history. Answered by [`Effect::Answer`].
     pub(in crate::member) fn begin_forced_bootstrap(&mut self, token: u64, fresh: Uuid) {
-        if self.branches.forced.is_some() {
+        if self.roster.branches.forced.is_some() {
             return self.answer_forced_bootstrap(
                 token,
                 self.now,
@@ -65,7 +65,8 @@ impl Member {
                 "a forced bootstrap is already under way".into(),
             );
         }
-        self.branches.forced = Some(ForcedBootstrap { token, began: self.now, asked: self.now, fresh });
+        self.roster.branches.forced =
+            Some(ForcedBootstrap { token, began: self.now, asked: self.now, fresh });
         self.raft.query_tails(self.now);
     }
 
@@ -75,10 +76,12 @@ impl Member {
     }
 
     pub(in crate::member) fn forced_bootstrap_step(&mut self) {
-        let Some(ForcedBootstrap { token, began, asked, fresh }) = self.branches.forced else { return };
+        let Some(ForcedBootstrap { token, began, asked, fresh }) = self.roster.branches.forced else {
+            return;
+        };
         let late = self.now.saturating_sub(began) > TIMEOUT;
         if self.now >= asked + ASK_AGAIN {
-            self.branches.forced = Some(ForcedBootstrap { token, began, asked: self.now, fresh });
+            self.roster.branches.forced = Some(ForcedBootstrap { token, began, asked: self.now, fresh });
             self.raft.query_tails_again(self.now);
         }
         let outcome = match self.unfit_for_forced_bootstrap(late) {
@@ -86,7 +89,7 @@ impl Member {
             Some(Err(text)) => Err(text),
             None => return,
         };
-        self.branches.forced = None;
+        self.roster.branches.forced = None;
         match outcome {
             Ok(text) => self.answer_forced_bootstrap(token, began, true, text),
             Err(text) => self.answer_forced_bootstrap(token, began, false, text),
@@ -124,7 +127,7 @@ impl Member {
                 return refuse("this member is not connected to a cluster");
             }
         }
-        if self.leave.has_begun() {
+        if self.roster.leave.has_begun() {
             return refuse("this member is about to leave");
         }
         if self.raft.has_quorum(self.now) || !self.cut_off() {
@@ -223,7 +226,7 @@ impl Member {
     /// Records when this member's own branch was last seen alive.
     pub(in crate::member) fn majority_step(&mut self) {
         if self.connection.is_connected() && (self.raft.leader().is_some() || !self.cut_off()) {
-            self.quorum.note_seen(self.now);
+            self.roster.quorum.note_seen(self.now);
         }
     }
 
@@ -248,7 +251,7 @@ impl Member {
         if (self.raft.tail_state().term, self.raft.last_index()) <= (term, index) {
             return Ok(());
         }
-        let waited = self.quorum.unseen_for(self.now);
+        let waited = self.roster.quorum.unseen_for(self.now);
         if waited < GIVE_UP_LOG_AFTER {
             return Err(format!(
                 "this member's log goes on to index {}, beyond the branch's beginning after {index}; it gives up its \
@@ -269,8 +272,8 @@ impl Member {
         let tail = self.raft.tail_state().clone();
         let fork = hello.fork(tail.history, tail.log_id);
         if let Err(why) = self.may_give_up_log(fork) {
-            if self.now >= self.branches.log_at {
-                self.branches.log_at = self.now + BRANCH_LOG_INTERVAL;
+            if self.now >= self.roster.branches.log_at {
+                self.roster.branches.log_at = self.now + BRANCH_LOG_INTERVAL;
                 let text = format!(
                     "{} was made to go on alone by an operator: its branch, history {}, left this member's, {}:{}. {why}",
                     hello.name, hello.history, tail.history, tail.seqno
@@ -300,7 +303,7 @@ impl Member {
         let starts = !matches!(self.connection, ConnectionState::Running { .. });
         self.fail(&text);
         let text = format!("this member gives up its log for the branch of {}", hello.name);
-        self.ending.gives_way(self.now, starts, &text);
+        self.recovery.ending.gives_way(self.now, starts, &text);
         true
     }
 }

@@ -70,7 +70,7 @@ impl Member {
             return;
         }
         self.check_for_writer();
-        self.leader_tasks.disks.track(self.now, &self.raft, self.peers.keys().copied(), NEAR_ENOUGH);
+        self.roster.leader_tasks.disks.track(self.now, &self.raft, self.peers.keys().copied(), NEAR_ENOUGH);
         self.make_view();
         self.make_trim_mark();
     }
@@ -303,10 +303,10 @@ impl Member {
                     || current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid)
             };
             let near = |m: &ViewMember| self.raft.matched(&m.id) + NEAR_ENOUGH >= last;
-            members.retain(|m| !self.leader_tasks.disks.is_stalled(&m.id) && (stays(m) || near(m)));
+            members.retain(|m| !self.roster.leader_tasks.disks.is_stalled(&m.id) && (stays(m) || near(m)));
         }
         for gone in &current.members {
-            let grace = !self.leader_tasks.disks.is_stalled(&gone.id)
+            let grace = !self.roster.leader_tasks.disks.is_stalled(&gone.id)
                 && self.peers.gone(&gone.id).is_some_and(|g| self.now.saturating_sub(g.since) < VIEW_GRACE)
                 && membership.get(&gone.id).is_some();
             if grace && !members.iter().any(|m| m.id == gone.id) {
@@ -342,12 +342,12 @@ impl Member {
     /// Appends a trim mark: certification may forget what every member of the view has finished, so that no write-set
     /// under way can conflict with it. A member that lags by more than the limit does not hold it back.
     fn make_trim_mark(&mut self) {
-        let due = self.now.saturating_sub(self.leader_tasks.last_trim_mark) > TRIM_PERIOD
+        let due = self.now.saturating_sub(self.roster.leader_tasks.last_trim_mark) > TRIM_PERIOD
             || self.deliverer.seqno() - self.raft.tail_state().trim > TRIM_STEP;
         if !due || !self.deliverer.is_running() {
             return;
         }
-        self.leader_tasks.last_trim_mark = self.now;
+        self.roster.leader_tasks.last_trim_mark = self.now;
         let lag_limit = self.tuning.lag_limit as i64;
         let mut low = self.lowest_seen().min(self.deliverer.seqno());
         for peer in self.peers.values() {

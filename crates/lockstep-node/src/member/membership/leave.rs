@@ -54,19 +54,19 @@ struct UnderWay {
 impl Member {
     /// Begins an orderly leave.
     pub(crate) fn disconnect(&mut self) {
-        if self.connection == ConnectionState::Idle || self.leave.begun {
+        if self.connection == ConnectionState::Idle || self.roster.leave.begun {
             return;
         }
-        self.leave.begun = true;
+        self.roster.leave.begun = true;
         let now = self.now;
-        self.leave.under_way = Some(UnderWay { began: now, at_risk_at: now, log_at: now + LOG_AFTER });
+        self.roster.leave.under_way = Some(UnderWay { began: now, at_risk_at: now, log_at: now + LOG_AFTER });
         self.wake_all(false);
         self.end_votes();
     }
 
     /// Whether a leave is under way: `Effect::Left` is still to come.
     pub(crate) fn is_leaving(&self) -> bool {
-        self.leave.under_way.is_some()
+        self.roster.leave.under_way.is_some()
     }
 
     /// Leaves for good because the server cannot go on, for example because its data differ. The leave is orderly, so
@@ -75,7 +75,7 @@ impl Member {
         if !matches!(self.connection, ConnectionState::Running { .. }) {
             return self.fail(text);
         }
-        self.leave.given_up.get_or_insert_with(|| text.to_string());
+        self.roster.leave.given_up.get_or_insert_with(|| text.to_string());
         self.disconnect();
     }
 
@@ -93,7 +93,7 @@ impl Member {
     pub(in crate::member) fn leave_step(&mut self) {
         let (now, ahead, cut_off) = (self.now, self.ahead(), self.cut_off());
         let timeout = 8 * self.raft.election_timeout();
-        let Some(leave) = &mut self.leave.under_way else { return };
+        let Some(leave) = &mut self.roster.leave.under_way else { return };
         // Connections may be back in a moment.
         let tail_timeout = if cut_off { timeout.min(TAIL_TIMEOUT) } else { TAIL_TIMEOUT };
         let at_risk = ahead > 0 && now.saturating_sub(leave.began) <= tail_timeout;
@@ -151,14 +151,14 @@ impl Member {
         let info = ViewInfo::disconnected(self.view_without_quorum().gtid);
         self.wake_all(true);
         self.deliver(Delivery::View { info, in_log: false });
-        self.leave.under_way = None;
+        self.roster.leave.under_way = None;
         if !matches!(self.connection, ConnectionState::Failed(_)) {
             self.connection =
-                self.leave.given_up.take().map_or(ConnectionState::Idle, ConnectionState::Failed);
+                self.roster.leave.given_up.take().map_or(ConnectionState::Idle, ConnectionState::Failed);
         }
         self.deliverer.stop();
-        self.sync.left();
-        self.transfers.end();
+        self.roster.sync.left();
+        self.recovery.transfers.end();
         self.forget_peers();
         self.out.push(Effect::Left);
     }

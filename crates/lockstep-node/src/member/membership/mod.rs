@@ -2,6 +2,7 @@
 
 pub(in crate::member) mod admission;
 pub(in crate::member) mod branch;
+pub(in crate::member) mod connection;
 pub(in crate::member) mod connection_state;
 pub(in crate::member) mod disk_progress;
 pub(in crate::member) mod join_target;
@@ -11,3 +12,27 @@ pub(in crate::member) mod peers;
 pub(in crate::member) mod quorum;
 pub(in crate::member) mod sync_state;
 pub(in crate::member) mod views_shown;
+
+use branch::Branches;
+use leader_tasks::LeaderTasks;
+use leave::Leave;
+use quorum::Quorum;
+use sync_state::SyncState;
+use views_shown::ViewsShown;
+
+/// The components of this room, beside the peers and the connection. Each keeps its fields to itself.
+#[derive(Default)]
+pub(in crate::member) struct Roster {
+    /// This member's leave.
+    pub(in crate::member) leave: Leave,
+    /// Forced bootstraps and branches.
+    pub(in crate::member) branches: Branches,
+    /// A leader's tasks.
+    pub(in crate::member) leader_tasks: LeaderTasks,
+    /// When the majority was seen.
+    pub(in crate::member) quorum: Quorum,
+    /// Whether this member is Synced.
+    pub(in crate::member) sync: SyncState,
+    /// The views that the server has seen.
+    pub(in crate::member) views_shown: ViewsShown,
+}

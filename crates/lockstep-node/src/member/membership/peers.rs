@@ -457,7 +457,7 @@ impl Member {
         if *id == self.me.id || self.peers.contains_key(id) {
             return None;
         }
-        Some(self.peers.gone(id).map_or(self.quorum.primary_since().unwrap_or(self.now), |g| g.since))
+        Some(self.peers.gone(id).map_or(self.roster.quorum.primary_since().unwrap_or(self.now), |g| g.since))
     }
 
     /// The same for the status, counted from the last message: a stopped process is silent before its connection ends.

@@ -3,7 +3,7 @@
 use crate::member::Micros;
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::member) struct Quorum {
     /// When this member last became Primary.
     primary_since: Option<Micros>,
@@ -14,10 +14,6 @@ pub(in crate::member) struct Quorum {
 }
 
 impl Quorum {
-    pub(in crate::member) fn new(now: Micros) -> Quorum {
-        Quorum { primary_since: None, lost_since: None, seen: now }
-    }
-
     /// This member has become Primary.
     pub(in crate::member) fn became_primary(&mut self, now: Micros) {
         self.primary_since = Some(now);
@@ -58,7 +54,8 @@ mod tests {
 
     #[test]
     fn loss_of_majority_counts_from_first_notice() {
-        let mut quorum = Quorum::new(5);
+        let mut quorum = Quorum::default();
+        quorum.note_seen(5);
         assert_eq!((quorum.missing(10), quorum.missing(20), quorum.lost_since()), (10, 10, Some(10)));
         quorum.present();
         assert_eq!((quorum.lost_since(), quorum.missing(30)), (None, 30));

@@ -4,3 +4,21 @@ pub(in crate::member) mod ending;
 pub(in crate::member) mod in_doubt;
 pub(in crate::member) mod transfer;
 pub(in crate::member) mod votes;
+
+use ending::Ending;
+use in_doubt::InDoubt;
+use transfer::Transfers;
+use votes::Votes;
+
+/// The components of this room. Each keeps its fields to itself.
+#[derive(Default)]
+pub(in crate::member) struct Recovery {
+    /// Votes on results.
+    pub(in crate::member) votes: Votes,
+    /// State transfers.
+    pub(in crate::member) transfers: Transfers,
+    /// The statement in which this member was killed.
+    pub(in crate::member) in_doubt: InDoubt,
+    /// The end of the server process.
+    pub(in crate::member) ending: Ending,
+}

@@ -108,7 +108,7 @@ impl Member {
     /// Takes the server's request for state.
     pub(crate) fn request_state(&mut self, request: Bytes, donor: String) {
         let since = self.now;
-        self.transfers.request = Some(Pending {
+        self.recovery.transfers.request = Some(Pending {
             request,
             donor,
             since,
@@ -119,7 +119,7 @@ impl Member {
     }
 
     pub(in crate::member) fn donations_step(&mut self) {
-        if let Some(pending) = &mut self.transfers.request
+        if let Some(pending) = &mut self.recovery.transfers.request
             && pending.ask_at.is_some_and(|at| at <= self.now)
             && let Some(leader) = self.raft.leader()
         {
@@ -128,7 +128,7 @@ impl Member {
             let message = NodeMessage::StateRequest {
                 donor: pending.donor.clone(),
                 at_least,
-                position: self.transfers.bypass,
+                position: self.recovery.transfers.bypass,
                 request: pending.request.clone(),
             };
             pending.ask_at = Some(self.now + 10 * ASK_AGAIN);
@@ -137,14 +137,14 @@ impl Member {
         }
         let delivered = self.deliverer.delivered();
         if self.deliverer.is_running() && delivered <= self.raft.committed_state().seqno {
-            let ready: Vec<usize> = (0..self.transfers.donations.len())
+            let ready: Vec<usize> = (0..self.recovery.transfers.donations.len())
                 .filter(|&at| {
-                    !self.transfers.donations[at].handed_over
-                        && self.transfers.donations[at].at_least <= delivered
+                    !self.recovery.transfers.donations[at].handed_over
+                        && self.recovery.transfers.donations[at].at_least <= delivered
                 })
                 .collect();
             for at in ready {
-                let donation = &mut self.transfers.donations[at];
+                let donation = &mut self.recovery.transfers.donations[at];
                 donation.handed_over = true;
                 let Donation { id, joiner, at_least, position, .. } = *donation;
                 let request = donation.request.clone();
@@ -171,8 +171,8 @@ impl Member {
             return;
         }
         let (begun, held) =
-            std::mem::take(&mut self.transfers.donations).into_iter().partition(|d| d.handed_over);
-        self.transfers.donations = begun;
+            std::mem::take(&mut self.recovery.transfers.donations).into_iter().partition(|d| d.handed_over);
+        self.recovery.transfers.donations = begun;
         for Donation { joiner, .. } in held {
             self.log(
                 Level::Info,
@@ -199,7 +199,7 @@ impl Member {
         // cannot reach the joiner.
         let view_uuid = self.view_uuid_of(&joiner);
         if let Some(choice) =
-            self.transfers.choices.iter().find(|c| c.joiner == joiner && c.view_uuid == view_uuid)
+            self.recovery.transfers.choices.iter().find(|c| c.joiner == joiner && c.view_uuid == view_uuid)
         {
             let donor = choice.donor;
             let donates = self.health_of(&donor).is_some_and(|health| health.state == LocalState::Donor);
@@ -240,9 +240,9 @@ impl Member {
         match chosen {
             Some((donor, name)) => {
                 self.log(Level::Info, format!("{name} is to donate state to {joiner_name}"));
-                self.transfers.choices.retain(|c| c.joiner != joiner);
-                self.transfers.choices.truncate(CHOICES_MAX - 1);
-                self.transfers.choices.insert(0, Choice { joiner, view_uuid, donor, at_least });
+                self.recovery.transfers.choices.retain(|c| c.joiner != joiner);
+                self.recovery.transfers.choices.truncate(CHOICES_MAX - 1);
+                self.recovery.transfers.choices.insert(0, Choice { joiner, view_uuid, donor, at_least });
                 self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
             None => {
@@ -265,19 +265,19 @@ impl Member {
         request: Bytes,
     ) {
         let view_uuid = self.view_uuid_of(&joiner);
-        if self.transfers.donations.iter().any(|d| d.joiner == joiner && d.view_uuid == view_uuid) {
+        if self.recovery.transfers.donations.iter().any(|d| d.joiner == joiner && d.view_uuid == view_uuid) {
             return self.tell(joiner, &accepted());
         }
         let free = self.is_synced_but_for_hold() || self.local_state() == LocalState::Joined;
-        if !free || self.leave.has_begun() {
+        if !free || self.roster.leave.has_begun() {
             return self.tell(joiner, &refusal(AGAIN, "the donor is busy"));
         }
         if self.is_held_back_below(&self.me.id, at_least) {
             return self.tell(joiner, &refusal(AGAIN, HELD_BACK));
         }
-        self.transfers.donation_ids += 1;
-        let id = self.transfers.donation_ids;
-        self.transfers.donations.push(Donation {
+        self.recovery.transfers.donation_ids += 1;
+        let id = self.recovery.transfers.donation_ids;
+        self.recovery.transfers.donations.push(Donation {
             id,
             joiner,
             view_uuid,
@@ -300,8 +300,8 @@ impl Member {
 
     /// The front end's server has sent its state, or failed to.
     pub(crate) fn donation_done(&mut self, id: u64, result: Result<Gtid, i32>) {
-        let Some(at) = self.transfers.donations.iter().position(|d| d.id == id) else { return };
-        let donation = self.transfers.donations.remove(at);
+        let Some(at) = self.recovery.transfers.donations.iter().position(|d| d.id == id) else { return };
+        let donation = self.recovery.transfers.donations.remove(at);
         let name = self.name_of(&donation.joiner);
         let message = match result {
             Ok(gtid) => {
@@ -333,8 +333,8 @@ impl Member {
         let name = self.name_of(&from);
         let again = self.now + ASK_AGAIN;
         let view_uuid = self.view_uuid_of(&from);
-        let no_donor = self.transfers.bypass >= 0 && !self.somebody_may_donate();
-        let Some(pending) = &mut self.transfers.request else { return };
+        let no_donor = self.recovery.transfers.bypass >= 0 && !self.somebody_may_donate();
+        let Some(pending) = &mut self.recovery.transfers.request else { return };
         // While a donation is under way, only its donor's answers count: two overlapping transfers would corrupt the
         // state.
         if pending.donor_id.is_some_and(|donor| donor != from) {
@@ -349,7 +349,7 @@ impl Member {
             }
             0 => self.log(Level::Info, format!("{name} has sent its state up to {gtid}")),
             AGAIN if no_donor && self.now.saturating_sub(pending.since) > CONFIRMATION_TIMEOUT => {
-                self.transfers.request = None;
+                self.recovery.transfers.request = None;
                 self.deliver(Delivery::StateFailed(format!(
                     "for {} s there was no Synced member to confirm that this one may go on by its log: this server \
                      ends. After a restart it goes on by its log if there is still none",
@@ -362,7 +362,7 @@ impl Member {
                 self.log(Level::Info, format!("no donor yet ({text}): asks again"));
             }
             _ => {
-                self.transfers.request = None;
+                self.recovery.transfers.request = None;
                 self.deliver(Delivery::StateFailed(format!("{name}: {text} (code {code})")));
             }
         }
@@ -371,11 +371,11 @@ impl Member {
     /// A peer's connection ended. If its transfer had begun, the stream breaks, which the own server's script notices;
     /// otherwise another donor is asked.
     pub(in crate::member) fn donor_may_be_gone(&mut self, id: MemberId) {
-        self.transfers.donations.retain(|d| d.handed_over || d.joiner != id);
+        self.recovery.transfers.donations.retain(|d| d.handed_over || d.joiner != id);
         // The donor's script may go on although the connection broke: two overlapping transfers would corrupt the
         // state.
         let timeout = self.now + DONOR_TIMEOUT;
-        if let Some(pending) = &mut self.transfers.request
+        if let Some(pending) = &mut self.recovery.transfers.request
             && pending.donor_id == Some(id)
         {
             pending.ask_at = Some(timeout);
@@ -385,7 +385,7 @@ impl Member {
     /// A peer is connected (again).
     pub(in crate::member) fn donor_is_back(&mut self, id: MemberId) {
         let view_uuid = self.view_uuid_of(&id);
-        if let Some(pending) = &mut self.transfers.request
+        if let Some(pending) = &mut self.recovery.transfers.request
             && pending.donor_id == Some(id)
         {
             if pending.donor_view_uuid == view_uuid {
@@ -395,14 +395,14 @@ impl Member {
                 pending.donor_id = None;
             }
         }
-        if self.transfers.donations.iter().any(|d| d.joiner == id && d.view_uuid == view_uuid) {
+        if self.recovery.transfers.donations.iter().any(|d| d.joiner == id && d.view_uuid == view_uuid) {
             self.tell(id, &accepted());
         }
     }
 
     /// The server has received its state, or failed to.
     pub(crate) fn state_received(&mut self, result: Result<Gtid, i32>) {
-        self.transfers.request = None;
+        self.recovery.transfers.request = None;
         let ConnectionState::NeedState { primary } = self.connection else { return };
         let gtid = match result {
             Ok(gtid) if gtid.is_defined() => gtid,
@@ -423,9 +423,13 @@ impl Member {
             Ok(()) => {
                 self.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));
                 self.connection = ConnectionState::Running { primary, synced: false };
-                self.votes.begin(gtid.seqno, self.raft.last_index(), self.transfers.bypass != gtid.seqno);
+                self.recovery.votes.begin(
+                    gtid.seqno,
+                    self.raft.last_index(),
+                    self.recovery.transfers.bypass != gtid.seqno,
+                );
                 // The server finds the donor's last view in the transferred state.
-                self.views_shown.primary_seen();
+                self.roster.views_shown.primary_seen();
             }
             Err(text) => self.fail(&text),
         }

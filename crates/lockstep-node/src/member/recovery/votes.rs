@@ -123,15 +123,18 @@ impl Member {
     /// This member's server could not apply `seqno`. The reply gets whether the other members' results agree, possibly
     /// much later.
     pub(crate) fn vote(&mut self, seqno: Seqno, opinion: Opinion, text: String, reply: VoteReply) {
-        if let Some(outcome) = self.votes.committed_outcome(seqno, self.raft.deliverable()) {
+        if let Some(outcome) = self.recovery.votes.committed_outcome(seqno, self.raft.deliverable()) {
             let same = outcome.winner == opinion;
             if same {
-                self.votes.failures.insert(seqno, true);
+                self.recovery.votes.failures.insert(seqno, true);
             }
             reply.answer(same);
             return;
         }
-        if self.leave.has_begun() || self.votes.open.len() >= OPEN_MAX || !self.connection.is_connected() {
+        if self.roster.leave.has_begun()
+            || self.recovery.votes.open.len() >= OPEN_MAX
+            || !self.connection.is_connected()
+        {
             return reply.none();
         }
         let text: String = text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect();
@@ -139,16 +142,16 @@ impl Member {
             Level::Info,
             format!("seqno {seqno} cannot be applied here ({opinion:016x}: {text}): the members vote on it"),
         );
-        self.votes.open.insert(seqno, Open { opinion, text, reply, sent_at: None });
+        self.recovery.votes.open.insert(seqno, Open { opinion, text, reply, sent_at: None });
         self.votes_step();
     }
 
     /// Ends all votes: this member leaves, or has failed.
     pub(in crate::member) fn end_votes(&mut self) {
-        for open in std::mem::take(&mut self.votes.open).into_values() {
+        for open in std::mem::take(&mut self.recovery.votes.open).into_values() {
             open.reply.none();
         }
-        self.votes.polls.clear();
+        self.recovery.votes.polls.clear();
     }
 
     /// A member reports its result.
@@ -159,12 +162,12 @@ impl Member {
         opinion: Opinion,
         text: &str,
     ) {
-        let known = self.votes.outcomes.contains_key(&seqno);
+        let known = self.recovery.votes.outcomes.contains_key(&seqno);
         if !self.raft.is_leader() || known || seqno > self.raft.tail_state().seqno {
             return;
         }
         let in_view = self.raft.committed_state().view.position(&from).is_some();
-        let polls = &mut self.votes.polls;
+        let polls = &mut self.recovery.votes.polls;
         if !in_view || (polls.len() >= POLLS_MAX && !polls.contains_key(&seqno)) {
             return;
         }
@@ -184,8 +187,8 @@ impl Member {
         if self.raft.leader() != Some(from) || self.finished() < seqno {
             return;
         }
-        if !self.votes.open.contains_key(&seqno)
-            && self.votes.committed_outcome(seqno, self.raft.deliverable()).is_none()
+        if !self.recovery.votes.open.contains_key(&seqno)
+            && self.recovery.votes.committed_outcome(seqno, self.raft.deliverable()).is_none()
         {
             let text = String::new();
             self.tell(from, &NodeMessage::Opinion { seqno, opinion: SUCCESS, text });
@@ -196,26 +199,27 @@ impl Member {
     pub(in crate::member) fn votes_step(&mut self) {
         self.examine_outcomes();
         self.send_opinions();
-        if self.votes.polls.is_empty() {
+        if self.recovery.votes.polls.is_empty() {
             return;
         }
         if !self.raft.is_leader() {
-            self.votes.polls.clear();
+            self.recovery.votes.polls.clear();
             return;
         }
         // Outcomes appended in the last round are in the log now.
-        let outcomes = &self.votes.outcomes;
-        self.votes.polls.retain(|seqno, _| !outcomes.contains_key(seqno));
-        for seqno in self.votes.polls.keys().copied().collect::<Vec<_>>() {
+        let outcomes = &self.recovery.votes.outcomes;
+        self.recovery.votes.polls.retain(|seqno, _| !outcomes.contains_key(seqno));
+        for seqno in self.recovery.votes.polls.keys().copied().collect::<Vec<_>>() {
             self.poll(seqno);
         }
     }
 
     fn send_opinions(&mut self) {
         let (now, leader) = (self.now, self.raft.leader());
-        let Some(leader) = leader.filter(|_| !self.votes.open.is_empty()) else { return };
+        let Some(leader) = leader.filter(|_| !self.recovery.votes.open.is_empty()) else { return };
         let due = |open: &Open| open.sent_at.is_none_or(|at| now >= at + REPEAT_INTERVAL);
         let tell: Vec<_> = self
+            .recovery
             .votes
             .open
             .iter_mut()
@@ -245,12 +249,12 @@ impl Member {
 
     fn poll(&mut self, seqno: Seqno) {
         let (now, me) = (self.now, self.me.id);
-        if self.finished() >= seqno && !self.votes.open.contains_key(&seqno) {
+        if self.finished() >= seqno && !self.recovery.votes.open.contains_key(&seqno) {
             self.on_opinion(me, seqno, SUCCESS, "");
         }
         let electorate = self.electorate(seqno);
         let enough = self.tuning.vote_policy;
-        let Some(poll) = self.votes.polls.get_mut(&seqno) else { return };
+        let Some(poll) = self.recovery.votes.polls.get_mut(&seqno) else { return };
         let silent: Vec<MemberId> =
             electorate.iter().filter(|id| !poll.opinions.contains_key(*id)).copied().collect();
         let late = now >= poll.began + TIMEOUT && 2 * poll.opinions.len() > electorate.len();
@@ -268,7 +272,7 @@ impl Member {
         let opinions = poll.opinions.iter().map(|(id, opinion)| (*id, *opinion)).collect();
         let outcome = VoteOutcome { seqno, winner, opinions };
         if self.raft.append_control(now, EntryKind::Outcome, outcome.to_payload()).is_ok() {
-            self.votes.polls.remove(&seqno);
+            self.recovery.votes.polls.remove(&seqno);
         }
     }
 
@@ -278,27 +282,28 @@ impl Member {
             return;
         }
         let upto = self.raft.deliverable();
-        if upto > self.votes.examined {
+        if upto > self.recovery.votes.examined {
             let fresh: Vec<VoteOutcome> = self
+                .recovery
                 .votes
                 .outcomes
                 .values()
-                .filter(|(index, _)| *index > self.votes.examined && *index <= upto)
+                .filter(|(index, _)| *index > self.recovery.votes.examined && *index <= upto)
                 .map(|(_, outcome)| outcome.clone())
                 .collect();
-            self.votes.examined = upto;
+            self.recovery.votes.examined = upto;
             for outcome in fresh {
                 self.outcome(&outcome);
             }
         }
         // As of the round's beginning: an opinion on a seqno arrives before the seqno finishes, so by now it has been
         // received.
-        let finished = self.finished_before;
+        let finished = self.finished.at_round();
         while let Some((&seqno, &same)) =
-            self.votes.failures.first_key_value().filter(|(s, _)| **s <= finished)
+            self.recovery.votes.failures.first_key_value().filter(|(s, _)| **s <= finished)
         {
-            self.votes.failures.remove(&seqno);
-            if !same && !self.votes.judged_before.contains(&seqno) {
+            self.recovery.votes.failures.remove(&seqno);
+            if !same && !self.recovery.votes.judged_before.contains(&seqno) {
                 let gtid = self.gtid_text(seqno);
                 self.inconsistent(format!(
                     "Vote 0 (success) on {gtid} is inconsistent with group. Leaving cluster. The others could not apply \
@@ -322,11 +327,11 @@ impl Member {
             said.iter().map(|(o, names)| format!("{}: {}", what(*o), names.join(", "))).collect();
         let text = format!("vote on seqno {seqno}: {} counts ({})", what(*winner), said.join("; "));
         self.log(Level::Info, text);
-        match self.votes.open.remove(seqno) {
+        match self.recovery.votes.open.remove(seqno) {
             Some(open) => {
                 let same = open.opinion == *winner;
                 if same && *winner != SUCCESS && self.finished() < *seqno {
-                    self.votes.failures.insert(*seqno, true);
+                    self.recovery.votes.failures.insert(*seqno, true);
                 }
                 // No thread waits for the answer any more.
                 if !open.reply.answer(same) && !same {
@@ -336,7 +341,7 @@ impl Member {
             }
             // This member's own result may have arrived in this very round, with the outcome already in its log.
             None if *winner != SUCCESS => {
-                self.votes.failures.entry(*seqno).or_insert(false);
+                self.recovery.votes.failures.entry(*seqno).or_insert(false);
             }
             None => {}
         }

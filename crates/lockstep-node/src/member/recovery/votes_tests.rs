@@ -35,9 +35,9 @@ fn failure_reported_in_round_of_outcome_agrees() {
 
         // As if the outcome had not been examined yet.
         let member = &mut lab.nodes[0].member;
-        let (index, _) = member.votes.outcomes[&seqno];
-        member.votes.examined = index - 1;
-        member.votes.failures.clear();
+        let (index, _) = member.recovery.votes.outcomes[&seqno];
+        member.recovery.votes.examined = index - 1;
+        member.recovery.votes.failures.clear();
         if reported {
             let own = fails(&mut lab, 0, seqno);
             assert_eq!(own.wait(Duration::ZERO), Some(Vote::Agreed));

@@ -1,8 +1,8 @@
 //! How long a start waits for others.
 
-use super::ConnectionState;
 use crate::api::{ApplyHold, ConnectArgs, LocalState, SubmitOutcome, Tuning};
 use crate::member::harness::Lab;
+use crate::member::membership::connection_state::ConnectionState;
 use lockstep_core::{Gtid, Uuid};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -249,7 +249,7 @@ fn wait_report_without_cluster_says_what_to_do() {
 fn voter_with_vote_option_off_logs_warning() {
     let mut lab = Lab::new(3, &Tuning::default());
     // Another process, with other options.
-    lab.nodes[2].member.sync.majority_lost();
+    lab.nodes[2].member.roster.sync.majority_lost();
     lab.nodes[2].member.me.wants_vote = false;
     lab.restart(2, |_| {});
     lab.until("it is Synced again", 20_000_000, |lab| {
