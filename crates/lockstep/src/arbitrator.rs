@@ -1,6 +1,7 @@
-//! `lockstep arbitrator`: a node whose front end has no database. It votes and keeps the log, and finishes everything at
-//! once. The command line is garbd's, and so is the configuration file, so that its scripts and units need another path
-//! only; called by the name `garbd`, the program is one.
+//! `lockstep arbitrator`: a node without a database. It votes and keeps the log, and finishes each delivery at once.
+//!
+//! Its command line and its configuration file are those of garbd, so existing scripts and units only need another path.
+//! Under the name `garbd` the program runs this command.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -19,13 +20,13 @@ use lockstep_node::net::{Address, ClusterAddress};
 use lockstep_node::options::Options;
 use lockstep_node::{ConnectArgs, DEFAULT_PORT, Delivery, Level, Node, NodeConfig, NodeError, ViewStatus};
 
-/// Where its log is kept, if nobody says otherwise.
+/// The default directory of the log.
 const DEFAULT_DIR: &str = "/var/lib/lockstep/arbitrator";
-/// As garbd's.
+/// The default name. It is garbd's.
 const DEFAULT_NAME: &str = "garb";
-/// The longest name that a server can show.
+/// The longest member name in bytes that a server can show.
 const NAME_MAX: usize = 31;
-/// What a child of `--daemon` finds in its environment.
+/// The environment variable that marks the child of `--daemon`.
 const CHILD: &str = "LOCKSTEP_ARBITRATOR_CHILD";
 
 #[derive(Args, Debug, Default, Clone)]
@@ -79,7 +80,7 @@ pub(crate) fn as_garbd(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
 }
 
 impl ArbitratorArgs {
-    /// With what the configuration file says where the command line does not.
+    /// Adds the settings of the configuration file. The command line takes precedence.
     fn complete(mut self) -> Result<ArbitratorArgs, String> {
         self.address = self.address.or(self.positional.take());
         let Some(path) = self.cfg.clone() else { return Ok(self) };
@@ -108,8 +109,8 @@ impl ArbitratorArgs {
                 "daemon" => self.daemon |= !matches!(value, "0" | "no" | "false" | "off"),
                 other => {
                     return Err(format!(
-                        "{}: line {}: unknown option '{other}'; there are address, group, name, dir, workdir, options, \
-                         log and daemon",
+                        "{}: line {}: unknown option '{other}'; the options are address, group, name, dir, workdir, \
+                         options, log and daemon",
                         path.display(),
                         number + 1
                     ));
@@ -138,24 +139,24 @@ struct Plan {
 fn plan(args: &ArbitratorArgs) -> Result<Plan, String> {
     if args.sst.is_some() || args.donor.is_some() {
         return Err(
-            "--sst and --donor are not for this arbitrator: it keeps the log, and asks for no state. For a \
-                    backup run mariadb-backup on a member"
+            "--sst and --donor are not supported: this arbitrator keeps the log and requests no state transfer. For a \
+             backup, run mariadb-backup on a member"
                 .into(),
         );
     }
     let address = args.address.as_deref().unwrap_or_default();
     if address.is_empty() {
-        return Err("whom shall it join? Say --address gcomm://HOST,HOST".into());
+        return Err("the addresses of members are missing: give --address gcomm://HOST,HOST".into());
     }
     let parsed = ClusterAddress::parse(address, DEFAULT_PORT).map_err(|e| e.to_string())?;
     if parsed.peers.is_empty() {
-        return Err("an arbitrator founds no cluster: --address must name members".into());
+        return Err("an arbitrator cannot found a cluster: name members in --address".into());
     }
     let group = args.group.clone().filter(|g| !g.is_empty());
-    let group = group.ok_or("the cluster's name is missing: say --group NAME, as wsrep_cluster_name")?;
+    let group = group.ok_or("the cluster's name is missing: give --group NAME, as in wsrep_cluster_name")?;
     let name = args.name.clone().unwrap_or_else(|| DEFAULT_NAME.into());
     if name.is_empty() || name.len() > NAME_MAX {
-        return Err(format!("a name has 1 to {NAME_MAX} bytes; '{name}' has {}", name.len()));
+        return Err(format!("--name must have 1 to {NAME_MAX} bytes; '{name}' has {}", name.len()));
     }
     let mut text = args.options.clone().unwrap_or_default();
     for (name, value) in &parsed.options {
@@ -163,23 +164,25 @@ fn plan(args: &ArbitratorArgs) -> Result<Plan, String> {
     }
     let options = Options::parse(&text).map_err(|e| e.to_string())?;
     if options.bool("pc.bootstrap") {
-        return Err("an arbitrator founds no cluster: pc.bootstrap is for a member with a database".into());
+        return Err(
+            "an arbitrator cannot found a cluster: set pc.bootstrap on a member with a database".into()
+        );
     }
     let (dir, log) = (args.dir(), args.log.clone());
     Ok(Plan { name, group, peers: parsed.peers, options, dir, log })
 }
 
-/// Where lines go.
-struct Lines {
+/// The log of messages: a file, or standard error.
+struct MessageLog {
     path: Option<PathBuf>,
     file: Mutex<Option<File>>,
 }
 
-impl Lines {
-    fn open(path: Option<PathBuf>) -> Result<Lines, String> {
-        let lines = Lines { path, file: Mutex::new(None) };
-        lines.reopen()?;
-        Ok(lines)
+impl MessageLog {
+    fn open(path: Option<PathBuf>) -> Result<MessageLog, String> {
+        let log = MessageLog { path, file: Mutex::new(None) };
+        log.reopen()?;
+        Ok(log)
     }
 
     fn reopen(&self) -> Result<(), String> {
@@ -190,7 +193,7 @@ impl Lines {
         Ok(())
     }
 
-    fn line(&self, level: Level, text: &str) {
+    fn write(&self, level: Level, text: &str) {
         let kind = match level {
             Level::Error => "ERROR",
             Level::Warn => "Warning",
@@ -198,7 +201,7 @@ impl Lines {
             Level::Debug => "Debug",
         };
         let line = format!("{} [{kind}] {text}\n", timestamp());
-        // A disk that is full, or a terminal that has gone, is no reason to stop.
+        // Ignore errors: the arbitrator must keep running if the disk is full or the terminal is closed.
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = match file.as_mut() {
             Some(file) => file.write_all(line.as_bytes()),
@@ -207,11 +210,11 @@ impl Lines {
     }
 }
 
-/// Now, in UTC.
+/// The current time in UTC.
 pub(crate) fn timestamp() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // The civil calendar counted from 1 March of the year 0, so that the leap day ends a year.
+    // Count days from 1 March of the year 0, so that the leap day is the last day of a year.
     let era_day = days as i64 + 719_468;
     let (era, day) = (era_day.div_euclid(146_097), era_day.rem_euclid(146_097));
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -223,7 +226,8 @@ pub(crate) fn timestamp() -> String {
     format!("{year}-{month:02}-{date:02} {:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
-/// Where peers reach it: `base_host`, else what it listens on, else the address from which the first member is reached.
+/// The address that other members connect to: `base_host`, else the listen address, else the local address of the route to
+/// the first member.
 fn own_address(plan: &Plan) -> Result<String, String> {
     let listen = Address::parse(&plan.options.listen(), plan.options.port()).map_err(|e| e.to_string())?;
     let host = plan.options.text("base_host");
@@ -237,46 +241,47 @@ fn own_address(plan: &Plan) -> Result<String, String> {
     if !listen.is_wildcard() {
         return Ok(listen.to_string());
     }
-    let towards = |peer: &Address| {
+    let local_address_to = |peer: &Address| {
         let target = peer.to_string();
         let local = if target.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
         let socket = UdpSocket::bind(local).ok()?;
-        // Nothing is sent: the kernel only chooses the way.
+        // For UDP, `connect` sends no packet. It only selects a route.
         socket.connect(target.as_str()).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };
     plan.peers
         .iter()
-        .find_map(towards)
+        .find_map(local_address_to)
         .map(|ip| std::net::SocketAddr::new(ip, listen.port).to_string())
         .ok_or_else(|| {
-            "none of the members' names can be resolved, so that the own address is not known: say it with the option \
+            "cannot determine the arbitrator's own address, because no member's name can be resolved: set the option \
              base_host"
                 .to_owned()
         })
 }
 
-/// Runs until it is told to end.
+/// Runs the arbitrator until a signal or an error ends it.
 pub(crate) fn run(args: ArbitratorArgs) -> Result<ExitCode, String> {
     let args = args.complete()?;
     let plan = plan(&args)?;
-    std::fs::create_dir_all(&plan.dir)
-        .map_err(|e| format!("cannot make the directory {}: {e}; say --dir", plan.dir.display()))?;
-    let log = Lines::open(plan.log.clone())?;
+    std::fs::create_dir_all(&plan.dir).map_err(|e| {
+        format!("cannot create the directory {}: {e}; name another with --dir", plan.dir.display())
+    })?;
+    let log = MessageLog::open(plan.log.clone())?;
     if args.daemon && std::env::var_os(CHILD).is_none() {
         return daemonise(&plan);
     }
     if std::env::var_os(CHILD).is_some() {
-        rustix::process::setsid().map_err(|e| format!("cannot leave the session: {e}"))?;
+        rustix::process::setsid().map_err(|e| format!("cannot create a session: {e}"))?;
     }
-    // Before any thread is started, so that all of them have the signals blocked.
+    // Block signals before the start of any thread, so that all threads inherit this.
     let signals = Signals::block();
     serve(&plan, Arc::new(log), &signals)
 }
 
-/// Starts this program again in the background, and lives until that has come through its first checks.
+/// Starts this program again in the background, and waits until the child has passed its first checks.
 fn daemonise(plan: &Plan) -> Result<ExitCode, String> {
-    let io = |e: std::io::Error| format!("cannot go to the background: {e}");
+    let io = |e: std::io::Error| format!("cannot start in the background: {e}");
     let program = std::env::current_exe().map_err(io)?;
     let log = plan.log.clone().unwrap_or_else(|| plan.dir.join("arbitrator.err"));
     let file = OpenOptions::new().create(true).append(true).open(&log);
@@ -295,28 +300,30 @@ fn daemonise(plan: &Plan) -> Result<ExitCode, String> {
         .map_err(io)?;
     std::thread::sleep(Duration::from_millis(500));
     match child.try_wait().map_err(io)? {
-        Some(status) => Err(format!("the arbitrator ended at once ({status}): see {}", log.display())),
+        Some(status) => {
+            Err(format!("the arbitrator ended right after its start ({status}): see {}", log.display()))
+        }
         None => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// Error text for a node that ended without a reason; its log lines tell more.
-const BROKEN: &str = "the arbitrator's node has broken off: it is to be started again";
+/// Error text for a node that ended without a reason. Its log lines have the details.
+const BROKEN: &str = "the arbitrator's node ended unexpectedly: restart the arbitrator";
 
 /// The reason why the arbitrator ends.
 #[derive(Debug)]
 enum End {
-    /// The node can go on no more.
+    /// The node has failed.
     Failed(String),
-    /// It has left the cluster, because somebody removed it.
+    /// The node has left the cluster, because a user removed it.
     Closed,
-    /// It cannot join.
+    /// The node cannot join.
     Refused(NodeError),
 }
 
-fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, String> {
+fn serve(plan: &Plan, log: Arc<MessageLog>, signals: &Signals) -> Result<ExitCode, String> {
     for note in plan.options.notes() {
-        log.line(if note.warn { Level::Warn } else { Level::Info }, &note.text);
+        log.write(if note.warn { Level::Warn } else { Level::Info }, &note.text);
     }
     let address = own_address(plan)?;
     let lines = log.clone();
@@ -336,9 +343,9 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
         tuning: plan.options.tuning(),
         tls: plan.options.tls(),
         status_address: plan.options.status_address(),
-        logger: Arc::new(move |level, text: &str| lines.line(level, text)),
+        logger: Arc::new(move |level, text: &str| lines.write(level, text)),
         front_end_stats: None,
-        // The table of members is in databases, of which it has none.
+        // The allowlist is in a database, and an arbitrator has none.
         allowed: None,
         progress: None,
         event: None,
@@ -346,18 +353,18 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
         end_server: None,
     })
     .map_err(|e| e.to_string())?;
-    log.line(
+    log.write(
         Level::Info,
         &format!(
-            "arbitrator {} of cluster {} at {address}, its log in {}",
+            "arbitrator {} of cluster {} at {address}; its log is in {}",
             plan.name,
             plan.group,
             plan.dir.display()
         ),
     );
     let (sender, ends) = mpsc::channel();
-    let taker = node.clone();
-    let patience = plan.options.time("pc.wait_prim_timeout").max(Duration::from_secs(1));
+    let receiver = node.clone();
+    let timeout = plan.options.time("pc.wait_prim_timeout").max(Duration::from_secs(1));
     let connect = ConnectArgs {
         cluster: plan.group.clone(),
         peers: plan.peers.iter().map(ToString::to_string).collect(),
@@ -366,20 +373,20 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
         log: Uuid::NIL,
         by_donor: false,
         in_doubt: None,
-        timeout: patience,
+        timeout,
         waits_for_others: false,
     };
-    // They end with the process at the latest: neither holds anything that must be put in order.
+    // This thread holds nothing that needs cleanup, so it may run until the process ends.
     std::thread::spawn(move || {
         let joined = loop {
-            match taker.connect(connect.clone()) {
-                // Nobody is there yet: the service waits for them.
+            match receiver.connect(connect.clone()) {
+                // No member answers yet: retry until one does.
                 Err(NodeError::Timeout(_)) => {}
                 other => break other,
             }
         };
         let end = match joined {
-            Ok(()) => attend(&taker),
+            Ok(()) => finish_deliveries(&receiver),
             Err(error) => End::Refused(error),
         };
         let _ = sender.send(end);
@@ -387,19 +394,19 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
     let outcome = loop {
         match signals.wait(Duration::from_millis(200)) {
             Some(Signal::End) => {
-                log.line(Level::Info, "told to end: leaves the cluster");
+                log.write(Level::Info, "received a signal to end: leaving the cluster");
                 node.disconnect();
                 break Ok(ExitCode::SUCCESS);
             }
             Some(Signal::Reopen) => {
                 if let Err(text) = log.reopen() {
-                    log.line(Level::Warn, &text);
+                    log.write(Level::Warn, &text);
                 }
-                // As members do on `socket.ssl_reload`.
+                // Members do the same for `socket.ssl_reload`.
                 if plan.options.tls().is_some()
                     && let Err(error) = node.reload_tls()
                 {
-                    log.line(Level::Warn, &error.to_string());
+                    log.write(Level::Warn, &error.to_string());
                 }
             }
             None => {}
@@ -414,13 +421,13 @@ fn serve(plan: &Plan, log: Arc<Lines>, signals: &Signals) -> Result<ExitCode, St
     };
     node.stop();
     if let Err(text) = &outcome {
-        log.line(Level::Error, text);
+        log.write(Level::Error, text);
     }
     outcome
 }
 
-/// Takes what is delivered, and does nothing with it: all is finished already.
-fn attend(node: &Node) -> End {
+/// Finishes each delivery at once. Without a database there is nothing else to do. Returns the end of the deliveries.
+fn finish_deliveries(node: &Node) -> End {
     let mut left = false;
     loop {
         let delivery = node.next(None, None);
@@ -435,8 +442,8 @@ fn attend(node: &Node) -> End {
     }
 }
 
-/// Whether this delivery is the end. An orderly leave delivers a last view first (`left`). Without that view the node has
-/// failed, and the supervisor must restart this process.
+/// Whether this delivery is the last one. A node that leaves normally delivers a last view first (`left`). Without that
+/// view the node has failed, and the supervisor must restart this process.
 fn end_by(delivery: Delivery, left: &mut bool) -> Option<End> {
     match delivery {
         Delivery::Failed(text) | Delivery::StateFailed(text) => Some(End::Failed(text)),
@@ -466,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn garbds_command_line_is_taken() {
+    fn garbd_command_line_is_accepted() {
         for line in [
             "lockstep arbitrator --address gcomm://a,b:5 --group shop --name arb --dir /x",
             "/usr/bin/garbd -a gcomm://a,b:5 -g shop -n arb -w /x -l /x/log -o gcs.fc_limit=5;gmcast.segment=3 -d",
@@ -485,12 +492,12 @@ mod tests {
     }
 
     #[test]
-    fn only_an_end_in_good_order_is_a_success() {
+    fn end_without_last_view_is_a_failure() {
         let mut left = false;
         let Some(End::Failed(text)) = end_by(Delivery::Closed, &mut left) else {
-            panic!("its thread panicked: who watches over it must see that")
+            panic!("the supervisor must see that the node's thread panicked")
         };
-        assert!(text.contains("started again"), "{text}");
+        assert!(text.contains("restart the arbitrator"), "{text}");
         assert!(
             matches!(end_by(Delivery::Failed("disk".into()), &mut left), Some(End::Failed(text)) if text == "disk")
         );
@@ -517,8 +524,8 @@ mod tests {
         let refused = |line: &str| plan(&parse(line).complete().unwrap()).unwrap_err();
         assert!(refused("garbd -g s").contains("--address"));
         assert!(refused("garbd -a gcomm://a").contains("--group"));
-        assert!(refused("garbd -a gcomm:// -g s").contains("founds no cluster"));
-        assert!(refused("garbd -a gcomm://a -g s --sst backup").contains("asks for no state"));
+        assert!(refused("garbd -a gcomm:// -g s").contains("cannot found a cluster"));
+        assert!(refused("garbd -a gcomm://a -g s --sst backup").contains("requests no state"));
         assert!(refused("garbd -a gcomm://a -g s -o nonsense=1").contains("nonsense"));
         let long = format!("garbd -a gcomm://a -g s -n {}", "x".repeat(40));
         assert!(refused(&long).contains("31"));

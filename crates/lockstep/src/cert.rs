@@ -1,4 +1,4 @@
-//! `lockstep cert`: a cluster's authority, and certificates and keys for its members.
+//! `lockstep cert`: creates a cluster's certificate authority, and certificates and keys for its members.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
@@ -17,9 +17,9 @@ use crate::progress::say;
 
 const AUTHORITY: &str = "ca.pem";
 const AUTHORITY_KEY: &str = "ca-key.pem";
-/// The name in the authority's certificate. Always the same: its key tells one authority from another.
+/// The name in the authority's certificate. All authorities have this name and differ by their keys.
 const AUTHORITY_NAME: &str = "Lockstep cluster authority";
-/// An authority lives longer than any certificate that it signs.
+/// The validity of an authority. It exceeds that of any certificate that the authority signs.
 const AUTHORITY_YEARS: u32 = 20;
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -53,11 +53,11 @@ fn name(text: &str) -> Result<String, String> {
         && text != "ca"
     {
         true => Ok(text.to_owned()),
-        false => Err("up to 64 letters, digits, `-`, `_` and `.` are wanted, and not `ca`".into()),
+        false => Err("expected up to 64 letters, digits, `-`, `_` and `.`, but not `ca`".into()),
     }
 }
 
-/// A host name (also `*.` and a domain) or an IP address, as a certificate can hold it.
+/// Parses a host name (also `*.` and a domain) or an IP address for a certificate.
 fn host(text: &str) -> Result<String, String> {
     let label = |l: &str| {
         let inner = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -67,7 +67,7 @@ fn host(text: &str) -> Result<String, String> {
     let is_name = text.len() <= 253 && domain.split('.').all(label);
     match is_name || text.parse::<std::net::IpAddr>().is_ok() {
         true => Ok(text.to_owned()),
-        false => Err("a host name such as db1.example.org or an IP address is wanted, without port".into()),
+        false => Err("expected a host name such as db1.example.org or an IP address, without a port".into()),
     }
 }
 
@@ -78,8 +78,9 @@ pub(crate) fn run(args: &CertArgs) -> Result<(), String> {
         .recursive(true)
         .mode(0o700)
         .create(dir)
-        .map_err(|e| format!("cannot make the folder {}: {e}", dir.display()))?;
-    let dir = &fs::canonicalize(dir).map_err(|e| format!("cannot look at {}: {e}", dir.display()))?;
+        .map_err(|e| format!("cannot create the directory {}: {e}", dir.display()))?;
+    let dir =
+        &fs::canonicalize(dir).map_err(|e| format!("cannot resolve the path {}: {e}", dir.display()))?;
     let issuer = authority(dir)?;
     for name in &args.names {
         let files = TlsFiles {
@@ -88,13 +89,12 @@ pub(crate) fn run(args: &CertArgs) -> Result<(), String> {
             ca: Some(dir.join(AUTHORITY)),
         };
         if files.cert.exists() && !args.renew {
-            let text = "is there already: --renew makes it anew";
-            return Err(format!("{} {text}", files.cert.display()));
+            return Err(format!("{} exists already: replace it with --renew", files.cert.display()));
         }
         let (cert, key) = member(&issuer, name, &args.hosts, args.days)?;
         write(&files.key, &key, 0o600)?;
         write(&files.cert, &cert, 0o644)?;
-        // The same checks as the provider's.
+        // Run the same checks as the provider.
         let identity = TlsIdentity::load(&files).map_err(|e| e.to_string())?;
         if let Some(warning) = identity.warning(Duration::ZERO) {
             return Err(format!("{}: {warning}", files.cert.display()));
@@ -109,21 +109,21 @@ pub(crate) fn run(args: &CertArgs) -> Result<(), String> {
     }
     if args.names.is_empty() {
         say(&format!(
-            "{} signs members' certificates: `lockstep cert --dir {} --name NAME` makes them",
+            "{} is the authority. Create a member's certificate with `lockstep cert --dir {} --name NAME`",
             dir.join(AUTHORITY).display(),
             dir.display()
         ));
         return Ok(());
     }
     say(&format!(
-        "Give each member its two files and {AUTHORITY}, owned by the server's account, the key with mode 0600. Keep {} \
-         somewhere else: whoever has it can make members.",
+        "Copy to each member its two files and {AUTHORITY}, owned by the server's account, the key with mode 0600. Keep {} \
+         on another machine: anyone with this file can create certificates of members.",
         dir.join(AUTHORITY_KEY).display()
     ));
     Ok(())
 }
 
-/// The authority of the folder; made if there is none.
+/// Loads the authority in the directory, or creates one.
 fn authority(dir: &Path) -> Result<Issuer<'static, KeyPair>, String> {
     let (cert, key) = (dir.join(AUTHORITY), dir.join(AUTHORITY_KEY));
     let params = || -> Result<CertificateParams, rcgen::Error> {
@@ -134,12 +134,12 @@ fn authority(dir: &Path) -> Result<Issuer<'static, KeyPair>, String> {
         valid_for(&mut params, AUTHORITY_YEARS * 365);
         Ok(params)
     };
-    let failed = |e: rcgen::Error| format!("cannot make an authority: {e}");
+    let failed = |e: rcgen::Error| format!("cannot create an authority: {e}");
     match (cert.exists(), key.exists()) {
         (true, true) => {
             let pem = fs::read_to_string(&key).map_err(|e| format!("cannot read {}: {e}", key.display()))?;
             let pair = KeyPair::from_pem(&pem).map_err(|e| {
-                format!("{} is no key of an authority that this command made: {e}", key.display())
+                format!("{} is not the key of an authority of this command: {e}", key.display())
             })?;
             Ok(Issuer::new(params().map_err(failed)?, pair))
         }
@@ -151,18 +151,18 @@ fn authority(dir: &Path) -> Result<Issuer<'static, KeyPair>, String> {
             write(&cert, &made.pem(), 0o644)?;
             Ok(Issuer::new(params, pair))
         }
-        (there, _) => {
-            let (there, gone) = if there { (cert, key) } else { (key, cert) };
+        (has_cert, _) => {
+            let (existing, missing) = if has_cert { (cert, key) } else { (key, cert) };
             Err(format!(
-                "{} is there, but {} is not: put it back, or take another folder",
-                there.display(),
-                gone.display()
+                "{} exists, but {} is missing: restore it, or use another directory",
+                existing.display(),
+                missing.display()
             ))
         }
     }
 }
 
-/// Certificate and key of a member, as PEM.
+/// Creates certificate and key of a member, as PEM.
 fn member(
     issuer: &Issuer<'static, KeyPair>,
     name: &str,
@@ -170,29 +170,29 @@ fn member(
     days: u32,
 ) -> Result<(String, String), String> {
     let make = || -> Result<(String, String), rcgen::Error> {
-        // Numbers become addresses, the rest names.
+        // rcgen stores IP addresses as addresses, and other texts as names.
         let mut params = CertificateParams::new(hosts.to_vec())?;
         params.distinguished_name.push(DnType::CommonName, name);
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        // Each member dials and is dialed.
+        // Each member is both a TLS client and a TLS server.
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         valid_for(&mut params, days);
         let pair = KeyPair::generate()?;
         Ok((params.signed_by(&pair, issuer)?.pem(), pair.serialize_pem()))
     };
-    make().map_err(|e| format!("cannot make a certificate for {name}: {e}"))
+    make().map_err(|e| format!("cannot create a certificate for {name}: {e}"))
 }
 
-/// From yesterday on, for machines whose clocks differ.
+/// Sets the validity, from yesterday on, because the machines' clocks may differ.
 fn valid_for(params: &mut CertificateParams, days: u32) {
     let now = SystemTime::now();
     params.not_before = (now - DAY).into();
     params.not_after = (now + DAY * days).into();
 }
 
-/// Writes a file so that nobody ever sees half of it, or reads it while it has not its mode.
+/// Writes a file atomically. The file has its mode before it has its contents.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), String> {
     let new = path.with_extension("pem.new");
     let written = || -> std::io::Result<()> {

@@ -56,8 +56,8 @@ pub(crate) struct LogCertifier {
     /// The state from which a certifier starts.
     state: StateSnapshot,
     certifier: Certifier,
-    /// Under a weak policy only the leader's write-sets pass. This state depends on the log's entries alone, so a restart of
-    /// certification does not reset it.
+    /// Under a weak policy only the leader's write-sets pass. This state depends on the log's entries alone, so a
+    /// restart of certification does not reset it.
     writers: Writers,
     /// The error that ended certification: the log contradicts itself.
     broken: Option<String>,

@@ -107,7 +107,8 @@ fn run_once(free: &[&Server], allowed: &Writers) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads the writer of this row on a member. Under a weak policy the row may become visible `later` than the commit returns.
+/// Reads the writer of this row on a member. Under a weak policy the row may become visible `later` than the commit
+/// returns.
 fn read(reader: &Server, id: u64, later: bool) -> Result<String, String> {
     let sql = format!("SELECT writer FROM lockstep.hello WHERE id = {id}");
     let deadline = Instant::now() + ROW_TIMEOUT;

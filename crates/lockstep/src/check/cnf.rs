@@ -1,38 +1,38 @@
-//! Reads option files the way the server does: groups, `!include`, `!includedir`, comments, quotes; the last one wins.
+//! Reads option files as the server does: groups, `!include`, `!includedir`, comments, quotes. The last setting counts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Finding, Level};
 
-/// How deep files may include others: the server stops there, too.
-const DEPTH: usize = 10;
+/// Maximum depth of includes. It is the server's limit.
+const MAX_DEPTH: usize = 10;
 
 /// One line `name = value`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) group: String,
-    /// In small letters and with underscores, without `loose_`, `skip_` and the like.
+    /// The name in lower case and with underscores, without `loose_`, `skip_` and the like.
     pub(super) name: String,
-    /// As it was written.
+    /// The name as the file has it.
     pub(super) written: String,
-    /// `None` where there is no `=`.
+    /// `None` if the line has no `=`.
     pub(super) value: Option<String>,
-    /// The server starts even if it does not know it.
+    /// The server starts even if it does not know the option.
     pub(super) loose: bool,
-    /// A quote of the value is not closed before the line ends.
+    /// The line ends before a quote of the value is closed.
     pub(super) open_quote: bool,
     pub(super) file: Arc<PathBuf>,
     pub(super) line: usize,
 }
 
 impl Setting {
-    /// The value; empty where there is none.
+    /// The value, or an empty text.
     pub(super) fn text(&self) -> &str {
         self.value.as_deref().unwrap_or_default()
     }
 
-    /// As a switch: one without a value is on.
+    /// The value as a switch. A setting without a value is on.
     pub(super) fn is_on(&self) -> bool {
         match self.value.as_deref() {
             None => true,
@@ -43,13 +43,13 @@ impl Setting {
     }
 }
 
-/// All of them, in the order in which they count.
+/// All settings, in the order in which the server reads them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cnf {
     pub(super) settings: Vec<Setting>,
     pub(super) files: Vec<PathBuf>,
     pub(super) findings: Vec<Finding>,
-    /// The server's version, `10.11`: some groups carry it.
+    /// The server's version, for example `10.11`. Some groups have it in their names.
     version: String,
 }
 
@@ -57,7 +57,7 @@ impl Cnf {
     /// Reads these files one after the other.
     ///
     /// # Errors
-    /// One of them cannot be read.
+    /// A file cannot be read.
     pub(super) fn read(paths: &[PathBuf], version: &str) -> Result<Cnf, String> {
         let mut cnf = Cnf { version: version.to_owned(), ..Cnf::default() };
         for path in paths {
@@ -65,7 +65,8 @@ impl Cnf {
             if is_writable_for_all(path) {
                 cnf.files.push(path.clone());
                 let text =
-                    "is writable for everybody: the server ignores the whole file; chmod 0644".to_owned();
+                    "is writable for everybody, so the server ignores the whole file: set its mode to 0644"
+                        .to_owned();
                 let (file, line) = (Some(path.clone()), Some(1));
                 cnf.findings.push(Finding {
                     level: Level::Unwise,
@@ -81,7 +82,7 @@ impl Cnf {
         Ok(cnf)
     }
 
-    /// The server's version, as far as it is two numbers.
+    /// The server's version as numbers. A part that is not a number is 0.
     pub(super) fn version(&self) -> (u32, u32) {
         let (major, minor) = self.version.split_once('.').unwrap_or((&self.version, ""));
         (major.parse().unwrap_or(0), minor.parse().unwrap_or(0))
@@ -92,12 +93,12 @@ impl Cnf {
         self.settings.iter().rev().find(|s| s.name.eq_ignore_ascii_case(name) && self.is_servers(&s.group))
     }
 
-    /// All that the server reads of this name, the last one in force.
+    /// All settings of this name that the server reads. The last one is in force.
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Setting> {
         self.settings.iter().filter(move |s| s.name.eq_ignore_ascii_case(name) && self.is_servers(&s.group))
     }
 
-    /// The setting in a group that is not the server's, such as `sst`.
+    /// The setting in force in a group that the server does not read, such as `sst`.
     pub(super) fn get_in(&self, group: &str, name: &str) -> Option<&Setting> {
         self.settings.iter().rev().find(|s| s.name.eq_ignore_ascii_case(name) && s.group == group)
     }
@@ -133,8 +134,8 @@ impl Cnf {
                 match rest.split_once(']') {
                     Some((name, _)) => group = Some(name.trim_end().to_owned()),
                     None => {
-                        let text =
-                            "a group begins here, but has no `]`: the server refuses to read on".to_owned();
+                        let text = "this group has no `]`: the server reports an error and does not start"
+                            .to_owned();
                         self.find(Level::Refused, &file, number, line.trim_end(), text);
                         return;
                     }
@@ -142,7 +143,9 @@ impl Cnf {
                 continue;
             }
             let Some(group) = &group else {
-                let text = "an option before the first [group]: the server refuses to read on".to_owned();
+                let text =
+                    "this option precedes the first [group]: the server reports an error and does not start"
+                        .to_owned();
                 self.find(Level::Refused, &file, number, line.trim_end(), text);
                 return;
             };
@@ -152,8 +155,8 @@ impl Cnf {
 
     fn directive(&mut self, file: &Arc<PathBuf>, line: usize, text: &str, depth: usize) {
         let written = format!("!{text}");
-        if depth >= DEPTH {
-            let why = format!("files include each other more than {DEPTH} deep: the server skips this");
+        if depth >= MAX_DEPTH {
+            let why = format!("includes are nested more than {MAX_DEPTH} deep: the server skips this one");
             return self.find(Level::Ignored, file, line, &written, why);
         }
         let Some((word, argument)) = text.split_once(char::is_whitespace) else { return };
@@ -164,7 +167,7 @@ impl Cnf {
                 let entries = match std::fs::read_dir(argument) {
                     Ok(entries) => entries,
                     Err(e) => {
-                        let why = format!("the folder cannot be read ({e}): the server does not start");
+                        let why = format!("the directory cannot be read ({e}): the server does not start");
                         return self.find(Level::Refused, file, line, &written, why);
                     }
                 };
@@ -187,20 +190,20 @@ impl Cnf {
         match std::fs::read(path) {
             Ok(text) => self.take(path, &text, depth + 1),
             Err(e) => {
-                let why = format!("{} cannot be read ({e}): the server goes on without it", path.display());
+                let why = format!("{} cannot be read ({e}): the server continues without it", path.display());
                 self.find(Level::Ignored, file, line, written, why);
             }
         }
     }
 }
 
-/// Whether anybody may write what this file says: the server takes nothing from it then.
+/// Whether every account may write to this file. The server ignores such files.
 fn is_writable_for_all(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o002 != 0)
 }
 
-/// Where a comment begins, the line ends: `#` outside of quotes.
+/// The line without its comment. A comment begins with `#` outside of quotes.
 fn without_comment(line: &str) -> &str {
     let mut quote = None;
     let mut escaped = false;
@@ -230,7 +233,7 @@ fn setting(line: &str, group: &str, file: &Arc<PathBuf>, number: usize) -> Setti
         (name, loose) = (rest.to_owned(), true);
     }
     let switch = |prefixes: [&str; 2]| prefixes.iter().find_map(|p| name.strip_prefix(p)).map(str::to_owned);
-    // These are names of their own.
+    // In these names, `skip_` is a part of the name, not a prefix.
     let whole = [
         "skip_name_resolve",
         "skip_networking",
@@ -249,13 +252,14 @@ fn setting(line: &str, group: &str, file: &Arc<PathBuf>, number: usize) -> Setti
     Setting { group, name, written, value, loose, open_quote, file: file.clone(), line: number }
 }
 
-/// Whether all of the value is in quotes.
+/// Whether the whole value is in quotes.
 fn is_quoted(value: &str) -> bool {
     let by = |q: char| value.len() > 1 && value.starts_with(q) && value.ends_with(q);
     by('"') || by('\'')
 }
 
-/// Whether somebody has forgotten a quote. An apostrophe within is none, unless it keeps a `#` from being a comment.
+/// Whether a closing quote is missing. An apostrophe inside the value does not count, unless it precedes a `#`, which is
+/// then not a comment.
 fn has_open_quote(value: &str) -> bool {
     let is_open_at_end = without_comment(&format!("{value}#")).len() > value.len();
     let quotes = ['"', '\''];

@@ -1,25 +1,26 @@
-//! What the installed server says of options: it is run to print them, with the plugins that the files have it load.
+//! Queries the installed server about options. `lockstep check` runs it with the plugins that the option files load, and
+//! the server prints its options.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
 use super::machine::getent;
 
-/// How the server is asked: as which account, and with which plugins.
+/// How to run the server: its account and its plugins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Ask {
-    /// The server's account: plugins are loaded with its rights, as at a normal start.
+pub(super) struct RunAs {
+    /// The server's account. The server loads plugins with its rights, as at a normal start.
     pub(super) account: String,
-    /// Its arguments that name plugins, in the order of the files.
+    /// The arguments that name plugins, in the order of the files.
     pub(super) plugins: Vec<String>,
 }
 
-/// What the server prints of itself.
+/// The server's description of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Printed {
-    /// Its options, and those of the plugins, in small letters and with underscores. Not all: it hides some.
+    /// The options of the server and of its plugins, in lower case and with underscores. The server hides some options.
     pub(super) options: Vec<String>,
-    /// The plugins or their files that it could not load, each with the reason in its words.
+    /// The plugins or plugin files that the server could not load, each with the server's reason.
     pub(super) not_loaded: Vec<(String, String)>,
 }
 
@@ -27,34 +28,34 @@ pub(super) struct Printed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Known {
     Yes,
-    /// It takes it for old files' sake, and does nothing with it.
+    /// The server accepts the option for compatibility, and ignores it.
     Removed,
-    /// It begins more than one name.
+    /// The name is a prefix of several options.
     Ambiguous,
-    /// So for an option of this plugin, without which it starts.
+    /// The option of this plugin is ambiguous or wrong, and the server starts without the plugin.
     Disables(String),
-    /// It cannot be set to that.
+    /// The server does not accept the value.
     BadValue,
     No,
 }
 
-/// The server's answer to some arguments.
+/// The server's reaction to some arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Said {
-    /// It ended with an error, as a start would.
+pub(super) struct Reaction {
+    /// The server ended with an error, as a normal start would.
     pub(super) refused: bool,
-    /// Its error log.
-    pub(super) complaints: String,
+    /// The server's error log.
+    pub(super) error_log: String,
 }
 
-/// The server's answer to these arguments. It prints its options and ends.
-fn ask_server(ask: &Ask, arguments: &[String]) -> Option<Output> {
+/// Runs the server with these arguments. It prints its options and ends.
+fn run_server(run_as: &RunAs, arguments: &[String]) -> Option<Output> {
     let run = |program: &str| {
         let mut command = Command::new(program);
-        command.arg("--no-defaults").args(&ask.plugins).args(arguments);
+        command.arg("--no-defaults").args(&run_as.plugins).args(arguments);
         command.args(["--verbose", "--help"]).stdin(Stdio::null()).current_dir("/");
         if rustix::process::geteuid().is_root()
-            && let Some((user, group, _)) = getent(&ask.account)
+            && let Some((user, group, _)) = getent(&run_as.account)
         {
             command.uid(user).gid(group);
         }
@@ -63,31 +64,31 @@ fn ask_server(ask: &Ask, arguments: &[String]) -> Option<Output> {
     run("mariadbd").or_else(|| run("/usr/sbin/mariadbd"))
 }
 
-/// All that the installed server knows; `None` where it cannot be asked.
-pub(super) fn printed(ask: &Ask) -> Option<Printed> {
-    let output = ask_server(ask, &[])?;
-    let complaints = String::from_utf8_lossy(&output.stderr);
+/// All options of the installed server. `None` if the server cannot be run.
+pub(super) fn printed(run_as: &RunAs) -> Option<Printed> {
+    let output = run_server(run_as, &[])?;
+    let error_log = String::from_utf8_lossy(&output.stderr);
     let options = option_names(&String::from_utf8_lossy(&output.stdout));
-    Some(Printed { options, not_loaded: not_loaded(&complaints) })
+    Some(Printed { options, not_loaded: not_loaded(&error_log) })
 }
 
-/// The server's verdict on an option as it was written. If the server cannot be asked, the option counts as valid.
-pub(super) fn knows(ask: &Ask, written: &str, value: Option<&str>) -> Known {
+/// The server's verdict on an option as it is written in the file. If the server cannot be run, the option counts as valid.
+pub(super) fn knows(run_as: &RunAs, written: &str, value: Option<&str>) -> Known {
     let argument = match value {
         Some(value) => format!("--{written}={value}"),
         None => format!("--{written}"),
     };
-    ask_server(ask, &[argument]).map_or(Known::Yes, |o| known(&String::from_utf8_lossy(&o.stderr)))
+    run_server(run_as, &[argument]).map_or(Known::Yes, |o| known(&String::from_utf8_lossy(&o.stderr)))
 }
 
-/// Its answer to these arguments; `None` where it cannot be asked.
-pub(super) fn says(ask: &Ask, arguments: &[String]) -> Option<Said> {
-    let output = ask_server(ask, arguments)?;
-    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
-    Some(Said { refused: !output.status.success(), complaints })
+/// The server's reaction to these arguments. `None` if the server cannot be run.
+pub(super) fn reaction(run_as: &RunAs, arguments: &[String]) -> Option<Reaction> {
+    let output = run_server(run_as, arguments)?;
+    let error_log = String::from_utf8_lossy(&output.stderr).into_owned();
+    Some(Reaction { refused: !output.status.success(), error_log })
 }
 
-/// The names of the options in what a server prints of itself.
+/// Parses the names of the options in the server's help text.
 fn option_names(help: &str) -> Vec<String> {
     let name = |line: &str| {
         // `  --name=#  text`, `  -a, --name  text`
@@ -101,32 +102,32 @@ fn option_names(help: &str) -> Vec<String> {
     help.lines().filter_map(name).collect()
 }
 
-/// What a server's complaints say of the only option that it was given beside the plugins.
-fn known(complaints: &str) -> Known {
-    let says = |words: &str| complaints.contains(words);
-    if says(": unknown variable '") || says(": unknown option '") {
+/// Parses the verdict from the error log of a server that was run with one option besides the plugins.
+fn known(error_log: &str) -> Known {
+    let has = |words: &str| error_log.contains(words);
+    if has(": unknown variable '") || has(": unknown option '") {
         return Known::No;
     }
-    let off = complaints.lines().find_map(|line| {
+    let off = error_log.lines().find_map(|line| {
         let rest = line.split_once("Parsing options for plugin '")?.1;
         Some(rest.split_once("' failed. Disabling plugin")?.0.to_owned())
     });
     match off {
-        // The server does not start without it.
+        // The server does not start without InnoDB.
         Some(plugin) if !plugin.eq_ignore_ascii_case("InnoDB") => Known::Disables(plugin),
-        _ if says(": ambiguous option '") || says(": variable prefix '") => Known::Ambiguous,
-        _ if says(": Error while setting value '") => Known::BadValue,
-        _ if says("' was removed. It does nothing") => Known::Removed,
+        _ if has(": ambiguous option '") || has(": variable prefix '") => Known::Ambiguous,
+        _ if has(": Error while setting value '") => Known::BadValue,
+        _ if has("' was removed. It does nothing") => Known::Removed,
         _ => Known::Yes,
     }
 }
 
-/// Which plugins a server could not load, and why.
-fn not_loaded(complaints: &str) -> Vec<(String, String)> {
-    let said = |line: &str| line.split_once("[ERROR] ").map(|(_, text)| text.to_owned());
+/// Parses the plugins that the server could not load, each with the reason.
+fn not_loaded(error_log: &str) -> Vec<(String, String)> {
+    let error = |line: &str| line.split_once("[ERROR] ").map(|(_, text)| text.to_owned());
     let mut reason = String::new();
     let mut found = Vec::new();
-    for text in complaints.lines().filter_map(said) {
+    for text in error_log.lines().filter_map(error) {
         match text.strip_prefix("Couldn't load plugin") {
             // `s from 'file.so'.`, ` 'name' from 'file.so'.`
             Some(rest) => {
@@ -153,32 +154,35 @@ mod tests {
 
     #[test]
     fn server_verdict_on_option_is_parsed() {
-        let said = |text: &str| known(&format!("2026-11-21 19:47:56 0 {text}\n"));
-        assert_eq!(said("[ERROR] mariadbd: unknown variable 'foo=1'"), Known::No);
-        assert_eq!(said("[ERROR] mariadbd: unknown option '--foo'"), Known::No);
+        let verdict = |text: &str| known(&format!("2026-11-21 19:47:56 0 {text}\n"));
+        assert_eq!(verdict("[ERROR] mariadbd: unknown variable 'foo=1'"), Known::No);
+        assert_eq!(verdict("[ERROR] mariadbd: unknown option '--foo'"), Known::No);
         assert_eq!(
-            said("[Warning] 'innodb-large-prefix' was removed. It does nothing now and exists only for …"),
+            verdict("[Warning] 'innodb-large-prefix' was removed. It does nothing now and exists only for …"),
             Known::Removed
         );
-        assert_eq!(said("[Warning] Could not increase number of max_open_files"), Known::Yes);
+        assert_eq!(verdict("[Warning] Could not increase number of max_open_files"), Known::Yes);
         assert_eq!(
-            said("[ERROR] mariadbd: ambiguous option '--wsrep_s=3' (wsrep_slave_threads, wsrep_SR_store)"),
+            verdict("[ERROR] mariadbd: ambiguous option '--wsrep_s=3' (wsrep_slave_threads, wsrep_SR_store)"),
             Known::Ambiguous
         );
         let off = |plugin: &str| {
-            said(&format!(
+            verdict(&format!(
                 "[ERROR] mariadbd: ambiguous option '--x=1' (x-a, x-b)\n2026-11-21 19:47:56 0 [ERROR] Parsing options \
                  for plugin '{plugin}' failed. Disabling plugin"
             ))
         };
         assert_eq!(off("SERVER_AUDIT"), Known::Disables("SERVER_AUDIT".into()));
-        assert_eq!(off("InnoDB"), Known::Ambiguous, "no server without it");
-        assert_eq!(said("[ERROR] mariadbd: Error while setting value '\"3307' to 'port'"), Known::BadValue);
+        assert_eq!(off("InnoDB"), Known::Ambiguous, "the server does not start without InnoDB");
+        assert_eq!(
+            verdict("[ERROR] mariadbd: Error while setting value '\"3307' to 'port'"),
+            Known::BadValue
+        );
     }
 
     #[test]
-    fn plugins_that_are_not_there() {
-        let complaints = "2026-11-22  6:02:47 0 [ERROR] mariadbd: Can't open shared library '/p/ha_rocksdb.so' (errno: 2)\n\
+    fn missing_plugins_are_parsed_from_error_log() {
+        let error_log = "2026-11-22  6:02:47 0 [ERROR] mariadbd: Can't open shared library '/p/ha_rocksdb.so' (errno: 2)\n\
                           2026-11-22  6:02:47 0 [ERROR] Couldn't load plugins from 'ha_rocksdb.so'.\n\
                           2026-11-22  6:02:47 0 [ERROR] mariadbd: Can't find symbol 'nothing' in library\n\
                           2026-11-22  6:02:47 0 [ERROR] Couldn't load plugin 'nothing' from 'server_audit.so'.\n";
@@ -186,6 +190,6 @@ mod tests {
             ("ha_rocksdb.so", "Can't open shared library '/p/ha_rocksdb.so' (errno: 2)"),
             ("server_audit.so", "Can't find symbol 'nothing' in library"),
         ];
-        assert_eq!(not_loaded(complaints), expected.map(|(file, why)| (file.to_owned(), why.to_owned())));
+        assert_eq!(not_loaded(error_log), expected.map(|(file, why)| (file.to_owned(), why.to_owned())));
     }
 }

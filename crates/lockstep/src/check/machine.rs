@@ -1,4 +1,4 @@
-//! What the checks want to know of the machine. A trait, so that tests bring a machine of their own.
+//! The checks' view of the machine. [`Machine`] is a trait, so that tests can use a fake machine.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,106 +9,106 @@ use std::time::Duration;
 
 use lockstep_node::net::{TlsError, TlsFiles, TlsIdentity};
 
-use super::installed::{self, Ask, Known, Printed, Said};
+use super::installed::{self, Known, Printed, Reaction, RunAs};
 
-/// What a provider's file is.
+/// The kind of a provider file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Library {
     Lockstep,
     Galera,
-    /// Something else that a program may load.
+    /// Another library or a program.
     Other,
-    /// No library at all.
+    /// The file is not a library.
     Nothing,
-    /// It cannot be read: why.
+    /// The file cannot be read, with the reason.
     Unreadable(String),
 }
 
-/// The rights of the server's account on a folder.
+/// The state of a directory for the server's account.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Folder {
-    /// Its own.
+pub(super) enum Directory {
+    /// The server's account owns the directory.
     Own {
-        /// Bytes that are free on its file system, if known.
+        /// Free bytes of its file system, if known.
         free: Option<u64>,
         /// Bytes of a log in it.
         log: u64,
     },
-    /// It belongs to this account.
+    /// The directory belongs to this other account.
     Others(String),
     Missing,
-    /// It cannot be looked at: why.
+    /// The directory cannot be examined, with the reason.
     Unreadable(String),
 }
 
-/// What certificate, key and authority are to the server's account.
+/// Whether the server's account can use certificate, key and authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Keys {
-    /// They can be used.
+    /// The account can use them.
     Usable {
-        /// What the other members will have to say of the certificate.
+        /// A warning about the certificate.
         warning: Option<String>,
         /// Every account can read the key.
         exposed: bool,
     },
-    /// They cannot: why.
+    /// The account cannot use them, with the reason.
     Unusable(String),
-    /// This account may not look at them.
+    /// The user of this command may not read them.
     NotSeen(String),
 }
 
 pub(super) trait Machine {
-    /// What the installed server prints of itself; `None` where there is none, or one of another version.
-    fn server_prints(&self, ask: &Ask) -> Option<Printed>;
-    /// That server's verdict on an option as it was written.
-    fn server_knows(&self, ask: &Ask, written: &str, value: Option<&str>) -> Known;
-    /// That server's answer to these arguments.
-    fn server_says(&self, ask: &Ask, arguments: &[String]) -> Option<Said>;
+    /// The installed server's options. `None` if no server of the right version is installed.
+    fn server_prints(&self, run_as: &RunAs) -> Option<Printed>;
+    /// That server's verdict on an option as it is written in the file.
+    fn server_knows(&self, run_as: &RunAs, written: &str, value: Option<&str>) -> Known;
+    /// That server's reaction to these arguments.
+    fn server_reaction(&self, run_as: &RunAs, arguments: &[String]) -> Option<Reaction>;
     /// Certificate, key and authority.
     fn keys(&self, files: &TlsFiles, account: &str) -> Keys;
     fn has_program(&self, name: &str) -> bool;
     fn library(&self, path: &Path) -> Library;
-    fn folder(&self, path: &Path, account: &str) -> Folder;
-    /// Whether somebody listens on this port.
+    fn directory(&self, path: &Path, account: &str) -> Directory;
+    /// Whether a process listens on this port.
     fn is_taken(&self, address: IpAddr, port: u16) -> bool;
-    /// Its addresses but for loopback; empty where they are not known.
+    /// The machine's addresses except loopback. Empty if they are unknown.
     fn addresses(&self) -> Vec<IpAddr>;
-    /// The addresses of a name.
+    /// The addresses of a host name.
     fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, String>;
     /// Whether a server runs in this data directory.
     fn runs_in(&self, datadir: &Path) -> bool;
-    /// The first port that the system gives to outgoing connections.
+    /// The first port of the system's range for outgoing connections.
     fn first_ephemeral_port(&self) -> u16;
     fn processors(&self) -> usize;
     fn is_readable_for_all(&self, path: &Path) -> bool;
     fn is_executable(&self, path: &Path) -> bool;
 }
 
-/// This one.
+/// The machine that runs this command.
 pub(super) struct ThisMachine {
-    /// Whether the files are for the server that is installed here, so that it may be asked.
+    /// Whether the option files are for the server that is installed here, so that it may be run.
     pub(super) has_server: bool,
 }
 
-/// A name that is not resolved by then is worth a word.
-const RESOLVE: Duration = Duration::from_secs(5);
-/// A provider is smaller.
+/// Timeout for the resolution of a host name.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A larger file is not a provider.
 const LIBRARY_MAX: u64 = 512 << 20;
 
-/// A certificate that expires sooner is worth a word.
+/// A certificate that expires within this time causes a warning.
 const EXPIRES_SOON: Duration = Duration::from_secs(30 * 86_400);
 
 impl Machine for ThisMachine {
-    fn server_prints(&self, ask: &Ask) -> Option<Printed> {
-        self.has_server.then(|| installed::printed(ask)).flatten()
+    fn server_prints(&self, run_as: &RunAs) -> Option<Printed> {
+        self.has_server.then(|| installed::printed(run_as)).flatten()
     }
 
-    fn server_knows(&self, ask: &Ask, written: &str, value: Option<&str>) -> Known {
-        if self.has_server { installed::knows(ask, written, value) } else { Known::Yes }
+    fn server_knows(&self, run_as: &RunAs, written: &str, value: Option<&str>) -> Known {
+        if self.has_server { installed::knows(run_as, written, value) } else { Known::Yes }
     }
 
-    fn server_says(&self, ask: &Ask, arguments: &[String]) -> Option<Said> {
-        self.has_server.then(|| installed::says(ask, arguments)).flatten()
+    fn server_reaction(&self, run_as: &RunAs, arguments: &[String]) -> Option<Reaction> {
+        self.has_server.then(|| installed::reaction(run_as, arguments)).flatten()
     }
 
     fn keys(&self, files: &TlsFiles, account: &str) -> Keys {
@@ -118,16 +118,16 @@ impl Machine for ThisMachine {
             let found = match std::fs::metadata(path) {
                 Ok(found) => found,
                 Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-                    return Keys::NotSeen(format!("{option}: {} cannot be looked at", path.display()));
+                    return Keys::NotSeen(format!("{option}: cannot examine {}", path.display()));
                 }
                 Err(e) => return Keys::Unusable(format!("{option}: cannot read {}: {e}", path.display())),
             };
-            // A group's right may be the account's by one of its further groups: taken as a yes.
+            // The account may have the group's rights through a secondary group, so a group's read right counts.
             let mode = found.permissions().mode();
             let owns = numbers.as_ref().is_none_or(|(number, ..)| found.uid() == *number);
             if account != "root" && !(owns && mode & 0o400 != 0 || mode & 0o044 != 0) {
                 return Keys::Unusable(format!(
-                    "{option}: the server's account cannot read {0}: chown {account} {0}",
+                    "{option}: the server's account cannot read {0}: run chown {account} {0}",
                     path.display()
                 ));
             }
@@ -138,7 +138,7 @@ impl Machine for ThisMachine {
                 exposed: self.is_readable_for_all(&files.key),
             },
             Err(TlsError::Read(option, path, e)) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-                Keys::NotSeen(format!("{option}: {} cannot be read by this account", path.display()))
+                Keys::NotSeen(format!("{option}: this account cannot read {}", path.display()))
             }
             Err(e) => Keys::Unusable(e.to_string()),
         }
@@ -167,12 +167,12 @@ impl Machine for ThisMachine {
         read().unwrap_or_else(|e| Library::Unreadable(e.to_string()))
     }
 
-    fn folder(&self, path: &Path, account: &str) -> Folder {
+    fn directory(&self, path: &Path, account: &str) -> Directory {
         let found = match std::fs::metadata(path) {
-            Ok(found) if !found.is_dir() => return Folder::Unreadable("it is not a folder".into()),
+            Ok(found) if !found.is_dir() => return Directory::Unreadable("it is not a directory".into()),
             Ok(found) => found,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Folder::Missing,
-            Err(e) => return Folder::Unreadable(e.to_string()),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Directory::Missing,
+            Err(e) => return Directory::Unreadable(e.to_string()),
         };
         let numbers = getent(account);
         if let Some((number, ..)) = &numbers
@@ -180,14 +180,14 @@ impl Machine for ThisMachine {
         {
             let owner =
                 getent(&found.uid().to_string()).map_or_else(|| found.uid().to_string(), |(.., name)| name);
-            return Folder::Others(owner);
+            return Directory::Others(owner);
         }
         let free = rustix::fs::statvfs(path).ok().map(|s| s.f_bavail.saturating_mul(s.f_frsize));
         let is_log = |name: &str| name.starts_with("lockstep.") && name.ends_with(".log");
         let files = std::fs::read_dir(path).into_iter().flatten().flatten();
         let logs = files.filter(|file| is_log(&file.file_name().to_string_lossy()));
         let log = logs.filter_map(|file| file.metadata().ok()).map(|m| m.len()).sum();
-        Folder::Own { free, log }
+        Directory::Own { free, log }
     }
 
     fn is_taken(&self, address: IpAddr, port: u16) -> bool {
@@ -208,16 +208,16 @@ impl Machine for ThisMachine {
         let name = name.to_owned();
         std::thread::spawn(move || {
             let found = (name.as_str(), 0u16).to_socket_addrs();
-            // The receiver may have given up.
+            // The receiver does not exist any more after the timeout.
             let _ = sender.send(found.map(|f| f.map(|a| a.ip()).collect()).map_err(|e| e.to_string()));
         });
         answer
-            .recv_timeout(RESOLVE)
-            .unwrap_or_else(|_| Err(format!("no answer within {} s", RESOLVE.as_secs())))
+            .recv_timeout(RESOLVE_TIMEOUT)
+            .unwrap_or_else(|_| Err(format!("no answer within {} s", RESOLVE_TIMEOUT.as_secs())))
     }
 
     fn runs_in(&self, datadir: &Path) -> bool {
-        // With Galera's library it has no socket of this name: a server works in its data directory.
+        // A server with Galera's library has no such socket. Its working directory is the data directory.
         std::os::unix::net::UnixStream::connect(datadir.join("lockstep.sock")).is_ok()
             || lockstep_lab::Server::runs_in(datadir)
     }
@@ -240,7 +240,7 @@ impl Machine for ThisMachine {
     }
 }
 
-/// Numbers of an account and its group, and its name, by number or name.
+/// Looks up an account by name or number. Returns the numbers of the account and its group, and its name.
 pub(super) fn getent(account: &str) -> Option<(u32, u32, String)> {
     let output = Command::new("getent").args(["passwd", account]).output().ok()?;
     let line = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -254,18 +254,18 @@ pub(super) mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// A fake machine for tests: everything is present and in order, except as configured.
+    /// A fake machine for tests. Everything is present and correct, except as configured.
     pub(in crate::check) struct Fake {
         pub(in crate::check) lacks: Vec<&'static str>,
         pub(in crate::check) library: Library,
-        pub(in crate::check) folders: BTreeMap<&'static str, Folder>,
+        pub(in crate::check) directories: BTreeMap<&'static str, Directory>,
         pub(in crate::check) taken: Vec<u16>,
         pub(in crate::check) addresses: Vec<&'static str>,
         pub(in crate::check) unresolved: Vec<&'static str>,
         pub(in crate::check) runs: bool,
         pub(in crate::check) readable: bool,
         pub(in crate::check) keys: Keys,
-        /// The options of its server; none, and nobody is asked.
+        /// The options of its server. Empty if no server is installed.
         pub(in crate::check) options: Vec<&'static str>,
     }
 
@@ -274,7 +274,7 @@ pub(super) mod tests {
             Fake {
                 lacks: Vec::new(),
                 library: Library::Lockstep,
-                folders: BTreeMap::new(),
+                directories: BTreeMap::new(),
                 taken: Vec::new(),
                 addresses: vec!["10.0.0.1"],
                 unresolved: Vec::new(),
@@ -287,13 +287,13 @@ pub(super) mod tests {
     }
 
     impl Machine for Fake {
-        fn server_prints(&self, ask: &Ask) -> Option<Printed> {
+        fn server_prints(&self, run_as: &RunAs) -> Option<Printed> {
             let mut options: Vec<String> = self.options.iter().map(|&name| name.to_owned()).collect();
             if options.is_empty() {
                 return None;
             }
             let mut not_loaded = Vec::new();
-            for plugin in &ask.plugins {
+            for plugin in &run_as.plugins {
                 match plugin.split_once('=') {
                     Some((_, "server_audit")) => {
                         options.extend(["server_audit_logging", "server_audit_events"].map(str::to_owned));
@@ -304,10 +304,10 @@ pub(super) mod tests {
             }
             Some(Printed { options, not_loaded })
         }
-        fn server_knows(&self, _: &Ask, written: &str, value: Option<&str>) -> Known {
+        fn server_knows(&self, _: &RunAs, written: &str, value: Option<&str>) -> Known {
             match written {
                 "innodb_file_format" => Known::Removed,
-                // Not among those it lists.
+                // A hidden option.
                 "sync_frm" => Known::Yes,
                 "max_con" | "wsrep_s" | "loose_wsrep_s" => Known::Ambiguous,
                 "max_connectio" | "wsrep_slave_thread" => Known::Yes,
@@ -316,9 +316,9 @@ pub(super) mod tests {
                 _ => Known::No,
             }
         }
-        /// A numeric option that is no number ends it at once, other bad values when it has seen all.
-        fn server_says(&self, _: &Ask, arguments: &[String]) -> Option<Said> {
-            let mut said = Said::default();
+        /// The server ends at once at a numeric option with a bad value, and at its last option for other bad values.
+        fn server_reaction(&self, _: &RunAs, arguments: &[String]) -> Option<Reaction> {
+            let mut reaction = Reaction::default();
             for argument in arguments {
                 let (name, value) =
                     argument.trim_start_matches("--").split_once('=').unwrap_or((argument, ""));
@@ -326,16 +326,16 @@ pub(super) mod tests {
                 let line = match (name, value) {
                     ("port" | "max_connect" | "max_connectio", "abc") => {
                         let name = if name == "max_connectio" { "max_connections" } else { name };
-                        let complaints =
+                        let error_log =
                             format!("[ERROR] mariadbd: Error while setting value 'abc' to '{name}'\n");
-                        return Some(Said { refused: true, complaints });
+                        return Some(Reaction { refused: true, error_log });
                     }
                     ("sql_mode", "foo") => {
-                        said.refused = true;
+                        reaction.refused = true;
                         "[ERROR] mariadbd: Error while setting value 'foo' to 'sql_mode'\n"
                     }
                     ("character_set_server", "foo") => {
-                        said.refused = true;
+                        reaction.refused = true;
                         "mariadbd: Character set 'foo' is not a compiled character set\n"
                     }
                     ("skip_slave_start", "maybe") => {
@@ -343,9 +343,9 @@ pub(super) mod tests {
                     }
                     _ => "",
                 };
-                said.complaints.push_str(line);
+                reaction.error_log.push_str(line);
             }
-            Some(said)
+            Some(reaction)
         }
         fn keys(&self, _: &TlsFiles, _: &str) -> Keys {
             self.keys.clone()
@@ -356,9 +356,9 @@ pub(super) mod tests {
         fn library(&self, _: &Path) -> Library {
             self.library.clone()
         }
-        fn folder(&self, path: &Path, _: &str) -> Folder {
-            let own = Folder::Own { free: Some(100 << 30), log: 0 };
-            self.folders.get(path.to_str().unwrap()).cloned().unwrap_or(own)
+        fn directory(&self, path: &Path, _: &str) -> Directory {
+            let own = Directory::Own { free: Some(100 << 30), log: 0 };
+            self.directories.get(path.to_str().unwrap()).cloned().unwrap_or(own)
         }
         fn is_taken(&self, _: IpAddr, port: u16) -> bool {
             self.taken.contains(&port)
@@ -396,9 +396,9 @@ pub(super) mod tests {
         assert_eq!(here.library(Path::new("/bin/sh")), Library::Other);
         assert_eq!(here.library(Path::new("/etc/passwd")), Library::Nothing);
         assert!(matches!(here.library(Path::new("/nonexistent")), Library::Unreadable(_)));
-        assert_eq!(here.folder(Path::new("/nonexistent"), "root"), Folder::Missing);
-        assert!(matches!(here.folder(Path::new("/proc/sys"), "root"), Folder::Own { .. }));
-        assert_eq!(here.folder(Path::new("/proc/sys"), "daemon"), Folder::Others("root".into()));
+        assert_eq!(here.directory(Path::new("/nonexistent"), "root"), Directory::Missing);
+        assert!(matches!(here.directory(Path::new("/proc/sys"), "root"), Directory::Own { .. }));
+        assert_eq!(here.directory(Path::new("/proc/sys"), "daemon"), Directory::Others("root".into()));
         let held = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = held.local_addr().unwrap();
         assert!(here.is_taken(at.ip(), at.port()));

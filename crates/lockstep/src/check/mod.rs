@@ -1,5 +1,5 @@
-//! `lockstep check`: reads a server's option files and reports settings that would be refused, ignored or unwise, before
-//! a server is started with them. docs/check.md lists the checks.
+//! `lockstep check`: reads a server's option files, and reports settings that the server would refuse or ignore, and unwise
+//! ones. docs/check.md lists the checks.
 
 mod cnf;
 mod installed;
@@ -25,10 +25,10 @@ use self::machine::{Machine, ThisMachine};
 use self::names::Names;
 use crate::progress::say;
 
-/// Where the server looks if it is told nothing.
-const USUAL: [&str; 2] = ["/etc/my.cnf", "/etc/mysql/my.cnf"];
-/// The server that this version is made for.
-const VERSION: &str = "10.11";
+/// The option files that the server reads by default.
+const DEFAULT_FILES: [&str; 2] = ["/etc/my.cnf", "/etc/mysql/my.cnf"];
+/// The server version to assume if none is installed.
+const DEFAULT_VERSION: &str = "10.11";
 const UNWISE: u8 = 3;
 const REFUSED: u8 = 4;
 
@@ -52,17 +52,17 @@ impl CheckArgs {
     }
 }
 
-/// How bad something is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Level {
-    /// The server does not start with it, or does not become a member.
+    /// The server does not start with the setting, or does not become a member.
     Refused,
-    /// It starts; somebody will be sorry.
+    /// The server starts, but the setting is likely to cause trouble later.
     Unwise,
-    /// It has no effect.
+    /// The setting has no effect.
     Ignored,
-    /// Good to know.
+    /// A remark.
     Note,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// One thing that was found.
+/// A finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
     level: Level,
@@ -98,7 +98,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Text from a file, made safe for a terminal: one line, no control characters, bounded.
+/// Text from a file in a form that is safe for a terminal: one line of bounded length, without control characters.
 fn displayed(text: &str) -> String {
     const LENGTH: usize = 500;
     let mut out = String::new();
@@ -115,7 +115,7 @@ fn displayed(text: &str) -> String {
     out
 }
 
-/// All that was found, as JSON.
+/// All findings, for the JSON output.
 #[derive(Serialize)]
 struct Report<'a> {
     files: &'a [PathBuf],
@@ -129,13 +129,17 @@ struct Report<'a> {
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, String> {
     let mut files = args.files.clone();
     if files.is_empty() {
-        files = USUAL.iter().map(PathBuf::from).filter(|path| path.exists()).collect();
+        files = DEFAULT_FILES.iter().map(PathBuf::from).filter(|path| path.exists()).collect();
         if files.is_empty() {
-            return Err(format!("there is neither {} nor {}: name the files to check", USUAL[0], USUAL[1]));
+            return Err(format!(
+                "there is neither {} nor {}: name the files to check",
+                DEFAULT_FILES[0], DEFAULT_FILES[1]
+            ));
         }
     }
     let installed = installed_version();
-    let version = args.server_version.clone().or_else(|| installed.clone()).unwrap_or_else(|| VERSION.into());
+    let version =
+        args.server_version.clone().or_else(|| installed.clone()).unwrap_or_else(|| DEFAULT_VERSION.into());
     let machine = ThisMachine { has_server: installed.as_ref() == Some(&version) };
     let cnf = Cnf::read(&files, &version)?;
     let findings = check(&cnf, &machine);
@@ -174,30 +178,30 @@ fn version(text: &str) -> Result<String, String> {
     let number = |part: &str| !part.is_empty() && part.len() <= 3 && part.bytes().all(|b| b.is_ascii_digit());
     match text.split_once('.') {
         Some((major, minor)) if number(major) && number(minor) => Ok(text.to_owned()),
-        _ => Err("two numbers are wanted, such as 10.11".into()),
+        _ => Err("expected two numbers, such as 10.11".into()),
     }
 }
 
-/// The version of the server that is installed: `10.11`.
+/// The version of the installed server, for example `10.11`.
 fn installed_version() -> Option<String> {
-    let ask = |program: &str| Command::new(program).args(["--no-defaults", "--version"]).output().ok();
-    let output = ask("mariadbd").or_else(|| ask("/usr/sbin/mariadbd"))?;
+    let run = |program: &str| Command::new(program).args(["--no-defaults", "--version"]).output().ok();
+    let output = run("mariadbd").or_else(|| run("/usr/sbin/mariadbd"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut numbers = text.split("Ver ").nth(1)?.split('.');
     Some(format!("{}.{}", numbers.next()?, numbers.next()?))
 }
 
-/// What the checks share.
+/// The shared state of the checks.
 struct Check<'a> {
     cnf: &'a Cnf,
     machine: &'a dyn Machine,
-    /// The provider's options as far as they are right.
+    /// The valid provider options.
     options: Options,
     findings: Vec<Finding>,
 }
 
 impl Check<'_> {
-    /// Something about a setting.
+    /// Adds a finding about a setting.
     fn at(&mut self, level: Level, setting: &Setting, text: impl Into<String>) {
         self.findings.push(Finding {
             level,
@@ -208,7 +212,7 @@ impl Check<'_> {
         });
     }
 
-    /// Something about an option that is perhaps not set.
+    /// Adds a finding about an option that may not be set.
     fn about(&mut self, level: Level, option: &str, text: impl Into<String>) {
         match self.cnf.get(option) {
             Some(setting) => self.at(level, setting, text),
@@ -241,7 +245,7 @@ impl Check<'_> {
     }
 }
 
-/// Everything there is to say, the worst first, in the order of the files.
+/// Runs all checks. Returns the findings by severity, and within a severity in the order of the files.
 fn check(cnf: &Cnf, machine: &dyn Machine) -> Vec<Finding> {
     let names = Names::of(cnf, machine);
     let mut cnf = cnf.clone();
@@ -252,9 +256,9 @@ fn check(cnf: &Cnf, machine: &dyn Machine) -> Vec<Finding> {
     let known = names::unknown(&mut check, &names);
     names::quotes(&mut check, &names);
     if !known.is_empty() {
-        values::taken(&mut check, &names, known);
+        values::check_values(&mut check, &names, known);
     }
-    let of_the_server = check.findings.len();
+    let server_findings = check.findings.len();
     if provider::library(&mut check) {
         provider::options(&mut check);
         provider::log(&mut check);
@@ -267,13 +271,14 @@ fn check(cnf: &Cnf, machine: &dyn Machine) -> Vec<Finding> {
         transfer::method(&mut check);
     }
     if !check.is_on("wsrep_on", false) {
-        // The server neither loads the provider nor looks at what it wants of others then. Its data it needs all the same.
-        for finding in check.findings[of_the_server..].iter_mut().filter(|f| f.option != "datadir") {
+        // With wsrep_on = OFF, the server neither loads the provider nor checks replication settings. It still needs its
+        // data directory.
+        for finding in check.findings[server_findings..].iter_mut().filter(|f| f.option != "datadir") {
             if finding.level == Level::Refused {
                 finding.level = Level::Unwise;
-                finding
-                    .text
-                    .push_str(" (once wsrep_on is ON: while it is OFF, the server starts, and runs alone)");
+                finding.text.push_str(
+                    " (applies when wsrep_on is ON; while it is OFF, the server starts and runs alone)",
+                );
             }
         }
     }
@@ -285,7 +290,7 @@ fn check(cnf: &Cnf, machine: &dyn Machine) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::machine::tests::Fake;
-    use super::machine::{Folder, Keys, Library};
+    use super::machine::{Directory, Keys, Library};
     use super::*;
     use std::path::Path;
 
@@ -297,13 +302,13 @@ mod tests {
         check(&Cnf::read(&[data(name)], "10.11").unwrap(), machine)
     }
 
-    /// As text, with the file's name only.
+    /// The findings as text, with file names instead of paths.
     fn lines(findings: &[Finding]) -> String {
         let line = |f: &Finding| f.to_string().replace(&data("").display().to_string(), "");
         findings.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
-    /// Level, option, line and some words of the text: of all that there is.
+    /// Checks that these are all findings: level, option, line and some words of the text.
     fn expect(findings: &[Finding], expected: &[(Level, &str, Option<usize>, &str)]) {
         let text = lines(findings);
         for (level, option, line, words) in expected {
@@ -372,24 +377,24 @@ mod tests {
             (Refused, "max_conections", Some(3), "did you mean max_connections?"),
             (Refused, "max_con", Some(12), "max_connect, max_connections, …"),
             (Unwise, "server_audit_logging", Some(8), "unless a plugin"),
-            (Ignored, "innodb_file_format", Some(5), "old files' sake"),
+            (Ignored, "innodb_file_format", Some(5), "compatibility"),
         ];
         expect(&of_names(text, &options), &all);
         expect(&of_names(text, &[]), &[]);
     }
 
     #[test]
-    fn values_that_the_installed_server_does_not_take() {
+    fn values_that_the_server_rejects_are_found() {
         let text = "[mysqld]\nport=abc\nmax_connect=abc\nsql_mode=foo\nskip_slave_start=maybe\nport=3306\n";
         let options = ["port", "max_connect", "sql_mode", "skip_slave_start", "character_set_server"];
         let all = [
-            (Refused, "port", Some(2), "'abc' is none of its values"),
+            (Refused, "port", Some(2), "'abc' is not a valid value"),
             (Refused, "max_connect", Some(3), "does not start"),
             (Refused, "sql_mode", Some(4), "'foo'"),
             (Unwise, "skip_slave_start", Some(5), "OFF"),
         ];
         expect(&of_names(text, &options), &all);
-        // One that is not named, and abbreviations.
+        // A value whose option the server does not name, and abbreviations.
         let options = [&options[..], &["max_connections"]].concat();
         let text = "[mysqld]\ncharacter_set_server=foo\nskip_slave_start=maybe\nloose_max_connect=abc\nmax_connectio=abc\n";
         let all = [
@@ -397,7 +402,7 @@ mod tests {
             (Unwise, "skip_slave_start", Some(3), "OFF"),
             (Refused, "loose_max_connect", Some(4), "'abc'"),
             (Refused, "max_connectio", Some(5), "'abc'"),
-            (Note, "max_connectio", Some(5), "taken for max_connections"),
+            (Note, "max_connectio", Some(5), "abbreviation of max_connections"),
         ];
         expect(&of_names(text, &options), &all);
         expect(&of_names(text, &[]), &[]);
@@ -430,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_plugins_that_the_server_loads_are_known() {
+    fn options_of_loaded_plugins_are_known() {
         let options = ["port", "plugin_load_add"];
         let text = |plugin: &str| {
             format!(
@@ -444,7 +449,7 @@ mod tests {
                 (Refused, "part", Some(5), "did you mean port?"),
             ],
         );
-        // It may have any option.
+        // A plugin that cannot be loaded may have any option.
         expect(
             &of_names(&text("ha_rocksdb"), &options),
             &[
@@ -467,9 +472,9 @@ mod tests {
                     loose_wsrep_s=1\n";
         let begins = "wsrep_slave_fk_checks, wsrep_slave_threads, wsrep_slave_uk_checks";
         let refused = [(Refused, "wsrep_s", Some(6), begins), (Refused, "loose_wsrep_s", Some(7), begins)];
-        let threads = (Note, "wsrep_slave_thread", Some(2), "taken for wsrep_slave_threads");
+        let threads = (Note, "wsrep_slave_thread", Some(2), "abbreviation of wsrep_slave_threads");
         expect(&of_names(text, &[]), &[&refused[..], &[threads]].concat());
-        let most = (Note, "max_connectio", Some(3), "taken for max_connections");
+        let most = (Note, "max_connectio", Some(3), "abbreviation of max_connections");
         expect(
             &of_names(text, &["max_connections", "max_connect"]),
             &[&refused[..], &[threads, most]].concat(),
@@ -544,7 +549,7 @@ mod tests {
     fn risky_values_are_warnings() {
         let mut machine =
             Fake { taken: vec![4444], unresolved: vec!["db9"], readable: true, ..Fake::default() };
-        machine.folders.insert("/srv/log", Folder::Own { free: Some(3 << 30), log: 1 << 30 });
+        machine.directories.insert("/srv/log", Directory::Own { free: Some(3 << 30), log: 1 << 30 });
         expect(
             &findings("unwise.cnf", &machine),
             &[
@@ -605,15 +610,15 @@ mod tests {
     }
 
     #[test]
-    fn files_and_folders_are_looked_at() {
+    fn files_and_directories_are_checked() {
         let mut machine = Fake { library: Library::Galera, ..Fake::default() };
-        machine.folders.insert("/var/lib/mysql", Folder::Others("root".into()));
+        machine.directories.insert("/var/lib/mysql", Directory::Others("root".into()));
         expect(
             &findings("clean.cnf", &machine),
             &[(Unwise, "wsrep_provider", Some(7), "Galera's"), (Refused, "datadir", None, "belongs to root")],
         );
         machine.library = Library::Unreadable("No such file".into());
-        machine.folders.insert("/var/lib/mysql", Folder::Missing);
+        machine.directories.insert("/var/lib/mysql", Directory::Missing);
         expect(
             &findings("clean.cnf", &machine),
             &[
@@ -624,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_and_keys_are_looked_at() {
+    fn certificates_and_keys_are_checked() {
         let mut machine = Fake::default();
         let encrypted = |machine: &Fake| findings("tls.cnf", machine);
         let usable =
@@ -632,7 +637,7 @@ mod tests {
         expect(&encrypted(&machine), &[]);
         machine.keys = Keys::Unusable("socket.ssl_key: cannot read".into());
         expect(&encrypted(&machine), &[(Refused, "wsrep_provider_options", Some(12), "cannot read")]);
-        machine.keys = Keys::NotSeen("key.pem cannot be looked at".into());
+        machine.keys = Keys::NotSeen("cannot examine key.pem".into());
         expect(&encrypted(&machine), &[(Note, "wsrep_provider_options", Some(12), "as root")]);
         machine.keys = usable(Some("expires on 2027-01-01"), true);
         expect(
@@ -645,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_a_member_that_runs_are_its_own() {
+    fn ports_of_running_member_are_not_reported() {
         let mut machine = Fake { taken: vec![3306, 4567, 4444], ..Fake::default() };
         assert_eq!(findings("clean.cnf", &machine).len(), 3);
         machine.runs = true;
@@ -653,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_clash_and_addresses_are_guessed() {
+    fn port_conflict_and_guessed_address_are_found() {
         let machine = Fake { addresses: vec!["10.0.0.1", "192.168.0.1"], ..Fake::default() };
         expect(
             &findings("ports.cnf", &machine),
@@ -691,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_are_lines_that_editors_understand_and_json() {
+    fn finding_is_printed_as_line_and_json() {
         let finding = Finding {
             level: Unwise,
             file: Some("a.cnf".into()),

@@ -1,13 +1,13 @@
-//! Whether the server knows the options that the files name: by its whole name, the beginning of one, or not at all.
+//! Checks the names of options. The server accepts full names and unambiguous prefixes.
 
 use lockstep_node::options::{Options, nearest_of};
 
 use super::cnf::{Cnf, Setting};
-use super::installed::{Ask, Known, Printed};
+use super::installed::{Known, Printed, RunAs};
 use super::machine::Machine;
 use super::{Check, Finding, Level};
 
-/// The server's replication options, as 10.11 and 11.8 list them: an unknown one keeps it from starting.
+/// The server's replication options, as 10.11 and 11.8 list them. The server does not start with an unknown one.
 const WSREP: &[&str] = &[
     "wsrep_OSU_method",
     "wsrep_SR_store",
@@ -62,27 +62,27 @@ const WSREP: &[&str] = &[
     "wsrep_trx_fragment_unit",
 ];
 
-/// Those that 11.8 only remembers.
-const GONE: &[&str] = &["wsrep_causal_reads", "wsrep_load_data_splitting"];
+/// Options that 11.8 accepts and ignores.
+const REMOVED: &[&str] = &["wsrep_causal_reads", "wsrep_load_data_splitting"];
 
-/// Since this version the server makes a variable of each provider option, unless it is told not to.
-const PROVIDER_VARIABLES: (u32, u32) = (11, 4);
-/// What these variables' names begin with.
+/// The first version in which the server has a variable for each provider option, unless plugin_wsrep_provider is off.
+const PROVIDER_VARIABLES_SINCE: (u32, u32) = (11, 4);
+/// The prefix of these variables' names.
 const PROVIDER_VARIABLE: &str = "wsrep_provider_";
 
 /// The options of a server.
 pub(super) struct Names {
-    ask: Ask,
-    /// Of the installed server, if it may be asked, and its plugins.
+    run_as: RunAs,
+    /// The options of the installed server and its plugins, if the server may be run.
     printed: Option<Printed>,
-    /// Those that can be known without it, too.
+    /// All known options, including those that are known without running the server.
     all: Vec<String>,
 }
 
 impl Names {
     pub(super) fn of(cnf: &Cnf, machine: &dyn Machine) -> Names {
         let account = cnf.get("user").map_or("mysql", Setting::text).to_owned();
-        // The beginning of such a name is taken for it, too; `plugin_load` begins another, but is one itself.
+        // A prefix of these names selects the option, too. `plugin_load` is a prefix of another name and a name itself.
         let of_plugins = ["plugin_load", "plugin_load_add", "plugin_dir", "plugin_maturity"];
         let mut plugins = Vec::new();
         for setting in cnf.settings.iter().filter(|s| cnf.is_servers(&s.group)) {
@@ -95,60 +95,61 @@ impl Names {
                 plugins.push(format!("--{whole}={value}"));
             }
         }
-        let ask = Ask { account, plugins };
-        let printed = machine.server_prints(&ask);
+        let run_as = RunAs { account, plugins };
+        let printed = machine.server_prints(&run_as);
         let mut all: Vec<String> = WSREP.iter().map(|name| name.to_ascii_lowercase()).collect();
         let plugin = cnf.get("plugin_wsrep_provider");
-        if cnf.version() >= PROVIDER_VARIABLES && plugin.is_none_or(|s| s.value.is_none() || s.is_on()) {
+        if cnf.version() >= PROVIDER_VARIABLES_SINCE && plugin.is_none_or(|s| s.value.is_none() || s.is_on())
+        {
             let variable = |name: &str| format!("{PROVIDER_VARIABLE}{}", name.replace('.', "_"));
             all.extend(Options::default().values().into_iter().map(|(row, _)| variable(row.name)));
         }
         all.extend(printed.iter().flat_map(|printed| printed.options.iter().cloned()));
         all.sort();
         all.dedup();
-        Names { ask, printed, all }
+        Names { run_as, printed, all }
     }
 
-    /// How the installed server is asked.
-    pub(super) fn ask(&self) -> &Ask {
-        &self.ask
+    /// How to run the installed server.
+    pub(super) fn run_as(&self) -> &RunAs {
+        &self.run_as
     }
 
     fn has(&self, name: &str) -> bool {
         self.all.binary_search_by(|known| known.as_str().cmp(name)).is_ok()
     }
 
-    /// All that begin so.
-    fn that_begin(&self, start: &str) -> &[String] {
+    /// All options with this prefix.
+    fn with_prefix(&self, start: &str) -> &[String] {
         let from = self.all.partition_point(|known| known.as_str() < start);
         let rest = &self.all[from..];
         &rest[..rest.partition_point(|known| known.starts_with(start))]
     }
 
-    /// Whether what is not among them is unknown for sure, without asking.
-    fn are_all_of(&self, name: &str) -> bool {
+    /// Whether the option counts as valid because the server cannot be run to check it.
+    fn cannot_check(&self, name: &str) -> bool {
         self.printed.is_none() && !name.starts_with("wsrep_")
     }
 }
 
-/// The name as it stands in the file, as the server compares it.
+/// The name in the file, in the form in which the server compares it.
 fn whole(setting: &Setting) -> String {
     setting.written.replace('-', "_").to_ascii_lowercase()
 }
 
-/// The value as the file has it: `skip_name` is an option without a value.
+/// The value in the file. For example, `skip_name` is an option without a value.
 pub(super) fn value_as_written(setting: &Setting) -> Option<&str> {
     let whole = whole(setting);
     let whole = whole.strip_prefix("loose_").unwrap_or(&whole);
-    // The name may have been abbreviated, and be the whole one by now.
-    let made = ["skip_", "disable_", "enable_"]
+    // `complete` may have replaced an abbreviated name, so compare prefixes.
+    let is_switch = ["skip_", "disable_", "enable_"]
         .iter()
         .filter_map(|prefix| whole.strip_prefix(prefix))
         .any(|rest| setting.name.starts_with(rest));
-    setting.value.as_deref().filter(|_| !made)
+    setting.value.as_deref().filter(|_| !is_switch)
 }
 
-/// Gives settings whose names are abbreviated the whole ones, as the server does, so that the checks find them.
+/// Replaces abbreviated names by full names, as the server does, so that the checks find these settings.
 pub(super) fn complete(cnf: &mut Cnf, names: &Names, machine: &dyn Machine) {
     let mut settings = std::mem::take(&mut cnf.settings);
     for setting in &mut settings {
@@ -156,19 +157,19 @@ pub(super) fn complete(cnf: &mut Cnf, names: &Names, machine: &dyn Machine) {
         if !cnf.is_servers(&setting.group) || names.has(&setting.name) || names.has(&whole) {
             continue;
         }
-        // `skip_name_res` begins an option of its own; `skip_innodb_doublewr` does not.
-        let by_whole = names.that_begin(&whole);
-        let [full] = (if by_whole.is_empty() { names.that_begin(&setting.name) } else { by_whole }) else {
+        // `skip_name_res` is a prefix of an option's name; `skip_innodb_doublewr` is not.
+        let by_whole = names.with_prefix(&whole);
+        let [full] = (if by_whole.is_empty() { names.with_prefix(&setting.name) } else { by_whole }) else {
             continue;
         };
-        // It may hide one that begins the same.
+        // The server may have a hidden option with the same prefix, and know better.
         if names.printed.is_some()
-            && machine.server_knows(&names.ask, &setting.written, value_as_written(setting)) == Known::No
+            && machine.server_knows(&names.run_as, &setting.written, value_as_written(setting)) == Known::No
         {
             continue;
         }
         let text = format!(
-            "is taken for {full}, the only option that begins so; another version may have more: write it out"
+            "is an abbreviation of {full}; another version may have more options with this prefix: write the full name"
         );
         cnf.findings.push(Finding {
             level: Level::Note,
@@ -185,40 +186,42 @@ pub(super) fn complete(cnf: &mut Cnf, names: &Names, machine: &dyn Machine) {
     cnf.settings = settings;
 }
 
-/// Replication's options in groups that the server does not read.
+/// Reports replication options in groups that the server does not read.
 pub(super) fn misplaced(check: &mut Check<'_>) {
     let cnf = check.cnf;
     let elsewhere = |s: &&Setting| s.name.starts_with("wsrep_") && !cnf.is_servers(&s.group);
     for setting in cnf.settings.iter().filter(elsewhere) {
-        // The transfer scripts look there, too.
+        // The scripts of state transfers read this group, too.
         if setting.group == "sst" && setting.name == "wsrep_sst_auth" {
             continue;
         }
-        let text = format!("the server does not read the group [{}]: put it under [mysqld]", setting.group);
+        let text =
+            format!("the server does not read the group [{}]: move the option to [mysqld]", setting.group);
         check.at(Level::Ignored, setting, text);
     }
 }
 
-/// Options that the server does not have, and plugins that it cannot load. What the installed server does not list it may
-/// know all the same (it hides some), so it is asked. Returns the settings that it knows, if it was asked.
+/// Reports options that the server does not have, and plugins that it cannot load. The installed server's list is
+/// incomplete, because it hides some options, so the server is run for each unlisted option. Returns the settings that it
+/// knows, if it was run.
 pub(super) fn unknown<'a>(check: &mut Check<'a>, names: &Names) -> Vec<&'a Setting> {
     let cnf = check.cnf;
     let mut all_known = Vec::new();
     not_loaded(check, names);
     for setting in cnf.settings.iter().filter(|s| cnf.is_servers(&s.group)) {
         let name = setting.name.as_str();
-        if GONE.contains(&name) && cnf.version() >= (11, 8) {
-            let text = "MariaDB 11.8 takes it for old files' sake, and does nothing with it";
+        if REMOVED.contains(&name) && cnf.version() >= (11, 8) {
+            let text = "MariaDB 11.8 accepts it for compatibility with older files, and ignores it";
             check.at(Level::Ignored, setting, text);
             continue;
         }
-        if names.has(name) || names.has(&whole(setting)) || names.are_all_of(name) {
+        if names.has(name) || names.has(&whole(setting)) || names.cannot_check(name) {
             all_known.push(setting);
             continue;
         }
-        let known = match names.that_begin(name).len() {
+        let known = match names.with_prefix(name).len() {
             _ if names.printed.is_some() => {
-                check.machine.server_knows(&names.ask, &setting.written, value_as_written(setting))
+                check.machine.server_knows(&names.run_as, &setting.written, value_as_written(setting))
             }
             0 => Known::No,
             _ => Known::Ambiguous,
@@ -226,13 +229,13 @@ pub(super) fn unknown<'a>(check: &mut Check<'a>, names: &Names) -> Vec<&'a Setti
         match known {
             Known::Yes | Known::BadValue => all_known.push(setting),
             Known::Removed => {
-                let text = "this server takes it for old files' sake, and does nothing with it";
+                let text = "this server accepts it for compatibility with older files, and ignores it";
                 check.at(Level::Ignored, setting, text);
             }
             Known::Ambiguous => {
-                let some: Vec<&str> = names.that_begin(name).iter().take(3).map(String::as_str).collect();
+                let some: Vec<&str> = names.with_prefix(name).iter().take(3).map(String::as_str).collect();
                 let text = format!(
-                    "begins several options ({}, …), and the server does not start: write one out",
+                    "is a prefix of several options ({}, …), so the server does not start: write the full name",
                     some.join(", ")
                 );
                 check.at(Level::Refused, setting, text);
@@ -258,7 +261,7 @@ fn no_such(check: &mut Check<'_>, names: &Names, setting: &Setting) {
         true => WSREP.to_vec(),
         false => names.all.iter().map(String::as_str).collect(),
     };
-    // The options of a plugin that could not be asked may be like others.
+    // A plugin that could not be loaded may have an option of this name, even if another option has a similar name.
     let loads_others =
         !of_wsrep && names.printed.as_ref().is_some_and(|printed| !printed.not_loaded.is_empty());
     let near = nearest_of(&setting.name, &all).filter(|_| !loads_others);
@@ -277,7 +280,7 @@ fn no_such(check: &mut Check<'_>, names: &Names, setting: &Setting) {
         ),
         (None, _) => {
             let text =
-                "the server has no such option of its own: unless a plugin brings it, it does not start";
+                "the server has no such option of its own, and does not start unless a plugin provides it";
             (Level::Unwise, text.to_owned())
         }
     };
@@ -297,13 +300,12 @@ fn not_loaded(check: &mut Check<'_>, names: &Names) {
     }
 }
 
-/// Quotes that are opened and not closed: the server takes them for part of the value.
+/// Reports quotes that are not closed. The server makes them part of the value.
 pub(super) fn quotes(check: &mut Check<'_>, names: &Names) {
     let cnf = check.cnf;
     for setting in cnf.settings.iter().filter(|s| s.open_quote && cnf.is_servers(&s.group)) {
-        let text =
-            "a quote is opened and not closed: it and what follows, also a comment, become part of the value";
-        let known = check.machine.server_knows(&names.ask, &setting.written, value_as_written(setting));
+        let text = "a quote is not closed: the quote and the rest of the line, including a comment, become part of the value";
+        let known = check.machine.server_knows(&names.run_as, &setting.written, value_as_written(setting));
         match known {
             Known::BadValue => {
                 check.at(Level::Refused, setting, format!("{text}, with which the server does not start"));

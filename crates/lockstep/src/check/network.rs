@@ -1,4 +1,4 @@
-//! The cluster's other members, this member's address, and conflicts of ports.
+//! Checks of the cluster's other members, this member's address, and its ports.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -8,8 +8,8 @@ use lockstep_node::net::{Address, ClusterAddress, Host};
 use super::{Check, Level};
 
 const ADDRESS: &str = "wsrep_cluster_address";
-const PORT_FOR_COPIES: u16 = 4444;
-const PORT_FOR_SQL: u64 = 3306;
+const SST_PORT: u16 = 4444;
+const SQL_PORT: u64 = 3306;
 
 fn is_loopback(host: &Host) -> bool {
     match host {
@@ -18,7 +18,7 @@ fn is_loopback(host: &Host) -> bool {
     }
 }
 
-/// The members in `wsrep_cluster_address`, as far as it can be read.
+/// The members in `wsrep_cluster_address`. Empty if it is invalid.
 fn peers(check: &Check<'_>) -> Vec<Address> {
     let text = check.text(ADDRESS, "");
     ClusterAddress::parse(text, check.options.port()).map(|address| address.peers).unwrap_or_default()
@@ -29,17 +29,15 @@ fn has_others(check: &Check<'_>) -> bool {
     peers(check).iter().any(|peer| !is_loopback(&peer.host))
 }
 
-/// `wsrep_cluster_name` and `wsrep_cluster_address`.
+/// Checks `wsrep_cluster_name` and `wsrep_cluster_address`.
 pub(super) fn cluster(check: &mut Check<'_>) {
     let name = check.cnf.get("wsrep_cluster_name");
     if name.is_none_or(|name| name.text().is_empty()) {
         let text = match name {
             None => {
-                "is not set, so that it is my_wsrep_cluster: two clusters without a name of their own take each other's members"
+                "is not set, so the name is my_wsrep_cluster: two clusters with this default name accept each other's members"
             }
-            Some(_) => {
-                "is empty, and so is the cluster's name then: members of one with a name refuse this one"
-            }
+            Some(_) => "is empty: members of a cluster with a name reject this member",
         };
         check.about(Level::Unwise, "wsrep_cluster_name", text);
     }
@@ -60,24 +58,23 @@ pub(super) fn cluster(check: &mut Check<'_>) {
     };
     for (name, value) in &parsed.options {
         let text = format!(
-            "the option {name}={value} is not taken from there: write it into wsrep_provider_options"
+            "the option {name}={value} has no effect in this address: set it in wsrep_provider_options"
         );
         check.at(Level::Ignored, setting, text);
     }
     match parsed.peers.len() {
         0 => {
-            let text = "names nobody: in a file it founds a new cluster at each start (or is refused where the log knows of others): \
-                        list all members, and found the cluster once, with galera_new_cluster";
+            let text = "lists no members: in a file it makes the server found a new cluster at each start (or fail to start if \
+                        its log lists other members): list all members, and found the cluster once, with galera_new_cluster";
             check.at(Level::Unwise, setting, text);
         }
         1 => {
-            let text =
-                "names one member: this one finds the cluster only while that one runs; list all of them";
+            let text = "lists one member: the server can join only while that member runs; list all members";
             check.at(Level::Unwise, setting, text);
         }
         2 => {
-            let text = "names two members: a majority of two is both, so that neither writes without the other; three, or two \
-                        and an arbitrator (`lockstep arbitrator`, named here, too), bear the loss of one";
+            let text = "lists two members: their majority is both, so neither accepts writes without the other. Three members, or \
+                        two and an arbitrator (`lockstep arbitrator`, also listed here), survive the loss of one";
             check.at(Level::Unwise, setting, text);
         }
         _ => {}
@@ -87,16 +84,16 @@ pub(super) fn cluster(check: &mut Check<'_>) {
         if let Host::Name(name) = &peer.host
             && let Err(why) = check.machine.resolve(name)
         {
-            check.at(Level::Unwise, setting, format!("the name {name} has no address here ({why})"));
+            check.at(Level::Unwise, setting, format!("this machine cannot resolve the name {name} ({why})"));
         }
         if others && is_loopback(&peer.host) {
-            let text = format!("{peer} is every machine's own address, among addresses of other machines");
+            let text = format!("{peer} is a loopback address, but the list has addresses of other machines");
             check.at(Level::Unwise, setting, text);
         }
     }
 }
 
-/// Where the others are told that this member is: `base_host`, else `wsrep_node_address`, else the server's guess.
+/// Checks the address that this member announces: `base_host`, else `wsrep_node_address`, else the server's guess.
 pub(super) fn own_address(check: &mut Check<'_>) {
     const NAME: &str = "wsrep_node_address";
     let receive = check.text("wsrep_sst_receive_address", "AUTO").to_owned();
@@ -107,7 +104,7 @@ pub(super) fn own_address(check: &mut Check<'_>) {
     };
     let address = match given.is_empty() {
         true => None,
-        // As with the provider, an IPv6 address alone needs no brackets here.
+        // The provider accepts an IPv6 address without brackets here, too.
         false if given.parse::<std::net::Ipv6Addr>().is_ok() => {
             Address::parse(&format!("[{given}]"), check.options.port()).ok()
         }
@@ -118,8 +115,8 @@ pub(super) fn own_address(check: &mut Check<'_>) {
     };
     if address.as_ref().is_some_and(Address::is_wildcard) {
         let text = format!(
-            "{given} means every address: it is fit to listen on, and no address at which the others can reach this member, which \
-             they are told"
+            "{given} means every address. A server can listen on it, but other members cannot connect to it: set an address \
+             of this machine"
         );
         return check.about(Level::Unwise, option, text);
     }
@@ -127,26 +124,25 @@ pub(super) fn own_address(check: &mut Check<'_>) {
         return;
     }
     if receive.starts_with("127.") || receive.starts_with("localhost") {
-        let text = format!(
-            "{receive} is this machine's own address: no other machine can send a copy of the data there"
-        );
+        let text =
+            format!("{receive} is a loopback address: no other machine can send a state transfer to it");
         check.about(Level::Unwise, "wsrep_sst_receive_address", text);
     }
     if let Some(address) = address {
         if is_loopback(&address.host) {
             let text =
-                format!("{given} is this machine's own address: the others cannot reach this member there");
+                format!("{given} is a loopback address: members on other machines cannot connect to it");
             check.about(Level::Unwise, option, text);
         } else {
             let listen = Address::parse(&check.options.listen(), check.options.port()).map(|at| at.port);
-            let told = Address::parse(&given, 0).map_or(0, |at| at.port);
+            let announced = Address::parse(&given, 0).map_or(0, |at| at.port);
             if let Ok(listen) = listen
-                && told != 0
-                && told != listen
+                && announced != 0
+                && announced != listen
             {
                 let text = format!(
-                    "the others are told port {told}, but this member listens on {listen} (gmcast.listen_addr): right only \
-                     behind a translation of addresses"
+                    "this member announces port {announced}, but listens on {listen} (gmcast.listen_addr): this works only \
+                     behind network address translation"
                 );
                 check.about(Level::Unwise, option, text);
             }
@@ -156,27 +152,28 @@ pub(super) fn own_address(check: &mut Check<'_>) {
                 && !own.contains(&ip)
             {
                 let text = format!(
-                    "{ip} is not an address of this machine: right only behind a translation of addresses"
+                    "{ip} is not an address of this machine: this works only behind network address translation"
                 );
                 check.about(Level::Unwise, option, text);
             }
         }
         let bind = check.text("bind_address", "");
         if bind.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()) {
-            let text = format!("{bind}: clients on other machines do not reach this server (members do)");
+            let text =
+                format!("{bind}: clients on other machines cannot connect to this server (members can)");
             check.about(Level::Note, "bind_address", text);
         }
         return;
     }
-    // As the server guesses: bind_address if it is one, else the first interface.
+    // The server guesses: it uses bind_address if that is an address, else the first interface.
     let bind = check.text("bind_address", "").to_owned();
     if let Ok(ip) = bind.parse::<IpAddr>()
         && !ip.is_unspecified()
     {
         if ip.is_loopback() {
             let text = format!(
-                "{bind} is also what the others are told to connect to, for {NAME} is not set: they cannot reach this member; \
-                 set {NAME} to its address"
+                "{bind} is also the address that this member announces, because {NAME} is not set: members on other machines \
+                 cannot connect to it; set {NAME}"
             );
             check.about(Level::Unwise, "bind_address", text);
         }
@@ -184,40 +181,42 @@ pub(super) fn own_address(check: &mut Check<'_>) {
     }
     let own: Vec<String> = check.machine.addresses().iter().map(ToString::to_string).collect();
     if own.len() > 1 {
-        let text =
-            format!("is not set, and this machine has {}: the server guesses; say which one", own.join(", "));
+        let text = format!(
+            "is not set, and this machine has {}: the server guesses; set one of them",
+            own.join(", ")
+        );
         check.about(Level::Unwise, NAME, text);
     }
 }
 
-/// Whether clients get in over TCP at all.
+/// Reports a server that accepts no TCP connections of clients.
 pub(super) fn clients(check: &mut Check<'_>) {
     if check.is_on("skip_networking", false) {
-        let text = "clients reach this server over its Unix socket only (members do reach it): `lockstep verify` and proxies on \
-                    other machines cannot ask it";
+        let text = "clients can use this server's Unix socket only (members can connect): `lockstep verify` and proxies on other \
+                    machines cannot query it";
         check.about(Level::Unwise, "skip_networking", text);
     }
 }
 
-/// A port that the member needs, and the option that says so.
-struct Need {
+/// A port that the member needs, and the option that sets it.
+struct PortUse {
     option: &'static str,
     what: &'static str,
     port: u16,
     address: IpAddr,
 }
 
-/// Every port is somebody's, and of one only.
+/// Checks that each port has one use and is free.
 pub(super) fn ports(check: &mut Check<'_>) {
     const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let bind = check.text("bind_address", "").parse().unwrap_or(ANY);
-    let sql = check.number("port", PORT_FOR_SQL) as u16;
-    let mut needs = Vec::new();
+    let sql = check.number("port", SQL_PORT) as u16;
+    let mut uses = Vec::new();
     if !check.is_on("skip_networking", false) {
-        needs.push(Need { option: "port", what: "clients", port: sql, address: bind });
+        uses.push(PortUse { option: "port", what: "clients", port: sql, address: bind });
     }
     match Address::parse(&check.options.listen(), check.options.port()) {
-        Ok(listen) => needs.push(Need {
+        Ok(listen) => uses.push(PortUse {
             option: "wsrep_provider_options",
             what: "the other members",
             port: listen.port,
@@ -227,16 +226,16 @@ pub(super) fn ports(check: &mut Check<'_>) {
             check.about(Level::Refused, "wsrep_provider_options", format!("gmcast.listen_addr: {error}"))
         }
     }
-    // mysqldump's copies come to the port for clients.
+    // mysqldump sends state transfers to the SQL port.
     if check.text("wsrep_sst_method", "rsync") != "mysqldump" {
         let receive = check.text("wsrep_sst_receive_address", "AUTO");
         let port = match receive.eq_ignore_ascii_case("AUTO") {
-            true => PORT_FOR_COPIES,
-            false => Address::parse(receive, PORT_FOR_COPIES).map_or(PORT_FOR_COPIES, |a| a.port),
+            true => SST_PORT,
+            false => Address::parse(receive, SST_PORT).map_or(SST_PORT, |a| a.port),
         };
-        needs.push(Need {
+        uses.push(PortUse {
             option: "wsrep_sst_receive_address",
-            what: "copies of the data",
+            what: "state transfers",
             port,
             address: ANY,
         });
@@ -244,24 +243,24 @@ pub(super) fn ports(check: &mut Check<'_>) {
     let ephemeral = check.machine.first_ephemeral_port();
     let datadir = check.text("datadir", "/var/lib/mysql").to_owned();
     let runs = check.machine.runs_in(Path::new(&datadir));
-    for (at, need) in needs.iter().enumerate() {
-        let Need { option, what, port, address } = need;
-        let clash = needs[at + 1..].iter().find(|other| other.port == *port);
-        if let Some(other) = clash {
-            let text =
-                format!("port {port} is wanted for {what} and for {}: one of them must move", other.what);
+    for (at, one) in uses.iter().enumerate() {
+        let PortUse { option, what, port, address } = one;
+        let conflict = uses[at + 1..].iter().find(|other| other.port == *port);
+        if let Some(other) = conflict {
+            let text = format!("port {port} is set for {what} and for {}: change one of them", other.what);
             check.about(Level::Refused, option, text);
         } else if !runs && check.machine.is_taken(*address, *port) {
-            let text =
-                format!("port {port} for {what} is taken now: `ss -ltnp 'sport = {port}'` says by whom");
+            let text = format!(
+                "port {port} for {what} is in use now: `ss -ltnp 'sport = {port}'` shows the process"
+            );
             check.about(Level::Unwise, option, text);
         }
         if *port >= ephemeral {
             let text = format!(
-                "port {port} for {what} is one of those that the system gives to outgoing connections (from {ephemeral} on): any \
-                 of them can hold it for a while; take a lower one"
+                "port {port} for {what} is in the system's range for outgoing connections (from {ephemeral} on), so one of \
+                 them may use it: set a lower port"
             );
-            // make up's own ports are such: a start that meets one is tried again.
+            // Only a note: the ports of `make up` are in this range, and `make up` retries.
             check.about(Level::Note, option, text);
         }
     }

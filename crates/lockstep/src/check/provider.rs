@@ -1,17 +1,17 @@
-//! The provider: its file, its options, where its log goes.
+//! Checks of the provider: its library, its options, and the directories of its log and of the data.
 
 use std::path::{Path, PathBuf};
 
 use lockstep_node::options::{OptionError, Options};
 
-use super::machine::{Folder, Library};
+use super::machine::{Directory, Library};
 use super::{Check, Level};
 use crate::status::bytes;
 
-/// Folders that Debian's mariadb.service hides from the server.
+/// Directories that Debian's mariadb.service hides from the server.
 const HIDDEN: [&str; 3] = ["/home", "/root", "/run/user"];
 
-/// Whether the server is to be a member at all.
+/// Checks the provider library. Returns whether one is configured.
 pub(super) fn library(check: &mut Check<'_>) -> bool {
     let path = check.text("wsrep_provider", "none").to_owned();
     if path.is_empty() || path.eq_ignore_ascii_case("none") {
@@ -26,19 +26,19 @@ pub(super) fn library(check: &mut Check<'_>) -> bool {
     }
     let file = Path::new(&path);
     if !file.is_absolute() {
-        let text = format!("{path} is not an absolute path: the server looks for it where it was started");
+        let text = format!("{path} is not an absolute path: the server opens it in its working directory");
         check.about(Level::Unwise, "wsrep_provider", text);
     }
     let finding = match check.machine.library(file) {
         Library::Lockstep => None,
         Library::Galera => Some((
             Level::Unwise,
-            format!("{path} is Galera's library, not liblockstep.so; what follows is said of Lockstep"),
+            format!("{path} is Galera's library, not liblockstep.so; the other findings assume Lockstep"),
         )),
         Library::Other => {
-            Some((Level::Refused, format!("{path} is a program or library, but not liblockstep.so")))
+            Some((Level::Refused, format!("{path} is a program or a library, but not liblockstep.so")))
         }
-        Library::Nothing => Some((Level::Refused, format!("{path} is no library"))),
+        Library::Nothing => Some((Level::Refused, format!("{path} is not a library"))),
         Library::Unreadable(why) => {
             Some((Level::Refused, format!("{path} cannot be read ({why}): the server does not start")))
         }
@@ -50,17 +50,18 @@ pub(super) fn library(check: &mut Check<'_>) -> bool {
     true
 }
 
+/// Reports a path that Debian's mariadb.service hides from the server.
 pub(super) fn hidden(check: &mut Check<'_>, option: &str, path: &Path) {
-    if let Some(folder) = HIDDEN.iter().find(|folder| path.starts_with(folder)) {
+    if let Some(dir) = HIDDEN.iter().find(|dir| path.starts_with(dir)) {
         let text = format!(
-            "{} is under {folder}, which Debian's mariadb.service hides from the server (ProtectHome)",
+            "{} is under {dir}, which Debian's mariadb.service hides from the server (ProtectHome)",
             path.display()
         );
         check.about(Level::Unwise, option, text);
     }
 }
 
-/// Splits where the separator is not escaped, as the provider does.
+/// Splits at separators that are not escaped, as the provider does.
 fn pieces(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut escaped = false;
@@ -75,7 +76,7 @@ fn pieces(text: &str) -> Vec<String> {
     parts
 }
 
-/// `wsrep_provider_options`, by the very table that the provider reads it with.
+/// Checks `wsrep_provider_options` with the provider's own option table.
 pub(super) fn options(check: &mut Check<'_>) {
     const NAME: &str = "wsrep_provider_options";
     let cnf = check.cnf;
@@ -86,7 +87,7 @@ pub(super) fn options(check: &mut Check<'_>) {
     }
     for earlier in before.iter().filter(|s| !s.text().trim().is_empty()) {
         let text = format!(
-            "replaces all that {}, line {}, set: the options of several lines do not add up; write them into one",
+            "replaces the value from {}, line {}: the server uses the last line only; merge them into one",
             earlier.file.display(),
             earlier.line
         );
@@ -95,8 +96,8 @@ pub(super) fn options(check: &mut Check<'_>) {
     let mut good = Options::default();
     let mut together = Vec::new();
     for piece in pieces(last.text()) {
-        // One at a time, so that each wrong option is named. Options that depend on later ones, or conflict with others,
-        // are checked again when all are set.
+        // Set one option at a time, so that each error names its option. Options that depend on others are checked again
+        // together.
         match good.set(&piece, false) {
             Err(OptionError::Together { .. }) => together.push(piece),
             Err(error) => check.at(Level::Refused, last, error.to_string()),
@@ -115,13 +116,13 @@ pub(super) fn options(check: &mut Check<'_>) {
         check.at(level, last, note.text);
     }
     if good.is_given("pc.bootstrap") {
-        check.at(Level::Ignored, last, "pc.bootstrap does nothing at a start");
+        check.at(Level::Ignored, last, "pc.bootstrap has no effect when the server starts");
     }
     if let Some(address) = good.status_address() {
         let local = ["127.", "localhost", "[::1]"].iter().any(|local| address.starts_with(local));
         if !local {
             let text = format!(
-                "status.address = {address} is served in clear and without a password: let only the monitoring reach it"
+                "status.address = {address} has no encryption and no password: restrict access to the monitoring system"
             );
             check.at(Level::Unwise, last, text);
         }
@@ -129,17 +130,17 @@ pub(super) fn options(check: &mut Check<'_>) {
     check.options = good;
 }
 
-/// Where the log and the data go.
+/// Checks the directories of the log and of the data.
 pub(super) fn log(check: &mut Check<'_>) {
     let datadir = PathBuf::from(check.text("datadir", "/var/lib/mysql"));
     let account = check.text("user", "mysql").to_owned();
-    let data = look(check, "datadir", &datadir, &account, "make it with mariadb-install-db");
+    let data = directory(check, "datadir", &datadir, &account, "create it with mariadb-install-db");
     let (option, space) = match check.options.log_dir() {
         None => ("datadir", data),
         Some(dir) => {
             hidden(check, "wsrep_provider_options", &dir);
-            let hint = "make it, and give it to the server's account";
-            ("wsrep_provider_options", look(check, "wsrep_provider_options", &dir, &account, hint))
+            let hint = "create it, and make the server's account its owner";
+            ("wsrep_provider_options", directory(check, "wsrep_provider_options", &dir, &account, hint))
         }
     };
     let Some((free, log)) = space else { return };
@@ -149,8 +150,8 @@ pub(super) fn log(check: &mut Check<'_>) {
     if room < most {
         let limit = if room < keep { ("log.size", keep) } else { ("log.max_size", most) };
         let text = format!(
-            "the log may grow to {} = {} (log.max_size = {}), but only {} are free: a full disk stops the member; lower it, or \
-             set log.dir to a larger disk",
+            "the log may grow to {} = {} (log.max_size = {}), but only {} are free, and a full disk stops the member: lower \
+             the limit, or set log.dir to a directory on a larger disk",
             limit.0,
             bytes(limit.1),
             bytes(most),
@@ -164,21 +165,23 @@ pub(super) fn log(check: &mut Check<'_>) {
     }
 }
 
-/// Whether the server's account can use a folder; free bytes there, and bytes of a log in it.
-fn look(check: &mut Check<'_>, option: &str, path: &Path, account: &str, hint: &str) -> Option<(u64, u64)> {
+/// Checks that the server's account can use a directory. Returns its free bytes, and the bytes of a log in it.
+fn directory(
+    check: &mut Check<'_>,
+    option: &str,
+    path: &Path,
+    account: &str,
+    hint: &str,
+) -> Option<(u64, u64)> {
     let name = path.display();
-    let text = match check.machine.folder(path, account) {
-        Folder::Own { free, log } => return Some((free?, log)),
-        Folder::Missing => format!("there is no folder {name}: {hint}"),
-        Folder::Others(owner) => {
+    let text = match check.machine.directory(path, account) {
+        Directory::Own { free, log } => return Some((free?, log)),
+        Directory::Missing => format!("there is no directory {name}: {hint}"),
+        Directory::Others(owner) => {
             format!("{name} belongs to {owner}, but the server runs as {account}: chown -R {account}: {name}")
         }
-        Folder::Unreadable(why) => {
-            check.about(
-                Level::Note,
-                option,
-                format!("{name} could not be looked at ({why}): run this as root"),
-            );
+        Directory::Unreadable(why) => {
+            check.about(Level::Note, option, format!("cannot examine {name} ({why}): run this as root"));
             return None;
         }
     };

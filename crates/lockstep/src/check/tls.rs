@@ -1,4 +1,4 @@
-//! Encryption between members: certificate, key and authority, and the read rights on the key.
+//! Checks of the encryption between members: certificate, key and authority, and the read rights on the key.
 
 use super::machine::Keys;
 use super::{Check, Level};
@@ -9,8 +9,10 @@ pub(super) fn files(check: &mut Check<'_>) {
     let account = check.text("user", "mysql").to_owned();
     for path in [Some(&tls.files.cert), Some(&tls.files.key), tls.files.ca.as_ref()].into_iter().flatten() {
         if !path.is_absolute() {
-            let text =
-                format!("{} is not an absolute path: it is looked for in the data directory", path.display());
+            let text = format!(
+                "{} is not an absolute path: the server opens it in the data directory",
+                path.display()
+            );
             check.about(Level::Unwise, NAME, text);
         }
         super::provider::hidden(check, NAME, path);
@@ -35,7 +37,7 @@ pub(super) fn files(check: &mut Check<'_>) {
         }
     }
     if tls.dynamic {
-        let text = "socket.dynamic takes connections without encryption, too: turn it off when all members have socket.ssl";
+        let text = "socket.dynamic accepts connections without encryption, too: turn it off when all members have socket.ssl";
         check.about(Level::Unwise, NAME, text);
     }
 }

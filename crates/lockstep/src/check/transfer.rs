@@ -1,8 +1,8 @@
-//! State transfers: the method's script, the programs it calls, its account.
+//! Checks of state transfers: the script of the method, the programs that it calls, its account.
 
 use super::{Check, Level};
 
-/// What the usual methods call. Of a group with bars one is enough.
+/// The programs that each method calls. `a|b` means that one of them is enough.
 const TOOLS: &[(&str, &[&str])] = &[
     ("rsync", &["rsync", "lsof|ss|sockstat"]),
     ("rsync_wan", &["rsync", "lsof|ss|sockstat"]),
@@ -15,18 +15,17 @@ pub(super) fn method(check: &mut Check<'_>) {
     let method = check.text(NAME, "rsync").to_owned();
     let script = format!("wsrep_sst_{method}");
     if method.eq_ignore_ascii_case("skip") {
-        let text = "a member that lacks data takes no copy: it goes on with what it has, right or wrong";
+        let text = "a member that lacks data gets no state transfer: it continues with its own data, even if they are wrong";
         check.about(Level::Unwise, NAME, text);
     } else if !check.machine.has_program(&script) {
         let text = format!(
-            "there is no script {script} (usual are rsync and mariabackup): a member that needs a copy of the data does \
-             not get one"
+            "there is no script {script}, so this member cannot get a state transfer: set rsync or mariabackup"
         );
         check.about(Level::Refused, NAME, text);
     }
     if method == "mysqldump" {
-        let text = "with it InnoDB is open before the provider knows where it stands: after a crash the member takes a copy that \
-                    it does not need, and the donor blocks meanwhile; take rsync or mariabackup";
+        let text = "mysqldump opens InnoDB before the provider knows the database's position: after a crash the member gets a \
+                    state transfer that it does not need, and the donor blocks meanwhile; set rsync or mariabackup";
         check.about(Level::Unwise, NAME, text);
     }
     let stream = match method.as_str() {
@@ -49,21 +48,21 @@ fn account(check: &mut Check<'_>, method: &str) {
     let cnf = check.cnf;
     let Some(setting) = cnf.get(NAME).or(cnf.get_in("sst", NAME)).filter(|s| !s.text().is_empty()) else {
         if method == "mariabackup" {
-            let text = "is not set: as a donor, mariabackup signs in as the account mysql through the socket, which works where \
-                        mysql@localhost is as MariaDB made it; else write user:password of an account with RELOAD, PROCESS, LOCK \
-                        TABLES, BINLOG MONITOR and REPLICA MONITOR";
+            let text = "is not set: on a donor, mariabackup logs in as the account mysql through the socket. This works if \
+                        mysql@localhost is as MariaDB created it. Else set user:password of an account with RELOAD, PROCESS, \
+                        LOCK TABLES, BINLOG MONITOR and REPLICA MONITOR";
             check.about(Level::Note, NAME, text);
         }
         return;
     };
     if method.starts_with("rsync") {
-        check.at(Level::Ignored, setting, "rsync signs in nowhere");
+        check.at(Level::Ignored, setting, "rsync does not log in to a server");
     } else if !setting.text().contains(':') {
-        check.at(Level::Unwise, setting, "has no `:`: it is user:password");
+        check.at(Level::Unwise, setting, "has no `:`: write user:password");
     }
     if check.machine.is_readable_for_all(&setting.file) {
         let text = format!(
-            "holds a password, and {} can be read by every account: chmod 0640",
+            "holds a password, and {} can be read by every account: set its mode to 0640",
             setting.file.display()
         );
         check.at(Level::Unwise, setting, text);

@@ -1,13 +1,13 @@
-//! Whether the server takes what its options are set to: it is run once with all that it knows, and says what it does not.
+//! Checks the values of options. The installed server runs once with all settings that it knows, and reports bad values.
 
 use super::cnf::Setting;
-use super::installed::{Ask, Said};
+use super::installed::{Reaction, RunAs};
 use super::names::{Names, value_as_written};
 use super::{Check, Level};
 
-/// Options not passed to a server that only prints: account, paths and actions. None has a value that could be wrong by
-/// itself.
-const APART: &[&str] = &[
+/// Options that the check does not pass to the server: account, paths and actions. None has values that are wrong by
+/// themselves.
+const NOT_PASSED: &[&str] = &[
     "basedir",
     "bootstrap",
     "chroot",
@@ -22,70 +22,72 @@ const APART: &[&str] = &[
     "wsrep_recover",
 ];
 
-/// Nor what begins so: plugins are named already, and the provider is not loaded, so that nobody knows its variables.
-const APART_BY_START: &[&str] = &["plugin_", "wsrep_provider"];
+/// Prefixes of options that are not passed either. The plugins are named already. The provider is not loaded, so the server
+/// does not know its variables.
+const PREFIXES_NOT_PASSED: &[&str] = &["plugin_", "wsrep_provider"];
 
-/// Nor what the list of processes should not show.
+/// Parts of the names of options that are not passed, because the list of processes would show their values.
 const SECRET: &[&str] = &["auth", "password", "secret", "filekey"];
 
-/// A server that meets a bad value may end before it has seen the others: how often it is run at most.
-const ROUNDS: usize = 8;
+/// Maximum number of runs. A server may end at a bad value before it has parsed the others.
+const MAX_RUNS: usize = 8;
 
-/// One thing that a server says of a value.
+/// A complaint of the server about a value.
 #[derive(Debug, PartialEq, Eq)]
 struct Complaint {
-    /// The option, in small letters and with underscores.
+    /// The option, in lower case and with underscores.
     name: String,
-    /// As the server has it, if it says so.
+    /// The value as the server prints it.
     value: Option<String>,
-    what: What,
+    effect: Effect,
     text: String,
 }
 
+/// The effect of a bad value.
 #[derive(Debug, PartialEq, Eq)]
-enum What {
-    /// It does not start.
+enum Effect {
+    /// The server does not start.
     Refused,
-    /// It starts without this plugin.
+    /// The server starts without this plugin.
     Disables(String),
-    /// It is no word for on or off, and off it is.
+    /// The value is not a boolean, and the server uses OFF.
     Off,
-    /// It takes another number.
+    /// The server uses another number.
     Adjusted,
 }
 
-/// Asks, and says what is wrong. `known`: the settings whose names the server knows.
-pub(super) fn taken(check: &mut Check<'_>, names: &Names, mut known: Vec<&Setting>) {
+/// Runs the server and reports bad values. `known`: the settings whose names the server knows.
+pub(super) fn check_values(check: &mut Check<'_>, names: &Names, mut known: Vec<&Setting>) {
     known.retain(|s| {
-        let is_apart = APART.contains(&s.name.as_str())
-            || APART_BY_START.iter().any(|start| s.name.starts_with(start))
+        let not_passed = NOT_PASSED.contains(&s.name.as_str())
+            || PREFIXES_NOT_PASSED.iter().any(|start| s.name.starts_with(start))
             || SECRET.iter().any(|word| s.name.contains(word));
-        // Quotes have a word of their own.
-        !is_apart && !s.open_quote
+        // `names::quotes` reports open quotes.
+        !not_passed && !s.open_quote
     });
-    let ask = names.ask();
-    for _ in 0..ROUNDS {
+    let run_as = names.run_as();
+    for _ in 0..MAX_RUNS {
         let arguments: Vec<String> = known.iter().map(|s| argument(s)).collect();
-        let Some(said) = check.machine.server_says(ask, &arguments) else { return };
-        let found = complaints(&said.complaints);
+        let Some(reaction) = check.machine.server_reaction(run_as, &arguments) else { return };
+        let found = complaints(&reaction.error_log);
         let mut bad = Vec::new();
         for complaint in &found {
-            let ends = matches!(complaint.what, What::Refused | What::Disables(_));
-            if !ends && said.refused {
-                // Comes again when it gets further.
+            let is_error = matches!(complaint.effect, Effect::Refused | Effect::Disables(_));
+            if !is_error && reaction.refused {
+                // A later run, without the bad values, repeats this complaint.
                 continue;
             }
             let of_it = |s: &&&Setting| s.name.eq_ignore_ascii_case(&complaint.name);
             let has_it = |s: &&&Setting| complaint.value.as_deref().is_some_and(|value| s.text() == value);
             let all = || known.iter().rev().filter(of_it);
             let Some(setting) = all().find(has_it).or_else(|| all().next()).copied() else { continue };
-            say(check, setting, complaint);
-            if ends {
+            report(check, setting, complaint);
+            if is_error {
                 bad.push(setting);
             }
         }
-        if bad.is_empty() && said.refused {
-            bad = without_a_name(check, ask, &known, &said);
+        if bad.is_empty() && reaction.refused {
+            bad = unnamed_error(check, run_as, &known, &reaction);
         }
         if bad.is_empty() {
             return;
@@ -101,48 +103,48 @@ fn argument(setting: &Setting) -> String {
     }
 }
 
-fn say(check: &mut Check<'_>, setting: &Setting, complaint: &Complaint) {
+fn report(check: &mut Check<'_>, setting: &Setting, complaint: &Complaint) {
     let text = &complaint.text;
-    let (level, text) = match &complaint.what {
-        What::Refused => (Level::Refused, format!("the server does not start: {text}")),
-        What::Disables(plugin) => {
+    let (level, text) = match &complaint.effect {
+        Effect::Refused => (Level::Refused, format!("the server does not start: {text}")),
+        Effect::Disables(plugin) => {
             (Level::Unwise, format!("the server starts without the plugin {plugin}: {text}"))
         }
-        What::Off => (Level::Unwise, format!("the server takes it for OFF: {text}")),
-        What::Adjusted => (Level::Note, format!("the server takes another value: {text}")),
+        Effect::Off => (Level::Unwise, format!("the server uses OFF: {text}")),
+        Effect::Adjusted => (Level::Note, format!("the server uses another value: {text}")),
     };
     check.at(level, setting, text);
 }
 
-/// It ends and names no option, as for character sets: one by one, and else all of them together. Returns those that it
-/// does not take alone.
-fn without_a_name<'a>(
+/// Handles a server that ended without naming an option, as for character sets. Runs the server once for each setting, and
+/// returns the settings with which it ends. If there are none, reports the settings together.
+fn unnamed_error<'a>(
     check: &mut Check<'_>,
-    ask: &Ask,
+    run_as: &RunAs,
     known: &[&'a Setting],
-    said: &Said,
+    reaction: &Reaction,
 ) -> Vec<&'a Setting> {
-    let last = |said: &Said| {
-        let line = said.complaints.lines().rfind(|line| !line.contains("[Warning]"));
-        message(line.unwrap_or("it does not say why")).to_owned()
+    let last = |reaction: &Reaction| {
+        let line = reaction.error_log.lines().rfind(|line| !line.contains("[Warning]"));
+        message(line.unwrap_or("it printed no reason")).to_owned()
     };
     let mut bad = Vec::new();
     for &setting in known.iter().filter(|s| s.value.is_some()) {
-        if let Some(said) = check.machine.server_says(ask, &[argument(setting)])
-            && said.refused
+        if let Some(alone) = check.machine.server_reaction(run_as, &[argument(setting)])
+            && alone.refused
         {
             bad.push(setting);
-            check.at(Level::Refused, setting, format!("the server does not start: {}", last(&said)));
+            check.at(Level::Refused, setting, format!("the server does not start: {}", last(&alone)));
         }
     }
     if bad.is_empty() {
-        let text = format!("the server does not start with these settings together: {}", last(said));
+        let text = format!("the server does not start with these settings together: {}", last(reaction));
         check.about(Level::Refused, "(all)", text);
     }
     bad
 }
 
-/// A line of the error log without time, kind and program.
+/// A line of the error log without time, level and program.
 fn message(line: &str) -> &str {
     let line = line.rsplit_once("[ERROR] ").or(line.rsplit_once("[Warning] ")).map_or(line, |(_, rest)| rest);
     let line =
@@ -150,11 +152,12 @@ fn message(line: &str) -> &str {
     line.split_once(": ").filter(|(program, _)| program.ends_with("mariadbd")).map_or(line, |(_, rest)| rest)
 }
 
-/// What a server's complaints say of values.
+/// Parses the complaints about values in an error log.
 fn complaints(text: &str) -> Vec<Complaint> {
     let whole = |name: &str| name.replace('-', "_").to_ascii_lowercase();
     let mut found: Vec<Complaint> = Vec::new();
-    // The errors since the last plugin: what a plugin's options are refused for, it says before it gives it up.
+    // The server prints the errors of a plugin's options before it disables the plugin. `own` is the index of the first
+    // error after the previous plugin.
     let mut own = 0;
     let mut reason = None;
     for line in text.lines() {
@@ -169,15 +172,15 @@ fn complaints(text: &str) -> Vec<Complaint> {
             found.push(Complaint {
                 name: whole(name),
                 value: Some(value.to_owned()),
-                what: What::Refused,
-                text: why.unwrap_or_else(|| format!("'{value}' is none of its values")),
+                effect: Effect::Refused,
+                text: why.unwrap_or_else(|| format!("'{value}' is not a valid value")),
             });
         } else if let Some(rest) = line.strip_prefix("Parsing options for plugin '") {
             let plugin = rest.split('\'').next().unwrap_or_default();
-            // The server does not start without that one.
+            // The server does not start without InnoDB.
             if !plugin.eq_ignore_ascii_case("InnoDB") {
-                for complaint in found[own..].iter_mut().filter(|c| c.what == What::Refused) {
-                    complaint.what = What::Disables(plugin.to_owned());
+                for complaint in found[own..].iter_mut().filter(|c| c.effect == Effect::Refused) {
+                    complaint.effect = Effect::Disables(plugin.to_owned());
                 }
             }
             own = found.len();
@@ -186,12 +189,12 @@ fn complaints(text: &str) -> Vec<Complaint> {
         } else if let Some(rest) = line.strip_prefix("option '")
             && let Some((name, text)) = rest.split_once("': ")
         {
-            let what = match text {
-                _ if text.contains("wasn't recognized") => What::Off,
-                _ if text.contains(" adjusted to ") => What::Adjusted,
+            let effect = match text {
+                _ if text.contains("wasn't recognized") => Effect::Off,
+                _ if text.contains(" adjusted to ") => Effect::Adjusted,
                 _ => continue,
             };
-            found.push(Complaint { name: whole(name), value: None, what, text: text.to_owned() });
+            found.push(Complaint { name: whole(name), value: None, effect, text: text.to_owned() });
         }
     }
     found
@@ -201,8 +204,8 @@ fn complaints(text: &str) -> Vec<Complaint> {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Vec<(String, What, String)> {
-        complaints(text).into_iter().map(|c| (c.name, c.what, c.text)).collect()
+    fn of(text: &str) -> Vec<(String, Effect, String)> {
+        complaints(text).into_iter().map(|c| (c.name, c.effect, c.text)).collect()
     }
 
     #[test]
@@ -216,8 +219,8 @@ mod tests {
         assert_eq!(
             of(text),
             [
-                ("max_connections".into(), What::Refused, suffix.into()),
-                ("wsrep_osu_method".into(), What::Refused, "'X' is none of its values".into()),
+                ("max_connections".into(), Effect::Refused, suffix.into()),
+                ("wsrep_osu_method".into(), Effect::Refused, "'X' is not a valid value".into()),
             ]
         );
         let text = "2026-11-22  9:42:43 0 [Warning] Could not increase number of max_open_files to more than 20000\n\
@@ -228,11 +231,11 @@ mod tests {
             found.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(),
             ["general_log", "innodb_page_size"]
         );
-        assert_eq!((&found[0].1, &found[1].1), (&What::Off, &What::Adjusted));
+        assert_eq!((&found[0].1, &found[1].1), (&Effect::Off, &Effect::Adjusted));
     }
 
     #[test]
-    fn plugin_options_are_told_from_server_options() {
+    fn plugin_errors_differ_from_server_errors() {
         let lines = |plugin: &str, option: &str| {
             format!(
                 "2026-11-22 9:42:43 0 [ERROR] mariadbd: Error while setting value 'foo' to '{option}'\n\
@@ -240,7 +243,7 @@ mod tests {
             )
         };
         let both = lines("SERVER_AUDIT", "server-audit-events") + &lines("InnoDB", "innodb-flush-method");
-        let what: Vec<What> = of(&both).into_iter().map(|(_, what, _)| what).collect();
-        assert_eq!(what, [What::Disables("SERVER_AUDIT".into()), What::Refused]);
+        let what: Vec<Effect> = of(&both).into_iter().map(|(_, what, _)| what).collect();
+        assert_eq!(what, [Effect::Disables("SERVER_AUDIT".into()), Effect::Refused]);
     }
 }

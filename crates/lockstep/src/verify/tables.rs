@@ -182,8 +182,8 @@ pub(super) fn show_definition(name: &Name) -> String {
     format!("SHOW CREATE TABLE {}", full(name))
 }
 
-/// The lines of a definition, from the result of [`show_definition`]. The next AUTO_INCREMENT value is removed: it may differ
-/// between equal tables.
+/// The lines of a definition, from the result of [`show_definition`]. The next AUTO_INCREMENT value is removed: it may
+/// differ between equal tables.
 pub(super) fn definition(rows: &Rows) -> Vec<String> {
     let text = rows.first().and_then(|row| row.get(1)).map(String::as_str).unwrap_or_default();
     let without_counter = |line: &str| match (line.starts_with(')'), line.split_once(" AUTO_INCREMENT=")) {

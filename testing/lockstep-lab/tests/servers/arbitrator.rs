@@ -173,7 +173,7 @@ fn two_servers_and_arbitrator_survive_any_loss() -> Test {
 
     // An arbitrator that is stopped in order leaves no vote behind: the two go on, and so does one when the other leaves.
     arb.stop()?;
-    assert!(arb.lines().contains("told to end: leaves the cluster"), "{}", arb.lines());
+    assert!(arb.lines().contains("received a signal to end: leaving the cluster"), "{}", arb.lines());
     cluster.wait_size(2)?;
     arb.start()?;
     eventually("all three vote again", || Ok(arb.votes()))?;
