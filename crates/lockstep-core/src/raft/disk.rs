@@ -7,20 +7,11 @@
 
 use super::failpoints::{Failpoint, Failpoints};
 use super::log::Log;
-use super::{Rescue, WriteOp};
+use super::write::{Rescue, Vote, WriteOp};
 use crate::message::Message;
 use crate::snapshot::StateSnapshot;
 use crate::types::*;
 use std::collections::VecDeque;
-
-/// The vote as the disk keeps it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Vote {
-    /// The highest term that we have seen.
-    pub term: Term,
-    /// Whom we gave our vote in it.
-    pub voted_for: Option<MemberId>,
-}
 
 /// A message held back until the vote is durable.
 #[derive(Debug)]

@@ -4,338 +4,324 @@
 //! the others when it comes back. A member with a live leader refuses both requests, unless that leader itself asked for
 //! the campaign (`transfer`).
 //!
-//! Anybody asked answers, learner or not: the membership in force at the candidate may be newer than ours, and the
-//! candidate counts only voters of its own.
+//! Any member that is asked answers, learner or not: the membership in force at the candidate may be newer than ours, and
+//! the candidate counts only voters of its own.
 
-use super::disk::Held;
+use super::config::{Config, Rng};
 use super::failpoints::Failpoint;
-use super::*;
+use super::local::{Local, Role};
+use super::output::Outputs;
+use crate::message::Message;
+use crate::types::*;
+use std::collections::BTreeMap;
 
-impl Raft {
-    /// Enters a term, or learns who leads it.
-    pub(super) fn become_follower(&mut self, term: Term, leader: Option<MemberId>) {
-        debug_assert!(term >= self.term, "terms only grow");
-        if self.role == Role::Leader {
-            self.step_down();
-        }
-        self.enter_term(term);
-        self.role = Role::Follower;
-        self.votes.clear();
-        self.log_recovery = None;
-        self.leader = leader;
-        if leader.is_some() {
-            self.hear_leader();
-        }
-    }
+/// The state of a campaign's votes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum VoteCount {
+    /// A majority grants.
+    Won,
+    /// A majority can no longer grant.
+    Lost,
+    /// Votes are missing.
+    Open,
+}
 
-    fn enter_term(&mut self, term: Term) {
-        if term > self.term {
-            self.term = term;
-            self.voted_for = None;
-            self.disk.vote_changed();
-            self.leader = None;
-            self.last_leader_contact = None;
-            // Of a new leader's log we know only that it holds what is committed.
-            self.log.forget_leader();
-            self.pending_acks.forget();
-            self.relays.forget(self.config.failpoints);
-            self.commit_policy.forget();
-            self.log_recovery = None;
-            self.tail_fetch = None;
-        }
-    }
+/// When this member campaigns, and the votes of its campaign.
+#[derive(Debug)]
+pub(super) struct Election {
+    rng: Rng,
+    /// When to campaign, or to campaign again.
+    deadline: Micros,
+    /// Time of the leader's last message. `None` without a leader.
+    last_contact: Option<Micros>,
+    /// The connection to the leader has broken since.
+    leader_gone: bool,
+    /// See [`super::Raft::set_leader_timeout`].
+    leader_timeout: Micros,
+    /// The answers to our campaign, by member. Our own is here once it is durable.
+    votes: BTreeMap<MemberId, bool>,
+    /// The campaign was requested by the previous leader.
+    is_transfer: bool,
+}
 
-    /// Whether this comes from the leader of our term; enters its term if it is newer.
-    pub(super) fn accept_leader(&mut self, from: MemberId, term: Term) -> bool {
-        if term < self.term {
-            return false;
-        }
-        if term == self.term {
-            // Two leaders of one term cannot be.
-            if self.role == Role::Leader || self.leader.is_some_and(|leader| leader != from) {
-                return false;
-            }
-            if self.role == Role::Follower && self.leader.is_some() {
-                self.hear_leader();
-                return true;
-            }
-        }
-        self.become_follower(term, Some(from));
-        true
-    }
-
-    fn hear_leader(&mut self) {
-        self.last_leader_contact = Some(self.now);
-        self.leader_gone = false;
-        self.reset_election_timer();
-        let least = self.leader_timeout;
-        if least > self.config.election_timeout {
-            self.election_deadline = self.now + least + self.rng.below(least) + self.deference();
+impl Election {
+    pub(super) fn new(config: &Config) -> Election {
+        Election {
+            rng: Rng::new(config),
+            deadline: 0,
+            last_contact: None,
+            leader_gone: false,
+            leader_timeout: 0,
+            votes: BTreeMap::new(),
+            is_transfer: false,
         }
     }
 
-    /// Whether we have heard of the leader within the election timeout before `now`.
-    pub(super) fn heard_since(&self, now: Micros) -> bool {
-        self.last_leader_contact.is_some_and(|at| now.saturating_sub(at) < self.config.election_timeout)
+    /// When this member campaigns.
+    pub(super) fn deadline(&self) -> Micros {
+        self.deadline
     }
 
-    /// Whether there is a leader that we can hear, so that nobody should campaign.
-    pub(super) fn hears_leader(&self) -> bool {
-        self.role == Role::Leader
-            || (self.leader.is_some() && !self.leader_gone && self.heard_since(self.now))
+    pub(super) fn leader_timeout(&self) -> Micros {
+        self.leader_timeout
     }
 
-    pub(super) fn reset_election_timer(&mut self) {
-        self.election_deadline = self.now + self.timeout();
+    pub(super) fn set_leader_timeout(&mut self, timeout: Micros) {
+        self.leader_timeout = timeout;
+    }
+
+    /// Campaigns at the next tick: no other member could be leading.
+    pub(super) fn campaign_now(&mut self, local: &Local) {
+        self.deadline = local.now();
+    }
+
+    /// Waits for an election timeout from now on.
+    pub(super) fn reset_timer(&mut self, local: &Local) {
+        self.deadline = local.now() + self.timeout(local);
     }
 
     /// One to two election timeouts.
-    fn timeout(&mut self) -> Micros {
-        let least = self.config.election_timeout;
-        least + self.rng.below(least) + self.deference()
+    fn timeout(&mut self, local: &Local) -> Micros {
+        let least = local.config().election_timeout;
+        least + self.rng.below(least) + deference(local)
     }
 
-    /// An arbitrator leaves the others the first word: it should lead only where none of them can.
-    fn deference(&self) -> Micros {
-        let member = self.log.tail().membership.get(&self.config.id);
-        if member.is_some_and(|m| m.arbitrator) { self.config.election_timeout / 2 } else { 0 }
+    /// A message of the leader has arrived.
+    pub(super) fn hear_leader(&mut self, local: &Local) {
+        debug_assert!(local.leader().is_some(), "a known leader is heard");
+        self.last_contact = Some(local.now());
+        self.leader_gone = false;
+        self.reset_timer(local);
+        let least = self.leader_timeout;
+        if least > local.config().election_timeout {
+            self.deadline = local.now() + least + self.rng.below(least) + deference(local);
+        }
     }
 
-    /// The connection to the leader has broken: perhaps it is gone. Campaign sooner; those who still hear it refuse,
-    /// and until its time is up we take it for our leader should it come back.
-    pub(super) fn leader_lost(&mut self) {
+    /// There is no leader, or it is this member.
+    pub(super) fn forget_leader(&mut self) {
+        self.last_contact = None;
+    }
+
+    /// Whether the leader was heard within the election timeout before `now`.
+    pub(super) fn heard_since(&self, local: &Local, now: Micros) -> bool {
+        self.last_contact.is_some_and(|at| now.saturating_sub(at) < local.config().election_timeout)
+    }
+
+    /// Whether there is a live leader, so that no member should campaign.
+    pub(super) fn hears_leader(&self, local: &Local) -> bool {
+        let follows = local.leader().is_some() && !self.leader_gone && self.heard_since(local, local.now());
+        local.is_leader() || follows
+    }
+
+    /// The connection to the leader has broken: perhaps the leader is gone. This member campaigns sooner; members that still
+    /// hear the leader refuse. Until its timeout has passed it stays the leader should it return.
+    pub(super) fn leader_lost(&mut self, local: &Local) {
         self.leader_gone = true;
-        let half = self.config.election_timeout / 2;
-        let soon = self.now + half / 2 + self.rng.below(half) + self.deference();
-        self.election_deadline = self.election_deadline.min(soon);
+        let half = local.config().election_timeout / 2;
+        let soon = local.now() + half / 2 + self.rng.below(half) + deference(local);
+        self.deadline = self.deadline.min(soon);
     }
 
-    /// A voter of the membership in force campaigns. So does one that an entry takes out that is not known to be
-    /// committed: it may be the only one that has the entry, and so the only one that can win, as the others can if
-    /// the entry is lost. It counts the votes of the voters in force, not its own. After a restart the commit index
-    /// may be known too low, so any membership from there on that lets it vote will do.
-    fn may_campaign(&self) -> bool {
-        let (id, log) = (&self.config.id, &self.log);
-        if !log.exists() || log.tail().membership.is_voter(id) {
-            return log.exists();
-        }
-        let open = log.tail().membership_index > log.commit();
-        open && (log.committed().membership.is_voter(id) || log.open_memberships().any(|m| m.is_voter(id)))
-    }
-
-    pub(super) fn tick_election(&mut self) {
-        self.tick_log_recovery();
-        if self.now < self.election_deadline {
-            return;
-        }
-        if !self.heard_since(self.now) {
-            self.leader = None;
-            self.last_leader_contact = None;
-        }
-        if self.may_campaign() {
-            match self.config.failpoints.is_active(Failpoint::NoPreVote) {
-                true => self.campaign(false),
-                false => self.pre_campaign(),
-            }
-        } else {
-            self.role = Role::Follower;
-            self.reset_election_timer();
-        }
-    }
-
-    fn pre_campaign(&mut self) {
-        self.role = Role::PreCandidate;
-        self.log_recovery = None;
-        // Where the question comes early, because a connection broke, the next one comes when it would have.
-        let since = self.last_leader_contact.unwrap_or(self.now);
-        self.election_deadline = since + self.timeout();
+    pub(super) fn clear_votes(&mut self) {
         self.votes.clear();
-        self.votes.insert(self.config.id, true);
-        for to in self.other_voters() {
-            self.send(to, self.pre_vote());
-        }
-        self.count_votes();
     }
 
-    pub(super) fn pre_vote(&self) -> Message {
-        Message::PreVote { term: self.term + 1, last_index: self.log.last(), last_term: self.log.tail().term }
-    }
-
-    /// Campaigns: our vote for ourselves goes to the disk first, for we must not give another one in this term.
-    pub(super) fn campaign(&mut self, transfer: bool) {
-        self.enter_term(self.term + 1);
-        self.role = Role::Candidate;
-        self.last_leader_contact = None;
-        self.reset_election_timer();
-        self.voted_for = Some(self.config.id);
-        self.disk.vote_changed();
+    /// Asks all other voters whether they would vote for this member.
+    pub(super) fn begin_pre_vote(&mut self, local: &Local, out: &mut Outputs) {
+        debug_assert!(local.role() == Role::PreCandidate, "only a pre-candidate asks for pre-votes");
+        // If a broken connection brought the question forward, the next one comes when it would have.
+        let since = self.last_contact.unwrap_or(local.now());
+        self.deadline = since + self.timeout(local);
         self.votes.clear();
-        self.lead.campaign_is_transfer = transfer;
-        self.disk.after_vote(Held::OwnVote(self.term));
-        if self.needs_log_recovery() {
-            return self.begin_log_recovery();
-        }
-        for to in self.other_voters() {
-            self.disk.after_vote(Held::Send(to, self.vote()));
+        self.votes.insert(local.id(), true);
+        for to in local.other_voters() {
+            out.send(to, pre_vote(local));
         }
     }
 
-    pub(super) fn vote(&self) -> Message {
+    /// Begins a campaign. Our own vote counts once it is durable: see [`Election::record`].
+    pub(super) fn begin(&mut self, local: &Local, is_transfer: bool) {
+        debug_assert!(local.role() == Role::Candidate, "only a candidate campaigns");
+        self.last_contact = None;
+        self.reset_timer(local);
+        self.votes.clear();
+        self.is_transfer = is_transfer;
+    }
+
+    /// A candidate's request for votes.
+    pub(super) fn request(&self, local: &Local) -> Message {
         Message::Vote {
-            term: self.term,
-            last_index: self.log.last(),
-            last_term: self.log.tail().term,
-            transfer: self.lead.campaign_is_transfer,
+            term: local.term(),
+            last_index: local.log().last(),
+            last_term: local.log().tail().term,
+            transfer: self.is_transfer,
         }
     }
 
-    /// Sends a message that waited for the vote to be durable.
-    pub(super) fn release(&mut self, what: Held) {
-        match what {
-            Held::Send(to, message) => {
-                // Of an older term it is no longer of use to anybody.
-                let of_use = message.term() == self.term
-                    && (self.role == Role::Candidate
-                        || matches!(message, Message::VoteReply { .. } | Message::TailReply { .. }));
-                if of_use {
-                    self.send(to, message);
-                }
-            }
-            Held::OwnVote(term) => {
-                if self.role == Role::Candidate && self.term == term {
-                    self.votes.insert(self.config.id, true);
-                    match self.log_recovery {
-                        Some(_) => self.continue_log_recovery(),
-                        None => self.count_votes(),
-                    }
-                }
-            }
-        }
+    /// Whether a candidate's own vote, and with it its term, is durable.
+    pub(super) fn has_own_vote(&self, local: &Local) -> bool {
+        local.role() == Role::Candidate && self.votes.contains_key(&local.id())
     }
 
-    /// A connection has come up while we campaign.
-    pub(super) fn ask_again(&mut self, id: MemberId) {
-        if self.log_recovery.is_some() {
-            let asked = self.role == Role::Candidate && self.votes.contains_key(&self.config.id);
-            if asked && self.log.tail().membership.get(&id).is_some() {
-                self.send(id, self.tail_query());
-            }
-            return;
-        }
-        let own_vote = self.role == Role::Candidate && self.votes.contains_key(&self.config.id);
-        if own_vote && self.needs_log_recovery() && self.log.tail().membership.get(&id).is_some() {
-            // Late: its tail counts all the same, if the answer comes before the votes.
-            self.send(id, self.tail_query());
-        }
-        if !self.log.tail().membership.is_voter(&id) || self.votes.contains_key(&id) {
-            return;
-        }
-        match self.role {
-            Role::PreCandidate => self.send(id, self.pre_vote()),
-            // Our own vote tells that the term is on the disk.
-            Role::Candidate if self.votes.contains_key(&self.config.id) => self.send(id, self.vote()),
-            _ => {}
-        }
-    }
-
-    pub(super) fn other_voters(&self) -> Vec<MemberId> {
-        self.log.tail().membership.voters().filter(|id| *id != self.config.id).collect()
-    }
-
-    fn up_to_date(&self, last_index: Index, last_term: Term) -> bool {
-        (last_term, last_index) >= (self.log.tail().term, self.log.last())
-            || self.config.failpoints.is_active(Failpoint::VoteForAnyLog)
-    }
-
-    pub(super) fn on_pre_vote(&mut self, from: MemberId, term: Term, last_index: Index, last_term: Term) {
-        let granted = term > self.term && !self.hears_leader() && self.up_to_date(last_index, last_term);
-        let term = if granted { term } else { self.term };
-        self.send(from, Message::PreVoteReply { term, granted });
-    }
-
-    pub(super) fn on_pre_vote_reply(&mut self, from: MemberId, term: Term, granted: bool) {
-        self.record_tail_reply(from, term, granted);
-        if self.role != Role::PreCandidate || !self.log.tail().membership.is_voter(&from) {
-            return;
-        }
-        if granted {
-            if term != self.term + 1 {
-                return;
-            }
-        } else if term > self.term {
-            self.become_follower(term, None);
-            return;
-        }
+    /// Records an answer to the campaign. The first one of a member counts.
+    pub(super) fn record(&mut self, from: MemberId, granted: bool) {
         self.votes.entry(from).or_insert(granted);
-        self.count_votes();
     }
 
-    pub(super) fn on_vote(
-        &mut self,
-        from: MemberId,
-        term: Term,
-        last_index: Index,
-        last_term: Term,
-        transfer: bool,
-    ) {
-        if term > self.term {
-            if !transfer && self.hears_leader() {
-                return;
-            }
-            self.become_follower(term, None);
-        }
-        let free = match self.voted_for {
-            Some(id) => id == from,
-            None => self.leader.is_none(),
-        } || self.config.failpoints.is_active(Failpoint::TwoVotes);
-        if term == self.term && free && self.up_to_date(last_index, last_term) {
-            if self.voted_for != Some(from) {
-                self.voted_for = Some(from);
-                self.disk.vote_changed();
-            }
-            self.reset_election_timer();
-            self.disk.after_vote(Held::Send(from, Message::VoteReply { term, granted: true }));
-        } else {
-            self.send(from, Message::VoteReply { term: self.term, granted: false });
-        }
-    }
-
-    pub(super) fn on_vote_reply(&mut self, from: MemberId, term: Term, granted: bool) {
-        if !self.log.tail().membership.is_voter(&from) {
-            return;
-        }
-        if term > self.term && !granted {
-            self.become_follower(term, None);
-        } else if term == self.term && self.role == Role::Candidate {
-            self.votes.entry(from).or_insert(granted);
-            self.count_votes();
-        }
-    }
-
-    pub(super) fn count_votes(&mut self) {
-        if self.log_recovery.is_some() {
-            return;
-        }
-        let membership = &self.log.tail().membership;
+    /// Counts the answers of the voters in force.
+    pub(super) fn count(&self, local: &Local) -> VoteCount {
+        let membership = local.membership();
         let majority = membership.majority();
         let of = |what: bool| membership.voters().filter(|id| self.votes.get(id) == Some(&what)).count();
         let (granted, refused) = (of(true), of(false));
         if granted >= majority {
-            match self.role {
-                Role::PreCandidate => self.campaign(false),
-                Role::Candidate => self.become_leader(),
-                _ => {}
-            }
+            VoteCount::Won
         } else if refused > membership.voters().count() - majority {
-            self.role = Role::Follower;
-            self.votes.clear();
+            VoteCount::Lost
+        } else {
+            VoteCount::Open
         }
     }
 
-    pub(super) fn on_timeout_now(&mut self, from: MemberId, term: Term) {
-        let from_leader = term == self.term && self.leader == Some(from) && self.role == Role::Follower;
-        if from_leader && self.may_campaign() {
-            self.campaign(true);
+    /// A connection has come up during the campaign: asks this voter, unless it has answered.
+    pub(super) fn ask_again(&self, local: &Local, out: &mut Outputs, id: MemberId) {
+        if !local.membership().is_voter(&id) || self.votes.contains_key(&id) {
+            return;
         }
+        match local.role() {
+            Role::PreCandidate => out.send(id, pre_vote(local)),
+            Role::Candidate if self.has_own_vote(local) => out.send(id, self.request(local)),
+            _ => {}
+        }
+    }
+
+    /// Answers a pre-vote.
+    pub(super) fn on_pre_vote(
+        &self,
+        local: &Local,
+        out: &mut Outputs,
+        (from, term): (MemberId, Term),
+        last: (Term, Index),
+    ) {
+        let granted = term > local.term() && !self.hears_leader(local) && is_up_to_date(local, last);
+        let term = if granted { term } else { local.term() };
+        out.send(from, Message::PreVoteReply { term, granted });
+    }
+}
+
+/// Asks whether a campaign in the next term would get this vote.
+pub(super) fn pre_vote(local: &Local) -> Message {
+    let (last_index, last_term) = (local.log().last(), local.log().tail().term);
+    Message::PreVote { term: local.term() + 1, last_index, last_term }
+}
+
+/// Whether this member gives its vote to a candidate of `term` whose log ends with `last`.
+pub(super) fn grants_vote(local: &Local, candidate: MemberId, term: Term, last: (Term, Index)) -> bool {
+    let free = match local.voted_for() {
+        Some(id) => id == candidate,
+        None => local.leader().is_none(),
+    } || local.is_active(Failpoint::TwoVotes);
+    term == local.term() && free && is_up_to_date(local, last)
+}
+
+/// Whether a log that ends with `last` holds all that a vote of this member must protect.
+fn is_up_to_date(local: &Local, last: (Term, Index)) -> bool {
+    last >= (local.log().tail().term, local.log().last()) || local.is_active(Failpoint::VoteForAnyLog)
+}
+
+/// A voter of the membership in force may campaign. So may one that an entry removes that is not known to be committed: it
+/// may be the only one that has the entry, and so the only one that can win, as the others can if the entry is lost. It
+/// counts the votes of the voters in force, not its own. After a restart the commit index may be known too low, so any
+/// membership from there on that lets it vote will do.
+pub(super) fn may_campaign(local: &Local) -> bool {
+    let (id, log) = (&local.id(), local.log());
+    if !log.exists() || log.tail().membership.is_voter(id) {
+        return log.exists();
+    }
+    let open = log.tail().membership_index > log.commit();
+    open && (log.committed().membership.is_voter(id) || log.open_memberships().any(|m| m.is_voter(id)))
+}
+
+/// An arbitrator lets the others campaign first: it should lead only if none of them can.
+fn deference(local: &Local) -> Micros {
+    let member = local.membership().get(&local.id());
+    if member.is_some_and(|m| m.arbitrator) { local.config().election_timeout / 2 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::output::Output;
+    use super::super::testing::{follower, member, with_entries};
+    use super::*;
+
+    fn candidate(voters: u8) -> (Local, Election) {
+        let mut local = follower(voters, None);
+        local.set_role(Role::Candidate);
+        let mut election = Election::new(local.config());
+        election.begin(&local, false);
+        (local, election)
+    }
+
+    #[test]
+    fn majority_of_voters_decides_campaign() {
+        let (local, mut election) = candidate(5);
+        election.record(local.id(), true);
+        election.record(member(2), true);
+        election.record(member(9), true);
+        assert_eq!(election.count(&local), VoteCount::Open, "a stranger has no vote");
+        election.record(member(3), false);
+        election.record(member(3), true);
+        assert_eq!(election.count(&local), VoteCount::Open, "the first answer counts");
+        election.record(member(4), true);
+        assert_eq!(election.count(&local), VoteCount::Won);
+    }
+
+    #[test]
+    fn campaign_is_lost_when_majority_is_out_of_reach() {
+        let (local, mut election) = candidate(3);
+        election.record(member(2), false);
+        assert_eq!(election.count(&local), VoteCount::Open);
+        election.record(member(3), false);
+        assert_eq!(election.count(&local), VoteCount::Lost);
+    }
+
+    #[test]
+    fn member_with_live_leader_refuses_pre_vote() {
+        let mut local = follower(3, Some(member(2)));
+        let mut election = Election::new(local.config());
+        let mut out = Outputs::new();
+        election.hear_leader(&local);
+        let mut granted = |election: &Election, local: &Local| {
+            election.on_pre_vote(local, &mut out, (member(3), local.term() + 1), (9, 9));
+            matches!(
+                out.take()[..],
+                [Output::Send { message: Message::PreVoteReply { granted: true, .. }, .. }]
+            )
+        };
+        assert!(!granted(&election, &local));
+        local.advance(local.config().election_timeout);
+        assert!(granted(&election, &local), "the leader has been silent for an election timeout");
+    }
+
+    #[test]
+    fn vote_is_given_once_and_to_no_shorter_log() {
+        let mut local = with_entries(follower(3, None), 2);
+        assert!(!grants_vote(&local, member(2), 1, (1, 1)), "its log is shorter");
+        assert!(grants_vote(&local, member(2), 1, (1, 2)));
+        local.vote_for(member(2));
+        assert!(grants_vote(&local, member(2), 1, (1, 2)), "a repeated request gets the same vote");
+        assert!(!grants_vote(&local, member(3), 1, (1, 2)));
+    }
+
+    #[test]
+    fn lost_connection_brings_campaign_forward() {
+        let local = follower(3, Some(member(2)));
+        let mut election = Election::new(local.config());
+        election.hear_leader(&local);
+        assert!(election.deadline() >= local.config().election_timeout);
+        election.leader_lost(&local);
+        assert!(election.deadline() < local.config().election_timeout);
+        assert!(!election.hears_leader(&local));
     }
 }

@@ -17,19 +17,52 @@
 //! Unanswered queries are repeated, because messages may be lost. Fetched entries stay in the log, so that a later campaign
 //! continues where this one failed.
 
-use super::disk::Held;
 use super::failpoints::Failpoint;
+use super::local::{Local, Role};
+use super::output::Outputs;
 use super::tail_fetch::TAIL_AHEAD;
-use super::*;
 use crate::codec::{Reader, Writer};
-use crate::members::View;
+use crate::members::{Membership, View, ViewMember};
+use crate::message::Message;
+use crate::types::*;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest wait for a responsive member without a reply, in election timeouts.
 const MOST: Micros = 5;
 
-/// See the module.
+/// The router's next step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// Wait: replies or a tail are missing.
+    Wait,
+    /// Ask for votes: the log is as up to date as it gets.
+    AskForVotes,
+}
+
+/// The fate of a part of a tail.
+#[derive(PartialEq, Debug)]
+pub(super) enum Part {
+    /// It is late or early, or the source was asked for something else.
+    Ignored,
+    /// The source has nothing that could be used.
+    Unusable,
+    /// These entries go into the log: they continue it, or replace its entries above the commit index.
+    Taken(Vec<Entry>),
+}
+
+/// Events that the passing of time has brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Tick {
+    /// A slow member is waited for: the campaign must not end meanwhile.
+    pub(super) is_waiting: bool,
+    /// The wait for members beyond a majority is over.
+    pub(super) wait_is_over: bool,
+}
+
+/// The log recovery of one campaign.
 #[derive(Debug)]
-pub(super) struct LogRecovery {
+struct Campaign {
     /// Log ends (term, index) of members whose tails are not taken yet.
     tails: BTreeMap<MemberId, (Term, Index)>,
     /// All replies.
@@ -43,7 +76,7 @@ pub(super) struct LogRecovery {
     /// The end of the wait for members beyond a majority; [`Micros::MAX`] once it has passed.
     deadline: Micros,
     late: bool,
-    /// All were asked before: this is about one who answered late.
+    /// All were asked before: this is about one member that answered late.
     again: bool,
     /// When to repeat what has not been answered: messages are lost.
     repeat_at: Micros,
@@ -61,16 +94,16 @@ struct Source {
     at: (Index, Term),
     /// It is not known yet whether that log has what ours ends with.
     probing: bool,
-    /// The question is asked again at this time, and the next time after so long.
+    /// When the request is repeated, and the timeout of the next one.
     repeat_at: Micros,
-    patience: Micros,
+    timeout: Micros,
     /// Parts that have overtaken others, by the index and term that they go on from; no more bytes than may be on their way.
     early: BTreeMap<(Index, Term), Vec<Entry>>,
 }
 
-impl LogRecovery {
-    fn new(began: Micros, deadline: Micros, repeat_at: Micros) -> LogRecovery {
-        LogRecovery {
+impl Campaign {
+    fn new(began: Micros, deadline: Micros, repeat_at: Micros) -> Campaign {
+        Campaign {
             began,
             slow: BTreeMap::new(),
             tails: BTreeMap::new(),
@@ -86,357 +119,227 @@ impl LogRecovery {
     }
 }
 
-impl Source {
-    /// Keeps a part that arrived before its predecessor.
-    fn keep(&mut self, prev: (Index, Term), entries: Vec<Entry>) {
-        let bytes: usize = self.early.values().flatten().chain(&entries).map(Entry::size).sum();
-        if !entries.is_empty() && bytes <= TAIL_AHEAD {
-            self.early.insert(prev, entries);
-        }
-    }
+/// The log recovery of a candidate, if one is under way.
+#[derive(Debug, Default)]
+pub(super) struct LogRecovery {
+    campaign: Option<Campaign>,
+    /// The longest round trip to any connected member.
+    longest_rtt: Micros,
+    /// The entry of this member in views: the first entry of a leader after a log recovery is a view.
+    own_view_member: Option<ViewMember>,
 }
 
-impl Raft {
-    /// Whether others may hold what was acknowledged and a majority does not hold. A voter that is alone holds all
-    /// that it ever acknowledged itself.
-    pub(super) fn needs_log_recovery(&self) -> bool {
-        self.log.at_risk().is_some()
-            && !self.other_voters().is_empty()
-            && !self.config.failpoints.is_active(Failpoint::NoSurvey)
+impl LogRecovery {
+    pub(super) fn set_longest_rtt(&mut self, rtt: Micros) {
+        self.longest_rtt = rtt;
     }
 
-    /// How soon what was not answered is asked again.
-    fn recovery_period(&self) -> Micros {
-        self.config.election_timeout / 8
+    pub(super) fn set_view_member(&mut self, member: ViewMember) {
+        self.own_view_member = Some(member);
     }
 
-    /// How long an answer may take: longer than a round trip to the one farthest away.
-    pub(super) fn recovery_timeout(&self) -> Micros {
-        let timeout = self.config.election_timeout;
-        (2 * self.recovery_period()).max(2 * self.longest_rtt).min(MOST * timeout)
+    /// Whether a recovery is under way: no vote counts meanwhile.
+    pub(super) fn is_active(&self) -> bool {
+        self.campaign.is_some()
     }
 
-    /// Everybody is asked as soon as our own term, and our vote in it, is on the disk.
-    pub(super) fn begin_log_recovery(&mut self) {
-        let timeout = self.config.election_timeout;
-        let patience = (timeout / 2).max(2 * self.longest_rtt).min(MOST * timeout);
-        self.log_recovery =
-            Some(LogRecovery::new(self.now, self.now + patience, self.now + self.recovery_period()));
-        let message = self.tail_query();
-        for id in self.others() {
-            self.disk.after_vote(Held::Send(id, message.clone()));
-        }
+    /// The campaign is over.
+    pub(super) fn end(&mut self) {
+        self.campaign = None;
     }
 
-    pub(super) fn tail_query(&self) -> Message {
-        Message::TailQuery { term: self.term }
+    /// When [`LogRecovery::tick`] has something to do.
+    pub(super) fn deadline(&self) -> Micros {
+        self.campaign.as_ref().map_or(Micros::MAX, |c| c.deadline.min(c.repeat_at))
     }
 
-    fn others(&self) -> Vec<MemberId> {
-        let members = self.log.tail().membership.members.iter().map(|m| m.id);
-        members.filter(|id| *id != self.config.id).collect()
+    /// How long a reply may take: longer than the longest round trip.
+    pub(super) fn timeout(&self, local: &Local) -> Micros {
+        (2 * period(local)).max(2 * self.longest_rtt).min(MOST * local.config().election_timeout)
     }
 
-    pub(super) fn recovery_deadline(&self) -> Micros {
-        self.log_recovery.as_ref().map_or(Micros::MAX, |s| s.deadline.min(s.repeat_at))
+    /// Begins a recovery. All other members are queried as soon as our own term, and our vote in it, is durable.
+    pub(super) fn begin(&mut self, local: &Local) {
+        debug_assert!(local.role() == Role::Candidate, "only a candidate recovers the log");
+        let (now, timeout) = (local.now(), local.config().election_timeout);
+        let wait = (timeout / 2).max(2 * self.longest_rtt).min(MOST * timeout);
+        self.campaign = Some(Campaign::new(now, now + wait, now + period(local)));
     }
 
-    pub(super) fn tick_log_recovery(&mut self) {
-        let now = self.now;
-        if self.log_recovery.as_ref().is_some_and(|survey| survey.repeat_at <= now) {
-            self.repeat_tail_query();
-        }
-        let (period, most) = (self.recovery_period(), MOST * self.config.election_timeout);
-        let Some(survey) = self.log_recovery.as_mut().filter(|survey| survey.deadline <= now) else { return };
-        let is_there = |(id, at): (&MemberId, &Micros)| {
-            self.up.contains(id) && !survey.answers.contains_key(id) && now.saturating_sub(*at) < 3 * period
-        };
-        if now < survey.began + most && survey.slow.iter().any(is_there) {
-            survey.deadline = now + period;
-            return;
-        }
-        survey.deadline = Micros::MAX;
-        survey.late = true;
-        self.continue_log_recovery();
-    }
-
-    /// Repeats unanswered queries. While a tail is fetched or a member is waited for, all members get a query: it may take
-    /// long, and a member that hears nothing campaigns.
-    fn repeat_tail_query(&mut self) {
-        let (now, period) = (self.now, self.recovery_period());
-        let others = self.others();
-        let message = self.tail_query();
-        let (id, term) = (self.config.id, self.term);
-        let Some(survey) = &mut self.log_recovery else { return };
-        survey.repeat_at = now + period;
-        // Our own vote tells that the term is on the disk.
-        if !self.votes.contains_key(&id) {
-            return;
-        }
-        let waiting = !survey.late && !survey.again && now >= survey.began + 2 * period;
-        let long = waiting || survey.source.is_some();
-        let mut ask = None;
-        if let Some(source) = survey.source.as_mut().filter(|source| source.repeat_at <= now) {
-            source.patience *= 2;
-            source.repeat_at = now + source.patience;
-            ask = Some((source.id, source.at.0 + 1));
-        }
-        let silent = |id: &MemberId| !survey.answers.contains_key(id);
-        let to: Vec<_> =
-            others.into_iter().filter(|id| self.up.contains(id) && (long || silent(id))).collect();
-        for id in to {
-            self.send(id, message.clone());
-        }
-        if let Some((id, from)) = ask {
-            self.send(id, Message::FetchTail { term, from });
-        }
-        if waiting {
-            self.reset_election_timer();
-        }
-    }
-
-    /// Handles a tail query. The candidate has won a pre-vote, or its leader hands over. So we answer even if we still hear
-    /// the old leader: entries that we went on acknowledging might be lost.
-    pub(super) fn on_tail_query(&mut self, from: MemberId, term: Term) {
-        let (last_index, last_term) = (self.log.last(), self.log.tail().term);
-        if self.config.failpoints.is_active(Failpoint::TailWithoutPromise) && term > self.term {
-            self.send(from, Message::TailReply { term, last_index, last_term });
-            return;
-        }
-        let asked_before = term == self.term;
-        if term > self.term {
-            self.become_follower(term, None);
-        }
-        if term < self.term {
-            self.send(from, Message::TailReply { term: self.term, last_index, last_term });
-        } else if self.leader.is_none() {
-            self.reset_election_timer();
-            if asked_before && self.disk.vote_waits() {
-                // We are there, and do not promise anything yet: of an older term it is no answer.
-                self.send(from, Message::TailReply { term: term - 1, last_index, last_term });
-            }
-            self.disk.after_vote(Held::Send(from, Message::TailReply { term, last_index, last_term }));
-        }
-    }
-
-    /// How somebody's log ends. It will take nothing more from the old leader.
-    pub(super) fn on_tail_reply(&mut self, from: MemberId, term: Term, last_index: Index, last_term: Term) {
-        if self.log.tail().membership.get(&from).is_none() {
-            return;
-        }
-        if term > self.term {
-            return self.become_follower(term, None);
-        }
-        if term < self.term
-            && let Some(survey) = &mut self.log_recovery
-        {
-            survey.slow.insert(from, self.now);
-        }
-        // An ack for entries of this term is no promise.
-        if term < self.term || last_term >= term {
-            return;
-        }
-        if self.role == Role::Candidate
-            && self.log_recovery.is_none()
-            && self.needs_log_recovery()
-            && (last_term, last_index) > (self.log.tail().term, self.log.last())
-        {
-            // Late, but not too late: no vote counts until we have that.
-            let repeat_at = self.now + self.recovery_period();
-            self.log_recovery =
-                Some(LogRecovery { again: true, ..LogRecovery::new(self.now, Micros::MAX, repeat_at) });
-        }
-        if let Some(survey) = &mut self.log_recovery
-            && (survey.lost.remove(&from) || !survey.answers.contains_key(&from))
-        {
-            survey.answers.insert(from, (last_term, last_index));
-            survey.tails.insert(from, (last_term, last_index));
-            self.continue_log_recovery();
-        }
-    }
-
-    /// Takes the next tail, or asks for votes, once all have answered who can.
-    pub(super) fn continue_log_recovery(&mut self) {
-        let Some(survey) = &self.log_recovery else { return };
-        if survey.source.is_some() || !self.votes.contains_key(&self.config.id) {
-            return;
-        }
-        let answered = |id: &MemberId| survey.answers.contains_key(id);
-        let others = self.others();
-        let membership = &self.log.tail().membership;
-        let voters = membership.voters().filter(|id| *id == self.config.id || answered(id)).count();
-        let reachable = others.iter().filter(|id| self.up.contains(id)).all(answered);
-        let enough = survey.again || voters >= membership.majority() && (survey.late || reachable);
-        if !enough && !others.iter().all(answered) {
-            return;
-        }
-        let own = (self.log.tail().term, self.log.last());
-        let best = survey.tails.iter().max_by_key(|(_, tail)| **tail).filter(|(_, tail)| **tail > own);
-        if let Some(source) = best.map(|(id, _)| *id) {
-            self.ask_for_tail(source);
-            return;
-        }
-        self.log_recovery = None;
-        for to in self.other_voters() {
-            self.send(to, self.vote());
-        }
-        self.count_votes();
-    }
-
-    /// Where a log goes on that reaches as far as ours it mostly begins with ours: so we ask from our own end on first,
-    /// and from the commit index on where it does not.
-    fn ask_for_tail(&mut self, id: MemberId) {
-        let commit = (self.commit(), self.log.committed().term);
-        let own = (self.log.last(), self.log.tail().term);
-        let (now, patience) = (self.now, self.recovery_timeout());
-        let Some(survey) = &mut self.log_recovery else { return };
-        let probing = own.0 > commit.0 && survey.tails.get(&id).is_some_and(|(_, last)| *last >= own.0);
-        let at = if probing { own } else { commit };
-        survey.taken.clear();
-        survey.source =
-            Some(Source { id, at, probing, repeat_at: now + patience, patience, early: BTreeMap::new() });
-        self.send(id, Message::FetchTail { term: self.term, from: at.0 + 1 });
-    }
-
-    /// It has gone, or has nothing that we could use: we do without.
-    fn drop_tail_source(&mut self, id: MemberId) {
-        let Some(survey) = &mut self.log_recovery else { return };
-        survey.tails.remove(&id);
-        survey.taken.clear();
-        survey.source = None;
-        self.continue_log_recovery();
-    }
-
-    pub(super) fn recovery_peer_down(&mut self, id: MemberId) {
-        let Some(survey) = &mut self.log_recovery else { return };
-        if survey.source.as_ref().is_some_and(|source| source.id == id) {
-            survey.lost.insert(id);
-            self.drop_tail_source(id);
-        } else {
-            self.continue_log_recovery();
-        }
-    }
-
-    /// A part of the tail that we have asked for.
-    pub(super) fn on_tail_entries(
+    /// Time has passed. `own_vote`: our own vote is durable. `up`: the connected members.
+    pub(super) fn tick(
         &mut self,
+        local: &Local,
+        out: &mut Outputs,
+        own_vote: bool,
+        up: &BTreeSet<MemberId>,
+    ) -> Tick {
+        let (now, period) = (local.now(), period(local));
+        let mut tick = Tick::default();
+        let Some(campaign) = &mut self.campaign else { return tick };
+        if campaign.repeat_at <= now {
+            campaign.repeat_at = now + period;
+            // Our own vote tells that the term is durable.
+            if own_vote {
+                tick.is_waiting = campaign.repeat_query(local, out, up);
+            }
+        }
+        if campaign.deadline > now {
+            return tick;
+        }
+        let is_there = |(id, at): (&MemberId, &Micros)| {
+            up.contains(id) && !campaign.answers.contains_key(id) && now.saturating_sub(*at) < 3 * period
+        };
+        let most = MOST * local.config().election_timeout;
+        if now < campaign.began + most && campaign.slow.iter().any(is_there) {
+            campaign.deadline = now + period;
+            return tick;
+        }
+        campaign.deadline = Micros::MAX;
+        campaign.late = true;
+        tick.wait_is_over = true;
+        tick
+    }
+
+    /// Records how a member's log ends. It accepts nothing more from the old leader. Returns whether to continue with
+    /// [`LogRecovery::next`].
+    pub(super) fn on_reply(
+        &mut self,
+        local: &Local,
         from: MemberId,
         term: Term,
-        prev: (Index, Term),
-        last: Index,
+        last: (Term, Index),
+    ) -> bool {
+        debug_assert!(term <= local.term(), "the router enters newer terms");
+        if term < local.term()
+            && let Some(campaign) = &mut self.campaign
+        {
+            campaign.slow.insert(from, local.now());
+        }
+        // An ack for entries of this term is no promise.
+        if term < local.term() || last.0 >= term {
+            return false;
+        }
+        let is_late = local.role() == Role::Candidate && self.campaign.is_none() && is_needed(local);
+        if is_late && last > own_end(local) {
+            // No vote counts until we have that tail.
+            let now = local.now();
+            let campaign = Campaign::new(now, Micros::MAX, now + period(local));
+            self.campaign = Some(Campaign { again: true, ..campaign });
+        }
+        let Some(campaign) = &mut self.campaign else { return false };
+        let is_new = campaign.lost.remove(&from) || !campaign.answers.contains_key(&from);
+        if is_new {
+            campaign.answers.insert(from, last);
+            campaign.tails.insert(from, last);
+        }
+        is_new
+    }
+
+    /// Fetches the next tail, or ends the recovery, once all members have replied that can.
+    pub(super) fn next(
+        &mut self,
+        local: &Local,
+        out: &mut Outputs,
+        own_vote: bool,
+        up: &BTreeSet<MemberId>,
+    ) -> Next {
+        let timeout = self.timeout(local);
+        let Some(campaign) = &mut self.campaign else { return Next::Wait };
+        if campaign.source.is_some() || !own_vote {
+            return Next::Wait;
+        }
+        let answered = |id: &MemberId| campaign.answers.contains_key(id);
+        let membership = local.membership();
+        let voters = membership.voters().filter(|id| *id == local.id() || answered(id)).count();
+        let reachable = local.other_members().filter(|id| up.contains(id)).all(|id| answered(&id));
+        let enough = campaign.again || voters >= membership.majority() && (campaign.late || reachable);
+        if !enough && !local.other_members().all(|id| answered(&id)) {
+            return Next::Wait;
+        }
+        let best = campaign.tails.iter().max_by_key(|(_, tail)| **tail);
+        match best.filter(|(_, tail)| **tail > own_end(local)).map(|(id, _)| *id) {
+            Some(source) => {
+                campaign.fetch_from(local, out, source, timeout);
+                Next::Wait
+            }
+            None => {
+                self.campaign = None;
+                Next::AskForVotes
+            }
+        }
+    }
+
+    /// A connection has broken. Returns whether to continue with [`LogRecovery::next`].
+    pub(super) fn peer_down(&mut self, id: MemberId) -> bool {
+        let Some(campaign) = &mut self.campaign else { return false };
+        if campaign.source.as_ref().is_some_and(|source| source.id == id) {
+            campaign.lost.insert(id);
+            campaign.drop_source(id);
+        }
+        true
+    }
+
+    /// Handles a part of the tail that was requested, and requests the next one.
+    pub(super) fn on_part(
+        &mut self,
+        local: &Local,
+        out: &mut Outputs,
+        (from, term): (MemberId, Term),
+        (prev, last): ((Index, Term), Index),
         entries: Vec<Entry>,
-    ) {
-        let commit = (self.commit(), self.log.committed().term);
-        let own_term = self.term;
-        let (now, patience) = (self.now, self.recovery_timeout());
-        let Some(LogRecovery { source: Some(source), taken, .. }) = &mut self.log_recovery else { return };
-        if source.id != from || term != own_term {
-            return;
+    ) -> Part {
+        let timeout = self.timeout(local);
+        let Some(campaign) = &mut self.campaign else { return Part::Ignored };
+        let Some(source) = &mut campaign.source else { return Part::Ignored };
+        if source.id != from || term != local.term() {
+            return Part::Ignored;
         }
         if prev != source.at {
             if prev.0 > source.at.0 && !source.probing {
-                return source.keep(prev, entries);
+                source.keep(prev, entries);
+                return Part::Ignored;
             }
             if prev.0 != source.at.0 && prev.0 != 0 {
                 // It came twice, or late.
-                return;
+                return Part::Ignored;
             }
             if !source.probing || prev.0 == 0 {
-                return self.drop_tail_source(from);
+                campaign.drop_source(from);
+                return Part::Unusable;
             }
-            // That log has something else where ours ends.
-            (source.at, source.probing) = (commit, false);
-            (source.repeat_at, source.patience) = (now + patience, patience);
-            return self.send(from, Message::FetchTail { term: own_term, from: commit.0 + 1 });
+            // That log has another entry where ours ends.
+            (source.at, source.probing) = (commit_end(local), false);
+            source.request(local, out, timeout);
+            return Part::Ignored;
         }
         source.probing = false;
-        let mut at = source.at;
-        let more = !entries.is_empty();
-        let mut part = Some(entries);
-        while let Some(entries) = part {
-            for entry in entries {
-                if entry.index != at.0 + 1 || entry.term < at.1 || entry.term >= term {
-                    return self.drop_tail_source(from);
-                }
-                at = (entry.index, entry.term);
-                taken.push(entry);
-            }
-            part = source.early.remove(&at);
+        let is_last = entries.is_empty();
+        if source.take(entries, term, &mut campaign.taken).is_err() {
+            campaign.drop_source(from);
+            return Part::Unusable;
         }
-        source.early.retain(|prev, _| prev.0 > at.0);
-        source.at = at;
-        (source.repeat_at, source.patience) = (now + patience, patience);
-        self.reset_election_timer();
-        // Fetched entries stay for another campaign.
-        self.take_over();
-        if more && at.0 < last {
-            return self.send(from, Message::FetchTail { term: own_term, from: at.0 + 1 });
+        let is_last = is_last || source.at.0 >= last;
+        if !is_last {
+            source.request(local, out, timeout);
         }
-        self.drop_tail_source(from);
+        let usable = campaign.usable(local);
+        if is_last {
+            campaign.drop_source(from);
+        }
+        Part::Taken(usable)
     }
 
-    /// A part of the tail has come. It goes into the log as far as it is known that we may have it, and if that makes our
-    /// log a more up-to-date one: each first part of a log is one that its leader might have sent us. The rest stays in
-    /// `taken`.
-    fn take_over(&mut self) {
-        let Some(survey) = &mut self.log_recovery else { return };
-        let taken = std::mem::take(&mut survey.taken);
-        let held = taken.iter().position(|e| e.kind == EntryKind::Membership && !self.is_held(e, &taken));
-        let mut taken = taken;
-        let rest = taken.split_off(held.unwrap_or(taken.len()));
-        let end = taken.last().map(|e| (e.term, e.index));
-        if end.is_none_or(|end| end <= (self.log.tail().term, self.log.last())) {
-            // Skip a tail that would shorten our log.
-            taken.extend(rest);
-            if let Some(survey) = &mut self.log_recovery {
-                survey.taken = taken;
-            }
-            return;
-        }
-        for entry in taken {
-            match self.log.term_at(entry.index) {
-                Some(term) if term == entry.term => continue,
-                Some(_) => self.truncate(entry.index),
-                None => {}
-            }
-            if self.log.append(entry).is_err() {
-                break;
-            }
-        }
-        if let Some(survey) = &mut self.log_recovery {
-            survey.taken = rest;
-        }
-        self.outbox.log_changed(&self.log, &self.config, self.now);
-    }
-
-    /// Whether a voter that has answered, or we ourselves, holds this membership of the tail that is being taken.
-    fn is_held(&self, entry: &Entry, taken: &[Entry]) -> bool {
-        let Some(survey) = &self.log_recovery else { return false };
-        let next = Membership::decode(&mut Reader::new(entry.payload.clone())).unwrap_or_default();
-        let votes = |id: &MemberId| self.log.tail().membership.is_voter(id) || next.is_voter(id);
-        if votes(&self.config.id) && self.log.term_at(entry.index) == Some(entry.term) {
-            return true;
-        }
-        // The source holds these entries; a member whose log ends among them holds them up to there.
-        survey.source.as_ref().is_some_and(|source| votes(&source.id))
-            || survey.answers.iter().any(|(id, (term, index))| {
-                votes(id)
-                    && *index >= entry.index
-                    && taken.iter().any(|other| other.index == *index && other.term == *term)
-            })
-    }
-
-    /// The first entry of a leader under a weak policy, and its seqno: a view that leaves out the seqnos that its predecessor
-    /// may have given out. Not after a term of our own: our log has the seqnos that we gave out then.
-    pub(super) fn first_view(&self) -> Option<(bytes::Bytes, Seqno)> {
-        let tail = &self.log.tail();
-        let at_risk = i64::try_from(self.log.at_risk()?).unwrap_or(i64::MAX);
-        let mine =
-            tail.leader == self.config.id || self.config.failpoints.is_active(Failpoint::SeqnosGivenTwice);
+    /// The first entry of a leader under a weak policy, and its seqno: a view that leaves out the seqnos that its
+    /// predecessor may have given out. Not after a term of our own: our log has the seqnos that we gave out then.
+    pub(super) fn first_view(&self, local: &Local) -> Option<(Bytes, Seqno)> {
+        let tail = local.log().tail();
+        let at_risk = i64::try_from(local.log().at_risk()?).unwrap_or(i64::MAX);
+        let mine = tail.leader == local.id() || local.is_active(Failpoint::SeqnosGivenTwice);
         if mine || tail.index == 0 {
             return None;
         }
-        let id = self.config.id;
+        let id = local.id();
         let own = self.own_view_member.clone().or_else(|| {
             let nameless = ViewMember { id, view_uuid: id, name: String::new(), incoming: String::new() };
             Some(tail.view.members.iter().find(|m| m.id == id).cloned().unwrap_or(nameless))
@@ -448,5 +351,216 @@ impl Raft {
         let mut w = Writer::new();
         view.encode(&mut w);
         Some((w.into_bytes(), tail.seqno.saturating_add(at_risk).saturating_add(1)))
+    }
+}
+
+impl Campaign {
+    /// Repeats unanswered queries. While a tail is fetched or a member is waited for, all members get a query: it may take
+    /// long, and a member that hears nothing campaigns. Returns whether a member is waited for.
+    fn repeat_query(&mut self, local: &Local, out: &mut Outputs, up: &BTreeSet<MemberId>) -> bool {
+        let now = local.now();
+        let waiting = !self.late && !self.again && now >= self.began + 2 * period(local);
+        let all = waiting || self.source.is_some();
+        let silent = |id: &MemberId| !self.answers.contains_key(id);
+        for id in local.other_members().filter(|id| up.contains(id) && (all || silent(id))) {
+            out.send(id, query(local));
+        }
+        if let Some(source) = self.source.as_mut().filter(|source| source.repeat_at <= now) {
+            source.request(local, out, 2 * source.timeout);
+        }
+        waiting
+    }
+
+    /// A log that reaches as far as ours mostly begins with ours: so the first request is from our own end on, and from the
+    /// commit index on if the logs differ there.
+    fn fetch_from(&mut self, local: &Local, out: &mut Outputs, id: MemberId, timeout: Micros) {
+        let commit = commit_end(local);
+        let (own_term, own_last) = own_end(local);
+        let probing = own_last > commit.0 && self.tails.get(&id).is_some_and(|(_, last)| *last >= own_last);
+        let at = if probing { (own_last, own_term) } else { commit };
+        self.taken.clear();
+        let source = Source { id, at, probing, repeat_at: 0, timeout, early: BTreeMap::new() };
+        self.source.insert(source).request(local, out, timeout);
+    }
+
+    /// The source has disconnected, or has nothing that could be used: the recovery does without.
+    fn drop_source(&mut self, id: MemberId) {
+        self.tails.remove(&id);
+        self.taken.clear();
+        self.source = None;
+    }
+
+    /// The fetched entries that may go into the log: up to the first membership that no replying voter holds, and only if
+    /// they make our log more up to date. Each first part of a log is one that its leader might have sent us. The rest stays
+    /// in `taken`.
+    fn usable(&mut self, local: &Local) -> Vec<Entry> {
+        let held = |e: &Entry| e.kind != EntryKind::Membership || self.is_held(local, e);
+        let end = self.taken.iter().position(|e| !held(e)).unwrap_or(self.taken.len());
+        let last = self.taken[..end].last().map(|e| (e.term, e.index));
+        // A tail that would shorten our log is not taken.
+        if last.is_none_or(|last| last <= own_end(local)) {
+            return Vec::new();
+        }
+        let rest = self.taken.split_off(end);
+        std::mem::replace(&mut self.taken, rest)
+    }
+
+    /// Whether a voter that has replied, or this member itself, holds this membership of the tail that is being taken.
+    fn is_held(&self, local: &Local, entry: &Entry) -> bool {
+        let next = Membership::decode(&mut Reader::new(entry.payload.clone())).unwrap_or_default();
+        let votes = |id: &MemberId| local.membership().is_voter(id) || next.is_voter(id);
+        if votes(&local.id()) && local.log().term_at(entry.index) == Some(entry.term) {
+            return true;
+        }
+        // The source holds these entries; a member whose log ends among them holds them up to there.
+        self.source.as_ref().is_some_and(|source| votes(&source.id))
+            || self.answers.iter().any(|(id, (term, index))| {
+                votes(id)
+                    && *index >= entry.index
+                    && self.taken.iter().any(|other| other.index == *index && other.term == *term)
+            })
+    }
+}
+
+impl Source {
+    /// Requests the entries after `at`. The request is repeated after `timeout`.
+    fn request(&mut self, local: &Local, out: &mut Outputs, timeout: Micros) {
+        (self.repeat_at, self.timeout) = (local.now() + timeout, timeout);
+        out.send(self.id, Message::FetchTail { term: local.term(), from: self.at.0 + 1 });
+    }
+
+    /// Keeps a part that arrived before its predecessor.
+    fn keep(&mut self, prev: (Index, Term), entries: Vec<Entry>) {
+        let bytes: usize = self.early.values().flatten().chain(&entries).map(Entry::size).sum();
+        if !entries.is_empty() && bytes <= TAIL_AHEAD {
+            self.early.insert(prev, entries);
+        }
+    }
+
+    /// Moves a part, and kept ones that follow it, to `taken`.
+    ///
+    /// # Errors
+    /// If the entries do not follow each other, or are not older than our term.
+    fn take(&mut self, entries: Vec<Entry>, own_term: Term, taken: &mut Vec<Entry>) -> Result<(), ()> {
+        let mut part = Some(entries);
+        while let Some(entries) = part {
+            for entry in entries {
+                if entry.index != self.at.0 + 1 || entry.term < self.at.1 || entry.term >= own_term {
+                    return Err(());
+                }
+                self.at = (entry.index, entry.term);
+                taken.push(entry);
+            }
+            part = self.early.remove(&self.at);
+        }
+        let at = self.at.0;
+        self.early.retain(|prev, _| prev.0 > at);
+        Ok(())
+    }
+}
+
+/// Whether other members may hold entries that were acknowledged, but not by a majority. A voter that is alone holds all that
+/// it ever acknowledged itself.
+pub(super) fn is_needed(local: &Local) -> bool {
+    local.log().at_risk().is_some()
+        && local.other_voters().next().is_some()
+        && !local.is_active(Failpoint::NoSurvey)
+}
+
+/// Asks a member how its log ends.
+pub(super) fn query(local: &Local) -> Message {
+    Message::TailQuery { term: local.term() }
+}
+
+/// After this time unanswered queries are repeated.
+fn period(local: &Local) -> Micros {
+    local.config().election_timeout / 8
+}
+
+/// The term and index of our last entry.
+fn own_end(local: &Local) -> (Term, Index) {
+    (local.log().tail().term, local.log().last())
+}
+
+/// The index and term of our last committed entry.
+fn commit_end(local: &Local) -> (Index, Term) {
+    (local.commit(), local.log().committed().term)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::output::Output;
+    use super::super::testing::{follower, member, with_entries, with_policy};
+    use super::*;
+    use crate::policy::{Policy, PolicyKind};
+
+    /// A candidate in term 2 of three voters whose log has two entries of term 1 under a weak policy.
+    fn candidate() -> (Local, LogRecovery, BTreeSet<MemberId>) {
+        let mut local = with_policy(follower(3, None), Policy::of(PolicyKind::Async));
+        local.enter_term(2);
+        local.set_role(Role::Candidate);
+        let mut recovery = LogRecovery::default();
+        assert!(is_needed(&local));
+        recovery.begin(&local);
+        (local, recovery, BTreeSet::from([member(2), member(3)]))
+    }
+
+    fn fetches(out: &mut Outputs) -> Vec<(MemberId, Index)> {
+        let fetch = |output| match output {
+            Output::Send { to, message: Message::FetchTail { from, .. } } => Some((to, from)),
+            _ => None,
+        };
+        out.take().into_iter().filter_map(fetch).collect()
+    }
+
+    #[test]
+    fn votes_are_asked_for_when_own_log_is_best() {
+        let (local, mut recovery, up) = candidate();
+        let mut out = Outputs::new();
+        assert!(recovery.on_reply(&local, member(2), 2, (1, 1)));
+        assert_eq!(recovery.next(&local, &mut out, true, &up), Next::Wait, "a connected member is missing");
+        assert!(recovery.on_reply(&local, member(3), 2, (1, 2)));
+        assert_eq!(recovery.next(&local, &mut out, false, &up), Next::Wait, "our own vote is not durable");
+        assert_eq!(recovery.next(&local, &mut out, true, &up), Next::AskForVotes);
+        assert!(!recovery.is_active() && fetches(&mut out).is_empty());
+    }
+
+    #[test]
+    fn longest_tail_is_fetched_and_taken() {
+        let (local, mut recovery, up) = candidate();
+        let mut out = Outputs::new();
+        recovery.on_reply(&local, member(2), 2, (1, 3));
+        recovery.on_reply(&local, member(3), 2, (1, 4));
+        assert_eq!(recovery.next(&local, &mut out, true, &up), Next::Wait);
+        assert_eq!(fetches(&mut out), [(member(3), 3)], "from our own end on");
+        let longer = with_entries(with_policy(follower(3, None), Policy::of(PolicyKind::Async)), 2);
+        let (entries, _) = longer.log().slice(3, 4, usize::MAX);
+        let part = recovery.on_part(&local, &mut out, (member(3), 2), ((2, 1), 4), entries.clone());
+        assert_eq!(part, Part::Taken(entries));
+    }
+
+    #[test]
+    fn lost_source_is_replaced_by_next_best() {
+        let (local, mut recovery, up) = candidate();
+        let mut out = Outputs::new();
+        recovery.on_reply(&local, member(2), 2, (1, 3));
+        recovery.on_reply(&local, member(3), 2, (1, 4));
+        recovery.next(&local, &mut out, true, &up);
+        out.take();
+        assert!(recovery.peer_down(member(3)));
+        recovery.next(&local, &mut out, true, &up);
+        assert_eq!(fetches(&mut out), [(member(2), 3)]);
+    }
+
+    #[test]
+    fn reply_of_busy_disk_extends_wait() {
+        let (mut local, mut recovery, up) = candidate();
+        let mut out = Outputs::new();
+        recovery.on_reply(&local, member(2), 2, (1, 1));
+        local.advance(local.config().election_timeout / 2);
+        assert!(!recovery.on_reply(&local, member(3), 1, (1, 1)), "it promises nothing yet");
+        assert!(!recovery.tick(&local, &mut out, true, &up).wait_is_over);
+        local.advance(MOST * local.config().election_timeout);
+        assert!(recovery.tick(&local, &mut out, true, &up).wait_is_over);
     }
 }

@@ -13,9 +13,11 @@
 //! question is a proposal with the number 0, which is never the next one of a session: every version refuses it with
 //! [`Message::ProposeReply`].
 
-use super::failpoints::Failpoint;
-use super::*;
-use crate::message::Proposal;
+use super::local::Local;
+use super::output::Outputs;
+use crate::message::{Message, Proposal};
+use crate::snapshot::StateSnapshot;
+use crate::types::*;
 use bytes::Bytes;
 use std::collections::VecDeque;
 
@@ -87,7 +89,9 @@ impl Outbox {
         self.item(number).map_or(self.begins_at, |item| item.ends_at)
     }
 
-    fn push(&mut self, kind: EntryKind, payload: Bytes) -> u64 {
+    /// Takes a proposal. Returns its number.
+    pub(super) fn push(&mut self, kind: EntryKind, payload: Bytes) -> u64 {
+        debug_assert!(kind.may_be_proposed(), "a leader's own entries are not proposed");
         let size = (64 + payload.len()) as u64;
         let ends_at = self.items.back().map_or(self.begins_at, |item| item.ends_at) + size;
         self.items.push_back(Item { kind, payload, ends_at });
@@ -105,9 +109,9 @@ impl Outbox {
     }
 
     /// The log has grown, shrunk, or is committed further.
-    pub(super) fn log_changed(&mut self, log: &Log, config: &Config, now: Micros) {
-        let logged = session_number(log.tail(), config);
-        let committed = session_number(log.committed(), config);
+    pub(super) fn log_changed(&mut self, local: &Local) {
+        let logged = logged(local);
+        let committed = committed(local);
         while self.committed < committed
             && let Some(item) = self.items.pop_front()
         {
@@ -120,7 +124,7 @@ impl Outbox {
                 self.sent = self.sent.min(logged.max(self.held));
             }
             self.logged = logged;
-            self.logged_at = now;
+            self.logged_at = local.now();
         }
         self.sent = self.sent.max(logged);
         self.ever_sent = self.ever_sent.max(self.sent);
@@ -128,8 +132,8 @@ impl Outbox {
 
     /// A new connection to the leader: messages in flight are lost. Sends again every proposal that neither our own log nor
     /// the leader has reported.
-    pub(super) fn connected(&mut self, log: &Log, config: &Config, now: Micros) {
-        self.go_back(session_number(log.tail(), config).max(self.held), now);
+    pub(super) fn connected(&mut self, local: &Local) {
+        self.go_back(logged(local).max(self.held), local.now());
     }
 
     /// Sends again what comes after `number`.
@@ -152,16 +156,9 @@ impl Outbox {
         self.sent_before = None;
     }
 
-    /// The leader's log holds our proposals up to `number`.
-    pub(super) fn told(
-        &mut self,
-        number: u64,
-        log: &Log,
-        config: &Config,
-        term: Term,
-        leader: MemberId,
-        now: Micros,
-    ) {
+    /// Handles the reply of a leader whose log holds our proposals up to `number`.
+    pub(super) fn on_reply(&mut self, local: &Local, leader: MemberId, number: u64) {
+        let (term, now) = (local.term(), local.now());
         if number > self.last() {
             return;
         }
@@ -175,10 +172,10 @@ impl Outbox {
         self.held = self.held.max(number);
         let number = self.held;
         if number < self.sent {
-            let again = self.went_back.0 == number && now < self.went_back.1 + config.heartbeat;
+            let again = self.went_back.0 == number && now < self.went_back.1 + local.config().heartbeat;
             if !again && self.sent_before != Some(number) {
                 self.went_back = (number, now);
-                self.go_back(number.max(session_number(log.committed(), config)), now);
+                self.go_back(number.max(committed(local)), now);
             }
         } else {
             self.sent = number;
@@ -186,202 +183,231 @@ impl Outbox {
         self.ever_sent = self.ever_sent.max(self.sent);
     }
 
-    fn waits(&self, log: &Log, config: &Config) -> bool {
-        self.sent > session_number(log.tail(), config).max(self.held)
+    fn waits(&self, local: &Local) -> bool {
+        self.sent > logged(local).max(self.held)
     }
 
-    pub(super) fn deadline(&self, log: &Log, config: &Config) -> Micros {
-        if self.waits(log, config) { self.logged_at + config.election_timeout } else { Micros::MAX }
-    }
-}
-
-/// Our last number in this state.
-fn session_number(state: &StateSnapshot, config: &Config) -> u64 {
-    state.sessions.get(&config.id).filter(|s| s.incarnation == config.incarnation).map_or(0, |s| s.number)
-}
-
-impl Raft {
-    /// Takes a proposal; it is sent, or appended, at the end of the round, and again after a change of leader, until
-    /// it is committed. Returns its number.
-    pub fn propose(&mut self, now: Micros, kind: EntryKind, payload: Bytes) -> u64 {
-        self.advance(now);
-        debug_assert!(kind.may_be_proposed(), "a leader's own entries are not proposed");
-        self.outbox.push(kind, payload)
-    }
-
-    /// Begins a new incarnation: earlier proposals are no longer sent (the log may have them all the same), and numbers
-    /// restart. No effect unless `incarnation` exceeds the previous one.
-    pub fn renew(&mut self, incarnation: u64) {
-        if incarnation > self.config.incarnation {
-            self.config.incarnation = incarnation;
-            self.outbox = Outbox::default();
-        }
+    /// When the leader is to be asked which proposals have arrived.
+    pub(super) fn deadline(&self, local: &Local) -> Micros {
+        if self.waits(local) { self.logged_at + local.config().election_timeout } else { Micros::MAX }
     }
 
     /// Proposals that are not committed yet: how many, and their bytes.
-    pub fn outstanding(&self) -> (usize, usize) {
-        let bytes = self.outbox.ends_at(self.outbox.last()) - self.outbox.begins_at;
-        (self.outbox.items.len(), bytes as usize)
+    pub(super) fn outstanding(&self) -> (usize, usize) {
+        let bytes = self.ends_at(self.last()) - self.begins_at;
+        (self.items.len(), bytes as usize)
     }
 
-    /// All proposals of this life up to this number are committed.
-    pub fn committed_proposal(&self) -> u64 {
-        self.outbox.committed
+    /// All proposals of this incarnation up to this number are committed.
+    pub(super) fn committed(&self) -> u64 {
+        self.committed
     }
 
-    /// Drops the proposals that were never sent nor appended: they can never be committed. Returns the first number
-    /// dropped; that number and those after it will be given again.
-    pub fn withdraw_unsent(&mut self) -> Option<u64> {
-        let keep = self.outbox.ever_sent.max(self.outbox.committed);
-        if keep >= self.outbox.last() {
+    /// Drops the proposals that were never sent nor appended. Returns the first number dropped.
+    pub(super) fn withdraw_unsent(&mut self) -> Option<u64> {
+        let keep = self.ever_sent.max(self.committed);
+        if keep >= self.last() {
             return None;
         }
-        self.outbox.items.truncate((keep - self.outbox.committed) as usize);
+        self.items.truncate((keep - self.committed) as usize);
         Some(keep + 1)
     }
 
-    /// A leader appends its own.
-    pub(super) fn append_own_proposals(&mut self) {
-        if self.lead.transfer.is_some() || self.outbox.halted {
-            return;
-        }
-        let mut number = session_number(self.log.tail(), &self.config) + 1;
-        while let Some(item) = self.outbox.item(number) {
-            let (kind, payload) = (item.kind, item.payload.clone());
-            let id = ProposalId { member: self.config.id, incarnation: self.config.incarnation, number };
-            if !self.log.tail().is_next(&id) || self.append_proposal(kind, id, payload).is_err() {
-                break;
-            }
-            number += 1;
-        }
-        self.outbox.term_of_leader = (self.term, self.config.id);
-        self.outbox.held = 0;
-        self.outbox.log_changed(&self.log, &self.config, self.now);
+    /// The next proposal that a leader appends to its own log, if there is one.
+    pub(super) fn next_own(&self, local: &Local) -> Option<(EntryKind, ProposalId, Bytes)> {
+        debug_assert!(local.is_leader(), "only a leader appends its own proposals");
+        let number = logged(local) + 1;
+        let item = self.item(number).filter(|_| !self.halted)?;
+        let id = ProposalId { member: local.id(), incarnation: local.config().incarnation, number };
+        local.log().tail().is_next(&id).then(|| (item.kind, id, item.payload.clone()))
     }
 
-    /// Another member sends what its leader has not seen.
-    pub(super) fn send_proposals(&mut self) {
-        let Some(leader) = self.leader.filter(|_| !self.outbox.halted) else { return };
-        let outbox = &mut self.outbox;
-        if outbox.term_of_leader != (self.term, leader) {
-            let logged = session_number(self.log.tail(), &self.config);
-            outbox.begin_term((self.term, leader), logged, 0, self.now);
+    /// A leader has appended its own proposals.
+    pub(super) fn own_appended(&mut self, local: &Local) {
+        if !self.halted {
+            self.term_of_leader = (local.term(), local.id());
+            self.held = 0;
+            self.log_changed(local);
         }
-        outbox.sent = outbox.sent.max(outbox.committed);
-        if outbox.sent >= outbox.last() || outbox.sent < outbox.given {
+    }
+
+    /// A follower sends what its leader has not received.
+    pub(super) fn send(&mut self, local: &Local, out: &mut Outputs) {
+        let Some(leader) = local.leader().filter(|_| !self.halted) else { return };
+        debug_assert!(leader != local.id(), "a leader appends its proposals itself");
+        if self.term_of_leader != (local.term(), leader) {
+            self.begin_term((local.term(), leader), logged(local), 0, local.now());
+        }
+        self.sent = self.sent.max(self.committed);
+        if self.sent >= self.last() || self.sent < self.given {
             return;
         }
-        if !outbox.waits(&self.log, &self.config) {
-            outbox.asking = false;
-            outbox.logged_at = self.now;
+        if !self.waits(local) {
+            self.asking = false;
+            self.logged_at = local.now();
         }
-        if outbox.asking {
+        if self.asking {
             return;
         }
-        let logged = outbox.ends_at(session_number(self.log.tail(), &self.config));
+        let logged = self.ends_at(logged(local));
         // A backlog that is sent to a new leader at once keeps our acks and answers behind it on a slow link, until this
         // leader, too, is given up. So little is sent at first, and as much more as has arrived.
-        let (window, widened_at) = &mut self.outbox.window;
+        let (window, widened_at) = &mut self.window;
         *window = window.saturating_add(2 * logged.saturating_sub(*widened_at));
         *widened_at = logged.max(*widened_at);
-        let window = (*window).min(self.config.max_inflight_bytes as u64);
-        while self.outbox.sent < self.outbox.last()
-            && self.outbox.ends_at(self.outbox.sent).saturating_sub(logged) < window
-        {
-            let first = self.outbox.sent + 1;
-            let mut proposals = Vec::new();
-            let mut bytes = 0;
-            while let Some(item) = self.outbox.item(first + proposals.len() as u64) {
-                let size = 64 + item.payload.len();
-                let most = self.config.max_append_bytes.min(usize::try_from(window).unwrap_or(usize::MAX));
-                // Proposals sent again end a message, so that the reply to duplicates has just the number `sent_before`.
-                let sent_before = Some(self.outbox.sent + proposals.len() as u64) == self.outbox.sent_before;
-                if !proposals.is_empty() && (bytes + size > most || sent_before) {
-                    break;
-                }
-                bytes += size;
-                proposals.push(Proposal { kind: item.kind, payload: item.payload.clone() });
-            }
-            self.outbox.sent += proposals.len() as u64;
-            self.outbox.ever_sent = self.outbox.ever_sent.max(self.outbox.sent);
-            let message =
-                Message::Propose { term: self.term, incarnation: self.config.incarnation, first, proposals };
-            self.send(leader, message);
+        let window = (*window).min(local.config().max_inflight_bytes as u64);
+        let most = local.config().max_append_bytes.min(usize::try_from(window).unwrap_or(usize::MAX));
+        while self.sent < self.last() && self.ends_at(self.sent).saturating_sub(logged) < window {
+            let first = self.sent + 1;
+            let proposals = self.message_from(first, most);
+            self.sent += proposals.len() as u64;
+            self.ever_sent = self.ever_sent.max(self.sent);
+            let (term, incarnation) = (local.term(), local.config().incarnation);
+            out.send(leader, Message::Propose { term, incarnation, first, proposals });
         }
+    }
+
+    /// The proposals from `first` on that go in one message of at most `most` bytes: at least one.
+    fn message_from(&self, first: u64, most: usize) -> Vec<Proposal> {
+        let mut proposals = Vec::new();
+        let mut bytes = 0;
+        while let Some(item) = self.item(first + proposals.len() as u64) {
+            let size = 64 + item.payload.len();
+            // Proposals sent again end a message, so that the reply to duplicates has just the number `sent_before`.
+            let sent_before = Some(first - 1 + proposals.len() as u64) == self.sent_before;
+            if !proposals.is_empty() && (bytes + size > most || sent_before) {
+                break;
+            }
+            bytes += size;
+            proposals.push(Proposal { kind: item.kind, payload: item.payload.clone() });
+        }
+        proposals
     }
 
     /// After an election timeout without progress, asks the leader which proposals arrived.
-    pub(super) fn tick_proposals(&mut self) {
-        if self.now < self.outbox.deadline(&self.log, &self.config) {
+    pub(super) fn tick(&mut self, local: &Local, out: &mut Outputs) {
+        if local.now() < self.deadline(local) {
             return;
         }
-        self.outbox.logged_at = self.now;
-        let Some(leader) = self.leader.filter(|id| *id != self.config.id && !self.outbox.halted) else {
-            return;
-        };
-        self.outbox.asking = true;
-        self.outbox.sent_before = Some(self.outbox.sent);
+        self.logged_at = local.now();
+        let Some(leader) = local.leader().filter(|id| *id != local.id() && !self.halted) else { return };
+        self.asking = true;
+        self.sent_before = Some(self.sent);
         let question = Proposal { kind: EntryKind::Note, payload: Bytes::new() };
-        let (term, incarnation) = (self.term, self.config.incarnation);
-        self.send(leader, Message::Propose { term, incarnation, first: 0, proposals: vec![question] });
+        let (term, incarnation) = (local.term(), local.config().incarnation);
+        out.send(leader, Message::Propose { term, incarnation, first: 0, proposals: vec![question] });
+    }
+}
+
+/// The last number of our session in this state.
+fn session_number(state: &StateSnapshot, local: &Local) -> u64 {
+    let session = state.sessions.get(&local.id());
+    session.filter(|s| s.incarnation == local.config().incarnation).map_or(0, |s| s.number)
+}
+
+/// Up to here the own log holds our proposals.
+fn logged(local: &Local) -> u64 {
+    session_number(local.log().tail(), local)
+}
+
+/// Up to here our proposals are committed.
+fn committed(local: &Local) -> u64 {
+    session_number(local.log().committed(), local)
+}
+
+/// Tells a member the last number of its session in the log, from which it continues. `None`: it has no session.
+pub(super) fn session_reply(local: &Local, id: &MemberId) -> Option<Message> {
+    let session = local.log().tail().sessions.get(id)?;
+    Some(Message::ProposeReply {
+        term: local.term(),
+        incarnation: session.incarnation,
+        number: session.number,
+    })
+}
+
+/// Refuses proposals of this incarnation: the log holds those up to the number replied.
+pub(super) fn refusal(local: &Local, to: &MemberId, incarnation: u64) -> Message {
+    let session = local.log().tail().sessions.get(to).filter(|session| session.incarnation == incarnation);
+    let number = session.map_or(0, |session| session.number);
+    Message::ProposeReply { term: local.term(), incarnation, number }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::output::Output;
+    use super::super::testing::{follower, leader, member};
+    use super::*;
+
+    fn push(outbox: &mut Outbox, n: usize) {
+        for _ in 0..n {
+            outbox.push(EntryKind::WriteSet, Bytes::from_static(b"w"));
+        }
     }
 
-    pub(super) fn on_propose(
-        &mut self,
-        from: MemberId,
-        incarnation: u64,
-        first: u64,
-        proposals: Vec<Proposal>,
-    ) {
-        let member = self.log.tail().membership.get(&from).is_some();
-        if self.role != Role::Leader || !member || self.lead.transfer.is_some() {
-            return;
-        }
-        let mut refused = false;
-        for (at, Proposal { kind, payload }) in proposals.into_iter().enumerate() {
-            let Some(number) = first.checked_add(at as u64) else { break };
-            let id = ProposalId { member: from, incarnation, number };
-            let next = self.log.tail().is_next(&id)
-                || self.config.failpoints.is_active(Failpoint::DuplicateProposals);
-            if !kind.may_be_proposed() || !next {
-                refused = true;
-                continue;
+    /// The messages sent: the first number and how many proposals.
+    fn sent(out: &mut Outputs) -> Vec<(u64, usize)> {
+        let message = |output| match output {
+            Output::Send { message: Message::Propose { first, proposals, .. }, .. } => {
+                (first, proposals.len())
             }
-            match self.append_proposal(kind, id, payload) {
-                Ok(index) => {
-                    if let Some(peer) = self.peers.get_mut(&from) {
-                        peer.proposed = index;
-                    }
-                }
-                Err(_) => break,
-            }
-        }
-        if refused {
-            let number = match self.log.tail().sessions.get(&from) {
-                Some(session) if session.incarnation == incarnation => session.number,
-                _ => 0,
-            };
-            self.send(from, Message::ProposeReply { term: self.term, incarnation, number });
-        }
+            other => panic!("no proposals: {other:?}"),
+        };
+        out.take().into_iter().map(message).collect()
     }
 
-    /// The last number of a member's session in our log, from which it continues.
-    pub(super) fn session_of(&self, id: &MemberId) -> Option<Message> {
-        let session = self.log.tail().sessions.get(id)?;
-        Some(Message::ProposeReply {
-            term: self.term,
-            incarnation: session.incarnation,
-            number: session.number,
-        })
+    #[test]
+    fn proposals_go_to_leader_once() {
+        let (local, mut out, mut outbox) = (follower(3, Some(member(2))), Outputs::new(), Outbox::default());
+        push(&mut outbox, 3);
+        outbox.send(&local, &mut out);
+        assert_eq!(sent(&mut out), [(1, 3)]);
+        outbox.send(&local, &mut out);
+        assert_eq!(sent(&mut out), []);
+        outbox.assert_invariants();
     }
 
-    /// A new leader tells everybody where to go on.
-    pub(super) fn invite_proposals(&mut self) {
-        let ids: Vec<MemberId> = self.peers.keys().copied().collect();
-        for id in ids {
-            if let Some(message) = self.session_of(&id) {
-                self.send(id, message);
-            }
-        }
+    #[test]
+    fn reply_with_lower_number_sends_rest_again() {
+        let (local, mut out, mut outbox) = (follower(3, Some(member(2))), Outputs::new(), Outbox::default());
+        push(&mut outbox, 3);
+        outbox.send(&local, &mut out);
+        out.take();
+        outbox.on_reply(&local, member(2), 1);
+        outbox.send(&local, &mut out);
+        assert_eq!(sent(&mut out), [(2, 2)]);
+    }
+
+    #[test]
+    fn silent_leader_is_asked_and_gets_nothing_new() {
+        let (mut local, mut out) = (follower(3, Some(member(2))), Outputs::new());
+        let mut outbox = Outbox::default();
+        push(&mut outbox, 1);
+        outbox.send(&local, &mut out);
+        out.take();
+        local.advance(local.config().election_timeout);
+        outbox.tick(&local, &mut out);
+        assert_eq!(sent(&mut out), [(0, 1)], "number 0 asks");
+        push(&mut outbox, 1);
+        outbox.send(&local, &mut out);
+        assert_eq!(sent(&mut out), []);
+    }
+
+    #[test]
+    fn only_unsent_proposals_can_be_withdrawn() {
+        let (local, mut out, mut outbox) = (follower(3, Some(member(2))), Outputs::new(), Outbox::default());
+        push(&mut outbox, 2);
+        outbox.send(&local, &mut out);
+        assert_eq!(outbox.withdraw_unsent(), None);
+        push(&mut outbox, 1);
+        assert_eq!((outbox.withdraw_unsent(), outbox.outstanding().0), (Some(3), 2));
+    }
+
+    #[test]
+    fn halted_outbox_appends_nothing() {
+        let (local, mut outbox) = (leader(1), Outbox::default());
+        push(&mut outbox, 1);
+        assert!(outbox.next_own(&local).is_some());
+        outbox.halt();
+        assert!(outbox.next_own(&local).is_none());
     }
 }

@@ -4,8 +4,13 @@
 //! if the leader still was one when it was asked: it speaks to all voters after the question, and a majority must
 //! answer in its term.
 
+use super::config::Config;
 use super::failpoints::Failpoint;
-use super::*;
+use super::local::Local;
+use super::output::{Output, Outputs};
+use super::quorum::reached_by;
+use crate::message::Message;
+use crate::types::*;
 use std::collections::VecDeque;
 
 /// A question to us as the leader.
@@ -28,7 +33,7 @@ pub(super) struct Reads {
     /// Own reads that were, and when.
     sent: VecDeque<(u64, Micros)>,
     /// Whom `sent` was sent to.
-    reign: (Term, Option<MemberId>),
+    sent_to: (Term, Option<MemberId>),
     /// As a leader: unanswered reads.
     asked: VecDeque<Asked>,
 }
@@ -40,7 +45,7 @@ impl Reads {
             last_context: incarnation << 32,
             unsent: Vec::new(),
             sent: VecDeque::new(),
-            reign: (0, None),
+            sent_to: (0, None),
             asked: VecDeque::new(),
         }
     }
@@ -54,120 +59,113 @@ impl Reads {
     pub(super) fn deadline(&self, config: &Config) -> Micros {
         self.sent.front().map_or(Micros::MAX, |(_, at)| at + config.election_timeout)
     }
-}
 
-impl Raft {
-    /// Asks which index must be delivered before a read. [`Output::ReadReady`] or [`Output::ReadFailed`] answers with
-    /// the context returned here.
-    pub fn read_index(&mut self, now: Micros) -> u64 {
-        self.advance(now);
-        self.reads.last_context += 1;
-        let context = self.reads.last_context;
-        if self.role == Role::Leader {
-            self.reads.asked.push_back(Asked { from: None, context, index: self.log.last(), needs: 0 });
+    /// Asks which index must be delivered before a read. Returns the context of the answer.
+    pub(super) fn ask(&mut self, local: &Local) -> u64 {
+        self.last_context += 1;
+        let context = self.last_context;
+        if local.is_leader() {
+            self.asked.push_back(Asked { from: None, context, index: local.log().last(), needs: 0 });
         } else {
-            self.reads.unsent.push(context);
+            self.unsent.push(context);
         }
         context
     }
 
-    pub(super) fn on_read_index(&mut self, from: MemberId, context: u64) {
-        if self.role != Role::Leader || self.log.tail().membership.get(&from).is_none() {
-            self.send(from, Message::ReadIndexReply { term: self.term, context, index: None });
+    /// Handles a question of another member.
+    pub(super) fn on_question(&mut self, local: &Local, out: &mut Outputs, from: MemberId, context: u64) {
+        if !local.is_leader() || !local.is_member(&from) {
+            out.send(from, Message::ReadIndexReply { term: local.term(), context, index: None });
             return;
         }
         // One member's questions are answered by the last of them.
-        let known = self.reads.asked.iter_mut().find(|a| a.from == Some(from) && a.needs == 0);
-        let index = self.log.last();
+        let known = self.asked.iter_mut().find(|a| a.from == Some(from) && a.needs == 0);
+        let index = local.log().last();
         match known {
             Some(asked) => (asked.context, asked.index) = (asked.context.max(context), index),
-            None => self.reads.asked.push_back(Asked { from: Some(from), context, index, needs: 0 }),
+            None => self.asked.push_back(Asked { from: Some(from), context, index, needs: 0 }),
         }
     }
 
-    /// Questions make a round of messages.
-    pub(super) fn start_reads(&mut self) {
-        // Questions from before our election.
-        self.reads.ask_again();
-        let index = self.log.last();
-        let own = self.reads.unsent.drain(..).map(|context| Asked { from: None, context, index, needs: 0 });
-        self.reads.asked.extend(own);
-        if self.reads.asked.iter().any(|asked| asked.needs == 0) {
-            self.lead.speak = true;
+    /// Begins a leader's round. Whether it must send a message to all peers: a majority has to answer new questions.
+    pub(super) fn begin_round(&mut self, local: &Local) -> bool {
+        // Questions from before the election.
+        self.ask_again();
+        let index = local.log().last();
+        let own = self.unsent.drain(..).map(|context| Asked { from: None, context, index, needs: 0 });
+        self.asked.extend(own);
+        self.asked.iter().any(|asked| asked.needs == 0)
+    }
+
+    /// A majority's answers to `context` confirm all questions so far.
+    pub(super) fn stamp(&mut self, context: u64) {
+        debug_assert!(self.asked.iter().all(|asked| asked.needs <= context), "contexts ascend");
+        for asked in self.asked.iter_mut().rev().take_while(|asked| asked.needs == 0) {
+            asked.needs = context;
         }
     }
 
-    /// This round's context answers all questions so far.
-    pub(super) fn stamp_reads(&mut self) {
-        for asked in self.reads.asked.iter_mut().rev().take_while(|asked| asked.needs == 0) {
-            asked.needs = self.lead.context;
-        }
-    }
-
-    pub(super) fn confirm_reads(&mut self) {
-        if self.reads.asked.is_empty() {
+    /// Answers the questions that a majority has confirmed. `heard`: the last context that a peer has answered.
+    pub(super) fn confirm(&mut self, local: &Local, out: &mut Outputs, heard: impl Fn(&MemberId) -> u64) {
+        if self.asked.is_empty() {
             return;
         }
-        let membership = &self.log.tail().membership;
-        let mut heard: Vec<u64> = membership
-            .voters()
-            .map(|id| match self.peers.get(&id) {
-                Some(peer) => peer.context_heard,
-                None if id == self.config.id => u64::MAX,
-                None => 0,
-            })
-            .collect();
-        let majority = match self.config.failpoints.is_active(Failpoint::ReadWithoutMajority) {
+        let membership = local.membership();
+        let of = |id: MemberId| if id == local.id() { u64::MAX } else { heard(&id) };
+        let mut heard: Vec<u64> = membership.voters().map(of).collect();
+        let majority = match local.is_active(Failpoint::ReadWithoutMajority) {
             true => 1,
             false => membership.majority(),
         };
-        let confirmed = ack::reached_by(&mut heard, majority);
-        while self.reads.asked.front().is_some_and(|asked| asked.needs != 0 && asked.needs <= confirmed) {
-            let Some(Asked { from, context, index, .. }) = self.reads.asked.pop_front() else { break };
+        let confirmed = reached_by(&mut heard, majority);
+        while self.asked.front().is_some_and(|asked| asked.needs != 0 && asked.needs <= confirmed) {
+            let Some(Asked { from, context, index, .. }) = self.asked.pop_front() else { break };
             match from {
-                None => self.outputs.push(Output::ReadReady { context, index }),
+                None => out.push(Output::ReadReady { context, index }),
                 Some(to) => {
-                    let message = Message::ReadIndexReply { term: self.term, context, index: Some(index) };
-                    self.send(to, message);
+                    let message = Message::ReadIndexReply { term: local.term(), context, index: Some(index) };
+                    out.send(to, message);
                 }
             }
         }
     }
 
-    /// We do not lead any more: nobody can be answered.
-    pub(super) fn fail_reads(&mut self) {
-        let term = self.term;
-        for Asked { from, context, .. } in std::mem::take(&mut self.reads.asked) {
+    /// The leader steps down: its questions fail.
+    pub(super) fn fail(&mut self, local: &Local, out: &mut Outputs) {
+        let term = local.term();
+        for Asked { from, context, .. } in std::mem::take(&mut self.asked) {
             match from {
-                None => self.outputs.push(Output::ReadFailed { context }),
-                Some(to) => self.send(to, Message::ReadIndexReply { term, context, index: None }),
+                None => out.push(Output::ReadFailed { context }),
+                Some(to) => out.send(to, Message::ReadIndexReply { term, context, index: None }),
             }
         }
     }
 
-    /// Another member asks the leader, once for all reads of the round.
-    pub(super) fn send_reads(&mut self) {
-        if self.reads.reign != (self.term, self.leader) {
-            self.reads.reign = (self.term, self.leader);
-            self.reads.ask_again();
+    /// A follower asks the leader, once for all reads of the round.
+    pub(super) fn send(&mut self, local: &Local, out: &mut Outputs) {
+        if self.sent_to != (local.term(), local.leader()) {
+            self.sent_to = (local.term(), local.leader());
+            self.ask_again();
         }
-        let Some(&context) = self.reads.unsent.last() else { return };
-        let now = self.now;
-        match self.leader {
+        let Some(&context) = self.unsent.last() else { return };
+        match local.leader() {
             Some(leader) => {
-                self.reads.sent.extend(self.reads.unsent.drain(..).map(|context| (context, now)));
-                self.send(leader, Message::ReadIndex { term: self.term, context });
+                self.sent.extend(self.unsent.drain(..).map(|context| (context, local.now())));
+                out.send(leader, Message::ReadIndex { term: local.term(), context });
             }
             None => {
-                for context in std::mem::take(&mut self.reads.unsent) {
-                    self.outputs.push(Output::ReadFailed { context });
+                for context in std::mem::take(&mut self.unsent) {
+                    out.push(Output::ReadFailed { context });
                 }
             }
         }
     }
 
-    pub(super) fn on_read_index_reply(
+    /// Handles the leader's answer to all questions up to `context`.
+    pub(super) fn on_reply(
         &mut self,
+        local: &Local,
+        out: &mut Outputs,
         from: MemberId,
         term: Term,
         context: u64,
@@ -177,33 +175,81 @@ impl Raft {
         // Only questions of this incarnation count.
         let answered = match index {
             Some(_) => true,
-            None => self.leader == Some(from) && term >= self.term,
+            None => local.leader() == Some(from) && term >= local.term(),
         };
         if !answered {
             return;
         }
-        while self.reads.sent.front().is_some_and(|(asked, _)| *asked <= context) {
-            let Some((context, _)) = self.reads.sent.pop_front() else { break };
-            self.outputs.push(match index {
+        while self.sent.front().is_some_and(|(asked, _)| *asked <= context) {
+            let Some((context, _)) = self.sent.pop_front() else { break };
+            out.push(match index {
                 Some(index) => Output::ReadReady { context, index },
                 None => Output::ReadFailed { context },
             });
         }
     }
 
-    /// Repeats questions that stay unanswered, because messages may be lost. A repetition keeps its number: the answer may be
-    /// delayed on a full line, and would match no question if each had a new number.
-    pub(super) fn tick_reads(&mut self) {
-        let (now, timeout) = (self.now, self.config.election_timeout);
-        if self.reads.sent.front().is_none_or(|(_, at)| now < at + timeout) {
+    /// Repeats questions that stay unanswered, because messages may be lost. A repetition keeps its number: the answer may
+    /// be delayed on a full line, and would match no question if each had a new number.
+    pub(super) fn tick(&mut self, local: &Local, out: &mut Outputs) {
+        let (now, timeout) = (local.now(), local.config().election_timeout);
+        if self.sent.front().is_none_or(|(_, at)| now < at + timeout) {
             return;
         }
-        if let (Some(leader), Some((context, _))) = (self.leader, self.reads.sent.back().copied()) {
-            self.reads.sent.iter_mut().for_each(|(_, at)| *at = now);
-            self.send(leader, Message::ReadIndex { term: self.term, context });
+        if let (Some(leader), Some((context, _))) = (local.leader(), self.sent.back().copied()) {
+            self.sent.iter_mut().for_each(|(_, at)| *at = now);
+            out.send(leader, Message::ReadIndex { term: local.term(), context });
         } else {
             // Asked anew, or failed, by the next round.
-            self.reads.ask_again();
+            self.ask_again();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{follower, leader, member};
+    use super::*;
+
+    #[test]
+    fn read_waits_for_majority_that_answers_its_context() {
+        let (local, mut out, mut reads) = (leader(3), Outputs::new(), Reads::new(1));
+        let context = reads.ask(&local);
+        assert!(reads.begin_round(&local), "a new question makes a round of messages");
+        reads.stamp(7);
+        reads.confirm(&local, &mut out, |_| 6);
+        assert!(out.take().is_empty(), "answers to an earlier context do not count");
+        reads.confirm(&local, &mut out, |id| if *id == member(2) { 7 } else { 0 });
+        assert_eq!(out.take(), [Output::ReadReady { context, index: local.log().last() }]);
+    }
+
+    #[test]
+    fn reads_of_deposed_leader_fail() {
+        let (local, mut out, mut reads) = (leader(3), Outputs::new(), Reads::new(1));
+        let context = reads.ask(&local);
+        reads.on_question(&local, &mut out, member(2), 9);
+        reads.fail(&local, &mut out);
+        let reply = Message::ReadIndexReply { term: local.term(), context: 9, index: None };
+        let refused = Output::Send { to: member(2), message: reply };
+        assert_eq!(out.take(), [Output::ReadFailed { context }, refused]);
+    }
+
+    #[test]
+    fn follower_sends_one_question_for_all_reads() {
+        let (local, mut out, mut reads) = (follower(3, Some(member(2))), Outputs::new(), Reads::new(1));
+        let contexts = [reads.ask(&local), reads.ask(&local)];
+        reads.send(&local, &mut out);
+        let message = Message::ReadIndex { term: local.term(), context: contexts[1] };
+        assert_eq!(out.take(), [Output::Send { to: member(2), message }]);
+        reads.on_reply(&local, &mut out, member(2), local.term(), contexts[1], Some(4));
+        assert_eq!(out.take(), contexts.map(|context| Output::ReadReady { context, index: 4 }));
+    }
+
+    #[test]
+    fn read_without_leader_fails_at_once() {
+        let (local, mut out, mut reads) = (follower(3, None), Outputs::new(), Reads::new(1));
+        let context = reads.ask(&local);
+        reads.send(&local, &mut out);
+        assert_eq!(out.take(), [Output::ReadFailed { context }]);
     }
 }

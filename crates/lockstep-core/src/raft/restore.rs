@@ -1,7 +1,7 @@
 //! Reading the own log back at the start.
 
-use super::disk::Vote;
 use super::log::{Gap, Log};
+use super::write::Vote;
 use crate::codec::DecodeError;
 use crate::snapshot::StateSnapshot;
 use crate::types::*;

@@ -1,9 +1,12 @@
 //! The leader's choice of relays: one for each zone, and the members excluded from relaying.
 
-use super::*;
-
+use super::{Peers, Progress, ProgressState};
 use crate::members::Membership;
+use crate::raft::local::Local;
+use crate::raft::relay::Relay;
+use crate::types::*;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// A member that caused a relay to fail is excluded for this many election timeouts: at first, and at most.
 const APART: (u64, u64) = (8, 256);
@@ -13,7 +16,7 @@ const SLOW: (u64, u64) = (4, 256);
 
 /// What a leader remembers of a zone that has a relay.
 #[derive(Debug, Default)]
-pub(super) struct Zone {
+struct Zone {
     /// Since when its relay has been slow, and the bytes confirmed then.
     slow: Option<(Micros, u64)>,
     /// How long it may be, and when that was last too long.
@@ -23,48 +26,69 @@ pub(super) struct Zone {
     line: (Micros, Micros),
 }
 
-type Peers = BTreeMap<MemberId, Progress>;
+/// The choice of relays. Zones are known by number.
+#[derive(Debug, Default)]
+pub(super) struct Zones {
+    /// This member, when it leads, relays.
+    on: bool,
+    zones: BTreeMap<u8, Zone>,
+}
 
-impl Raft {
-    /// How long a member may make no progress. `line`: see [`Raft::on_the_line`]. For small messages the bound is that of a
+impl Zones {
+    pub(super) fn set_on(&mut self, on: bool) {
+        self.on = on;
+    }
+
+    /// Another term: what was measured is forgotten.
+    pub(super) fn forget(&mut self) {
+        self.zones.clear();
+    }
+
+    /// How long a member may make no progress. `line`: see [`Zones::on_the_line`]. For small messages the bound is that of a
     /// silent leader, independent of measurements.
-    fn relay_timeout(&self, peer: &Progress, line: Micros) -> Micros {
-        let trips = 2 * peer.way.shortest();
-        let small = (3 * self.config.heartbeat + trips).min(self.config.election_timeout.max(trips));
+    fn relay_timeout(local: &Local, peer: &Progress, line: Micros) -> Micros {
+        let trips = 2 * peer.route.way.shortest();
+        let small = (3 * local.config().heartbeat + trips).min(local.config().election_timeout.max(trips));
         small + 2 * line
     }
 
     /// Estimated time of all bytes in flight to a zone: a message sent now may queue behind them on one line.
-    fn on_the_line(&mut self, zone: u8, peers: &Peers, of_zone: impl Fn(&MemberId) -> bool) -> Micros {
-        let lately = APART.0 * self.config.election_timeout;
+    fn on_the_line(
+        &mut self,
+        local: &Local,
+        zone: u8,
+        peers: &Peers,
+        of_zone: impl Fn(&MemberId) -> bool,
+    ) -> Micros {
+        let lately = APART.0 * local.config().election_timeout;
         let there = || peers.iter().filter(|(id, _)| of_zone(id)).map(|(_, peer)| peer);
-        let pace = there().map(|peer| peer.way.pace()).max().unwrap_or(0);
+        let pace = there().map(|peer| peer.route.way.pace()).max().unwrap_or(0);
         let takes = |peer: &Progress| (peer.bytes_on_the_way() >> 10) as Micros * pace;
         // A silent member receives nothing, and bytes to a relay recipient count for its relay.
-        let live = there().filter(|peer| self.now < peer.last_heard + lately + takes(peer));
-        let takes = live.filter(|peer| peer.via.is_none()).map(takes).sum();
-        let line = &mut self.relays.zones.entry(zone).or_default().line;
-        if takes >= line.0 || line.1 <= self.now {
-            *line = (takes, self.now + takes);
+        let live = there().filter(|peer| local.now() < peer.contact.last_heard() + lately + takes(peer));
+        let takes = live.filter(|peer| peer.route.via.is_none()).map(takes).sum();
+        let line = &mut self.zones.entry(zone).or_default().line;
+        if takes >= line.0 || line.1 <= local.now() {
+            *line = (takes, local.now() + takes);
         }
         line.0
     }
 
     /// Whether the way to `relay` is so much longer than the one to `other` that it shows.
-    fn is_farther(&self, relay: &Progress, other: &Progress) -> bool {
-        relay.way.shortest() > 2 * other.way.shortest() + self.config.heartbeat / 2
+    fn is_farther(local: &Local, relay: &Progress, other: &Progress) -> bool {
+        relay.route.way.shortest() > 2 * other.route.way.shortest() + local.config().heartbeat / 2
     }
 
     /// Begins a round of a leader's: who passes on to whom.
-    pub(in crate::raft) fn choose_relays(&mut self, peers: &mut Peers) {
-        let membership = self.log.tail().membership.clone();
+    pub(super) fn choose(&mut self, local: &Local, relay: &Relay, peers: &mut Peers) {
+        let membership = local.membership().clone();
         let zone_of = |id: &MemberId| membership.get(id).map(|m| m.zone);
-        let own = zone_of(&self.config.id);
-        let on = self.relays.on && membership.members.iter().any(|m| Some(m.zone) != own);
-        if !on && peers.values().all(|peer| peer.via.is_none()) {
+        let own = zone_of(&local.id());
+        let on = self.on && membership.members.iter().any(|m| Some(m.zone) != own);
+        if !on && peers.values().all(|peer| peer.route.via.is_none()) {
             return;
         }
-        self.leave_out(peers, &membership);
+        self.leave_out(local, peers, &membership);
         let mut last_zone = None;
         // Zone after zone; there are few members, and most often one or two zones.
         while let Some(zone) =
@@ -74,30 +98,32 @@ impl Raft {
             let of_zone = |id: &MemberId| zone_of(id) == Some(zone);
             let mut fit = Vec::new();
             if Some(zone) != own {
-                let line = self.on_the_line(zone, peers, of_zone);
-                let all = peers.iter().filter(|(id, peer)| of_zone(id) && self.may_take_part(id, peer, line));
+                let line = self.on_the_line(local, zone, peers, of_zone);
+                let all = peers
+                    .iter()
+                    .filter(|(id, peer)| of_zone(id) && self.may_take_part(local, relay, (id, peer), line));
                 fit.extend(all.map(|(id, _)| *id));
             }
-            let present = peers.iter().find_map(|(id, peer)| peer.via.filter(|_| of_zone(id)));
+            let present = peers.iter().find_map(|(id, peer)| peer.route.via.filter(|_| of_zone(id)));
             let chosen = match present.filter(|id| fit.contains(id)) {
                 _ if fit.len() < 2 => None,
-                Some(id) => self.relief(zone, id, &fit, peers).or(Some(id)),
-                None => self.first_choice(&fit, peers),
+                Some(id) => self.relief(local, zone, id, &fit, peers).or(Some(id)),
+                None => Zones::first_choice(local, &fit, peers),
             };
-            let before = present.and_then(|id| peers.get(&id)).map(|relay| relay.way.takes());
+            let before = present.and_then(|id| peers.get(&id)).map(|relay| relay.route.way.takes());
             if let Some(relay) = chosen.filter(|_| chosen != present).and_then(|id| peers.get_mut(&id)) {
                 relay.feed_directly();
-                relay.way.begin(before);
+                relay.route.way.begin(before);
             }
             for (id, peer) in peers.iter_mut().filter(|(id, _)| of_zone(id) && Some(**id) != chosen) {
                 let rides = chosen.is_some() && fit.contains(id);
-                if !rides || peer.via != chosen {
+                if !rides || peer.route.via != chosen {
                     peer.feed_directly();
                 }
                 // One that is ahead of its relay waits for it: were it sent what comes next, it would stay ahead.
-                if rides && peer.via.is_none() {
-                    peer.via = chosen;
-                    peer.lags = None;
+                if rides && peer.route.via.is_none() {
+                    peer.route.via = chosen;
+                    peer.route.lags = None;
                 }
             }
         }
@@ -105,57 +131,72 @@ impl Raft {
         peers.iter_mut().filter(|(id, _)| zone_of(id).is_none()).for_each(|(_, peer)| peer.feed_directly());
     }
 
-    fn may_take_part(&self, id: &MemberId, peer: &Progress, line: Micros) -> bool {
-        self.relays.on
-            && self.relays.able.contains(id)
+    fn may_take_part(
+        &self,
+        local: &Local,
+        relay: &Relay,
+        (id, peer): (&MemberId, &Progress),
+        line: Micros,
+    ) -> bool {
+        self.on
+            && relay.is_able(id)
             && peer.state == ProgressState::Replicate
             && peer.leaving.is_none()
-            && peer.next >= self.log.cached_from()
-            && peer.apart.0 <= self.now
-            && self.now < peer.last_heard + self.relay_timeout(peer, line)
+            && peer.next >= local.log().cached_from()
+            && peer.route.apart.0 <= local.now()
+            && local.now() < peer.contact.last_heard() + Zones::relay_timeout(local, peer, line)
     }
 
     /// Of those who would have to wait for nothing, and have not failed lately, the one to whom the way is shortest; of
     /// such the one that has most, and the first.
-    fn first_choice(&self, fit: &[MemberId], peers: &Peers) -> Option<MemberId> {
+    fn first_choice(local: &Local, fit: &[MemberId], peers: &Peers) -> Option<MemberId> {
         let known = || fit.iter().filter_map(|id| Some((*id, peers.get(id)?)));
         let most = known().map(|(_, peer)| peer.received).max()?;
-        let step = (self.config.heartbeat / 2).max(1);
+        let step = (local.config().heartbeat / 2).max(1);
         let rank = |(id, peer): &(MemberId, &Progress)| {
-            let failed = if self.failed_lately(peer) { peer.apart.1 } else { 0 };
-            (peer.next <= most, failed, peer.way.shortest() / step, Reverse(peer.received), *id)
+            let failed = if Zones::failed_lately(local, peer) { peer.route.apart.1 } else { 0 };
+            (peer.next <= most, failed, peer.route.way.shortest() / step, Reverse(peer.received), *id)
         };
         known().min_by_key(rank).map(|(id, _)| id)
     }
 
-    fn failed_lately(&self, peer: &Progress) -> bool {
-        let (until, last) = peer.apart;
-        self.now < until + 4 * last
+    fn failed_lately(local: &Local, peer: &Progress) -> bool {
+        let (until, last) = peer.route.apart;
+        local.now() < until + 4 * last
     }
 
     /// Who relays instead of one that has been slow for long: one to whom the way is shorter; or, where more is there than the
     /// relay takes, one that has taken more, or has not been tried. If it is the line that is slow, or all are, that
     /// comes to an end: each change makes the next one wait longer, and a trial is remembered.
-    fn relief(&mut self, zone: u8, id: MemberId, fit: &[MemberId], peers: &mut Peers) -> Option<MemberId> {
-        let first = SLOW.0 * self.config.election_timeout;
-        let most = SLOW.1 * self.config.election_timeout;
+    fn relief(
+        &mut self,
+        local: &Local,
+        zone: u8,
+        id: MemberId,
+        fit: &[MemberId],
+        peers: &mut Peers,
+    ) -> Option<MemberId> {
+        let first = SLOW.0 * local.config().election_timeout;
+        let most = SLOW.1 * local.config().election_timeout;
         let others = |peers: &Peers| -> Vec<(MemberId, bool, bool)> {
             let relay = peers.get(&id);
             let pairs =
                 fit.iter().filter(|other| **other != id).filter_map(|o| Some((*o, relay?, peers.get(o)?)));
             pairs
-                .map(|(o, relay, other)| (o, self.is_farther(relay, other), self.is_farther(other, relay)))
+                .map(|(o, relay, other)| {
+                    (o, Zones::is_farther(local, relay, other), Zones::is_farther(local, other, relay))
+                })
                 .collect()
         };
         let others = others(peers);
         let nearer = others.iter().any(|(_, nearer, _)| *nearer);
-        let mut of_zone = self.relays.zones.remove(&zone).unwrap_or_default();
+        let mut of_zone = self.zones.remove(&zone).unwrap_or_default();
         of_zone.patience = of_zone.patience.max(first);
-        let now = self.now;
+        let now = local.now();
         let relay = peers.get_mut(&id)?;
-        let confirmed = relay.way.bytes_confirmed();
+        let confirmed = relay.route.way.bytes_confirmed();
         let mut chosen = None;
-        if !nearer && !relay.limited {
+        if !nearer && !relay.route.limited {
             of_zone.slow = None;
             if now >= of_zone.relieved + 16 * of_zone.patience {
                 of_zone.patience = first;
@@ -165,11 +206,12 @@ impl Raft {
             // In that time several messages must be able to get through.
             if now >= since + of_zone.patience.max(4 * of_zone.line.0) {
                 let rate = confirmed.saturating_sub(before) * 1_000_000 / (now - since).max(1);
-                let limited = relay.limited;
+                let limited = relay.route.limited;
                 if limited {
-                    relay.way.rate = Some((rate, now));
+                    relay.route.way.set_rate(rate, now);
                 }
-                let rate_of = |other: &MemberId| match peers.get(other).and_then(|peer| peer.way.rate) {
+                let rate_of = |other: &MemberId| match peers.get(other).and_then(|peer| peer.route.way.rate())
+                {
                     Some((rate, at)) if now < at + most => rate,
                     _ => u64::MAX,
                 };
@@ -185,18 +227,18 @@ impl Raft {
                 }
             }
         }
-        self.relays.zones.insert(zone, of_zone);
+        self.zones.insert(zone, of_zone);
         chosen
     }
 
     /// Leaves those out that keep others, or themselves, from getting on.
-    fn leave_out(&self, peers: &mut Peers, membership: &Membership) {
+    fn leave_out(&self, local: &Local, peers: &mut Peers, membership: &Membership) {
         let zone_of = |id: &MemberId| membership.get(id).map(|m| m.zone);
         let relays: BTreeMap<MemberId, (Index, Micros)> = peers
             .values()
-            .filter_map(|peer| peer.via)
+            .filter_map(|peer| peer.route.via)
             .filter_map(|id| {
-                let line = self.relays.zones.get(&zone_of(&id)?).map_or(0, |zone| zone.line.0);
+                let line = self.zones.get(&zone_of(&id)?).map_or(0, |zone| zone.line.0);
                 Some((id, (peers.get(&id)?.received, line)))
             })
             .collect();
@@ -204,15 +246,17 @@ impl Raft {
         // Recipients behind each relay that have waited for half of the timeout, and their number.
         let mut behind: BTreeMap<MemberId, (usize, usize, Vec<MemberId>)> = BTreeMap::new();
         for (id, peer) in peers.iter_mut() {
-            if let Some((via, (received, line))) = peer.via.and_then(|via| Some((via, relays.get(&via)?))) {
-                peer.stuck_since = None;
+            if let Some((via, (received, line))) =
+                peer.route.via.and_then(|via| Some((via, relays.get(&via)?)))
+            {
+                peer.route.stuck_since = None;
                 if *received <= peer.received {
-                    peer.lags = None;
-                } else if peer.lags.is_none_or(|(had, _)| peer.received >= had) {
-                    peer.lags = Some((*received, self.now));
+                    peer.route.lags = None;
+                } else if peer.route.lags.is_none_or(|(had, _)| peer.received >= had) {
+                    peer.route.lags = Some((*received, local.now()));
                 }
-                let waits = peer.lags.map_or(0, |(_, since)| self.now - since);
-                let patience = self.relay_timeout(peer, *line);
+                let waits = peer.route.lags.map_or(0, |(_, since)| local.now() - since);
+                let patience = Zones::relay_timeout(local, peer, *line);
                 let (waiting, all, given_up) = behind.entry(via).or_default();
                 *waiting += usize::from(waits >= patience / 2);
                 *all += 1;
@@ -221,12 +265,14 @@ impl Raft {
                 }
             } else if let Some((_, line)) = relays.get(id) {
                 if !peer.awaits_answers() {
-                    peer.stuck_since = None;
-                } else if peer.stuck_since.is_none() {
-                    peer.stuck_since = Some(self.now);
+                    peer.route.stuck_since = None;
+                } else if peer.route.stuck_since.is_none() {
+                    peer.route.stuck_since = Some(local.now());
                 }
-                let stuck = peer.stuck_since.unwrap_or(self.now);
-                if self.now >= stuck.min(peer.last_heard) + self.relay_timeout(peer, *line) {
+                let stuck = peer.route.stuck_since.unwrap_or(local.now());
+                if local.now()
+                    >= stuck.min(peer.contact.last_heard()) + Zones::relay_timeout(local, peer, *line)
+                {
                     out.push(*id);
                 }
             }
@@ -239,15 +285,18 @@ impl Raft {
                 out.extend(given_up);
             }
         }
-        let first = APART.0 * self.config.election_timeout;
-        let most = APART.1 * self.config.election_timeout;
+        let first = APART.0 * local.config().election_timeout;
+        let most = APART.1 * local.config().election_timeout;
         for id in out {
             if let Some(peer) = peers.get_mut(&id) {
-                let time =
-                    if self.failed_lately(peer) { (2 * peer.apart.1).clamp(first, most) } else { first };
-                peer.apart = (self.now + time, time);
-                peer.stuck_since = None;
-                peer.lags = None;
+                let time = if Zones::failed_lately(local, peer) {
+                    (2 * peer.route.apart.1).clamp(first, most)
+                } else {
+                    first
+                };
+                peer.route.apart = (local.now() + time, time);
+                peer.route.stuck_since = None;
+                peer.route.lags = None;
             }
         }
     }
@@ -256,7 +305,7 @@ impl Raft {
 impl Progress {
     /// Ends relaying to this peer. Restarts after its received index, because entries in flight may not arrive.
     fn feed_directly(&mut self) {
-        if self.via.take().is_some() && self.state == ProgressState::Replicate {
+        if self.route.via.take().is_some() && self.state == ProgressState::Replicate {
             self.replicate(self.received + 1);
         }
     }

@@ -3,7 +3,8 @@
 //! **The bytes in flight through a relay** are bounded by its reply times: no more than arrives within a moment. So a change
 //! of relay repeats few bytes, other messages do not queue behind them for long, and a silence is significant.
 
-use super::*;
+use crate::raft::inflight::Sent;
+use crate::types::*;
 
 /// Bytes in flight at first, and at least.
 const FIRST: usize = 1 << 20;
@@ -19,7 +20,7 @@ const PACE: (Micros, Micros) = (1_000, 16_000);
 const SLOWLY: Micros = 64;
 
 #[derive(Debug)]
-pub(in crate::raft) struct Path {
+pub(super) struct Path {
     /// The shortest time of a round trip lately: it follows longer ones slowly, for those may have waited behind entries.
     shortest: Option<Micros>,
     /// Bytes that may be on their way to it while it relays, if it is to be less than to others.
@@ -32,7 +33,7 @@ pub(in crate::raft) struct Path {
     /// When it last did.
     moved_at: Micros,
     /// How many bytes a second it took when it relayed and more was there, and when that was.
-    pub(super) rate: Option<(u64, Micros)>,
+    rate: Option<(u64, Micros)>,
 }
 
 impl Default for Path {
@@ -49,30 +50,22 @@ impl Default for Path {
     }
 }
 
-/// Something that was on its way.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::raft) struct Sent {
-    pub(in crate::raft) last: Index,
-    pub(in crate::raft) bytes: usize,
-    pub(in crate::raft) at: Micros,
-}
-
 impl Path {
     /// A round trip of something small has taken so long.
-    pub(in crate::raft) fn measured(&mut self, took: Micros) {
+    pub(super) fn measured(&mut self, took: Micros) {
         self.shortest = Some(match self.shortest {
             Some(shortest) if took > shortest => shortest + (took - shortest).div_ceil(SLOWLY),
             _ => took,
         });
     }
 
-    pub(in crate::raft) fn shortest(&self) -> Micros {
+    pub(super) fn shortest(&self) -> Micros {
         self.shortest.unwrap_or(0)
     }
 
     /// Records the confirmation of `bytes`, from message `first` to `last`. `moment`: the delay of a reply beyond the round
     /// trip that is still normal.
-    pub(in crate::raft) fn confirmed(
+    pub(super) fn confirmed(
         &mut self,
         (first, last): (Sent, Sent),
         bytes: usize,
@@ -113,7 +106,16 @@ impl Path {
         self.pace
     }
 
-    pub(in crate::raft) fn bytes_confirmed(&self) -> u64 {
+    /// How many bytes a second it took when it last relayed and more was there, and when that was.
+    pub(super) fn rate(&self) -> Option<(u64, Micros)> {
+        self.rate
+    }
+
+    pub(super) fn set_rate(&mut self, rate: u64, now: Micros) {
+        self.rate = Some((rate, now));
+    }
+
+    pub(super) fn bytes_confirmed(&self) -> u64 {
         self.confirmed
     }
 }

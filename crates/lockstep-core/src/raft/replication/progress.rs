@@ -1,8 +1,9 @@
 //! Replication progress of one peer, kept by the leader.
 
-use super::relay::{Path, Sent};
+use super::contact::Contact;
+use super::path::Path;
+use crate::raft::inflight::Inflight;
 use crate::types::*;
-use std::collections::VecDeque;
 
 /// How the leader feeds a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,7 +18,7 @@ pub enum ProgressState {
     Base(Index),
 }
 
-/// A peer as [`super::Raft::progress`] shows it.
+/// A peer as [`crate::raft::Raft::progress`] shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerProgress {
     /// Who.
@@ -40,40 +41,9 @@ pub struct PeerProgress {
     pub via: Option<MemberId>,
 }
 
-/// **Invariants:** `matched <= received < next`, but for a peer whose late answer overtook another: then `next` is
-/// put right by the next answer.
-#[derive(Debug)]
-pub(super) struct Progress {
-    pub(super) matched: Index,
-    pub(super) received: Index,
-    pub(super) next: Index,
-    pub(super) finished: Seqno,
-    pub(super) position: Option<Seqno>,
-    pub(super) rtt: Option<Micros>,
-    pub(super) last_heard: Micros,
-    pub(super) state: ProgressState,
-    /// A probe is on the way: wait for its answer, or for the next heartbeat.
-    pub(super) probing: bool,
-    /// When the base was sent.
-    pub(super) base_sent: Micros,
-    /// Each message on the way.
-    inflight: VecDeque<Sent>,
-    inflight_bytes: usize,
-    /// A context that was sent and has not come back (0: none), and when: measures round trips.
-    pub(super) context_sent: (u64, Micros),
-    /// The last context that came back.
-    pub(super) context_heard: u64,
-    /// Rejections count only once an answer to this context, or a later one, has come: earlier ones may answer messages that
-    /// were sent again since.
-    rejects_from: u64,
-    /// The highest commit index that it was told, or can count for itself.
-    pub(super) commit_told: Index,
-    /// The last entry that it proposed: its server waits for that to be committed.
-    pub(super) proposed: Index,
-    /// Our own persisted index as last reported to it.
-    pub(super) persisted_told: Index,
-    /// No longer a member, from this entry on, and until when we still tell it so.
-    pub(super) leaving: Option<(Index, Micros)>,
+/// How entries reach a peer: from the leader, or through a relay of its zone.
+#[derive(Debug, Default)]
+pub(super) struct Route {
     /// Who passes entries on to it.
     pub(super) via: Option<MemberId>,
     /// While it relays: since when it has not received more, though something is on the way.
@@ -87,6 +57,35 @@ pub(super) struct Progress {
     pub(super) apart: (Micros, Micros),
 }
 
+/// **Invariants:** `matched <= received < next`, but for a peer whose late answer overtook another: then `next` is
+/// put right by the next answer.
+#[derive(Debug)]
+pub(super) struct Progress {
+    pub(super) matched: Index,
+    pub(super) received: Index,
+    pub(super) next: Index,
+    pub(super) finished: Seqno,
+    pub(super) position: Option<Seqno>,
+    pub(super) contact: Contact,
+    pub(super) state: ProgressState,
+    /// A probe is on the way: wait for its answer, or for the next heartbeat.
+    pub(super) probing: bool,
+    /// When the base was sent.
+    pub(super) base_sent: Micros,
+    /// Each message on the way.
+    inflight: Inflight,
+    /// The highest commit index that it was told, or can count for itself.
+    pub(super) commit_told: Index,
+    /// The last entry that it proposed: its server waits for that to be committed.
+    pub(super) proposed: Index,
+    /// Our own persisted index as last reported to it.
+    pub(super) persisted_told: Index,
+    /// No longer a member, from this entry on, and until when we still tell it so.
+    pub(super) leaving: Option<(Index, Micros)>,
+    /// How entries reach it.
+    pub(super) route: Route,
+}
+
 impl Progress {
     pub(super) fn new(next: Index, now: Micros) -> Progress {
         Progress {
@@ -95,33 +94,28 @@ impl Progress {
             next,
             finished: SEQNO_UNDEFINED,
             position: None,
-            rtt: None,
-            last_heard: now,
+            contact: Contact::new(now),
             state: ProgressState::Probe,
             probing: false,
             base_sent: 0,
-            inflight: VecDeque::new(),
-            inflight_bytes: 0,
-            context_sent: (0, 0),
-            context_heard: 0,
-            rejects_from: 0,
+            inflight: Inflight::default(),
             commit_told: 0,
             proposed: 0,
             persisted_told: 0,
             leaving: None,
-            via: None,
-            stuck_since: None,
-            lags: None,
-            limited: false,
-            way: Path::default(),
-            apart: (0, 0),
+            route: Route::default(),
         }
+    }
+
+    /// Asserts the invariants of [`Progress`]. `last`: the leader's last index.
+    pub(super) fn assert_invariants(&self, last: Index) {
+        assert!(self.matched <= self.received, "matched {} <= received {}", self.matched, self.received);
+        assert!(self.received <= last, "received {} <= last {last}", self.received);
     }
 
     /// Something with entries up to `last` leaves.
     pub(super) fn sent(&mut self, last: Index, bytes: usize, now: Micros) {
-        self.inflight.push_back(Sent { last, bytes, at: now });
-        self.inflight_bytes += bytes;
+        self.inflight.push(last, bytes, now);
         self.next = last + 1;
     }
 
@@ -132,35 +126,30 @@ impl Progress {
 
     /// How much that is.
     pub(super) fn bytes_on_the_way(&self) -> usize {
-        self.inflight_bytes
+        self.inflight.bytes()
     }
 
     /// Whether more may be on the way.
     pub(super) fn window_open(&self, max: usize) -> bool {
-        self.inflight_bytes < max
+        self.inflight.bytes() < max
     }
 
     /// It has received everything up to here. `moment`: see [`Path::confirmed`].
     pub(super) fn answered(&mut self, received: Index, now: Micros, moment: Micros) {
         let (mut first, mut bytes, mut last) = (None, 0, None);
-        while let Some(&sent) = self.inflight.front()
-            && sent.last <= received
-        {
-            self.inflight.pop_front();
-            self.inflight_bytes -= sent.bytes;
+        while let Some(sent) = self.inflight.confirm(received) {
             bytes += sent.bytes;
             (first, last) = (first.or(Some(sent)), Some(sent));
         }
         // Entries sent through a relay are no measure of its own path.
-        if let (None, Some(first), Some(last)) = (self.via, first, last) {
-            self.way.confirmed((first, last), bytes, now, moment);
+        if let (None, Some(first), Some(last)) = (self.route.via, first, last) {
+            self.route.way.confirmed((first, last), bytes, now, moment);
         }
     }
 
     /// Looks for the place where the logs agree, from `next` on.
     pub(super) fn probe(&mut self, next: Index) {
         self.inflight.clear();
-        self.inflight_bytes = 0;
         self.next = next;
         self.probing = false;
         self.state = ProgressState::Probe;
@@ -176,7 +165,7 @@ impl Progress {
     /// one to be sent.
     pub(super) fn resend(&mut self, next: Index, context: u64) {
         self.replicate(next);
-        self.rejects_from = context;
+        self.contact.ignore_rejections_before(context);
     }
 
     /// Whether a rejection says something about messages sent since the last probe. Each message of a window is rejected if
@@ -184,25 +173,13 @@ impl Progress {
     /// whole window sent once more. A gap in what was sent again shows in the answer to the next heartbeat. Messages through a
     /// relay have no context to go by.
     pub(super) fn believes_rejections(&self) -> bool {
-        self.via.is_some() || self.context_heard >= self.rejects_from
+        self.route.via.is_some() || self.contact.believes_rejections()
     }
 
-    /// A message with this context leaves. One at a time is measured: a round trip may take many heartbeats.
-    pub(super) fn context_leaves(&mut self, context: u64, now: Micros) {
-        if self.context_sent.0 == 0 {
-            self.context_sent = (context, now);
-        }
-    }
-
-    /// An answer to this context has come.
+    /// An answer to this context has arrived.
     pub(super) fn heard(&mut self, context: u64, now: Micros) {
-        self.last_heard = now;
-        self.context_heard = self.context_heard.max(context);
-        if self.context_sent.0 != 0 && context >= self.context_sent.0 {
-            let sample = now.saturating_sub(self.context_sent.1);
-            self.rtt = Some(self.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
-            self.way.measured(sample);
-            self.context_sent = (0, 0);
+        if let Some(sample) = self.contact.heard(context, now) {
+            self.route.way.measured(sample);
         }
     }
 }

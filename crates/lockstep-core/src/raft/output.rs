@@ -1,0 +1,125 @@
+//! The outputs of a round.
+
+use super::local::{Local, Role};
+use super::write::WriteOp;
+use crate::members::Membership;
+use crate::message::Message;
+use crate::types::*;
+use std::sync::Arc;
+
+/// An output of a round.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Output {
+    /// Send a message now; nothing it depends on is still in flight to the disk.
+    Send {
+        /// To whom.
+        to: MemberId,
+        /// What.
+        message: Message,
+    },
+    /// Write it; answer with [`super::Raft::written`].
+    Write(WriteOp),
+    /// Read entries from the log for a peer that lags; answer with [`super::Raft::fetched`].
+    Fetch {
+        /// For whom.
+        to: MemberId,
+        /// The first entry.
+        from: Index,
+        /// Bytes of entries that should do.
+        max_bytes: usize,
+    },
+    /// The commit index, or the durable part of the log below it, has moved: deliver up to [`super::Raft::deliverable`].
+    Commit {
+        /// The commit index.
+        index: Index,
+    },
+    /// The leader, the term or our role has changed.
+    Soft {
+        /// Our role.
+        role: Role,
+        /// Our term.
+        term: Term,
+        /// The leader, if known.
+        leader: Option<MemberId>,
+    },
+    /// A read may go on once everything up to `index` has been delivered.
+    ReadReady {
+        /// What [`super::Raft::read_index`] returned.
+        context: u64,
+        /// The index that must have been delivered.
+        index: Index,
+    },
+    /// Nobody could say; ask again.
+    ReadFailed {
+        /// What [`super::Raft::read_index`] returned.
+        context: u64,
+    },
+    /// The log gives up entries from here on of which this member has delivered some before they were committed: its
+    /// database has what the cluster has not. It must not go on with it.
+    Diverged {
+        /// The first entry that is given up.
+        from: Index,
+    },
+    /// Another membership is in force.
+    Membership(Arc<Membership>),
+}
+
+/// Collects the outputs of a round, and remembers the values last reported.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    queue: Vec<Output>,
+    role: Role,
+    term: Term,
+    leader: Option<MemberId>,
+    commit: Index,
+    deliverable: Index,
+    membership: Arc<Membership>,
+}
+
+impl Outputs {
+    pub(super) fn new() -> Outputs {
+        Outputs {
+            queue: Vec::new(),
+            role: Role::Follower,
+            term: 0,
+            leader: None,
+            commit: 0,
+            deliverable: 0,
+            membership: Arc::new(Membership::default()),
+        }
+    }
+
+    pub(super) fn send(&mut self, to: MemberId, message: Message) {
+        self.queue.push(Output::Send { to, message });
+    }
+
+    pub(super) fn push(&mut self, output: Output) {
+        self.queue.push(output);
+    }
+
+    /// Reports what has changed since the last round.
+    pub(super) fn report(&mut self, local: &Local) {
+        let (role, term, leader) = (local.role(), local.term(), local.leader());
+        if (self.role, self.term, self.leader) != (role, term, leader) {
+            (self.role, self.term, self.leader) = (role, term, leader);
+            self.push(Output::Soft { role, term, leader });
+        }
+        if !Arc::ptr_eq(&self.membership, local.membership()) {
+            let membership = local.membership().clone();
+            if *membership != *self.membership {
+                self.push(Output::Membership(membership.clone()));
+            }
+            self.membership = membership;
+        }
+        let (commit, deliverable) = (local.commit(), local.deliverable());
+        if (self.commit, self.deliverable) != (commit, deliverable) {
+            (self.commit, self.deliverable) = (commit, deliverable);
+            self.push(Output::Commit { index: commit });
+        }
+    }
+
+    /// The outputs since the last call.
+    pub(super) fn take(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.queue)
+    }
+}

@@ -1,0 +1,352 @@
+//! The callers' queries and settings. They have no output.
+
+use super::relay::takes_relayed;
+use super::*;
+use crate::members::{MemberInfo, Membership, ViewMember};
+#[cfg(doc)]
+use crate::message::Message;
+use crate::policy::Policy;
+use crate::snapshot::StateSnapshot;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl Raft {
+    /// The membership in force: the latest in the own log, committed or not.
+    pub fn membership(&self) -> Arc<Membership> {
+        self.local.membership().clone()
+    }
+
+    /// This member's id.
+    pub fn id(&self) -> MemberId {
+        self.local.id()
+    }
+
+    /// Whether we vote, by the membership in force.
+    pub fn is_voter(&self) -> bool {
+        self.local.membership().is_voter(&self.local.id())
+    }
+
+    /// Whether we lead, as far as we know.
+    pub fn is_leader(&self) -> bool {
+        self.local.is_leader()
+    }
+
+    /// Whether we lead and an entry of our own term is committed: from then on the commit index is the cluster's.
+    pub fn has_committed_in_term(&self) -> bool {
+        self.local.has_committed_in_term()
+    }
+
+    /// The last index on a peer's disk, as far as its leader knows; 0 if we do not lead.
+    pub fn matched(&self, id: &MemberId) -> Index {
+        self.replication.matched(id)
+    }
+
+    /// When a peer last answered us as its leader.
+    pub fn last_heard(&self, id: &MemberId) -> Option<Micros> {
+        self.replication.last_heard(id)
+    }
+
+    /// The smoothed round trip to a peer, measured as its leader.
+    pub fn rtt(&self, id: &MemberId) -> Option<Micros> {
+        self.replication.rtt(id)
+    }
+
+    /// Other timing from now on: how often a leader speaks, and after which silence others campaign.
+    pub fn set_timing(&mut self, heartbeat: Micros, election_timeout: Micros) {
+        self.local.set_timing(heartbeat, election_timeout);
+    }
+
+    /// Sets a timeout for a leader whose heartbeats are usually late because its threads wait for a processor. While the
+    /// connection holds and `timeout` exceeds the election timeout, this member campaigns only after a silence of `timeout`
+    /// (randomised up to twice that), and as a leader it does not step down earlier. Votes for others are not affected.
+    pub fn set_leader_timeout(&mut self, timeout: Micros) {
+        self.election.set_leader_timeout(timeout);
+    }
+
+    /// What [`Raft::set_leader_timeout`] has set.
+    pub fn leader_timeout(&self) -> Micros {
+        self.election.leader_timeout()
+    }
+
+    /// The round trip to the member farthest away, of those that there is a connection with.
+    pub fn set_longest_rtt(&mut self, rtt: Micros) {
+        self.recovery.set_longest_rtt(rtt);
+    }
+
+    /// Silence of a leader after which others campaign.
+    pub fn election_timeout(&self) -> Micros {
+        self.local.config().election_timeout
+    }
+
+    /// Whether we are handing leadership over: nothing is appended meanwhile.
+    pub fn is_transferring_leadership(&self) -> bool {
+        self.transfer.is_active()
+    }
+
+    /// The wall clock, µs since 1970: goes into the entries that we place as a leader.
+    pub fn set_wall_clock(&mut self, wall: Micros) {
+        self.local.set_wall_clock(wall);
+    }
+
+    /// Sets the last seqno finished by our server; acks carry it.
+    pub fn set_finished(&mut self, seqno: Seqno) {
+        self.acks.set_finished(seqno);
+    }
+
+    /// Where our database stands, if we have one: decides from where a leader sends us the log if ours must begin anew.
+    pub fn set_position(&mut self, position: Option<Seqno>) {
+        self.acks.set_position(position);
+    }
+
+    /// Whether the transport has said that there is a connection with this member.
+    pub fn is_up(&self, id: &MemberId) -> bool {
+        self.up.contains(id)
+    }
+
+    /// How views list this member: what a new leader under a weak policy begins with is a view.
+    pub fn set_view_member(&mut self, member: ViewMember) {
+        self.recovery.set_view_member(member);
+    }
+
+    /// This member's role.
+    pub fn role(&self) -> Role {
+        self.local.role()
+    }
+
+    /// The highest term that we know of.
+    pub fn term(&self) -> Term {
+        self.local.term()
+    }
+
+    /// The leader, if known.
+    pub fn leader(&self) -> Option<MemberId> {
+        self.local.leader()
+    }
+
+    /// Whether there is a log at all: founded, read back or received.
+    pub fn has_log(&self) -> bool {
+        self.local.log().exists()
+    }
+
+    /// The commit index, as far as we know.
+    pub fn commit(&self) -> Index {
+        self.local.log().commit()
+    }
+
+    /// The last index.
+    pub fn last_index(&self) -> Index {
+        self.local.log().last()
+    }
+
+    /// Up to here the own log is on the disk.
+    pub fn persisted(&self) -> Index {
+        self.local.persisted()
+    }
+
+    /// Up to here entries may be handed to the server: committed, and on our own disk.
+    pub fn deliverable(&self) -> Index {
+        self.local.deliverable()
+    }
+
+    /// The fold of the whole log: membership in force, sessions.
+    pub fn tail_state(&self) -> &StateSnapshot {
+        self.local.log().tail()
+    }
+
+    /// The fold up to the commit index.
+    pub fn committed_state(&self) -> &StateSnapshot {
+        self.local.log().committed()
+    }
+
+    /// The first entry of the log; one above the last index where it has none.
+    pub fn first_index(&self) -> Index {
+        self.local.log().base_index() + 1
+    }
+
+    /// The first entry of each segment, ascending.
+    pub fn segment_bases(&self) -> impl Iterator<Item = &StateSnapshot> + '_ {
+        self.local.log().bases()
+    }
+
+    /// About how many bytes the entries from this index on have: exact for few, or where a segment begins.
+    pub fn bytes_from(&self, index: Index) -> u64 {
+        self.local.log().bytes_from(index)
+    }
+
+    /// The gap that contains this seqno, if a view has left it out: no entry of this history has it.
+    pub fn gap_around(&self, seqno: Seqno) -> Option<Gap> {
+        self.local.log().gaps().iter().find(|gap| gap.holds(seqno)).copied()
+    }
+
+    /// Ranges (first, last) of seqnos that committed views have left out, as far back as the log goes.
+    pub fn left_out(&self) -> impl Iterator<Item = (Seqno, Seqno)> + '_ {
+        let committed =
+            self.local.log().gaps().iter().filter(|gap| gap.index <= self.local.log().committed().index);
+        committed.map(|gap| (gap.before + 1, gap.after - 1))
+    }
+
+    /// What this member's own term of office has begun with leaving out, if it leads, and has.
+    pub fn left_out_by_own_term(&self) -> Option<Gap> {
+        let last = self.local.log().gaps().last().filter(|_| self.is_leader())?;
+        (self.local.log().term_at(last.index) == Some(self.term())).then_some(*last)
+    }
+
+    /// The number of seqnos above `above` and up to `upto`, without those that views have left out.
+    pub fn seqnos_between(&self, above: Seqno, upto: Seqno) -> i64 {
+        let left_out =
+            self.local.log().gaps().iter().map(|gap| (gap.after - 1).min(upto) - gap.before.max(above));
+        (upto - above - left_out.map(|n| n.max(0)).sum::<i64>()).max(0)
+    }
+
+    /// How many write-sets and statements of each member have been put into the log of this process: it only grows.
+    pub fn written_by(&self) -> &BTreeMap<MemberId, u64> {
+        self.local.log().written()
+    }
+
+    /// An entry, if it is in memory; else it is in the log.
+    pub fn entry(&self, index: Index) -> Option<&Entry> {
+        self.local.log().entry(index)
+    }
+
+    /// The term of the entry there, and of the place before the first.
+    pub fn term_at(&self, index: Index) -> Option<Term> {
+        if self.local.log().exists() { self.local.log().term_at(index) } else { None }
+    }
+
+    /// The node has removed the segments below `first_index` from the disk.
+    pub fn log_trimmed(&mut self, first_index: Index) {
+        self.local.log_trimmed(first_index);
+    }
+
+    /// Whether writing makes sense: a leader that hears a majority; another that hears its leader.
+    pub fn has_quorum(&self, now: Micros) -> bool {
+        let now = self.local.now().max(now);
+        match self.local.role() {
+            Role::Leader => self.quorum_active(now),
+            _ => self.local.leader().is_some() && self.election.heard_since(&self.local, now),
+        }
+    }
+
+    /// Every entry up to here meets its policy, so its waiting thread may be notified; [`Index::MAX`] if the policy asks only
+    /// for commitment.
+    pub fn policy_index(&self) -> Index {
+        self.commit_policy.policy_index()
+    }
+
+    /// Up to here entries may be handed to the server of this member: [`Raft::deliverable`], and for a leader under a
+    /// weak policy more.
+    pub fn early(&self) -> Index {
+        self.commit_policy.early(&self.local)
+    }
+
+    /// The first committed entry that still lacks acks of its policy, if there is one.
+    pub fn first_unacknowledged(&self) -> Option<Index> {
+        self.commit_policy.first_unacknowledged(&self.local)
+    }
+
+    /// A leader's first entry that waits for a majority under a weak policy, and why.
+    pub fn blocked_on(&self) -> Option<(Index, BlockedOn)> {
+        self.commit_policy.blocked_on()
+    }
+
+    fn positions(&self) -> Positions<'_> {
+        Positions::new(&self.local, &self.acks, &self.replication)
+    }
+
+    /// The members that are not known here to have this entry on their disks.
+    pub fn not_persisted_by(&self, index: Index) -> impl Iterator<Item = &MemberInfo> {
+        self.positions().not_persisted_by(index)
+    }
+
+    /// The members that have not acknowledged this entry, as the policy in force means it.
+    pub fn unacknowledged_by(&self, index: Index) -> impl Iterator<Item = &MemberInfo> {
+        self.positions().unacknowledged_by(index)
+    }
+
+    /// Where this member leads and semisync has fallen back: the first entry that was not acknowledged in time; once
+    /// all have that one, up to where semisync waits for acknowledgements to come back.
+    pub fn first_overdue(&self) -> Option<Index> {
+        self.commit_policy.first_overdue(self.positions())
+    }
+
+    /// Where this member leads and semisync has fallen back: the first entry that was not acknowledged in time.
+    pub fn fallback_index(&self) -> Option<Index> {
+        self.commit_policy.fallback_index()
+    }
+
+    /// Whether semisync has fallen back to async, here or at the leader.
+    pub fn has_fallen_back(&self) -> bool {
+        self.commit_policy.has_fallen_back()
+    }
+
+    /// The policy in force for the next entry.
+    pub fn policy(&self) -> Policy {
+        self.local.log().tail().policy
+    }
+
+    /// Under a sole voter, which commits alone: the last seqno persisted by another member. A follower of such a leader knows
+    /// its own. `None` if commits need several members, and while there is no other member.
+    ///
+    /// A new leader does not know the others' positions: until one answers, this is the position at which its term began.
+    pub fn persisted_elsewhere(&self) -> Option<Seqno> {
+        self.commit_policy.persisted_elsewhere(&self.local)
+    }
+
+    /// Proposals that are not committed yet: how many, and their bytes.
+    pub fn outstanding(&self) -> (usize, usize) {
+        self.outbox.outstanding()
+    }
+
+    /// All proposals of this incarnation up to this number are committed.
+    pub fn committed_proposal(&self) -> u64 {
+        self.outbox.committed()
+    }
+
+    /// Whether this member has said since [`Raft::query_tails`] that it would vote for us. It would not if its log goes
+    /// further than ours, or if it hears a leader. `None`: it has not answered yet.
+    pub fn would_vote(&self, id: &MemberId) -> Option<bool> {
+        self.survey.would_vote(id)
+    }
+
+    /// How long this member, when it leads, believes so without a majority's answers; bounded.
+    pub fn quorum_timeout(&self) -> Micros {
+        self.replication.quorum_timeout(&self.local, self.election.leader_timeout())
+    }
+
+    /// Whether a majority of the voters has answered a leader within its timeout before `now`.
+    pub(super) fn quorum_active(&self, now: Micros) -> bool {
+        self.replication.quorum_active(&self.local, now, self.quorum_timeout())
+    }
+
+    /// Per-peer state; empty where we do not lead.
+    pub fn progress(&self) -> Vec<PeerProgress> {
+        self.replication.progress()
+    }
+
+    /// Whether this member, when it leads, sends one copy to each zone.
+    pub fn set_relaying(&mut self, on: bool) {
+        self.replication.set_relaying(on);
+    }
+
+    /// This member, which is connected, understands [`Message::Relay`] and [`Message::Relayed`]. Holds until it is lost.
+    pub fn peer_relays(&mut self, id: MemberId) {
+        self.relay.set_able(id);
+    }
+
+    /// So many bytes wait in the transport for this member to take them. If they are many, nothing more is passed on to it:
+    /// the leader sees that it does not get on, and feeds it at the pace of its answers.
+    pub fn set_queued(&mut self, id: MemberId, bytes: usize) {
+        self.relay.set_queued(id, bytes);
+    }
+
+    /// Bytes of entries that this member has passed on to others of its zone.
+    pub fn relayed_bytes(&self) -> u64 {
+        self.relay.passed_on()
+    }
+
+    /// Whether a [`Message::Relayed`] of this member and term is one to look at: the leader's own, or of a member of our
+    /// zone, in our term.
+    pub fn takes_relayed(&self, from: MemberId, term: Term) -> bool {
+        takes_relayed(&self.local, from, term)
+    }
+}

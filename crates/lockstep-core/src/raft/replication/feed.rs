@@ -1,0 +1,93 @@
+//! Replication through relays: entries for several members of a zone go to one of them.
+
+use super::{Peers, Progress, Replication, Round};
+use crate::message::{Carried, Message};
+use crate::raft::local::Local;
+use crate::types::*;
+
+/// A relay recipient.
+pub(super) type Rider<'a> = (MemberId, &'a mut Progress);
+
+/// A relay recipient may have so many times as much in flight: its answer takes one hop more than the relay's, and must not
+/// shut it out.
+const RIDERS_WINDOW: usize = 3;
+
+/// The most bytes of entries in one message to a relay, which forwards it when it has all of it (one entry may be larger).
+const RELAYED_AT_ONCE: usize = 128 << 10;
+
+/// How much later than after a round trip a relay's answer may come: it is given no more than it forwards in this time.
+pub(super) fn moment(local: &Local) -> Micros {
+    (local.config().heartbeat * 3 / 2).min(local.config().election_timeout / 4)
+}
+
+impl Replication {
+    /// Ends a leader's round if there are relays.
+    pub(super) fn feed_zones(&self, round: &mut Round<'_>, peers: &mut Peers, heartbeat: bool) {
+        let all = peers.iter_mut().map(|(id, peer)| (*id, peer));
+        let (mut riders, direct): (Vec<Rider<'_>>, Vec<Rider<'_>>) =
+            all.partition(|(_, p)| p.route.via.is_some());
+        riders.sort_by_key(|(_, peer)| peer.route.via);
+        for (id, peer) in direct {
+            let first = riders.partition_point(|(_, rider)| rider.route.via < Some(id));
+            let end = riders.partition_point(|(_, rider)| rider.route.via <= Some(id));
+            let own = &mut riders[first..end];
+            for (rider_id, rider) in own.iter_mut() {
+                self.feed_below(round, *rider_id, rider, peer.next);
+            }
+            self.feed(round, id, peer, heartbeat, own);
+        }
+        for (id, rider) in riders {
+            self.send_news(round, id, rider, heartbeat);
+        }
+    }
+
+    /// The most bytes in flight to a peer, and in one message.
+    pub(super) fn limits(&self, local: &Local, peer: &mut Progress, relays: bool) -> (usize, usize) {
+        let window = self.window(local, peer);
+        let message = self.after_fruitless_terms(local.config().max_append_bytes);
+        if relays { (peer.route.way.share(window), message.min(RELAYED_AT_ONCE)) } else { (window, message) }
+    }
+
+    /// Sends a recipient what it lacks before `next`, where its relay is: directly, and so that it may overtake entries that
+    /// come through the relay.
+    fn feed_below(&self, round: &mut Round<'_>, id: MemberId, peer: &mut Progress, next: Index) {
+        let (window, most) = self.limits(round.local, peer, false);
+        let (local, log) = (round.local, round.local.log());
+        while peer.next < next && peer.window_open(window) {
+            let prev_index = peer.next - 1;
+            let (entries, bytes) = log.slice(peer.next, next - 1, most);
+            let (Some(last), Some(prev_term)) = (entries.last(), log.term_at(prev_index)) else {
+                return;
+            };
+            peer.sent(last.index, bytes, local.now());
+            peer.told(local);
+            let (commit, persisted) = (local.commit(), local.acknowledged());
+            let carried = Carried { prev_index, prev_term, commit, persisted, entries };
+            round.out.send(id, Message::Relayed { term: local.term(), carried });
+        }
+    }
+}
+
+/// The relay recipients for the entries after `prev_index` up to `last`: members that were sent all earlier entries, and
+/// not all of these.
+pub(super) fn board(
+    local: &Local,
+    relay: &mut Progress,
+    riders: &mut [Rider<'_>],
+    (prev_index, last): (Index, Index),
+    bytes: usize,
+) -> Vec<MemberId> {
+    let share = relay.route.way.share(local.config().max_inflight_bytes);
+    // A large entry fills the relay's, and is all the same the only one.
+    let window = RIDERS_WINDOW * share.max(relay.bytes_on_the_way() + bytes);
+    let mut to = Vec::new();
+    for (id, rider) in riders {
+        let fits = rider.next > prev_index && rider.next <= last;
+        if fits && rider.window_open(window) {
+            rider.sent(last, bytes, local.now());
+            rider.told(local);
+            to.push(*id);
+        }
+    }
+    to
+}

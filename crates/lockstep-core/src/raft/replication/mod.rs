@@ -1,0 +1,609 @@
+//! The leader's replication: each peer's progress, its next entries, and the check of the quorum.
+//!
+//! [`Replication::round`] ends a leader's round: each peer gets the entries that its window allows, or the news that it
+//! waits for. Members of another zone get entries through a relay (`zones.rs`, `feed.rs`).
+
+mod contact;
+mod feed;
+mod path;
+mod progress;
+mod zones;
+
+pub use progress::{PeerProgress, ProgressState};
+
+use super::acks::Acks;
+use super::local::Local;
+use super::output::{Output, Outputs};
+use super::relay::Relay;
+use crate::message::{Carried, Message};
+use crate::types::*;
+use feed::Rider;
+use progress::Progress;
+use std::collections::BTreeMap;
+use zones::Zones;
+
+/// How long a new commit index may wait for the next append. Under load this saves one message in three. Members that need
+/// it at once (an origin, a causal read) get it at once.
+const COMMIT_NEWS_WAIT: Micros = 1_000;
+
+/// A leader's quorum timeout doubles at most so often.
+const MOST_FRUITLESS: u32 = 4;
+
+/// Bytes of entries that a probe may carry: most often it is right.
+const PROBE_BYTES: usize = 64 << 10;
+
+/// For so many election timeouts a removed member is told of its removal.
+const FAREWELL: u64 = 10;
+
+/// The inputs of a round, and the queue for its messages.
+#[derive(Debug)]
+pub(super) struct Round<'a> {
+    local: &'a Local,
+    acks: &'a Acks,
+    out: &'a mut Outputs,
+}
+
+impl<'a> Round<'a> {
+    pub(super) fn new(local: &'a Local, acks: &'a Acks, out: &'a mut Outputs) -> Round<'a> {
+        Round { local, acks, out }
+    }
+}
+
+type Peers = BTreeMap<MemberId, Progress>;
+
+/// See the module. **Invariant:** only a leader has peers: all other members, and those that were just removed.
+#[derive(Debug, Default)]
+pub(super) struct Replication {
+    peers: Peers,
+    zones: Zones,
+    /// When the next heartbeat is due.
+    next_heartbeat: Micros,
+    /// All peers get a message at the end of this round.
+    heartbeat: bool,
+    /// The context of the last message to all peers: grows. Answers to it, or later ones, came after it was sent.
+    context: u64,
+    /// Peers that wait for nothing of their own are told of commits by then, if not with entries before.
+    commit_due: Option<Micros>,
+    /// Consecutive own terms that ended by lost quorum before anything was committed.
+    fruitless_terms: u32,
+}
+
+/// A term of office.
+impl Replication {
+    /// A term of office begins.
+    pub(super) fn begin(&mut self, local: &Local) {
+        debug_assert!(local.is_leader(), "only a leader has peers");
+        self.next_heartbeat = local.now();
+        (self.heartbeat, self.context, self.commit_due) = (false, 0, None);
+        self.peers.clear();
+        self.sync_peers(local);
+    }
+
+    /// The term of office is over.
+    pub(super) fn end(&mut self) {
+        self.peers.clear();
+    }
+
+    /// Another term: measurements of the zones are forgotten.
+    pub(super) fn enter_term(&mut self) {
+        self.zones.forget();
+    }
+
+    /// Whether this member, when it leads, sends one copy to each zone.
+    pub(super) fn set_relaying(&mut self, on: bool) {
+        self.zones.set_on(on);
+    }
+
+    /// An entry was committed.
+    pub(super) fn committed(&mut self) {
+        self.fruitless_terms = 0;
+    }
+
+    /// The quorum was lost. The next term's timeout is longer if this one committed nothing.
+    pub(super) fn quorum_lost(&mut self) {
+        self.fruitless_terms = (self.fruitless_terms + 1).min(MOST_FRUITLESS);
+    }
+
+    /// How long this member, when it leads, believes so without a majority's answers; bounded.
+    pub(super) fn quorum_timeout(&self, local: &Local, leader_timeout: Micros) -> Micros {
+        (local.config().election_timeout << self.fruitless_terms).max(leader_timeout)
+    }
+
+    /// Whether a majority of the voters has answered within `timeout` before `now`. See [`Replication::quorum_timeout`].
+    ///
+    /// A large proposal may occupy a line for longer than an election timeout, and the answers behind it wait. Its origin
+    /// sends it again to each new leader: with the same timeout each time, there would be elections for ever.
+    pub(super) fn quorum_active(&self, local: &Local, now: Micros, timeout: Micros) -> bool {
+        let membership = local.membership();
+        let heard = membership.voters().filter(|id| {
+            *id == local.id()
+                || self
+                    .peers
+                    .get(id)
+                    .is_some_and(|peer| now.saturating_sub(peer.contact.last_heard()) < timeout)
+        });
+        heard.count() >= membership.majority()
+    }
+
+    /// How much of `bytes` a leader sends at once: a quarter for each own term of office that ended in silence before it
+    /// committed anything. Perhaps a voter that it needs lacks more than the line carries in that time. Of a large message
+    /// that comes after the term nothing is kept; small parts are, and their acks keep the leader in office.
+    fn after_fruitless_terms(&self, bytes: usize) -> usize {
+        (bytes >> (2 * self.fruitless_terms)).max(bytes.min(PROBE_BYTES))
+    }
+
+    /// How many bytes may be in flight to a peer. After fruitless terms it begins with [`Replication::after_fruitless_terms`]
+    /// and widens by twice the bytes that the peer has confirmed in this term. So on a long line a voter that lags far behind
+    /// catches up at the line's speed, and on a narrow one at most that much is in flight in vain when the term ends.
+    fn window(&self, local: &Local, peer: &Progress) -> usize {
+        let most = local.config().max_inflight_bytes;
+        let confirmed = peer.route.way.bytes_confirmed();
+        let widened = usize::try_from(confirmed.saturating_mul(2)).unwrap_or(usize::MAX);
+        self.after_fruitless_terms(most).saturating_add(widened).min(most)
+    }
+
+    /// When the next heartbeat, or the news of a commit, is due.
+    pub(super) fn deadline(&self) -> Micros {
+        self.commit_due.map_or(self.next_heartbeat, |due| due.min(self.next_heartbeat))
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&mut self, local: &Local) {
+        if self.next_heartbeat <= local.now() {
+            self.broadcast_heartbeat(local);
+        }
+    }
+
+    /// All peers get a message, with a new context, at the end of this round.
+    pub(super) fn broadcast_heartbeat(&mut self, local: &Local) {
+        self.heartbeat = true;
+        self.next_heartbeat = local.now() + local.config().heartbeat;
+    }
+
+    /// Synchronises the peers with the membership in force. A removed member is notified before it is forgotten.
+    pub(super) fn sync_peers(&mut self, local: &Local) {
+        let (membership, now) = (local.membership(), local.now());
+        let index = local.log().tail().membership_index;
+        let next = local.log().last() + 1;
+        for id in local.other_members() {
+            let peer = self.peers.entry(id).or_insert_with(|| Progress::new(next, now));
+            peer.leaving = None;
+        }
+        let until = now + FAREWELL * local.config().election_timeout;
+        for (id, peer) in &mut self.peers {
+            if membership.get(id).is_none() && peer.leaving.is_none() {
+                peer.leaving = Some((index, until));
+            }
+        }
+    }
+
+    /// Asserts the invariants of [`Replication`].
+    pub(super) fn assert_invariants(&self, local: &Local) {
+        assert!(local.is_leader() || self.peers.is_empty(), "only a leader has peers");
+        for (id, peer) in &self.peers {
+            assert!(*id != local.id(), "a leader is not its own peer");
+            peer.assert_invariants(local.log().last());
+        }
+    }
+}
+
+/// Queries of other components.
+impl Replication {
+    pub(super) fn peers(&self) -> impl Iterator<Item = MemberId> + '_ {
+        self.peers.keys().copied()
+    }
+
+    /// Each peer and the last entry that it proposed.
+    pub(super) fn proposals(&self) -> impl Iterator<Item = (MemberId, Index)> + '_ {
+        self.peers.iter().map(|(id, peer)| (*id, peer.proposed))
+    }
+
+    /// The last index on a peer's disk; 0 if unknown.
+    pub(super) fn matched(&self, id: &MemberId) -> Index {
+        self.peers.get(id).map_or(0, |peer| peer.matched)
+    }
+
+    /// The last index in a peer's memory.
+    pub(super) fn received(&self, id: &MemberId) -> Option<Index> {
+        self.peers.get(id).map(|peer| peer.received)
+    }
+
+    /// When a peer last answered.
+    pub(super) fn last_heard(&self, id: &MemberId) -> Option<Micros> {
+        self.peers.get(id).map(|peer| peer.contact.last_heard())
+    }
+
+    /// The smoothed round trip to a peer.
+    pub(super) fn rtt(&self, id: &MemberId) -> Option<Micros> {
+        self.peers.get(id).and_then(|peer| peer.contact.rtt())
+    }
+
+    /// The last context that a peer has answered; 0 if none.
+    pub(super) fn context_heard(&self, id: &MemberId) -> u64 {
+        self.peers.get(id).map_or(0, |peer| peer.contact.context_heard())
+    }
+
+    /// Per-peer state, without members that were removed.
+    pub(super) fn progress(&self) -> Vec<PeerProgress> {
+        let members = self.peers.iter().filter(|(_, peer)| peer.leaving.is_none());
+        members
+            .map(|(id, peer)| PeerProgress {
+                id: *id,
+                matched: peer.matched,
+                received: peer.received,
+                next: peer.next,
+                finished: peer.finished,
+                rtt: peer.contact.rtt(),
+                last_heard: peer.contact.last_heard(),
+                state: peer.state,
+                via: peer.route.via,
+            })
+            .collect()
+    }
+}
+
+/// Inputs.
+impl Replication {
+    /// A peer has proposed the entry at this index: it waits until that is committed.
+    pub(super) fn proposed(&mut self, from: &MemberId, index: Index) {
+        if let Some(peer) = self.peers.get_mut(from) {
+            peer.proposed = index;
+        }
+    }
+
+    /// Handles an ack of this term.
+    pub(super) fn on_ack(
+        &mut self,
+        local: &Local,
+        from: MemberId,
+        (persisted, received): (Index, Index),
+        finished: Seqno,
+        context: u64,
+    ) {
+        let (now, moment) = (local.now(), feed::moment(local));
+        let next_context = self.context + 1;
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        if context > self.context.max(1) {
+            return;
+        }
+        peer.heard(context, now);
+        peer.matched = peer.matched.max(persisted);
+        if received > peer.received {
+            peer.received = received;
+            peer.route.stuck_since = None;
+        }
+        peer.finished = peer.finished.max(finished);
+        peer.answered(received, now, moment);
+        match peer.state {
+            ProgressState::Probe if received + 1 >= peer.next => peer.resend(received + 1, next_context),
+            ProgressState::Base(index) if received >= index => peer.replicate(received + 1),
+            ProgressState::Replicate | ProgressState::Fetching(_) => peer.next = peer.next.max(received + 1),
+            _ => {}
+        }
+    }
+
+    /// Handles a rejection of this term. `hint`: where the logs may agree.
+    pub(super) fn on_reject(
+        &mut self,
+        round: &mut Round<'_>,
+        from: MemberId,
+        prev_index: Index,
+        hint: (Index, Term),
+        position: Option<Seqno>,
+        context: u64,
+    ) {
+        if context > self.context.max(1) {
+            return;
+        }
+        let (log, now) = (round.local.log(), round.local.now());
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.heard(context, now);
+        peer.position = position;
+        let stale = match peer.state {
+            ProgressState::Probe => prev_index != peer.next - 1,
+            ProgressState::Replicate | ProgressState::Fetching(_) => {
+                // It has persisted these entries, so nothing before them is missing.
+                prev_index >= peer.next
+                    || (prev_index <= peer.matched && prev_index != 0)
+                    || !peer.believes_rejections()
+            }
+            // The snapshot may have been lost.
+            ProgressState::Base(_) => now < peer.base_sent + round.local.config().election_timeout,
+        };
+        if stale {
+            return;
+        }
+        peer.received = peer.matched;
+        let try_at = match prev_index.checked_sub(1) {
+            Some(before) if !matches!(peer.state, ProgressState::Base(_)) => {
+                log.last_not_above(hint.0.min(before), hint.1).filter(|at| *at >= log.base_index())
+            }
+            _ => None,
+        };
+        let Some(try_at) = try_at else {
+            peer.send_base(round, self.context, from);
+            return;
+        };
+        let next = try_at.max(peer.matched) + 1;
+        let again = peer.state == ProgressState::Probe && next >= peer.next;
+        peer.probe(next);
+        // It contradicts itself; no hurry then.
+        peer.probing = again;
+    }
+
+    /// A connection has come up. Whether it is one to a peer.
+    pub(super) fn peer_up(&mut self, id: &MemberId) -> bool {
+        let Some(peer) = self.peers.get_mut(id) else { return false };
+        // Messages in flight may be lost.
+        let next = peer.next;
+        peer.probe(next);
+        // A reply to a message sent while it was disconnected is no measure of the round trip.
+        peer.contact.reconnected();
+        true
+    }
+
+    /// A connection has broken.
+    pub(super) fn peer_down(&mut self, id: &MemberId) {
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let next = peer.received.max(peer.matched) + 1;
+        peer.probe(next.min(peer.next));
+        // Not before it is back, or at the next heartbeat.
+        peer.probing = true;
+    }
+
+    /// Handles entries read from the disk for a peer: from `from` on, dense; none if they are gone.
+    pub(super) fn on_fetched(
+        &mut self,
+        round: &mut Round<'_>,
+        to: MemberId,
+        from: Index,
+        mut entries: Vec<Entry>,
+    ) {
+        let context = self.context;
+        let log = round.local.log();
+        let Some(peer) = self.peers.get_mut(&to).filter(|peer| peer.state == ProgressState::Fetching(from))
+        else {
+            return;
+        };
+        peer.state = ProgressState::Replicate;
+        // Only what is ours: the node may have read before a truncation.
+        let ours = |(n, e): (usize, &Entry)| {
+            e.index == from.saturating_add(n as u64) && log.term_at(e.index) == Some(e.term)
+        };
+        let good = entries.iter().enumerate().take_while(|at| ours(*at)).count();
+        entries.truncate(good);
+        if entries.is_empty() {
+            peer.send_base(round, context, to);
+            return;
+        }
+        // An answer may have overtaken us.
+        let known = usize::try_from(peer.next.saturating_sub(from)).unwrap_or(usize::MAX).min(entries.len());
+        entries.drain(..known);
+        let Some(first) = entries.first() else { return };
+        if first.index != peer.next {
+            return;
+        }
+        let prev_index = first.index - 1;
+        let bytes = entries.iter().map(Entry::size).sum();
+        match log.term_at(prev_index) {
+            Some(prev_term) => {
+                peer.send_append(round, to, (prev_index, prev_term), (entries, bytes), 0, &mut []);
+            }
+            None => peer.send_base(round, context, to),
+        }
+    }
+}
+
+/// The end of a round.
+impl Replication {
+    /// Begins to send. Whether all peers get a message in this round; then with the context returned. `needed`: a question
+    /// waits for the answers of a majority.
+    pub(super) fn begin_round(&mut self, needed: bool) -> Option<u64> {
+        let heartbeat = std::mem::take(&mut self.heartbeat) || needed;
+        self.context += u64::from(heartbeat);
+        heartbeat.then_some(self.context)
+    }
+
+    /// Sends each peer its missing entries and news. `heartbeat`: all peers get a message, see [`Replication::begin_round`].
+    pub(super) fn round(&mut self, round: &mut Round<'_>, relay: &Relay, heartbeat: bool) {
+        let now = round.local.now();
+        if self.commit_due.is_some_and(|due| due <= now) {
+            self.commit_due = Some(0);
+        }
+        let mut peers = std::mem::take(&mut self.peers);
+        self.zones.choose(round.local, relay, &mut peers);
+        if peers.values().all(|peer| peer.route.via.is_none()) {
+            peers.iter_mut().for_each(|(id, peer)| self.feed(round, *id, peer, heartbeat, &mut []));
+        } else {
+            self.feed_zones(round, &mut peers, heartbeat);
+        }
+        let untold = peers.values().any(|peer| peer.lacks_commit(round.local));
+        self.commit_due = match self.commit_due {
+            Some(due) if untold && due > 0 => Some(due),
+            _ => untold.then_some(now + COMMIT_NEWS_WAIT),
+        };
+        peers.retain(|_, peer| !peer.has_left(now));
+        self.peers = peers;
+    }
+
+    /// `riders`: the relay recipients behind this peer.
+    fn feed(
+        &self,
+        round: &mut Round<'_>,
+        id: MemberId,
+        peer: &mut Progress,
+        heartbeat: bool,
+        riders: &mut [Rider<'_>],
+    ) {
+        let context = if heartbeat { self.context } else { 0 };
+        let told = match peer.state {
+            ProgressState::Probe => {
+                if peer.probing && !heartbeat {
+                    return;
+                }
+                // A second probe, after silence, is a small one.
+                let most = PROBE_BYTES.min(round.local.config().max_append_bytes);
+                let bytes = if peer.probing { 0 } else { most };
+                peer.probing = true;
+                // Independent of heartbeats: a probe needs its own reply.
+                let context = self.context.max(1);
+                self.send_entries(round, id, peer, bytes, context, &mut []).is_some()
+            }
+            ProgressState::Replicate => self.feed_ahead(round, id, peer, context, riders),
+            ProgressState::Fetching(_) | ProgressState::Base(_) => false,
+        };
+        if !told {
+            self.send_news(round, id, peer, heartbeat);
+        }
+    }
+
+    /// Sends news to a peer that gets no entries in this round.
+    fn send_news(&self, round: &mut Round<'_>, id: MemberId, peer: &mut Progress, heartbeat: bool) {
+        let (local, acks) = (round.local, round.acks);
+        let context = if heartbeat { self.context } else { 0 };
+        peer.note_known_commit(local, &id);
+        let urgent = peer.proposed > peer.commit_told || self.commit_due == Some(0);
+        let origins = local.log().origins();
+        if heartbeat || (urgent && peer.lacks_commit(local)) {
+            self.send_entries(round, id, peer, 0, context, &mut []);
+        } else if local.persisted() > peer.persisted_told
+            && origins.get(&id).is_some_and(|last| *last > peer.persisted_told)
+        {
+            // It waits for acks, and ours is one.
+            peer.persisted_told = local.persisted();
+            round.out.send(id, acks.message(local, 0));
+        }
+    }
+
+    /// Sends all that the window allows. Whether anything was sent.
+    fn feed_ahead(
+        &self,
+        round: &mut Round<'_>,
+        id: MemberId,
+        peer: &mut Progress,
+        context: u64,
+        riders: &mut [Rider<'_>],
+    ) -> bool {
+        let mut told = false;
+        let log = round.local.log();
+        let (window, most) = self.limits(round.local, peer, !riders.is_empty());
+        while peer.next <= log.last() && peer.window_open(window) {
+            if peer.next < log.cached_from() && peer.next > log.base_index() {
+                peer.state = ProgressState::Fetching(peer.next);
+                round.out.push(Output::Fetch { to: id, from: peer.next, max_bytes: most });
+                break;
+            }
+            let context = if told { 0 } else { context };
+            match self.send_entries(round, id, peer, most, context, riders) {
+                Some(n) if n > 0 => told = true,
+                _ => break,
+            }
+        }
+        peer.route.limited = !riders.is_empty() && peer.next <= log.last();
+        told
+    }
+
+    /// Sends one append with the entries from `peer.next` on, as many as `max_bytes` and the memory give (none: a
+    /// heartbeat); or the snapshot, if the log does not reach back far enough. How many entries went; `None`: the snapshot.
+    fn send_entries(
+        &self,
+        round: &mut Round<'_>,
+        id: MemberId,
+        peer: &mut Progress,
+        max_bytes: usize,
+        context: u64,
+        riders: &mut [Rider<'_>],
+    ) -> Option<usize> {
+        let log = round.local.log();
+        let prev_index = match peer.state {
+            // Until it answers to the snapshot, say only that we are there.
+            ProgressState::Base(index) => index,
+            // This may overtake entries sent through a relay, so start after those it has confirmed.
+            _ if peer.route.via.is_some() && log.term_at(peer.received).is_some() => peer.received,
+            _ => peer.next - 1,
+        };
+        let Some(prev_term) = log.term_at(prev_index) else {
+            peer.send_base(round, self.context, id);
+            return None;
+        };
+        let entries = match max_bytes {
+            0 => (Vec::new(), 0),
+            _ => log.slice(peer.next, Index::MAX, max_bytes),
+        };
+        let n = entries.0.len();
+        peer.send_append(round, id, (prev_index, prev_term), entries, context, riders);
+        Some(n)
+    }
+}
+
+impl Progress {
+    fn send_append(
+        &mut self,
+        round: &mut Round<'_>,
+        id: MemberId,
+        (prev_index, prev_term): (Index, Term),
+        (entries, bytes): (Vec<Entry>, usize),
+        context: u64,
+        riders: &mut [Rider<'_>],
+    ) {
+        let local = round.local;
+        let mut to = Vec::new();
+        if let Some(last) = entries.last() {
+            let last = last.index;
+            to = feed::board(local, self, riders, (prev_index, last), bytes);
+            // While probing, `next` stays: the answer moves it.
+            if self.state != ProgressState::Probe {
+                self.sent(last, bytes, local.now());
+            }
+        }
+        if context != 0 {
+            self.contact.sent(context, local.now());
+        }
+        let (term, commit, persisted) = (local.term(), local.commit(), local.acknowledged());
+        self.told(local);
+        let message = if to.is_empty() {
+            Message::Append { term, prev_index, prev_term, commit, persisted, context, entries }
+        } else {
+            let carried = Carried { prev_index, prev_term, commit, persisted, entries };
+            Message::Relay { term, to, context, carried }
+        };
+        round.out.send(id, message);
+    }
+
+    fn send_base(&mut self, round: &mut Round<'_>, context: u64, id: MemberId) {
+        let Some(state) = round.local.log().base_for(self.position) else { return };
+        self.probe(state.index + 1);
+        self.state = ProgressState::Base(state.index);
+        self.base_sent = round.local.now();
+        let state = Box::new(state.clone());
+        round.out.send(id, Message::Snapshot { term: round.local.term(), state, context: context.max(1) });
+    }
+
+    /// Our commit index and persisted index are on their way to it.
+    fn told(&mut self, local: &Local) {
+        self.commit_told = local.commit();
+        self.persisted_told = local.acknowledged();
+    }
+
+    /// Whether it does not know our commit index, and can be told.
+    fn lacks_commit(&self, local: &Local) -> bool {
+        local.commit() > self.commit_told && self.state == ProgressState::Replicate
+    }
+
+    /// If two make a majority, a voter that has persisted what it was told that we have, knows it to be committed.
+    fn note_known_commit(&mut self, local: &Local, id: &MemberId) {
+        let (membership, index) = (local.membership(), local.log().tail().membership_index);
+        let both = membership.is_voter(id) && membership.is_voter(&local.id());
+        if both && membership.majority() == 2 && self.matched >= index {
+            let known = self.persisted_told.min(self.matched).min(local.commit());
+            self.commit_told = self.commit_told.max(known);
+        }
+    }
+
+    /// Whether it is no longer a member and knows it, or is not to be waited for.
+    fn has_left(&self, now: Micros) -> bool {
+        self.leaving.is_some_and(|(index, until)| {
+            (self.received >= index && self.commit_told >= index) || now >= until
+        })
+    }
+}
