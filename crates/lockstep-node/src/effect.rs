@@ -1,4 +1,4 @@
-//! What a member requests from the threads that carry it out: the only effect type of the node.
+//! The actions that a member requests from its threads: the only effect type of the node.
 //!
 //! This file imports no component, so that members' decisions and the I/O do not depend on each other.
 

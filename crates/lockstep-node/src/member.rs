@@ -17,7 +17,6 @@ mod facts;
 mod frames;
 #[cfg(test)]
 mod harness;
-mod health;
 mod leadership;
 mod log_retention;
 mod membership;
@@ -33,7 +32,6 @@ use crate::wire::{FRAME_NODE, FRAME_RAFT, Health, Hello, NodeMessage};
 use bytes::Bytes;
 use delivery::feed::Deliverer;
 use delivery::finished::Finished;
-use health::HealthReports;
 use lockstep_core::codec::Writer;
 use lockstep_core::members::ViewMember;
 use lockstep_core::message::{Carried, Message};
@@ -76,7 +74,6 @@ pub(crate) struct Member {
     pub(crate) deliverer: Deliverer,
     pub(crate) now: Micros,
     wall: Micros,
-    health_reports: HealthReports,
     log_retention: log_retention::LogRetention,
     finished: Finished,
     out: Outbox,
@@ -84,8 +81,6 @@ pub(crate) struct Member {
     pub(crate) unpacked: Packed,
     deferred_syncs: deferred_sync::DeferredSyncs,
     leadership: leadership::Leadership,
-    /// Holds the front end's commits during a barrier.
-    pub(crate) hold: Option<Arc<dyn crate::api::CommitBarrier>>,
 }
 
 impl Member {
@@ -117,14 +112,12 @@ impl Member {
             deliverer: Deliverer::default(),
             now,
             wall: 0,
-            health_reports: HealthReports::default(),
             log_retention: log_retention::LogRetention::default(),
             finished: Finished::new(finished),
             out: Outbox::default(),
             unpacked: Packed::default(),
             deferred_syncs: deferred_sync::DeferredSyncs::default(),
             leadership: leadership::Leadership::default(),
-            hold: None,
         }
     }
 
@@ -203,7 +196,7 @@ impl Member {
 
     /// When the next round is due without new inputs.
     pub(crate) fn deadline(&self) -> Micros {
-        let mut at = self.raft.deadline().min(self.health_reports.deadline());
+        let mut at = self.raft.deadline().min(self.roster.health_reports.deadline());
         if self.raft.is_leader() {
             at = at.min(self.roster.leader_tasks.deadline());
         }
@@ -445,7 +438,7 @@ impl Member {
 
     fn health_step(&mut self) {
         let health = self.health();
-        if !self.health_reports.is_due(self.now, &health) {
+        if !self.roster.health_reports.is_due(self.now, &health) {
             return;
         }
         self.adapt_timing();

@@ -297,7 +297,7 @@ impl Node {
         };
         let finished = Arc::new(AtomicI64::new(SEQNO_UNDEFINED));
         let mut engine = Member::new(order, me, tuning, finished.clone(), 0);
-        engine.hold = config.hold.clone();
+        engine.set_commit_barrier(config.hold.clone());
         let found = Rescued::of_start(&disk, &config.logger);
         engine.rescued_before(found.files.len() as u64, found.transactions);
         for entry in &marks {

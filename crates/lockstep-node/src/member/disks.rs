@@ -197,7 +197,7 @@ impl Lab {
         for entry in marks {
             member.remember(entry);
         }
-        member.hold = node.hold();
+        member.set_commit_barrier(node.hold());
         member.at(now, super::harness::WALL + now);
         node.finished.store(args.position.seqno, std::sync::atomic::Ordering::Release);
         member.connect(args, view_uuid, Uuid([0x78; 16]))?;

@@ -265,7 +265,7 @@ impl Lab {
         let mut member = Member::new(raft, me, tuning.clone(), finished.clone(), self.now);
         let commits = Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: finished.clone() });
         if !member.me.arbitrator {
-            member.hold = Some(commits.clone());
+            member.set_commit_barrier(Some(commits.clone()));
         }
         member.at(self.now, WALL + self.now);
         let args = ConnectArgs { bootstrap: at == 0, log, ..args_at(position) };

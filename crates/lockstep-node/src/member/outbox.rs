@@ -1,4 +1,4 @@
-//! What leaves a member in a round: effects for its threads, deliveries for the front end, and threads to wake.
+//! The outputs of a member's round: effects for its threads, deliveries for the front end, and threads to wake.
 
 use crate::api::{Delivery, Level};
 use crate::effect::Effect;

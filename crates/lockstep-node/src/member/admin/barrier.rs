@@ -12,11 +12,13 @@
 //! Members that lag because of `apply.delay` and the like are left out: they would not arrive in time, and they differ
 //! by design.
 
+use crate::api::CommitBarrier;
 use crate::member::{Level, Member, Micros};
 use crate::operator::{Answer, Held as HeldAnswer, HeldMember};
 use crate::wire::OperatorMessage;
 use lockstep_core::{MemberId, SEQNO_UNDEFINED, Seqno};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// How long a member waits at the barrier at most.
 const HELD_MAX: Micros = 2_500_000;
@@ -53,14 +55,21 @@ struct RunningBarrier {
 }
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(in crate::member) struct Barrier {
+    /// Holds the front end's commits during a barrier.
+    commits: Option<Arc<dyn CommitBarrier>>,
     own_wait: Option<OwnWait>,
     running: Option<RunningBarrier>,
     ids: u64,
 }
 
 impl Member {
+    /// Begins the use of the front end's barrier.
+    pub(crate) fn set_commit_barrier(&mut self, commits: Option<Arc<dyn CommitBarrier>>) {
+        self.admin.barrier.commits = commits;
+    }
+
     pub(in crate::member) fn is_at_barrier(&self) -> bool {
         self.admin.barrier.own_wait.is_some() || self.admin.barrier.running.is_some()
     }
@@ -184,7 +193,7 @@ impl Member {
     pub(in crate::member) fn on_barrier_message(&mut self, from: MemberId, message: OperatorMessage) {
         match message {
             OperatorMessage::Hold { id } => {
-                let seqno = match (&self.hold, &self.admin.barrier.own_wait) {
+                let seqno = match (&self.admin.barrier.commits, &self.admin.barrier.own_wait) {
                     // Only a member may hold others; a connection alone is not enough.
                     (Some(hold), None)
                         if self.connection.is_primary() && self.raft.membership().get(&from).is_some() =>
@@ -207,7 +216,8 @@ impl Member {
                 self.running_barrier_step();
             }
             OperatorMessage::HoldAt { id, seqno } => {
-                if let (Some(hold), Some(own_wait)) = (&self.hold, self.admin.barrier.own_wait.as_mut())
+                if let (Some(hold), Some(own_wait)) =
+                    (&self.admin.barrier.commits, self.admin.barrier.own_wait.as_mut())
                     && (own_wait.by, own_wait.id) == (from, id)
                 {
                     own_wait.until = Some(seqno);
@@ -225,7 +235,7 @@ impl Member {
             OperatorMessage::Release { id } => {
                 let mine =
                     self.admin.barrier.own_wait.take_if(|own_wait| (own_wait.by, own_wait.id) == (from, id));
-                let held = match (&self.hold, mine) {
+                let held = match (&self.admin.barrier.commits, mine) {
                     (Some(hold), Some(_)) => hold.open(),
                     _ => false,
                 };
@@ -248,7 +258,7 @@ impl Member {
             let here = by == self.me.id || self.peers.contains_key(&by);
             if self.now >= own_wait.deadline || !here || !self.connection.is_primary() {
                 self.admin.barrier.own_wait = None;
-                if let Some(hold) = &self.hold {
+                if let Some(hold) = &self.admin.barrier.commits {
                     hold.open();
                 }
                 self.log(

@@ -11,6 +11,7 @@ use committed_position::PositionQueries;
 use operator::Operator;
 use policy::Commits;
 use policy::PolicyRequests;
+use wait_report::PolicyReports;
 
 /// The components of this room. Each keeps its fields to itself.
 #[derive(Default)]
@@ -23,6 +24,8 @@ pub(in crate::member) struct Admin {
     pub(in crate::member) position_queries: PositionQueries,
     /// Policy changes requested on this member, or carried out by it.
     pub(in crate::member) policy_requests: PolicyRequests,
-    /// Commit statistics, and what was reported of policies.
+    /// Commit statistics.
     pub(in crate::member) commits: Commits,
+    /// Policies and waits as last reported.
+    pub(in crate::member) reports: PolicyReports,
 }

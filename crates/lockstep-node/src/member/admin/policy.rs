@@ -50,7 +50,7 @@ struct AppliedPolicyRequests {
 }
 
 /// Commit statistics of this member.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Commits {
     /// Semisync: transactions that returned with their acks.
     pub(crate) yes: u64,
@@ -64,22 +64,6 @@ pub(crate) struct Commits {
     pub(crate) rescued: u64,
     /// The transactions in the rescue files.
     pub(crate) rescued_transactions: u64,
-    pub(in crate::member) reported_policy: Option<Policy>,
-    /// The settings, member count and zone count for which this leader has last checked and warned.
-    pub(in crate::member) checked_settings: Option<(Policy, usize, usize)>,
-    /// The same for a request made on this member.
-    pub(in crate::member) warned: Option<(Policy, usize, usize)>,
-    /// The first entry that waits for acks, or at the limit of transactions at risk, and when to log it.
-    pub(in crate::member) waits: Option<(Index, Micros)>,
-    /// The wait has been logged for that entry.
-    pub(in crate::member) wait_logged: bool,
-    /// When the wait was last checked.
-    pub(in crate::member) checked_at: Micros,
-    pub(in crate::member) fallen_back: bool,
-    /// When a fallback was last logged, whether that is the present one, and how many were not logged since.
-    pub(in crate::member) fallback_logged_at: Option<Micros>,
-    pub(in crate::member) fallback_logged: bool,
-    pub(in crate::member) unlogged: u64,
 }
 
 /// The error text for a diverged server.

@@ -769,7 +769,7 @@ fn stalled_member_reports_no_waiting_commits() {
         // It freezes while an entry lacks acks, and has received nothing when it resumes.
         lab.nodes[2].disk_hangs = true;
         lab.write(0);
-        lab.until("it waits", 1_000_000, |lab| lab.nodes[sleeper].member.admin.commits.waits.is_some());
+        lab.until("it waits", 1_000_000, |lab| lab.nodes[sleeper].member.admin.reports.commits_wait());
         lab.nodes[sleeper].frozen = true;
         lab.cut(sleeper, true);
         lab.nodes[2].disk_hangs = false;
@@ -795,7 +795,7 @@ fn wait_report_without_leader_is_complete() {
     lab.set_policy(|policy| *policy = Policy { acks: 2, ..Policy::of(PolicyKind::Semisync) });
     lab.nodes[2].disk_hangs = true;
     lab.write(0);
-    lab.until("it waits", 1_000_000, |lab| lab.nodes[1].member.admin.commits.waits.is_some());
+    lab.until("it waits", 1_000_000, |lab| lab.nodes[1].member.admin.reports.commits_wait());
     let why = |lab: &Lab| {
         lab.nodes[1].member.unacknowledged(lab.nodes[1].member.raft.first_unacknowledged().unwrap())
     };

@@ -44,10 +44,39 @@ fn changed_settings(before: &Policy, now: &Policy) -> String {
     facts.collect::<Vec<_>>().join(", ")
 }
 
+/// The policy as last reported, and the wait under way.
+#[derive(Debug, Default)]
+pub(in crate::member) struct PolicyReports {
+    /// The policy in force, as last reported.
+    reported_policy: Option<Policy>,
+    /// The settings, member count and zone count for which this leader has last checked and warned.
+    checked_settings: Option<(Policy, usize, usize)>,
+    /// The same for a request made on this member.
+    warned: Option<(Policy, usize, usize)>,
+    /// The first entry that waits for acks, or at the limit of transactions at risk, and when to log it.
+    waits: Option<(Index, Micros)>,
+    /// The wait has been logged for that entry.
+    wait_logged: bool,
+    /// When the wait was last checked.
+    checked_at: Micros,
+    fallen_back: bool,
+    /// When a fallback was last logged, whether that is the present one, and how many were not logged since.
+    fallback_logged_at: Option<Micros>,
+    fallback_logged: bool,
+    unlogged: u64,
+}
+
+impl PolicyReports {
+    #[cfg(test)]
+    pub(in crate::member) fn commits_wait(&self) -> bool {
+        self.waits.is_some()
+    }
+}
+
 impl Member {
     pub(in crate::member) fn report_policy(&mut self) {
         let policy = self.raft.committed_state().policy;
-        let before = self.admin.commits.reported_policy.replace(policy);
+        let before = self.admin.reports.reported_policy.replace(policy);
         if before != Some(policy) {
             self.out.push(Effect::PolicyNow(policy));
         }
@@ -90,10 +119,10 @@ impl Member {
 
     pub(in crate::member) fn report_fallback(&mut self) {
         let fallen_back = self.raft.has_fallen_back();
-        if fallen_back == std::mem::replace(&mut self.admin.commits.fallen_back, fallen_back) {
+        if fallen_back == std::mem::replace(&mut self.admin.reports.fallen_back, fallen_back) {
             // The log interval suppressed the present fallback, and it lasts.
-            if fallen_back && !self.admin.commits.fallback_logged && self.may_log_fallback() {
-                self.admin.commits.unlogged = self.admin.commits.unlogged.saturating_sub(1);
+            if fallen_back && !self.admin.reports.fallback_logged && self.may_log_fallback() {
+                self.admin.reports.unlogged = self.admin.reports.unlogged.saturating_sub(1);
                 self.log_fallback();
             }
             return;
@@ -103,12 +132,12 @@ impl Member {
             if self.may_log_fallback() {
                 self.log_fallback();
             } else {
-                self.admin.commits.unlogged += 1;
+                self.admin.reports.unlogged += 1;
             }
             self.fallback_text()
         } else {
             let text = "semisync: no longer fallen back, commits wait for acknowledgements";
-            if std::mem::take(&mut self.admin.commits.fallback_logged) {
+            if std::mem::take(&mut self.admin.reports.fallback_logged) {
                 self.log(Level::Info, text.to_owned());
             }
             text.to_owned()
@@ -125,14 +154,14 @@ impl Member {
     }
 
     fn may_log_fallback(&self) -> bool {
-        self.admin.commits.fallback_logged_at.is_none_or(|at| self.now >= at + FALLBACK_LOG_INTERVAL)
+        self.admin.reports.fallback_logged_at.is_none_or(|at| self.now >= at + FALLBACK_LOG_INTERVAL)
     }
 
     fn log_fallback(&mut self) {
-        self.admin.commits.fallback_logged_at = Some(self.now);
-        self.admin.commits.fallback_logged = true;
+        self.admin.reports.fallback_logged_at = Some(self.now);
+        self.admin.reports.fallback_logged = true;
         let mut text = self.fallback_text();
-        match std::mem::take(&mut self.admin.commits.unlogged) {
+        match std::mem::take(&mut self.admin.reports.unlogged) {
             0 => {}
             unlogged => text += &format!(" ({unlogged} more fallbacks since the last such line)"),
         }
@@ -197,7 +226,7 @@ impl Member {
         }
         let waits = self
             .admin
-            .commits
+            .reports
             .waits
             .filter(|_| self.raft.first_unacknowledged().is_some() && self.wait_is_long());
         let index = self.raft.first_overdue().or(waits.map(|(index, _)| index));
@@ -207,9 +236,9 @@ impl Member {
     /// Logs which members' acks the commits wait for. Only `commit.timeout` under semisync ends such a wait; nothing
     /// ends a wait at the limit of transactions at risk. The time of an own stall does not count.
     pub(in crate::member) fn report_waiting(&mut self) {
-        let stood = self.now - std::mem::replace(&mut self.admin.commits.checked_at, self.now) > STALL;
+        let stood = self.now - std::mem::replace(&mut self.admin.reports.checked_at, self.now) > STALL;
         if stood {
-            self.admin.commits.waits = None;
+            self.admin.reports.waits = None;
         }
         // An entry other than a write-set may hold back no client at all.
         let holds_back =
@@ -220,20 +249,20 @@ impl Member {
             self.raft.first_unacknowledged().filter(|first| self.has_commit_from(*first));
         let waits = first_unacknowledged.or(blocked_on);
         let Some(index) = waits.filter(|_| self.connection.is_primary()) else {
-            (self.admin.commits.waits, self.admin.commits.wait_logged) = (None, false);
+            (self.admin.reports.waits, self.admin.reports.wait_logged) = (None, false);
             return;
         };
-        match &mut self.admin.commits.waits {
+        match &mut self.admin.reports.waits {
             Some((first, due)) if *first == index => {
                 if self.now < *due {
                     return;
                 }
-                self.admin.commits.wait_logged = true;
+                self.admin.reports.wait_logged = true;
                 *due = self.now + LOG_INTERVAL;
             }
             waits => {
                 *waits = Some((index, self.now + LOG_INTERVAL));
-                self.admin.commits.wait_logged = false;
+                self.admin.reports.wait_logged = false;
                 return;
             }
         }
@@ -371,7 +400,7 @@ impl Member {
 
     /// Why this member's commits wait, once they have for a while; for the status.
     pub(in crate::member) fn ack_wait_report(&self) -> Option<String> {
-        let (index, _) = self.admin.commits.waits?;
+        let (index, _) = self.admin.reports.waits?;
         let what = if self.raft.first_unacknowledged().is_some() { " for acknowledgements. " } else { ": " };
         self.wait_is_long().then(|| format!("commits wait{what}{}", self.unacknowledged(index)))
     }
@@ -380,7 +409,7 @@ impl Member {
     fn wait_is_long(&self) -> bool {
         // `due` advances at each log line; until the first one, it is one period after the beginning.
         let shown = |due: Micros| self.now + LOG_INTERVAL >= due + SHOW_AFTER;
-        self.admin.commits.waits.is_some_and(|(_, due)| self.admin.commits.wait_logged || shown(due))
+        self.admin.reports.waits.is_some_and(|(_, due)| self.admin.reports.wait_logged || shown(due))
     }
 
     /// Warns the member that requested a policy if its settings ask for more members or zones than there are.
@@ -388,20 +417,20 @@ impl Member {
         for text in self.unsatisfiable_settings(policy) {
             self.log(Level::Warn, text);
         }
-        self.admin.commits.warned = Some(self.checked_settings(policy));
+        self.admin.reports.warned = Some(self.checked_settings(policy));
     }
 
     /// The leader also warns, since commits wait there. It warns about anyone's request, after a member or zone has
     /// gone for good, and when its term begins.
     pub(in crate::member) fn warn_of_unsatisfiable(&mut self) {
         if !self.raft.is_leader() {
-            self.admin.commits.checked_settings = None;
+            self.admin.reports.checked_settings = None;
             return;
         }
         let policy = self.raft.committed_state().policy;
         let known = self.checked_settings(policy);
-        let changed = self.admin.commits.checked_settings.replace(known) != Some(known);
-        if changed && self.admin.commits.warned.take_if(|warned| *warned == known).is_none() {
+        let changed = self.admin.reports.checked_settings.replace(known) != Some(known);
+        if changed && self.admin.reports.warned.take_if(|warned| *warned == known).is_none() {
             for text in self.unsatisfiable_settings(policy) {
                 self.log(Level::Warn, text);
             }

@@ -45,7 +45,7 @@ pub(in crate::member) struct Timing {
     pub(in crate::member) longest_rtt: Micros,
 }
 
-/// What hangs, and for how long.
+/// A hang of the disk or the database, and its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::member) enum Hang {
     Disk(Micros),
@@ -120,7 +120,7 @@ impl FailureDetector {
         }
     }
 
-    /// What has hung for longer than its timeout; a timeout of 0 disables the check.
+    /// The hang that has lasted longer than its timeout; a timeout of 0 disables the check.
     pub(in crate::member) fn hang(&self, now: Micros, tuning: &Tuning) -> Option<Hang> {
         let (disk, apply) = (micros(tuning.disk_timeout), micros(tuning.apply_timeout));
         let disk_for = self.writes.front().map_or(0, |(_, since)| now.saturating_sub(*since));

@@ -103,7 +103,7 @@ pub(in crate::member) enum Reason {
     RejectsWrites { reports: u32 },
 }
 
-/// What a leader is to do.
+/// A leader's action.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::member) enum Action {
     /// Transfer leadership at once.

@@ -72,7 +72,7 @@ impl Member {
         self.delivery.submissions.renew();
         self.delivery.low_water_mark.reset();
         self.roster.leave.reset();
-        self.health_reports.reset();
+        self.roster.health_reports.reset();
         self.roster.views_shown.connect(view_uuid);
         self.raft.set_position(Some(args.position.seqno).filter(|_| args.position.is_defined()));
         if args.bootstrap && empty {

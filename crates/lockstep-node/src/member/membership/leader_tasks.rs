@@ -25,7 +25,7 @@ const TRIM_PERIOD: Micros = 1_000_000;
 /// It also writes one after this many seqnos.
 const TRIM_STEP: Seqno = 1024;
 
-/// When the tasks are due, and what they have observed.
+/// The times at which tasks are due, and the progress of the members' disks.
 #[derive(Debug, Default)]
 pub(in crate::member) struct LeaderTasks {
     due_at: Micros,

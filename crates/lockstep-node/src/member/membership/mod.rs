@@ -5,6 +5,7 @@ pub(in crate::member) mod branch;
 pub(in crate::member) mod connection;
 pub(in crate::member) mod connection_state;
 pub(in crate::member) mod disk_progress;
+pub(in crate::member) mod health;
 pub(in crate::member) mod join_target;
 pub(in crate::member) mod leader_tasks;
 pub(in crate::member) mod leave;
@@ -14,6 +15,7 @@ pub(in crate::member) mod sync_state;
 pub(in crate::member) mod views_shown;
 
 use branch::Branches;
+use health::HealthReports;
 use leader_tasks::LeaderTasks;
 use leave::Leave;
 use quorum::Quorum;
@@ -33,6 +35,8 @@ pub(in crate::member) struct Roster {
     pub(in crate::member) quorum: Quorum,
     /// Whether this member is Synced.
     pub(in crate::member) sync: SyncState,
+    /// When this member reports its health.
+    pub(in crate::member) health_reports: HealthReports,
     /// The views that the server has seen.
     pub(in crate::member) views_shown: ViewsShown,
 }

@@ -67,7 +67,7 @@ pub(crate) struct Gone {
     pub(in crate::member) last_received: Micros,
 }
 
-/// The other members: those connected, and what is known of those that are not.
+/// The other members: those connected, and facts about those that are not.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     connected: BTreeMap<MemberId, Peer>,

@@ -1,4 +1,4 @@
-//! Whether this member counts as Synced: what its server has been told, and what makes it Desynced for others.
+//! Whether this member counts as Synced: the notices to its server, and the reasons to be Desynced for others.
 
 use lockstep_core::Seqno;
 
