@@ -13,7 +13,6 @@
 # make gaps    length of write outages when members are killed or leadership moves, compared with Galera's library
 # make bench   compare the provider with Galera's, under miniature servers: CLIENTS=8,32 SECONDS_EACH=5
 # make mariadb-11.8  the tests on real servers with Debian 13's MariaDB, in its own root directory: TESTS="daily rejoin"
-# make netem   the lab's delay lines with the kernel's netem, in a virtual machine with Debian's kernel (needs root; minutes)
 # make alerts  test the alert rules with Prometheus' promtool (fetched if missing)
 # make sim     the simulator: MINUTES=10, SEED=n to replay one history
 # make campaign  whole members without threads, under faults: SEEDS=2000, SEED=n to replay one history
@@ -251,8 +250,3 @@ TESTS ?=
 mariadb-11.8:
 	$(call say,real servers: MariaDB 11.8)
 	@scripts/mariadb-11.8.sh $(TESTS)
-
-.PHONY: netem
-netem:
-	$(call say,delay lines over netem)
-	@scripts/netem-vm.sh

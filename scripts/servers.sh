@@ -32,7 +32,6 @@ long=(
     distance::connections_over_distance_scale_the_rate
     galera::from_galera_and_back_and_again
     lab::far_replica_costs_round_trip_only_under_semisync
-    lab::command_uses_netem_when_asked_and_available
     policy::leader_stopped_in_order_hands_over_its_tail
     policy::rescue_file_as_sql_restores_transactions
     policy::lost_leaders_tail_is_in_rescue_file_only

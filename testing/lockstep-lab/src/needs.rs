@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::{LabError, Result};
 use crate::install::{find_program, is_root};
-use crate::wan::{Kind, Link, Wan};
+use crate::wan::{Link, Wan};
 
 /// The rights of root, for this.
 pub(crate) fn root(what_for: &str) -> Result<()> {
@@ -26,12 +26,11 @@ pub(crate) fn program(name: &str, package: &str) -> Result<PathBuf> {
     })
 }
 
-/// Network namespaces, joined by a line of this kind: a small one is made, and gone when this returns.
-pub(crate) fn line(kind: Kind) -> Result<()> {
+/// Network namespaces joined by a delay line: a small one is made, and removed when this returns.
+pub(crate) fn line() -> Result<()> {
     root("make network namespaces")?;
     program("ip", "iproute2")?;
-    kind.check()?;
-    Wan::of(kind, &[1, 1], &[Link::of_round_trip(0, 1, Duration::ZERO)]).map(drop)
+    Wan::new(&[1, 1], &[Link::of_round_trip(0, 1, Duration::ZERO)]).map(drop)
 }
 
 /// So many bytes for files in `dir`.

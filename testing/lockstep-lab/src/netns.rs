@@ -97,16 +97,6 @@ impl Network {
         format!("{}-hub", self.tag)
     }
 
-    /// All addresses of this zone.
-    pub(crate) fn network(&self) -> String {
-        format!("{}/24", self.address(0))
-    }
-
-    /// The address of the bridge's namespace, once [`Network::add_gateway`] has given it one.
-    pub(crate) fn gateway(&self) -> String {
-        self.address(GATEWAY)
-    }
-
     fn address(&self, last: impl std::fmt::Display) -> String {
         format!("{}.{}.{}.{last}", NETWORK[0], NETWORK[1], self.zone)
     }
@@ -114,7 +104,7 @@ impl Network {
     /// Routes the members' packets for our other networks through the bridge's namespace. Packets to foreign networks fail
     /// at once: otherwise a program that asks a name server (as rsync does for each client) would wait for seconds.
     pub(crate) fn add_gateway(&self) -> Result<()> {
-        let (hub, gateway) = (self.hub(), self.gateway());
+        let (hub, gateway) = (self.hub(), self.address(GATEWAY));
         ip(&["-n", &hub, "addr", "add", &format!("{gateway}/24"), "dev", "hub"])?;
         within(&hub, || std::fs::write(FORWARD, "1"))?
             .map_err(LabError::path("write", Path::new(FORWARD)))?;

@@ -11,7 +11,7 @@ use crate::far::{self, FAR, GALERA_FAR, NEAR};
 use crate::install::Installation;
 use crate::needs;
 use crate::sysbench::{Histogram, Load, SYSBENCH_DATABASE, Sysbench};
-use crate::wan::{Counters, Kind, Link, Wan};
+use crate::wan::{Counters, Link, Wan};
 
 /// The load.
 const SCRIPT: &str = "oltp_read_write";
@@ -158,8 +158,6 @@ pub struct Spec {
     pub provider: PathBuf,
     /// Galera's library.
     pub galera: PathBuf,
-    /// What the line to the far zone is made of.
-    pub line: Kind,
     /// From the near zone to the far one and back.
     pub round_trip: Duration,
     /// Tables of sysbench's, and the rows of each.
@@ -203,16 +201,16 @@ pub struct Run {
 }
 
 /// An error that says what is missing, if it cannot be run on this machine.
-pub fn check(spec: &Spec) -> Result<()> {
+pub fn check() -> Result<()> {
     Installation::find()?;
     Sysbench::find()?;
-    needs::line(spec.line)
+    needs::line()
 }
 
 /// Starts the servers of a set-up, fills the tables, and runs the load with each number of threads; after each of them every
 /// member must come to the same rows. Everything is gone when it returns.
 pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
-    let mut wan = Wan::of(spec.line, &[NEAR_MEMBERS, 1], &[Link::of_round_trip(NEAR, FAR, Duration::ZERO)])?;
+    let mut wan = Wan::new(&[NEAR_MEMBERS, 1], &[Link::of_round_trip(NEAR, FAR, Duration::ZERO)])?;
     let cluster = start(setup, spec, &wan)?;
     let mut bench = Sysbench::find()?;
     bench.tables = spec.tables;
@@ -236,7 +234,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
             .run(&["CREATE USER 'far'@'%'", &format!("GRANT ALL ON {SYSBENCH_DATABASE}.* TO 'far'@'%'")])?;
         bench.far = Some((wan.namespace(NEAR, 0), wan.host(FAR, 0), first.config.sql_port));
     }
-    wan.count_anew()?;
+    wan.count_anew();
     let rows = bench.rows_as_one_value();
     let mut measured = Vec::new();
     for threads in &spec.threads {

@@ -1,61 +1,14 @@
-//! The long line of an experiment: its kind, the fate of its packets, and whether it kept its promise.
+//! The long line of an experiment: what became of its packets, and whether it kept its promise.
 
 use std::time::Duration;
 
-use lockstep_lab::wan::{Counters, Kind};
+use lockstep_lab::wan::Counters;
 use serde_json::{Map, Value, json};
 
 use super::numbers::number;
-use crate::progress::say;
 
-/// The options of experiments with a long line.
-#[derive(clap::Args, Debug, Clone)]
-pub(super) struct LineArgs {
-    /// What delays packets to the far member: the lab's own line, the kernel's netem, or netem where there is one and else the
-    /// lab's own.
-    #[arg(long, value_enum, value_name = "KIND", default_value = "auto")]
-    line: Wanted,
-}
-
-#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq)]
-enum Wanted {
-    Own,
-    Netem,
-    Auto,
-}
-
-impl LineArgs {
-    /// The line to take; an error if it is not to be had here.
-    pub(super) fn kind(&self) -> Result<Kind, String> {
-        match self.line {
-            Wanted::Own => Ok(Kind::Own),
-            Wanted::Netem => Kind::Netem.check().map(|()| Kind::Netem).map_err(|e| e.to_string()),
-            Wanted::Auto => {
-                let (kind, why) = Kind::of_this_machine();
-                if let Some(why) = why {
-                    say(&format!("over the lab's own line: {why}"));
-                }
-                Ok(kind)
-            }
-        }
-    }
-}
-
-/// As the parameters of an experiment name it.
-pub(super) fn name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Own => "own",
-        Kind::Netem => "netem",
-    }
-}
-
-/// As reports name it.
-pub(super) fn what(parameters: &Value) -> &'static str {
-    match parameters["line"].as_str() {
-        Some("netem") => "the kernel's netem",
-        _ => "the lab's own delay line",
-    }
-}
+/// The name of the lab's delay line among an experiment's parameters.
+pub(super) const NAME: &str = "own";
 
 /// The share of packets that a line may deliver late. Above it, the measurement is in doubt.
 const LATE_SHARE: f64 = 0.01;
@@ -103,21 +56,10 @@ impl Lateness {
 }
 
 /// For the record of a run: the fate of the packets in both directions, and the shortest round trip.
-pub(super) fn record(
-    more: &mut Map<String, Value>,
-    kind: Kind,
-    there: &Counters,
-    back: &Counters,
-    measured: Duration,
-) {
+pub(super) fn record(more: &mut Map<String, Value>, there: &Counters, back: &Counters, measured: Duration) {
     for (name, counters) in [("line_to_far", there), ("line_from_far", back)] {
-        let mut of = json!({ "packets": counters.delivered, "bytes": counters.delivered_bytes, "dropped": counters.dropped });
-        // Netem does not say.
-        if kind == Kind::Own {
-            of["lost"] = counters.lost.into();
-            of["over_1_ms_late"] = counters.late.into();
-            of["latest_us"] = (counters.latest / 1000).into();
-        }
+        let of = json!({ "packets": counters.delivered, "bytes": counters.delivered_bytes, "dropped": counters.dropped,
+            "lost": counters.lost, "over_1_ms_late": counters.late, "latest_us": counters.latest / 1000 });
         more.insert(name.into(), of);
     }
     more.insert("line_round_trip_ms".into(), (measured.as_secs_f64() * 1e3).into());
@@ -141,18 +83,12 @@ mod tests {
     }
 
     #[test]
-    fn values_unknown_to_netem_are_omitted() {
+    fn record_has_packets_of_both_directions() {
         let counters = Counters { delivered: 5, ..Counters::default() };
-        for (kind, known) in [(Kind::Own, true), (Kind::Netem, false)] {
-            let mut more = Map::new();
-            record(&mut more, kind, &counters, &counters, Duration::from_micros(90_500));
-            assert_eq!(more["line_to_far"]["packets"], 5);
-            assert_eq!(more["line_from_far"]["over_1_ms_late"].is_u64(), known);
-            assert_eq!(more["line_round_trip_ms"], 90.5);
-            assert_eq!(
-                what(&json!({ "line": name(kind) })),
-                ["the kernel's netem", "the lab's own delay line"][usize::from(known)]
-            );
-        }
+        let mut more = Map::new();
+        record(&mut more, &counters, &counters, Duration::from_micros(90_500));
+        assert_eq!(more["line_to_far"]["packets"], 5);
+        assert_eq!(more["line_from_far"]["over_1_ms_late"], 0);
+        assert_eq!(more["line_round_trip_ms"], 90.5);
     }
 }

@@ -10,7 +10,7 @@ use lockstep_lab::semi_sync_wan::{
 use serde_json::{Value, json};
 
 use super::drive::{Case, CaseResult, Common, chosen, drive, finish, named};
-use super::line::{self, Lateness, LineArgs};
+use super::line::{self, Lateness};
 use super::numbers::{DOUBT, Known, Stat, number, percentile, text};
 use super::page::{Claims, Page, Section, Table, ratio};
 use super::results::Results;
@@ -27,8 +27,6 @@ const POST_RTT: f64 = 85.5;
 pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
-    #[command(flatten)]
-    line: LineArgs,
     /// Milliseconds to the far member and back.
     #[arg(long, value_name = "MS", default_value_t = POST_RTT, value_parser = super::milliseconds)]
     rtt: f64,
@@ -48,22 +46,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let (inserts, far_inserts) = if common.quick { (1000, 100) } else { (10_000, 1000) };
     let (clients, window) = if common.quick { (vec![64], 3) } else { (vec![4, 16, 64, 256], 10) };
     let setups = chosen(&args.setups, &Setup::EACH);
-    let kind = args.line.kind()?;
-    let parameters = json!({ "line": line::name(kind), "round_trip_ms": args.rtt, "repeats": repeats, "inserts": inserts,
+    let parameters = json!({ "line": line::NAME, "round_trip_ms": args.rtt, "repeats": repeats, "inserts": inserts,
         "inserts_that_wait_for_the_far_member": far_inserts, "inserts_before_those": [WARM_UP, WARM_UP_FAR], "connections": clients, "seconds_each": window,
         "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });
     let spec = Spec {
         provider: common.provider()?,
         galera: common.galera.clone(),
         lockstep: std::env::current_exe().ok(),
-        line: kind,
         round_trip: Duration::from_secs_f64(args.rtt / 1e3),
         inserts,
         far_inserts,
         clients,
         window: Duration::from_secs(window),
     };
-    check(&spec).map_err(|e| e.to_string())?;
+    check().map_err(|e| e.to_string())?;
     let mut folder = common.folder(NAME, parameters)?;
     let seconds = |setup: Setup| {
         let start = if setup.is_ours() || setup == Setup::Galera { 10.0 } else { 4.0 };
@@ -98,7 +94,7 @@ fn outcome(spec: &Spec, run: &Run) -> CaseResult {
         late: Lateness::of_run(&run.there, &run.back, spec.round_trip, run.round_trip),
         ..CaseResult::default()
     };
-    line::record(&mut outcome.more, spec.line, &run.there, &run.back, run.round_trip);
+    line::record(&mut outcome.more, &run.there, &run.back, run.round_trip);
     for load in &run.loads {
         let clients = load.connections.len();
         for (at, connection) in load.connections.iter().enumerate() {
@@ -169,9 +165,8 @@ pub(super) fn page(results: &Results) -> Page {
         format!(
             "Connections insert rows (id, text VARCHAR(8)), one row per commit, into a server next to them. A copy of the \
              database is kept {rtt} ms (there and back) away. Real servers in network namespaces of one machine; the distance \
-             is {}. A run counts only if every copy has all rows in the end and no semi-synchronous \
-             replication fell back.",
-            line::what(parameters)
+             is the lab's own delay line. A run counts only if every copy has all rows in the end and no semi-synchronous \
+             replication fell back."
         ),
         wait_point(),
         "After a blog post of 2012, which found 1066 inserts/s of one connection with no replica, 943 with an asynchronous \
@@ -375,7 +370,6 @@ mod tests {
             provider: "x".into(),
             galera: "x".into(),
             lockstep: None,
-            line: Default::default(),
             round_trip: Duration::from_micros(85_500),
             inserts: 10,
             far_inserts: 10,

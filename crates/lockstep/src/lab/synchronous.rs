@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::caught_up::{CAUGHT_UP, CAUGHT_UP_HEADING, CAUGHT_UP_TEXT};
 use super::drive::{Case, CaseResult, Common, chosen, drive, finish, named};
-use super::line::{self, Lateness, LineArgs};
+use super::line::{self, Lateness};
 use super::numbers::{Stat, number, text};
 use super::page::{Page, Section, Table};
 use super::results::Results;
@@ -27,8 +27,6 @@ const PERCENTILES: [u32; 9] = [1, 10, 25, 50, 75, 90, 95, 98, 99];
 pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
-    #[command(flatten)]
-    line: LineArgs,
     /// Milliseconds to the far member and back.
     #[arg(long, value_name = "MS", default_value_t = 90.0, value_parser = super::milliseconds)]
     rtt: f64,
@@ -52,22 +50,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     };
     let (tables, rows) = if common.quick { (2, 5_000) } else { (4, 25_000) };
     let setups = chosen(&args.setups, &Setup::EACH);
-    let kind = args.line.kind()?;
-    let parameters = json!({ "line": line::name(kind), "round_trip_ms": args.rtt, "repeats": repeats, "load": "sysbench oltp_read_write",
+    let parameters = json!({ "line": line::NAME, "round_trip_ms": args.rtt, "repeats": repeats, "load": "sysbench oltp_read_write",
         "rows_chosen": "uniform",
         "tables": tables, "rows_of_each": rows, "threads": threads, "seconds_each": window,
         "set_ups": setups.iter().map(|setup| setup.name()).collect::<Vec<_>>() });
     let spec = Spec {
         provider: common.provider()?,
         galera: common.galera.clone(),
-        line: kind,
         round_trip: Duration::from_secs_f64(args.rtt / 1e3),
         tables,
         rows,
         threads,
         window: Duration::from_secs(window),
     };
-    check(&spec).map_err(|e| e.to_string())?;
+    check().map_err(|e| e.to_string())?;
     let mut folder = common.folder(NAME, parameters)?;
     let seconds = |setup: Setup| {
         let start = if setup.provider().is_some() { 9.0 } else { 4.0 };
@@ -94,7 +90,7 @@ fn outcome(spec: &Spec, run: &Run) -> CaseResult {
         late: Lateness::of_run(&run.there, &run.back, spec.round_trip, run.round_trip),
         ..CaseResult::default()
     };
-    line::record(&mut outcome.more, spec.line, &run.there, &run.back, run.round_trip);
+    line::record(&mut outcome.more, &run.there, &run.back, run.round_trip);
     for Measured { threads, load, histogram, caught_up } in &run.measured {
         let mut measurement = json!({ "threads": threads, "transactions": load.transactions,
             "transactions_per_s": load.per_second, "ms_min": load.min_ms, "ms_avg": load.avg_ms,
@@ -148,10 +144,9 @@ pub(super) fn page(results: &Results) -> Page {
         lead: vec![
             format!(
                 "sysbench's oltp_read_write (14 reads and 4 writes per transaction, all rows as likely as any other: \
-                 --rand-type=uniform) on one to three servers; far is {rtt} ms there and back, by {}. InnoDB's log is flushed once a second but where it says flushing; \
+                 --rand-type=uniform) on one to three servers; far is {rtt} ms there and back, by the lab's own delay line. InnoDB's log is flushed once a second but where it says flushing; \
                  Lockstep has its defaults, quorum with its log fsynced before a commit returns, Galera its makers' options \
-                 for long lines. All servers and the load share the machine.",
-                line::what(&results.about["parameters"])
+                 for long lines. All servers and the load share the machine."
             ),
             "After a blog post of 2011: a synchronous slave near hardly shows, one far away adds its round trip to each \
              transaction, and clients far from their server are worse off by far."
@@ -335,7 +330,6 @@ mod tests {
         Spec {
             provider: "x".into(),
             galera: "x".into(),
-            line: Default::default(),
             round_trip: Duration::from_millis(90),
             tables: 1,
             rows: 1,

@@ -13,7 +13,7 @@ use crate::error::{LabError, Result};
 use crate::far::{FAR, NEAR};
 use crate::install::Installation;
 use crate::needs;
-use crate::wan::{Counters, Kind, Link, Wan};
+use crate::wan::{Counters, Link, Wan};
 pub use load::{Connection, Load};
 use rig::Rig;
 pub use setup::Setup;
@@ -35,8 +35,6 @@ pub struct Spec {
     pub galera: PathBuf,
     /// Our command, which is the arbitrator; none: the one in the path.
     pub lockstep: Option<PathBuf>,
-    /// What the line to the far zone is made of.
-    pub line: Kind,
     /// From the near zone to the far one and back.
     pub round_trip: Duration,
     /// Inserts of a single connection.
@@ -67,9 +65,9 @@ pub struct Run {
 }
 
 /// An error that says what is missing, if it cannot be run on this machine.
-pub fn check(spec: &Spec) -> Result<()> {
+pub fn check() -> Result<()> {
     Installation::find()?;
-    needs::line(spec.line)
+    needs::line()
 }
 
 /// Warms the machine up: files not yet in the kernel's cache would slow down the first set-up. Its results are dropped.
@@ -82,7 +80,7 @@ pub fn warm_up(spec: &Spec) -> Result<()> {
 /// and that nobody fell back to less than was asked for. Everything is gone when it returns.
 pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     // The distance comes when all are there: rsync copies the database folder by folder, many round trips for each.
-    let mut wan = Wan::of(spec.line, &[NEAR_MEMBERS, 1], &[Link::of_round_trip(NEAR, FAR, Duration::ZERO)])?;
+    let mut wan = Wan::new(&[NEAR_MEMBERS, 1], &[Link::of_round_trip(NEAR, FAR, Duration::ZERO)])?;
     let mut rig = Rig::start(setup, spec, &wan)?;
     let round_trip = wan.set_round_trip(NEAR, FAR, spec.round_trip)?;
     rig.writer().client()?.run(&[
@@ -92,7 +90,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     const COUNT: &str = "SELECT COUNT(*) FROM inserttest.foo";
     rig.wait_for_copies(COUNT, "0")?;
     rig.check_promise(0)?;
-    wan.count_anew()?;
+    wan.count_anew();
 
     let (warm_up, count) =
         if setup.waits_for_far() { (WARM_UP_FAR, spec.far_inserts) } else { (WARM_UP, spec.inserts) };

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// The most packets that one direction holds, queued and in flight; further packets are dropped, to bound the memory of a
 /// line that is not read. It is enough for 1500-byte packets at 4 Gbit/s over 100 ms.
-pub const HELD_MAX: usize = 1 << 15;
+const HELD_MAX: usize = 1 << 15;
 
 /// The settings of one direction.
 #[derive(Debug, Clone, PartialEq)]

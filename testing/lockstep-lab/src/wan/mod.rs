@@ -1,5 +1,5 @@
 //! A wide area network on one machine: zones of network namespaces, with lines between them that delay, lose and limit. The
-//! lines are our own, for many a kernel has no netem, or netem's, where that is asked for.
+//! lines run in user space, because many kernels lack netem.
 //!
 //! The members of a zone share a bridge and reach each other as any namespaces do. Packets for another zone go by the
 //! bridge's namespace into a TUN device there, through a [`Line`](line::Line) in this process, and out of the other
@@ -9,52 +9,20 @@
 //! member - bridge - wan (TUN) - Line, in one thread - wan (TUN) - bridge - member
 //! ```
 //!
-//! With netem, a pair of veth devices is in the place of the TUN devices and the thread (`netem.rs`).
-//!
 //! Nothing of it is to be seen on the machine's own network, and it all goes when the value is dropped.
 
 mod line;
-mod netem;
 mod relay;
 mod tun;
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-pub use line::{Counters, HELD_MAX, Settings};
+pub use line::{Counters, Settings};
 
 use crate::error::{LabError, Result};
 use crate::netns::{self, Network, ZONES_MAX};
-use netem::Netem;
 use relay::Relay;
-
-/// What delays the packets between zones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Kind {
-    /// A thread of this process, between TUN devices. It knows when it was late.
-    #[default]
-    Own,
-    /// The kernel's netem.
-    Netem,
-}
-
-impl Kind {
-    /// Netem where it works here, else our own, and why.
-    pub fn of_this_machine() -> (Kind, Option<String>) {
-        match netem::is_there() {
-            Ok(()) => (Kind::Netem, None),
-            Err(why) => (Kind::Own, Some(why)),
-        }
-    }
-
-    /// An error that says why it cannot be used on this machine.
-    pub fn check(self) -> Result<()> {
-        match self {
-            Kind::Own => Ok(()),
-            Kind::Netem => netem::is_there().map_err(LabError::Value),
-        }
-    }
-}
 
 /// A line between two zones, by their numbers.
 #[derive(Debug, Clone)]
@@ -82,14 +50,8 @@ impl Link {
 #[derive(Debug)]
 pub struct Wan {
     // Before the namespaces: the thread ends first.
-    lines: Lines,
+    lines: Relay,
     zones: Vec<Network>,
-}
-
-#[derive(Debug)]
-enum Lines {
-    Own(Relay),
-    Netem(Netem),
 }
 
 /// Whether this machine and account can make network namespaces: a machine can, a chroot on it may not.
@@ -101,11 +63,6 @@ impl Wan {
     /// Makes one zone of each number of members, and these lines; between zones without a line nothing passes. Needs root,
     /// `ip`, and the kernel's tun driver.
     pub fn new(members: &[usize], links: &[Link]) -> Result<Wan> {
-        Wan::of(Kind::Own, members, links)
-    }
-
-    /// The same with lines of this kind; netem needs `tc` instead of the tun driver.
-    pub fn of(kind: Kind, members: &[usize], links: &[Link]) -> Result<Wan> {
         if let Some(wrong) = objection(members, links) {
             return Err(LabError::Value(wrong));
         }
@@ -121,13 +78,7 @@ impl Wan {
             zone.add_gateway()?;
             zones.push(zone);
         }
-        let lines = match kind {
-            Kind::Own => Lines::Own(own_lines(&zones, links)?),
-            Kind::Netem => Lines::Netem(Netem::start(
-                &zones,
-                links.iter().map(|link| (link.from, link.to, link.there.clone(), link.back.clone())),
-            )?),
-        };
+        let lines = start_lines(&zones, links)?;
         Ok(Wan { lines, zones })
     }
 
@@ -178,34 +129,18 @@ impl Wan {
 
     /// Counters of the packets from one zone to another; an error if there is no such line, or if a device of it failed.
     pub fn counters(&mut self, from: usize, to: usize) -> Result<Counters> {
-        let counters = match &mut self.lines {
-            Lines::Own(relay) => {
-                relay.check()?;
-                relay.counters(from, to)
-            }
-            Lines::Netem(netem) => netem.counters(from, to)?,
-        };
-        counters.ok_or_else(|| no_line(from, to))
+        self.lines.check()?;
+        self.lines.counters(from, to).ok_or_else(|| no_line(from, to))
     }
 
-    /// Starts the counters of all lines at nothing.
-    pub fn count_anew(&mut self) -> Result<()> {
-        match &mut self.lines {
-            Lines::Own(relay) => {
-                relay.count_anew();
-                Ok(())
-            }
-            Lines::Netem(netem) => netem.count_anew(),
-        }
+    /// Resets the counters of all lines.
+    pub fn count_anew(&self) {
+        self.lines.count_anew();
     }
 
-    /// Packets to an address that no line leads to, and packets that the kernel did not take back. Netem does not count
-    /// them.
+    /// Packets to an address that no line leads to, and packets that the kernel did not take back.
     pub fn strays(&self) -> (u64, u64) {
-        match &self.lines {
-            Lines::Own(relay) => relay.strays(),
-            Lines::Netem(_) => (0, 0),
-        }
+        self.lines.strays()
     }
 
     /// Changes the settings of one direction. Packets in flight keep their due times.
@@ -213,11 +148,7 @@ impl Wan {
         if let Some(wrong) = settings.objection() {
             return Err(LabError::Value(wrong));
         }
-        let has = match &self.lines {
-            Lines::Own(relay) => relay.set(from, to, settings),
-            Lines::Netem(netem) => netem.set(from, to, &settings)?,
-        };
-        if has { Ok(()) } else { Err(no_line(from, to)) }
+        if self.lines.set(from, to, settings) { Ok(()) } else { Err(no_line(from, to)) }
     }
 
     /// Gives a line this round trip, half of it each way, and measures it. Returns the measured one, which is not less.
@@ -236,7 +167,7 @@ impl Wan {
 }
 
 /// A TUN device in each zone, and the thread between them.
-fn own_lines(zones: &[Network], links: &[Link]) -> Result<Relay> {
+fn start_lines(zones: &[Network], links: &[Link]) -> Result<Relay> {
     let mut devices = Vec::new();
     for zone in zones {
         devices.push(tun::open(&zone.hub())?);
@@ -293,36 +224,8 @@ mod tests {
         let measured = wan.set_round_trip(0, 1, asked).unwrap();
         assert!((asked..asked * 20).contains(&measured), "{measured:?}");
         assert_eq!(wan.counters(0, 1).unwrap().delivered, 4);
-        wan.count_anew().unwrap();
+        wan.count_anew();
         assert_eq!(wan.counters(0, 1).unwrap(), Counters::default());
-    }
-
-    #[test]
-    fn requested_netem_is_used_or_reason_given() {
-        if !netns::is_possible() {
-            eprintln!("NOT TESTED: no network namespaces here");
-            return;
-        }
-        let wanted = Wan::of(Kind::Netem, &[1, 1], &[Link::of_round_trip(0, 1, Duration::from_millis(20))]);
-        match Kind::of_this_machine() {
-            (Kind::Netem, None) => {
-                let mut wan = wanted.unwrap();
-                let asked = Duration::from_millis(40);
-                let measured = wan.set_round_trip(0, 1, asked).unwrap();
-                assert!(measured < asked * 10, "{measured:?}");
-                let counters = wan.counters(0, 1).unwrap();
-                assert!(counters.delivered >= 4, "{counters:?}");
-                wan.count_anew().unwrap();
-                assert!(wan.counters(0, 1).unwrap().delivered <= 1);
-            }
-            (Kind::Own, Some(why)) => {
-                eprintln!("NOT TESTED: netem itself: {why}");
-                assert!(why.contains("netem") || why.contains("tc"), "{why}");
-                assert!(wanted.unwrap_err().to_string().contains(&why));
-                assert!(Kind::Netem.check().is_err() && Kind::Own.check().is_ok());
-            }
-            other => panic!("{other:?}"),
-        }
     }
 
     #[test]

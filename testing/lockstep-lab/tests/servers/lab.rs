@@ -1,13 +1,11 @@
 //! The lab's experiments show what they are to show, on a few samples, and the command makes a report of them.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use lockstep_lab::LabError;
 use lockstep_lab::semi_sync_wan::{Run, Setup, Spec, run};
-use lockstep_lab::wan::Kind;
 
 use crate::fixture::{GALERA, Test, alone, built, has_networks, provider};
 
@@ -16,7 +14,6 @@ fn spec() -> Spec {
         provider: provider(),
         galera: GALERA.into(),
         lockstep: Some(built("lockstep")),
-        line: Kind::Own,
         round_trip: Duration::from_micros(85_500),
         inserts: 30,
         far_inserts: 5,
@@ -120,59 +117,6 @@ fn command_writes_report_and_resumes() -> Test {
     assert!(String::from_utf8_lossy(&report).contains("there is no /none.so"));
     let (sound, text) = lab(&["report", &out])?;
     assert!(!sound && text.contains("not everything was measured:"), "{text}");
-    let _ = std::fs::remove_dir_all(&dir);
-    Ok(())
-}
-
-/// The whole of `--line`, with a stand-in for `tc` that makes plain queues where it is asked for netem's.
-#[test]
-fn command_uses_netem_when_asked_and_available() -> Test {
-    let _alone = alone();
-    if !has_networks() {
-        return Ok(());
-    }
-    let io = |source| LabError::Io { what: "make a stand-in for tc".into(), source };
-    let dir = std::env::temp_dir().join(format!("lockstep-lab-tc-{}", std::process::id()));
-    let (stand_in, out) = (dir.join("bin"), dir.join("out"));
-    std::fs::create_dir_all(&stand_in).map_err(io)?;
-    std::fs::write(stand_in.join("tc"), include_str!("../stand_in/tc.sh")).map_err(io)?;
-    std::fs::set_permissions(stand_in.join("tc"), PermissionsExt::from_mode(0o755)).map_err(io)?;
-    let path = format!("{}:{}", stand_in.display(), std::env::var("PATH").unwrap_or_default());
-    let folder = out.display().to_string();
-    let lab = |rest: &[&str]| -> Result<(Option<i32>, String), LabError> {
-        let _ = std::fs::remove_dir_all(&out);
-        let mut command = Command::new(built("lockstep"));
-        command.args(["lab", "semi-sync-wan", "--quick", "--setups", "alone", "--out", &folder]);
-        let output = command.args(rest).env("PATH", &path).output().map_err(io)?;
-        let text = [output.stdout, output.stderr].concat();
-        Ok((output.status.code(), String::from_utf8_lossy(&text).into_owned()))
-    };
-    let kept = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_default();
-
-    // Of a distance that the way through the kernel is, all is measured, and the report says over what.
-    let (code, text) = lab(&["--line", "netem", "--rtt", "0.001"])?;
-    assert_eq!(code, Some(0), "{text}");
-    assert!(kept("run.json").contains("\"line\": \"netem\""), "{}", kept("run.json"));
-    let runs = kept("runs.jsonl");
-    assert!(runs.contains("\"line_to_far\":{") && !runs.contains("over_1_ms_late"), "{runs}");
-    assert!(kept("report.html").contains("the distance is the kernel&#39;s netem"), "{text}");
-    assert!(text.contains("packets over the long line nobody knows whether they were late"), "{text}");
-    // One that it is not is no measurement.
-    let (code, text) = lab(&["--line", "auto"])?;
-    assert_eq!(code, Some(3), "{text}");
-    assert!(text.contains("the line was to take 85.5ms there and back, and takes "), "{text}");
-    assert!(text.contains("not measured") && kept("runs.jsonl").is_empty(), "{text}");
-    assert!(kept("run.json").contains("\"line\": \"netem\""), "{}", kept("run.json"));
-
-    // A kernel without netem.
-    let why = "the kernel has no netem: Error: Specified qdisc kind is unknown.";
-    std::fs::write(stand_in.join("refused"), "all").map_err(io)?;
-    let (code, text) = lab(&["--line", "netem"])?;
-    assert!(code != Some(0) && text.contains(why) && !out.exists(), "{code:?} {text}");
-    let (code, text) = lab(&["--line", "auto", "--rtt", "5"])?;
-    assert!(text.contains(&format!("over the lab's own line: {why}")), "{text}");
-    assert_eq!(code, Some(0), "{text}");
-    assert!(kept("run.json").contains("\"line\": \"own\""), "{}", kept("run.json"));
     let _ = std::fs::remove_dir_all(&dir);
     Ok(())
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use lockstep_lab::LabError;
 use lockstep_lab::synchronous::{Measured, Provider, Run, Setup, Spec, run};
-use lockstep_lab::wan::Kind;
 
 use crate::fixture::{GALERA, Test, alone, built, has_networks, same};
 
@@ -14,7 +13,6 @@ fn measure(setup: Setup) -> Result<Run, LabError> {
     let spec = Spec {
         provider: built("liblockstep.so"),
         galera: GALERA.into(),
-        line: Kind::Own,
         round_trip: ROUND_TRIP,
         tables: 2,
         rows: 1000,
