@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use crate::signals::{Signal, Signals};
 use clap::Args;
-use lockstep_lab::{Signal, Signals};
 use lockstep_node::core::{Gtid, Uuid};
 use lockstep_node::net::{Address, ClusterAddress};
 use lockstep_node::options::Options;
@@ -200,7 +200,7 @@ impl MessageLog {
             Level::Info => "Note",
             Level::Debug => "Debug",
         };
-        let line = format!("{} [{kind}] {text}\n", timestamp());
+        let line = format!("{} [{kind}] {text}\n", lockstep_local::timestamp());
         // Ignore errors: the arbitrator must keep running if the disk is full or the terminal is closed.
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = match file.as_mut() {
@@ -208,22 +208,6 @@ impl MessageLog {
             None => std::io::stderr().write_all(line.as_bytes()),
         };
     }
-}
-
-/// The current time in UTC.
-pub(crate) fn timestamp() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Count days from 1 March of the year 0, so that the leap day is the last day of a year.
-    let era_day = days as i64 + 719_468;
-    let (era, day) = (era_day.div_euclid(146_097), era_day.rem_euclid(146_097));
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let date = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year + era * 400 + i64::from(month <= 2);
-    format!("{year}-{month:02}-{date:02} {:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
 /// The address that other members connect to: `base_host`, else the listen address, else the local address of the route to

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use lockstep_lab::{Account, Installation};
+use lockstep_local::{Account, Installation};
 
 /// The marker file.
 const MARKER: &str = "lockstep.up";

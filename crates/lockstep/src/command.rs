@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use lockstep_local::say;
 use lockstep_node::{Answer, Command};
 
 use crate::Source;
 use crate::fetch::{self, Target};
-use crate::progress::say;
 use crate::query;
 
 /// Timeout of a command. A member answers within 10 s, even if the command fails; a busy machine may need more.

@@ -2,20 +2,17 @@
 
 mod absent;
 mod arbitrator;
-mod bench;
 mod cert;
 mod certification;
-mod chaos;
 mod check;
 mod cluster_dir;
 mod command;
 mod fetch;
-mod lab;
 mod log;
-mod progress;
 mod query;
 mod rescue;
 mod server_health;
+mod signals;
 mod smoke_test;
 mod status;
 mod up;
@@ -65,19 +62,10 @@ enum Command {
     Wait(wait::WaitArgs),
     /// Print the entries of a log or of a rescue file.
     Log(log::LogArgs),
-    /// Run a benchmark on this machine.
-    #[command(subcommand)]
-    Bench(bench::BenchCommand),
-    /// Run three servers under load and faults, and compare the answers to clients with the data. Exit code 3: data
-    /// were lost or wrong.
-    Chaos(chaos::ChaosArgs),
-    /// Reproduce classic replication experiments, with the rivals in the same run. Exit code 3: some measurements are
-    /// missing.
-    #[command(subcommand)]
-    Lab(lab::LabCommand),
-    /// One miniature server of `bench provider`, controlled by lines on standard input.
-    #[command(name = bench::MEMBER, hide = true)]
-    BenchMember,
+    /// The developers' tools.
+    #[cfg(feature = "lab")]
+    #[command(flatten)]
+    Tools(lockstep_lab::Tool),
     /// Create the certificates and keys for TLS between members.
     Cert(cert::CertArgs),
     /// Check a server's option files for settings that Lockstep refuses, ignores or advises against. Exit code 0:
@@ -105,7 +93,7 @@ struct DownArgs {
     #[arg(long, default_value = up::DEFAULT_DIR)]
     dir: PathBuf,
     /// Seconds that each server may take to stop. After that it is killed, and the others are stopped.
-    #[arg(long, value_name = "SECONDS", default_value = "40", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "40", value_parser = lockstep_local::seconds)]
     timeout: std::time::Duration,
 }
 
@@ -117,7 +105,7 @@ struct StatusArgs {
     #[arg(long)]
     json: bool,
     /// Repeat every so many seconds.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = lockstep_local::seconds)]
     watch: Option<std::time::Duration>,
 }
 
@@ -195,13 +183,6 @@ struct Source {
     address: Option<String>,
 }
 
-fn seconds(text: &str) -> Result<std::time::Duration, String> {
-    match text.parse::<f64>() {
-        Ok(s) if (0.1..=86_400.0).contains(&s) => Ok(std::time::Duration::from_secs_f64(s)),
-        _ => Err("expected a number of seconds from 0.1 to 86400".into()),
-    }
-}
-
 impl Command {
     /// Whether to print JSON.
     fn wants_json(&self) -> bool {
@@ -247,21 +228,24 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Wait(args) => wait::run(&args),
         Command::Check(args) => check::run(&args),
-        Command::Chaos(args) => chaos::run(&args),
         Command::Log(args) => log::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Bench(command) => bench::run(&command).map(|()| ExitCode::SUCCESS),
-        Command::Lab(command) => lab::run(&command),
-        Command::BenchMember => {
-            lockstep_host::command::serve(std::io::stdin().lock());
-            // The process ends with the provider still running, as when a server is killed.
-            std::process::exit(0);
-        }
+        #[cfg(feature = "lab")]
+        Command::Tools(tool) => tool.run(),
     };
     match outcome {
         Ok(code) => code,
         Err(text) => {
-            progress::complain(&text, json);
+            complain(&text, json);
             ExitCode::FAILURE
         }
     }
+}
+
+/// What keeps a command from doing what it was asked for. Whoever parses standard output finds it there, too, as a member's
+/// own refusal reads.
+pub fn complain(text: &str, json: bool) {
+    if json {
+        lockstep_local::say(&serde_json::json!({ "ok": false, "text": text }).to_string());
+    }
+    eprintln!("lockstep: {text}");
 }

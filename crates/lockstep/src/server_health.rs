@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{LabError, Server};
+use lockstep_local::{LocalError, Server, Step};
 use lockstep_node::options::Options;
 
 use crate::fetch;
-use crate::progress::Step;
 use crate::query;
 
 /// Maximum time until a server is synced, including a state transfer.
@@ -172,7 +171,7 @@ pub(crate) fn wait_until_ready(server: &mut Server, step: &Step, ran: bool) -> R
         }
         let name = server.name().to_owned();
         if let Some(status) = server.ended() {
-            return Err(LabError::Exited { server: name, status, log: server.complaints(25) }.to_string());
+            return Err(LocalError::Exited { server: name, status, log: server.complaints(25) }.to_string());
         }
         if let Health::Failed(state) = &health {
             return Err(failure_text(server, state));
@@ -193,7 +192,7 @@ pub(crate) fn wait_until_ready(server: &mut Server, step: &Step, ran: bool) -> R
         if waited > READY_TIMEOUT {
             let what =
                 format!("is not a synced member after {} s: {}", READY_TIMEOUT.as_secs(), health.text());
-            return Err(LabError::Timeout { server: name, what, log: server.complaints(25) }.to_string());
+            return Err(LocalError::Timeout { server: name, what, log: server.complaints(25) }.to_string());
         }
         std::thread::sleep(Duration::from_millis(50));
     }

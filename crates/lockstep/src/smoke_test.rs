@@ -7,9 +7,8 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use lockstep_lab::Server;
+use lockstep_local::{Server, say};
 
-use crate::progress::say;
 use crate::{fetch, query, server_health};
 
 /// Maximum duration of a leadership transfer.
@@ -80,7 +79,7 @@ fn run_once(free: &[&Server], allowed: &Writers) -> Result<(), String> {
             _ => "there is no leader, so no member may write".into(),
         });
     };
-    let text = |error: lockstep_lab::LabError| error.to_string();
+    let text = |error: lockstep_local::LocalError| error.to_string();
     let table = [
         "CREATE DATABASE IF NOT EXISTS lockstep",
         "CREATE TABLE IF NOT EXISTS lockstep.hello (id BIGINT AUTO_INCREMENT PRIMARY KEY, \

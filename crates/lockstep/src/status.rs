@@ -5,9 +5,9 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use lockstep_local::{print, say};
 use lockstep_node::MemberStatus;
 
-use crate::progress::{print, say};
 use crate::query::{self, ClusterStatus, duration};
 use crate::{Source, fetch};
 

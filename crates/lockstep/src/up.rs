@@ -7,11 +7,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Installation, Server, ServerConfig, SstMethod, Wsrep, is_free, is_root};
+use lockstep_local::{
+    Installation, LIBRARY, Server, ServerConfig, SstMethod, Step, Wsrep, is_free, is_root, say,
+};
 use lockstep_node::MemberStatus;
 
 use crate::fetch::{self, Target};
-use crate::progress::{Step, say};
 use crate::query::{self, ClusterStatus};
 use crate::server_health::{self, Health, health};
 use crate::status;
@@ -23,14 +24,13 @@ const NAMES: [&str; 3] = ["n1", "n2", "n3"];
 const SQL_PORTS: [u16; 3] = [33061, 33062, 33063];
 /// The members' ports. Each member uses the two ports above its own for state transfers.
 const PEER_PORTS: [u16; 3] = [45671, 45681, 45691];
-const LIBRARY: &str = "liblockstep.so";
 
 /// The data directories of a cluster in `dir`.
 pub(crate) fn data_dirs(dir: &Path) -> Vec<PathBuf> {
     NAMES.iter().map(|name| dir.join(name)).collect()
 }
 
-fn text(error: lockstep_lab::LabError) -> String {
+fn text(error: lockstep_local::LocalError) -> String {
     error.to_string()
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn up(dir: &Path, provider: Option<PathBuf>, port: Option<u16>) -> Re
             step.done(&is);
         }
     } else {
-        let provider = provider.map_or_else(beside_this_program, Ok)?;
+        let provider = provider.map_or_else(lockstep_local::beside_this_program, Ok)?;
         prepare(dir, &install, &mut servers, &provider, running)?;
         start(dir, &install, &mut servers, &ran).map_err(|e| with_remedy(&e, dir))?;
     }
@@ -231,16 +231,6 @@ fn need_root(command: &str) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("`{command}` runs servers as the account mysql, which only root may: use sudo")),
     }
-}
-
-/// The provider library in the directory of this program.
-pub(crate) fn beside_this_program() -> Result<PathBuf, String> {
-    let me = std::env::current_exe().map_err(|e| format!("cannot find the path of this program: {e}"))?;
-    let library = me.with_file_name(LIBRARY);
-    if library.is_file() {
-        return Ok(library);
-    }
-    Err(format!("there is no {}: build it (`make up` does) or name it with --provider", library.display()))
 }
 
 /// The ports of the cluster: for each server the SQL port and the port for other members.

@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use lockstep_local::say;
 use lockstep_node::{MemberStatus, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::absent::{self, Absent};
-use crate::progress::say;
-use crate::{Source, fetch, seconds, status};
+use crate::{Source, fetch, status};
 
 /// Exit code after a timeout.
 const TIMED_OUT: u8 = 3;
@@ -32,7 +32,7 @@ pub(crate) struct WaitArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     member: Vec<String>,
     /// Timeout in seconds. It includes the wait for a leader.
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = lockstep_local::seconds)]
     timeout: Duration,
     /// Print the result as JSON.
     #[arg(long)]

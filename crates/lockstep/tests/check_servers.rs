@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Installation, free_ports};
+use lockstep_local::{Installation, free_ports};
 
 const REFUSED: i32 = 4;
 

@@ -5,12 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use lockstep_local::{Ended, LocalError, Result, Session, find_program, free_ports, host_port};
+
 use crate::cluster::{Cluster, Place};
-use crate::config::host_port;
-use crate::error::{LabError, Result};
-use crate::install::find_program;
-use crate::ports::free_ports;
-use crate::process::{Ended, Session};
 
 /// How long an orderly end may take.
 const STOP: Duration = Duration::from_secs(20);
@@ -91,7 +88,7 @@ impl Arbitrator {
         let session = Session::spawn(&mut command, &self.dir.with_extension("out"))?;
         // By this file it is found and killed should this process die.
         let path = self.dir.with_extension("pid");
-        std::fs::write(&path, session.pid().to_string()).map_err(LabError::path("write", &path))?;
+        std::fs::write(&path, session.pid().to_string()).map_err(LocalError::path("write", &path))?;
         self.session = Some(session);
         Ok(())
     }
@@ -129,7 +126,7 @@ impl Arbitrator {
     pub(crate) fn signal(&self, signal: i32) -> Result<()> {
         match &self.session {
             Some(session) => session.signal(signal),
-            None => Err(LabError::Value("the arbitrator does not run".into())),
+            None => Err(LocalError::Value("the arbitrator does not run".into())),
         }
     }
 
@@ -152,7 +149,7 @@ impl Drop for Arbitrator {
 }
 
 fn garbd() -> Result<PathBuf> {
-    find_program("garbd").ok_or_else(|| LabError::Missing {
+    find_program("garbd").ok_or_else(|| LocalError::Missing {
         what: "Galera's arbitrator, garbd".into(),
         hint: "install it (Debian: apt-get install galera-arbitrator-4), or leave the arbitrator out".into(),
     })
@@ -160,7 +157,7 @@ fn garbd() -> Result<PathBuf> {
 
 fn own(lockstep: Option<&Path>) -> Result<PathBuf> {
     let program = lockstep.map(Path::to_owned).or_else(|| find_program("lockstep"));
-    program.ok_or_else(|| LabError::Missing {
+    program.ok_or_else(|| LocalError::Missing {
         what: "the program lockstep, which is the arbitrator".into(),
         hint: "build it with `cargo build --release -p lockstep`".into(),
     })

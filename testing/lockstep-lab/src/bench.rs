@@ -8,12 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::config::ServerConfig;
-use crate::error::{LabError, Result};
-use crate::install::Installation;
-use crate::ports::{free_ports, try_lock};
-use crate::process::Session;
-use crate::server::Server;
+use lockstep_local::{Installation, LocalError, Result, Server, ServerConfig, Session, free_ports, try_lock};
 
 /// A folder for servers, deleted in the end.
 #[derive(Debug)]
@@ -97,18 +92,20 @@ impl Bench {
         let dir = Path::new(PARENT).join(format!("{PREFIX}{}-{number}", std::process::id()));
         if dir.exists() {
             // Another process had our number and left in a hurry.
-            std::fs::remove_dir_all(&dir).map_err(LabError::path("remove", &dir))?;
+            std::fs::remove_dir_all(&dir).map_err(LocalError::path("remove", &dir))?;
         }
         install.make_dir(&dir, 0o755)?;
-        let lock = File::open(&dir).map_err(LabError::path("open", &dir))?;
+        let lock = File::open(&dir).map_err(LocalError::path("open", &dir))?;
         let _ = try_lock(&lock);
         let keep = std::env::var_os("LOCKSTEP_LAB_KEEP").is_some();
         if keep {
             let kept = dir.join(KEPT);
-            std::fs::write(&kept, "").map_err(LabError::path("write", &kept))?;
+            std::fs::write(&kept, "").map_err(LocalError::path("write", &kept))?;
         }
-        let watchdog =
-            watchdog(&dir).stdin(Stdio::piped()).spawn().map_err(LabError::io("start the watchdog shell"))?;
+        let watchdog = watchdog(&dir)
+            .stdin(Stdio::piped())
+            .spawn()
+            .map_err(LocalError::io("start the watchdog shell"))?;
         let template = dir.join("template");
         let bench = Bench { install, dir, template, watchdog: Some(watchdog), keep, _lock: lock };
         bench.install.make_template(&bench.template, true)?;
@@ -136,7 +133,7 @@ impl Bench {
     pub fn fresh_data(&self, config: &ServerConfig) -> Result<()> {
         let datadir = config.datadir();
         if datadir.exists() {
-            std::fs::remove_dir_all(&datadir).map_err(LabError::path("remove", &datadir))?;
+            std::fs::remove_dir_all(&datadir).map_err(LocalError::path("remove", &datadir))?;
         }
         self.install.copy_template(&self.template, &datadir)
     }

@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::client::Client;
-use crate::error::{LabError, Result};
+use lockstep_local::{Client, LocalError, Result, Server};
+
 use crate::far::wait_for_copies;
-use crate::server::Server;
 
 /// How often a copy is asked where it is.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -58,8 +57,8 @@ pub(crate) fn catch_up(
     Ok(Some(took))
 }
 
-pub(crate) fn no_number() -> LabError {
-    LabError::Value("the server did not answer with a number".into())
+pub(crate) fn no_number() -> LocalError {
+    LocalError::Value("the server did not answer with a number".into())
 }
 
 /// The number of the only GTID in this position; 0 where it is empty.

@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lockstep_local::{
+    LocalError, Result, START_TIMEOUT, Server, ServerConfig, SstMethod, Wsrep, free_ports, host_port,
+};
+
 use crate::bench::Bench;
-use crate::config::{ServerConfig, SstMethod, Wsrep, host_port};
-use crate::error::{LabError, Result};
-use crate::ports::free_ports;
-use crate::server::{START_TIMEOUT, Server};
 
 /// A member's own network.
 #[derive(Debug, Clone)]
@@ -197,8 +197,8 @@ impl Cluster {
 
     /// Waits until every running member has applied what was committed before, and checks that `sql` (which must
     /// return rows in a fixed order) has the same answer on all. Returns that answer.
-    pub fn same_everywhere(&self, sql: &str) -> Result<crate::client::Answer> {
-        let mut first: Option<(String, crate::client::Answer)> = None;
+    pub fn same_everywhere(&self, sql: &str) -> Result<lockstep_local::Answer> {
+        let mut first: Option<(String, lockstep_local::Answer)> = None;
         for server in &self.servers {
             if server.pid().is_none() {
                 continue;
@@ -209,7 +209,7 @@ impl Cluster {
             match &first {
                 None => first = Some((server.name().to_owned(), answer)),
                 Some((name, expected)) if *expected != answer => {
-                    return Err(LabError::Value(format!(
+                    return Err(LocalError::Value(format!(
                         "members differ on [{sql}]: {name} says {:?}, {} says {:?}",
                         expected.rows,
                         server.name(),
@@ -219,7 +219,7 @@ impl Cluster {
                 Some(_) => {}
             }
         }
-        first.map(|(_, answer)| answer).ok_or_else(|| LabError::Value("no member runs".into()))
+        first.map(|(_, answer)| answer).ok_or_else(|| LocalError::Value("no member runs".into()))
     }
 
     /// The logs of all members, shortened, for a failure's report.

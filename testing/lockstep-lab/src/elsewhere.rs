@@ -7,8 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::error::Result;
-use crate::process::{kernel_threads, machine_cpu_time, parents_and_times};
+use lockstep_local::{Result, parents_and_times};
+
+use crate::machine::{kernel_threads, machine_cpu_time};
 
 /// Above this share of the machine a measurement is in doubt.
 pub const BUSY: f64 = 0.05;

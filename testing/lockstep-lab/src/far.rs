@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use lockstep_local::{Result, Server};
+
 use crate::cluster::{Cluster, ClusterSpec, Place};
-use crate::error::Result;
-use crate::server::Server;
 use crate::wan::Wan;
 
 /// The zone of those who write, and the far one.

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::{LabError, Result};
-use crate::install::{Installation, run_to_end};
+use lockstep_local::{Installation, LocalError, Result, run_to_end};
 
 /// A mount; unmounted when dropped, also if it is in use. Drop it before deleting the folder that contains it.
 #[derive(Debug)]
@@ -22,13 +21,13 @@ impl Mount {
         source: &Path,
     ) -> Result<Mount> {
         let aside = datadir.with_extension("aside");
-        std::fs::rename(datadir, &aside).map_err(LabError::path("move aside", datadir))?;
+        std::fs::rename(datadir, &aside).map_err(LocalError::path("move aside", datadir))?;
         install.make_dir(datadir, 0o755)?;
         run_to_end(Command::new("mount").args(arguments).arg(source).arg(datadir))?;
         let mount = Mount { path: datadir.to_owned() };
         install.give(datadir)?;
         run_to_end(Command::new("cp").arg("-a").arg(aside.join(".")).arg(datadir))?;
-        std::fs::remove_dir_all(&aside).map_err(LabError::path("remove", &aside))?;
+        std::fs::remove_dir_all(&aside).map_err(LocalError::path("remove", &aside))?;
         Ok(mount)
     }
 

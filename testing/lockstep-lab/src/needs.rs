@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::error::{LabError, Result};
-use crate::install::{find_program, is_root};
+use lockstep_local::{LocalError, Result, find_program, is_root};
+
 use crate::wan::{Link, Wan};
 
 /// The rights of root, for this.
@@ -15,12 +15,12 @@ pub(crate) fn root(what_for: &str) -> Result<()> {
     if is_root()? {
         return Ok(());
     }
-    Err(LabError::Missing { what: format!("the right to {what_for}"), hint: "run as root".into() })
+    Err(LocalError::Missing { what: format!("the right to {what_for}"), hint: "run as root".into() })
 }
 
 /// A program, which this package of Debian's has.
 pub(crate) fn program(name: &str, package: &str) -> Result<PathBuf> {
-    find_program(name).ok_or_else(|| LabError::Missing {
+    find_program(name).ok_or_else(|| LocalError::Missing {
         what: format!("the program {name}"),
         hint: format!("Debian: apt-get install {package}"),
     })
@@ -36,19 +36,19 @@ pub(crate) fn line() -> Result<()> {
 /// So many bytes for files in `dir`.
 pub(crate) fn space(dir: &Path, bytes: u64) -> Result<()> {
     let path = CString::new(dir.as_os_str().as_bytes())
-        .map_err(|_| LabError::Value("a path with a zero byte".into()))?;
+        .map_err(|_| LocalError::Value("a path with a zero byte".into()))?;
     let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: a live path that ends with zero, and room for one statvfs, which zeroes are a value of.
     let (answer, stat) = unsafe { (libc::statvfs(path.as_ptr(), stat.as_mut_ptr()), stat.assume_init()) };
     if answer != 0 {
-        return Err(LabError::path("ask for the free space of", dir)(io::Error::last_os_error()));
+        return Err(LocalError::path("ask for the free space of", dir)(io::Error::last_os_error()));
     }
     let free = stat.f_bavail * stat.f_frsize;
     if free >= bytes {
         return Ok(());
     }
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
-    Err(LabError::Missing {
+    Err(LocalError::Missing {
         what: format!("room for files of {} in {}", gib(bytes), dir.display()),
         hint: format!("only {} are free", gib(free)),
     })

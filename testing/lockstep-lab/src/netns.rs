@@ -8,8 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::error::{LabError, Result};
-use crate::install::{command, run_to_end};
+use lockstep_local::{LocalError, Result, command, run_to_end};
 
 const PREFIX: &str = "lockstep-";
 const FOLDER: &str = "/run/netns";
@@ -47,12 +46,12 @@ pub(crate) fn ip(args: &[&str]) -> Result<()> {
 /// threads use them.
 pub(crate) fn within<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> Result<T> {
     let path = Path::new(FOLDER).join(namespace);
-    let file = File::open(&path).map_err(LabError::path("open", &path))?;
+    let file = File::open(&path).map_err(LocalError::path("open", &path))?;
     let entered = move || {
         // SAFETY: setns changes the network of this new thread only, and the descriptor is open.
         match unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) } {
             0 => Ok(work()),
-            _ => Err(LabError::path("enter the network namespace", &path)(io::Error::last_os_error())),
+            _ => Err(LocalError::path("enter the network namespace", &path)(io::Error::last_os_error())),
         }
     };
     let ended = std::thread::scope(|scope| scope.spawn(entered).join());
@@ -107,7 +106,7 @@ impl Network {
         let (hub, gateway) = (self.hub(), self.address(GATEWAY));
         ip(&["-n", &hub, "addr", "add", &format!("{gateway}/24"), "dev", "hub"])?;
         within(&hub, || std::fs::write(FORWARD, "1"))?
-            .map_err(LabError::path("write", Path::new(FORWARD)))?;
+            .map_err(LocalError::path("write", Path::new(FORWARD)))?;
         (0..self.count).try_for_each(|at| {
             ip(&["-n", &self.namespace(at), "route", "add", &all_networks(), "via", &gateway])
         })
@@ -178,8 +177,8 @@ fn sweep() {
 }
 
 /// Why there is none.
-pub(crate) fn missing() -> LabError {
-    LabError::Missing {
+pub(crate) fn missing() -> LocalError {
+    LocalError::Missing {
         what: "the members' own network".into(),
         hint: "faults of the network need root and iproute2".into(),
     }

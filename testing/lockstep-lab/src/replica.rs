@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use lockstep_local::{LocalError, Result, Server};
+
 use crate::bench::Bench;
 use crate::catch_up::no_number;
-use crate::error::{LabError, Result};
 use crate::far::PAUSE;
-use crate::server::Server;
 
 /// Running servers, the one that is written to first; killed when dropped, before their folder goes.
 #[derive(Debug)]
@@ -129,7 +129,7 @@ pub(crate) fn check_semi_sync(writer: &Server, prefix: &str, transactions: u64) 
             return Ok(());
         }
         if Instant::now() > end {
-            return Err(LabError::Value(format!(
+            return Err(LocalError::Value(format!(
                 "semi-synchronous replication is {on}; of {transactions} transactions {acknowledged} were acknowledged, \
                  {not} were not"
             )));

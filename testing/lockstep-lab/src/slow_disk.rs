@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::error::{LabError, Result};
-use crate::process::be_punctual;
+use lockstep_local::{Disk, LocalError, Result};
+
+use crate::machine::be_punctual;
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
@@ -56,10 +57,11 @@ impl SlowDisk {
     pub fn flushes(&self) -> u64 {
         self.shared.flushes.load(Ordering::Relaxed)
     }
+}
 
-    /// Puts the process that `command` starts, and all that it starts, on this disk.
-    pub(crate) fn attach(&self, command: &mut Command) -> Result<()> {
-        let (ours, theirs) = socket_pair().map_err(LabError::io("make a pair of sockets"))?;
+impl Disk for SlowDisk {
+    fn attach(&self, command: &mut Command) -> Result<()> {
+        let (ours, theirs) = socket_pair().map_err(LocalError::io("make a pair of sockets"))?;
         // SAFETY: the closure runs in the forked child, and makes system calls only.
         unsafe {
             command.pre_exec(move || {
@@ -78,7 +80,7 @@ impl SlowDisk {
                     serve(&listener, &shared);
                 }
             })
-            .map_err(LabError::io("start the thread of a slow disk"))?;
+            .map_err(LocalError::io("start the thread of a slow disk"))?;
         Ok(())
     }
 }

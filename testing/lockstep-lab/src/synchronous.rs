@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use crate::catch_up::catch_up;
 use crate::cluster::Cluster;
-use crate::error::Result;
 use crate::far::{self, FAR, GALERA_FAR, NEAR};
-use crate::install::Installation;
 use crate::needs;
 use crate::sysbench::{Histogram, Load, SYSBENCH_DATABASE, Sysbench};
 use crate::wan::{Counters, Link, Wan};
@@ -53,6 +51,7 @@ pub enum Setup {
 }
 
 use Provider::{Galera, Lockstep};
+use lockstep_local::{Installation, Result};
 
 impl Setup {
     /// All of them, the rivals side by side.

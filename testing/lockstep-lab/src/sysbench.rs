@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::error::{LabError, Result};
-use crate::install::{find_program, prefixed, run_to_end};
+use lockstep_local::{LocalError, Result, find_program, prefixed, run_to_end};
 
 /// The database that holds sysbench's tables.
 pub const SYSBENCH_DATABASE: &str = "sbtest";
@@ -88,7 +87,7 @@ impl Load {
 impl Sysbench {
     /// Finds the program. Says what to install if there is none.
     pub fn find() -> Result<Sysbench> {
-        let program = find_program("sysbench").ok_or_else(|| LabError::Missing {
+        let program = find_program("sysbench").ok_or_else(|| LocalError::Missing {
             what: "the program sysbench".into(),
             hint: "run scripts/setup.sh test (Debian: apt-get install sysbench)".into(),
         })?;
@@ -107,7 +106,7 @@ impl Sysbench {
         if known {
             return Ok(());
         }
-        Err(LabError::Value(format!(
+        Err(LocalError::Value(format!(
             "sysbench has no test `{script}`: one of its oltp_ tests is wanted, such as oltp_update_index or \
              oltp_write_only"
         )))
@@ -203,7 +202,7 @@ impl Sysbench {
         let text = run_to_end(command.args(options).arg("run"))?;
         match parse(&text) {
             Some(load) => Ok((load, text)),
-            None => Err(LabError::Command {
+            None => Err(LocalError::Command {
                 command: format!("{command:?}"),
                 output: format!("(its report could not be read)\n{text}"),
             }),

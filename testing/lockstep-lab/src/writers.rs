@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::client::Client;
-use crate::error::{LabError, Result};
+use lockstep_local::{Client, LocalError, Result};
 
 /// Clients of one server, each of which inserts rows `(id)`, one after the other, each in a transaction of its own. One
 /// that fails is counted, and its client goes on.
@@ -62,7 +61,7 @@ impl Writers {
         self.stop.store(true, Ordering::Relaxed);
         let threads = std::mem::take(&mut self.threads);
         let joined = threads.into_iter().map(JoinHandle::join).collect::<std::result::Result<_, _>>();
-        Ok(Written { clients: joined.map_err(|_| LabError::Value("a client panicked".into()))? })
+        Ok(Written { clients: joined.map_err(|_| LocalError::Value("a client panicked".into()))? })
     }
 }
 

@@ -219,7 +219,7 @@ impl Machine for ThisMachine {
     fn runs_in(&self, datadir: &Path) -> bool {
         // A server with Galera's library has no such socket. Its working directory is the data directory.
         std::os::unix::net::UnixStream::connect(datadir.join("lockstep.sock")).is_ok()
-            || lockstep_lab::Server::runs_in(datadir)
+            || lockstep_local::Server::runs_in(datadir)
     }
 
     fn first_ephemeral_port(&self) -> u16 {

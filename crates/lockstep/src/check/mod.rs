@@ -17,13 +17,13 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
+use lockstep_local::say;
 use lockstep_node::options::Options;
 use serde::Serialize;
 
 use self::cnf::{Cnf, Setting};
 use self::machine::{Machine, ThisMachine};
 use self::names::Names;
-use crate::progress::say;
 
 /// The option files that the server reads by default.
 const DEFAULT_FILES: [&str; 2] = ["/etc/my.cnf", "/etc/mysql/my.cnf"];

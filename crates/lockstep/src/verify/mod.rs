@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use lockstep_local::say;
 use lockstep_node::{Command, Held, Status};
 use serde::Serialize;
 
@@ -20,8 +21,8 @@ use self::tables::{BUCKETS_READ, COLUMNS, Difference, Name, RowDifference, Table
 use crate::CommandArgs;
 use crate::absent::{self, Absent};
 use crate::command::{choose, send};
+use crate::complain;
 use crate::fetch::{self, Target};
-use crate::progress::{complain, say};
 use crate::{query, up};
 
 /// Exit code if the comparison failed.

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use lockstep_local::{LocalError, Result};
+
 use super::ChaosSpec;
 use super::fault::Fault;
 use super::history::{self, Anomaly};
@@ -12,7 +14,6 @@ use super::policy::{Losses, Promise};
 use super::report::Report;
 use super::rescued::{self, Rescued};
 use crate::cluster::Cluster;
-use crate::error::{LabError, Result};
 
 /// Outside of all promises: see docs/chaos.md.
 pub(super) fn is_allowed(anomaly: Anomaly, snapshot_isolation: bool) -> bool {
@@ -33,7 +34,7 @@ pub(super) fn audit(
     report.violations.extend(heards.complaints.iter().cloned());
     let mut kept: Vec<Vec<Rescued>> = Vec::new();
     for file in files {
-        let command = spec.command.as_ref().ok_or_else(|| LabError::Value("no command lockstep".into()))?;
+        let command = spec.command.as_ref().ok_or_else(|| LocalError::Value("no command lockstep".into()))?;
         kept.push(rescued::read(command, file)?);
     }
     let all = || kept.iter().flatten();
@@ -214,7 +215,7 @@ fn same(cluster: &Cluster, report: &mut Report) -> Result<()> {
     let tables = ["inserts", "bank", "journal", "lists"].map(|table| format!("chaos.{table}")).join(", ");
     match cluster.same_everywhere(&format!("CHECKSUM TABLE {tables}")) {
         Ok(_) => Ok(()),
-        Err(LabError::Value(text)) => {
+        Err(LocalError::Value(text)) => {
             report.violations.push(text);
             Ok(())
         }

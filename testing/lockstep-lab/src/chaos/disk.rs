@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use lockstep_local::{LocalError, Result, Server};
+
 use crate::cluster::Cluster;
-use crate::error::{LabError, Result};
 use crate::mount::Mount;
-use crate::server::Server;
 
 /// Its size.
 const SIZE: &str = "700m";
@@ -29,7 +29,7 @@ impl Disk {
     /// Fills it to the last byte.
     pub(super) fn fill(&self) -> Result<()> {
         let filler = self.filler();
-        let mut file = std::fs::File::create(&filler).map_err(LabError::path("create", &filler))?;
+        let mut file = std::fs::File::create(&filler).map_err(LocalError::path("create", &filler))?;
         let block = vec![0u8; 1 << 20];
         // Until the disk is full, which is the aim.
         while file.write_all(&block).is_ok() {}

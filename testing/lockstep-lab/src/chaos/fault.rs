@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use lockstep_local::{LocalError, Result, is_root};
+
 use super::policy::Policy;
 use super::{ChaosSpec, slow};
-use crate::error::{LabError, Result};
-use crate::install::is_root;
 
 /// One kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -180,7 +180,7 @@ pub(super) fn possible(spec: &ChaosSpec, galera: bool, say: &dyn Fn(&str)) -> Re
         }
     }
     if faults.is_empty() {
-        return Err(LabError::Value("no fault is left to inject".into()));
+        return Err(LocalError::Value("no fault is left to inject".into()));
     }
     Ok(faults)
 }

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use lockstep_local::{LocalError, Result};
+
 use super::runner::{LOOK, Runner, State};
-use crate::error::{LabError, Result};
 
 /// After so many steps he gives up.
 const STEPS: usize = 6;
@@ -88,7 +89,7 @@ impl Runner {
             let late = self.missed.overdue(patience, Instant::now());
             if late.any() {
                 if steps.len() >= STEPS {
-                    return Err(LabError::Value(format!(
+                    return Err(LocalError::Value(format!(
                         "the cluster does not come back, after {}:\n{}",
                         steps.join("; "),
                         self.log_tails(40)
@@ -152,12 +153,12 @@ impl Runner {
             }
         }
         let (_, at, position) =
-            best.ok_or_else(|| LabError::Value("no member has a position to go on from".into()))?;
+            best.ok_or_else(|| LocalError::Value("no member has a position to go on from".into()))?;
         let server = &mut self.cluster.servers[at];
         let file = server.datadir().join("grastate.dat");
-        let text = std::fs::read_to_string(&file).map_err(LabError::path("read", &file))?;
+        let text = std::fs::read_to_string(&file).map_err(LocalError::path("read", &file))?;
         std::fs::write(&file, text.replace("safe_to_bootstrap: 0", "safe_to_bootstrap: 1"))
-            .map_err(LabError::path("write", &file))?;
+            .map_err(LocalError::path("write", &file))?;
         server.spawn(&["--wsrep-new-cluster", &format!("--wsrep_start_position={position}")])?;
         Ok(format!("founded the cluster anew from {}", server.name()))
     }
@@ -168,7 +169,7 @@ pub(super) fn empty(folder: &Path) -> Result<()> {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         let gone = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
-        gone.map_err(LabError::path("remove", &path))?;
+        gone.map_err(LocalError::path("remove", &path))?;
     }
     Ok(())
 }

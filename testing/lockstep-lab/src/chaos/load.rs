@@ -6,11 +6,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use lockstep_local::{Client, LocalError, Result};
+
 use super::ChaosSpec;
 use super::history::{Heard, Op, Transaction};
-use crate::client::Client;
 use crate::cluster::Cluster;
-use crate::error::{LabError, Result};
 
 /// How long a client waits for an answer before it tries another member, as an application's would be set that does not
 /// want to hang with a server that hangs.
@@ -106,13 +106,13 @@ pub(super) fn prepare(cluster: &Cluster) -> Result<()> {
 }
 
 /// Whether an error says for sure that nothing was, or will be, committed.
-fn is_definite(error: &LabError) -> bool {
+fn is_definite(error: &LocalError) -> bool {
     // Deadlock, lock wait, changed since the snapshot, not a member of a primary component.
     matches!(error.sql_code(), Some(1213 | 1205 | 1020 | 1047))
 }
 
 /// Whether the session may go on after an error.
-fn is_conflict(error: &LabError) -> bool {
+fn is_conflict(error: &LocalError) -> bool {
     matches!(error.sql_code(), Some(1213 | 1205 | 1020))
 }
 
@@ -157,7 +157,7 @@ impl<'a> Seat<'a> {
             "SELECT COUNT(*) FROM chaos.bank",
         ])?;
         if self.writes && self.load.first_writes && client.status("wsrep_local_index")? != "0" {
-            return Err(LabError::Value("it does not lead".into()));
+            return Err(LocalError::Value("it does not lead".into()));
         }
         Ok(client)
     }
@@ -168,7 +168,7 @@ impl<'a> Seat<'a> {
         self.at += 1;
     }
 
-    fn after(&mut self, error: &LabError) {
+    fn after(&mut self, error: &LocalError) {
         if !is_conflict(error) {
             self.leave();
         }
@@ -394,7 +394,7 @@ impl Load {
                 }
                 Ok(())
             });
-            history.push(Transaction { ops, heard, error: error.as_ref().map(LabError::to_string) });
+            history.push(Transaction { ops, heard, error: error.as_ref().map(LocalError::to_string) });
             if let Some(error) = error {
                 seat.after(&error);
             }
@@ -408,7 +408,7 @@ impl Load {
 fn transaction(
     client: &mut Client,
     body: impl FnOnce(&mut Client) -> Result<()>,
-) -> (Heard, Option<LabError>) {
+) -> (Heard, Option<LocalError>) {
     let begun = client.query("BEGIN").map(drop).and_then(|()| body(client));
     let (heard, error) = match begun {
         // COMMIT was not sent yet, so nothing is committed, even if the server died.
@@ -427,7 +427,7 @@ fn transaction(
 
 /// `,1,2` as numbers.
 pub(super) fn elements(list: &str) -> Result<Vec<u64>> {
-    let number = |text: &str| text.parse().map_err(|_| LabError::Value(format!("a list holds `{text}`")));
+    let number = |text: &str| text.parse().map_err(|_| LocalError::Value(format!("a list holds `{text}`")));
     list.split(',').skip(1).map(number).collect()
 }
 
@@ -437,14 +437,14 @@ mod tests {
 
     #[test]
     fn lists_are_read() {
-        assert_eq!(elements("").unwrap(), []);
+        assert!(elements("").unwrap().is_empty());
         assert_eq!(elements(",1,23").unwrap(), [1, 23]);
         assert!(elements(",1,x").is_err());
     }
 
     #[test]
     fn only_some_errors_say_that_nothing_is_committed() {
-        let sql = |code| LabError::Sql {
+        let sql = |code| LocalError::Sql {
             code,
             state: String::new(),
             message: String::new(),
@@ -452,6 +452,6 @@ mod tests {
         };
         assert!(is_definite(&sql(1213)) && is_definite(&sql(1047)) && is_conflict(&sql(1020)));
         assert!(!is_definite(&sql(1180)) && !is_definite(&sql(2013)) && !is_conflict(&sql(1047)));
-        assert!(!is_definite(&LabError::Protocol("broken off".into())));
+        assert!(!is_definite(&LocalError::Protocol("broken off".into())));
     }
 }

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use lockstep_local::{LocalError, Result, run_to_end};
+
 use super::human::empty;
 use super::rescued;
 use super::runner::{LOOK, Runner, vote};
-use crate::error::{LabError, Result};
-use crate::install::run_to_end;
 
 /// How long those who are left may take to miss the others, and to go on.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ impl Runner {
             // `lockstep log --rescue` takes no other name.
             let name = format!("lockstep.rescue.{}.log", self.kept.len() + 1);
             let copy = self.cluster.bench().dir().join(name);
-            std::fs::copy(&file, &copy).map_err(LabError::path("copy", &file))?;
+            std::fs::copy(&file, &copy).map_err(LocalError::path("copy", &file))?;
             self.kept.push(copy);
         }
         Ok(())
@@ -66,7 +66,7 @@ impl Runner {
     /// The first of them whom `lockstep bootstrap` lets go on: it refuses where another one that is reached has more of
     /// the log, and while the others are not missed yet.
     fn goes_on(&self, candidates: &[usize]) -> Result<usize> {
-        let command = self.command.as_ref().ok_or_else(|| LabError::Value("no command lockstep".into()))?;
+        let command = self.command.as_ref().ok_or_else(|| LocalError::Value("no command lockstep".into()))?;
         let until = Instant::now() + PATIENCE;
         loop {
             let mut refusals = Vec::new();
@@ -80,7 +80,7 @@ impl Runner {
                 }
             }
             if Instant::now() > until {
-                return Err(LabError::Value(format!(
+                return Err(LocalError::Value(format!(
                     "nobody goes on who is left: {}\n{}",
                     refusals.join("; "),
                     self.log_tails(40)

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use self::load::{Dice, Load};
 use self::runner::Runner;
-use crate::error::{LabError, Result};
+use lockstep_local::{LocalError, Result};
 
 pub use self::fault::{ALL_FAULTS, Fault};
 pub use self::policy::Policy;
@@ -113,7 +113,7 @@ pub fn run(spec: &ChaosSpec, say: &dyn Fn(&str)) -> Result<Report> {
     let name = spec.provider.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let galera = name.contains("galera");
     if galera && (spec.policy != Policy::Quorum || spec.learners > 0) {
-        return Err(LabError::Value("Galera's library has neither commit policies nor learners".into()));
+        return Err(LocalError::Value("Galera's library has neither commit policies nor learners".into()));
     }
     let faults = fault::possible(spec, galera, say)?;
     let mut crew = Runner::start(spec, &faults, galera)?;

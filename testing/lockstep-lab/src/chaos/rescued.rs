@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use lockstep_local::{LocalError, Result, run_to_end};
+
 use super::load;
-use crate::error::{LabError, Result};
-use crate::install::run_to_end;
 
 /// What one transaction of the load did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -48,7 +48,7 @@ fn parse(text: &str) -> Result<Vec<Rescued>> {
     let mut is_after = false;
     let mut columns: Vec<u64> = Vec::new();
     let number = |text: &str| -> Result<u64> {
-        text.parse().map_err(|_| LabError::Value(format!("a rescue file holds `{text}` for a number")))
+        text.parse().map_err(|_| LocalError::Value(format!("a rescue file holds `{text}` for a number")))
     };
     for line in text.lines() {
         if line.starts_with("# seqno ") {

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use lockstep_local::{Client, LocalError, Result, Server, last_lines, run_to_end};
+
 use super::ChaosSpec;
 use super::disk::Disk;
 use super::fault::Fault;
@@ -15,12 +17,8 @@ use super::policy::Policy;
 use super::slow::SlowDisks;
 use super::upgrade::{Next, Upgrade};
 use crate::arbitrator::Arbitrator;
-use crate::client::Client;
 use crate::cluster::{Cluster, ClusterSpec, Place};
-use crate::error::{LabError, Result};
-use crate::install::{last_lines, run_to_end};
 use crate::netns::{self, Network};
-use crate::server::Server;
 
 /// How long a server that has ended stays down.
 const RESTART: Duration = Duration::from_secs(2);
@@ -195,7 +193,7 @@ impl Runner {
         while !self.are_whole(&self.states()) {
             if Instant::now() > until {
                 let logs = self.log_tails(20);
-                return Err(LabError::Value(format!("the arbitrator does not become a member:\n{logs}")));
+                return Err(LocalError::Value(format!("the arbitrator does not become a member:\n{logs}")));
             }
             std::thread::sleep(LOOK);
         }
@@ -426,7 +424,7 @@ impl Runner {
                     _ => hold + HUNG,
                 };
                 let slow =
-                    self.slow.clone().ok_or_else(|| LabError::Value("no disk can be slowed".into()))?;
+                    self.slow.clone().ok_or_else(|| LocalError::Value("no disk can be slowed".into()))?;
                 slow.slow(&name, delay)?;
                 self.rest(hold)?;
                 slow.fast(&name);
@@ -462,7 +460,7 @@ impl Runner {
         let others: Vec<&Server> =
             servers.iter().enumerate().filter(|(at, _)| *at != first).map(|(_, server)| server).collect();
         let to = others[dice.roll(others.len() as u64) as usize];
-        let command = self.command.as_ref().ok_or_else(|| LabError::Value("no command lockstep".into()))?;
+        let command = self.command.as_ref().ok_or_else(|| LocalError::Value("no command lockstep".into()))?;
         let mut command = Command::new(command);
         command.args(["switchover", "--to", to.name(), "--socket"]).arg(to.datadir().join("lockstep.sock"));
         // One that is refused is no reason to end the run: clients say what came of it.

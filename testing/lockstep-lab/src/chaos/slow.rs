@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::error::{LabError, Result};
-use crate::install::{find_program, run_to_end};
+use lockstep_local::{LocalError, Result, find_program, run_to_end};
 
 const SOURCE: &str = include_str!("slow.c");
 /// Where the library finds the name of its file.
@@ -27,13 +26,13 @@ pub(super) struct SlowDisks {
 impl SlowDisks {
     /// Builds it.
     pub(super) fn new(dir: &Path) -> Result<SlowDisks> {
-        let compiler = compiler().ok_or_else(|| LabError::Missing {
+        let compiler = compiler().ok_or_else(|| LocalError::Missing {
             what: "a C compiler (cc)".into(),
             hint: "the faults of slow disks need one: apt-get install gcc libc6-dev".into(),
         })?;
         let disks = SlowDisks { dir: dir.to_owned() };
         let source = dir.join("slow.c");
-        std::fs::write(&source, SOURCE).map_err(LabError::path("write", &source))?;
+        std::fs::write(&source, SOURCE).map_err(LocalError::path("write", &source))?;
         run_to_end(
             Command::new(compiler)
                 .args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
@@ -61,8 +60,8 @@ impl SlowDisks {
     /// From now on each flush of that process takes this much longer.
     pub(super) fn slow(&self, name: &str, delay: Duration) -> Result<()> {
         let (file, fresh) = (self.file(name), self.dir.join(format!("{name}.slow.new")));
-        std::fs::write(&fresh, delay.as_millis().to_string()).map_err(LabError::path("write", &fresh))?;
-        std::fs::rename(&fresh, &file).map_err(LabError::path("put in place", &file))
+        std::fs::write(&fresh, delay.as_millis().to_string()).map_err(LocalError::path("write", &fresh))?;
+        std::fs::rename(&fresh, &file).map_err(LocalError::path("put in place", &file))
     }
 
     /// It is as fast as it was, for calls that wait already, too.

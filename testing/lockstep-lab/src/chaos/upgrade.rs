@@ -3,10 +3,11 @@
 
 use std::path::PathBuf;
 
+use lockstep_local::{LocalError, Result};
+
 use super::ChaosSpec;
 use super::runner::Runner;
 use crate::cluster::ClusterSpec;
-use crate::error::{LabError, Result};
 
 /// Galera's option that caps its protocol version, and the version before that of today's library.
 const CAP: (&str, &str) = ("repl.proto_max", "10");
@@ -88,7 +89,7 @@ impl Upgrade {
 impl Runner {
     /// Those that do not lead first, as the manual says.
     pub(super) fn upgrade_in_turn(&mut self, first: usize) -> Result<String> {
-        let missing = || LabError::Value("there is nothing to upgrade to".into());
+        let missing = || LocalError::Value("there is nothing to upgrade to".into());
         let next = self.next.take().ok_or_else(missing)?;
         let mut shown = Upgrade { before: self.protocols(), ..Upgrade::default() };
         let library = self.cluster.bench().dir().join("provider-next.so");

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::error::{LabError, Result};
-use crate::server::Server;
+use lockstep_local::{LocalError, Result, Server};
 
 /// The schema of this number, from 0.
 pub(super) fn schema(number: u32) -> String {
@@ -46,7 +45,7 @@ pub(super) fn update(
             })
             .collect();
         threads.into_iter().try_for_each(|thread| {
-            thread.join().map_err(|_| LabError::Value("a thread of the load panicked".into()))?
+            thread.join().map_err(|_| LocalError::Value("a thread of the load panicked".into()))?
         })
     })?;
     Ok(began.elapsed())

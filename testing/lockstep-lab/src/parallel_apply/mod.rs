@@ -11,9 +11,8 @@ mod rig;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::error::{LabError, Result};
-use crate::install::Installation;
 pub use choice::Choice;
+use lockstep_local::{Installation, LocalError, Result};
 use rig::Rig;
 pub use rig::{GROUP_COUNT, GROUP_WAIT_US};
 
@@ -220,7 +219,7 @@ impl ParallelApply {
 
     fn measure(&mut self, case: &Case) -> Result<Run> {
         if !(1..=SCHEMAS).contains(&case.schemas) {
-            return Err(LabError::Value(format!("{} schemas: 1 to {SCHEMAS} are there", case.schemas)));
+            return Err(LocalError::Value(format!("{} schemas: 1 to {SCHEMAS} are there", case.schemas)));
         }
         let spec = self.spec.clone();
         if self.rig_of(case).is_none() {
@@ -229,7 +228,7 @@ impl ParallelApply {
         }
         self.seed += 1;
         let seed = self.seed;
-        let Some(rig) = self.rig_of(case) else { return Err(LabError::Value("no servers".into())) };
+        let Some(rig) = self.rig_of(case) else { return Err(LocalError::Value("no servers".into())) };
         rig.set(case)?;
         let updates = if case.slow { spec.slow_updates } else { spec.updates };
         let sum_before = rig.sum(case.schemas)?;
@@ -254,7 +253,7 @@ impl ParallelApply {
         rig.same_rows(case.schemas)?;
         let sum = rig.sum(case.schemas)? - sum_before;
         if sum != i64::from(updates) {
-            return Err(LabError::Value(format!("{updates} updates were made, and {sum} are in the copy")));
+            return Err(LocalError::Value(format!("{updates} updates were made, and {sum} are in the copy")));
         }
         Ok(Run {
             version: rig.version()?,
@@ -290,7 +289,7 @@ fn follow(
             return Ok((now, progress));
         }
         if now >= patience {
-            return Err(LabError::Value(format!(
+            return Err(LocalError::Value(format!(
                 "{done} of {due} are applied after {} s",
                 patience.as_secs()
             )));

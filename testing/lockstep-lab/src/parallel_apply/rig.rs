@@ -1,16 +1,16 @@
 //! A writer and its copy, of either kind.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use lockstep_local::{Client, Disk, LocalError, Result, Server};
 
 use super::load::schema;
 use super::{Case, SCHEMAS, Side, Spec, follow};
 use crate::catch_up::{applied, no_number, written};
-use crate::client::Client;
 use crate::cluster::{Cluster, ClusterSpec};
-use crate::error::{LabError, Result};
 use crate::far;
 use crate::replica::{BinlogPlace, Plain, admit_replica, replicate_from, replicates};
-use crate::server::Server;
 use crate::slow_disk::SlowDisk;
 
 /// For a replica to connect, to have everything, or to apply it.
@@ -104,7 +104,7 @@ impl Rig {
 
     /// Starts the copy again where it is to be on the other disk.
     fn set_disk(&mut self, slow: bool) -> Result<()> {
-        let disk = slow.then(|| self.disk.clone());
+        let disk = slow.then(|| Arc::new(self.disk.clone()) as Arc<dyn Disk>);
         let copy = self.copy_mut();
         if copy.config.disk.is_some() != slow {
             copy.stop()?;
@@ -242,9 +242,10 @@ impl Rig {
         // A commit of ours has been kept by both members, for two are a majority of two.
         match self.position(&mut client)? {
             at if at == self.from => Ok(()),
-            at => {
-                Err(LabError::Value(format!("the copy was held back at {}, and has come to {at}", self.from)))
-            }
+            at => Err(LocalError::Value(format!(
+                "the copy was held back at {}, and has come to {at}",
+                self.from
+            ))),
         }
     }
 
@@ -267,7 +268,7 @@ impl Rig {
     pub(super) fn let_go(&self, count: u64) -> Result<(Duration, Vec<(Duration, u64)>)> {
         let due = self.due()?;
         if due - self.from < count {
-            return Err(LabError::Value(format!(
+            return Err(LocalError::Value(format!(
                 "{count} updates were made, and the writer has {}",
                 due - self.from
             )));
@@ -284,9 +285,9 @@ impl Rig {
 
     /// Of the copy so far: processor time, flushes, transactions applied again.
     pub(super) fn usage(&self) -> Result<(Duration, u64, u64)> {
-        let flushes = match &self.copy().config.disk {
-            Some(disk) => disk.flushes(),
-            None => {
+        let flushes = match self.copy().config.disk.is_some() {
+            true => self.disk.flushes(),
+            false => {
                 let flushes = self.copy().client()?.status("Innodb_data_fsyncs")?;
                 flushes.parse().map_err(|_| no_number())?
             }
@@ -318,7 +319,7 @@ impl Rig {
         if here == there {
             return Ok(());
         }
-        Err(LabError::Value(format!("the copy has other rows: {here:?} and {there:?}")))
+        Err(LocalError::Value(format!("the copy has other rows: {here:?} and {there:?}")))
     }
 
     pub(super) fn version(&self) -> Result<String> {

@@ -3,9 +3,7 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use crate::client::Client;
-use crate::error::{LabError, Result};
-use crate::server::Server;
+use lockstep_local::{Client, LocalError, Result, Server};
 
 /// A connection's thread needs little.
 const STACK: usize = 256 << 10;
@@ -96,7 +94,7 @@ pub(super) fn of_many(server: &Server, count: usize, window: Duration) -> Result
             })
             .collect();
         all_there.wait();
-        let gone = |_| LabError::Value("a connection's thread panicked".into());
+        let gone = |_| LocalError::Value("a connection's thread panicked".into());
         threads.into_iter().map(|thread| thread.join().map_err(gone)?).collect::<Result<Vec<_>>>()
     })?;
     Ok(Load { connections, warm_up: count as u64 })

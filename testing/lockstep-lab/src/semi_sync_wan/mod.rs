@@ -9,12 +9,11 @@ mod setup;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::error::{LabError, Result};
 use crate::far::{FAR, NEAR};
-use crate::install::Installation;
 use crate::needs;
 use crate::wan::{Counters, Link, Wan};
 pub use load::{Connection, Load};
+use lockstep_local::{Installation, LocalError, Result};
 use rig::Rig;
 pub use setup::Setup;
 
@@ -106,7 +105,7 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     rig.check_promise(rows)?;
     rig.wait_for_copies(COUNT, &rows.to_string())?;
     if setup.has_far_copy() && wan.counters(NEAR, FAR)?.delivered == 0 {
-        return Err(LabError::Value("the far copy was not reached over the line".into()));
+        return Err(LocalError::Value("the far copy was not reached over the line".into()));
     }
     Ok(Run {
         version: rig.version()?,

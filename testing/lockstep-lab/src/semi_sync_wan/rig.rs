@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use lockstep_local::{LocalError, Result, Server};
+
 use super::{Setup, Spec};
 use crate::arbitrator::Arbitrator;
 use crate::cluster::{Cluster, Place};
-use crate::error::{LabError, Result};
 use crate::far::{self, GALERA_FAR, NEAR, start_cluster};
 use crate::replica::{Plain, check_semi_sync, replicate};
-use crate::server::Server;
 use crate::wan::Wan;
 
 /// As in the post, InnoDB's log is written and flushed once a second; and all connections may come.
@@ -90,7 +90,7 @@ impl Rig {
     /// least so many transactions must have been acknowledged by others. All members must still be connected.
     pub(super) fn check_promise(&mut self, transactions: u64) -> Result<()> {
         if self.arbitrator.as_mut().is_some_and(|arbitrator| !arbitrator.is_running()) {
-            return Err(LabError::Value("the arbitrator has ended".into()));
+            return Err(LocalError::Value("the arbitrator has ended".into()));
         }
         let prefix = match (self.setup, self.setup.policy()) {
             (Setup::MariadbSemiSync, _) => "Rpl_semi_sync_master",

@@ -15,11 +15,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::bench::PARENT;
-use crate::error::Result;
-use crate::install::Installation;
 use crate::needs;
 use crate::netns::Network;
 use crate::sysbench::{Histogram, Load, SYSBENCH_DATABASE, Sysbench};
+use lockstep_local::{Installation, Result};
 pub use purge::Debt;
 use rig::Rig;
 pub use setup::{FileSystem, Kind, Reading, Setup};

@@ -6,8 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::error::{LabError, Result};
-use crate::server::Server;
+use lockstep_local::{LocalError, Result, Server};
 
 /// How often it is looked at.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -31,7 +30,7 @@ pub(super) fn debt(server: &Server) -> Result<Debt> {
     let mut client = server.client()?;
     let mut left = || -> Result<u64> {
         let text = client.status("Innodb_history_list_length")?;
-        text.parse().map_err(|_| LabError::Value(format!("Innodb_history_list_length is {text:?}")))
+        text.parse().map_err(|_| LocalError::Value(format!("Innodb_history_list_length is {text:?}")))
     };
     let transactions = left()?;
     if transactions > FEW {

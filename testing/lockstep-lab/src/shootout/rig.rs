@@ -2,20 +2,20 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
+
+use lockstep_local::{Disk, Installation, Result, Server, run_to_end};
 
 use super::setup::{FileSystem, Kind, Setup};
 use super::{FLOOR_TICK, Spec, names};
 use crate::catch_up::catch_up;
 use crate::cluster::{Cluster, ClusterSpec, Place};
-use crate::error::Result;
 use crate::far;
-use crate::install::{Installation, run_to_end};
 use crate::mount::Mount;
 use crate::needs;
 use crate::netns::Network;
 use crate::replica::{Plain, check_semi_sync, replicate};
-use crate::server::Server;
 use crate::slow_disk::SlowDisk;
 
 /// For a replica to connect, or to have everything: it may be far behind.
@@ -84,7 +84,7 @@ impl Rig {
             server.config.disk = setup.slow_disk.then(|| {
                 let disk = SlowDisk::new();
                 disk.set(spec.slow);
-                disk
+                Arc::new(disk) as Arc<dyn Disk>
             });
             mounts.push(mount(server, setup.file_system, spec.disk, &install)?);
         }

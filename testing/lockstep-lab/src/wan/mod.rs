@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 pub use line::{Counters, Settings};
 
-use crate::error::{LabError, Result};
 use crate::netns::{self, Network, ZONES_MAX};
+use lockstep_local::{LocalError, Result};
 use relay::Relay;
 
 /// A line between two zones, by their numbers.
@@ -64,10 +64,10 @@ impl Wan {
     /// `ip`, and the kernel's tun driver.
     pub fn new(members: &[usize], links: &[Link]) -> Result<Wan> {
         if let Some(wrong) = objection(members, links) {
-            return Err(LabError::Value(wrong));
+            return Err(LocalError::Value(wrong));
         }
-        if !crate::install::is_root()? {
-            return Err(LabError::Missing {
+        if !lockstep_local::is_root()? {
+            return Err(LocalError::Missing {
                 what: "the right to make network namespaces".into(),
                 hint: "run as root".into(),
             });
@@ -104,10 +104,10 @@ impl Wan {
             let socket = self.within(zone, member, || UdpSocket::bind("0.0.0.0:0"))?;
             socket
                 .and_then(|socket| socket.set_read_timeout(Some(Duration::from_secs(10))).map(|()| socket))
-                .map_err(LabError::io("make a socket to measure the line with"))
+                .map_err(LocalError::io("make a socket to measure the line with"))
         };
         let (asks, answers) = (bound(zone, member)?, bound(other.0, other.1)?);
-        let port = answers.local_addr().map_err(LabError::io("find the port of a socket"))?.port();
+        let port = answers.local_addr().map_err(LocalError::io("find the port of a socket"))?.port();
         let target = format!("{}:{port}", self.host(other.0, other.1));
         let mut best = Duration::MAX;
         // The first is for the neighbour tables.
@@ -119,7 +119,7 @@ impl Wan {
                 answers.send_to(&[0], from)?;
                 asks.recv(&mut [0; 8])
             };
-            there_and_back().map_err(LabError::io("measure a round trip over the line"))?;
+            there_and_back().map_err(LocalError::io("measure a round trip over the line"))?;
             if number > 0 {
                 best = best.min(began.elapsed());
             }
@@ -146,7 +146,7 @@ impl Wan {
     /// Changes the settings of one direction. Packets in flight keep their due times.
     pub fn set(&self, from: usize, to: usize, settings: Settings) -> Result<()> {
         if let Some(wrong) = settings.objection() {
-            return Err(LabError::Value(wrong));
+            return Err(LocalError::Value(wrong));
         }
         if self.lines.set(from, to, settings) { Ok(()) } else { Err(no_line(from, to)) }
     }
@@ -158,7 +158,7 @@ impl Wan {
         self.set(to, from, link.back)?;
         let measured = self.round_trip((from, 0), (to, 0))?;
         if measured < round_trip {
-            return Err(LabError::Value(format!(
+            return Err(LocalError::Value(format!(
                 "the line was to take {round_trip:?} there and back, and takes {measured:?}"
             )));
         }
@@ -179,8 +179,8 @@ fn start_lines(zones: &[Network], links: &[Link]) -> Result<Relay> {
     Relay::start(devices, directions)
 }
 
-fn no_line(from: usize, to: usize) -> LabError {
-    LabError::Value(format!("there is no line from zone {from} to zone {to}"))
+fn no_line(from: usize, to: usize) -> LocalError {
+    LocalError::Value(format!("there is no line from zone {from} to zone {to}"))
 }
 
 fn objection(members: &[usize], links: &[Link]) -> Option<String> {

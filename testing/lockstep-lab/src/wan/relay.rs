@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lockstep_local::{LocalError, Result};
+
 use super::line::{Counters, Line, Settings};
 use super::tun::MTU;
-use crate::error::{LabError, Result};
+use crate::machine::be_punctual;
 use crate::netns::NETWORK;
-use crate::process::be_punctual;
 
 /// Packets read from one device before due packets of others are sent.
 const BATCH: usize = 64;
@@ -63,7 +64,7 @@ impl Relay {
             lines[from * zones + to] = Some(Line::new(settings));
         }
         let lines = Arc::new(Mutex::new(Lines { zones, lines, strays: 0, refused: 0 }));
-        let (stopped, stop) = io::pipe().map_err(LabError::io("make a pipe"))?;
+        let (stopped, stop) = io::pipe().map_err(LocalError::io("make a pipe"))?;
         let shared = Arc::clone(&lines);
         let thread = std::thread::Builder::new()
             .name("wan".into())
@@ -81,7 +82,7 @@ impl Relay {
                 };
                 work.run()
             })
-            .map_err(LabError::io("start the thread of the delay line"))?;
+            .map_err(LocalError::io("start the thread of the delay line"))?;
         Ok(Relay { lines, stop: Some(stop), thread: Some(thread), failure: None })
     }
 
@@ -116,7 +117,9 @@ impl Relay {
         }
         match &self.failure {
             None => Ok(()),
-            Some(why) => Err(LabError::Value(format!("the delay line stands still ({why}): make a new one"))),
+            Some(why) => {
+                Err(LocalError::Value(format!("the delay line stands still ({why}): make a new one")))
+            }
         }
     }
 }

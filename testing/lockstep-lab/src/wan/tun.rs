@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use crate::error::{LabError, Result};
+use lockstep_local::{LocalError, Result};
+
 use crate::netns;
 
 const DEVICE: &str = "/dev/net/tun";
@@ -23,7 +24,7 @@ const KERNEL_QUEUE: usize = 8192;
 /// Makes the device in this network namespace and sets it up; it goes when the file is closed. The file does not block.
 pub(super) fn open(namespace: &str) -> Result<File> {
     if !Path::new(DEVICE).exists() {
-        return Err(LabError::Missing {
+        return Err(LocalError::Missing {
             what: DEVICE.into(),
             hint: "the delay line needs the kernel's tun driver (modprobe tun; in a container: --device /dev/net/tun)"
                 .into(),
@@ -36,7 +37,7 @@ pub(super) fn open(namespace: &str) -> Result<File> {
         name_it(&file)?;
         io::Result::Ok(file)
     })?
-    .map_err(LabError::io(format!(
+    .map_err(LocalError::io(format!(
         "make a device of {DEVICE} in the network namespace {namespace} (as root?)"
     )))?;
     netns::ip(&["-n", namespace, "link", "set", NAME, "mtu", &MTU.to_string()])?;

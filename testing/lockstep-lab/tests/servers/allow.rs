@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Cluster, LabError, Server};
+use lockstep_lab::Cluster;
+use lockstep_local::{LocalError, Server};
 
 use crate::fixture::{Kind, Test, alone, kind, session, shared, spec};
 
 /// One more member that reaches the others from an address of its own.
-fn from_elsewhere(cluster: &Cluster, name: &str) -> Result<Server, LabError> {
+fn from_elsewhere(cluster: &Cluster, name: &str) -> Result<Server, LocalError> {
     let mut server = cluster.another(name)?;
     let wsrep = server.wsrep_mut()?;
     wsrep.host = "127.0.0.3".into();
@@ -25,13 +26,16 @@ fn stays_out_until_its_address_is_there(cluster: &mut Cluster) -> Test {
     let log = server.log();
     let due = "INSERT INTO mysql.wsrep_allowlist (ip) VALUES ('127.0.0.3')";
     if kind() == Kind::Lockstep && !log.lines().any(|line| line.contains("ERROR") && line.contains(due)) {
-        return Err(LabError::Value(format!("the joiner is not told what to do:\n{}", server.log_tail(30))));
+        return Err(LocalError::Value(format!(
+            "the joiner is not told what to do:\n{}",
+            server.log_tail(30)
+        )));
     }
     if !cluster.servers.iter().any(|s| s.log().contains("Connection not allowed")) {
-        return Err(LabError::Value(format!("no member says so\n{}", cluster.log_tails(20))));
+        return Err(LocalError::Value(format!("no member says so\n{}", cluster.log_tails(20))));
     }
     if !cluster.is_whole() {
-        return Err(LabError::Value(format!("the cluster suffered\n{}", cluster.log_tails(20))));
+        return Err(LocalError::Value(format!("the cluster suffered\n{}", cluster.log_tails(20))));
     }
 
     client.query(due)?;
@@ -83,7 +87,7 @@ fn allow_list_table_lock_delays_joiner_only() -> Test {
             .any(|line| line.contains("127.0.0.3") && line.contains("mysql.wsrep_allowlist locked"))
     });
     if !said || longest > Duration::from_secs(2) || rows < 20 {
-        return Err(LabError::Value(format!(
+        return Err(LocalError::Value(format!(
             "{rows} rows, the longest took {longest:?}, the lock was named: {said}\n{}",
             cluster.log_tails(20)
         )));

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Cluster, LabError, Server};
+use lockstep_lab::Cluster;
+use lockstep_local::{LocalError, Server};
 
 use crate::failover::{done, lockstep};
 use crate::fixture::{Kind, Test, eventually, fails, kind, same, session, shared};
@@ -11,7 +12,7 @@ fn set(cluster: &Cluster, n: usize, options: &str) -> Test {
     cluster.servers[n].query(&format!("SET GLOBAL wsrep_provider_options='{options}'")).map(|_| ())
 }
 
-fn rows(cluster: &Cluster, n: usize) -> Result<i64, LabError> {
+fn rows(cluster: &Cluster, n: usize) -> Result<i64, LocalError> {
     cluster.servers[n].client()?.number("SELECT COUNT(*) FROM test.a")
 }
 
@@ -226,7 +227,7 @@ fn waited_for(
     }
     write()?;
     std::thread::scope(|scope| {
-        let wait = scope.spawn(move || -> Result<Vec<i64>, LabError> {
+        let wait = scope.spawn(move || -> Result<Vec<i64>, LocalError> {
             done(&lockstep(&cluster.servers[at], &["wait", "--timeout", "30"])?)?;
             readers.iter_mut().map(|reader| reader.number("SELECT COUNT(*) FROM test.a")).collect()
         });

@@ -5,7 +5,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Client, Cluster, LabError, free_ports};
+use lockstep_lab::Cluster;
+use lockstep_local::{Client, LocalError, free_ports};
 
 use crate::failover::insert_until;
 use crate::fixture::{Kind, Test, alone, built, eventually, kind, provider, same, spec, status};
@@ -21,7 +22,7 @@ struct Arbitrator {
 }
 
 impl Arbitrator {
-    fn new(cluster: &Cluster) -> Result<Arbitrator, LabError> {
+    fn new(cluster: &Cluster) -> Result<Arbitrator, LocalError> {
         let dir = cluster.bench().dir().join("arb");
         let members: Vec<String> = cluster
             .servers
@@ -31,7 +32,7 @@ impl Arbitrator {
         // By the name of Galera's program it takes that one's command line.
         let program = cluster.bench().dir().join("garbd");
         std::os::unix::fs::symlink(built("lockstep"), &program)
-            .map_err(|source| LabError::Io { what: "link garbd".into(), source })?;
+            .map_err(|source| LocalError::Io { what: "link garbd".into(), source })?;
         Ok(Arbitrator {
             child: None,
             program,
@@ -52,7 +53,7 @@ impl Arbitrator {
             .arg(&self.log)
             .stdin(Stdio::null())
             .spawn();
-        self.child = Some(child.map_err(|source| LabError::Io { what: "run garbd".into(), source })?);
+        self.child = Some(child.map_err(|source| LocalError::Io { what: "run garbd".into(), source })?);
         Ok(())
     }
 
@@ -66,7 +67,7 @@ impl Arbitrator {
     /// SIGTERM; its exit code must be 0, soon.
     fn stop(&mut self) -> Test {
         let Some(mut child) = self.child.take() else { return Ok(()) };
-        let io = |source| LabError::Io { what: "stop the arbitrator".into(), source };
+        let io = |source| LocalError::Io { what: "stop the arbitrator".into(), source };
         Command::new("kill").arg(child.id().to_string()).status().map_err(io)?;
         let until = Instant::now() + Duration::from_secs(15);
         while Instant::now() < until {
@@ -77,7 +78,7 @@ impl Arbitrator {
             std::thread::sleep(Duration::from_millis(20));
         }
         let _ = child.kill();
-        Err(LabError::Value(format!("the arbitrator does not end\n{}", self.lines())))
+        Err(LocalError::Value(format!("the arbitrator does not end\n{}", self.lines())))
     }
 
     fn lines(&self) -> String {
@@ -102,7 +103,7 @@ fn under_load(
     cluster: &mut Cluster,
     first: u64,
     act: impl FnOnce(&mut Cluster) -> Test,
-) -> Result<u64, LabError> {
+) -> Result<u64, LocalError> {
     let (stop, ids, acknowledged) = (AtomicBool::new(false), AtomicU64::new(first), AtomicU64::new(0));
     let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
     let mut gaps = Vec::new();

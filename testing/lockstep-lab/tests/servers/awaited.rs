@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockstep_lab::{Client, LabError};
+use lockstep_local::{Client, LocalError};
 
 use crate::failover::{done, lockstep};
 use crate::fixture::{Kind, Test, alone, eventually, kind, same};
@@ -22,11 +22,11 @@ fn commit_waits_for_replica_beyond_cached_log() -> Test {
     cluster.same_everywhere("SELECT COUNT(*) FROM test.large")?;
     set(&cluster, 0, "commit.policy=semisync")?;
     // Nobody is ahead of the primary: the highest is its own.
-    let persisted = || -> Result<i64, LabError> {
+    let persisted = || -> Result<i64, LocalError> {
         let status = done(&lockstep(&cluster.servers[0], &["status", "--json"])?)?;
         let after = status.split("\"persisted\":").skip(1);
         let numbers = after.filter_map(|text| text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok());
-        numbers.max().ok_or(LabError::Value(status.clone()))
+        numbers.max().ok_or(LocalError::Value(status.clone()))
     };
     cluster.servers[1].pause()?;
     cluster.servers[2].pause()?;
@@ -39,12 +39,12 @@ fn commit_waits_for_replica_beyond_cached_log() -> Test {
     // The primary votes alone: all of it is agreed on, in pieces of up to a MiB.
     eventually("more than memory holds is in the log", || Ok(persisted()? >= before + ROWS * 5 / 6))?;
     if let Ok(early) = small.recv_timeout(Duration::from_secs(2)) {
-        return Err(LabError::Value(format!("no replica has it: {early:?}")));
+        return Err(LocalError::Value(format!("no replica has it: {early:?}")));
     }
     same("acknowledged", cluster.servers[0].client()?.status("wsrep_semi_sync_yes_tx")?.as_str(), "0");
     cluster.servers[1].resume()?;
     cluster.servers[2].resume()?;
-    small.recv_timeout(Duration::from_secs(30)).map_err(|_| LabError::Value("it still waits".into()))??;
+    small.recv_timeout(Duration::from_secs(30)).map_err(|_| LocalError::Value("it still waits".into()))??;
     large.receive(&insert)?;
     same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.large")?.number()?, ROWS);
     same("rows", cluster.same_everywhere("SELECT COUNT(*) FROM test.p")?.number()?, 1);

@@ -3,7 +3,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use lockstep_lab::{Cluster, LabError, START_TIMEOUT};
+use lockstep_lab::Cluster;
+use lockstep_local::{LocalError, START_TIMEOUT};
 
 use crate::damage::in_the_midst;
 use crate::fixture::{Kind, Test, alone, built, eventually, fails, kind, same, session, spec};
@@ -11,11 +12,11 @@ use crate::rejoin::{mark, others_see, unmark};
 
 const BOOTSTRAP: &str = "SET GLOBAL wsrep_provider_options = 'pc.bootstrap=1'";
 
-fn history(cluster: &Cluster, n: usize) -> Result<String, LabError> {
+fn history(cluster: &Cluster, n: usize) -> Result<String, LocalError> {
     cluster.servers[n].client()?.status("wsrep_cluster_state_uuid")
 }
 
-fn rows(cluster: &Cluster, n: usize) -> Result<i64, LabError> {
+fn rows(cluster: &Cluster, n: usize) -> Result<i64, LocalError> {
     session(cluster, n)?.query("SELECT COUNT(*) FROM test.t")?.number()
 }
 
@@ -28,11 +29,11 @@ fn start_until_it_joins(cluster: &mut Cluster, n: usize, joined: &str) -> Test {
                 same("its history", history(cluster, n)?.as_str(), joined);
                 return Ok(());
             }
-            Err(LabError::Exited { .. }) => {}
+            Err(LocalError::Exited { .. }) => {}
             Err(error) => return Err(error),
         }
     }
-    Err(LabError::Value(format!("{} does not join:\n{}", n + 1, cluster.servers[n].log_tail(40))))
+    Err(LocalError::Value(format!("{} does not join:\n{}", n + 1, cluster.servers[n].log_tail(40))))
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockstep_lab::LabError;
 use lockstep_lab::chaos::{ChaosSpec, Fault, Policy, Report, run};
+use lockstep_local::LocalError;
 
 use crate::fixture::{Kind, Test, alone, built, kind, provider};
 
@@ -20,11 +20,11 @@ fn spec(faults: &[Fault], seconds: u64, snapshot_isolation: bool) -> ChaosSpec {
     }
 }
 
-fn chaos(faults: &[Fault], seconds: u64, snapshot_isolation: bool) -> Result<Report, LabError> {
+fn chaos(faults: &[Fault], seconds: u64, snapshot_isolation: bool) -> Result<Report, LocalError> {
     goes(&spec(faults, seconds, snapshot_isolation))
 }
 
-fn goes(spec: &ChaosSpec) -> Result<Report, LabError> {
+fn goes(spec: &ChaosSpec) -> Result<Report, LocalError> {
     let _alone = alone();
     let report = run(spec, &|line| eprintln!("{line}"))?;
     eprintln!("{}", report.text());

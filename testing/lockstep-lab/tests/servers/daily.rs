@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_lab::LabError;
+use lockstep_local::LocalError;
 
 use crate::fixture::{Test, eventually, fails, same, session, shared};
 
@@ -70,7 +70,7 @@ fn losing_autocommit_statement_is_retried() -> Test {
         let workers: Vec<_> = (0..3)
             .map(|n| {
                 let cluster = &*cluster;
-                scope.spawn(move || -> Result<i64, LabError> {
+                scope.spawn(move || -> Result<i64, LocalError> {
                     let mut client = session(cluster, n)?;
                     client.query("SET SESSION wsrep_retry_autocommit = 100")?;
                     for _ in 0..100 {

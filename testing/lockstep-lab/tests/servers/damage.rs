@@ -4,18 +4,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockstep_lab::{Cluster, LabError, Server};
+use lockstep_lab::Cluster;
+use lockstep_local::{LocalError, Server};
 
 use crate::fixture::{Kind, Test, alone, eventually, kind, same, shared, spec};
 use crate::rejoin::{mark, others_see, unmark};
 use crate::stress::{audit, bank_until, open_bank};
 
-fn io(what: &str) -> impl Fn(std::io::Error) -> LabError + '_ {
-    move |source| LabError::Io { what: what.into(), source }
+fn io(what: &str) -> impl Fn(std::io::Error) -> LocalError + '_ {
+    move |source| LocalError::Io { what: what.into(), source }
 }
 
 /// The files of a member's log, the identity first.
-fn log_files(dir: &Path) -> Result<Vec<PathBuf>, LabError> {
+fn log_files(dir: &Path) -> Result<Vec<PathBuf>, LocalError> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
         .map_err(io("list the log"))?
         .flatten()
@@ -37,7 +38,7 @@ fn flip(path: &Path, at: usize) -> Test {
 }
 
 /// The member's identity as the status shows it.
-fn identity(server: &Server) -> Result<Vec<u8>, LabError> {
+fn identity(server: &Server) -> Result<Vec<u8>, LocalError> {
     let files = log_files(&server.datadir())?;
     let bytes = std::fs::read(&files[0]).map_err(io("read the identity"))?;
     Ok(bytes[24..40].to_vec())
@@ -72,7 +73,7 @@ fn comes_back_after(harms: &[Harm]) -> Test {
         let before = identity(&cluster.servers[1])?;
         let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
         let stop = AtomicBool::new(false);
-        done += std::thread::scope(|scope| -> Result<u64, LabError> {
+        done += std::thread::scope(|scope| -> Result<u64, LocalError> {
             let workers: Vec<_> = (0..3)
                 .map(|seed| {
                     let (socket, stop) = (&sockets[seed % 3], &stop);

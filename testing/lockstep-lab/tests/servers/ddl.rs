@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockstep_lab::{Client, Cluster, LabError, START_TIMEOUT};
+use lockstep_lab::Cluster;
+use lockstep_local::{Client, LocalError, START_TIMEOUT};
 
 use crate::fixture::{Kind, Test, kind, same, session, shared};
 use crate::rejoin::{mark, others_see, unmark};
@@ -158,7 +159,7 @@ fn killed_in_a_stream(origin: usize, victim: usize, kills: u64) -> Test {
             println!("took a copy:\n{}", cluster.servers[victim].log_tail(150));
         }
         agree(&cluster)
-            .map_err(|e| LabError::Value(format!("{e}\n{}", cluster.servers[victim].log_tail(60))))?;
+            .map_err(|e| LocalError::Value(format!("{e}\n{}", cluster.servers[victim].log_tail(60))))?;
     }
     println!(
         "{kills} kills, {inside} of them inside a statement; {done} statements; {copied} state transfers"
@@ -207,7 +208,7 @@ fn member_killed_after_ddl_rejoins_by_log() -> Test {
 }
 
 /// All members die inside `slow`, and start again by themselves.
-fn all_killed_in(slow: &str, prepare: &[&str]) -> Result<crate::fixture::Shared, LabError> {
+fn all_killed_in(slow: &str, prepare: &[&str]) -> Result<crate::fixture::Shared, LocalError> {
     let mut cluster = shared()?;
     session(&cluster, 0)?.run(prepare)?;
     cluster.same_everywhere("SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'test'")?;
@@ -273,7 +274,7 @@ fn all_members_killed_in_traceless_ddl_agree_again() -> Test {
 
 /// Starts a killed server with a pending journal mark: it comes back without a state transfer, and creates its table again.
 /// Returns its log lines about that.
-fn creates_again(cluster: &mut Cluster, n: usize) -> Result<String, LabError> {
+fn creates_again(cluster: &mut Cluster, n: usize) -> Result<String, LocalError> {
     let before = cluster.servers[n].log().len();
     cluster.servers[n].start(&[])?;
     cluster.wait_size(3)?;

@@ -5,7 +5,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Client, Cluster};
+use lockstep_lab::Cluster;
+use lockstep_local::Client;
 
 use crate::fixture::{Kind, Test, alone, eventually, kind, same, session, spec};
 use crate::rejoin::{mark, others_see, unmark};

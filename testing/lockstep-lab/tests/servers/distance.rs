@@ -22,7 +22,7 @@ fn servers(
     zones: &[usize],
     round_trip: Duration,
     options: &[(&str, &str)],
-) -> Result<Option<Far>, lockstep_lab::LabError> {
+) -> Result<Option<Far>, lockstep_local::LocalError> {
     if kind() == Kind::Galera || !has_networks() {
         return Ok(None);
     }
@@ -52,13 +52,13 @@ fn servers(
     Ok(Some(Far { cluster, wan }))
 }
 
-pub(crate) fn leads(cluster: &Cluster, name: &str) -> Result<bool, lockstep_lab::LabError> {
+pub(crate) fn leads(cluster: &Cluster, name: &str) -> Result<bool, lockstep_local::LocalError> {
     let status = done(&lockstep(&cluster.servers[0], &["status", "--json"])?)?;
     Ok(status.contains(&format!("\"leader\":\"{name}\"")))
 }
 
 /// What most inserts at this member take at least, in ms: a busy machine makes any of them late.
-fn commit_takes(cluster: &Cluster, n: usize) -> Result<f64, lockstep_lab::LabError> {
+fn commit_takes(cluster: &Cluster, n: usize) -> Result<f64, lockstep_local::LocalError> {
     let mut client = cluster.servers[n].client()?;
     static IDS: AtomicI64 = AtomicI64::new(-1);
     let mut took = Vec::new();
@@ -104,7 +104,7 @@ fn connect_during_remote_policy_change_waits_briefly() -> Test {
     done(&lockstep(&cluster.servers[0], &["switchover", "--to", "n2"])?)?;
     let stop = AtomicBool::new(false);
     let longest = std::thread::scope(|scope| {
-        let connects = scope.spawn(|| -> Result<Duration, lockstep_lab::LabError> {
+        let connects = scope.spawn(|| -> Result<Duration, lockstep_local::LocalError> {
             let mut longest = Duration::ZERO;
             while !stop.load(Ordering::Relaxed) {
                 let began = Instant::now();
@@ -137,7 +137,7 @@ fn connections_over_distance_scale_the_rate() -> Test {
     let far = servers(&[0, 1], Duration::from_micros(85_500), &[])?;
     let Some(Far { cluster, .. }) = &far else { return Ok(()) };
     set(cluster, 0, "commit.policy=semisync")?;
-    let rate = |clients: usize, time: Duration| -> Result<f64, lockstep_lab::LabError> {
+    let rate = |clients: usize, time: Duration| -> Result<f64, lockstep_local::LocalError> {
         let began = Instant::now();
         let load = load_during(cluster, 0, clients, || {
             std::thread::sleep(time);
@@ -165,7 +165,7 @@ fn connections_over_distance_scale_the_rate() -> Test {
 }
 
 /// Writes of one client of this member until that member leads.
-fn write_until_it_leads(cluster: &Cluster, n: usize) -> Result<Load, lockstep_lab::LabError> {
+fn write_until_it_leads(cluster: &Cluster, n: usize) -> Result<Load, lockstep_local::LocalError> {
     let name = format!("n{}", n + 1);
     load_during(cluster, n, 1, || {
         eventually("the writer leads", || leads(cluster, &name))?;
@@ -201,11 +201,11 @@ fn leadership_follows_a_single_writer_and_its_commits_get_near() -> Test {
 }
 
 /// A number from a member's status.
-fn own_number(cluster: &Cluster, n: usize, field: &str) -> Result<u64, lockstep_lab::LabError> {
+fn own_number(cluster: &Cluster, n: usize, field: &str) -> Result<u64, lockstep_local::LocalError> {
     let status = done(&lockstep(&cluster.servers[n], &["status", "--json"])?)?;
     let rest = status.split(&format!("\"{field}\":")).nth(1).unwrap_or_default();
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    rest[..digits].parse().map_err(|_| lockstep_lab::LabError::Value(format!("no {field} in {status}")))
+    rest[..digits].parse().map_err(|_| lockstep_local::LocalError::Value(format!("no {field} in {status}")))
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn frames_to_other_zone_are_compressed_when_asked() -> Test {
     let Some(Far { cluster, .. }) = &far else { return Ok(()) };
     let mut client = cluster.servers[0].client()?;
     client.query("CREATE TABLE test.text (id BIGINT PRIMARY KEY, t TEXT)")?;
-    let write = |client: &mut lockstep_lab::Client, from: u32| -> Test {
+    let write = |client: &mut lockstep_local::Client, from: u32| -> Test {
         for id in from..from + 50 {
             client.query(&format!("INSERT INTO test.text VALUES ({id}, REPEAT('what repeats ', 200))"))?;
         }
@@ -247,7 +247,7 @@ fn frames_to_other_zone_are_compressed_when_asked() -> Test {
 }
 
 /// By whom this far member gets its entries, as the leader says: a name, or nobody.
-fn relay_of(cluster: &Cluster, name: &str) -> Result<String, lockstep_lab::LabError> {
+fn relay_of(cluster: &Cluster, name: &str) -> Result<String, lockstep_local::LocalError> {
     let status = done(&lockstep(&cluster.servers[0], &["status", "--json"])?)?;
     let member = status.split(&format!("{{\"name\":\"{name}\"")).nth(1).unwrap_or_default();
     let relay = member.split("\"relay\":").nth(1).unwrap_or_default();
@@ -255,7 +255,7 @@ fn relay_of(cluster: &Cluster, name: &str) -> Result<String, lockstep_lab::LabEr
 }
 
 /// How often each of 60 rows of 20 kB, written on n1, crosses the line to the far zone.
-fn copies(far: &mut Far, table: &str) -> Result<f64, lockstep_lab::LabError> {
+fn copies(far: &mut Far, table: &str) -> Result<f64, lockstep_local::LocalError> {
     const ROWS: u64 = 60;
     const BYTES: u64 = 20_000;
     let mut client = far.cluster.servers[0].client()?;

@@ -5,27 +5,28 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Client, Cluster, LabError, Server};
+use lockstep_lab::Cluster;
+use lockstep_local::{Client, LocalError, Server};
 
 use crate::fixture::{Kind, Test, built, eventually, kind, same, session, shared};
 
 /// Runs `lockstep`, with the socket of a member.
-pub(crate) fn lockstep(at: &Server, args: &[&str]) -> Result<Output, LabError> {
+pub(crate) fn lockstep(at: &Server, args: &[&str]) -> Result<Output, LocalError> {
     let program = built("lockstep");
     Command::new(&program)
         .args(args)
         .arg("--socket")
         .arg(at.datadir().join("lockstep.sock"))
         .output()
-        .map_err(|source| LabError::Io { what: format!("run {}", program.display()), source })
+        .map_err(|source| LocalError::Io { what: format!("run {}", program.display()), source })
 }
 
 /// What it printed; an error where it did not end with 0.
-pub(crate) fn done(output: &Output) -> Result<String, LabError> {
+pub(crate) fn done(output: &Output) -> Result<String, LocalError> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     match output.status.success() {
         true => Ok(text(&output.stdout)),
-        false => Err(LabError::Command { command: "lockstep".into(), output: text(&output.stderr) }),
+        false => Err(LocalError::Command { command: "lockstep".into(), output: text(&output.stderr) }),
     }
 }
 
@@ -65,7 +66,7 @@ pub(crate) fn insert_until(
 }
 
 /// The longest gap that a client of any member sees while `act` is done.
-fn gap_during(cluster: &Cluster, act: impl FnOnce() -> Test) -> Result<(Duration, u64), LabError> {
+fn gap_during(cluster: &Cluster, act: impl FnOnce() -> Test) -> Result<(Duration, u64), LocalError> {
     let (stop, ids, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     session(cluster, 0)?.run(&["CREATE OR REPLACE TABLE test.gap (id BIGINT PRIMARY KEY)"])?;
     let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
@@ -89,13 +90,13 @@ fn gap_during(cluster: &Cluster, act: impl FnOnce() -> Test) -> Result<(Duration
 }
 
 /// The first of the view, which proxies write to.
-fn first_of_view(cluster: &Cluster) -> Result<String, LabError> {
+fn first_of_view(cluster: &Cluster) -> Result<String, LocalError> {
     for server in &cluster.servers {
         if server.client()?.status("wsrep_local_index")? == "0" {
             return Ok(server.name().to_owned());
         }
     }
-    Err(LabError::Value("no member is the first".into()))
+    Err(LocalError::Value("no member is the first".into()))
 }
 
 #[test]

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lockstep_lab::{Client, Cluster, ClusterSpec, LabError};
+use lockstep_lab::{Cluster, ClusterSpec};
+use lockstep_local::{Client, LocalError};
 
 /// What a test returns: an error ends it with its text.
-pub(crate) type Test = Result<(), LabError>;
+pub(crate) type Test = Result<(), LocalError>;
 
 /// Which provider the tests run against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +64,7 @@ static SHARED: Mutex<Option<Cluster>> = Mutex::new(None);
 pub(crate) struct Shared(MutexGuard<'static, Option<Cluster>>);
 
 /// Three synced members, with an empty database `test`: the one that the test before left, or a new one.
-pub(crate) fn shared() -> Result<Shared, LabError> {
+pub(crate) fn shared() -> Result<Shared, LocalError> {
     let mut guard = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(cluster) = guard.as_mut()
         && !cluster.is_whole()
@@ -111,7 +112,7 @@ pub(crate) fn has_networks() -> bool {
 }
 
 /// A session with causal reads in database `test` of member `n` (from 0).
-pub(crate) fn session(cluster: &Cluster, n: usize) -> Result<Client, LabError> {
+pub(crate) fn session(cluster: &Cluster, n: usize) -> Result<Client, LocalError> {
     let mut client = cluster.servers[n].client()?;
     // USE does not wait, so a read before it does: another member may just have made the database.
     client.run(&["SET SESSION wsrep_sync_wait = 15", "SELECT COUNT(*) FROM mysql.db", "USE test"])?;
@@ -123,7 +124,7 @@ pub(crate) fn fails(client: &mut Client, sql: &str, code: u16) -> Test {
     match client.query(sql) {
         Err(e) if e.sql_code() == Some(code) => Ok(()),
         Err(e) => Err(e),
-        Ok(_) => Err(LabError::Value(format!("[{sql}] succeeded, but error {code} was due"))),
+        Ok(_) => Err(LocalError::Value(format!("[{sql}] succeeded, but error {code} was due"))),
     }
 }
 
@@ -137,11 +138,11 @@ pub(crate) fn same<T: PartialEq + std::fmt::Debug>(what: &str, seen: T, due: T) 
 const EVENTUALLY: std::time::Duration = std::time::Duration::from_secs(40);
 
 /// Asks until `check` is content, for at most [`EVENTUALLY`].
-pub(crate) fn eventually(what: &str, mut check: impl FnMut() -> Result<bool, LabError>) -> Test {
+pub(crate) fn eventually(what: &str, mut check: impl FnMut() -> Result<bool, LocalError>) -> Test {
     let deadline = std::time::Instant::now() + EVENTUALLY;
     while !check()? {
         if std::time::Instant::now() > deadline {
-            return Err(LabError::Value(format!("not within {} s: {what}", EVENTUALLY.as_secs())));
+            return Err(LocalError::Value(format!("not within {} s: {what}", EVENTUALLY.as_secs())));
         }
         std::thread::sleep(std::time::Duration::from_millis(30));
     }

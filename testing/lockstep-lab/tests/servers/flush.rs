@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockstep_lab::{Cluster, LabError};
+use lockstep_lab::Cluster;
+use lockstep_local::LocalError;
 
 use crate::fixture::{Kind, Test, kind, session, shared};
 use crate::rejoin::{mark, others_see, unmark};
@@ -13,7 +14,7 @@ const LAZY: &str = "innodb_flush_log_at_trx_commit=0";
 
 /// Six sessions, two on each member, transfer money; `victims` are killed while they do. The number of transfers that
 /// were acknowledged.
-fn kill_under_load(cluster: &mut Cluster, victims: &[usize]) -> Result<u64, LabError> {
+fn kill_under_load(cluster: &mut Cluster, victims: &[usize]) -> Result<u64, LocalError> {
     for server in &cluster.servers {
         server.query(&format!("SET GLOBAL {LAZY}"))?;
     }

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use lockstep_lab::{Cluster, ClusterSpec, LabError, Server};
+use lockstep_lab::{Cluster, ClusterSpec};
+use lockstep_local::{LocalError, Server};
 
 use crate::fixture::{GALERA, Kind, Test, alone, kind, provider, same, session, spec};
 
@@ -69,7 +70,7 @@ fn from_galera_and_back_and_again() -> Test {
 
     // The logs of the first time lie there still, and end where Galera went on: they are not for these data.
     let file = cluster.bench().dir().join("provider.so");
-    let io = |source| LabError::Io { what: "move the logs away".into(), source };
+    let io = |source| LocalError::Io { what: "move the logs away".into(), source };
     cluster.bench().installation().copy_provider(&lockstep, &file)?;
     cluster.servers[0].spawn(&["--wsrep-new-cluster"])?;
     cluster.servers[0].wait_ended(Duration::from_secs(60))?;
@@ -146,7 +147,7 @@ fn member_ahead_of_founder_takes_state_transfer() -> Test {
     assert!(log.contains(&format!(":{at}; the others' are in their grastate.dat")), "{log}");
     assert!(!log.contains("goes on by itself"), "{log}");
     let path = cluster.servers[0].datadir().join("grastate.dat");
-    let io = |source| LabError::Io { what: "edit grastate.dat".into(), source };
+    let io = |source| LocalError::Io { what: "edit grastate.dat".into(), source };
     let text = std::fs::read_to_string(&path).map_err(io)?;
     std::fs::write(&path, text.replace("safe_to_bootstrap: 0", "safe_to_bootstrap: 1")).map_err(io)?;
     cluster.servers[0].start(&["--wsrep-new-cluster"])?;

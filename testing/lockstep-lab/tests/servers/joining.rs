@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Cluster, LabError, Server, SstMethod, free_ports, host_port};
+use lockstep_lab::Cluster;
+use lockstep_local::{LocalError, Server, SstMethod, free_ports, host_port};
 
 use crate::fixture::{Kind, Test, eventually, kind, session, shared};
 use crate::rejoin::{mark, unmark};
@@ -11,7 +12,7 @@ use crate::rejoin::{mark, unmark};
 const PROMPT: Duration = Duration::from_secs(10);
 
 /// One more member, started, that has no database of its own.
-fn joiner(cluster: &Cluster, name: &str, method: SstMethod) -> Result<Server, LabError> {
+fn joiner(cluster: &Cluster, name: &str, method: SstMethod) -> Result<Server, LocalError> {
     let mut server = cluster.another(name)?;
     server.wsrep_mut()?.sst_method = method;
     server.spawn(&[])?;
@@ -21,7 +22,7 @@ fn joiner(cluster: &Cluster, name: &str, method: SstMethod) -> Result<Server, La
 fn said(server: &Server, words: &str) -> Test {
     // Galera has words of its own.
     if kind() == Kind::Lockstep && !server.log().contains(words) {
-        return Err(LabError::Value(format!("no `{words}` in its log:\n{}", server.log_tail(30))));
+        return Err(LocalError::Value(format!("no `{words}` in its log:\n{}", server.log_tail(30))));
     }
     Ok(())
 }

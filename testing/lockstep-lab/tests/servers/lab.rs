@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use lockstep_lab::LabError;
 use lockstep_lab::semi_sync_wan::{Run, Setup, Spec, run};
+use lockstep_local::LocalError;
 
 use crate::fixture::{GALERA, Test, alone, built, has_networks, provider};
 
@@ -22,7 +22,7 @@ fn spec() -> Spec {
     }
 }
 
-fn measure(setup: Setup) -> Result<Run, LabError> {
+fn measure(setup: Setup) -> Result<Run, LocalError> {
     let run = run(setup, &spec())?;
     let rates: Vec<String> = run.loads.iter().map(|load| format!("{:.1}", load.rate())).collect();
     eprintln!("{} ({}): {} inserts/s", setup.what(), run.version, rates.join(", "));
@@ -69,11 +69,11 @@ fn command_writes_report_and_resumes() -> Test {
         return Ok(());
     }
     let dir = std::env::temp_dir().join(format!("lockstep-lab-{}", std::process::id()));
-    let lab = |rest: &[&str]| -> Result<(bool, String), LabError> {
+    let lab = |rest: &[&str]| -> Result<(bool, String), LocalError> {
         let mut command = Command::new(built("lockstep"));
         command.arg("lab").args(rest).current_dir("/");
         let output =
-            command.output().map_err(|source| LabError::Io { what: "run lockstep".into(), source })?;
+            command.output().map_err(|source| LocalError::Io { what: "run lockstep".into(), source })?;
         let text = [output.stdout, output.stderr].concat();
         Ok((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
     };
@@ -99,7 +99,7 @@ fn command_writes_report_and_resumes() -> Test {
     let about = String::from_utf8_lossy(&kept("run.json")).replace("\"kernel\": \"", "\"kernel\": \"0.1-");
     assert!(about.contains("\"mariadb\": \"1"), "{about}");
     std::fs::write(Path::new(&out).join("run.json"), about)
-        .map_err(|source| LabError::Io { what: "write run.json".into(), source })?;
+        .map_err(|source| LocalError::Io { what: "write run.json".into(), source })?;
     let (sound, text) = lab(&[&run[..], &["--resume"]].concat())?;
     assert!(!sound && text.contains("kernel was 0.1-") && text.contains("--mixed"), "{text}");
     let (sound, text) = lab(&[&run[..], &["--resume", "--mixed"]].concat())?;

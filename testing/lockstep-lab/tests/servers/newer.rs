@@ -1,7 +1,8 @@
 //! Services that newer servers (MariaDB 11.8) use beyond 10.11: a variable per option, and a status file. On servers
 //! without them these tests say so and do nothing.
 
-use lockstep_lab::{Client, Cluster, ClusterSpec, LabError};
+use lockstep_lab::{Cluster, ClusterSpec};
+use lockstep_local::{Client, LocalError};
 
 use crate::fixture::{Kind, Test, alone, eventually, fails, kind, same, session, spec};
 use crate::policy::is_under;
@@ -18,7 +19,7 @@ fn with_variables() -> ClusterSpec {
     spec
 }
 
-fn options(c: &mut Client) -> Result<String, LabError> {
+fn options(c: &mut Client) -> Result<String, LocalError> {
     c.value("SELECT @@wsrep_provider_options")
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Cluster, LabError};
+use lockstep_lab::Cluster;
+use lockstep_local::LocalError;
 
 use crate::fixture::{Kind, Test, alone, eventually, fails, kind, same, session, spec};
 
@@ -42,7 +43,7 @@ fn member_after_panic_rejects_queries_and_stops() -> Test {
                 && line.contains("start")
         };
         if !log.lines().any(said) {
-            return Err(LabError::Value(cluster.servers[1].log_tail(40)));
+            return Err(LocalError::Value(cluster.servers[1].log_tail(40)));
         }
         let began = Instant::now();
         cluster.servers[1].stop_within(Duration::from_secs(40))?;

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Client, Cluster, LabError, Writers};
+use lockstep_lab::{Cluster, Writers};
+use lockstep_local::{Client, LocalError};
 
 use crate::failover::{done, lockstep};
 use crate::fixture::{Kind, Test, alone, built, eventually, kind, same, session, shared, spec};
@@ -20,7 +21,7 @@ pub(crate) fn first_leads(cluster: &Cluster) -> Test {
 }
 
 /// Three servers of a test's own, the first of which leads, with the table.
-fn own_cluster() -> Result<Cluster, LabError> {
+fn own_cluster() -> Result<Cluster, LocalError> {
     let cluster = Cluster::start(&spec())?;
     cluster.servers[0]
         .client()?
@@ -42,7 +43,7 @@ pub(crate) fn load_during(
     n: usize,
     clients: usize,
     act: impl FnOnce() -> Test,
-) -> Result<Load, LabError> {
+) -> Result<Load, LocalError> {
     let writers = Writers::start(&cluster.servers[n].config.socket(), "test.p", clients);
     std::thread::sleep(Duration::from_millis(300));
     let outcome = act();
@@ -55,7 +56,7 @@ pub(crate) fn load_during(
 }
 
 /// The duration of one insert; it must succeed.
-fn timed_insert(cluster: &Cluster, n: usize, id: i64) -> Result<Duration, LabError> {
+fn timed_insert(cluster: &Cluster, n: usize, id: i64) -> Result<Duration, LocalError> {
     let mut client = cluster.servers[n].client()?;
     let began = Instant::now();
     client.query(&format!("INSERT INTO test.p VALUES ({id})"))?;
@@ -63,7 +64,7 @@ fn timed_insert(cluster: &Cluster, n: usize, id: i64) -> Result<Duration, LabErr
 }
 
 /// Whether a member says that this policy is in force, and its server's variable shows it.
-pub(crate) fn is_under(cluster: &Cluster, n: usize, policy: &str) -> Result<bool, LabError> {
+pub(crate) fn is_under(cluster: &Cluster, n: usize, policy: &str) -> Result<bool, LocalError> {
     let status = done(&lockstep(&cluster.servers[n], &["status", "--json"])?)?;
     let options = cluster.servers[n].query("SELECT @@wsrep_provider_options")?;
     let said = status.contains(&format!("\"policy\":\"{policy}\""));
@@ -76,7 +77,7 @@ const STALL: Duration = Duration::from_millis(100);
 /// Changes settings while clients write: none of their transactions fails, and none waits long. Of several changes the
 /// one in the middle counts, each with a time without a change before it; where the machine itself stands still for too long
 /// to tell, that is said, and no more than twice as long as without a change is taken.
-fn change_under_load(cluster: &Cluster, asked: usize, from: &str, to: &str) -> Result<i64, LabError> {
+fn change_under_load(cluster: &Cluster, asked: usize, from: &str, to: &str) -> Result<i64, LocalError> {
     let (mut calm, mut changed, mut rows) = (Vec::new(), Vec::new(), 0);
     let quiet = |calm: &[Duration]| calm.iter().filter(|gap| **gap < STALL / 2).count();
     while changed.len() < 3 || changed.len() < 8 && quiet(&calm) < 3 {
@@ -184,11 +185,11 @@ pub(crate) fn insert_aside(
     cluster: &Cluster,
     n: usize,
     id: i64,
-) -> std::sync::mpsc::Receiver<Result<Duration, LabError>> {
+) -> std::sync::mpsc::Receiver<Result<Duration, LocalError>> {
     let (told, done) = std::sync::mpsc::channel();
     let socket = cluster.servers[n].config.socket();
     std::thread::spawn(move || {
-        let insert = || -> Result<Duration, LabError> {
+        let insert = || -> Result<Duration, LocalError> {
             let mut client = Client::connect(&socket, "root", Duration::from_secs(30))?;
             let began = Instant::now();
             client.query(&format!("INSERT INTO test.p VALUES ({id})"))?;
@@ -200,18 +201,18 @@ pub(crate) fn insert_aside(
 }
 
 /// It is not done within a second, and is once `act` has happened.
-fn waits_for(cluster: &Cluster, id: i64, act: impl FnOnce() -> Test) -> Result<Duration, LabError> {
+fn waits_for(cluster: &Cluster, id: i64, act: impl FnOnce() -> Test) -> Result<Duration, LocalError> {
     let insert = insert_aside(cluster, 0, id);
     if let Ok(early) = insert.recv_timeout(Duration::from_secs(1)) {
-        return Err(LabError::Value(format!("it should have waited: {early:?}")));
+        return Err(LocalError::Value(format!("it should have waited: {early:?}")));
     }
     act()?;
     let late = insert.recv_timeout(Duration::from_secs(20));
-    late.map_err(|_| LabError::Value("it still waits".into()))?
+    late.map_err(|_| LocalError::Value("it still waits".into()))?
 }
 
 /// A primary that is a majority by itself, two replicas without a vote, and an empty table.
-pub(crate) fn primary_and_replicas() -> Result<Cluster, LabError> {
+pub(crate) fn primary_and_replicas() -> Result<Cluster, LocalError> {
     let mut cluster = Cluster::prepare(&spec())?;
     for server in &mut cluster.servers[1..] {
         server.wsrep_mut()?.provider_options.push(("member.vote".into(), "no".into()));
@@ -297,7 +298,7 @@ fn semisync_falls_back_with_warning_and_returns() -> Test {
     // One of two is killed, and two are asked for: all that are left show the fallback, and the return.
     set(&cluster, 0, "commit.acks=2")?;
     // A replica that stood still may have heard of the first fallback and of its end at once: then it has not seen it.
-    let no_times = |cluster: &Cluster, n: usize| -> Result<i64, LabError> {
+    let no_times = |cluster: &Cluster, n: usize| -> Result<i64, LocalError> {
         let shown = cluster.servers[n].client()?.status("wsrep_semi_sync_no_times")?;
         Ok(shown.parse().unwrap_or(-1))
     };
@@ -335,7 +336,7 @@ fn promoted_replica_takes_over_from_lost_primary() -> Test {
     }
     let _one = alone();
     let mut cluster = primary_and_replicas()?;
-    let voters = |cluster: &Cluster, n: usize| -> Result<usize, LabError> {
+    let voters = |cluster: &Cluster, n: usize| -> Result<usize, LocalError> {
         let status = done(&lockstep(&cluster.servers[n], &["status", "--json"])?)?;
         Ok(status.matches("\"role\":\"voter\"").count() + status.matches("\"role\":\"leader\"").count())
     };
@@ -386,7 +387,7 @@ fn replica_bootstraps_with_all_answered_rows() -> Test {
     }
     let socket = cluster.servers[0].config.socket();
     let (told, started) = std::sync::mpsc::channel();
-    let writer = std::thread::spawn(move || -> Result<i64, LabError> {
+    let writer = std::thread::spawn(move || -> Result<i64, LocalError> {
         let mut client = Client::connect(&socket, "root", Duration::from_secs(10))?;
         for answered in 0.. {
             if answered == 100 {
@@ -399,10 +400,10 @@ fn replica_bootstraps_with_all_answered_rows() -> Test {
         unreachable!("it is killed")
     });
     let wait = started.recv_timeout(Duration::from_secs(20));
-    wait.map_err(|_| LabError::Value("the primary does not write".into()))?;
+    wait.map_err(|_| LocalError::Value("the primary does not write".into()))?;
     cluster.servers[0].kill();
     let answered = writer.join().expect("the writer panicked")?;
-    let is_primary = |n: usize| -> Result<bool, LabError> {
+    let is_primary = |n: usize| -> Result<bool, LocalError> {
         let mut client = cluster.servers[n].client()?;
         Ok(client.status("wsrep_cluster_status")? == "Primary" && client.status("wsrep_ready")? == "ON")
     };
@@ -417,7 +418,7 @@ fn replica_bootstraps_with_all_answered_rows() -> Test {
             break;
         }
     }
-    let heir = heir.ok_or(LabError::Value("neither goes on".into()))?;
+    let heir = heir.ok_or(LocalError::Value("neither goes on".into()))?;
     eventually("it goes on", || is_primary(heir))?;
     let there = session(&cluster, heir)?.number("SELECT COUNT(*) FROM test.p")?;
     eprintln!("{answered} answered, {there} there");
@@ -447,7 +448,7 @@ fn transaction_acked_by_one_replica_survives_leader_loss() -> Test {
     // The other voters stand still: until the leader gives up, the replica's word is all that commits wait for.
     let socket = cluster.servers[0].config.socket();
     let (told, started) = std::sync::mpsc::channel();
-    let writer = std::thread::spawn(move || -> Result<i64, LabError> {
+    let writer = std::thread::spawn(move || -> Result<i64, LocalError> {
         let mut client = Client::connect(&socket, "root", Duration::from_secs(10))?;
         for answered in 0.. {
             if answered == 20 {
@@ -462,7 +463,7 @@ fn transaction_acked_by_one_replica_survives_leader_loss() -> Test {
     });
     started
         .recv_timeout(Duration::from_secs(10))
-        .map_err(|_| LabError::Value("the leader does not write".into()))?;
+        .map_err(|_| LocalError::Value("the leader does not write".into()))?;
     cluster.servers[1].pause()?;
     cluster.servers[2].pause()?;
     std::thread::sleep(Duration::from_millis(400));
@@ -486,7 +487,7 @@ fn transaction_acked_by_one_replica_survives_leader_loss() -> Test {
 
 /// Inserts on the first server, one by one, until one is not answered; how many were. The client is at work before something
 /// is done: a leader that is cut off goes on for the third of a second only, and a busy machine may be that late.
-fn answered_until(cluster: &Cluster, first: i64, act: impl FnOnce() -> Test) -> Result<i64, LabError> {
+fn answered_until(cluster: &Cluster, first: i64, act: impl FnOnce() -> Test) -> Result<i64, LocalError> {
     let mut client = Client::connect(&cluster.servers[0].config.socket(), "root", Duration::from_secs(5))?;
     let (at_work, begun) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -501,7 +502,7 @@ fn answered_until(cluster: &Cluster, first: i64, act: impl FnOnce() -> Test) -> 
         });
         let acted = begun
             .recv_timeout(Duration::from_secs(10))
-            .map_err(|_| LabError::Value("the leader does not write".into()))
+            .map_err(|_| LocalError::Value("the leader does not write".into()))
             .and_then(|()| act());
         let answered = writer.join().expect("the writer panicked");
         acted.map(|()| answered)
@@ -517,11 +518,11 @@ fn another_writes(cluster: &Cluster, id: i64) -> Test {
 }
 
 /// Write-sets in a rescue file of the first server.
-fn rescued(cluster: &Cluster, number: u32) -> Result<i64, LabError> {
+fn rescued(cluster: &Cluster, number: u32) -> Result<i64, LocalError> {
     let file = cluster.servers[0].datadir().join(format!("lockstep.rescue.{number}.log"));
     let shown =
         std::process::Command::new(built("lockstep")).args(["log", "--json", "--rescue"]).arg(&file).output();
-    let text = done(&shown.map_err(|source| LabError::Io { what: "run lockstep log".into(), source })?)?;
+    let text = done(&shown.map_err(|source| LocalError::Io { what: "run lockstep log".into(), source })?)?;
     Ok(text.lines().filter(|line| line.contains("\"kind\":\"write-set\"") && line.contains("test.p")).count()
         as i64)
 }
@@ -623,7 +624,7 @@ fn leader_stopped_in_order_hands_over_its_tail() -> Test {
     let (socket, next) = (cluster.servers[0].config.socket(), AtomicU64::new(1));
     let answered = AtomicU64::new(0);
     // Each client runs until its server stops answering; collects the acknowledged rows.
-    let client = || -> Result<Vec<u64>, LabError> {
+    let client = || -> Result<Vec<u64>, LocalError> {
         let mut client = Client::connect(&socket, "root", Duration::from_secs(30))?;
         let mut ids = Vec::new();
         loop {
@@ -637,7 +638,7 @@ fn leader_stopped_in_order_hands_over_its_tail() -> Test {
     };
     let (first, others) = cluster.servers.split_at_mut(1);
     let others = &*others;
-    let (mut ids, risk) = std::thread::scope(|scope| -> Result<(Vec<u64>, u64), LabError> {
+    let (mut ids, risk) = std::thread::scope(|scope| -> Result<(Vec<u64>, u64), LocalError> {
         let clients: Vec<_> = (0..4).map(|_| scope.spawn(client)).collect();
         let stopped = (|| {
             eventually("the leader writes", || Ok(answered.load(Ordering::Relaxed) > 40))?;
@@ -677,9 +678,9 @@ fn leader_stopped_in_order_hands_over_its_tail() -> Test {
 }
 
 /// Feeds SQL to the first server with MariaDB's own client; returns the client's error.
-fn fed(cluster: &Cluster, sql: &str) -> Result<Result<(), String>, LabError> {
+fn fed(cluster: &Cluster, sql: &str) -> Result<Result<(), String>, LocalError> {
     use std::io::Write;
-    let io = |source| LabError::Io { what: "run mariadb".into(), source };
+    let io = |source| LocalError::Io { what: "run mariadb".into(), source };
     let mut client = std::process::Command::new("mariadb")
         .args(["--no-defaults", "--user=root", "--socket"])
         .arg(cluster.servers[0].config.socket())
@@ -736,7 +737,7 @@ fn rescue_file_as_sql_restores_transactions() -> Test {
     let file = cluster.servers[0].datadir().join("lockstep.rescue.1.log");
     let shown =
         std::process::Command::new(built("lockstep")).args(["log", "--sql", "--rescue"]).arg(&file).output();
-    let sql = done(&shown.map_err(|source| LabError::Io { what: "run lockstep log".into(), source })?)?;
+    let sql = done(&shown.map_err(|source| LocalError::Io { what: "run lockstep log".into(), source })?)?;
     for line in ["### INSERT INTO `test`.`kinds`", "###   @2=-1 (4294967295)", "###   @3=-123456.7890"] {
         assert!(sql.contains(line), "{line}: {sql}");
     }

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use lockstep_lab::{Cluster, LabError, Server, host_port};
+use lockstep_lab::Cluster;
+use lockstep_local::{LocalError, Server, host_port};
 
 use crate::fixture::{Kind, Test, kind, session, shared};
 
@@ -28,18 +29,18 @@ fn refuse(cluster: &mut Cluster, server: &mut Server, words: &[&str]) -> Test {
     let said = log.lines().any(|line| words.iter().all(|word| line.contains(word)));
     // Galera has words of its own.
     if kind() == Kind::Lockstep && !said {
-        return Err(LabError::Value(format!(
+        return Err(LocalError::Value(format!(
             "no line with all of {words:?} in the log:\n{}",
             server.log_tail(30)
         )));
     }
     if !cluster.is_whole() {
-        return Err(LabError::Value(format!("the cluster suffered\n{}", cluster.log_tails(20))));
+        return Err(LocalError::Value(format!("the cluster suffered\n{}", cluster.log_tails(20))));
     }
     Ok(())
 }
 
-fn with_option(cluster: &Cluster, name: &str, option: &str, value: &str) -> Result<Server, LabError> {
+fn with_option(cluster: &Cluster, name: &str, option: &str, value: &str) -> Result<Server, LocalError> {
     let mut server = cluster.another(name)?;
     server.wsrep_mut()?.provider_options.push((option.into(), value.into()));
     Ok(server)
@@ -101,10 +102,10 @@ fn second_member_with_same_name_is_reported() -> Test {
     server.stop()?;
     cluster.wait_size(3)?;
     if kind() == Kind::Lockstep && !said {
-        return Err(LabError::Value(format!("nothing is said of the name:\n{}", server.log_tail(40))));
+        return Err(LocalError::Value(format!("nothing is said of the name:\n{}", server.log_tail(40))));
     }
     if !cluster.is_whole() {
-        return Err(LabError::Value(format!("the cluster suffered\n{}", cluster.log_tails(20))));
+        return Err(LocalError::Value(format!("the cluster suffered\n{}", cluster.log_tails(20))));
     }
     Ok(())
 }

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockstep_lab::{Cluster, LabError, START_TIMEOUT, Server, SstMethod};
+use lockstep_lab::Cluster;
+use lockstep_local::{LocalError, START_TIMEOUT, Server, SstMethod};
 
 use crate::fixture::{Kind, Test, eventually, kind, same, session, shared};
 use crate::stress::{audit, bank_until, open_bank};
@@ -15,7 +16,7 @@ pub(crate) fn mark(server: &Server) -> Test {
 }
 
 /// Whether the mark is still there; it is removed.
-pub(crate) fn unmark(server: &Server) -> Result<bool, LabError> {
+pub(crate) fn unmark(server: &Server) -> Result<bool, LocalError> {
     let mut client = server.client()?;
     let there = client.query("SHOW DATABASES LIKE 'only_here'")?.rows.len() == 1;
     client.run(&["SET SESSION wsrep_on = OFF", "DROP DATABASE IF EXISTS only_here"])?;
@@ -136,7 +137,7 @@ fn rolling_restart_under_load_loses_nothing() -> Test {
     open_bank(&cluster)?;
     let socket = cluster.servers[0].config.socket();
     let stop = AtomicBool::new(false);
-    let done = std::thread::scope(|scope| -> Result<u64, LabError> {
+    let done = std::thread::scope(|scope| -> Result<u64, LocalError> {
         let workers: Vec<_> = (0..3)
             .map(|seed| {
                 scope.spawn({
@@ -167,7 +168,7 @@ fn killed_member_rejoins() -> Test {
     open_bank(&cluster)?;
     let sockets = [cluster.servers[0].config.socket(), cluster.servers[1].config.socket()];
     let stop = AtomicBool::new(false);
-    let done = std::thread::scope(|scope| -> Result<u64, LabError> {
+    let done = std::thread::scope(|scope| -> Result<u64, LocalError> {
         let workers: Vec<_> = (0..4)
             .map(|seed| {
                 scope.spawn({
@@ -218,7 +219,7 @@ fn rejoin_empty(cluster: &mut Cluster, method: SstMethod, donor: &str) -> Test {
     cluster.servers[2].stop()?;
     let config = cluster.servers[2].config.clone();
     let datadir = config.datadir();
-    let io = |source| LabError::Io { what: "empty a data directory".into(), source };
+    let io = |source| LocalError::Io { what: "empty a data directory".into(), source };
     std::fs::remove_dir_all(&datadir).map_err(io)?;
     cluster.bench().installation().make_dir(&datadir, 0o755)?;
     if let Some(wsrep) = &mut cluster.servers[2].config.wsrep {
@@ -251,7 +252,7 @@ fn empty_member_joins_by_mariabackup() -> Test {
     open_bank(&cluster)?;
     let socket = cluster.servers[1].config.socket();
     let stop = AtomicBool::new(false);
-    let done = std::thread::scope(|scope| -> Result<u64, LabError> {
+    let done = std::thread::scope(|scope| -> Result<u64, LocalError> {
         let worker = scope.spawn(|| bank_until(&socket, &stop, 7));
         let outcome = rejoin_empty(&mut cluster, SstMethod::Mariabackup, "n2");
         stop.store(true, Ordering::Relaxed);

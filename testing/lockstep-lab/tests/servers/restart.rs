@@ -4,15 +4,16 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Cluster, LabError, START_TIMEOUT, Server};
+use lockstep_lab::Cluster;
+use lockstep_local::{LocalError, START_TIMEOUT, Server};
 
 use crate::fixture::{Kind, Test, eventually, kind, same, session, shared};
 use crate::rejoin::{mark, unmark};
 use crate::stress::{audit, bank_until, open_bank};
 
 /// What Debian's unit runs before the server: prints the argument that names the recovered position.
-fn galera_recovery(server: &Server) -> Result<String, LabError> {
-    let io = |source| LabError::Io { what: "run galera_recovery".into(), source };
+fn galera_recovery(server: &Server) -> Result<String, LocalError> {
+    let io = |source| LocalError::Io { what: "run galera_recovery".into(), source };
     let output = Command::new("galera_recovery")
         .arg(format!("--defaults-file={}", server.config.file("cnf").display()))
         .output()
@@ -22,7 +23,7 @@ fn galera_recovery(server: &Server) -> Result<String, LabError> {
         return Ok(text);
     }
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(LabError::Command { command: "galera_recovery".into(), output: format!("{text}\n{said}") })
+    Err(LocalError::Command { command: "galera_recovery".into(), output: format!("{text}\n{said}") })
 }
 
 /// Of `uuid:seqno`, which the server's own GTID may follow after a comma.
@@ -132,7 +133,7 @@ fn after_a_full_outage_nothing_acknowledged_is_missing() -> Test {
             let first = (0..3).max_by_key(|n| seqno(&positions[*n])).unwrap_or(0);
             let path = cluster.servers[first].datadir().join("grastate.dat");
             let state = std::fs::read_to_string(&path).unwrap_or_default();
-            let io = |source| LabError::Io { what: "edit grastate.dat".into(), source };
+            let io = |source| LocalError::Io { what: "edit grastate.dat".into(), source };
             std::fs::write(&path, state.replace("safe_to_bootstrap: 0", "safe_to_bootstrap: 1"))
                 .map_err(io)?;
             let argument = |n: usize| format!("--wsrep_start_position={}", positions[n]);

@@ -3,25 +3,26 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Client, Cluster, SlowDisk};
+use lockstep_lab::{Cluster, SlowDisk};
+use lockstep_local::Client;
 
 use crate::failover::{done, lockstep};
 use crate::fixture::{Kind, Test, alone, eventually, kind, same, session, shared, spec};
 use crate::policy::{is_under, load_during, set};
 
 /// What an insert at the first takes.
-fn insert(client: &mut Client, id: i64) -> Result<Duration, lockstep_lab::LabError> {
+fn insert(client: &mut Client, id: i64) -> Result<Duration, lockstep_local::LocalError> {
     let began = Instant::now();
     client.query(&format!("INSERT INTO test.p VALUES ({id})"))?;
     Ok(began.elapsed())
 }
 
 /// The third is a zone of its own. The disks of the second and the third are such as they are made.
-fn zones() -> Result<(Cluster, SlowDisk), lockstep_lab::LabError> {
+fn zones() -> Result<(Cluster, SlowDisk), lockstep_local::LocalError> {
     let mut cluster = Cluster::prepare(&spec())?;
     let disk = SlowDisk::new();
     for (n, zone) in [(1, "0"), (2, "1")] {
-        cluster.servers[n].config.disk = Some(disk.clone());
+        cluster.servers[n].config.disk = Some(std::sync::Arc::new(disk.clone()));
         cluster.servers[n].wsrep_mut()?.provider_options.push(("member.zone".into(), zone.into()));
     }
     cluster.bootstrap()?;

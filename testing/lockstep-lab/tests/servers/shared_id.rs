@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Client, LabError};
+use lockstep_local::{Client, LocalError};
 
 use crate::fixture::{Kind, Test, fails, kind, same, session, shared};
 
 /// The number of a statement of this session.
-fn statement(client: &mut Client) -> Result<i64, LabError> {
+fn statement(client: &mut Client) -> Result<i64, LocalError> {
     client.number("SELECT QUERY_ID FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()")
 }
 
@@ -29,7 +29,7 @@ fn begin_both(one: &mut Client, other: &mut Client) -> Test {
         one.query("ROLLBACK")?;
         other.query("ROLLBACK")?;
     }
-    Err(LabError::Value(
+    Err(LocalError::Value(
         "the servers' statements cannot be counted alike: something runs on one of them".into(),
     ))
 }

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use lockstep_lab::LabError;
 use lockstep_lab::shootout::{
     FLOOR_TICK, READ_ONLY, READ_WRITE, Reading, Run, Setup, Spec, UPDATE_INDEX, run,
 };
+use lockstep_local::LocalError;
 
 use crate::fixture::{GALERA, Test, alone, built, has_networks, same};
 
 /// A flush takes so much longer on the slow disk, in milliseconds.
 const SLOW: u64 = 10;
 
-fn measure(name: &str) -> Result<Run, LabError> {
+fn measure(name: &str) -> Result<Run, LocalError> {
     let spec = Spec {
         provider: built("liblockstep.so"),
         floor: built("liblockstep_floor.so"),
@@ -28,7 +28,7 @@ fn measure(name: &str) -> Result<Run, LabError> {
         slow: Duration::from_millis(SLOW),
         reading: Reading::All,
     };
-    let setup = Setup::of_name(name).ok_or_else(|| LabError::Value(format!("no set-up {name}")))?;
+    let setup = Setup::of_name(name).ok_or_else(|| LocalError::Value(format!("no set-up {name}")))?;
     let run = run(setup, &spec)?;
     let seen: Vec<(&str, u32)> = run.measured.iter().map(|m| (m.script, m.threads)).collect();
     let due = [READ_ONLY, READ_WRITE, UPDATE_INDEX].into_iter().flat_map(|script| [(script, 2), (script, 8)]);

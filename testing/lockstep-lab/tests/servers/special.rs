@@ -1,6 +1,7 @@
 //! Clusters that are set up in another way than the shared one.
 
-use lockstep_lab::{Cluster, SstMethod, has_ipv6};
+use lockstep_lab::Cluster;
+use lockstep_local::{SstMethod, has_ipv6};
 
 use crate::fixture::{Test, alone, eventually, same, session, spec};
 
@@ -79,7 +80,7 @@ fn member_with_binlog_feeds_async_replica() -> Test {
     b.query("UPDATE t SET w = 2 WHERE id < 100")?;
     let all = "SELECT CONCAT(COUNT(*), ':', SUM(v), ':', SUM(w)) FROM test.t";
     same("on the members", cluster.same_everywhere(all)?.value()?, "200:19900:300");
-    let check = |reader: &mut lockstep_lab::Client, due: &str| {
+    let check = |reader: &mut lockstep_local::Client, due: &str| {
         let outcome =
             eventually("the replica has it all", || Ok(reader.value(all).is_ok_and(|seen| seen == due)));
         if outcome.is_err() {

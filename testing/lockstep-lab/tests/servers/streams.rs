@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockstep_lab::{Cluster, LabError};
+use lockstep_lab::Cluster;
+use lockstep_local::LocalError;
 
 use crate::distance::leads;
 use crate::failover::{done, lockstep};
@@ -29,7 +30,7 @@ fn stream(cluster: &Cluster, worker: usize, stop: &AtomicBool, committed: &Atomi
 }
 
 /// The present leader, if there is one.
-fn leader(cluster: &Cluster) -> Result<Option<usize>, LabError> {
+fn leader(cluster: &Cluster) -> Result<Option<usize>, LocalError> {
     if kind() != Kind::Lockstep {
         return Ok(None);
     }
@@ -59,7 +60,7 @@ fn views_in_the_midst_of_streaming_transactions_stop_nobody() -> Test {
             })
             .collect();
         // The workers end in any case.
-        let trouble = || -> Result<(), LabError> {
+        let trouble = || -> Result<(), LocalError> {
             let under_way = |since: [u64; 9]| all().iter().zip(since).all(|(now, then)| *now > then);
             eventually("all stream", || Ok(under_way([0; 9])))?;
             for round in 0..8 {

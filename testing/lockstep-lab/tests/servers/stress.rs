@@ -5,7 +5,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Client, Cluster, LabError};
+use lockstep_lab::Cluster;
+use lockstep_local::{Client, LocalError};
 
 use crate::fixture::{Test, same, session, shared};
 
@@ -33,7 +34,7 @@ pub(crate) fn open_bank(cluster: &Cluster) -> Test {
 }
 
 /// One transfer; `Ok(false)` if it lost against another.
-fn transfer(client: &mut Client, dice: &mut Dice) -> Result<bool, LabError> {
+fn transfer(client: &mut Client, dice: &mut Dice) -> Result<bool, LocalError> {
     let from = 1 + dice.roll(ACCOUNTS);
     let to = 1 + (from + dice.roll(ACCOUNTS - 1)) % ACCOUNTS;
     let amount = 1 + dice.roll(5);
@@ -64,7 +65,7 @@ fn run_bank(
     members: &[usize],
     sessions: u64,
     length: Duration,
-) -> Result<(u64, u64), LabError> {
+) -> Result<(u64, u64), LocalError> {
     let (done, lost) = (AtomicU64::new(0), AtomicU64::new(0));
     let end = Instant::now() + length;
     std::thread::scope(|scope| {
@@ -259,7 +260,7 @@ fn streaming_and_plain_transactions_work_side_by_side() -> Test {
 #[test]
 fn sysbench_runs() -> Test {
     let mut cluster = shared()?;
-    let sysbench = |args: &[&str], member: usize| -> Result<String, LabError> {
+    let sysbench = |args: &[&str], member: usize| -> Result<String, LocalError> {
         let mut command = Command::new("sysbench");
         command
             .args(["oltp_read_write", "--tables=2", "--table-size=1000", "--threads=4", "--mysql-user=root"])
@@ -267,11 +268,11 @@ fn sysbench_runs() -> Test {
             .arg(format!("--mysql-socket={}", cluster.servers[member].config.socket().display()))
             .args(args);
         let output =
-            command.output().map_err(|source| LabError::Io { what: "run sysbench".into(), source })?;
+            command.output().map_err(|source| LocalError::Io { what: "run sysbench".into(), source })?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         if !output.status.success() {
             let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(LabError::Command { command: format!("{command:?}"), output: text + &errors });
+            return Err(LocalError::Command { command: format!("{command:?}"), output: text + &errors });
         }
         Ok(text)
     };
@@ -288,7 +289,7 @@ fn sysbench_runs() -> Test {
         for worker in workers {
             all += &worker.join().expect("a worker panicked")?;
         }
-        Ok::<_, LabError>(all)
+        Ok::<_, LocalError>(all)
     })?;
     for line in text.lines().filter(|l| l.contains("transactions:")) {
         eprintln!("{}", line.trim());

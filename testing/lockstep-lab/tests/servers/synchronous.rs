@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use lockstep_lab::LabError;
 use lockstep_lab::synchronous::{Measured, Provider, Run, Setup, Spec, run};
+use lockstep_local::LocalError;
 
 use crate::fixture::{GALERA, Test, alone, built, has_networks, same};
 
 const ROUND_TRIP: Duration = Duration::from_millis(40);
 
-fn measure(setup: Setup) -> Result<Run, LabError> {
+fn measure(setup: Setup) -> Result<Run, LocalError> {
     let spec = Spec {
         provider: built("liblockstep.so"),
         galera: GALERA.into(),

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use lockstep_lab::{Cluster, LabError, SstMethod};
+use lockstep_lab::Cluster;
+use lockstep_local::{LocalError, SstMethod};
 
 use crate::fixture::{Kind, Test, alone, built, eventually, kind, same, session, spec, status};
 
@@ -14,10 +15,10 @@ use crate::fixture::{Kind, Test, alone, built, eventually, kind, same, session, 
 fn cert(cluster: &Cluster, dir: &Path, args: &[&str]) -> Test {
     let mut command = Command::new(built("lockstep"));
     let output = command.arg("cert").arg("--dir").arg(dir).args(args).output();
-    let io = |source| LabError::Io { what: "run lockstep cert".into(), source };
+    let io = |source| LocalError::Io { what: "run lockstep cert".into(), source };
     let output = output.map_err(io)?;
     if !output.status.success() {
-        return Err(LabError::Value(String::from_utf8_lossy(&output.stderr).into_owned()));
+        return Err(LocalError::Value(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
     cluster.bench().installation().give(dir)?;
     for entry in fs::read_dir(dir).map_err(io)?.flatten() {
@@ -77,9 +78,9 @@ fn reload_all(cluster: &Cluster, statement: &str) -> Test {
 }
 
 fn copy(from: &Path, to: &Path) -> Test {
-    let text = fs::read(from).map_err(|source| LabError::Io { what: "read a file".into(), source })?;
+    let text = fs::read(from).map_err(|source| LocalError::Io { what: "read a file".into(), source })?;
     // In place: owner and mode stay.
-    fs::write(to, text).map_err(|source| LabError::Io { what: "write a file".into(), source })
+    fs::write(to, text).map_err(|source| LocalError::Io { what: "write a file".into(), source })
 }
 
 #[test]
@@ -95,7 +96,7 @@ fn tls_is_enabled_in_turn_and_reloaded_live() -> Test {
         .client()?
         .run(&["CREATE DATABASE test", "CREATE TABLE test.t (id INT PRIMARY KEY AUTO_INCREMENT, v TEXT)"])?;
     let words =
-        |server: &lockstep_lab::Server, text: &str| kind() == Kind::Galera || server.log().contains(text);
+        |server: &lockstep_local::Server, text: &str| kind() == Kind::Galera || server.log().contains(text);
     assert!(words(&cluster.servers[0], "connections between members are not encrypted"));
 
     // On, in turn: first both ways, then only one.
@@ -142,7 +143,7 @@ fn tls_is_enabled_in_turn_and_reloaded_live() -> Test {
     let new = cluster.bench().dir().join("tls-new");
     cert(&cluster, &new, &["--name", "n1", "--name", "n2", "--name", "n3"])?;
     let both = [fs::read(dir.join("ca.pem")), fs::read(new.join("ca.pem"))];
-    let io = |source| LabError::Io { what: "read an authority".into(), source };
+    let io = |source| LocalError::Io { what: "read an authority".into(), source };
     let [old_ca, new_ca] = both;
     fs::write(dir.join("ca.pem"), [old_ca.map_err(io)?, new_ca.map_err(io)?].concat()).map_err(io)?;
     reload_all(&cluster, RELOAD)?;

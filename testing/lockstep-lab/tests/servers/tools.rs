@@ -9,7 +9,8 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Answer, Client, Cluster, LabError, Server, SstMethod, free_ports};
+use lockstep_lab::Cluster;
+use lockstep_local::{Answer, Client, LocalError, Server, SstMethod, free_ports};
 
 use crate::fixture::{Test, eventually, same, session, shared};
 
@@ -21,7 +22,7 @@ fn pairs(answer: &Answer) -> BTreeMap<String, String> {
 
 /// clustercheck (behind HAProxy and xinetd): 200 if the member may be sent to, else 503. With AVAILABLE_WHEN_DONOR also
 /// while it donates, and with AVAILABLE_WHEN_READONLY=0 not while it is read-only.
-fn clustercheck(client: &mut Client, when_donor: bool) -> Result<u16, LabError> {
+fn clustercheck(client: &mut Client, when_donor: bool) -> Result<u16, LocalError> {
     let state = client.query("SHOW STATUS LIKE 'wsrep_local_state';")?.column("Value")?.to_owned();
     let read_only = client.query("SHOW GLOBAL VARIABLES LIKE 'read_only';")?.column("Value")?.to_owned();
     let good = state == "4" || (when_donor && state == "2");
@@ -29,7 +30,7 @@ fn clustercheck(client: &mut Client, when_donor: bool) -> Result<u16, LabError> 
 }
 
 /// ProxySQL's Galera host groups: whether the server stays in its group.
-fn proxysql(client: &mut Client) -> Result<bool, LabError> {
+fn proxysql(client: &mut Client) -> Result<bool, LocalError> {
     let seen = client.query(
         "SELECT (SELECT VARIABLE_VALUE FROM INFORMATION_SCHEMA.GLOBAL_STATUS WHERE \
          VARIABLE_NAME='WSREP_LOCAL_STATE') wsrep_local_state, @@read_only read_only, (SELECT VARIABLE_VALUE FROM \
@@ -61,7 +62,7 @@ struct GaleraNode {
     comment: String,
 }
 
-fn galeramon(client: &mut Client) -> Result<GaleraNode, LabError> {
+fn galeramon(client: &mut Client) -> Result<GaleraNode, LocalError> {
     let seen = pairs(&client.query(
         "SHOW STATUS WHERE Variable_name IN ('wsrep_cluster_state_uuid', 'wsrep_cluster_size', 'wsrep_local_index', \
          'wsrep_local_state', 'wsrep_local_state_comment', 'wsrep_desync', 'wsrep_ready', \
@@ -81,7 +82,7 @@ fn galeramon(client: &mut Client) -> Result<GaleraNode, LabError> {
 }
 
 /// Percona's operator: alive, and ready to be sent to.
-fn operator_probes(client: &mut Client) -> Result<(bool, bool), LabError> {
+fn operator_probes(client: &mut Client) -> Result<(bool, bool), LocalError> {
     client.query("SET SESSION wsrep_sync_wait=0")?;
     let status = |client: &mut Client, name: &str| {
         client.query(&format!("SHOW GLOBAL STATUS LIKE '{name}'"))?.column("Value").map(str::to_owned)
@@ -91,7 +92,7 @@ fn operator_probes(client: &mut Client) -> Result<(bool, bool), LabError> {
 }
 
 /// MariaDB's operator waits for these words.
-fn operator_words(client: &mut Client) -> Result<(String, String), LabError> {
+fn operator_words(client: &mut Client) -> Result<(String, String), LocalError> {
     let seen = pairs(&client.query(
         "SELECT variable_name, variable_value FROM information_schema.global_status WHERE variable_name IN \
          ('wsrep_local_state_comment', 'wsrep_cluster_status')",
@@ -100,8 +101,8 @@ fn operator_words(client: &mut Client) -> Result<(String, String), LabError> {
     Ok((get("WSREP_LOCAL_STATE_COMMENT"), get("WSREP_CLUSTER_STATUS")))
 }
 
-fn number(text: &str) -> Result<f64, LabError> {
-    text.parse().map_err(|_| LabError::Value(format!("`{text}` is not a number")))
+fn number(text: &str) -> Result<f64, LocalError> {
+    text.parse().map_err(|_| LocalError::Value(format!("`{text}` is not a number")))
 }
 
 /// What all of them make of one member.
@@ -116,7 +117,7 @@ struct Verdict {
     words: (String, String),
 }
 
-fn ask(server: &Server) -> Result<Verdict, LabError> {
+fn ask(server: &Server) -> Result<Verdict, LocalError> {
     let mut client = server.client()?;
     let (operator_alive, operator_ready) = operator_probes(&mut client)?;
     let node = galeramon(&mut client)?;
@@ -162,7 +163,7 @@ fn donor(held: bool) -> Verdict {
     }
 }
 
-fn all_verdicts(cluster: &Cluster) -> Result<Vec<Verdict>, LabError> {
+fn all_verdicts(cluster: &Cluster) -> Result<Vec<Verdict>, LocalError> {
     cluster.servers.iter().map(ask).collect()
 }
 
@@ -174,14 +175,14 @@ struct Exporter {
 }
 
 impl Exporter {
-    fn start(cluster: &Cluster, server: &Server) -> Result<Exporter, LabError> {
+    fn start(cluster: &Cluster, server: &Server) -> Result<Exporter, LocalError> {
         server.client()?.run(&[
             "CREATE OR REPLACE USER exporter@localhost IDENTIFIED BY 'secret' WITH MAX_USER_CONNECTIONS 3",
             "GRANT PROCESS, REPLICATION CLIENT, SELECT ON *.* TO exporter@localhost",
         ])?;
         let io = |what: &str| {
             let what = what.to_owned();
-            move |source| LabError::Io { what, source }
+            move |source| LocalError::Io { what, source }
         };
         let dir = cluster.bench().dir();
         let (file, out) = (dir.join("exporter.cnf"), dir.join("exporter.out"));
@@ -210,17 +211,17 @@ impl Exporter {
         Ok(exporter)
     }
 
-    fn complaint(&self, what: &str) -> LabError {
+    fn complaint(&self, what: &str) -> LocalError {
         let output = std::fs::read_to_string(&self.out).unwrap_or_default();
-        LabError::Command {
+        LocalError::Command {
             command: "prometheus-mysqld-exporter".into(),
             output: format!("{what}\n{output}"),
         }
     }
 
     /// All metrics of one scrape: the name, with its labels if it has any, and the value.
-    fn scrape(&self) -> Result<BTreeMap<String, String>, LabError> {
-        let io = |source| LabError::Io { what: "ask mysqld_exporter for its metrics".into(), source };
+    fn scrape(&self) -> Result<BTreeMap<String, String>, LocalError> {
+        let io = |source| LocalError::Io { what: "ask mysqld_exporter for its metrics".into(), source };
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).map_err(io)?;
         stream.set_read_timeout(Some(Duration::from_secs(20))).map_err(io)?;
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").map_err(io)?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::{Client, LabError, free_ports};
+use lockstep_local::{Client, LocalError, free_ports};
 
 use crate::fixture::{Kind, Test, alone, built, eventually, kind, same};
 
@@ -15,11 +15,11 @@ struct Up {
 }
 
 impl Up {
-    fn run(&self, command: &str) -> Result<Output, LabError> {
+    fn run(&self, command: &str) -> Result<Output, LocalError> {
         self.run_with(command, &[])
     }
 
-    fn run_with(&self, command: &str, more: &[&str]) -> Result<Output, LabError> {
+    fn run_with(&self, command: &str, more: &[&str]) -> Result<Output, LocalError> {
         let mut program = Command::new(built("lockstep"));
         program.arg(command).arg("--dir");
         match (self.dir.parent().filter(|beside| beside.is_dir()), self.dir.file_name()) {
@@ -33,10 +33,10 @@ impl Up {
         program
             .args(more)
             .output()
-            .map_err(|source| LabError::Io { what: format!("run lockstep {command}"), source })
+            .map_err(|source| LocalError::Io { what: format!("run lockstep {command}"), source })
     }
 
-    fn client(&self, name: &str) -> Result<Client, LabError> {
+    fn client(&self, name: &str) -> Result<Client, LocalError> {
         Client::connect(&self.dir.join(format!("{name}.sock")), "root", Duration::from_secs(20))
     }
 }

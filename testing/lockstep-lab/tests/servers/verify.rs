@@ -5,13 +5,14 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockstep_lab::{Cluster, LabError};
+use lockstep_lab::Cluster;
+use lockstep_local::LocalError;
 
 use crate::failover::insert_until;
 use crate::fixture::{Kind, Test, built, kind, session, shared};
 
 /// Runs `lockstep verify` by way of one member, which tells it of the others; logs in by their sockets.
-fn verify(cluster: &Cluster, json: bool) -> Result<Output, LabError> {
+fn verify(cluster: &Cluster, json: bool) -> Result<Output, LocalError> {
     let program = built("lockstep");
     let mut command = Command::new(&program);
     command.args(["verify", "--user", "root", "--databases", "test,odd db"]).arg("--socket");
@@ -23,7 +24,7 @@ fn verify(cluster: &Cluster, json: bool) -> Result<Output, LabError> {
     if json {
         command.arg("--json");
     }
-    command.output().map_err(|source| LabError::Io { what: format!("run {}", program.display()), source })
+    command.output().map_err(|source| LocalError::Io { what: format!("run {}", program.display()), source })
 }
 
 fn text(output: &Output) -> String {
@@ -141,7 +142,7 @@ fn verify_names_injected_difference_under_load() -> Test {
     }
     let state = cluster.servers[2].datadir().join("grastate.dat");
     std::fs::remove_file(&state)
-        .map_err(|source| LabError::Io { what: format!("remove {}", state.display()), source })?;
+        .map_err(|source| LocalError::Io { what: format!("remove {}", state.display()), source })?;
     cluster.servers[2].start(&[])?;
     cluster.wait_size(3)?;
     let output = verify(&cluster, false)?;
@@ -174,7 +175,7 @@ fn verify_without_comparison_has_own_exit_code() -> Test {
         .arg("--socket")
         .arg(cluster.servers[0].datadir().join("lockstep.sock"))
         .output()
-        .map_err(|source| LabError::Io { what: "run lockstep".into(), source })?;
+        .map_err(|source| LocalError::Io { what: "run lockstep".into(), source })?;
     assert_eq!(output.status.code(), Some(3), "{}", text(&output));
     assert!(text(&output).contains("/nowhere.sock"), "{}", text(&output));
     // Two in one place would be compared with each other.
@@ -186,7 +187,7 @@ fn verify_without_comparison_has_own_exit_code() -> Test {
         .arg("--socket")
         .arg(cluster.servers[0].datadir().join("lockstep.sock"))
         .output()
-        .map_err(|source| LabError::Io { what: "run lockstep".into(), source })?;
+        .map_err(|source| LocalError::Io { what: "run lockstep".into(), source })?;
     assert_eq!(output.status.code(), Some(3), "{}", text(&output));
     assert!(text(&output).contains("is n2, not n1"), "{}", text(&output));
     Ok(())

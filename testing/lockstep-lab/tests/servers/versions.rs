@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockstep_lab::{LabError, free_ports, host_port};
+use lockstep_local::{LocalError, free_ports, host_port};
 
 use crate::fixture::{Kind, Test, eventually, kind, same, session, shared};
 
@@ -39,9 +39,9 @@ fn future_hello() -> Vec<u8> {
     hello
 }
 
-fn io(what: &str) -> impl FnOnce(std::io::Error) -> LabError {
+fn io(what: &str) -> impl FnOnce(std::io::Error) -> LocalError {
     let what = what.to_owned();
-    move |source| LabError::Io { what, source }
+    move |source| LocalError::Io { what, source }
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn set_version(file: &Path, version: u16, places: &[usize]) -> Test {
 }
 
 /// All files of a member's log, with their contents.
-fn log_files(datadir: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, LabError> {
+fn log_files(datadir: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, LocalError> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(datadir).map_err(io("look into a data directory"))?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -153,7 +153,7 @@ fn log_of_newer_version_is_untouched() -> Test {
     let numbered =
         |f: &std::path::Path| f.to_string_lossy().trim_end_matches(".log").ends_with(char::is_numeric);
     let segment = before.iter().map(|(f, _)| f).rfind(|f| numbered(f)).cloned();
-    let segment = segment.ok_or_else(|| LabError::Value("the member has no segment".into()))?;
+    let segment = segment.ok_or_else(|| LocalError::Value("the member has no segment".into()))?;
 
     for (file, places) in [(&segment, &[8][..]), (&identity, &[8, 4096 + 8][..])] {
         set_version(file, 2, places)?;

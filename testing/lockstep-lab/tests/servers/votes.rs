@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
-use lockstep_lab::{Cluster, LabError, Server};
+use lockstep_lab::Cluster;
+use lockstep_local::{LocalError, Server};
 
 use crate::fixture::{Kind, Test, alone, eventually, fails, kind, same, session, spec};
 
-fn strict() -> Result<Cluster, LabError> {
+fn strict() -> Result<Cluster, LocalError> {
     let mut spec = spec();
     spec.extra.push("wsrep_ignore_apply_errors=0".into());
     let cluster = Cluster::start(&spec)?;
@@ -24,7 +25,7 @@ fn alone_there(server: &Server, statements: &[&str]) -> Test {
     client.run(statements)
 }
 
-fn sees(server: &Server, size: usize) -> Result<bool, LabError> {
+fn sees(server: &Server, size: usize) -> Result<bool, LocalError> {
     let status = server.wsrep_status()?;
     Ok(status.get("wsrep_cluster_size") == Some(&size.to_string())
         && status.get("wsrep_ready").is_some_and(|v| v == "ON"))
@@ -38,7 +39,7 @@ fn left_and_comes_back(cluster: &mut Cluster, n: usize, said: &str) -> Test {
     let server = &mut cluster.servers[n];
     let log = server.log();
     if !log.lines().any(|line| line.contains("ERROR") && line.contains(said)) {
-        return Err(LabError::Value(format!("it does not say [{said}]:\n{}", server.log_tail(30))));
+        return Err(LocalError::Value(format!("it does not say [{said}]:\n{}", server.log_tail(30))));
     }
     server.kill();
     server.start(&[])?;

@@ -9,17 +9,17 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::LabError;
 use lockstep_lab::wan::{Link, Settings, Wan};
+use lockstep_local::LocalError;
 
 use crate::fixture::{Test, has_networks};
 
-fn failed(what: &'static str) -> impl Fn(std::io::Error) -> LabError {
-    move |source| LabError::Io { what: what.into(), source }
+fn failed(what: &'static str) -> impl Fn(std::io::Error) -> LocalError {
+    move |source| LocalError::Io { what: what.into(), source }
 }
 
 /// A UDP socket of a member, which waits 5 s at most.
-fn socket(wan: &Wan, zone: usize, member: usize) -> Result<UdpSocket, LabError> {
+fn socket(wan: &Wan, zone: usize, member: usize) -> Result<UdpSocket, LocalError> {
     let socket = wan.within(zone, member, || UdpSocket::bind("0.0.0.0:7"))?.map_err(failed("bind"))?;
     socket.set_read_timeout(Some(Duration::from_secs(5))).map_err(failed("set a timeout"))?;
     Ok(socket)
@@ -44,7 +44,7 @@ fn check_round_trip(
     to: (usize, usize),
     ms: f64,
     spare: f64,
-) -> Result<(), LabError> {
+) -> Result<(), LocalError> {
     let (mut best, mut punctual) = (f64::INFINITY, f64::INFINITY);
     for _ in 0..25 {
         best = best.min(round_trip(wan, from, to, 4, ms + spare)?);
@@ -69,7 +69,7 @@ fn round_trip(
     to: (usize, usize),
     count: u32,
     enough: f64,
-) -> Result<f64, LabError> {
+) -> Result<f64, LocalError> {
     let (asks, answers) = (socket(wan, from.0, from.1)?, socket(wan, to.0, to.1)?);
     let target = address(wan, to.0, to.1);
     let lost = failed("hear from the other member");
@@ -114,7 +114,7 @@ fn line_time() -> Duration {
 }
 
 /// What one TCP stream brings from zone 0 to zone 1 in so long, from its first packet on, in Mbit/s.
-fn stream(wan: &Wan, time: Duration) -> Result<f64, LabError> {
+fn stream(wan: &Wan, time: Duration) -> Result<f64, LocalError> {
     let listener = wan.within(1, 0, || TcpListener::bind("0.0.0.0:7"))?.map_err(failed("listen"))?;
     let target = address(wan, 1, 0);
     let mut sends = wan.within(0, 0, || TcpStream::connect(target))?.map_err(failed("connect"))?;
@@ -194,7 +194,7 @@ fn jitter_is_to_both_sides_and_bounded() -> Test {
     Ok(())
 }
 
-fn round_trip_is_impossible(wan: &Wan, from: (usize, usize), to: (usize, usize)) -> Result<bool, LabError> {
+fn round_trip_is_impossible(wan: &Wan, from: (usize, usize), to: (usize, usize)) -> Result<bool, LocalError> {
     let (asks, answers) = (socket(wan, from.0, from.1)?, socket(wan, to.0, to.1)?);
     answers.set_read_timeout(Some(Duration::from_millis(200))).map_err(failed("set a timeout"))?;
     asks.send_to(b"?", address(wan, to.0, to.1)).map_err(failed("send"))?;
@@ -291,7 +291,7 @@ fn line_loses_configured_share_of_packets() -> Test {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
-        counts.join().map_err(|_| LabError::Value("the receiver panicked".into()))
+        counts.join().map_err(|_| LocalError::Value("the receiver panicked".into()))
     })?;
     let there = wan.counters(0, 1)?;
     eprintln!("{got} of {SENT} came; the line says {there:?}");

@@ -1,0 +1,42 @@
+//! `lockstep bench`: how fast it is, here, beside another.
+
+mod cluster;
+mod provider;
+mod rejoin;
+mod switch;
+
+use std::io::Write;
+
+use clap::Subcommand;
+
+pub(crate) use provider::MEMBER;
+
+/// What to measure.
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// The provider alone, under miniature servers that do nothing but commit.
+    Provider(provider::ProviderArgs),
+    /// Real servers under sysbench.
+    Cluster(cluster::ClusterArgs),
+    /// How soon a member is back that missed many transactions.
+    Rejoin(rejoin::RejoinArgs),
+    /// What a change of the commit policy costs those who write meanwhile.
+    Switch(switch::SwitchArgs),
+}
+
+/// Runs the benchmark that `command` names.
+pub(crate) fn run(command: &BenchCommand) -> Result<(), String> {
+    match command {
+        BenchCommand::Provider(args) => provider::run(args),
+        BenchCommand::Cluster(args) => cluster::run(args),
+        BenchCommand::Rejoin(args) => rejoin::run(args),
+        BenchCommand::Switch(args) => switch::run(args),
+    }
+}
+
+/// Prints progress on standard error; standard output carries the report.
+fn note(text: &str) {
+    let mut out = std::io::stderr().lock();
+    // Nobody to read it any more is no reason to stop half-way.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

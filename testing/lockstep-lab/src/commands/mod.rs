@@ -1,0 +1,43 @@
+//! The developers' subcommands of `lockstep`: what they do is in the rest of this crate; here are options and reports.
+
+mod bench;
+mod chaos;
+mod lab;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// A subcommand of `lockstep` for developers.
+#[derive(Subcommand, Debug)]
+pub enum Tool {
+    /// Run a benchmark on this machine.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// Run three servers under load and faults, and compare the answers to clients with the data. Exit code 3: data
+    /// were lost or wrong.
+    Chaos(chaos::ChaosArgs),
+    /// Reproduce classic replication experiments, with the rivals in the same run. Exit code 3: some measurements are
+    /// missing.
+    #[command(subcommand)]
+    Lab(lab::LabCommand),
+    /// One miniature server of `bench provider`, controlled by lines on standard input.
+    #[command(name = bench::MEMBER, hide = true)]
+    BenchMember,
+}
+
+impl Tool {
+    /// Runs it; the exit code says whether all went well.
+    pub fn run(self) -> Result<ExitCode, String> {
+        match self {
+            Tool::Bench(command) => bench::run(&command).map(|()| ExitCode::SUCCESS),
+            Tool::Chaos(args) => chaos::run(&args),
+            Tool::Lab(command) => lab::run(&command),
+            Tool::BenchMember => {
+                lockstep_host::command::serve(std::io::stdin().lock());
+                // Whatever still runs in the provider goes down with the process, as when a server is killed.
+                std::process::exit(0);
+            }
+        }
+    }
+}
