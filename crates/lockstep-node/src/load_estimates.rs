@@ -71,78 +71,9 @@ impl BatchEstimate {
     }
 }
 
-/// `ls-node` writes the log itself while that takes no longer than this.
-const QUICK: Micros = 1_000;
-/// Of what a disk that is quick takes, the one that was not is this part.
-const QUICK_WEIGHT: Micros = 8;
-/// And for so long it does not, before it tries again; twice as long each time that it is slow again, up to [`SLOWEST`].
-const SLOW: Micros = 1_000_000;
-const SLOWEST: Micros = 60_000_000;
-
-/// Whether the disk is so fast that a sync on this thread costs less than two context switches. The waiting thread does
-/// nothing else, so a sync of milliseconds would delay others.
-#[derive(Debug)]
-pub(crate) struct SyncSpeed {
-    mean: Micros,
-    slow_until: Micros,
-    pause: Micros,
-}
-
-impl Default for SyncSpeed {
-    fn default() -> SyncSpeed {
-        SyncSpeed { mean: QUICK - QUICK / QUICK_WEIGHT, slow_until: 0, pause: SLOW }
-    }
-}
-
-impl SyncSpeed {
-    pub(crate) fn is_quick(&self, now: Micros) -> bool {
-        now >= self.slow_until
-    }
-
-    /// A write took so long.
-    pub(crate) fn took(&mut self, now: Micros, time: Micros) {
-        self.mean = (self.mean * (QUICK_WEIGHT - 1) + time) / QUICK_WEIGHT;
-        match self.mean > QUICK {
-            true => self.hung(now),
-            false => self.pause = SLOW,
-        }
-    }
-
-    /// It is not waited for any more.
-    pub(crate) fn hung(&mut self, now: Micros) {
-        self.slow_until = now + self.pause;
-        self.pause = (self.pause * 2).min(SLOWEST);
-        // One that is slow again says enough; one that is not does not have to make up for those before it.
-        self.mean = QUICK - QUICK / QUICK_WEIGHT;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn slow_disk_is_retried_and_rare_slow_write_ignored() {
-        let mut quick = SyncSpeed::default();
-        for _ in 0..40 {
-            quick.took(10, 300);
-        }
-        quick.took(10, 5 * QUICK);
-        assert!(quick.is_quick(10));
-        let slow =
-            (0..9).take_while(|_| quick.is_quick(10).then(|| quick.took(10, 4 * QUICK)).is_some()).count();
-        assert!(slow < 9 && !quick.is_quick(9 + SLOW));
-        assert!(quick.is_quick(10 + SLOW));
-        quick.took(10 + SLOW, 4 * QUICK);
-        assert!(!quick.is_quick(10 + SLOW), "the first try tells");
-        assert!(!quick.is_quick(9 + 3 * SLOW), "and the next one is later");
-        quick.took(10 + 3 * SLOW, 300);
-        assert!(quick.is_quick(10 + 3 * SLOW));
-        for _ in 0..100 {
-            quick.hung(0);
-        }
-        assert!(!quick.is_quick(SLOWEST - 1) && quick.is_quick(SLOWEST));
-    }
 
     #[test]
     fn batch_is_expected_under_concurrent_load() {

@@ -467,12 +467,6 @@ impl Member {
         self.delivery.submissions.proposed_len()
     }
 
-    /// Whether this member only receives other members' writes, in its leader's frames. Then no local thread adds work
-    /// while this one yields, and no other member waits for this one's work.
-    pub(crate) fn only_follows(&self) -> bool {
-        self.delivery.submissions.proposed_len() == 0 && !self.raft.is_leader()
-    }
-
     /// Answered by [`Effect::CommittedPosition`].
     pub(crate) fn query_committed_position(&mut self, token: u64) {
         let primary = self.connection.is_primary();
@@ -486,11 +480,6 @@ impl Member {
             self.admin.position_queries.take_results(&self.raft, self.now, self.connection.is_primary());
         let answers = results.into_iter().map(|(token, result)| Effect::CommittedPosition { token, result });
         self.out.extend(answers);
-    }
-
-    /// Whether causal reads wait for this thread.
-    pub(crate) fn has_readers(&self) -> bool {
-        !self.delivery.causal_reads.is_empty()
     }
 
     /// How many transactions are not ordered yet, as far as this member knows.

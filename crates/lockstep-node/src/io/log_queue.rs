@@ -10,15 +10,6 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gone;
 
-/// Why there is no job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Nothing {
-    /// In time.
-    Yet,
-    /// Nobody gives any, now or later.
-    Ever,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sleeper {
     Awake,
@@ -104,36 +95,25 @@ impl Receiver {
         self.0.lock().jobs.pop_front()
     }
 
-    /// The next job, once there is one.
-    ///
-    /// # Errors
-    /// [`Nothing::Ever`].
-    pub(crate) fn recv(&self) -> Result<LogJob, Nothing> {
+    /// The next job, once there is one. `None`: there is none, and no sender.
+    pub(crate) fn recv(&self) -> Option<LogJob> {
         self.wait(None, Sleeper::ForAny)
-    }
-
-    /// The next job, if it comes within this time.
-    ///
-    /// # Errors
-    /// [`Nothing`].
-    pub(crate) fn recv_timeout(&self, time: Duration) -> Result<LogJob, Nothing> {
-        self.wait(Some(Instant::now() + time), Sleeper::ForAny)
     }
 
     /// The next job: a queued one at once, else the first urgent one before `until`, else any queued one at `until`.
     pub(crate) fn wait_for_more(&self, until: Instant) -> Option<LogJob> {
-        self.wait(Some(until), Sleeper::ForCompany).ok()
+        self.wait(Some(until), Sleeper::ForCompany)
     }
 
-    fn wait(&self, until: Option<Instant>, sleeper: Sleeper) -> Result<LogJob, Nothing> {
+    fn wait(&self, until: Option<Instant>, sleeper: Sleeper) -> Option<LogJob> {
         let mut inner = self.0.lock();
         let mut woken = true;
         loop {
             if woken && let Some(job) = inner.jobs.pop_front() {
-                return Ok(job);
+                return Some(job);
             }
             if !inner.sender {
-                return inner.jobs.pop_front().ok_or(Nothing::Ever);
+                return inner.jobs.pop_front();
             }
             inner.sleeper = sleeper;
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -141,7 +121,7 @@ impl Receiver {
                 None => self.0.woken.wait(inner).unwrap_or_else(PoisonError::into_inner),
                 Some(Duration::ZERO) => {
                     inner.sleeper = Sleeper::Awake;
-                    return inner.jobs.pop_front().ok_or(Nothing::Yet);
+                    return inner.jobs.pop_front();
                 }
                 Some(left) => {
                     self.0.woken.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0
@@ -214,7 +194,7 @@ mod tests {
         let waits = std::thread::spawn(move || take.recv().map(|job| ticket(&job)));
         std::thread::sleep(SHORT);
         give.send(write(4, true)).unwrap();
-        assert_eq!(waits.join().unwrap(), Ok(4));
+        assert_eq!(waits.join().unwrap(), Some(4));
         assert_eq!(give.send(write(5, true)), Err(Gone), "nobody takes it");
     }
 
@@ -227,7 +207,6 @@ mod tests {
         drop(give);
         let (take, first) = told.recv_timeout(LONG).unwrap();
         assert_eq!(first.as_ref().map(ticket), Some(1));
-        assert!(matches!(take.recv(), Err(Nothing::Ever)));
-        assert!(matches!(take.recv_timeout(LONG), Err(Nothing::Ever)));
+        assert!(take.recv().is_none());
     }
 }

@@ -4,7 +4,6 @@ mod disk_full;
 mod links;
 mod log_queue;
 pub(crate) mod node;
-mod role_swap;
 pub(crate) mod runtime;
 mod threads;
 pub(crate) mod writer;

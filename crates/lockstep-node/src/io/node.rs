@@ -4,11 +4,10 @@ use crate::allow::AllowList;
 use crate::api::*;
 use crate::applier_pool::Done;
 use crate::io::links::Links;
-use crate::io::role_swap::RoleSwap;
 use crate::io::runtime::{Input, Runtime, state_of};
-use crate::io::threads::{Part, work};
-use crate::io::writer::{Jobs, Writer};
-use crate::load_estimates::{BatchEstimate, SyncSpeed};
+use crate::io::threads;
+use crate::io::writer::Writer;
+use crate::load_estimates::BatchEstimate;
 use crate::member::Member;
 use crate::operator::Answer;
 use crate::options::PolicyChange;
@@ -349,8 +348,7 @@ impl Node {
         });
         let (log_jobs, jobs) = crate::io::log_queue::channel();
         let log_bytes = log.bytes();
-        let desk = Arc::new(RoleSwap::new(Writer::new(log)));
-        let runtime = Box::new(Runtime {
+        let runtime = Runtime {
             engine,
             reactor,
             shared: shared.clone(),
@@ -389,28 +387,30 @@ impl Node {
             nudge_at: None,
             company: BatchEstimate::default(),
             wishing: Vec::new(),
-            direct: desk.clone(),
-            quickness: SyncSpeed::default(),
-            asked: 0,
-            done: 0,
-            own_done: Vec::new(),
-        });
+        };
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
                 .name(name.into())
                 .spawn(body)
                 .map_err(|e| NodeError::Setup(format!("thread {name} cannot be started: {e}")))
         };
-        let begin = |part: Part| {
-            let (desk, shared, logger) = (desk.clone(), shared.clone(), config.logger.clone());
-            let first = config.thread_begins.unwrap_or(|| ());
+        let begins = config.thread_begins.unwrap_or(|| ());
+        let (to_node, logger) = (shared.clone(), config.logger.clone());
+        let log_thread = spawn(
+            "ls-log",
             Box::new(move || {
-                first();
-                work(part, &desk, &shared, &logger)
-            }) as Box<dyn FnOnce() + Send>
-        };
-        let log_thread = spawn("ls-log", begin(Part::Log(Jobs::new(jobs))))?;
-        let node_thread = spawn("ls-node", begin(Part::Node(runtime)))?;
+                begins();
+                threads::log(Writer::new(log), &jobs, &to_node, &logger);
+            }),
+        )?;
+        let (own, logger) = (shared.clone(), config.logger.clone());
+        let node_thread = spawn(
+            "ls-node",
+            Box::new(move || {
+                begins();
+                threads::node(runtime, &own, &logger);
+            }),
+        )?;
         Ok(Node {
             shared,
             threads: Arc::new(Mutex::new(Threads { node: Some(node_thread), log: Some(log_thread) })),

@@ -10,8 +10,8 @@ use crate::effect::Effect;
 use crate::io::links::{Arrival, Links, is_final};
 use crate::io::log_queue::Sender;
 use crate::io::node::{DEFAULT_PORT, Shared};
-use crate::io::writer::{Direct, Jobs, LogDone, LogJob, Wrote};
-use crate::load_estimates::{BatchEstimate, SyncSpeed};
+use crate::io::writer::{LogDone, LogJob};
+use crate::load_estimates::BatchEstimate;
 use crate::member::Member;
 use crate::operator::{Answer as CommandAnswer, Command};
 use crate::options::PolicyChange;
@@ -22,7 +22,6 @@ use crate::submit::Filler;
 use crate::uuids::timed_uuid;
 use crate::wire::{FRAME_PACKED, Hello};
 use bytes::Bytes;
-use lockstep_core::raft::WriteOp;
 use lockstep_core::{EntryKind, Gtid, Micros, Seqno, Uuid};
 use lockstep_net::{
     Address, ConnId, DialError, DownReason, Event, Method, PeerHello, Reactor, Reason, StatusRequest,
@@ -102,8 +101,6 @@ const TELLS_QUEUE: usize = 32 << 10;
 const PUBLISH: Micros = 200_000;
 /// How often the log is told how far it is committed, which costs it a sync.
 const HINT: Micros = 1_000_000;
-/// Larger writes are not this thread's: it would answer nobody meanwhile.
-const DIRECT_BYTES: usize = 64 << 10;
 
 pub(crate) struct Runtime {
     pub(crate) engine: Member,
@@ -156,14 +153,6 @@ pub(crate) struct Runtime {
     /// When to check whether the awake threads suffice for the queued deliveries.
     pub(crate) nudge_at: Option<Micros>,
     pub(crate) company: BatchEstimate,
-    /// For writes that this thread does itself.
-    pub(crate) direct: Arc<dyn Direct<Box<Runtime>>>,
-    pub(crate) quickness: SyncSpeed,
-    /// The last write that was asked for, and the last one that is done: their tickets.
-    pub(crate) asked: u64,
-    pub(crate) done: u64,
-    /// Answers of the log to this thread's own writes.
-    pub(crate) own_done: Vec<LogDone>,
 }
 
 impl Runtime {
@@ -171,22 +160,17 @@ impl Runtime {
         (self.logger)(level, text);
     }
 
-    /// Another thread goes on, because a write of the first one's own lasts.
-    pub(crate) fn relieve(&mut self) {
-        self.quickness.hung(self.origin.elapsed().as_micros() as Micros);
-    }
-
-    /// Runs until stopped; or until it has been [relieved](crate::io::role_swap): returns what this thread has to do instead.
-    pub(crate) fn run(mut self: Box<Self>) -> Option<Jobs> {
+    /// Runs until stopped.
+    pub(crate) fn run(mut self) {
         let mut events = Vec::new();
         let mut inputs = Vec::new();
         let mut effects = Vec::new();
         let mut deliveries = Vec::new();
         loop {
             let now = self.origin.elapsed().as_micros() as Micros;
-            // A round that ended with entries left over, or with a write, is followed by the next one at once.
+            // A round that ended with entries left over is followed by the next one at once.
             let more = self.engine.has_more() && !self.shared.deliveries.full();
-            let nap = match more || !self.own_done.is_empty() {
+            let nap = match more {
                 true => Duration::ZERO,
                 false => {
                     let next =
@@ -211,9 +195,6 @@ impl Runtime {
             for input in inputs.drain(..) {
                 stop |= self.input(input);
             }
-            for done in std::mem::take(&mut self.own_done) {
-                self.log_answered(done);
-            }
             self.decide_waiting(now);
             let isolated = self.shared.isolated.load(Ordering::Acquire);
             if isolated != self.isolated {
@@ -232,7 +213,7 @@ impl Runtime {
             }
             // A woken thread takes the processor, so first send what other members wait for.
             self.reactor.flush();
-            let own = self.hand_over(stop);
+            self.hand_over();
             self.engine.wake();
             self.deliver(&mut deliveries);
             if self.nudge_at.take_if(|at| *at <= now).is_some() {
@@ -250,58 +231,18 @@ impl Runtime {
             if stop {
                 break;
             }
-            let Some(op) = own else { continue };
-            let (direct, shared, began) = (self.direct.clone(), self.shared.clone(), Instant::now());
-            match direct.write(self, op) {
-                Wrote::Done(node, done) => {
-                    self = node;
-                    self.quickness.took(now, began.elapsed().as_micros() as Micros);
-                    self.own_done.push(done);
-                }
-                Wrote::Busy(node, op) => {
-                    self = node;
-                    let _ = self.log_jobs.send(LogJob::Write { op, may_wait: false, gather: false });
-                }
-                Wrote::Relieved(done, jobs) => {
-                    shared.push(Input::Log(vec![done]));
-                    return jobs;
-                }
-            }
         }
         self.reactor.shutdown("the server stops", Duration::from_millis(200));
         self.hint(self.engine.now);
         let _ = self.log_jobs.send(LogJob::Stop);
         self.shared.deliveries.close();
-        None
     }
 
-    /// Gives `ls-log` its jobs, except a write that this thread does itself: an urgent one without expected batch, while
-    /// `ls-log` is idle. Inputs that arrive meanwhile form the next batch; on a pure follower they always wait in the socket.
-    fn hand_over(&mut self, stop: bool) -> Option<Box<WriteOp>> {
-        let idle = self.asked <= self.done;
-        for job in &self.log_later {
-            if let LogJob::Write { op, .. } = job {
-                self.asked = op.ticket;
-            }
-        }
-        if idle
-            && !stop
-            && !self.engine.has_readers()
-            && self.quickness.is_quick(self.engine.now)
-            && let [LogJob::Write { op, may_wait: false, gather }] = &self.log_later[..]
-            && (!gather || self.engine.only_follows())
-            && is_small(op)
-            && let Some(LogJob::Write { op, .. }) = self.log_later.pop()
-        {
-            if self.direct.announce() {
-                let _ = self.log_jobs.send(LogJob::Watch);
-            }
-            return Some(op);
-        }
+    /// Gives `ls-log` its jobs.
+    fn hand_over(&mut self) {
         for job in self.log_later.drain(..) {
             let _ = self.log_jobs.send(job);
         }
-        None
     }
 
     fn deliver(&mut self, deliveries: &mut Vec<Delivery>) {
@@ -659,7 +600,6 @@ impl Runtime {
     fn log_answered(&mut self, done: LogDone) {
         match done {
             LogDone::Written(ticket) => {
-                self.done = ticket;
                 self.engine.written(ticket);
             }
             LogDone::Read { whom, from, entries } => self.engine.read(whom, from, entries),
@@ -801,18 +741,6 @@ impl Runtime {
             }
         }
     }
-}
-
-/// Entries, a few, and nothing else.
-fn is_small(op: &WriteOp) -> bool {
-    let WriteOp { ticket: _, rescue, reset, truncate_from, roll, entries, vote } = op;
-    rescue.is_empty()
-        && reset.is_none()
-        && truncate_from.is_none()
-        && roll.is_none()
-        && vote.is_none()
-        && !entries.is_empty()
-        && entries.iter().map(|entry| entry.payload.len()).sum::<usize>() <= DIRECT_BYTES
 }
 
 /// The state as its number says.

@@ -1,15 +1,12 @@
 //! The thread `ls-log`: what touches the disk. It takes all jobs that wait as one batch: the writes leave in
-//! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk. A write that has no
-//! company `ls-node` does itself: see [`crate::io::role_swap`].
+//! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk.
 
 use crate::effect::{ReadFor, SYNC_WAIT, TrimLimits};
-use crate::io::log_queue::{Nothing, Receiver};
-use crate::io::role_swap::{Part, RoleSwap, SWAP_AFTER};
+use crate::io::log_queue::Receiver;
 use lockstep_core::raft::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Reset, Vote};
 use lockstep_net::Coalesce;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// A job from `ls-node`.
@@ -32,8 +29,6 @@ pub(crate) enum LogJob {
     Trim(TrimLimits),
     /// The log is committed up to here: remembered on the disk.
     Hint(Index),
-    /// `ls-node` begins to write itself: look whether it hangs.
-    Watch,
     Stop,
 }
 
@@ -87,122 +82,20 @@ pub(crate) struct Writer<D: Disk> {
     gather: Coalesce,
 }
 
-/// The jobs of `ls-log`, and where it stands with them.
-pub(crate) struct Jobs {
-    receiver: Receiver,
-    /// Taken, and not begun.
-    first: Option<LogJob>,
-    /// `ls-node` writes itself, at times: how often it had left by when.
-    watching: Option<(u64, Instant)>,
+/// Runs until `Stop`, or until `ls-node` is gone.
+pub(crate) fn run<D: Disk>(writer: Writer<D>, jobs: &Receiver, answer: impl Fn(Vec<LogDone>)) {
+    serve(writer, jobs, SYNC_WAIT, answer);
 }
 
-/// For so long `ls-log` looks after `ls-node` once that has stopped to write itself.
-const WATCH: Duration = Duration::from_secs(1);
-
-/// The result of a write by `ls-node` itself.
-pub(crate) enum Wrote<N> {
-    Done(N, LogDone),
-    /// Nothing: `ls-log` has the log.
-    Busy(N, Box<WriteOp>),
-    /// It took long, and the other thread continues as `ls-node`. Returns the work to do as `ls-log`.
-    Relieved(LogDone, Option<Jobs>),
-}
-
-/// Writes without `ls-log`.
-pub(crate) trait Direct<N>: Send + Sync {
-    /// As [`RoleSwap::announce`].
-    fn announce(&self) -> bool;
-    /// Writes and syncs it at once.
-    fn write(&self, node: N, op: Box<WriteOp>) -> Wrote<N>;
-}
-
-impl<D: Disk, N: Send> Direct<N> for RoleSwap<Writer<D>, N, Jobs> {
-    fn announce(&self) -> bool {
-        RoleSwap::announce(self)
-    }
-
-    fn write(&self, node: N, op: Box<WriteOp>) -> Wrote<N> {
-        let mut writer = match self.leave(node) {
-            Ok(writer) => writer,
-            Err(node) => return Wrote::Busy(node, op),
-        };
-        // The node is not on this thread's stack: if this panics it goes on, with a log that has failed.
-        let done = catch_unwind(AssertUnwindSafe(|| writer.write(*op))).unwrap_or_else(|_| {
-            writer.failed = true;
-            LogDone::Failed("its code has failed".into())
-        });
-        match self.back(writer) {
-            Ok(node) => Wrote::Done(node, done),
-            Err(jobs) => Wrote::Relieved(done, jobs),
-        }
-    }
-}
-
-impl Jobs {
-    pub(crate) fn new(receiver: Receiver) -> Jobs {
-        Jobs { receiver, first: None, watching: None }
-    }
-}
-
-/// Runs until `Stop`, or until nobody asks any more; or until `ls-node` hangs: returns its part.
-pub(crate) fn run<D: Disk, N>(
-    desk: &RoleSwap<Writer<D>, N, Jobs>,
-    jobs: Jobs,
-    answer: impl Fn(Vec<LogDone>),
-) -> Option<N> {
-    serve(desk, jobs, SYNC_WAIT, answer)
-}
-
-fn serve<D: Disk, N>(
-    desk: &RoleSwap<Writer<D>, N, Jobs>,
-    mut jobs: Jobs,
+fn serve<D: Disk>(
+    mut writer: Writer<D>,
+    jobs: &Receiver,
     sync_wait: Duration,
     answer: impl Fn(Vec<LogDone>),
-) -> Option<N> {
-    loop {
-        if jobs.first.is_none() {
-            let next = match jobs.watching {
-                None => jobs.receiver.recv(),
-                Some(_) => jobs.receiver.recv_timeout(SWAP_AFTER / 2),
-            };
-            jobs.first = match next {
-                Ok(job) => Some(job),
-                Err(Nothing::Ever) => return None,
-                Err(Nothing::Yet) => {
-                    jobs = match desk.watch(jobs) {
-                        Ok(jobs) => jobs,
-                        Err(node) => return Some(node),
-                    };
-                    jobs.watch_on(desk.left(), |left| desk.unwatch(left));
-                    continue;
-                }
-            };
-        }
-        let mut writer = match desk.take(jobs) {
-            Part::Node(node) => return Some(node),
-            Part::Log(writer, kept) => {
-                jobs = kept;
-                writer
-            }
-        };
-        let stop = writer.batch(&mut jobs, sync_wait, &answer);
-        desk.put(writer);
-        if stop {
-            return None;
-        }
-    }
-}
-
-impl Jobs {
-    /// Looks whether `ls-node` still writes itself, and else goes back to sleep without a timer.
-    fn watch_on(&mut self, left: u64, unwatch: impl FnOnce(u64) -> bool) {
-        match self.watching {
-            Some((before, since)) if before == left => {
-                if since.elapsed() >= WATCH && unwatch(left) {
-                    self.watching = None;
-                }
-            }
-            _ => self.watching = Some((left, Instant::now())),
+) {
+    while let Some(first) = jobs.recv() {
+        if writer.batch(first, jobs, sync_wait, &answer) {
+            return;
         }
     }
 }
@@ -214,22 +107,14 @@ impl<D: Disk> Writer<D> {
         Writer { log, hint, failed: false, gather: Coalesce::default() }
     }
 
-    fn write(&mut self, op: WriteOp) -> LogDone {
-        let ticket = op.ticket;
-        if self.failed {
-            return LogDone::Failed("it has failed before".into());
-        }
-        match self.log.write(to_log(op, self.hint)).and_then(|()| self.log.sync()) {
-            Ok(()) => LogDone::Written(ticket),
-            Err(error) => {
-                self.failed = true;
-                LogDone::Failed(error.to_string())
-            }
-        }
-    }
-
     /// The first job and all that have come meanwhile. Whether it is the last batch.
-    fn batch(&mut self, jobs: &mut Jobs, sync_wait: Duration, answer: &impl Fn(Vec<LogDone>)) -> bool {
+    fn batch(
+        &mut self,
+        first: LogJob,
+        jobs: &Receiver,
+        sync_wait: Duration,
+        answer: &impl Fn(Vec<LogDone>),
+    ) -> bool {
         let mut done = Vec::new();
         let mut reads = Vec::new();
         let mut ticket = None;
@@ -237,7 +122,7 @@ impl<D: Disk> Writer<D> {
         let (mut may_yield, mut company) = (true, false);
         // Until when the sync may wait.
         let mut patience = Some(Instant::now() + sync_wait);
-        let mut next = jobs.first.take();
+        let mut next = Some(first);
         while let Some(job) = next {
             match job {
                 LogJob::Write { op, may_wait, gather } if !self.failed => {
@@ -255,7 +140,7 @@ impl<D: Disk> Writer<D> {
                         }
                     }
                     if self.failed {
-                        next = jobs.receiver.try_recv();
+                        next = jobs.try_recv();
                         continue;
                     }
                     match self.log.write(to_log(*op, self.hint)) {
@@ -282,20 +167,19 @@ impl<D: Disk> Writer<D> {
                         done.push(LogDone::Failed(error.to_string()));
                     }
                 }
-                LogJob::Watch => jobs.watching = jobs.watching.or(Some((0, Instant::now()))),
                 LogJob::Stop => {
                     patience = None;
                     stop = true;
                 }
             }
             next = match patience.filter(|_| ticket.is_some() && !self.failed) {
-                None => jobs.receiver.try_recv().or_else(|| {
+                None => jobs.try_recv().or_else(|| {
                     // Where the processors are busy, those who run next bring more for this sync; where they are not,
                     // this returns at once.
                     (company && std::mem::take(&mut may_yield) && self.gather.gather()).then_some(())?;
-                    jobs.receiver.try_recv()
+                    jobs.try_recv()
                 }),
-                Some(until) => jobs.receiver.wait_for_more(until),
+                Some(until) => jobs.wait_for_more(until),
             };
         }
         if let Some(number) = ticket.filter(|_| !self.failed) {
@@ -393,10 +277,8 @@ mod tests {
     use crate::io::log_queue;
     use lockstep_core::snapshot::StateSnapshot;
     use lockstep_core::{EntryKind, ProposalId};
-    use lockstep_log::{DiskFile, MemDisk, Options};
-    use std::io;
+    use lockstep_log::{MemDisk, Options};
     use std::sync::mpsc;
-    use std::sync::{Arc, Mutex};
 
     fn start(sync_wait: Duration) -> (log_queue::Sender, mpsc::Receiver<u64>) {
         let (log, _) = Log::open(MemDisk::new(), Options::default(), &mut |_| Ok(())).unwrap();
@@ -409,8 +291,7 @@ mod tests {
                 }
             }
         };
-        let desk = RoleSwap::<_, (), _>::new(Writer::new(log));
-        std::thread::spawn(move || serve(&desk, Jobs::new(work), sync_wait, answer));
+        std::thread::spawn(move || serve(Writer::new(log), &work, sync_wait, answer));
         (jobs, told)
     }
 
@@ -496,15 +377,12 @@ mod tests {
     }
 
     /// A writer on this disk until it is told to stop, with its jobs and what it answers.
-    fn on(
-        disk: &MemDisk,
-    ) -> (log_queue::Sender, mpsc::Receiver<LogDone>, std::thread::JoinHandle<Option<()>>) {
+    fn on(disk: &MemDisk) -> (log_queue::Sender, mpsc::Receiver<LogDone>, std::thread::JoinHandle<()>) {
         let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
         let (jobs, work) = log_queue::channel();
         let (tell, told) = mpsc::channel();
         let answer = move |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
-        let desk = RoleSwap::<_, (), _>::new(Writer::new(log));
-        (jobs, told, std::thread::spawn(move || serve(&desk, Jobs::new(work), SHORT, answer)))
+        (jobs, told, std::thread::spawn(move || serve(Writer::new(log), &work, SHORT, answer)))
     }
 
     /// Without it everything since the last election would count as perhaps uncommitted at the next start: kept in memory,
@@ -553,156 +431,6 @@ mod tests {
             jobs.send(LogJob::Stop).unwrap();
             thread.join().unwrap();
             assert!(told.recv_timeout(LONG).is_err(), "no word after it");
-        }
-    }
-
-    /// A disk whose syncs hang while somebody holds the lock.
-    #[derive(Clone)]
-    struct Hangs(MemDisk, Arc<Mutex<()>>);
-
-    struct HangsFile(<MemDisk as Disk>::File, Arc<Mutex<()>>);
-
-    impl Disk for Hangs {
-        type File = HangsFile;
-        type Lock = <MemDisk as Disk>::Lock;
-
-        fn describe(&self) -> String {
-            self.0.describe()
-        }
-        fn now_us(&self) -> u64 {
-            self.0.now_us()
-        }
-        fn lock(&self) -> io::Result<Option<Self::Lock>> {
-            self.0.lock()
-        }
-        fn list(&self) -> io::Result<Vec<String>> {
-            self.0.list()
-        }
-        fn create(&self, name: &str) -> io::Result<HangsFile> {
-            Ok(HangsFile(self.0.create(name)?, self.1.clone()))
-        }
-        fn open(&self, name: &str, write: bool) -> io::Result<HangsFile> {
-            Ok(HangsFile(self.0.open(name, write)?, self.1.clone()))
-        }
-        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-            self.0.rename(from, to)
-        }
-        fn remove(&self, name: &str) -> io::Result<()> {
-            self.0.remove(name)
-        }
-        fn sync_dir(&self) -> io::Result<()> {
-            self.0.sync_dir()
-        }
-    }
-
-    impl DiskFile for HangsFile {
-        fn size(&self) -> io::Result<u64> {
-            self.0.size()
-        }
-        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-            self.0.read_at(buf, offset)
-        }
-        fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-            self.0.write_at(data, offset)
-        }
-        fn allocate(&self, size: u64) -> io::Result<()> {
-            self.0.allocate(size)
-        }
-        fn sync_data(&self) -> io::Result<()> {
-            let _free = self.1.lock().unwrap();
-            self.0.sync_data()
-        }
-    }
-
-    fn op(job: LogJob) -> Box<WriteOp> {
-        match job {
-            LogJob::Write { op, .. } => op,
-            _ => unreachable!(),
-        }
-    }
-
-    #[test]
-    fn hanging_write_swaps_roles_and_loses_nothing() {
-        let disk = Hangs(MemDisk::new(), Arc::default());
-        let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
-        let desk = RoleSwap::new(Writer::new(log));
-        let (give, work) = log_queue::channel();
-        let (tell, told) = mpsc::channel();
-        let answer = |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
-        let direct: &dyn Direct<u32> = &desk;
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| serve(&desk, Jobs::new(work), SHORT, answer));
-            give.send(write(1, false)).unwrap();
-            assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(1))));
-            // The answer comes before the log is laid back.
-            let mut second = op(write(2, false));
-            assert!(direct.announce());
-            give.send(LogJob::Watch).unwrap();
-            let done = loop {
-                match direct.write(7, second) {
-                    Wrote::Busy(7, op) => second = op,
-                    Wrote::Done(7, done) => break done,
-                    _ => unreachable!(),
-                }
-            };
-            assert!(matches!(done, LogDone::Written(2)), "by this thread itself");
-            let hang = disk.1.lock().unwrap();
-            if direct.announce() {
-                give.send(LogJob::Watch).unwrap();
-            }
-            let hangs = scope.spawn(|| {
-                loop {
-                    match direct.write(7, op(write(3, false))) {
-                        Wrote::Busy(..) => {}
-                        wrote => break wrote,
-                    }
-                }
-            });
-            assert_eq!(other.join().unwrap(), Some(7), "the one that can goes on with the node");
-            give.send(write(4, false)).unwrap();
-            assert!(matches!(direct.write(8, op(write(5, false))), Wrote::Busy(8, _)));
-            assert!(!hangs.is_finished());
-            drop(hang);
-            let Wrote::Relieved(LogDone::Written(3), Some(jobs)) = hangs.join().unwrap() else {
-                panic!("it has to do the other one's work")
-            };
-            give.send(LogJob::Stop).unwrap();
-            assert_eq!(serve(&desk, jobs, SHORT, answer), None);
-            assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(4))));
-        });
-        let mut indexes = Vec::new();
-        drop(desk);
-        let (log, _) = Log::open(disk, Options::default(), &mut |_| Ok(())).unwrap();
-        indexes.extend(log.read(1, 1 << 20).unwrap().iter().map(|record| record.index));
-        assert_eq!(indexes, [1, 2, 3, 4]);
-    }
-
-    #[test]
-    fn failed_own_write_fails_all_later_ones() {
-        let disk = MemDisk::new();
-        let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
-        let desk = RoleSwap::<_, u32, Jobs>::new(Writer::new(log));
-        disk.fail_sync(1);
-        assert!(desk.announce());
-        assert!(matches!(desk.write(7, op(write(1, false))), Wrote::Done(7, LogDone::Failed(_))));
-        disk.clear_faults();
-        assert!(matches!(desk.write(7, op(write(2, false))), Wrote::Done(7, LogDone::Failed(_))));
-        let (give, work) = log_queue::channel();
-        give.send(write(3, false)).unwrap();
-        give.send(LogJob::Stop).unwrap();
-        let answer = |done: Vec<LogDone>| assert!(done.is_empty(), "{done:?}");
-        assert_eq!(serve(&desk, Jobs::new(work), SHORT, answer), None);
-    }
-
-    #[test]
-    fn watchdog_covers_own_write_and_a_moment_longer() {
-        let (_give, work) = log_queue::channel();
-        let mut jobs = Jobs { watching: Some((0, Instant::now())), ..Jobs::new(work) };
-        let long_ago = Instant::now().checked_sub(2 * WATCH).unwrap();
-        for (before, idle, goes_on) in [(4, true, true), (5, false, true), (5, true, false)] {
-            jobs.watching = Some((before, long_ago));
-            jobs.watch_on(5, |_| idle);
-            assert_eq!(jobs.watching.is_some(), goes_on, "{before} {idle}");
         }
     }
 
