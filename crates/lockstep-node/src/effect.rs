@@ -8,10 +8,6 @@ use bytes::Bytes;
 use lockstep_core::policy::Policy;
 use lockstep_core::raft::WriteOp;
 use lockstep_core::{Gtid, Index, MemberId, Seqno, Uuid};
-use std::time::Duration;
-
-/// How long a sync that nobody waits for may wait for more to come.
-pub(crate) const SYNC_WAIT: Duration = Duration::from_millis(6);
 
 /// Why old entries are read from the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,9 +23,8 @@ pub(crate) enum ReadFor {
 pub(crate) enum Effect {
     /// A frame to a connected peer.
     Send { to: MemberId, kind: u8, payload: Bytes },
-    /// To the log, in this order; answered by `Member::written`. With `may_wait`, no commit needs the sync, and it may
-    /// be delayed by [`SYNC_WAIT`].
-    Write { op: WriteOp, may_wait: bool },
+    /// To the log, in this order; answered by `Member::written`.
+    Write(WriteOp),
     /// Entries from the log; answered by `Member::read`.
     Read { whom: ReadFor, from: Index, max_bytes: usize },
     /// Whole segments of the log may be removed.

@@ -9,7 +9,6 @@ mod admin;
 mod arbitrator_tests;
 #[cfg(test)]
 mod campaign;
-mod deferred_sync;
 mod delivery;
 #[cfg(test)]
 mod disks;
@@ -79,7 +78,6 @@ pub(crate) struct Member {
     out: Outbox,
     /// Payloads that were received compressed.
     pub(crate) unpacked: Packed,
-    deferred_syncs: deferred_sync::DeferredSyncs,
     leadership: leadership::Leadership,
 }
 
@@ -116,7 +114,6 @@ impl Member {
             finished: Finished::new(finished),
             out: Outbox::default(),
             unpacked: Packed::default(),
-            deferred_syncs: deferred_sync::DeferredSyncs::default(),
             leadership: leadership::Leadership::default(),
         }
     }
@@ -256,7 +253,6 @@ impl Member {
 
     /// Everything up to this ticket is on disk.
     pub(crate) fn written(&mut self, ticket: u64) {
-        self.sync_done(ticket);
         self.leadership.write_done(ticket);
         self.recovery.ending.written(ticket);
         self.raft.written(self.now, ticket);
@@ -359,11 +355,10 @@ impl Member {
                     if op.truncate_from.is_some_and(|from| from < self.deliverer.next_index()) && !diverged {
                         self.delivery_was_cut();
                     }
-                    let may_wait = self.may_defer_sync(&op);
                     last_write = op.ticket;
                     renamed |= op.reset.is_some() || op.entries.iter().any(|e| e.kind == EntryKind::Branch);
                     self.leadership.write_begun(self.now, op.ticket);
-                    self.out.push(Effect::Write { op, may_wait });
+                    self.out.push(Effect::Write(op));
                 }
                 Output::Fetch { to, from, max_bytes } => {
                     self.out.push(Effect::Read { whom: ReadFor::Peer(to), from, max_bytes });

@@ -2,7 +2,6 @@
 
 mod disk_full;
 mod links;
-mod log_queue;
 pub(crate) mod node;
 pub(crate) mod runtime;
 mod threads;

@@ -27,7 +27,7 @@ use lockstep_log::{Log, OpenError, Options, RealDisk, Recovered, Replay};
 use lockstep_net::{Address, Reactor, TlsConfig, TlsFiles, TlsIdentity, Waker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -346,7 +346,7 @@ impl Node {
             histories: Mutex::new(histories),
             status: Mutex::new(Arc::new(Status::default())),
         });
-        let (log_jobs, jobs) = crate::io::log_queue::channel();
+        let (log_jobs, jobs) = mpsc::channel();
         let log_bytes = log.bytes();
         let runtime = Runtime {
             engine,

@@ -8,7 +8,6 @@ use crate::api::{
 };
 use crate::effect::Effect;
 use crate::io::links::{Arrival, Links, is_final};
-use crate::io::log_queue::Sender;
 use crate::io::node::{DEFAULT_PORT, Shared};
 use crate::io::writer::{LogDone, LogJob};
 use crate::load_estimates::BatchEstimate;
@@ -32,6 +31,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Inputs from other threads to `ls-node`.
@@ -106,7 +106,7 @@ pub(crate) struct Runtime {
     pub(crate) engine: Member,
     pub(crate) reactor: Reactor,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) log_jobs: Sender,
+    pub(crate) log_jobs: Sender<LogJob>,
     /// For the log, once the round's messages have left.
     pub(crate) log_later: Vec<LogJob>,
     pub(crate) packer: Packer,
@@ -529,8 +529,6 @@ impl Runtime {
             Input::Desync => self.engine.desync(),
             Input::Resync => self.engine.resync(),
             Input::Causal { id, reply } => {
-                // The entries that the read needs may be waiting for a sync.
-                self.log_later.push(LogJob::Hurry);
                 self.causal.insert(id, reply);
                 self.engine.causal_read(id);
             }
@@ -642,13 +640,13 @@ impl Runtime {
                     }
                 }
             }
-            Effect::Write { op, may_wait } => {
+            Effect::Write(op) => {
                 // The name of the log has changed.
                 if op.reset.is_some() || op.entries.iter().any(|entry| entry.kind == EntryKind::Branch) {
                     self.refresh_hello();
                 }
                 let gather = self.company.is_expected(self.engine.now);
-                self.log_later.push(LogJob::Write { op: Box::new(op), may_wait, gather });
+                self.log_later.push(LogJob::Write { op: Box::new(op), gather });
             }
             Effect::Read { whom, from, max_bytes } => {
                 self.log_later.push(LogJob::Read { whom, from, max_bytes });

@@ -1,14 +1,14 @@
 //! The two threads of a node, and what each of them does when it ends.
 
 use crate::api::{Level, LocalState, Logger};
-use crate::io::log_queue::Receiver;
 use crate::io::node::Shared;
 use crate::io::runtime::{Input, Runtime};
-use crate::io::writer::{self, LogDone, Writer};
+use crate::io::writer::{self, LogDone, LogJob, Writer};
 use lockstep_log::Disk;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
 
 /// The message of a panic.
 fn said(payload: &(dyn Any + Send)) -> &str {
@@ -35,7 +35,7 @@ pub(crate) fn node(runtime: Runtime, shared: &Shared, logger: &Logger) {
 }
 
 /// The life of `ls-log`.
-pub(crate) fn log<D: Disk>(writer: Writer<D>, jobs: &Receiver, shared: &Shared, logger: &Logger) {
+pub(crate) fn log<D: Disk>(writer: Writer<D>, jobs: &Receiver<LogJob>, shared: &Shared, logger: &Logger) {
     let answer = |done: Vec<LogDone>| shared.push(Input::Log(done));
     if catch_unwind(AssertUnwindSafe(|| writer::run(writer, jobs, answer))).is_err() {
         logger(Level::Error, "the log's thread has failed: this member stops acknowledging");

@@ -1,25 +1,20 @@
 //! The thread `ls-log`: what touches the disk. It takes all jobs that wait as one batch: the writes leave in
 //! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk.
 
-use crate::effect::{ReadFor, SYNC_WAIT, TrimLimits};
-use crate::io::log_queue::Receiver;
+use crate::effect::{ReadFor, TrimLimits};
 use lockstep_core::raft::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Reset, Vote};
 use lockstep_net::Coalesce;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::Receiver;
 
 /// A job from `ls-node`.
 pub(crate) enum LogJob {
     Write {
         op: Box<WriteOp>,
-        /// No commit waits for its sync: it may share one with writes of the next [`SYNC_WAIT`].
-        may_wait: bool,
         /// More is on its way, from threads that may be waiting for the processor.
         gather: bool,
     },
-    /// Somebody waits after all.
-    Hurry,
     Read {
         whom: ReadFor,
         from: Index,
@@ -83,18 +78,9 @@ pub(crate) struct Writer<D: Disk> {
 }
 
 /// Runs until `Stop`, or until `ls-node` is gone.
-pub(crate) fn run<D: Disk>(writer: Writer<D>, jobs: &Receiver, answer: impl Fn(Vec<LogDone>)) {
-    serve(writer, jobs, SYNC_WAIT, answer);
-}
-
-fn serve<D: Disk>(
-    mut writer: Writer<D>,
-    jobs: &Receiver,
-    sync_wait: Duration,
-    answer: impl Fn(Vec<LogDone>),
-) {
-    while let Some(first) = jobs.recv() {
-        if writer.batch(first, jobs, sync_wait, &answer) {
+pub(crate) fn run<D: Disk>(mut writer: Writer<D>, jobs: &Receiver<LogJob>, answer: impl Fn(Vec<LogDone>)) {
+    while let Ok(first) = jobs.recv() {
+        if writer.batch(first, jobs, &answer) {
             return;
         }
     }
@@ -108,26 +94,17 @@ impl<D: Disk> Writer<D> {
     }
 
     /// The first job and all that have come meanwhile. Whether it is the last batch.
-    fn batch(
-        &mut self,
-        first: LogJob,
-        jobs: &Receiver,
-        sync_wait: Duration,
-        answer: &impl Fn(Vec<LogDone>),
-    ) -> bool {
+    fn batch(&mut self, first: LogJob, jobs: &Receiver<LogJob>, answer: &impl Fn(Vec<LogDone>)) -> bool {
         let mut done = Vec::new();
         let mut reads = Vec::new();
         let mut ticket = None;
         let mut stop = false;
         let (mut may_yield, mut company) = (true, false);
-        // Until when the sync may wait.
-        let mut patience = Some(Instant::now() + sync_wait);
         let mut next = Some(first);
         while let Some(job) = next {
             match job {
-                LogJob::Write { op, may_wait, gather } if !self.failed => {
+                LogJob::Write { op, gather } if !self.failed => {
                     company |= gather;
-                    patience = patience.filter(|_| may_wait);
                     let number = op.ticket;
                     // Before the log loses what is rescued.
                     for rescue in &op.rescue {
@@ -140,7 +117,7 @@ impl<D: Disk> Writer<D> {
                         }
                     }
                     if self.failed {
-                        next = jobs.try_recv();
+                        next = jobs.try_recv().ok();
                         continue;
                     }
                     match self.log.write(to_log(*op, self.hint)) {
@@ -152,9 +129,7 @@ impl<D: Disk> Writer<D> {
                     }
                 }
                 LogJob::Write { .. } => {}
-                LogJob::Hurry => patience = None,
                 LogJob::Read { whom, from, max_bytes } => {
-                    patience = None;
                     reads.push((whom, from, max_bytes));
                 }
                 LogJob::Trim(limits) => trim(&mut self.log, limits, &mut done),
@@ -167,20 +142,14 @@ impl<D: Disk> Writer<D> {
                         done.push(LogDone::Failed(error.to_string()));
                     }
                 }
-                LogJob::Stop => {
-                    patience = None;
-                    stop = true;
-                }
+                LogJob::Stop => stop = true,
             }
-            next = match patience.filter(|_| ticket.is_some() && !self.failed) {
-                None => jobs.try_recv().or_else(|| {
-                    // Where the processors are busy, those who run next bring more for this sync; where they are not,
-                    // this returns at once.
-                    (company && std::mem::take(&mut may_yield) && self.gather.gather()).then_some(())?;
-                    jobs.try_recv()
-                }),
-                Some(until) => jobs.wait_for_more(until),
-            };
+            next = jobs.try_recv().ok().or_else(|| {
+                // Where the processors are busy, those who run next bring more for this sync; where they are not,
+                // this returns at once.
+                (company && std::mem::take(&mut may_yield) && self.gather.gather()).then_some(())?;
+                jobs.try_recv().ok()
+            });
         }
         if let Some(number) = ticket.filter(|_| !self.failed) {
             match self.log.sync() {
@@ -274,26 +243,11 @@ fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::log_queue;
     use lockstep_core::snapshot::StateSnapshot;
     use lockstep_core::{EntryKind, ProposalId};
     use lockstep_log::{MemDisk, Options};
     use std::sync::mpsc;
-
-    fn start(sync_wait: Duration) -> (log_queue::Sender, mpsc::Receiver<u64>) {
-        let (log, _) = Log::open(MemDisk::new(), Options::default(), &mut |_| Ok(())).unwrap();
-        let (jobs, work) = log_queue::channel();
-        let (tell, told) = mpsc::channel();
-        let answer = move |done: Vec<LogDone>| {
-            for done in done {
-                if let LogDone::Written(ticket) = done {
-                    tell.send(ticket).unwrap();
-                }
-            }
-        };
-        std::thread::spawn(move || serve(Writer::new(log), &work, sync_wait, answer));
-        (jobs, told)
-    }
+    use std::time::Duration;
 
     #[test]
     fn rescue_file_line_counts_transactions_only() {
@@ -324,7 +278,7 @@ mod tests {
         assert!(text.starts_with("parts of a transaction") && n == 0, "{text}");
     }
 
-    fn write(ticket: u64, may_wait: bool) -> LogJob {
+    fn write(ticket: u64) -> LogJob {
         let entry = Entry {
             index: ticket,
             term: 1,
@@ -343,46 +297,18 @@ mod tests {
             entries: vec![entry],
             vote: None,
         };
-        LogJob::Write { op: Box::new(op), may_wait, gather: false }
+        LogJob::Write { op: Box::new(op), gather: false }
     }
 
     const LONG: Duration = Duration::from_secs(20);
-    const SHORT: Duration = Duration::from_millis(30);
-
-    #[test]
-    fn deferred_sync_happens_later() {
-        let (jobs, told) = start(SHORT);
-        let began = Instant::now();
-        jobs.send(write(1, true)).unwrap();
-        assert_eq!(told.recv_timeout(LONG), Ok(1));
-        assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
-    }
-
-    #[test]
-    fn company_and_hurry_end_the_wait() {
-        // Would not end by itself while this test runs.
-        let (jobs, told) = start(10 * LONG);
-        jobs.send(write(1, true)).unwrap();
-        assert!(told.recv_timeout(SHORT).is_err());
-        jobs.send(write(2, false)).unwrap();
-        assert_eq!(told.recv_timeout(LONG), Ok(2), "one sync for both");
-        jobs.send(write(3, true)).unwrap();
-        jobs.send(write(4, true)).unwrap();
-        assert!(told.recv_timeout(SHORT).is_err());
-        jobs.send(LogJob::Hurry).unwrap();
-        assert_eq!(told.recv_timeout(LONG), Ok(4));
-        jobs.send(write(5, true)).unwrap();
-        jobs.send(LogJob::Stop).unwrap();
-        assert_eq!(told.recv_timeout(LONG), Ok(5), "the last ones are not forgotten");
-    }
 
     /// A writer on this disk until it is told to stop, with its jobs and what it answers.
-    fn on(disk: &MemDisk) -> (log_queue::Sender, mpsc::Receiver<LogDone>, std::thread::JoinHandle<()>) {
+    fn on(disk: &MemDisk) -> (mpsc::Sender<LogJob>, mpsc::Receiver<LogDone>, std::thread::JoinHandle<()>) {
         let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
-        let (jobs, work) = log_queue::channel();
+        let (jobs, work) = mpsc::channel();
         let (tell, told) = mpsc::channel();
         let answer = move |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
-        (jobs, told, std::thread::spawn(move || serve(Writer::new(log), &work, SHORT, answer)))
+        (jobs, told, std::thread::spawn(move || run(Writer::new(log), &work, answer)))
     }
 
     /// Without it everything since the last election would count as perhaps uncommitted at the next start: kept in memory,
@@ -393,7 +319,7 @@ mod tests {
         let disk = MemDisk::new();
         for (index, last) in [(1, 1), (2, 1)] {
             let (jobs, told, thread) = on(&disk);
-            let mut op = write(index, false);
+            let mut op = write(index);
             if let (2, LogJob::Write { op, .. }) = (index, &mut op) {
                 op.vote = Some(lockstep_core::raft::Vote { term: 7, voted_for: None });
             }
@@ -414,20 +340,20 @@ mod tests {
         for sync in [true, false] {
             let disk = MemDisk::new();
             let (jobs, told, thread) = on(&disk);
-            jobs.send(write(1, false)).unwrap();
+            jobs.send(write(1)).unwrap();
             assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(1))));
             match sync {
                 true => disk.fail_sync(1),
                 false => disk.fail_op(1, lockstep_log::Fault::NoSpace),
             }
-            jobs.send(write(2, false)).unwrap();
+            jobs.send(write(2)).unwrap();
             match told.recv_timeout(LONG) {
                 Ok(LogDone::Failed(text)) => assert!(sync || text.contains("the disk is full"), "{text}"),
                 other => panic!("{other:?}"),
             }
             // The disk does it again; what it dropped it does not say.
             disk.clear_faults();
-            jobs.send(write(3, false)).unwrap();
+            jobs.send(write(3)).unwrap();
             jobs.send(LogJob::Stop).unwrap();
             thread.join().unwrap();
             assert!(told.recv_timeout(LONG).is_err(), "no word after it");
