@@ -1,6 +1,5 @@
 //! The provider: one per process, from `init` to `free`. It routes the server's calls to its components.
 
-use crate::apply::group_flush::GroupFlush;
 use crate::apply::remote;
 use crate::context::Context;
 use crate::guard::{InjectedPanic, guarded};
@@ -33,7 +32,6 @@ pub(crate) const CAPABILITIES: Capabilities = CAP_MULTI_MASTER
 pub(crate) struct Provider {
     pub(crate) cx: Context,
     pub(crate) local: LocalTransactions,
-    pub(crate) group_flush: GroupFlush,
     pub(crate) receivers: Receivers,
     pub(crate) transfer: StateTransfer,
     pub(crate) option_sync: OptionSync,
@@ -45,7 +43,6 @@ impl Provider {
         Provider {
             cx,
             local: LocalTransactions::default(),
-            group_flush: GroupFlush::default(),
             receivers: Receivers::default(),
             transfer: StateTransfer::default(),
             option_sync: OptionSync::default(),
@@ -112,7 +109,7 @@ impl Provider {
                 self.cx.host.log.warn(format!("commit_order_leave: transaction {id} is not known"));
                 return Status::TRX_MISSING;
             }
-            Some(Handle::Remote(remote)) => remote::leave(&self.cx, &self.group_flush, remote, error),
+            Some(Handle::Remote(remote)) => remote::leave(&self.cx, remote, error),
             Some(Handle::Local(trx)) => local::leave(&self.cx, trx, error),
         };
         if !left {

@@ -7,7 +7,6 @@ pub(crate) mod commit_dependency;
 pub(crate) mod commit_order;
 pub(crate) mod finished;
 pub(crate) mod gate;
-pub(crate) mod group_flush;
 pub(crate) mod remote;
 pub(crate) mod sched_slice;
 pub(crate) mod sequence;

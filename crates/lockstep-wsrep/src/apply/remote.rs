@@ -1,6 +1,5 @@
 //! Commit order for a write-set that an applier applies.
 
-use crate::apply::group_flush::GroupFlush;
 use crate::apply::vote;
 use crate::context::Context;
 use crate::trx::table::Remote;
@@ -20,7 +19,7 @@ pub(crate) fn enter(cx: &Context, remote: &Remote) -> Status {
 }
 
 /// `commit_order_leave`. Returns the status, and whether it was the write-set's turn.
-pub(crate) fn leave(cx: &Context, flush: &GroupFlush, remote: &Remote, error: &[u8]) -> (Status, bool) {
+pub(crate) fn leave(cx: &Context, remote: &Remote, error: &[u8]) -> (Status, bool) {
     let inside = remote.leave();
     // Before it leaves: later write-sets must wait until it is known whether this database equals the others.
     let status = match inside && remote.judged {
@@ -31,8 +30,5 @@ pub(crate) fn leave(cx: &Context, flush: &GroupFlush, remote: &Remote, error: &[
         cx.ddl.done(&cx.host, cx.identity.at(remote.seqno));
     }
     let left = inside && cx.sequence.leave(remote.seqno, remote.early);
-    if left && remote.early {
-        let _ = remote.passed.set(flush.wait(remote.since));
-    }
     (status, left)
 }

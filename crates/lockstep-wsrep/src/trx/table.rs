@@ -1,15 +1,13 @@
 //! Transaction handles: the local transactions by id, and the write-set that an applier has in progress.
 
 use crate::apply::blocked_time::BlockedTime;
-use crate::apply::group_flush::Passed;
 use crate::sync::{Interrupt, lock};
 use crate::trx::state::{Inner, Place};
 use lockstep_abi::{ConnId, Seqno, TrxId, WsHandle};
 use lockstep_node::core::writeset::WriteSetBuilder;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A local transaction, from its first key to `release`.
 #[derive(Debug)]
@@ -67,11 +65,7 @@ pub(crate) struct Remote {
     pub(crate) early: bool,
     /// A [`Place`].
     place: AtomicU8,
-    /// Set after commit order: the thread may flush.
-    pub(crate) passed: OnceLock<Passed>,
     pub(crate) blocked: BlockedTime,
-    /// When its thread finished the previous write-set, if another was queued then.
-    pub(crate) since: Option<Instant>,
 }
 
 /// The target of a write-set handle's `opaque` pointer.
@@ -94,9 +88,7 @@ impl Remote {
             judged: true,
             early: false,
             place: AtomicU8::new(Place::Before as u8),
-            passed: OnceLock::new(),
             blocked: BlockedTime::default(),
-            since: None,
         }
     }
 

@@ -9,7 +9,6 @@ use crate::trx::table::{Handle, Remote};
 use lockstep_abi::*;
 use lockstep_node::core::EntryKind;
 use lockstep_node::{Delivery, Ordered};
-use std::time::Instant;
 
 impl<'a> Applier<'a> {
     /// A write-set has been taken.
@@ -105,7 +104,6 @@ impl<'a> Applier<'a> {
         if !judged && let Some(node) = cx.node() {
             node.found_before(seqno);
         }
-        provider.group_flush.comes();
         let blocked = BlockedTime::new(self.count % MEASURED == 1);
         blocked.begin();
         let mut remote = Remote::new(seqno);
@@ -114,7 +112,6 @@ impl<'a> Applier<'a> {
         remote.judged = judged;
         remote.early = early && !dummy;
         remote.blocked = blocked;
-        remote.since = self.landed;
         let handle = Handle::Remote(remote);
         Next::Apply(Box::new(Job { ordered, handle, flags, meta, dummy, statement }))
     }
@@ -142,32 +139,13 @@ impl<'a> Applier<'a> {
             && ordered.writeset.meta.source == cx.identity.own()
     }
 
-    /// The server has applied `job`. Returns whether the thread is expected to take another one soon: see
-    /// [`Applier::expected`].
-    pub(super) fn applied(&mut self, job: Job, result: CbStatus) -> bool {
-        let flush = &self.provider.group_flush;
+    /// The server has applied `job`.
+    pub(super) fn applied(&mut self, job: Job, result: CbStatus) {
         if let Handle::Remote(remote) = &job.handle {
             remote.blocked.end();
             self.spent = remote.blocked.total();
         }
-        let more = self.cx.node().is_some_and(|node| node.queued() > 0);
-        if more {
-            flush.comes();
-        }
         self.apply_ended(&job, result);
-        let passed = match &job.handle {
-            Handle::Remote(remote) => remote.passed.get(),
-            Handle::Local(_) => None,
-        };
-        self.landed = None;
-        match passed {
-            Some(passed) => {
-                flush.landed(*passed);
-                self.landed = more.then(Instant::now);
-            }
-            None => flush.stays_away(),
-        }
-        more
     }
 
     fn apply_ended(&self, job: &Job, result: CbStatus) {

@@ -104,10 +104,6 @@ struct Applier<'a> {
     taken: Option<(Seqno, Instant)>,
     /// How the thread spent its time on that write-set, if measured.
     spent: Option<Spent>,
-    /// The thread is counted as coming in [`crate::apply::group_flush`], because a delivery was queued when it finished.
-    expected: bool,
-    /// When the last write-set's flush ended, if a delivery was queued then.
-    landed: Option<Instant>,
     /// The number of write-sets taken.
     count: u64,
 }
@@ -172,11 +168,8 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                     // SAFETY: as above. Its result does not matter.
                     unsafe { callback(ctx, &data) };
                 }
-                applier.expected = provider.step("applied", || applier.applied(*job, result)) == Some(true);
+                provider.step("applied", || applier.applied(*job, result));
                 if exit && applier.may_exit() {
-                    if applier.expected {
-                        provider.group_flush.stays_away();
-                    }
                     break (Status::OK, false);
                 }
             }
@@ -316,15 +309,7 @@ fn buf_of(data: &[u8]) -> Buf {
 
 impl<'a> Applier<'a> {
     fn new(provider: &'a Provider) -> Applier<'a> {
-        Applier {
-            provider,
-            cx: &provider.cx,
-            taken: None,
-            spent: None,
-            expected: false,
-            landed: None,
-            count: 0,
-        }
+        Applier { provider, cx: &provider.cx, taken: None, spent: None, count: 0 }
     }
 
     /// The report on the last write-set; each is reported once.
@@ -358,12 +343,7 @@ impl<'a> Applier<'a> {
         }
         let repeats = provider.local.has_rollbacks().then_some(REPEAT_ROLLBACKS);
         let timeout = repeats.or_else(|| provider.transfer.awaits_state().then_some(CHECK_INTERVAL));
-        let expected = std::mem::take(&mut self.expected);
-        let (delivery, at_once) =
-            provider.group_flush.take(expected, timeout, |timeout| node.next(timeout, self.done()));
-        if !at_once {
-            self.landed = None;
-        }
+        let delivery = node.next(timeout, self.done());
         let is_exclusive = !matches!(&delivery, None | Some(Delivery::Ordered(_) | Delivery::Closed));
         let exclusive = is_exclusive.then(|| Exclusive(cx));
         if let Some(Delivery::Ordered(ordered)) = &delivery {
