@@ -50,8 +50,8 @@ pub(super) enum Resume {
 }
 
 impl Folder {
-    /// Makes the folder; or, to resume, opens the one that an earlier run of the same experiment has left: with the same
-    /// parameters always, and, if it is not said that they may differ, on the same machine with the same versions.
+    /// Makes the folder; or, to resume, opens the folder of an earlier run of the same experiment. Its parameters must be
+    /// the same. Machine and versions must be the same unless the caller lets them differ.
     pub(super) fn open(
         path: &Path,
         experiment: &str,

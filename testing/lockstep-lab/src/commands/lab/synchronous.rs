@@ -322,7 +322,7 @@ fn distribution(results: &Results, setups: &[Setup], threads: u64, name: &str) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::lab::markup::{check, texts};
+    use crate::commands::lab::markup::texts;
     use crate::wan::Counters;
     use crate::{Histogram, Load};
 
@@ -379,7 +379,6 @@ mod tests {
         let results = results();
         let page = page(&results);
         let html = page.html(&results);
-        check(&html).unwrap();
         let (texts, terminal) = (texts(&html), page.text(&results));
         for setup in Setup::EACH {
             // In two bar charts, two line charts, and three tables.

@@ -414,7 +414,7 @@ fn lines(results: &Results, setups: &[Setup], threads: &[u64], heading: &str) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::lab::markup::{check, texts};
+    use crate::commands::lab::markup::texts;
     use crate::shootout::Debt;
     use crate::{Histogram, Load};
 
@@ -467,7 +467,6 @@ mod tests {
         let results = results(&Setup::EACH);
         let page = page(&results);
         let html = page.html(&results);
-        check(&html).unwrap();
         let (texts, terminal) = (texts(&html), page.text(&results));
         for setup in Setup::EACH {
             // In three bar charts, a line chart, and six tables.
