@@ -4,10 +4,10 @@
 //! and GTID, buffers, views). Names follow Rust's conventions: `wsrep_trx_meta_t` is [`TrxMeta`], the function
 //! table `wsrep_st` is [`Wsrep`]. Three rules hold throughout:
 //!
-//! * Every C function pointer is `Option<unsafe extern "C-unwind" fn ..>`: a null pointer is `None`, and the
-//!   server's C++ may throw through a provider's frames (its `fatal_error` does so on purpose).
-//! * A C enum is a transparent integer type with associated constants, never a Rust enum: a value outside the
-//!   list that arrives from the other side must not be undefined behaviour.
+//! * Every C function pointer is `Option<unsafe extern "C-unwind" fn ..>`, where a null pointer is `None`. The server's
+//!   C++ may throw through a provider's frames: its `fatal_error` does so on purpose.
+//! * A C enum is a transparent integer type with associated constants, never a Rust enum. A value outside the list that
+//!   arrives from the other side must not be undefined behaviour.
 //! * Everything here is for 64-bit targets; [`layout`] refuses to compile elsewhere.
 
 mod api;
