@@ -2,13 +2,12 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lockstep_lab::Cluster;
 use lockstep_local::{Client, LocalError, free_ports};
 
-use crate::failover::insert_until;
+use crate::failover::{insert_during, sockets};
 use crate::fixture::{Kind, Test, alone, built, eventually, kind, provider, same, spec, status};
 
 /// A running `lockstep arbitrator`; killed when it is dropped.
@@ -104,26 +103,12 @@ fn under_load(
     first: u64,
     act: impl FnOnce(&mut Cluster) -> Test,
 ) -> Result<u64, LocalError> {
-    let (stop, ids, acknowledged) = (AtomicBool::new(false), AtomicU64::new(first), AtomicU64::new(0));
-    let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
-    let mut gaps = Vec::new();
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = sockets
-            .iter()
-            .map(|socket| {
-                let (stop, ids, acknowledged) = (&stop, &ids, &acknowledged);
-                scope.spawn(move || insert_until(socket, stop, ids, acknowledged))
-            })
-            .collect();
-        std::thread::sleep(Duration::from_millis(800));
-        let outcome = act(cluster);
-        std::thread::sleep(Duration::from_millis(800));
-        stop.store(true, Ordering::Relaxed);
-        gaps.extend(workers.into_iter().map(|w| w.join().expect("a worker panicked")));
-        outcome
-    })?;
+    let sockets = sockets(cluster);
+    let (gaps, acknowledged, outcome) =
+        insert_during(&sockets, first, Duration::from_millis(800), || act(cluster));
+    outcome?;
     eprintln!("longest gap of a client of each server: {gaps:?}");
-    Ok(acknowledged.load(Ordering::Relaxed))
+    Ok(acknowledged)
 }
 
 #[test]

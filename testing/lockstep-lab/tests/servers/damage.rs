@@ -1,7 +1,6 @@
 //! Logs that are damaged or lost: the member comes back by itself, under a new identity, and nothing is lost.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockstep_lab::Cluster;
@@ -9,7 +8,7 @@ use lockstep_local::{LocalError, Server};
 
 use crate::fixture::{Kind, Test, alone, eventually, kind, same, shared, spec};
 use crate::rejoin::{mark, others_see, unmark};
-use crate::stress::{audit, bank_until, open_bank};
+use crate::stress::{audit, bank_during, open_bank};
 
 fn io(what: &str) -> impl Fn(std::io::Error) -> LocalError + '_ {
     move |source| LocalError::Io { what: what.into(), source }
@@ -72,21 +71,14 @@ fn comes_back_after(harms: &[Harm]) -> Test {
         mark(&cluster.servers[1])?;
         let before = identity(&cluster.servers[1])?;
         let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
-        let stop = AtomicBool::new(false);
-        done += std::thread::scope(|scope| -> Result<u64, LocalError> {
-            let workers: Vec<_> = (0..3)
-                .map(|seed| {
-                    let (socket, stop) = (&sockets[seed % 3], &stop);
-                    scope.spawn(move || bank_until(socket, stop, seed as u64))
-                })
-                .collect();
+        let (transfers, outcome) = bank_during(&sockets, 3, || {
             std::thread::sleep(Duration::from_secs(1));
             cluster.servers[1].kill();
-            let back = harm(&cluster.servers[1]).and_then(|()| cluster.servers[1].start(&[]));
-            stop.store(true, Ordering::Relaxed);
-            let done = workers.into_iter().map(|w| w.join().expect("a worker panicked")).sum();
-            back.map(|()| done)
-        })?;
+            harm(&cluster.servers[1])?;
+            cluster.servers[1].start(&[])
+        });
+        outcome?;
+        done += transfers;
         cluster.wait_size(3)?;
         assert!(unmark(&cluster.servers[1])?, "the database was copied");
         let after = identity(&cluster.servers[1])?;
@@ -117,20 +109,9 @@ fn full_outage_with_one_damaged_log_loses_nothing() -> Test {
     }
     open_bank(&cluster)?;
     let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
-    let stop = AtomicBool::new(false);
-    let done: u64 = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..6)
-            .map(|seed| {
-                let (socket, stop) = (&sockets[seed % 3], &stop);
-                scope.spawn(move || bank_until(socket, stop, seed as u64))
-            })
-            .collect();
+    let (done, ()) = bank_during(&sockets, 6, || {
         std::thread::sleep(Duration::from_secs(2));
-        for server in &mut cluster.servers {
-            server.kill();
-        }
-        stop.store(true, Ordering::Relaxed);
-        workers.into_iter().map(|w| w.join().expect("a worker panicked")).sum()
+        cluster.servers.iter_mut().for_each(Server::kill);
     });
     in_the_midst(&cluster.servers[0])?;
     for n in 0..3 {

@@ -1,6 +1,6 @@
 //! An operator's commands to members of a cluster (`lockstep`), under load.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -39,12 +39,7 @@ pub(crate) fn objection(output: &Output) -> String {
 
 /// Inserts rows one by one until told to stop, connecting again after an error; the longest time between two that
 /// succeeded.
-pub(crate) fn insert_until(
-    socket: &Path,
-    stop: &AtomicBool,
-    ids: &AtomicU64,
-    acknowledged: &AtomicU64,
-) -> Duration {
+fn insert_until(socket: &Path, stop: &AtomicBool, ids: &AtomicU64, acknowledged: &AtomicU64) -> Duration {
     let mut longest = Duration::ZERO;
     let mut last = Instant::now();
     while !stop.load(Ordering::Relaxed) {
@@ -65,28 +60,40 @@ pub(crate) fn insert_until(
     longest.max(last.elapsed())
 }
 
+/// A client of each of these servers inserts into `test.gap`, from this id on, while `act` runs and for `margin` before and
+/// after. The longest gap of each client, the number of acknowledged rows, and what `act` returned.
+pub(crate) fn insert_during<T>(
+    sockets: &[PathBuf],
+    first: u64,
+    margin: Duration,
+    act: impl FnOnce() -> T,
+) -> (Vec<Duration>, u64, T) {
+    let (stop, ids, acknowledged) = (AtomicBool::new(false), AtomicU64::new(first), AtomicU64::new(0));
+    let (gaps, outcome) = std::thread::scope(|scope| {
+        let insert = |socket| {
+            let (stop, ids, acknowledged) = (&stop, &ids, &acknowledged);
+            scope.spawn(move || insert_until(socket, stop, ids, acknowledged))
+        };
+        let workers: Vec<_> = sockets.iter().map(insert).collect();
+        std::thread::sleep(margin);
+        let outcome = act();
+        std::thread::sleep(margin);
+        stop.store(true, Ordering::Relaxed);
+        (workers.into_iter().map(|w| w.join().expect("a worker panicked")).collect(), outcome)
+    });
+    (gaps, acknowledged.into_inner(), outcome)
+}
+
 /// The longest gap that a client of any member sees while `act` is done.
 fn gap_during(cluster: &Cluster, act: impl FnOnce() -> Test) -> Result<(Duration, u64), LocalError> {
-    let (stop, ids, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     session(cluster, 0)?.run(&["CREATE OR REPLACE TABLE test.gap (id BIGINT PRIMARY KEY)"])?;
-    let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
-    let gap = std::thread::scope(|scope| {
-        let workers: Vec<_> = sockets
-            .iter()
-            .map(|socket| {
-                let (stop, ids, acknowledged) = (&stop, &ids, &acknowledged);
-                scope.spawn(move || insert_until(socket, stop, ids, acknowledged))
-            })
-            .collect();
-        std::thread::sleep(Duration::from_millis(700));
-        let outcome = act();
-        std::thread::sleep(Duration::from_millis(700));
-        stop.store(true, Ordering::Relaxed);
-        let gaps = workers.into_iter().map(|w| w.join().expect("a worker panicked"));
-        let longest = gaps.max().unwrap_or_default();
-        outcome.map(|()| longest)
-    })?;
-    Ok((gap, acknowledged.load(Ordering::Relaxed)))
+    let (gaps, acknowledged, outcome) = insert_during(&sockets(cluster), 0, Duration::from_millis(700), act);
+    outcome.map(|()| (gaps.into_iter().max().unwrap_or_default(), acknowledged))
+}
+
+/// The servers' sockets for clients.
+pub(crate) fn sockets(cluster: &Cluster) -> Vec<PathBuf> {
+    cluster.servers.iter().map(|server| server.config.socket()).collect()
 }
 
 /// The first of the view, which proxies write to.

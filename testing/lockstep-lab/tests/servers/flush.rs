@@ -1,6 +1,5 @@
 //! `innodb_flush_log_at_trx_commit=0`: InnoDB may lose its last second when the server dies. The cluster may not.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockstep_lab::Cluster;
@@ -8,7 +7,7 @@ use lockstep_local::LocalError;
 
 use crate::fixture::{Kind, Test, kind, session, shared};
 use crate::rejoin::{mark, others_see, unmark};
-use crate::stress::{audit, bank_until, open_bank};
+use crate::stress::{audit, bank_during, open_bank};
 
 const LAZY: &str = "innodb_flush_log_at_trx_commit=0";
 
@@ -19,23 +18,12 @@ fn kill_under_load(cluster: &mut Cluster, victims: &[usize]) -> Result<u64, Loca
         server.query(&format!("SET GLOBAL {LAZY}"))?;
     }
     let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
-    let stop = AtomicBool::new(false);
-    let done = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..6)
-            .map(|seed| {
-                let (socket, stop) = (&sockets[seed % 3], &stop);
-                scope.spawn(move || bank_until(socket, stop, seed as u64))
-            })
-            .collect();
+    let (done, outcome) = bank_during(&sockets, 6, || {
         std::thread::sleep(Duration::from_secs(3));
-        for n in victims {
-            cluster.servers[*n].kill();
-        }
-        let rest = others_see(cluster, victims);
-        stop.store(true, Ordering::Relaxed);
-        let done: u64 = workers.into_iter().map(|w| w.join().expect("a worker panicked")).sum();
-        rest.map(|()| done)
-    })?;
+        victims.iter().for_each(|n| cluster.servers[*n].kill());
+        others_see(cluster, victims)
+    });
+    outcome?;
     assert!(done > 100, "only {done} transfers");
     Ok(done)
 }

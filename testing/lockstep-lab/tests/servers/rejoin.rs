@@ -1,13 +1,12 @@
 //! Members that go and come back, while the others work.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockstep_lab::Cluster;
 use lockstep_local::{LocalError, START_TIMEOUT, Server, SstMethod};
 
 use crate::fixture::{Kind, Test, eventually, kind, same, session, shared};
-use crate::stress::{audit, bank_until, open_bank};
+use crate::stress::{audit, bank_during, open_bank};
 
 /// A database that only this member has. A state transfer of the whole database takes it away, one from the log
 /// leaves it: so it tells which of them happened, whatever the provider.
@@ -136,27 +135,14 @@ fn rolling_restart_under_load_loses_nothing() -> Test {
     let mut cluster = shared()?;
     open_bank(&cluster)?;
     let socket = cluster.servers[0].config.socket();
-    let stop = AtomicBool::new(false);
-    let done = std::thread::scope(|scope| -> Result<u64, LocalError> {
-        let workers: Vec<_> = (0..3)
-            .map(|seed| {
-                scope.spawn({
-                    let (socket, stop) = (&socket, &stop);
-                    move || bank_until(socket, stop, seed)
-                })
-            })
-            .collect();
-        let mut outcome = Ok(());
-        for n in [2, 1] {
-            outcome = outcome
-                .and_then(|()| cluster.servers[n].stop())
-                .and_then(|()| cluster.servers[n].start(&[]))
-                .and_then(|()| cluster.wait_size(3));
-        }
-        stop.store(true, Ordering::Relaxed);
-        let done = workers.into_iter().map(|w| w.join().expect("a worker panicked")).sum();
-        outcome.map(|()| done)
-    })?;
+    let (done, outcome) = bank_during(&[socket], 3, || {
+        [2, 1].into_iter().try_for_each(|n| {
+            cluster.servers[n].stop()?;
+            cluster.servers[n].start(&[])?;
+            cluster.wait_size(3)
+        })
+    });
+    outcome?;
     eprintln!("{done} transfers meanwhile");
     assert!(done > 50, "only {done} transfers: the restart stopped the others");
     audit(&cluster, done, 3)
@@ -167,25 +153,14 @@ fn killed_member_rejoins() -> Test {
     let mut cluster = shared()?;
     open_bank(&cluster)?;
     let sockets = [cluster.servers[0].config.socket(), cluster.servers[1].config.socket()];
-    let stop = AtomicBool::new(false);
-    let done = std::thread::scope(|scope| -> Result<u64, LocalError> {
-        let workers: Vec<_> = (0..4)
-            .map(|seed| {
-                scope.spawn({
-                    let (socket, stop) = (&sockets[seed % 2], &stop);
-                    move || bank_until(socket, stop, seed as u64)
-                })
-            })
-            .collect();
+    let (done, outcome) = bank_during(&sockets, 4, || {
         std::thread::sleep(Duration::from_secs(1));
         cluster.servers[2].kill();
-        let outcome = others_see(&cluster, &[2])
-            .and_then(|()| cluster.servers[2].start(&[]))
-            .and_then(|()| cluster.wait_size(3));
-        stop.store(true, Ordering::Relaxed);
-        let done = workers.into_iter().map(|w| w.join().expect("a worker panicked")).sum();
-        outcome.map(|()| done)
-    })?;
+        others_see(&cluster, &[2])?;
+        cluster.servers[2].start(&[])?;
+        cluster.wait_size(3)
+    });
+    outcome?;
     eprintln!("{done} transfers meanwhile");
     audit(&cluster, done, 4)
 }
@@ -251,14 +226,9 @@ fn empty_member_joins_by_mariabackup() -> Test {
     let mut cluster = shared()?;
     open_bank(&cluster)?;
     let socket = cluster.servers[1].config.socket();
-    let stop = AtomicBool::new(false);
-    let done = std::thread::scope(|scope| -> Result<u64, LocalError> {
-        let worker = scope.spawn(|| bank_until(&socket, &stop, 7));
-        let outcome = rejoin_empty(&mut cluster, SstMethod::Mariabackup, "n2");
-        stop.store(true, Ordering::Relaxed);
-        let done = worker.join().expect("the worker panicked");
-        outcome.map(|()| done)
-    })?;
+    let (done, outcome) =
+        bank_during(&[socket], 1, || rejoin_empty(&mut cluster, SstMethod::Mariabackup, "n2"));
+    outcome?;
     eprintln!("{done} transfers on the donor meanwhile");
     assert!(done > 20, "only {done} transfers on the donor");
     audit(&cluster, done, 1)

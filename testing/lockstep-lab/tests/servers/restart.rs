@@ -1,7 +1,6 @@
 //! Outages of the whole cluster, and the positions that servers start from.
 
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lockstep_lab::Cluster;
@@ -9,7 +8,7 @@ use lockstep_local::{LocalError, START_TIMEOUT, Server};
 
 use crate::fixture::{Kind, Test, eventually, kind, same, session, shared};
 use crate::rejoin::{mark, unmark};
-use crate::stress::{audit, bank_until, open_bank};
+use crate::stress::{audit, bank_during, open_bank};
 
 /// What Debian's unit runs before the server: prints the argument that names the recovered position.
 fn galera_recovery(server: &Server) -> Result<String, LocalError> {
@@ -91,22 +90,9 @@ fn cluster_starts_after_orderly_stop_of_all() -> Test {
 /// Kills all servers while clients move money; how many transfers were acknowledged.
 fn killed_under_load(cluster: &mut Cluster) -> u64 {
     let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
-    let stop = AtomicBool::new(false);
-    let done: u64 = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..6)
-            .map(|seed| {
-                scope.spawn({
-                    let (socket, stop) = (&sockets[seed % 3], &stop);
-                    move || bank_until(socket, stop, seed as u64)
-                })
-            })
-            .collect();
+    let (done, ()) = bank_during(&sockets, 6, || {
         std::thread::sleep(Duration::from_secs(3));
-        for server in &mut cluster.servers {
-            server.kill();
-        }
-        stop.store(true, Ordering::Relaxed);
-        workers.into_iter().map(|w| w.join().expect("a worker panicked")).sum()
+        cluster.servers.iter_mut().for_each(Server::kill);
     });
     assert!(done > 100, "only {done} transfers before the outage");
     done

@@ -1,6 +1,6 @@
 //! Many sessions at once, with a total that must come out even.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -91,6 +91,22 @@ fn run_bank(
     Ok((done.into_inner(), lost.into_inner()))
 }
 
+/// Runs clients that transfer money, on these servers in turn, while `act` runs; how many transfers were acknowledged.
+pub(crate) fn bank_during<T>(sockets: &[PathBuf], clients: usize, act: impl FnOnce() -> T) -> (u64, T) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..clients)
+            .map(|seed| {
+                let (socket, stop) = (&sockets[seed % sockets.len()], &stop);
+                scope.spawn(move || bank_until(socket, stop, seed as u64))
+            })
+            .collect();
+        let outcome = act();
+        stop.store(true, Ordering::Relaxed);
+        (workers.into_iter().map(|w| w.join().expect("a worker panicked")).sum(), outcome)
+    })
+}
+
 /// Transfers on the server behind `socket` until `stop`, or until the server goes away; how many it acknowledged.
 /// Errors of a cluster in trouble (not ready, interrupted) only count as not acknowledged.
 pub(crate) fn bank_until(socket: &Path, stop: &AtomicBool, seed: u64) -> u64 {
@@ -164,8 +180,8 @@ fn parallel_appliers_keep_the_order() -> Test {
         "CREATE TABLE chain (id INT PRIMARY KEY, v BIGINT NOT NULL)",
         "INSERT INTO chain SELECT seq, 1 FROM seq_1_to_8",
     ])?;
-    // Each session multiplies and adds in turns on one row: only the order of execution gives the same number, on
-    // rows that others never touch (so in parallel), and on row 8, which all of them touch.
+    // Each session multiplies and adds in turns on one row: only the order of execution gives the same number. It does so
+    // on rows that others never touch (so in parallel), and on row 8, which all of them touch.
     std::thread::scope(|scope| {
         let workers: Vec<_> = (1..=6u64)
             .map(|row| {
@@ -219,10 +235,10 @@ fn streaming_and_plain_transactions_work_side_by_side() -> Test {
                     }
                     let mut dice = Dice(w);
                     while Instant::now() < end {
-                        // Each streaming one keeps to 20 rows of its own, the plain ones to others, with rows
-                        // between that nobody touches (a range locks the row after it, too). Where streaming
-                        // transactions collide with many others at once, stock servers now and then hang or lose
-                        // an update, under Galera's provider too; one collision at a time is tested in `daily`.
+                        // Each streaming one keeps to 20 rows of its own, the plain ones to others, with rows between
+                        // that nobody touches (a range locks the row after it, too). Where streaming transactions collide
+                        // with many others at once, stock servers sometimes hang or lose an update, under Galera's
+                        // provider too. One collision at a time is tested in `daily`.
                         let (from, width) = if w < 3 { (1 + 30 * w, 20) } else { (101 + dice.roll(10), 2) };
                         let change = format!(
                             "UPDATE t SET v = v + 1 WHERE id BETWEEN {from} AND {}",

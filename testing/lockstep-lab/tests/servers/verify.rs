@@ -2,13 +2,12 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockstep_lab::Cluster;
 use lockstep_local::LocalError;
 
-use crate::failover::insert_until;
+use crate::failover::{insert_during, lockstep, sockets};
 use crate::fixture::{Kind, Test, built, kind, session, shared};
 
 /// Runs `lockstep verify` by way of one member, which tells it of the others; logs in by their sockets.
@@ -52,30 +51,19 @@ fn verify_names_injected_difference_under_load() -> Test {
         "INSERT INTO t SELECT seq, CONCAT('v', seq, CHAR(9), 0xe9), REPEAT(CHAR(seq % 256), 50), seq / 7, NOW() FROM seq_1_to_5000",
     ])?;
     // Written to all the while: equal snapshots only show what is equal.
-    let (stop, ids, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let sockets: Vec<_> = cluster.servers.iter().map(|s| s.config.socket()).collect();
     let mut runs = Vec::new();
-    std::thread::scope(|scope| -> Test {
-        let workers: Vec<_> = sockets
-            .iter()
-            .map(|socket| {
-                let (stop, ids, acknowledged) = (&stop, &ids, &acknowledged);
-                scope.spawn(move || insert_until(socket, stop, ids, acknowledged))
-            })
-            .collect();
-        std::thread::sleep(Duration::from_millis(500));
-        let outcome = (0..3).try_for_each(|_| verify(&cluster, false).map(|output| runs.push(output)));
-        stop.store(true, Ordering::Relaxed);
-        let gaps: Vec<Duration> = workers.into_iter().map(|w| w.join().expect("a worker panicked")).collect();
-        eprintln!("longest gaps of writes while three times verified: {gaps:?}");
-        outcome
-    })?;
+    let (gaps, acknowledged, outcome) =
+        insert_during(&sockets(&cluster), 0, Duration::from_millis(500), || {
+            (0..3).try_for_each(|_| verify(&cluster, false).map(|output| runs.push(output)))
+        });
+    outcome?;
+    eprintln!("longest gaps of writes while three times verified: {gaps:?}");
     for output in &runs {
         eprintln!("{}", text(output).trim());
         assert!(output.status.success(), "{}", text(output));
         assert!(text(output).contains("equal: 5 tables, "), "{}", text(output));
     }
-    assert!(acknowledged.load(Ordering::Relaxed) > 100);
+    assert!(acknowledged > 100);
 
     // What nobody replicates: a changed row, one too many, one too few, and one in a table without a key.
     cluster.servers[2].client()?.run(&[
@@ -167,27 +155,19 @@ fn verify_without_comparison_has_own_exit_code() -> Test {
         return Ok(());
     }
     let cluster = shared()?;
-    let output = Command::new(built("lockstep"))
-        .args(["verify", "--user", "root", "--server", "n1=/nowhere.sock"])
-        // The others are found, so that there is nothing else to complain of first.
-        .args(["--server", &format!("n2={}", cluster.servers[1].config.socket().display())])
-        .args(["--server", &format!("n3={}", cluster.servers[2].config.socket().display())])
-        .arg("--socket")
-        .arg(cluster.servers[0].datadir().join("lockstep.sock"))
-        .output()
-        .map_err(|source| LocalError::Io { what: "run lockstep".into(), source })?;
+    let socket = |n: usize| cluster.servers[n].config.socket().display().to_string();
+    let verify_by = |[n1, n2, n3]: [String; 3]| {
+        let servers = [format!("n1={n1}"), format!("n2={n2}"), format!("n3={n3}")];
+        let mut args = vec!["verify", "--user", "root"];
+        args.extend(servers.iter().flat_map(|server| ["--server", server]));
+        lockstep(&cluster.servers[0], &args)
+    };
+    // The others are found, so the missing one is the first complaint.
+    let output = verify_by(["/nowhere.sock".into(), socket(1), socket(2)])?;
     assert_eq!(output.status.code(), Some(3), "{}", text(&output));
     assert!(text(&output).contains("/nowhere.sock"), "{}", text(&output));
     // Two in one place would be compared with each other.
-    let wrong = cluster.servers[1].config.socket();
-    let output = Command::new(built("lockstep"))
-        .args(["verify", "--user", "root", "--server", &format!("n1={}", wrong.display())])
-        .args(["--server", &format!("n2={}", wrong.display())])
-        .args(["--server", &format!("n3={}", cluster.servers[2].config.socket().display())])
-        .arg("--socket")
-        .arg(cluster.servers[0].datadir().join("lockstep.sock"))
-        .output()
-        .map_err(|source| LocalError::Io { what: "run lockstep".into(), source })?;
+    let output = verify_by([socket(1), socket(1), socket(2)])?;
     assert_eq!(output.status.code(), Some(3), "{}", text(&output));
     assert!(text(&output).contains("is n2, not n1"), "{}", text(&output));
     Ok(())
