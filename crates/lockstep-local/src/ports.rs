@@ -1,8 +1,8 @@
 //! Free ports on loopback.
 //!
-//! Ports are taken from below the range that the system gives to outgoing connections (32768 and up), so that no
-//! client's connection can sit on a port between the moment it is picked and the moment a server opens it. For the same
-//! reason each process has a block of its own, which a lock on a file says.
+//! Ports are taken from below the range that the system gives to outgoing connections (32768 and up). So no client's
+//! connection takes a port between its choice and the server's start. For the same reason each process has a block of its
+//! own, which a lock on a file says.
 
 use std::fs::{File, OpenOptions};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};

@@ -32,8 +32,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that does not run yet, or, if a process was left running with this configuration, that one; so also
-    /// one that somebody else has started on its data directory.
+    /// A server that does not run yet. If a process with this configuration or on this data directory runs already, the
+    /// server is that process, whoever started it.
     pub fn new(config: ServerConfig, install: &Installation) -> Server {
         let marker = config.file("cnf").display().to_string();
         let session = std::fs::read_to_string(config.file("pid"))

@@ -1,9 +1,9 @@
 //! Reads what a write-set's data says: which tables, how many rows, which statements.
 //!
-//! The server fills the data with binlog events in row format, one after another, as they stand in its
-//! transaction cache; a DDL statement carries a format description and query events. Nothing here is
-//! needed to replicate: it is for people who look at a log, and for a server that was killed in a DDL statement. So
-//! nothing here fails: a summary marks its unreadable parts and contains the rest.
+//! The server fills the data with binlog events in row format, one after another, as they stand in its transaction cache.
+//! A DDL statement has a format description and query events. Nothing here is needed to replicate: it is for people who
+//! look at a log, and for a server that was killed in a DDL statement. So nothing here fails: a summary marks its
+//! unreadable parts and contains the rest.
 //!
 //! ```
 //! let summary = lockstep_rows::summarize(b"");

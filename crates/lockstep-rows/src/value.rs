@@ -209,8 +209,8 @@ fn text(value: &[u8]) -> Option<String> {
     Some(out)
 }
 
-/// Groups of nine digits in four bytes, fewer in fewer, whole ones next to the point; the first bit is the sign, and all
-/// bits are turned where it is below zero.
+/// Groups of nine digits take four bytes, shorter groups fewer; whole groups stand next to the point. The first bit is
+/// the sign, and all bits of a negative number are inverted.
 fn decimal(precision: u8, scale: u8, value: &[u8]) -> Option<String> {
     const BYTES: [usize; 10] = [0, 1, 1, 2, 2, 3, 3, 4, 4, 4];
     let (precision, scale) = (usize::from(precision), usize::from(scale));

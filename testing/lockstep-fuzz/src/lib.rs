@@ -8,9 +8,9 @@
 //! - more memory than the input's size explains ([`Target::memory`]);
 //! - an input that takes longer than [`HANG`].
 //!
-//! An input that fails is written into the corpus, where it stays as a test once its cause is mended. Mutations are
-//! drawn from a generator with a fixed seed, so that a run of `cargo test` is the same each time; `LOCKSTEP_FUZZ_SECONDS`
-//! (`make fuzz`) lets each target go on for longer, from another seed each time, which it prints.
+//! An input that fails is written into the corpus, where it stays as a test once its cause is mended. Mutations are drawn
+//! from a generator with a fixed seed, so that each run of `cargo test` is the same. With `LOCKSTEP_FUZZ_SECONDS` (`make
+//! fuzz`) each target runs for longer, from another seed each time, which it prints.
 //!
 //! A stable compiler offers no coverage feedback. Instead a target returns a number that says how far it came. An input
 //! with a new number is mutated further.

@@ -68,9 +68,9 @@ impl Checks {
         self.begin_inner(meta, what, true);
     }
 
-    /// As [`Checks::begin`], for write-sets that need not wait for their dependencies: a local transaction or its replay
-    /// (row locks order it), and a rollback fragment or an entry without a change (invisible). Galera lets these run at
-    /// once.
+    /// As [`Checks::begin`], for write-sets that need not wait for their dependencies. These are a local transaction or
+    /// its replay (row locks order it), and a rollback fragment or an entry without a change (invisible). Galera lets
+    /// these run at once.
     pub fn begin_independent(&self, meta: &TrxMeta, what: &'static str) {
         self.begin_inner(meta, what, false);
     }

@@ -281,9 +281,8 @@ fn read_lines(input: impl BufRead, waiting: &Waiting, events: &Mutex<Vec<(String
 
 static PORTS: AtomicU64 = AtomicU64::new(0);
 
-/// Ports of loopback that were free just now, `count` in a row. They lie below the range from which the system
-/// takes ports for outgoing connections, so that none of those comes in between, and each call of this process
-/// looks further on.
+/// Ports of loopback that were free just now, `count` in a row. They lie below the range of ports for outgoing
+/// connections, so that none of those comes in between. Each call of this process looks further on.
 pub fn free_ports(count: u16) -> Option<u16> {
     const FIRST: u64 = 12_000;
     const LAST: u64 = 32_000;

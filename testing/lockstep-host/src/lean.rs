@@ -1,5 +1,5 @@
-//! The server made a load generator. A *lean* server does what a write-set costs every server (keys, data, certify, the
-//! turn in commit order, release; on the others: apply in commit order) and nothing else, so it measures the provider.
+//! The server made a load generator. A *lean* server does only what a write-set costs every server, so it measures the
+//! provider. Its origin does keys, data, certify, the turn in commit order and release; the others apply in commit order.
 //! Instead of rows it keeps a digest of the committed write-sets in their order: members that agree have equal digests.
 
 use crate::host::{Host, HostError};

@@ -1,6 +1,6 @@
-//! The tiny database: rows by key, the position that commits with them, and the fragments of open streaming
-//! transactions. Kept in memory and in a journal of one JSON line per commit, so that a process that is killed
-//! comes back with a prefix of its commits, as InnoDB does.
+//! The tiny database: rows by key, the position that commits with them, and the fragments of open streaming transactions.
+//! Kept in memory and in a journal of one JSON line per commit. So a killed process comes back with a prefix of its
+//! commits, as InnoDB does.
 
 use crate::state::View;
 use lockstep_abi::{Gtid, MemberInfo, Uuid, ViewHead, ViewStatus};

@@ -1,5 +1,5 @@
-//! The server loads the library in whichever thread it is told to: where a client says `SET GLOBAL wsrep_on=ON`, that
-//! client's, which ends before the library is done with, and whose stack and identity another thread gets.
+//! The server loads the library in any thread, for example in that of a client that says `SET GLOBAL wsrep_on=ON`. This
+//! thread ends before the library does, and another thread gets its stack and identity.
 
 mod common;
 

@@ -198,8 +198,9 @@ fn a_rollback_survives_the_loss_of_the_majority(cluster: &mut Cluster) {
     panic!("the stream is still open: {}", other.ask("state", json!({})).unwrap());
 }
 
-/// A view ends a stream whose next fragment is under way, and comes behind it. The fragment fails, but its transaction must
-/// not end by itself while the server is in that view: MariaDB's would wait there for ever for one that it did not abort.
+/// A view ends a stream whose next fragment is under way, and comes behind it. The fragment fails, but its transaction
+/// must not end by itself while the server is in that view. MariaDB would wait for ever for a transaction that it did not
+/// abort.
 fn a_fragment_that_a_view_has_overtaken_waits_for_its_abort(cluster: &mut Cluster) {
     if cluster.kind != Kind::Lockstep {
         return;

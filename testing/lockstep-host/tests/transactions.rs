@@ -208,8 +208,8 @@ fn a_rolled_back_transaction_leaves_nothing(cluster: &mut Cluster) {
     assert_eq!(stats["open_transactions"], 0, "{stats}");
 }
 
-/// A server with an order of its own (a binlog's) lets its next thread go when `certify` calls back: that is once the
-/// place among this member's own is settled, and long before it has one among all.
+/// A server with an order of its own (a binlog's) lets its next thread go when `certify` calls back. That is once its
+/// place among this member's transactions is settled, long before it has one among all.
 fn certify_calls_back_before_the_order_is_known(cluster: &mut Cluster) {
     cluster.start_all().unwrap();
     let c = cluster.member(2);

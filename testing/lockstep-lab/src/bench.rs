@@ -1,5 +1,5 @@
-//! The folder of some servers: killed and deleted with it when it is dropped, by a small watchdog process when this process dies
-//! first, and by the next one that makes a folder when the watchdog died, too.
+//! The folder of some servers: when it is dropped, they are killed and it is deleted. A small watchdog process does the
+//! same if this process dies first. If the watchdog died too, the next process that makes a folder does it.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,5 @@
-//! A cluster of real servers that lasts as long as the value: everything is killed and deleted when it is dropped,
-//! and also, by the watchdog of its [`Bench`], when this process dies first.
+//! A cluster of real servers that lasts as long as the value. When it is dropped, everything is killed and deleted; the
+//! watchdog of its [`Bench`] does that when this process dies first.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The lab: experiments with real MariaDB servers.
 //!
-//! A [`Cluster`] is a folder of servers, all of one account, on ports of loopback that were free; each is started,
-//! stopped, killed and paused like any daemon, and asked in SQL through a [`lockstep_local::Client`]. Nothing here knows
-//! anything of Lockstep's insides: the provider is a path, so that Galera's own can run the same experiments.
+//! A [`Cluster`] is a folder of servers, all of one account, on free ports of loopback. Each is started, stopped, killed
+//! and paused like any daemon, and asked in SQL through a [`lockstep_local::Client`]. Nothing here knows anything of
+//! Lockstep's insides: the provider is a path, so that Galera's own can run the same experiments.
 
 mod arbitrator;
 mod bench;

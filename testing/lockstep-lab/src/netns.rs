@@ -1,5 +1,5 @@
-//! A network for each server: namespaces on a bridge in a namespace of its own, so that members can be cut off from each
-//! other without a trace on the machine's own network. Clients come by Unix sockets, which no namespace separates.
+//! A network for each server: namespaces on a bridge in a namespace of its own. So members can be cut off from each other
+//! without a trace on the machine's own network. Clients come by Unix sockets, which no namespace separates.
 
 use std::fs::File;
 use std::io;

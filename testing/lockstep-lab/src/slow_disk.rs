@@ -1,5 +1,5 @@
-//! A disk on which each flush takes longer, as those of spinning disks did: it needs neither a compiler nor a library in
-//! front of the C library's, and is the same for whatever program runs above it.
+//! A disk on which each flush takes longer, as on spinning disks. It needs neither a compiler nor a library in front of
+//! the C library's, and is the same for every program.
 //!
 //! The process is started behind a seccomp filter that hands each `fsync`, `fdatasync` and `msync` to a thread of ours
 //! (`SECCOMP_RET_USER_NOTIF`, Linux 5.5). That lets the call go on to the kernel when its time has come. Calls do not wait

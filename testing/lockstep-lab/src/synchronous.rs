@@ -1,5 +1,5 @@
-//! What synchronous replication costs near and far: after a post of 2011 that measured sysbench's OLTP load on eight set-ups
-//! of one to three servers, some of them 90 ms away.
+//! What synchronous replication costs near and far. The model is a post of 2011 that measured sysbench's OLTP load on
+//! eight set-ups of one to three servers, some of them 90 ms away.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -214,8 +214,8 @@ pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     let mut bench = Sysbench::find()?;
     bench.tables = spec.tables;
     bench.rows = spec.rows;
-    // By sysbench's default three of four accesses are to a hundredth of the rows: of tables as small as these what is measured
-    // would be how long a row stays locked.
+    // By sysbench's default three of four accesses go to a hundredth of the rows. In tables as small as these, that would
+    // measure how long a row stays locked.
     bench.extra.push("--rand-type=uniform".into());
     let first = &cluster.servers[0];
     first.query(&format!("CREATE DATABASE {SYSBENCH_DATABASE}"))?;

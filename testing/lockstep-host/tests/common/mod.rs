@@ -32,8 +32,8 @@ pub fn run(kind: Kind, name: &str, count: usize, scenario: fn(&mut Cluster)) {
             panic!("at the end of {name}: {why}");
         }
     };
-    // Galera's library is here to show that a scenario can be passed, and has races of its own (two members that leave
-    // in one moment may cost the third its majority): once in three is enough. Ours has one attempt.
+    // Galera's library is here to show that a scenario can be passed. It has races of its own: two members that leave in
+    // one moment may cost the third its majority. So once in three is enough. Ours has one attempt.
     if kind == Kind::Galera {
         for n in 1..3 {
             if std::panic::catch_unwind(attempt).is_ok() {

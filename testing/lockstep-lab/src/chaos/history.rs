@@ -2,8 +2,8 @@
 //!
 //! Clients append elements, each of them once, to lists, and read lists, several operations to a transaction. The last
 //! state of a list is the order in which its elements came. So the writer and the readers of each element are known, and
-//! the transactions' dependencies form a graph: *ww* from the writer of an element to that of the next, *wr* from the writer
-//! of the last element that a read has seen to the reader, *rw* from a reader to the writer of the first element that it
+//! the transactions' dependencies form a graph. *ww* leads from the writer of an element to that of the next; *wr* from
+//! the writer of the last element read to the reader. *rw* leads from a reader to the writer of the first element that it
 //! has not seen. The promised isolation level decides which cycles are anomalies.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

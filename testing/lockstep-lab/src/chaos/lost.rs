@@ -63,8 +63,8 @@ impl Runner {
         Ok(format!("all but {}", self.name(left)))
     }
 
-    /// The first of them whom `lockstep bootstrap` lets go on: it refuses where another one that is reached has more of
-    /// the log, and while the others are not missed yet.
+    /// The first of them that `lockstep bootstrap` lets go on. It refuses while the others are not yet missed, or if a
+    /// member that it reaches has more of the log.
     fn goes_on(&self, candidates: &[usize]) -> Result<usize> {
         let command = self.command.as_ref().ok_or_else(|| LocalError::Value("no command lockstep".into()))?;
         let until = Instant::now() + PATIENCE;

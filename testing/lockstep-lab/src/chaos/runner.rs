@@ -309,9 +309,9 @@ impl Runner {
     }
 
     /// Starts what has been down for long enough, plainly, as the distribution's service does: for Galera's library that
-    /// is with the position that `galera_recovery` finds. It does so where the service would, after a crash or a kill: a
-    /// server that has ended itself in order, or has refused to start, is a human's (Debian's unit says
-    /// `Restart=on-abnormal`; the arbitrator's `on-failure`).
+    /// is with the position that `galera_recovery` finds. It does so where the service would, after a crash or a kill
+    /// (Debian's unit says `Restart=on-abnormal`; the arbitrator's `on-failure`). A server that ended in order or refused
+    /// to start needs a human.
     pub(super) fn tend(&mut self) -> Result<()> {
         let now = Instant::now();
         let mut ready = Vec::new();

@@ -1,6 +1,6 @@
 //! Disks that can be made slow, one by one: a small library in front of the C library's, which lets the calls that wait
-//! for the disk take longer. It needs a C compiler, no rights, and works for whatever provider calls the C library;
-//! a device mapper or a FUSE file system would need what a plain container does not give.
+//! for the disk take longer. It needs a C compiler but no rights, and works for every provider that calls the C library.
+//! A device mapper or a FUSE file system needs rights that a plain container lacks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

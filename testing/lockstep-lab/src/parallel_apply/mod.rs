@@ -1,5 +1,5 @@
-//! How fast a copy catches up: after a post of 2011 in which a replica that applies ten schemas in parallel was five times as
-//! fast as one that applies everything one after the other.
+//! How fast a copy catches up. The model is a post of 2011: a replica that applied ten schemas in parallel was five times
+//! as fast as one that applied everything in turn.
 //!
 //! The writer's updates are kept from the copy's tables while they come in; then they are let go, and the clock runs
 //! until the last of them is there. MariaDB's own replica and a Lockstep member do the same in turn, on the same machine.

@@ -63,8 +63,8 @@ impl Rig {
         }
     }
 
-    /// Lets the primary wait for others before it commits a group while it writes what is to be applied, or not any more: what it
-    /// commits as a group `conservative` applies in parallel. Ours has no such thing.
+    /// Makes the primary wait for others before it commits a group while it writes the load, or stops that.
+    /// `conservative` applies in parallel what the primary committed as a group. Ours has no such thing.
     pub(super) fn gather(&self, on: bool) -> Result<()> {
         let (count, usec) = if on { (GROUP_COUNT, GROUP_WAIT_US) } else { (0, 0) };
         match &self.kind {

@@ -1,9 +1,9 @@
-//! The cost of replication beside a single server, for several flush settings: after a post of 2011 that measured
-//! sysbench's OLTP loads on a large server with a replicated block device, with semi-synchronous replication, and without
-//! either.
+//! The cost of replication beside a single server, for several flush settings. The model is a post of 2011 that measured
+//! sysbench's OLTP loads on a large server: with a replicated block device, with semi-synchronous replication, and
+//! without either.
 //!
-//! Each server has a network namespace, a file system in a file, and one processor: the writer the first, the second server
-//! the next, and the load whatever the writer leaves.
+//! Each server has a network namespace, a file system in a file, and one processor. The writer has the first, the second
+//! server the next, and the load shares the rest.
 
 #[path = "../../../lockstep-floor/src/names.rs"]
 mod names;
@@ -108,8 +108,8 @@ pub fn check(setups: &[Setup], spec: &Spec) -> Result<()> {
     Network::new(1).map(drop)
 }
 
-/// Starts the servers of a set-up, fills the tables, runs each load with each number of threads, and checks in the end that
-/// copies are equal and that nobody fell back to less than was asked for. Everything is gone when it returns.
+/// Starts the servers of a set-up, fills the tables, and runs each load with each number of threads. In the end copies
+/// must be equal, and nobody may have fallen back to less than was asked for. Everything is gone when it returns.
 pub fn run(setup: Setup, spec: &Spec) -> Result<Run> {
     check(&[setup], spec)?;
     let rig = Rig::start(setup, spec)?;

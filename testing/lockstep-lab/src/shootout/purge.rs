@@ -1,8 +1,8 @@
 //! What a server still has to do for a load that has ended.
 //!
-//! Each update leaves the row's old version behind, and a background thread of InnoDB's, *purge*, takes it away once nobody
-//! needs it. Where more client threads want the processor than it has, purge gets less of it than it would need, and the
-//! more so the less clients wait for anything: their rate is partly borrowed. How much is looked at here.
+//! Each update leaves the row's old version behind, and a background thread of InnoDB's, *purge*, takes it away once
+//! nobody needs it. Where more client threads want the processor than it has, purge gets less of it than it needs. The
+//! less clients wait, the less it gets: their rate is partly borrowed. How much is looked at here.
 
 use std::time::{Duration, Instant};
 

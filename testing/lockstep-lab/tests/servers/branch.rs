@@ -106,8 +106,8 @@ fn bootstrap_founds_branch_and_others_transfer_state() -> Test {
     Ok(())
 }
 
-/// All die, and a majority of the logs is damaged: nobody votes on what it cannot vouch for, all is said, and the operator
-/// lets the one go on that has its log.
+/// All die, and a majority of the logs is damaged. No member votes on entries that it cannot vouch for, each reports its
+/// log, and the operator lets the member with its log go on.
 #[test]
 fn majority_log_damage_is_reported_and_bootstrap_works() -> Test {
     if kind() == Kind::Galera {

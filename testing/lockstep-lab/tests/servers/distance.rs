@@ -76,8 +76,8 @@ fn commit_takes_one_round_trip_to_nearest_majority() -> Test {
     let _alone = alone();
     let far = servers(&[0, 0, 1], Duration::from_millis(60), &[("leader.follow_writer", "no")])?;
     let Some(Far { cluster, .. }) = &far else { return Ok(()) };
-    // With a near leader, those that are near wait for each other, and the far one for one round trip, though it has to
-    // ask the leader for a place, too.
+    // With a near leader, near members wait for each other. The far one waits for one round trip, though it has to ask
+    // the leader for a place, too.
     let mut took = [0.0; 3];
     for (n, took) in took.iter_mut().enumerate() {
         *took = commit_takes(cluster, n)?;

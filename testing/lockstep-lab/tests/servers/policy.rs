@@ -75,8 +75,8 @@ pub(crate) fn is_under(cluster: &Cluster, n: usize, policy: &str) -> Result<bool
 const STALL: Duration = Duration::from_millis(100);
 
 /// Changes settings while clients write: none of their transactions fails, and none waits long. Of several changes the
-/// one in the middle counts, each with a time without a change before it; where the machine itself stands still for too long
-/// to tell, that is said, and no more than twice as long as without a change is taken.
+/// median counts, each after an equally long time without a change. A machine that stalls too long to tell is reported,
+/// and no more than twice the time without a change is accepted.
 fn change_under_load(cluster: &Cluster, asked: usize, from: &str, to: &str) -> Result<i64, LocalError> {
     let (mut calm, mut changed, mut rows) = (Vec::new(), Vec::new(), 0);
     let quiet = |calm: &[Duration]| calm.iter().filter(|gap| **gap < STALL / 2).count();
@@ -485,8 +485,9 @@ fn transaction_acked_by_one_replica_survives_leader_loss() -> Test {
     Ok(())
 }
 
-/// Inserts on the first server, one by one, until one is not answered; how many were. The client is at work before something
-/// is done: a leader that is cut off goes on for the third of a second only, and a busy machine may be that late.
+/// Inserts on the first server, one by one, until one is not answered; how many were. The client is at work before
+/// something is done. A leader that is cut off goes on for the third of a second only, and a busy machine may be that
+/// late.
 fn answered_until(cluster: &Cluster, first: i64, act: impl FnOnce() -> Test) -> Result<i64, LocalError> {
     let mut client = Client::connect(&cluster.servers[0].config.socket(), "root", Duration::from_secs(5))?;
     let (at_work, begun) = std::sync::mpsc::channel();

@@ -1,5 +1,5 @@
-//! Two members that have transactions of the same id under way: an id is the number of the statement that began it, which each
-//! server counts for itself, and the call that aborts a transaction names nothing else.
+//! Two members have transactions of the same id under way. An id is the number of the statement that began it, and each
+//! server counts for itself. The call that aborts a transaction names nothing else.
 
 use std::time::{Duration, Instant};
 

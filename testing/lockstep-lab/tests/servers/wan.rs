@@ -1,9 +1,8 @@
 //! The delay line does what it says: real sockets, in namespaces, through TUN devices.
 //!
 //! A busy machine can make any packet late, never early. So delays are checked by their minimum, which one undisturbed
-//! packet sets, with as many tries as it takes; and where the machine's own timers are late in every one of them (a
-//! virtual machine whose host is busy), the line may be as late as they are. Throughput is checked by a bound far below
-//! what the line carries.
+//! packet sets, with as many tries as it takes. If the machine's own timers are late each time (a virtual machine whose
+//! host is busy), the line may be as late as they are. Throughput is checked by a bound far below what the line carries.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -36,8 +35,8 @@ fn slept(ms: f64) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// Fails unless some round trip takes from `ms` to `ms + spare`, or is late by no more than the machine's own timers
-/// twice were at the same time; none may be early.
+/// Fails unless some round trip takes from `ms` to `ms + spare`, or is late by at most twice what the machine's own
+/// timers are. No round trip may be early.
 fn check_round_trip(
     wan: &Wan,
     from: (usize, usize),

@@ -1,7 +1,8 @@
 //! `lockstep bench rejoin`: how soon a member is back that missed many transactions, beside another provider.
 //!
-//! A member is stopped in good order, the others go on with one-row transactions, and it is started again: from the
-//! start of its process until its server has finished the last of them. No database is copied, or the run fails.
+//! A member is stopped in good order, the others go on with one-row transactions, and it is started again. Measured is
+//! the time from its process's start until its server has finished the last transaction. No database is copied, or the
+//! run fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! `lockstep bench switch`: what a change of the commit policy costs those who write meanwhile.
 //!
 //! Clients write to the leader of three servers all the time. The policy goes from each to each other one, round after
-//! round; before each switch comes as long a time without one, which shows how long the machine itself stands still.
+//! round. Before each switch comes an equally long time without one, which shows how long the machine itself stalls.
 
 use std::fmt::Write;
 use std::path::PathBuf;

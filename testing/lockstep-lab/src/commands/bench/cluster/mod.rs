@@ -1,6 +1,6 @@
 //! `lockstep bench cluster`: real servers under sysbench, with one provider or two by turns.
 //!
-//! Both clusters are started once and stay up; each step runs on one while the other is idle, so that the two see the
+//! Both clusters are started once and stay up. Each step runs on one while the other is idle, so that the two see the
 //! same machine within a minute of each other. A step begins when nobody is busy with what the step before left, and
 //! ends, for the processor's time, when every member has applied what was committed.
 
