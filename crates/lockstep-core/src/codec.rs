@@ -26,9 +26,19 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// Gathers bytes.
+/// From this length on, [`Writer::shared`] refers to bytes instead of copying them.
+const SHARED_BYTES: usize = 1024;
+
+/// Gathers bytes, and refers to long ones that others hold.
 #[derive(Default, Debug)]
-pub struct Writer(BytesMut);
+pub struct Writer {
+    /// Complete parts.
+    parts: Vec<Bytes>,
+    /// Bytes of `parts`.
+    parts_len: usize,
+    /// What follows them.
+    tail: BytesMut,
+}
 
 impl Writer {
     /// An empty one.
@@ -38,48 +48,48 @@ impl Writer {
 
     /// An empty one with room.
     pub fn with_capacity(bytes: usize) -> Writer {
-        Writer(BytesMut::with_capacity(bytes))
+        Writer { tail: BytesMut::with_capacity(bytes), ..Writer::default() }
     }
 
     /// One byte.
     pub fn u8(&mut self, v: u8) {
-        self.0.put_u8(v);
+        self.tail.put_u8(v);
     }
 
     /// 0 or 1.
     pub fn bool(&mut self, v: bool) {
-        self.0.put_u8(v as u8);
+        self.tail.put_u8(v as u8);
     }
 
     /// Two bytes.
     pub fn u16(&mut self, v: u16) {
-        self.0.put_u16_le(v);
+        self.tail.put_u16_le(v);
     }
 
     /// Four bytes.
     pub fn u32(&mut self, v: u32) {
-        self.0.put_u32_le(v);
+        self.tail.put_u32_le(v);
     }
 
     /// Eight bytes.
     pub fn u64(&mut self, v: u64) {
-        self.0.put_u64_le(v);
+        self.tail.put_u64_le(v);
     }
 
     /// Eight bytes, signed.
     pub fn i64(&mut self, v: i64) {
-        self.0.put_i64_le(v);
+        self.tail.put_i64_le(v);
     }
 
     /// Bytes as they are, no length.
     pub fn raw(&mut self, v: &[u8]) {
-        self.0.put_slice(v);
+        self.tail.put_slice(v);
     }
 
     /// A 32-bit length and the bytes.
     pub fn bytes(&mut self, v: &[u8]) {
-        self.0.put_u32_le(u32::try_from(v.len()).expect("no field is longer than 4 GiB"));
-        self.0.put_slice(v);
+        self.tail.put_u32_le(u32::try_from(v.len()).expect("no field is longer than 4 GiB"));
+        self.tail.put_slice(v);
     }
 
     /// A string as [`Writer::bytes`].
@@ -87,19 +97,46 @@ impl Writer {
         self.bytes(v.as_bytes());
     }
 
+    /// How many of these bytes [`Writer::shared`] copies.
+    pub fn copied_len(v: &Bytes) -> usize {
+        if v.len() < SHARED_BYTES { v.len() } else { 0 }
+    }
+
+    /// As [`Writer::bytes`]; long bytes become a part of their own, without a copy.
+    pub fn shared(&mut self, v: &Bytes) {
+        if v.len() < SHARED_BYTES {
+            return self.bytes(v);
+        }
+        self.u32(u32::try_from(v.len()).expect("no field is longer than 4 GiB"));
+        self.parts_len += self.tail.len() + v.len();
+        self.parts.push(self.tail.split().freeze());
+        self.parts.push(v.clone());
+    }
+
     /// Bytes written so far.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.parts_len + self.tail.len()
     }
 
     /// Whether nothing has been written.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
     }
 
-    /// The bytes written.
+    /// The bytes written, in one piece.
     pub fn into_bytes(self) -> Bytes {
-        self.0.freeze()
+        match self.parts.is_empty() {
+            true => self.tail.freeze(),
+            false => Bytes::from(self.into_parts().concat()),
+        }
+    }
+
+    /// The bytes written, as parts that follow one another.
+    pub fn into_parts(mut self) -> Vec<Bytes> {
+        if !self.tail.is_empty() || self.parts.is_empty() {
+            self.parts.push(self.tail.freeze());
+        }
+        self.parts
     }
 }
 

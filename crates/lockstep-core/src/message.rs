@@ -157,8 +157,7 @@ fn encode_entries(w: &mut Writer, entries: &[Entry]) {
     w.u32(entries.len() as u32);
     for entry in entries {
         w.u64(entry.term);
-        w.u32((ENTRY_BODY_HEADER + entry.payload.len()) as u32);
-        entry.encode_body(w);
+        w.shared(entry.body());
     }
 }
 
@@ -197,6 +196,22 @@ impl Message {
             | Message::Relay { term, .. }
             | Message::Relayed { term, .. }
             | Message::TimeoutNow { term } => *term,
+        }
+    }
+
+    /// About how many bytes [`Message::encode`] copies, for a buffer of that size. Long bodies are referred to.
+    pub fn copied_size(&self) -> usize {
+        match self {
+            Message::Append { entries, .. }
+            | Message::TailEntries { entries, .. }
+            | Message::Relay { carried: Carried { entries, .. }, .. }
+            | Message::Relayed { carried: Carried { entries, .. }, .. } => {
+                64 + entries.iter().map(|e| 12 + Writer::copied_len(e.body())).sum::<usize>()
+            }
+            Message::Propose { proposals, .. } => {
+                64 + proposals.iter().map(|p| 8 + Writer::copied_len(&p.payload)).sum::<usize>()
+            }
+            _ => 128,
         }
     }
 
@@ -267,7 +282,7 @@ impl Message {
                 w.u32(proposals.len() as u32);
                 for Proposal { kind, payload } in proposals {
                     w.u8(*kind as u8);
-                    w.bytes(payload);
+                    w.shared(payload);
                 }
             }
             Message::ProposeReply { term, incarnation, number } => {

@@ -163,9 +163,9 @@ impl Policy {
 /// lists it first. `None` if unknown (older versions did not record it).
 fn leader_of_term(entry: &Entry) -> Option<MemberId> {
     match entry.kind {
-        EntryKind::Noop => entry.payload[..].try_into().ok().map(Uuid),
+        EntryKind::Noop => entry.payload()[..].try_into().ok().map(Uuid),
         EntryKind::View => {
-            View::decode(&mut Reader::new(entry.payload.clone())).ok()?.members.first().map(|m| m.id)
+            View::decode(&mut Reader::new(entry.payload())).ok()?.members.first().map(|m| m.id)
         }
         _ => None,
     }
@@ -199,7 +199,7 @@ impl Writers {
             self.leader = leader_of_term(entry).unwrap_or(Uuid::NIL);
         }
         if entry.kind == EntryKind::Policy
-            && let Ok(policy) = Policy::decode(&mut Reader::new(entry.payload.clone()))
+            && let Ok(policy) = Policy::decode(&mut Reader::new(entry.payload()))
         {
             self.policy = policy;
         }
@@ -250,14 +250,9 @@ mod tests {
     #[test]
     fn only_leader_of_term_may_write_under_weak_policy() {
         let (a, b) = (Uuid([1; 16]), Uuid([2; 16]));
-        let entry = |term, kind, payload| Entry {
-            index: 1,
-            term,
-            kind,
-            seqno: 0,
-            proposal: ProposalId::default(),
-            time: 0,
-            payload,
+        let entry = |term, kind, payload: Bytes| {
+            let proposal = ProposalId::default();
+            Entry::new(EntryHeader { index: 1, term, kind, seqno: 0, proposal, time: 0 }, &payload)
         };
         let noop = |term, id: MemberId| entry(term, EntryKind::Noop, Bytes::copy_from_slice(&id.0));
         let mut writers = Writers::new(Policy::default(), 0, Uuid::NIL);

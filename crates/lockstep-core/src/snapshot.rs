@@ -165,7 +165,7 @@ impl StateSnapshot {
         // Everything that can fail comes before anything that changes: a refused entry leaves no trace.
         match entry.kind {
             EntryKind::Membership => {
-                let mut r = Reader::new(entry.payload.clone());
+                let mut r = Reader::new(entry.payload());
                 let membership = Membership::decode(&mut r)?;
                 r.end()?;
                 // A removed member may return in the same incarnation with the same numbers. So its session is kept
@@ -177,14 +177,14 @@ impl StateSnapshot {
                 self.membership_index = entry.index;
             }
             EntryKind::View => {
-                let mut r = Reader::new(entry.payload.clone());
+                let mut r = Reader::new(entry.payload());
                 let view = View::decode(&mut r)?;
                 r.end()?;
                 self.view = Arc::new(view);
                 self.view_seqno = entry.seqno;
             }
             EntryKind::Branch => {
-                let branch = Branch::from_payload(entry.payload.clone())?;
+                let branch = Branch::from_payload(entry.payload())?;
                 self.parents.push(Parent {
                     history: self.history,
                     log_id: self.log_id,
@@ -201,13 +201,13 @@ impl StateSnapshot {
                 self.membership_index = entry.index;
             }
             EntryKind::Policy => {
-                let mut r = Reader::new(entry.payload.clone());
+                let mut r = Reader::new(entry.payload());
                 let policy = Policy::decode(&mut r)?;
                 r.end()?;
                 self.policy = policy;
             }
             EntryKind::Trim => {
-                let mark = TrimMark::from_payload(entry.payload.clone())?;
+                let mark = TrimMark::from_payload(entry.payload())?;
                 self.trim_previous = self.trim;
                 self.trim = mark.trim.max(self.trim);
                 self.verdicts_to = mark.verdicts_to.max(self.verdicts_to);
@@ -384,16 +384,9 @@ mod tests {
         let branch = Branch { history: Uuid([9; 16]), log_id: Uuid([10; 16]), founder: member(2) };
         assert_eq!(Branch::from_payload(branch.to_payload()), Ok(branch.clone()));
         for n in 1..=10u64 {
-            let entry = Entry {
-                index: n,
-                term: 3,
-                kind: EntryKind::Branch,
-                seqno: 40,
-                proposal: ProposalId::default(),
-                time: 0,
-                payload: branch.to_payload(),
-            };
-            state.apply(&entry).unwrap();
+            let (kind, proposal) = (EntryKind::Branch, ProposalId::default());
+            let header = EntryHeader { index: n, term: 3, kind, seqno: 40, proposal, time: 0 };
+            state.apply(&Entry::new(header, &branch.to_payload())).unwrap();
             assert_eq!(StateSnapshot::from_bytes(state.to_bytes()), Ok(state.clone()));
             if n == 1 {
                 let parent = Parent {

@@ -162,9 +162,9 @@ impl EntryKind {
     }
 }
 
-/// One entry of the log.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+/// What an entry says beside its payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EntryHeader {
     /// Its place.
     pub index: Index,
     /// The term of the leader that placed it.
@@ -177,58 +177,80 @@ pub struct Entry {
     pub proposal: ProposalId,
     /// The leader's wall clock when it was placed, in µs since 1970. For people and for delayed apply only.
     pub time: Micros,
-    /// The contents.
-    pub payload: Bytes,
+}
+
+/// One entry of the log, encoded once: its body is what the disk and all peers get.
+///
+/// The fields of its [`EntryHeader`] can be read as its own. They cannot be changed: the body would contradict them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Entry {
+    header: EntryHeader,
+    /// The header without index and term, then the payload.
+    body: Bytes,
 }
 
 /// Bytes of an entry's body before its payload.
 pub const ENTRY_BODY_HEADER: usize = 1 + 8 + 8 + 16 + 8 + 8;
 
+impl std::ops::Deref for Entry {
+    type Target = EntryHeader;
+
+    fn deref(&self) -> &EntryHeader {
+        &self.header
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry").field("header", &self.header).field("payload", &self.payload()).finish()
+    }
+}
+
 impl Entry {
-    /// Bytes that it takes in memory, in the log and on the wire, near enough for limits.
-    pub fn size(&self) -> usize {
-        64 + self.payload.len()
+    /// Encodes an entry. This copies the payload, once for the disk and all peers.
+    pub fn new(header: EntryHeader, payload: &[u8]) -> Entry {
+        let EntryHeader { index: _, term: _, kind, seqno, proposal, time } = header;
+        let mut w = Writer::with_capacity(ENTRY_BODY_HEADER + payload.len());
+        w.u8(kind as u8);
+        w.i64(seqno);
+        w.u64(time);
+        w.raw(&proposal.member.0);
+        w.u64(proposal.incarnation);
+        w.u64(proposal.number);
+        debug_assert_eq!(w.len(), ENTRY_BODY_HEADER);
+        w.raw(payload);
+        Entry { header, body: w.into_bytes() }
     }
 
-    /// Writes what the log keeps as a record's body (index and term are in the record's own header).
-    pub fn encode_body(&self, w: &mut Writer) {
-        w.u8(self.kind as u8);
-        w.i64(self.seqno);
-        w.u64(self.time);
-        w.raw(&self.proposal.member.0);
-        w.u64(self.proposal.incarnation);
-        w.u64(self.proposal.number);
-        w.raw(&self.payload);
-    }
-
-    /// The body of [`Entry::encode_body`] as bytes of its own.
-    pub fn body(&self) -> Bytes {
-        let mut w = Writer::with_capacity(ENTRY_BODY_HEADER + self.payload.len());
-        self.encode_body(&mut w);
-        w.into_bytes()
-    }
-
-    /// Reads a record back. The payload is a slice of `body`, not a copy.
+    /// Reads an entry back from its body, which it keeps. Index and term are outside the body: a record of the log and
+    /// a message have them in their own headers.
     ///
     /// # Errors
     /// [`DecodeError`] where the body is too short or of an unknown kind.
     pub fn decode_body(index: Index, term: Term, body: Bytes) -> Result<Entry, DecodeError> {
-        let mut r = Reader::new(body);
+        let mut r = Reader::new(body.clone());
         let kind = EntryKind::from_u8(r.u8()?).ok_or(DecodeError::Invalid("entry kind"))?;
         let seqno = r.i64()?;
         let time = r.u64()?;
         let member = Uuid(r.array()?);
         let incarnation = r.u64()?;
         let number = r.u64()?;
-        let payload = r.rest();
-        Ok(Entry {
-            index,
-            term,
-            kind,
-            seqno,
-            proposal: ProposalId { member, incarnation, number },
-            time,
-            payload,
-        })
+        let proposal = ProposalId { member, incarnation, number };
+        Ok(Entry { header: EntryHeader { index, term, kind, seqno, proposal, time }, body })
+    }
+
+    /// Bytes that it takes in memory, in the log and on the wire, near enough for limits.
+    pub fn size(&self) -> usize {
+        64 + self.body.len() - ENTRY_BODY_HEADER
+    }
+
+    /// What the log keeps as a record's body, and messages as an entry's.
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The contents; shares the body's memory.
+    pub fn payload(&self) -> Bytes {
+        self.body.slice(ENTRY_BODY_HEADER..)
     }
 }

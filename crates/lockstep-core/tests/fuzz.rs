@@ -12,7 +12,7 @@ use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::raft::{RestoreBuilder, Vote};
 use lockstep_core::snapshot::{Session, StateSnapshot, TrimMark};
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSet, WriteSetBuilder, last_seen, split};
-use lockstep_core::{Entry, EntryKind, ProposalId, Uuid};
+use lockstep_core::{Entry, EntryHeader, EntryKind, ProposalId, Uuid};
 use lockstep_fuzz::{Target, outcome};
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
@@ -69,7 +69,7 @@ fn entry(index: u64, kind: EntryKind, seqno: i64, number: u64, payload: Bytes) -
         0 => ProposalId::default(),
         _ => ProposalId { member: Uuid([1; 16]), incarnation: 5, number },
     };
-    Entry { index, term: 3, kind, seqno, proposal, time: 1_700_000_000_000_000, payload }
+    Entry::new(EntryHeader { index, term: 3, kind, seqno, proposal, time: 1_700_000_000_000_000 }, &payload)
 }
 
 fn write_set(rows: u8) -> Bytes {
@@ -165,7 +165,7 @@ fn fuzz_messages() {
 #[test]
 fn fuzz_entries() {
     let decode = |input: &[u8]| Entry::decode_body(7, 3, Bytes::copy_from_slice(input));
-    let test = |input: &[u8]| same(input, decode(input), Entry::body);
+    let test = |input: &[u8]| same(input, decode(input), |entry| entry.body().clone());
     Target::new("entry", DIR, entries().iter().map(|e| e.body().to_vec()).collect(), &test).run();
 }
 
@@ -269,7 +269,7 @@ fn fuzz_logs() {
             for entry in entries {
                 w.u64(entry.index);
                 w.u64(entry.term);
-                w.bytes(&entry.body());
+                w.bytes(entry.body());
             }
         })
         .to_vec()

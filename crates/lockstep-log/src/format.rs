@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::MemberId;
+use crate::{MemberId, Record};
 
 /// The format version that this software writes, and the newest that it reads.
 pub const FORMAT_VERSION: u16 = 1;
@@ -247,39 +247,41 @@ fn checksum(salt: u32, rest: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&salt.to_le_bytes()), rest)
 }
 
-/// What a record's header says, for writing.
-pub(crate) struct NewRecord<'a> {
-    pub(crate) kind: Kind,
-    pub(crate) index: u64,
-    pub(crate) term: u64,
+/// What ties a record to its place in a segment.
+#[derive(Clone, Copy)]
+pub(crate) struct Link {
+    /// CRC of the segment's header.
+    pub(crate) salt: u32,
+    /// CRC of the record before.
     pub(crate) chain: u32,
+    /// Everything in the segment before this offset is durable.
     pub(crate) synced: u64,
-    pub(crate) payload: &'a [u8],
 }
 
 /// Appends a record to `buf`, padded; returns its CRC, the next chain value.
-pub(crate) fn encode_record(buf: &mut Vec<u8>, salt: u32, r: &NewRecord<'_>) -> u32 {
-    assert!(r.payload.len() <= MAX_RECORD_BYTES);
-    assert!(r.synced.is_multiple_of(ALIGN));
-    let kind: u32 = match r.kind {
+pub(crate) fn encode_record(buf: &mut Vec<u8>, link: Link, kind: Kind, record: &Record) -> u32 {
+    let Record { index, term, body } = record;
+    assert!(body.len() <= MAX_RECORD_BYTES, "a record has {} bytes", body.len());
+    assert!(link.synced.is_multiple_of(ALIGN), "synced {} is between records", link.synced);
+    let kind: u32 = match kind {
         Kind::Entry => 1,
         Kind::Truncate => 2,
         Kind::Open => 3,
     };
     let start = buf.len();
     let mut h = [0u8; RECORD_HEADER];
-    put(&mut h, 4, &((kind << 28) | r.payload.len() as u32).to_le_bytes());
-    put(&mut h, 8, &r.index.to_le_bytes());
-    put(&mut h, 16, &r.term.to_le_bytes());
-    put(&mut h, 24, &r.chain.to_le_bytes());
+    put(&mut h, 4, &((kind << 28) | body.len() as u32).to_le_bytes());
+    put(&mut h, 8, &index.to_le_bytes());
+    put(&mut h, 16, &term.to_le_bytes());
+    put(&mut h, 24, &link.chain.to_le_bytes());
     // Saturates at 32 GiB: an older position than the true one only proves less to recovery.
-    let synced = u32::try_from(r.synced / ALIGN).unwrap_or(u32::MAX);
+    let synced = u32::try_from(link.synced / ALIGN).unwrap_or(u32::MAX);
     put(&mut h, 28, &synced.to_le_bytes());
     buf.extend_from_slice(&h);
-    buf.extend_from_slice(r.payload);
-    let crc = checksum(salt, &buf[start + 4..]);
+    buf.extend_from_slice(body);
+    let crc = checksum(link.salt, &buf[start + 4..]);
     put(buf, start, &crc.to_le_bytes());
-    buf.resize(start + span(r.payload.len()) as usize, 0);
+    buf.resize(start + span(body.len()) as usize, 0);
     crc
 }
 

@@ -91,8 +91,8 @@ pub struct Reset {
 }
 
 /// What one call of [`Log::write`] changes, applied in the order of the fields.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WriteOp {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteOp<R = Vec<Record>> {
     /// Forget everything and start behind an index (state transfer).
     pub reset: Option<Reset>,
     /// Drop the records from this index on. Beyond the end of the log: nothing happens.
@@ -100,9 +100,15 @@ pub struct WriteOp {
     /// Begin a new segment, with this folded state of everything before it.
     pub roll: Option<Bytes>,
     /// Records to append; dense, from the last index + 1 on.
-    pub records: Vec<Record>,
+    pub records: R,
     /// The member's new vote.
     pub vote: Option<Vote>,
+}
+
+impl Default for WriteOp {
+    fn default() -> WriteOp {
+        WriteOp { reset: None, truncate_from: None, roll: None, records: Vec::new(), vote: None }
+    }
 }
 
 /// How to open a log.

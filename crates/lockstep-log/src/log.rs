@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::error::{OpenError, WriteError};
 use crate::format::{
-    ID_FILE, Kind, MAX_BASE_BYTES, MAX_RECORD_BYTES, NewRecord, SEGMENT_TMP, SPARE_FILE, SegmentHeader,
+    ID_FILE, Kind, Link, MAX_BASE_BYTES, MAX_RECORD_BYTES, SEGMENT_TMP, SPARE_FILE, SegmentHeader,
     encode_record, segment_name, segment_number,
 };
 use crate::id::{IdFile, Mark};
@@ -176,7 +176,11 @@ impl<D: Disk> Log<D> {
     /// Takes in a change. Nothing of it is durable, and readers need not see it, before the next
     /// [`Log::sync`]. Where the change is invalid nothing happens; where the disk fails, the log is
     /// closed: every later call fails too.
-    pub fn write(&mut self, op: WriteOp) -> Result<(), WriteError> {
+    pub fn write<R>(&mut self, op: WriteOp<R>) -> Result<(), WriteError>
+    where
+        R: IntoIterator<Item = Record>,
+        R::IntoIter: Clone,
+    {
         self.check_open()?;
         let WriteOp { reset, truncate_from, roll, records, vote } = op;
         let truncate = match (&reset, truncate_from) {
@@ -189,9 +193,10 @@ impl<D: Disk> Log<D> {
             (None, Some(last)) => last,
             (None, None) => self.tail.last,
         };
-        check(last, reset.as_ref(), roll.as_ref(), &records)?;
+        let records = records.into_iter();
+        check(last, reset.as_ref(), roll.as_ref(), records.clone())?;
 
-        let result = self.apply(reset, truncate, roll, &records);
+        let result = self.apply(reset, truncate, roll, records);
         self.note(result)?;
         if let Some(vote) = vote {
             self.vote = Some(vote);
@@ -345,7 +350,7 @@ impl<D: Disk> Log<D> {
         reset: Option<Reset>,
         truncate: Option<(u64, u64)>,
         roll: Option<Bytes>,
-        records: &[Record],
+        records: impl Iterator<Item = Record>,
     ) -> Result<(), WriteError> {
         if let Some(Reset { base, index, term }) = reset {
             self.start_over(base, index, term)?;
@@ -356,14 +361,15 @@ impl<D: Disk> Log<D> {
         if let Some(base) = roll {
             self.roll(base)?;
         }
-        if !records.is_empty() && self.shared.get().segments.is_empty() {
+        let mut records = records.peekable();
+        if records.peek().is_some() && self.shared.get().segments.is_empty() {
             self.roll(Bytes::new())?;
         }
-        for r in records {
+        for record in records {
             self.open_mark();
             let at = self.tail.end();
-            self.append(Kind::Entry, r.index, r.term, &r.body);
-            self.tail.updates.push(Update::Entry { index: r.index, at });
+            self.append(Kind::Entry, &record);
+            self.tail.updates.push(Update::Entry { index: record.index, at });
             if self.tail.buf.len() >= WRITE_OUT_BYTES {
                 self.write_out()?;
             }
@@ -371,27 +377,29 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    fn append(&mut self, kind: Kind, index: u64, term: u64, payload: &[u8]) {
+    fn append(&mut self, kind: Kind, record: &Record) {
         let t = &mut self.tail;
-        let record = NewRecord { kind, index, term, chain: t.chain, synced: t.synced, payload };
-        t.chain = encode_record(&mut t.buf, t.salt, &record);
-        t.last = (index, term);
+        let link = Link { salt: t.salt, chain: t.chain, synced: t.synced };
+        t.chain = encode_record(&mut t.buf, link, kind, record);
+        t.last = (record.index, record.term);
+    }
+
+    /// Appends a mark: the log's last live record is `last` from here on, and this run has marked its presence.
+    fn mark(&mut self, kind: Kind, (index, term): (u64, u64)) {
+        let body = Bytes::copy_from_slice(&self.id.slot.incarnation.to_le_bytes());
+        self.append(kind, &Record { index, term, body });
+        self.tail.open_due = false;
     }
 
     fn open_mark(&mut self) {
         if self.tail.open_due {
-            let (index, term) = self.tail.last;
-            let incarnation = self.id.slot.incarnation.to_le_bytes();
-            self.append(Kind::Open, index, term, &incarnation);
-            self.tail.open_due = false;
+            self.mark(Kind::Open, self.tail.last);
         }
     }
 
     fn truncate(&mut self, last: (u64, u64)) -> Result<(), WriteError> {
-        let incarnation = self.id.slot.incarnation.to_le_bytes();
         if last.0 >= self.tail.prev_index {
-            self.append(Kind::Truncate, last.0, last.1, &incarnation);
-            self.tail.open_due = false;
+            self.mark(Kind::Truncate, last);
             self.tail.updates.push(Update::Truncate { last: last.0 });
             return Ok(());
         }
@@ -403,8 +411,7 @@ impl<D: Disk> Log<D> {
             shared.segments.drain(keep..).map(|s| s.number()).collect()
         };
         self.seize_tail().map_err(|e| WriteError::io("reopen an earlier segment", &e))?;
-        self.append(Kind::Truncate, last.0, last.1, &incarnation);
-        self.tail.open_due = false;
+        self.mark(Kind::Truncate, last);
         self.tail.updates.push(Update::Truncate { last: last.0 });
         self.sync_tail()?;
         self.commit_id()?;
@@ -652,7 +659,7 @@ fn check(
     last: (u64, u64),
     reset: Option<&Reset>,
     roll: Option<&Bytes>,
-    records: &[Record],
+    records: impl Iterator<Item = Record>,
 ) -> Result<(), WriteError> {
     let invalid = |why: String| Err(WriteError::Invalid(why));
     let longest_base = reset.map_or(0, |r| r.base.len()).max(roll.map_or(0, Bytes::len));

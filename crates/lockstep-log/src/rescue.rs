@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::error::{OpenError, WriteError};
-use crate::format::{Kind, NewRecord, SegmentHeader, encode_record};
+use crate::format::{Kind, Link, SegmentHeader, encode_record};
 use crate::open::Replay;
 use crate::reader::{Index, LogReader, Segment, Shared};
 use crate::scan::{HeadError, Stop, read_header, scan};
@@ -59,10 +59,7 @@ impl<D: Disk> Log<D> {
             let (mut bytes, salt) = header.encode();
             let mut chain = salt;
             for r in records {
-                let (kind, synced) = (Kind::Entry, 0);
-                let record =
-                    NewRecord { kind, index: r.index, term: r.term, chain, synced, payload: &r.body };
-                chain = encode_record(&mut bytes, salt, &record);
+                chain = encode_record(&mut bytes, Link { salt, chain, synced: 0 }, Kind::Entry, r);
             }
             if names.iter().any(|n| n == TMP) {
                 disk.remove(TMP)?;

@@ -21,8 +21,8 @@ pub(crate) enum ReadFor {
 /// Actions that the member requests from its node.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// A frame to a connected peer.
-    Send { to: MemberId, kind: u8, payload: Bytes },
+    /// A frame to a connected peer. The parts of its payload follow one another; long ones share the entries' bytes.
+    Send { to: MemberId, kind: u8, payload: Vec<Bytes> },
     /// To the log, in this order; answered by `Member::written`.
     Write(WriteOp),
     /// Entries from the log; answered by `Member::read`.

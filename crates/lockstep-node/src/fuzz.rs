@@ -86,11 +86,12 @@ fn node_messages() {
 fn compressed_frames() {
     let plain: Vec<u8> =
         (0..60u32).flat_map(|n| [b"UPDATE t SET k = ".as_slice(), &n.to_le_bytes()].concat()).collect();
-    let packed = |plain: &[u8]| Packer::default().pack(FRAME_RAFT, plain).unwrap().to_vec();
+    let packed =
+        |plain: &[u8]| Packer::default().pack(FRAME_RAFT, &[Bytes::copy_from_slice(plain)]).unwrap().to_vec();
     let test = |input: &[u8]| {
         let unpacked = unpack(input, &mut Packed::default());
         if let Ok((kind, plain)) = &unpacked
-            && let Some(again) = Packer::default().pack(*kind, plain)
+            && let Some(again) = Packer::default().pack(*kind, std::slice::from_ref(plain))
         {
             assert_eq!(unpack(&again, &mut Packed::default()).unwrap().1, plain);
         }

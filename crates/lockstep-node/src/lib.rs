@@ -20,6 +20,7 @@ pub mod options;
 mod pack;
 mod policy_request;
 mod queue;
+mod records;
 mod reply;
 mod rescued;
 mod status;

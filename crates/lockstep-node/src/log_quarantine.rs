@@ -7,13 +7,13 @@
 
 use crate::api::{Level, NodeConfig, NodeError};
 use crate::effect::QuarantineRequest;
-use crate::io::writer::records;
+use crate::records;
 use crate::rescued::is_transaction;
 use crate::uuids::random_uuid;
 use crate::wire::Hello;
 use lockstep_core::raft::{RestoreBuilder, Restored, Vote};
 use lockstep_core::{Index, Uuid};
-use lockstep_log::{Disk, Log, OpenError, Options, RealDisk, Replay, Reset};
+use lockstep_log::{Disk, Log, OpenError, Options, RealDisk, Replay};
 use lockstep_net::{Address, Event, Reactor, Reason, TlsConfig};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -213,8 +213,8 @@ fn rescue<D: Disk + Clone>(disk: &D, wish: &QuarantineRequest) -> Result<Rescued
     if transactions == 0 {
         return Ok(Rescued::Kept(String::new()));
     }
-    let reset = Reset { base: base.to_bytes(), index: base.index, term: base.term };
-    Ok(Rescued::Kept(match log.rescue(reset, &records(&entries)) {
+    let records: Vec<_> = entries.iter().map(records::record).collect();
+    Ok(Rescued::Kept(match log.rescue(records::reset(&base), &records) {
         Ok(name) => format!(", and {transactions} transactions that the branch has not are kept in {name}"),
         Err(error) => {
             format!(", with {transactions} transactions that the branch has not: no rescue file, {error}")
@@ -227,8 +227,8 @@ mod tests {
     use super::*;
     use lockstep_core::members::Membership;
     use lockstep_core::snapshot::StateSnapshot;
-    use lockstep_core::{Entry, EntryKind, ProposalId};
-    use lockstep_log::{MemDisk, Record};
+    use lockstep_core::{Entry, EntryHeader, EntryKind, ProposalId};
+    use lockstep_log::MemDisk;
 
     fn example() -> QuarantineRequest {
         QuarantineRequest {
@@ -265,12 +265,12 @@ mod tests {
         let genesis =
             StateSnapshot { log_id, ..StateSnapshot::genesis(example().own.0, 0, Membership::default()) };
         let record = |index| {
-            let (kind, proposal, payload) = (EntryKind::WriteSet, ProposalId::default(), "row".into());
-            let entry = Entry { index, term: 1, kind, seqno: index as i64, proposal, time: 0, payload };
-            Record { index, term: 1, body: entry.body() }
+            let (kind, proposal) = (EntryKind::WriteSet, ProposalId::default());
+            let header = EntryHeader { index, term: 1, kind, seqno: index as i64, proposal, time: 0 };
+            records::record(&Entry::new(header, b"row"))
         };
-        let records: Vec<Record> = (1..=3).map(record).collect();
-        let reset = Reset { base: genesis.to_bytes(), index: 0, term: 0 };
+        let records: Vec<_> = (1..=3).map(record).collect();
+        let reset = records::reset(&genesis);
         log.write(lockstep_log::WriteOp { reset: Some(reset), records, ..Default::default() }).unwrap();
         log.close().unwrap();
         disk

@@ -33,7 +33,6 @@ use delivery::feed::Deliverer;
 use delivery::finished::Finished;
 use lockstep_core::codec::Writer;
 use lockstep_core::members::ViewMember;
-use lockstep_core::message::{Carried, Message};
 use lockstep_core::raft::{Output, Raft};
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno};
 use log_retention::Presence;
@@ -344,9 +343,9 @@ impl Member {
         for output in outputs {
             match output {
                 Output::Send { to, message } => {
-                    let mut w = Writer::with_capacity(message_size(&message));
+                    let mut w = Writer::with_capacity(message.copied_size());
                     message.encode(&mut w);
-                    self.out.push(Effect::Send { to, kind: FRAME_RAFT, payload: w.into_bytes() });
+                    self.out.push(Effect::Send { to, kind: FRAME_RAFT, payload: w.into_parts() });
                 }
                 Output::Write(op) => {
                     self.compare_clocks(&op.entries);
@@ -442,7 +441,7 @@ impl Member {
         for (to, peer) in self.peers.iter() {
             let payload =
                 if peer.version >= membership::peers::HELD_BACK_SINCE { &payload } else { &for_older };
-            self.out.push(Effect::Send { to: *to, kind: FRAME_NODE, payload: payload.clone() });
+            self.out.push(Effect::Send { to: *to, kind: FRAME_NODE, payload: vec![payload.clone()] });
         }
     }
 
@@ -632,19 +631,5 @@ impl Member {
     fn propose(&mut self, kind: EntryKind, payload: Bytes) -> u64 {
         debug_assert!(kind.may_be_proposed());
         self.raft.propose(self.now, kind, payload)
-    }
-}
-
-fn message_size(message: &Message) -> usize {
-    match message {
-        Message::Append { entries, .. }
-        | Message::Relay { carried: Carried { entries, .. }, .. }
-        | Message::Relayed { carried: Carried { entries, .. }, .. } => {
-            64 + entries.iter().map(|e| 64 + e.payload.len()).sum::<usize>()
-        }
-        Message::Propose { proposals, .. } => {
-            64 + proposals.iter().map(|p| 8 + p.payload.len()).sum::<usize>()
-        }
-        _ => 128,
     }
 }

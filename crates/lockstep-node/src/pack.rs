@@ -43,7 +43,18 @@ pub(crate) struct Packer {
 
 impl Packer {
     /// The payload of a [`crate::wire::FRAME_PACKED`] in the place of this frame; `None` where that saves nothing worth it.
-    pub(crate) fn pack(&mut self, kind: u8, payload: &[u8]) -> Option<Bytes> {
+    pub(crate) fn pack(&mut self, kind: u8, parts: &[Bytes]) -> Option<Bytes> {
+        match parts {
+            [payload] => self.pack_whole(kind, payload),
+            // The compressor takes one piece.
+            _ if parts.iter().map(Bytes::len).sum::<usize>() <= MOST => {
+                self.pack_whole(kind, &parts.concat())
+            }
+            _ => None,
+        }
+    }
+
+    fn pack_whole(&mut self, kind: u8, payload: &[u8]) -> Option<Bytes> {
         if kind != FRAME_RAFT || !(LEAST..=MOST).contains(&payload.len()) {
             return None;
         }
@@ -97,7 +108,7 @@ mod tests {
     fn packed_frame_round_trips_and_is_counted() {
         let mut packer = Packer::default();
         let plain = rows(100);
-        let packed = packer.pack(FRAME_RAFT, &plain).unwrap();
+        let packed = packer.pack_whole(FRAME_RAFT, &plain).unwrap();
         assert!(packed.len() * 2 < plain.len());
         let mut received = Packed::default();
         let (kind, again) = unpack(&packed, &mut received).unwrap();
@@ -106,7 +117,7 @@ mod tests {
         assert_eq!((received.plain, received.packed), (plain.len() as u64, packed.len() as u64));
         // A larger one, then a smaller one, in the same scratch.
         for plain in [rows(20_000), rows(10)] {
-            let packed = packer.pack(FRAME_RAFT, &plain).unwrap();
+            let packed = packer.pack_whole(FRAME_RAFT, &plain).unwrap();
             assert_eq!(unpack(&packed, &mut received).unwrap().1, plain);
         }
     }
@@ -123,10 +134,10 @@ mod tests {
         })
         .take(4096)
         .collect();
-        assert_eq!(packer.pack(FRAME_RAFT, &noise), None);
-        assert_eq!(packer.pack(FRAME_RAFT, &[7; LEAST - 1]), None, "too small");
-        assert_eq!(packer.pack(FRAME_RAFT, &vec![7; MOST + 1]), None, "too large");
-        assert_eq!(packer.pack(crate::wire::FRAME_NODE, &[7; 4096]), None, "not in bulk");
+        assert_eq!(packer.pack_whole(FRAME_RAFT, &noise), None);
+        assert_eq!(packer.pack_whole(FRAME_RAFT, &[7; LEAST - 1]), None, "too small");
+        assert_eq!(packer.pack_whole(FRAME_RAFT, &vec![7; MOST + 1]), None, "too large");
+        assert_eq!(packer.pack_whole(crate::wire::FRAME_NODE, &[7; 4096]), None, "not in bulk");
         assert_eq!(packer.sent, Packed::default());
     }
 
@@ -148,7 +159,7 @@ mod tests {
         assert!(claim(1000, &packed).is_ok());
         assert!(claim(999, &packed).is_err() && claim(1001, &packed).is_err());
         // Frames that are never packed.
-        let packed = Packer::default().pack(FRAME_RAFT, &[7; 1000]).unwrap();
+        let packed = Packer::default().pack_whole(FRAME_RAFT, &[7; 1000]).unwrap();
         let mut inner = packed.to_vec();
         inner[0] = crate::wire::FRAME_NODE;
         assert!(unpack(&inner, &mut Packed::default()).is_err());

@@ -1,7 +1,8 @@
 //! The rescue files that a member finds at its start: transactions it may have acknowledged, and the cluster lacks.
 
 use crate::api::{Level, Logger};
-use lockstep_core::{Entry, EntryKind};
+use crate::records;
+use lockstep_core::EntryKind;
 use lockstep_log::{Disk, Replay, read_rescue, rescue_number};
 
 /// Whether an entry of this kind is what clients call a transaction.
@@ -30,8 +31,8 @@ impl Rescued {
         for (_, name) in numbered {
             let mut count = |replay: Replay| {
                 if let Replay::Record(record) = replay {
-                    let entry = Entry::decode_body(record.index, record.term, record.body)
-                        .map_err(|error| format!("entry {} {error}", record.index))?;
+                    let index = record.index;
+                    let entry = records::entry(record).map_err(|error| format!("entry {index} {error}"))?;
                     found.transactions += u64::from(is_transaction(entry.kind));
                 }
                 Ok(())
@@ -85,10 +86,9 @@ impl Rescued {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
-    use lockstep_core::ProposalId;
     use lockstep_core::members::Membership;
     use lockstep_core::snapshot::StateSnapshot;
+    use lockstep_core::{Entry, EntryHeader, ProposalId};
     use lockstep_log::{Log, MemDisk, Options, Record, Reset};
 
     #[test]
@@ -101,17 +101,9 @@ mod tests {
         let kinds = [EntryKind::WriteSet, EntryKind::Noop, EntryKind::TotalOrder];
         let record = |(at, kind): (usize, &EntryKind)| {
             let index = at as u64 + 1;
-            let payload = Bytes::from_static(b"row");
-            let entry = Entry {
-                index,
-                term: 1,
-                kind: *kind,
-                seqno: 1,
-                proposal: ProposalId::default(),
-                time: 0,
-                payload,
-            };
-            Record { index, term: 1, body: entry.body() }
+            let proposal = ProposalId::default();
+            let header = EntryHeader { index, term: 1, kind: *kind, seqno: 1, proposal, time: 0 };
+            records::record(&Entry::new(header, b"row"))
         };
         let records: Vec<Record> = kinds.iter().enumerate().map(record).collect();
         let base = StateSnapshot::genesis(lockstep_core::Uuid([1; 16]), 0, Membership::default()).to_bytes();

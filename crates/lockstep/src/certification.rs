@@ -94,12 +94,12 @@ impl LogCertifier {
         self.writers.follow(entry);
         let outcome = match entry.kind {
             EntryKind::WriteSet | EntryKind::TotalOrder => {
-                let set = WriteSet::parse(&entry.payload).ok();
+                let set = WriteSet::parse(&entry.payload()).ok();
                 self.certifier.judge(&self.writers, entry, set.as_ref())
             }
             EntryKind::View => self.certifier.barrier(entry.seqno),
             EntryKind::Trim => {
-                let trimmed = TrimMark::from_payload(entry.payload.clone()).map(|mark| {
+                let trimmed = TrimMark::from_payload(entry.payload()).map(|mark| {
                     self.state.trim = self.state.trim.max(mark.trim);
                     self.state.verdicts_to = self.state.verdicts_to.max(mark.verdicts_to);
                     self.certifier.trim(&mark)
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use lockstep_node::core::members::Membership;
     use lockstep_node::core::policy::{Policy, PolicyKind};
-    use lockstep_node::core::types::{MemberId, ProposalId, Term, Uuid};
+    use lockstep_node::core::types::{EntryHeader, MemberId, ProposalId, Term, Uuid};
     use lockstep_node::core::writeset::{KeyType, Meta, WriteSetBuilder, flags};
 
     fn base(seqno: Seqno) -> StateSnapshot {
@@ -159,16 +159,20 @@ mod tests {
             flags: flags::TRX_START | flags::TRX_END,
             ..Meta::default()
         };
-        Entry { payload: builder.finish(&meta), ..entry(EntryKind::WriteSet, seqno) }
+        entry_with(EntryKind::WriteSet, seqno, &builder.finish(&meta))
     }
 
-    fn entry(kind: EntryKind, seqno: Seqno) -> Entry {
+    fn entry_with(kind: EntryKind, seqno: Seqno, payload: &[u8]) -> Entry {
         let (index, proposal) = (seqno as u64, ProposalId::default());
-        Entry { index, term: 1, kind, seqno, proposal, time: 0, payload: Default::default() }
+        Entry::new(EntryHeader { index, term: 1, kind, seqno, proposal, time: 0 }, payload)
+    }
+
+    fn in_term(term: Term, entry: &Entry) -> Entry {
+        Entry::new(EntryHeader { term, ..**entry }, &entry.payload())
     }
 
     fn trim(seqno: Seqno, mark: &TrimMark) -> Entry {
-        Entry { payload: mark.to_payload(), ..entry(EntryKind::Trim, seqno) }
+        entry_with(EntryKind::Trim, seqno, &mark.to_payload())
     }
 
     fn verdicts(certifier: &mut LogCertifier, entries: &[Entry]) -> Vec<Verdict> {
@@ -229,7 +233,8 @@ mod tests {
 
     /// A write-set that this member proposed and a leader appended in this term. `Meta::source` is independent of both.
     fn of(member: MemberId, term: Term, write: Entry) -> Entry {
-        Entry { term, proposal: ProposalId { member, ..ProposalId::default() }, ..write }
+        let proposal = ProposalId { member, ..ProposalId::default() };
+        Entry::new(EntryHeader { term, proposal, ..*write }, &write.payload())
     }
 
     #[test]
@@ -238,18 +243,15 @@ mod tests {
         let (old, new) = (Uuid([1; 16]), Uuid([2; 16]));
         let state =
             StateSnapshot { policy: Policy::of(PolicyKind::Semisync), term: 1, leader: old, ..base(10) };
-        let led_by = |term, leader: MemberId, seqno| Entry {
-            term,
-            payload: leader.0.to_vec().into(),
-            ..entry(EntryKind::Noop, seqno)
-        };
+        let led_by =
+            |term, leader: MemberId, seqno| in_term(term, &entry_with(EntryKind::Noop, seqno, &leader.0));
         let mark = TrimMark { trim: 10, verdicts_to: 13, failed: vec![12] };
         let log = [
             of(old, 1, write(11, 1, 10, b"x")),
             led_by(2, new, 11),
             of(old, 2, write(12, 1, 11, b"y")), // proposed before leadership moved
             of(new, 2, write(13, 2, 11, b"y")), // no conflict: a failed write-set has no keys
-            Entry { term: 2, ..trim(13, &mark) },
+            in_term(2, &trim(13, &mark)),
             of(new, 2, write(14, 2, 13, b"z")),
         ];
         // With and without the mark known in advance. The command knows it in advance.
@@ -270,7 +272,7 @@ mod tests {
         let state = StateSnapshot { term: 1, leader: old, trim: 5, verdicts_to: 5, ..base(10) };
         let weak = Policy::of(PolicyKind::Async).to_payload();
         let log = [
-            Entry { payload: weak, ..entry(EntryKind::Policy, 10) },
+            entry_with(EntryKind::Policy, 10, &weak),
             of(old, 1, write(11, 1, 8, b"x")), // its snapshot lacks 9 and 10, which are not in the log
             of(new, 1, write(12, 2, 11, b"y")),
             of(old, 1, write(13, 1, 11, b"y")),

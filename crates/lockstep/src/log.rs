@@ -153,7 +153,7 @@ fn read(view: &LogView<RealDisk>, keep: usize, now: Duration) -> Result<VecDeque
         if let Replay::Record(record) = replay
             && let entry = decode(&record)?
             && entry.kind == EntryKind::Trim
-            && let Ok(mark) = TrimMark::from_payload(entry.payload)
+            && let Ok(mark) = TrimMark::from_payload(entry.payload())
         {
             marks.push(mark);
         }
@@ -384,7 +384,7 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
         term: entry.term,
         kind: kind_name(entry.kind),
         origin: names.of(entry.proposal.member),
-        size: entry.payload.len(),
+        size: entry.payload().len(),
         keys: None,
         verdict: None,
         tables: Vec::new(),
@@ -392,18 +392,18 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
         note: String::new(),
     };
     match entry.kind {
-        EntryKind::WriteSet | EntryKind::TotalOrder => match WriteSet::parse(&entry.payload) {
+        EntryKind::WriteSet | EntryKind::TotalOrder => match WriteSet::parse(&entry.payload()) {
             Ok(set) => describe_writeset(&set, &mut line),
             Err(e) => line.note = format!("damaged: the payload {e}"),
         },
-        EntryKind::View => match View::decode(&mut Reader::new(entry.payload.clone())) {
+        EntryKind::View => match View::decode(&mut Reader::new(entry.payload())) {
             Ok(view) => {
                 let members: Vec<&str> = view.members.iter().map(|m| m.name.as_str()).collect();
                 line.note = format!("view {}: {}", view.number, members.join(", "));
             }
             Err(e) => line.note = format!("damaged: the payload {e}"),
         },
-        EntryKind::Membership => match Membership::decode(&mut Reader::new(entry.payload.clone())) {
+        EntryKind::Membership => match Membership::decode(&mut Reader::new(entry.payload())) {
             Ok(membership) => {
                 names.learn(&membership);
                 let members: Vec<String> =
@@ -412,20 +412,20 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
             }
             Err(e) => line.note = format!("damaged: the payload {e}"),
         },
-        EntryKind::Branch => match Branch::from_payload(entry.payload.clone()) {
+        EntryKind::Branch => match Branch::from_payload(entry.payload()) {
             Ok(branch) => {
                 names.learn(&branch.membership());
                 line.note = format!("history {}: {} goes on alone", branch.history, branch.founder.name);
             }
             Err(e) => line.note = format!("damaged: the payload {e}"),
         },
-        EntryKind::Note => line.note = String::from_utf8_lossy(&entry.payload).into_owned(),
+        EntryKind::Note => line.note = String::from_utf8_lossy(&entry.payload()).into_owned(),
         EntryKind::Noop => line.note = "a new leader".into(),
-        EntryKind::Outcome => match VoteOutcome::from_payload(entry.payload.clone()) {
+        EntryKind::Outcome => match VoteOutcome::from_payload(entry.payload()) {
             Ok(outcome) => line.note = describe_outcome(&outcome, names),
             Err(e) => line.note = format!("damaged: the payload {e}"),
         },
-        EntryKind::Policy => match Policy::decode(&mut Reader::new(entry.payload.clone())) {
+        EntryKind::Policy => match Policy::decode(&mut Reader::new(entry.payload())) {
             Ok(policy) => line.note = describe_policy(&policy),
             Err(e) => line.note = format!("damaged: the payload {e}"),
         },
@@ -525,6 +525,7 @@ fn shorten(sql: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_node::core::types::EntryHeader;
 
     #[test]
     fn statements_become_one_short_line() {
@@ -550,15 +551,9 @@ mod tests {
             "commit.policy=semisync; commit.acks=2; commit.zone_acks=1; commit.ack_on=receive; commit.timeout=PT1.5S; \
              async.max_at_risk=300"
         );
-        let entry = Entry {
-            index: 7,
-            term: 1,
-            kind: EntryKind::Policy,
-            seqno: 5,
-            proposal: Default::default(),
-            time: 0,
-            payload: policy.to_payload(),
-        };
+        let (kind, proposal) = (EntryKind::Policy, Default::default());
+        let header = EntryHeader { index: 7, term: 1, kind, seqno: 5, proposal, time: 0 };
+        let entry = Entry::new(header, &policy.to_payload());
         assert!(
             describe(&entry, &mut Names::default(), Duration::ZERO)
                 .note

@@ -58,7 +58,7 @@ impl Rescue {
             origin.unwrap_or("?"),
             utc(entry.time / 1_000_000)
         );
-        let data = match WriteSet::parse(&entry.payload) {
+        let data = match WriteSet::parse(&entry.payload()) {
             Err(e) => Err(format!("it is damaged: the write-set {e}")),
             Ok(set) => {
                 let own = match set.pieces {
@@ -101,7 +101,7 @@ impl Rescue {
                 .then(|| "its first fragments are not in this file".to_owned()),
             ..Fragments::default()
         });
-        let pieces: Vec<_> = pieces.iter().map(|piece| piece.payload.clone()).collect();
+        let pieces: Vec<_> = pieces.iter().map(|piece| piece.payload()).collect();
         match assemble(set, &pieces) {
             Ok(set) => parts.data.extend_from_slice(&set.data),
             Err(e) => parts.error = Some(e.to_string()),
@@ -145,7 +145,7 @@ impl Rescue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockstep_node::core::types::ProposalId;
+    use lockstep_node::core::types::{EntryHeader, ProposalId};
     use lockstep_node::core::writeset::{DataKind, Meta, WriteSetBuilder, split};
 
     /// The log event of a statement: any data that tests can tell apart.
@@ -168,8 +168,9 @@ mod tests {
             member: MemberId::parse("00000000-0000-0000-0000-000000000001").unwrap(),
             ..ProposalId::default()
         };
-        let entry = |(kind, payload)| Entry { index: 1, term: 1, kind, seqno: 7, proposal, time: 0, payload };
-        pieces.chain([(kind, split.last)]).map(entry).collect()
+        let header = |kind| EntryHeader { index: 1, term: 1, kind, seqno: 7, proposal, time: 0 };
+        let all = pieces.chain([(kind, split.last)]);
+        all.map(|(kind, payload)| Entry::new(header(kind), &payload)).collect()
     }
 
     fn convert(rescue: &mut Rescue, entries: Vec<Entry>) -> Vec<String> {

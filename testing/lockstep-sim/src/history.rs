@@ -412,7 +412,7 @@ impl History {
                 rule: "only proposals are committed",
                 what: format!("{pid:?} at index {index} was never proposed, or was withdrawn"),
             })?;
-            let hash = proposal_hash(entry.kind, &entry.payload);
+            let hash = proposal_hash(entry.kind, &entry.payload());
             let overtaken = known.fragment.filter(|(_, overtaken)| *overtaken == hash);
             hold!(
                 known.hash == hash || overtaken.is_some(),

@@ -91,7 +91,7 @@ impl Judge {
     pub fn take(&mut self, entry: &Entry) -> Option<bool> {
         if entry.term != self.term {
             self.term = entry.term;
-            let mut r = Reader::new(entry.payload.clone());
+            let mut r = Reader::new(entry.payload());
             let leader = match entry.kind {
                 EntryKind::Noop => r.array().ok().map(Uuid),
                 EntryKind::View => View::decode(&mut r).ok().and_then(|v| v.members.first().map(|m| m.id)),
@@ -106,18 +106,18 @@ impl Judge {
                 None
             }
             EntryKind::Policy => {
-                let policy = Policy::decode(&mut Reader::new(entry.payload.clone()));
+                let policy = Policy::decode(&mut Reader::new(entry.payload()));
                 self.weak = policy.is_ok_and(|p| matches!(p.kind, PolicyKind::Async | PolicyKind::Semisync));
                 None
             }
             EntryKind::Trim => {
-                if let Ok(mark) = TrimMark::from_payload(entry.payload.clone()) {
+                if let Ok(mark) = TrimMark::from_payload(entry.payload()) {
                     self.trim = self.trim.max(mark.trim);
                 }
                 None
             }
             EntryKind::WriteSet | EntryKind::TotalOrder => {
-                let set = WriteSet::parse(&entry.payload).ok();
+                let set = WriteSet::parse(&entry.payload()).ok();
                 let pass = set.as_ref().is_some_and(|set| self.verdict(entry, set));
                 if let Some(set) = set.filter(|_| pass) {
                     self.write(entry, &set);

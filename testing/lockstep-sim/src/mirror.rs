@@ -1,7 +1,7 @@
 //! The checkers' own, simple model of one log: the requested writes, entry by entry.
 
 use crate::trace::hash_bytes;
-use lockstep_core::{Entry, Index, Term};
+use lockstep_core::{Entry, EntryHeader, Index, Term};
 use std::collections::VecDeque;
 
 /// An entry as the checkers remember it.
@@ -16,12 +16,12 @@ pub struct Mark {
 impl Mark {
     /// Of this entry.
     pub fn of(entry: &Entry) -> Mark {
-        let Entry { index, term, kind, seqno, proposal, time, payload } = entry;
-        let mut hash = hash_bytes(*kind as u64, payload);
-        for word in [*index, *term, *seqno as u64, proposal.incarnation, proposal.number, *time] {
+        let EntryHeader { index, term, kind, seqno, proposal, time } = **entry;
+        let mut hash = hash_bytes(kind as u64, &entry.payload());
+        for word in [index, term, seqno as u64, proposal.incarnation, proposal.number, time] {
             hash = (hash ^ word).wrapping_mul(0x9fb2_1c65_1e98_df25).rotate_left(31);
         }
-        Mark { term: *term, hash: hash_bytes(hash, &proposal.member.0) }
+        Mark { term, hash: hash_bytes(hash, &proposal.member.0) }
     }
 }
 

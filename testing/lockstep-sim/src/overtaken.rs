@@ -42,7 +42,7 @@ impl Views {
         if entry.kind != EntryKind::View {
             return;
         }
-        let Ok(view) = View::decode(&mut Reader::new(entry.payload.clone())) else { return };
+        let Ok(view) = View::decode(&mut Reader::new(entry.payload())) else { return };
         let members: BTreeSet<ViewUuid> = view.members.iter().map(|m| m.view_uuid).collect();
         let same = self.all.last().is_some_and(|(_, before, _)| *before == members);
         self.all.push((entry.seqno, members, same));

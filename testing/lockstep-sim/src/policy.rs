@@ -59,7 +59,7 @@ impl Controls {
 
     /// The next entry.
     pub(crate) fn push(&mut self, entry: &Entry) {
-        let mut r = Reader::new(entry.payload.clone());
+        let mut r = Reader::new(entry.payload());
         let Some(last) = self.0.last() else { return };
         let (mut policy, mut view) = (last.policy, last.view.clone());
         match entry.kind {

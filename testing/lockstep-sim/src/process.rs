@@ -18,7 +18,7 @@ use lockstep_log::{Fault, Log, Options, Record, Replay, Reset, Vote, WriteOp};
 use std::collections::{BTreeMap, VecDeque};
 
 fn records(entries: &[Entry]) -> Vec<Record> {
-    entries.iter().map(|e| Record { index: e.index, term: e.term, body: e.body() }).collect()
+    entries.iter().map(|e| Record { index: e.index, term: e.term, body: e.body().clone() }).collect()
 }
 
 /// The log's own words for what the core wants written.
@@ -82,7 +82,7 @@ impl Cluster {
                     let entry = Entry::decode_body(index, term, body.clone()).map_err(|e| e.to_string())?;
                     found.get_or_insert_default().push(Mark::of(&entry));
                     if entry.kind == EntryKind::Trim
-                        && let Ok(mark) = TrimMark::from_payload(entry.payload.clone())
+                        && let Ok(mark) = TrimMark::from_payload(entry.payload())
                     {
                         marks.push_back((index, mark));
                     }

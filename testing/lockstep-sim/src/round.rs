@@ -275,7 +275,7 @@ impl Cluster {
             process.memory.push(mark);
             change.marks.push(mark);
             if entry.kind == EntryKind::Trim
-                && let Ok(mark) = TrimMark::from_payload(entry.payload.clone())
+                && let Ok(mark) = TrimMark::from_payload(entry.payload())
             {
                 process.marks.push_back((entry.index, mark));
             }
@@ -283,7 +283,7 @@ impl Cluster {
                 self.book.in_memory(slot, entry.index, mark);
             }
             if entry.kind == EntryKind::Membership {
-                let mut r = lockstep_core::codec::Reader::new(entry.payload.clone());
+                let mut r = lockstep_core::codec::Reader::new(entry.payload());
                 let next = Membership::decode(&mut r).map_err(|error| Violation {
                     rule: "the log can be folded",
                     what: format!("index {}: {error}", entry.index),

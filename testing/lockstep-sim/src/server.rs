@@ -162,13 +162,13 @@ impl Run {
         self.writers.follow(entry);
         Ok(match entry.kind {
             EntryKind::WriteSet | EntryKind::TotalOrder => {
-                let set = WriteSet::parse(&entry.payload).ok();
+                let set = WriteSet::parse(&entry.payload()).ok();
                 let outcome = self.certifier.judge(&self.writers, entry, set.as_ref())?;
                 Some((outcome, set))
             }
             EntryKind::View => Some((self.certifier.barrier(entry.seqno)?, None)),
             EntryKind::Trim => {
-                let mark = TrimMark::from_payload(entry.payload.clone())
+                let mark = TrimMark::from_payload(entry.payload())
                     .map_err(|_| CertifyError::Mark("cannot be read"))?;
                 self.certifier.trim(&mark)?;
                 None

@@ -4,7 +4,7 @@
 use super::*;
 use crate::members::{Membership, View};
 use crate::policy::{Policy, PolicyKind};
-use crate::types::{MemberId, ProposalId, Term, Uuid};
+use crate::types::{EntryHeader, MemberId, ProposalId, Term, Uuid};
 use crate::writeset::{DataKind, Key, KeyType, Meta, WriteSetBuilder};
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -59,15 +59,10 @@ impl Group {
 
     fn append_of(&mut self, member: MemberId, kind: EntryKind, seqnos: i64, payload: Bytes) {
         let tail = self.tail();
-        let entry = Entry {
-            index: tail.index + 1,
-            term: self.term,
-            kind,
-            seqno: tail.seqno + seqnos,
-            proposal: ProposalId { member, ..ProposalId::default() },
-            time: 0,
-            payload,
-        };
+        let (index, seqno) = (tail.index + 1, tail.seqno + seqnos);
+        let proposal = ProposalId { member, ..ProposalId::default() };
+        let header = EntryHeader { index, term: self.term, kind, seqno, proposal, time: 0 };
+        let entry = Entry::new(header, &payload);
         let mut next = tail.clone();
         next.apply(&entry).unwrap();
         self.states.push(next);
@@ -98,13 +93,11 @@ fn feed(
     writers.follow(entry);
     match entry.kind {
         EntryKind::WriteSet | EntryKind::TotalOrder => {
-            let set = WriteSet::parse(&entry.payload).ok();
+            let set = WriteSet::parse(&entry.payload()).ok();
             certifier.judge(writers, entry, set.as_ref()).map(Some)
         }
         EntryKind::View => certifier.barrier(entry.seqno).map(Some),
-        EntryKind::Trim => {
-            certifier.trim(&TrimMark::from_payload(entry.payload.clone()).unwrap()).map(|()| None)
-        }
+        EntryKind::Trim => certifier.trim(&TrimMark::from_payload(entry.payload()).unwrap()).map(|()| None),
         _ => Ok(None),
     }
 }
@@ -144,7 +137,7 @@ impl Model {
         let seqno = entry.seqno;
         let before = std::mem::replace(&mut self.last, seqno);
         if entry.term != self.term {
-            (self.term, self.leader) = (entry.term, member(entry.payload[0]));
+            (self.term, self.leader) = (entry.term, member(entry.payload()[0]));
         }
         let fail = |failure, depends_on| Certification {
             pass: false,
@@ -162,17 +155,17 @@ impl Model {
                 return Some(alone);
             }
             EntryKind::Trim => {
-                self.trim = TrimMark::from_payload(entry.payload.clone()).unwrap().trim;
+                self.trim = TrimMark::from_payload(entry.payload()).unwrap().trim;
                 return None;
             }
             EntryKind::Policy => {
                 // The first byte of a policy that is otherwise as by default: 0 async, 2 quorum.
-                self.weak = entry.payload[0] == 0;
+                self.weak = entry.payload()[0] == 0;
                 return None;
             }
             _ => return None,
         }
-        let Ok(set) = WriteSet::parse(&entry.payload) else {
+        let Ok(set) = WriteSet::parse(&entry.payload()) else {
             return Some(fail(Failure::Malformed, floor));
         };
         let meta = set.meta;
@@ -366,10 +359,7 @@ fn run(ops: &[Op]) -> Group {
 }
 
 fn marks(entries: &[Entry]) -> impl Iterator<Item = TrimMark> + '_ {
-    entries
-        .iter()
-        .filter(|e| e.kind == EntryKind::Trim)
-        .map(|e| TrimMark::from_payload(e.payload.clone()).unwrap())
+    entries.iter().filter(|e| e.kind == EntryKind::Trim).map(|e| TrimMark::from_payload(e.payload()).unwrap())
 }
 
 /// Replays from the state after `from` entries, having learned the marks of the first `known`.

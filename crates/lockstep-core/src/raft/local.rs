@@ -12,7 +12,6 @@ use crate::codec::DecodeError;
 use crate::members::Membership;
 use crate::snapshot::StateSnapshot;
 use crate::types::*;
-use bytes::Bytes;
 use std::sync::Arc;
 
 /// The Raft role of a member.
@@ -235,10 +234,11 @@ impl Local {
         term: Term,
         kind: EntryKind,
         proposal: ProposalId,
-        payload: Bytes,
+        payload: &[u8],
         seqno: Seqno,
     ) -> Entry {
-        Entry { index: self.log.last() + 1, term, kind, seqno, proposal, time: self.wall, payload }
+        let index = self.log.last() + 1;
+        Entry::new(EntryHeader { index, term, kind, seqno, proposal, time: self.wall }, payload)
     }
 
     /// Appends an entry that is not known to be in the leader's log.

@@ -353,7 +353,7 @@ impl Log {
     pub(super) fn open_memberships(&self) -> impl Iterator<Item = Membership> + '_ {
         let skip = (self.committed.index + 1 - self.cached_from()) as usize;
         let entries = self.cache.range(skip..).filter(|entry| entry.kind == EntryKind::Membership);
-        entries.filter_map(|entry| Membership::decode(&mut Reader::new(entry.payload.clone())).ok())
+        entries.filter_map(|entry| Membership::decode(&mut Reader::new(entry.payload())).ok())
     }
 
     /// Entries from memory, from `from` to `to` at most: at least one, else up to `max_bytes`.

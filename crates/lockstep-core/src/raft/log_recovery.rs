@@ -407,7 +407,7 @@ impl Campaign {
 
     /// Whether a voter that has replied, or this member itself, holds this membership of the tail that is being taken.
     fn is_held(&self, local: &Local, entry: &Entry) -> bool {
-        let next = Membership::decode(&mut Reader::new(entry.payload.clone())).unwrap_or_default();
+        let next = Membership::decode(&mut Reader::new(entry.payload())).unwrap_or_default();
         let votes = |id: &MemberId| local.membership().is_voter(id) || next.is_voter(id);
         if votes(&local.id()) && local.log().term_at(entry.index) == Some(entry.term) {
             return true;

@@ -26,8 +26,7 @@ const FIRST_WINDOW: u64 = 8 << 10;
 
 #[derive(Debug)]
 struct Item {
-    kind: EntryKind,
-    payload: Bytes,
+    proposal: Proposal,
     /// Sum of the sizes of all items ever up to this one: distances in bytes are differences.
     ends_at: u64,
 }
@@ -94,7 +93,7 @@ impl Outbox {
         debug_assert!(kind.may_be_proposed(), "a leader's own entries are not proposed");
         let size = (64 + payload.len()) as u64;
         let ends_at = self.items.back().map_or(self.begins_at, |item| item.ends_at) + size;
-        self.items.push_back(Item { kind, payload, ends_at });
+        self.items.push_back(Item { proposal: Proposal { kind, payload }, ends_at });
         self.last()
     }
 
@@ -219,7 +218,18 @@ impl Outbox {
         let number = logged(local) + 1;
         let item = self.item(number).filter(|_| !self.halted)?;
         let id = ProposalId { member: local.id(), incarnation: local.config().incarnation, number };
-        local.log().tail().is_next(&id).then(|| (item.kind, id, item.payload.clone()))
+        let Proposal { kind, payload } = item.proposal.clone();
+        local.log().tail().is_next(&id).then_some((kind, id, payload))
+    }
+
+    /// The own log has this proposal: its payload from now on shares the entry's memory, unless the leader changed it.
+    pub(super) fn share(&mut self, number: u64, payload: Bytes) {
+        let at = number.checked_sub(self.committed + 1).and_then(|at| usize::try_from(at).ok());
+        if let Some(item) = at.and_then(|at| self.items.get_mut(at))
+            && item.proposal.payload == payload
+        {
+            item.proposal.payload = payload;
+        }
     }
 
     /// A leader has appended its own proposals.
@@ -272,14 +282,14 @@ impl Outbox {
         let mut proposals = Vec::new();
         let mut bytes = 0;
         while let Some(item) = self.item(first + proposals.len() as u64) {
-            let size = 64 + item.payload.len();
+            let size = 64 + item.proposal.payload.len();
             // Proposals sent again end a message, so that the reply to duplicates has just the number `sent_before`.
             let sent_before = Some(first - 1 + proposals.len() as u64) == self.sent_before;
             if !proposals.is_empty() && (bytes + size > most || sent_before) {
                 break;
             }
             bytes += size;
-            proposals.push(Proposal { kind: item.kind, payload: item.payload.clone() });
+            proposals.push(item.proposal.clone());
         }
         proposals
     }

@@ -153,9 +153,8 @@ mod tests {
     const LEADER: MemberId = Uuid([9; 16]);
 
     fn noop(index: Index, term: Term, payload: &[u8]) -> Entry {
-        let payload = Bytes::copy_from_slice(payload);
         let proposal = ProposalId::default();
-        Entry { index, term, kind: EntryKind::Noop, seqno: 0, proposal, time: 0, payload }
+        Entry::new(EntryHeader { index, term, kind: EntryKind::Noop, seqno: 0, proposal, time: 0 }, payload)
     }
 
     /// As the version before there was a leader wrote it.
@@ -180,7 +179,7 @@ mod tests {
     }
 
     fn record(builder: &mut RestoreBuilder, entry: &Entry) {
-        builder.record(entry.index, entry.term, entry.body()).unwrap();
+        builder.record(entry.index, entry.term, entry.body().clone()).unwrap();
     }
 
     #[test]

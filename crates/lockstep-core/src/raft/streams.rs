@@ -39,7 +39,7 @@ impl Ends {
 
     /// The leader has placed a view.
     pub(super) fn viewed(&mut self, entry: &Entry) {
-        let Ok(view) = View::decode(&mut Reader::new(entry.payload.clone())) else { return };
+        let Ok(view) = View::decode(&mut Reader::new(entry.payload())) else { return };
         self.views.push_back((entry.seqno, view.whose_streams_go_on(&self.last)));
         self.last = view;
         if self.views.len() > VIEWS_KEPT

@@ -1,7 +1,7 @@
 use super::*;
 use crate::codec::Writer;
 use crate::members::ViewMember;
-use crate::types::{ProposalId, Uuid};
+use crate::types::{EntryHeader, ProposalId, Uuid};
 use crate::writeset::{KeyType, Meta, OVERTAKEN, WriteSet, WriteSetBuilder, flags};
 
 fn uuid(of: u8) -> ViewUuid {
@@ -19,7 +19,7 @@ fn view(seqno: Seqno, of: &[u8]) -> (View, Entry) {
     let mut w = Writer::new();
     view.encode(&mut w);
     let (kind, proposal, payload) = (EntryKind::View, ProposalId::default(), w.into_bytes());
-    (view, Entry { index: 1, term: 1, kind, seqno, proposal, time: 0, payload })
+    (view, Entry::new(EntryHeader { index: 1, term: 1, kind, seqno, proposal, time: 0 }, &payload))
 }
 
 fn write(source: u8, last_seen: Seqno, flags: u32) -> Bytes {

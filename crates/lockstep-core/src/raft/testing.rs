@@ -66,7 +66,7 @@ pub(super) fn with_entries(mut local: Local, n: u64) -> Local {
     for _ in 0..n {
         let payload = Bytes::from_static(b"entry");
         let seqno = local.log().tail().seqno;
-        let entry = local.next_entry(1, EntryKind::Note, ProposalId::default(), payload, seqno);
+        let entry = local.next_entry(1, EntryKind::Note, ProposalId::default(), &payload, seqno);
         assert!(local.append(entry).is_ok(), "a note can be appended");
     }
     local.agree_up_to(local.log().last());
@@ -76,7 +76,7 @@ pub(super) fn with_entries(mut local: Local, n: u64) -> Local {
 /// With an entry of term 1 that puts `policy` in force, and one more.
 pub(super) fn with_policy(mut local: Local, policy: Policy) -> Local {
     let seqno = local.log().tail().seqno;
-    let entry = local.next_entry(1, EntryKind::Policy, ProposalId::default(), policy.to_payload(), seqno);
+    let entry = local.next_entry(1, EntryKind::Policy, ProposalId::default(), &policy.to_payload(), seqno);
     assert!(local.append(entry).is_ok(), "a policy can be appended");
     with_entries(local, 1)
 }

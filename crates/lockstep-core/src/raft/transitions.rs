@@ -197,7 +197,7 @@ impl Raft {
         payload: Bytes,
         seqno: Seqno,
     ) -> Result<Index, DecodeError> {
-        let entry = self.local.next_entry(self.local.term(), kind, proposal, payload, seqno);
+        let entry = self.local.next_entry(self.local.term(), kind, proposal, &payload, seqno);
         let view = (kind == EntryKind::View).then(|| entry.clone());
         let index = self.local.append_as_leader(entry)?;
         if let Some(view) = view {
@@ -633,7 +633,7 @@ impl Raft {
         // A term of ours alone: no member was elected in it.
         let (term, seqno) = (self.local.term() + 1, self.local.log().tail().seqno);
         let (kind, payload) = (EntryKind::Branch, branch.to_payload());
-        let entry = self.local.next_entry(term, kind, ProposalId::default(), payload, seqno);
+        let entry = self.local.next_entry(term, kind, ProposalId::default(), &payload, seqno);
         self.local.append(entry).map_err(|_| BranchError::Malformed)?;
         self.become_follower(term, None);
         self.up.clear();
@@ -652,8 +652,9 @@ impl Raft {
             return;
         }
         while let Some((kind, id, payload)) = self.outbox.next_own(&self.local) {
-            if self.append_proposal(kind, id, payload).is_err() {
-                break;
+            let Ok(index) = self.append_proposal(kind, id, payload) else { break };
+            if let Some(entry) = self.local.log().entry(index) {
+                self.outbox.share(id.number, entry.payload());
             }
         }
         self.outbox.own_appended(&self.local);

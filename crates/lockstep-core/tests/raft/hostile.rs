@@ -26,14 +26,10 @@ fn any_entry() -> impl Strategy<Value = Entry> {
         }),
     ];
     (any_index(), any_index(), 0..9u8, any_seqno(), (0..4usize, any_index(), any_index()), payload).prop_map(
-        |(index, term, kind, seqno, (member, incarnation, number), payload)| Entry {
-            index,
-            term,
-            kind: EntryKind::from_u8(kind).unwrap(),
-            seqno,
-            proposal: ProposalId { member: id(member), incarnation, number },
-            time: 0,
-            payload,
+        |(index, term, kind, seqno, (member, incarnation, number), payload)| {
+            let kind = EntryKind::from_u8(kind).unwrap();
+            let proposal = ProposalId { member: id(member), incarnation, number };
+            Entry::new(EntryHeader { index, term, kind, seqno, proposal, time: 0 }, &payload)
         },
     )
 }

@@ -97,7 +97,7 @@ impl DiskImage {
             while bases.peek().is_some_and(|base| base.index < entry.index) {
                 builder.base(bases.next().unwrap().to_bytes()).unwrap();
             }
-            builder.record(entry.index, entry.term, entry.body()).unwrap();
+            builder.record(entry.index, entry.term, entry.body().clone()).unwrap();
         }
         for base in bases {
             builder.base(base.to_bytes()).unwrap();
@@ -475,7 +475,7 @@ impl Net {
     /// The texts of the write-sets that are known to be committed.
     pub(crate) fn texts(&self) -> Vec<String> {
         let sets = self.committed.values().filter(|e| e.kind == EntryKind::WriteSet);
-        sets.map(|e| String::from_utf8_lossy(&e.payload).into_owned()).collect()
+        sets.map(|e| String::from_utf8_lossy(&e.payload()).into_owned()).collect()
     }
 
     /// The entries that this member would deliver.
@@ -490,7 +490,7 @@ impl Net {
         });
         entries
             .filter(|e| e.kind == EntryKind::WriteSet)
-            .map(|e| String::from_utf8_lossy(&e.payload).into_owned())
+            .map(|e| String::from_utf8_lossy(&e.payload()).into_owned())
             .collect()
     }
 }

@@ -299,6 +299,6 @@ fn another_raft_agrees() {
 fn contents(entry: &lockstep_core::Entry) -> Vec<u8> {
     match entry.kind {
         lockstep_core::EntryKind::Noop => Vec::new(),
-        _ => entry.payload.to_vec(),
+        _ => entry.payload().to_vec(),
     }
 }

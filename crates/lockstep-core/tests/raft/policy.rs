@@ -320,7 +320,7 @@ fn lost_tail_is_rescued_and_its_seqnos_left_out() {
     net.settle();
     let rescued = &net.node(1).rescued;
     assert_eq!(rescued.len(), 1, "{rescued:?}");
-    let texts: Vec<_> = rescued[0].entries.iter().map(|e| e.payload.clone()).collect();
+    let texts: Vec<_> = rescued[0].entries.iter().map(|e| e.payload()).collect();
     assert!(texts.contains(&bytes::Bytes::from_static(b"lost")), "{texts:?}");
     let diverged = net.node(1).outputs.iter().any(|o| matches!(o, Output::Diverged { .. }));
     assert!(diverged, "its server has it");

@@ -1,7 +1,6 @@
 //! Logs that differ, messages that are lost, peers that are paused: how a leader finds the way back.
 
 use crate::net::*;
-use bytes::Bytes;
 use lockstep_core::message::Message;
 use lockstep_core::policy::{Policy, PolicyKind};
 use lockstep_core::raft::*;
@@ -12,14 +11,10 @@ fn disk_of(members: members::Membership, terms: &[Term]) -> DiskImage {
     let entries: Vec<Entry> = terms
         .iter()
         .enumerate()
-        .map(|(at, term)| Entry {
-            index: at as u64 + 1,
-            term: *term,
-            kind: EntryKind::Note,
-            seqno: 0,
-            proposal: ProposalId::default(),
-            time: 0,
-            payload: Bytes::from(format!("{}/{term}", at + 1).into_bytes()),
+        .map(|(at, term)| {
+            let (index, kind, proposal) = (at as u64 + 1, EntryKind::Note, ProposalId::default());
+            let header = EntryHeader { index, term: *term, kind, seqno: 0, proposal, time: 0 };
+            Entry::new(header, format!("{index}/{term}").as_bytes())
         })
         .collect();
     DiskImage { bases: vec![genesis(members)], entries, ..DiskImage::default() }

@@ -10,7 +10,7 @@ use lockstep_core::members::{MemberInfo, Membership, Role as MemberRole};
 use lockstep_core::raft::Raft;
 use lockstep_core::raft::Vote;
 use lockstep_core::snapshot::StateSnapshot;
-use lockstep_core::{Entry, EntryKind, ProposalId, Term, Uuid};
+use lockstep_core::{Entry, EntryHeader, EntryKind, ProposalId, Term, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// More messages in a row than any scenario needs.
@@ -62,14 +62,9 @@ impl Cluster {
     /// Replaces the log of a member that was just founded: notes of these terms.
     pub(crate) fn set_log(&mut self, n: usize, terms: &[Term], term: Term) -> Result<(), String> {
         let base = self.member(n)?.disk().base().ok_or("this member has no log")?.clone();
-        let note = |(at, term): (usize, &Term)| Entry {
-            index: at as u64 + 1,
-            term: *term,
-            kind: EntryKind::Note,
-            seqno: 0,
-            proposal: ProposalId::default(),
-            time: 0,
-            payload: bytes::Bytes::new(),
+        let note = |(at, term): (usize, &Term)| {
+            let (index, kind, proposal) = (at as u64 + 1, EntryKind::Note, ProposalId::default());
+            Entry::new(EntryHeader { index, term: *term, kind, seqno: 0, proposal, time: 0 }, &[])
         };
         let entries = terms.iter().enumerate().map(note).collect();
         self.insert(n, Disk::with_log(base, entries, Vote { term, voted_for: None }));

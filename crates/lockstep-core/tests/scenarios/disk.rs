@@ -110,7 +110,7 @@ impl Disk {
             while let Some(base) = bases.next_if(|base| base.index < entry.index) {
                 builder.base(base.to_bytes()).expect("a base can be read back");
             }
-            builder.record(entry.index, entry.term, entry.body()).expect("an entry can be read back");
+            builder.record(entry.index, entry.term, entry.body().clone()).expect("an entry can be read back");
         }
         for base in bases {
             builder.base(base.to_bytes()).expect("a base can be read back");

@@ -162,8 +162,8 @@ fn entry_list(entries: &[Entry]) -> String {
 
 /// `4/2 write-set "x=1" seqno=3`.
 pub(crate) fn entry(entry: &Entry) -> String {
-    let text = || format!(" {:?}", String::from_utf8_lossy(&entry.payload));
-    let mut reader = Reader::new(entry.payload.clone());
+    let text = || format!(" {:?}", String::from_utf8_lossy(&entry.payload()));
+    let mut reader = Reader::new(entry.payload());
     let contents = match entry.kind {
         EntryKind::Noop => "noop".to_string(),
         EntryKind::WriteSet => "write-set".to_string() + &text(),

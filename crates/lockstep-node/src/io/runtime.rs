@@ -628,12 +628,12 @@ impl Runtime {
                     let packs = version >= UNPACKED_SINCE && self.engine.compresses_to(&to);
                     let packed = if packs { self.packer.pack(kind, &payload) } else { None };
                     let (kind, payload) = match packed {
-                        Some(packed) => (FRAME_PACKED, packed),
+                        Some(packed) => (FRAME_PACKED, vec![packed]),
                         None => (kind, payload),
                     };
                     // A queue that overflows closes the connection, which comes back as an event.
-                    let large = payload.len() >= TELLS_QUEUE;
-                    let _ = self.reactor.send(conn, kind, &[payload]);
+                    let large = payload.iter().map(Bytes::len).sum::<usize>() >= TELLS_QUEUE;
+                    let _ = self.reactor.send(conn, kind, &payload);
                     // Between two looks at all of them a relay's queue might become long.
                     if large && let Some(stats) = self.reactor.stats(conn) {
                         self.engine.raft.set_queued(to, stats.queued);

@@ -2,9 +2,10 @@
 //! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk.
 
 use crate::effect::{ReadFor, TrimLimits};
+use crate::records;
 use lockstep_core::raft::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
-use lockstep_log::{Disk, Log, Record, Reset, Vote};
+use lockstep_log::{Disk, Log, Record, Vote, WriteError};
 use lockstep_net::Coalesce;
 use std::sync::mpsc::Receiver;
 
@@ -53,20 +54,20 @@ pub(crate) enum LogDone {
     Failed(String),
 }
 
-/// As the log wants it.
-pub(crate) fn to_log(op: WriteOp, commit_hint: Index) -> lockstep_log::WriteOp {
+/// Gives a write to the log. The entries' bodies are the records' bodies: nothing is encoded here.
+fn write_to<D: Disk>(log: &mut Log<D>, op: &WriteOp, commit_hint: Index) -> Result<(), WriteError> {
     let WriteOp { ticket: _, rescue: _, reset, truncate_from, roll, entries, vote } = op;
-    lockstep_log::WriteOp {
-        reset: reset.map(|state| Reset { base: state.to_bytes(), index: state.index, term: state.term }),
-        truncate_from,
-        roll: roll.map(|state| state.to_bytes()),
-        records: records(&entries),
+    log.write(lockstep_log::WriteOp {
+        reset: reset.as_ref().map(|state| records::reset(state)),
+        truncate_from: *truncate_from,
+        roll: roll.as_ref().map(|state| state.to_bytes()),
+        records: entries.iter().map(records::record),
         vote: vote.map(|vote| Vote {
             term: vote.term,
             voted_for: vote.voted_for.map(|id| id.0),
             commit_hint,
         }),
-    }
+    })
 }
 
 /// The open log, and the state between two batches.
@@ -120,7 +121,7 @@ impl<D: Disk> Writer<D> {
                         next = jobs.try_recv().ok();
                         continue;
                     }
-                    match self.log.write(to_log(*op, self.hint)) {
+                    match write_to(&mut self.log, &op, self.hint) {
                         Ok(()) => ticket = Some(number),
                         Err(error) => {
                             self.failed = true;
@@ -178,8 +179,8 @@ impl<D: Disk> Writer<D> {
 /// Writes a rescue file, and says what is in it.
 fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<LogDone, String> {
     let Rescue { base, entries } = rescue;
-    let reset = Reset { base: base.to_bytes(), index: base.index, term: base.term };
-    let name = log.rescue(reset, &records(entries)).map_err(|e| e.to_string())?;
+    let records: Vec<Record> = entries.iter().map(records::record).collect();
+    let name = log.rescue(records::reset(base), &records).map_err(|e| e.to_string())?;
     let seqnos: Vec<_> =
         entries.iter().filter(|e| crate::rescued::is_transaction(e.kind)).map(|e| e.seqno).collect();
     // Views and the like between them are no transactions, but have seqnos.
@@ -196,14 +197,9 @@ fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<LogDone, String> {
     Ok(LogDone::Rescued { text, transactions: seqnos.len() as u64 })
 }
 
-/// Entries as the log keeps them.
-pub(crate) fn records(entries: &[Entry]) -> Vec<Record> {
-    entries.iter().map(|e| Record { index: e.index, term: e.term, body: e.body() }).collect()
-}
-
 fn read<D: Disk>(log: &Log<D>, from: Index, max_bytes: usize) -> Vec<Entry> {
     let Ok(records) = log.read(from, max_bytes) else { return Vec::new() };
-    records.into_iter().map_while(|r| Entry::decode_body(r.index, r.term, r.body).ok()).collect()
+    records.into_iter().map_while(|record| records::entry(record).ok()).collect()
 }
 
 fn trim<D: Disk>(log: &mut Log<D>, limits: TrimLimits, done: &mut Vec<LogDone>) {
@@ -244,7 +240,7 @@ fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
 mod tests {
     use super::*;
     use lockstep_core::snapshot::StateSnapshot;
-    use lockstep_core::{EntryKind, ProposalId};
+    use lockstep_core::{EntryHeader, EntryKind, ProposalId};
     use lockstep_log::{MemDisk, Options};
     use std::sync::mpsc;
     use std::time::Duration;
@@ -253,14 +249,9 @@ mod tests {
     fn rescue_file_line_counts_transactions_only() {
         let (mut log, _) = Log::open(MemDisk::new(), Options::default(), &mut |_| Ok(())).unwrap();
         let mut line = |kinds: &[EntryKind]| {
-            let entry = |(at, kind): (usize, &EntryKind)| Entry {
-                index: at as u64 + 1,
-                term: 1,
-                kind: *kind,
-                seqno: at as i64 + 11,
-                proposal: ProposalId::default(),
-                time: 0,
-                payload: bytes::Bytes::new(),
+            let entry = |(at, kind): (usize, &EntryKind)| {
+                let (index, seqno, proposal) = (at as u64 + 1, at as i64 + 11, ProposalId::default());
+                Entry::new(EntryHeader { index, term: 1, kind: *kind, seqno, proposal, time: 0 }, &[])
             };
             let entries: Vec<Entry> = kinds.iter().enumerate().map(entry).collect();
             let uuid = lockstep_core::Uuid([1; 16]);
@@ -279,15 +270,9 @@ mod tests {
     }
 
     fn write(ticket: u64) -> LogJob {
-        let entry = Entry {
-            index: ticket,
-            term: 1,
-            kind: EntryKind::Noop,
-            seqno: 0,
-            proposal: ProposalId::default(),
-            time: 0,
-            payload: bytes::Bytes::new(),
-        };
+        let (kind, proposal) = (EntryKind::Noop, ProposalId::default());
+        let header = EntryHeader { index: ticket, term: 1, kind, seqno: 0, proposal, time: 0 };
+        let entry = Entry::new(header, &[]);
         let op = WriteOp {
             ticket,
             rescue: Vec::new(),

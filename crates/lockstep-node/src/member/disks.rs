@@ -80,7 +80,7 @@ impl Image {
             while bases.peek().is_some_and(|base| base.index < entry.index) {
                 builder.base(bases.next().unwrap().to_bytes()).unwrap();
             }
-            builder.record(entry.index, entry.term, entry.body()).unwrap();
+            builder.record(entry.index, entry.term, entry.body().clone()).unwrap();
         }
         for base in bases {
             builder.base(base.to_bytes()).unwrap();

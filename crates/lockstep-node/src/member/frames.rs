@@ -99,14 +99,14 @@ fn unreadable_control(raft: &Raft, from: MemberId, message: &Message) -> Option<
 
 /// Whether an entry that every member must understand can be read.
 fn readable(entry: &Entry) -> Result<(), DecodeError> {
-    let mut r = Reader::new(entry.payload.clone());
+    let mut r = Reader::new(entry.payload());
     match entry.kind {
         EntryKind::Membership => Membership::decode(&mut r).map(|_| ())?,
         EntryKind::View => View::decode(&mut r).map(|_| ())?,
         EntryKind::Policy => Policy::decode(&mut r).map(|_| ())?,
-        EntryKind::Trim => return TrimMark::from_payload(entry.payload.clone()).map(|_| ()),
-        EntryKind::Branch => return Branch::from_payload(entry.payload.clone()).map(|_| ()),
-        EntryKind::Outcome => return VoteOutcome::from_payload(entry.payload.clone()).map(|_| ()),
+        EntryKind::Trim => return TrimMark::from_payload(entry.payload()).map(|_| ()),
+        EntryKind::Branch => return Branch::from_payload(entry.payload()).map(|_| ()),
+        EntryKind::Outcome => return VoteOutcome::from_payload(entry.payload()).map(|_| ()),
         _ => return Ok(()),
     }
     r.end()

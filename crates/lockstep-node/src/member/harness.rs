@@ -585,6 +585,7 @@ impl Lab {
     fn effect(&mut self, at: usize, effect: Effect) {
         match effect {
             Effect::Send { to, kind, payload } => {
+                let payload = Bytes::from(payload.concat());
                 let to = self.index_of(&to);
                 *self.nodes[at].sent.entry(to).or_default() += payload.len();
                 if self.links.contains(&pair(at, to)) {

@@ -32,7 +32,7 @@ impl Outbox {
 
     /// Sends a message to a peer.
     pub(in crate::member) fn send(&mut self, to: MemberId, message: &NodeMessage) {
-        self.effects.push(Effect::Send { to, kind: FRAME_NODE, payload: message.to_bytes() });
+        self.effects.push(Effect::Send { to, kind: FRAME_NODE, payload: vec![message.to_bytes()] });
     }
 
     /// Hands a delivery to the front end.

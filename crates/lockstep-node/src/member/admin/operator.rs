@@ -183,7 +183,7 @@ impl Member {
             self.operator_message(to, message);
         } else {
             let payload = message.to_bytes();
-            self.out.push(Effect::Send { to, kind: FRAME_OPERATOR, payload });
+            self.out.push(Effect::Send { to, kind: FRAME_OPERATOR, payload: vec![payload] });
         }
     }
 

@@ -123,7 +123,7 @@ impl Member {
         let mut policies = new
             .filter_map(|index| self.raft.entry(index))
             .filter(|entry| entry.kind == EntryKind::Policy)
-            .filter_map(|entry| Policy::decode(&mut Reader::new(entry.payload.clone())).ok());
+            .filter_map(|entry| Policy::decode(&mut Reader::new(entry.payload())).ok());
         if policies.any(met) {
             return true;
         }

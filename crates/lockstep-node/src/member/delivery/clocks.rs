@@ -59,6 +59,7 @@ impl Clocks {
 mod tests {
     use crate::api::{ApplyHold, Tuning};
     use crate::member::harness::Lab;
+    use lockstep_core::{Entry, EntryHeader};
     use std::time::Duration;
 
     /// The log lines of a delayed member within half a minute, if the leader's clock differs by `seconds`.
@@ -69,10 +70,11 @@ mod tests {
         for at in 0..60 {
             lab.run(500_000);
             let member = &mut lab.nodes[1].member;
-            let mut entry = member.raft.entry(member.raft.last_index()).cloned().unwrap();
+            let last = member.raft.entry(member.raft.last_index()).unwrap();
             // Single entries may be late.
             let late = if at % 10 == 3 { 4_000_000 } else { 30_000 };
-            entry.time = (member.wall() as i64 + seconds * 1_000_000 - late) as u64;
+            let time = (member.wall() as i64 + seconds * 1_000_000 - late) as u64;
+            let entry = Entry::new(EntryHeader { time, ..**last }, &last.payload());
             member.compare_clocks(&[entry]);
         }
         lab.run(1_000);

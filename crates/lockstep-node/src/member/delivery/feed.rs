@@ -102,7 +102,7 @@ impl Deliverer {
     /// Remembers a trim mark found in the log at start.
     pub(crate) fn remember(&mut self, entry: &Entry) {
         if entry.kind == EntryKind::Trim
-            && let Ok(mark) = TrimMark::from_payload(entry.payload.clone())
+            && let Ok(mark) = TrimMark::from_payload(entry.payload())
         {
             self.marks.push_back((entry.index, mark));
         }
@@ -330,7 +330,7 @@ impl Run {
         if pieces.parts.len() >= PIECES_MAX {
             pieces.parts.pop_front();
         }
-        pieces.parts.push_back(entry.payload.clone());
+        pieces.parts.push_back(entry.payload());
     }
 }
 
@@ -419,7 +419,7 @@ impl Member {
         match entry.kind {
             EntryKind::WriteSet | EntryKind::TotalOrder => {
                 // The write-set has all keys: the certification result does not depend on pieces.
-                let parsed = WriteSet::parse(&entry.payload).ok();
+                let parsed = WriteSet::parse(&entry.payload()).ok();
                 let whole = flags::TRX_START | flags::TRX_END;
                 if entry.kind == EntryKind::WriteSet
                     && parsed.as_ref().is_some_and(|set| set.meta.flags & whole != whole)
@@ -480,7 +480,7 @@ impl Member {
                 self.hand_over(&entry, ordered);
             }
             EntryKind::View => {
-                let mut r = Reader::new(entry.payload.clone());
+                let mut r = Reader::new(entry.payload());
                 let view = View::decode(&mut r).map_err(|e| failure(&e))?;
                 let without_me = !view.members.iter().any(|m| m.view_uuid == self.me.view_uuid);
                 if self.roster.leave.has_begun() && without_me && seqno > self.deliverer.delivered {
@@ -531,7 +531,7 @@ impl Member {
                 self.deliver(Delivery::View { info, in_log: true });
             }
             EntryKind::Trim => {
-                let mark = TrimMark::from_payload(entry.payload.clone()).map_err(|e| failure(&e))?;
+                let mark = TrimMark::from_payload(entry.payload()).map_err(|e| failure(&e))?;
                 run.certifier.trim(&mark).map_err(|e| failure(&e))?;
             }
             EntryKind::Piece if self.me.arbitrator => {}
@@ -582,7 +582,7 @@ impl Member {
         let Some(run) = &self.deliverer.run else { return false };
         let mut writers = run.writers.clone();
         writers.follow(entry);
-        !writers.may_write(&entry.proposal.member) && !writeset::has_flags(&entry.payload, flags::ROLLBACK)
+        !writers.may_write(&entry.proposal.member) && !writeset::has_flags(&entry.payload(), flags::ROLLBACK)
     }
 
     /// The log was truncated below entries taken early, none of which the server has seen: certification runs again.

@@ -70,7 +70,7 @@ impl Votes {
     /// Remembers an outcome found in the log at start.
     pub(crate) fn remember(&mut self, entry: &Entry) {
         if entry.kind == EntryKind::Outcome
-            && let Ok(outcome) = VoteOutcome::from_payload(entry.payload.clone())
+            && let Ok(outcome) = VoteOutcome::from_payload(entry.payload())
         {
             // If there are two, the first counts: members have acted on it.
             self.outcomes.entry(outcome.seqno).or_insert((entry.index, outcome));
@@ -264,7 +264,7 @@ impl Member {
                 poll.asked_at = Some(now);
                 let payload = NodeMessage::AskOpinion { seqno }.to_bytes();
                 for to in silent.into_iter().filter(|id| *id != me) {
-                    self.out.push(Effect::Send { to, kind: FRAME_NODE, payload: payload.clone() });
+                    self.out.push(Effect::Send { to, kind: FRAME_NODE, payload: vec![payload.clone()] });
                 }
             }
             return;
