@@ -12,13 +12,13 @@ push @main::global_suppressions, (
     # "Ignoring possible split-brain (allowed by configuration)"
     qr(WSREP: provider option pc\.ignore_sb has no effect),
     # "TO isolation error timeout_error"
-    qr(WSREP: a statement of connection \d+ was under way when the majority was lost),
+    qr(WSREP: a statement of connection \d+ was in progress when the majority was lost),
     # "Backend not supported: foo"
     qr(WSREP: address 'foo://' has an unknown scheme),
     # "Invalid backend URI"
     qr(WSREP: cluster address '.*' does not begin with gcomm://),
     # "Unknown parameter 'gmcasts.segment'", "Set options returned 7"
-    qr(WSREP: wsrep_provider_options stay as they are: unknown provider option 'gmcasts\.segment'),
+    qr(WSREP: wsrep_provider_options are unchanged: unknown provider option 'gmcasts\.segment'),
     qr(WSREP: Set options returned 1),
     # "Requesting state transfer failed"
     qr(WSREP: the server could not prepare for a state transfer),

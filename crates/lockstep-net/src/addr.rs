@@ -86,7 +86,7 @@ impl fmt::Display for AddrError {
             Self::Brackets(s) => {
                 write!(f, "address '{s}': an IPv6 address needs brackets, as in [2001:db8::1]:{DEFAULT_PORT}")
             }
-            Self::BadIpv6(s) => write!(f, "address '{s}': what stands in brackets is not an IPv6 address"),
+            Self::BadIpv6(s) => write!(f, "address '{s}': the text in brackets is not an IPv6 address"),
             Self::BadHost(s) => write!(f, "address '{s}' has no valid host name or IP address"),
             Self::NoScheme(s) => {
                 write!(f, "cluster address '{s}' does not begin with gcomm://: write gcomm://{s}")
@@ -94,7 +94,8 @@ impl fmt::Display for AddrError {
             Self::Scheme(s) => {
                 write!(
                     f,
-                    "address '{s}' has an unknown scheme: a cluster address begins with gcomm://, a host with tcp:// or ssl://"
+                    "address '{s}' has an unknown scheme: a cluster address begins with gcomm://, a host with tcp:// \
+                     or ssl://"
                 )
             }
             Self::BadOption(s) => write!(f, "address option '{s}' is not of the form name=value"),

@@ -162,7 +162,7 @@ impl fmt::Display for DownReason {
             Self::HandshakeTimeout => write!(f, "the peer did not finish the handshake in time"),
             Self::Proto(e) => write!(f, "{e}"),
             Self::Tls(text) => write!(f, "encrypted connection lost: {text}"),
-            Self::Overflow => write!(f, "the peer does not take what it is sent: its queue is full"),
+            Self::Overflow => write!(f, "the peer does not read its messages: its queue is full"),
         }
     }
 }
@@ -216,18 +216,23 @@ impl fmt::Display for DialError {
             Self::ConnectTimeout => write!(f, "cannot connect: no answer"),
             Self::NoHello => write!(
                 f,
-                "connected, but what listens there says nothing: a frozen member, or not a Lockstep member (check the port)"
+                "connected, but received nothing: a frozen member, or not a Lockstep member (check the port)"
             ),
             Self::ClosedEarly(e) => write!(
                 f,
-                "connected, but closed before a word was said ({e}): a member that is stopping, or not a Lockstep member (check the port)"
+                "connected, but the peer closed the connection before the handshake ({e}): a member that is stopping, \
+                 or not a Lockstep member (check the port)"
             ),
             Self::NotLockstep(what) => {
-                write!(f, "what answers there is {what}, not a Lockstep member: check address and port")
+                write!(
+                    f,
+                    "the program at this address is {what}, not a Lockstep member: check address and port"
+                )
             }
             Self::WrongCluster { ours, theirs } => write!(
                 f,
-                "the member there belongs to cluster '{theirs}', this one to '{ours}': check wsrep_cluster_name and the address"
+                "the member there belongs to cluster '{theirs}', this one to '{ours}': check wsrep_cluster_name and \
+                 the address"
             ),
             Self::Version { ours, theirs } => write!(
                 f,
@@ -240,12 +245,12 @@ impl fmt::Display for DialError {
             }
             Self::Encrypts(what) => write!(
                 f,
-                "what answers there is {what}, and this member has no socket.ssl: if that is a member, this one needs \
-                 socket.ssl_key, socket.ssl_cert and socket.ssl_ca, too; if it is none, check address and port"
+                "the program at this address is {what}, and this member has no socket.ssl: if it is a member, set \
+                 socket.ssl_key, socket.ssl_cert and socket.ssl_ca here, too; if not, check address and port"
             ),
             Self::NotEncrypted(what) => write!(
                 f,
-                "{what}, while this one has socket.ssl on: all members need it (for a change in steps: socket.dynamic)"
+                "{what}, while this one has socket.ssl on: all members need it (for a rolling change: socket.dynamic)"
             ),
             Self::Tls(text) => write!(f, "{text}"),
         }
@@ -302,7 +307,8 @@ impl fmt::Display for ListenError {
             Self::Resolve(a, e) => write!(f, "cannot listen on {a}: cannot resolve the host name: {e}"),
             Self::PathTooLong(p, len) => write!(
                 f,
-                "cannot make the socket '{p}': a socket's path has at most {SUN_PATH_MAX} bytes, this one {len}; choose a shorter directory"
+                "cannot make the socket '{p}': a socket's path has at most {SUN_PATH_MAX} bytes, this one {len}; \
+                 choose a shorter directory"
             ),
             Self::NotASocket(p) => {
                 write!(
@@ -313,7 +319,8 @@ impl fmt::Display for ListenError {
             Self::Tls(a) => {
                 write!(
                     f,
-                    "cannot listen on {a}: ssl:// needs a certificate, set socket.ssl_cert and socket.ssl_key; or use tcp://"
+                    "cannot listen on {a}: ssl:// needs a certificate, set socket.ssl_cert and socket.ssl_key; or use \
+                     tcp://"
                 )
             }
             Self::Io(a, e) => write!(f, "cannot listen on {a}: {e}"),

@@ -197,7 +197,7 @@ fn something_else_answers_at_a_dialed_address() {
         (b"\x3a\x00\x00\x00\x0a5.5.5-10.11.18-MariaDB\0abc", "10.11.18-MariaDB"),
         (b"\x24\x00\x00\x02abcd\x00\x01\x04\x000123456789abcdef0123456789abcdef", "Galera"),
         (b"\x00\xff\x00\xff", r"\x00\xff\x00\xff"),
-        (b"", "says nothing"),
+        (b"", "received nothing"),
         (b"LOCK", "LOCK"),
     ] {
         let mut a = Node::with(cfg.clone());

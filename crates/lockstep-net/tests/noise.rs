@@ -34,12 +34,12 @@ fn each_kind_is_named_and_dropped() {
         hello
     };
     for (bytes, expected) in [
-        (&b"\x9c\x00\x1f\xff random \x80\x81\x82 bytes"[..], "begins with"),
+        (&b"\x9c\x00\x1f\xff random \x80\x81\x82 bytes"[..], "first bytes are"),
         (b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP client"),
         (b"\x16\x03\x01\x02\x00\x01\x00", "TLS client"),
         (&hello_of_nobody, "at most"),
-        (b"", "said nothing in time"),
-        (b"LOCKST", "begins with 'LOCKST'"),
+        (b"", "sent nothing in time"),
+        (b"LOCKST", "first bytes are 'LOCKST'"),
     ] {
         let mut stream = TcpStream::connect(at).unwrap();
         stream.write_all(bytes).unwrap();
@@ -53,7 +53,7 @@ fn each_kind_is_named_and_dropped() {
     }
     drop(TcpStream::connect(at).unwrap());
     let what = until(&mut [&mut a, &mut b], "left", |n| n[0].take(noise));
-    assert!(what.contains("left without a word"), "{what}");
+    assert!(what.contains("disconnected without sending anything"), "{what}");
     assert!(a.events.is_empty() && b.events.is_empty(), "{:?} {:?}", a.events, b.events);
 }
 

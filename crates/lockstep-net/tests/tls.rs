@@ -309,8 +309,8 @@ fn strangers_are_named_and_silent_ones_are_bounded() {
     for (bytes, expected) in [
         (&b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n"[..], "HTTP client"),
         (b"\x16\x03\x01\x00\x05hello", "not TLS"),
-        (half, "said nothing in time"),
-        (b"", "said nothing in time"),
+        (half, "sent nothing in time"),
+        (b"", "sent nothing in time"),
     ] {
         // A sender logged a moment ago for the same reason is not logged again.
         let (mut a, mut b) = (node("alpha", strict(&own)), node("beta", strict(&own)));

@@ -128,13 +128,13 @@ impl Context {
         }
         if corrupt {
             self.host.log.error(format!(
-                "{reason}: this member leaves the cluster and must be started again, to take a state transfer"
+                "{reason}: this member leaves the cluster; restart it, and it requests a state transfer"
             ));
             self.ddl.database_is_corrupt(&self.host);
         } else {
-            self.host.log.error(format!(
-                "{reason}: this member leaves the cluster; mend the cause and start it again"
-            ));
+            self.host
+                .log
+                .error(format!("{reason}: this member leaves the cluster; fix the cause and restart it"));
         }
         if let Some(node) = self.node() {
             node.fail(reason);

@@ -89,7 +89,7 @@ impl Provider {
         match unsafe { self.cx.trxs.find(handle) } {
             None => {
                 let id = handle.trx_id;
-                self.cx.host.log.warn(format!("commit_order_enter: transaction {id} is not known"));
+                self.cx.host.log.warn(format!("commit_order_enter: transaction {id} is unknown"));
                 Status::TRX_MISSING
             }
             Some(Handle::Remote(remote)) => remote::enter(&self.cx, remote),
@@ -106,7 +106,7 @@ impl Provider {
         // SAFETY: by this function's contract.
         let (status, left) = match unsafe { self.cx.trxs.find(handle) } {
             None => {
-                self.cx.host.log.warn(format!("commit_order_leave: transaction {id} is not known"));
+                self.cx.host.log.warn(format!("commit_order_leave: transaction {id} is unknown"));
                 return Status::TRX_MISSING;
             }
             Some(Handle::Remote(remote)) => remote::leave(&self.cx, remote, error),
@@ -190,10 +190,10 @@ impl Provider {
         let spawned = thread.spawn(move || provider.option_sync.run(|| provider.renew_options()));
         if let Err(error) = spawned {
             self.option_sync.spawn_failed();
-            self.cx
-                .host
-                .log
-                .warn(format!("wsrep_provider_options do not show the new policy: no thread: {error}"));
+            self.cx.host.log.warn(format!(
+                "wsrep_provider_options do not show the new policy, because no thread could be started: \
+                     {error}"
+            ));
         }
     }
 

@@ -174,7 +174,7 @@ fn pause_stops_before_left_out_seqnos(cluster: &mut Cluster) {
     // Its data are complete up to a position: the log continues from there.
     let c = cluster.start(2, false).unwrap();
     let log = c.log_tail(500);
-    assert_eq!(log.matches("asks for a state transfer").count(), 1, "only when it was new: {log}");
+    assert_eq!(log.matches("requesting a state transfer").count(), 1, "only when it was new: {log}");
     c.call("wait_seqno", json!({ "seqno": last + 1000 })).unwrap();
     assert_eq!(c.call("sync_wait", upto(last + 5)).unwrap()["status"], "TRX_MISSING", "by its log");
     cluster.agree().unwrap();

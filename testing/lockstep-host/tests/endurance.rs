@@ -89,7 +89,7 @@ fn a_long_wait_explains_itself(cluster: &mut Cluster) {
     b.on("s", "put", json!({ "row": "t/2", "value": "y" })).unwrap();
     let mut waits = b.send("s", "commit", json!({}));
     assert!(waits.is_pending_after(Duration::from_secs(33)));
-    let line = format!("Next is {}: an applier of this server has it", first["seqno"]);
+    let line = format!("Next is {}: an applier of this server is processing it", first["seqno"]);
     let said = b.log_tail(40);
     b.ask("let_go", json!({ "point": "apply" })).unwrap();
     waits.wait().unwrap();

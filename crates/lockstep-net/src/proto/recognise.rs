@@ -3,7 +3,7 @@
 /// What the first bytes of somebody else look like.
 pub(crate) fn recognise(bytes: &[u8]) -> String {
     if bytes.is_empty() {
-        return "something that says nothing".into();
+        return "a program that sends nothing".into();
     }
     if bytes.starts_with(b"HTTP/") {
         return "an HTTP server".into();
@@ -24,10 +24,12 @@ pub(crate) fn recognise(bytes: &[u8]) -> String {
         return what.into();
     }
     if gcomm(bytes) {
-        return "a Galera member (its provider is libgalera_smm.so; all members of a cluster need the same provider)".into();
+        return "a Galera member (its provider is libgalera_smm.so; all members of a cluster need the same \
+             provider)"
+            .into();
     }
     let shown = bytes.len().min(16);
-    format!("something that begins with {}", printable(&bytes[..shown]))
+    format!("a program whose first bytes are {}", printable(&bytes[..shown]))
 }
 
 /// A TLS peer begins with a handshake record, or answers plain bytes with an alert.

@@ -304,7 +304,7 @@ impl Reactor {
             self.drop_peer(oldest);
             self.noise(
                 whose,
-                "too many connections that say nothing or were refused: the oldest was closed".into(),
+                "too many silent or rejected connections: closed the oldest one".into(),
                 events,
                 now,
             );
@@ -515,16 +515,17 @@ fn connect_error(e: &io::Error) -> DialError {
 fn noise_text(error: &DialError) -> String {
     match error {
         DialError::NoHello => {
-            "connected and said nothing in time: a port check, or a program that is not a Lockstep member (Galera waits to be spoken to)".into()
+            "connected and sent nothing in time: a port check, or not a Lockstep member (Galera waits for the first \
+             message)".into()
         }
-        DialError::ClosedEarly(_) => "connected and left without a word: a port check?".into(),
+        DialError::ClosedEarly(_) => "connected and disconnected without sending anything: a port check?".into(),
         DialError::NotLockstep(what) => format!("not a Lockstep member but {what}"),
         DialError::Encrypts(what) => format!(
-            "{what}: if it is a member, it has socket.ssl on, which all members need, and this one has not (for a change in \
-             steps: socket.dynamic)"
+            "{what}: if it is a member, it has socket.ssl on, and this member does not: all members need it (for a \
+             rolling change: socket.dynamic)"
         ),
         DialError::NotEncrypted(what) => format!(
-            "{what}: this one has socket.ssl on, and all members need it (for a change in steps: socket.dynamic)"
+            "{what}: this one has socket.ssl on, and all members need it (for a rolling change: socket.dynamic)"
         ),
         DialError::WrongCluster { ours, theirs } => {
             format!("refused a member of cluster '{theirs}': this one belongs to '{ours}' (check wsrep_cluster_name)")

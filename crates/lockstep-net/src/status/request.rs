@@ -113,7 +113,7 @@ fn parse_head(head: &[u8], local: bool) -> Result<(Parsed, usize), (u16, String)
         "GET" => (Method::Get, false),
         "HEAD" => (Method::Get, true),
         "POST" if local => (Method::Post, false),
-        "POST" => return Err(err(403, "commands are taken on the Unix socket only")),
+        "POST" => return Err(err(403, "commands are accepted on the Unix socket only")),
         _ => return Err(err(405, "only GET, HEAD and, on the Unix socket, POST")),
     };
     if !target.starts_with('/') {

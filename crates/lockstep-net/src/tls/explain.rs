@@ -2,27 +2,28 @@
 
 use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 
-/// Why the own certificate or key, or an authority's, cannot be used at all.
+/// Why this member's certificate or key, or an authority's, cannot be used at all.
 pub(super) fn unusable(e: &Error) -> String {
     match e {
         Error::InvalidCertificate(CertificateError::BadEncoding) => {
-            "it cannot be decoded: an X.509 certificate of version 3 is wanted (openssl x509 -noout -text shows it)".into()
+            "it cannot be decoded: expected an X.509 certificate of version 3 (openssl x509 -noout -text shows \
+             it)".into()
         }
         Error::InvalidCertificate(CertificateError::Other(other)) => {
-            format!("{other}: an X.509 certificate of version 3 is wanted (openssl x509 -noout -text shows it)")
+            format!("{other}: expected an X.509 certificate of version 3 (openssl x509 -noout -text shows it)")
         }
         Error::General(text) => {
-            format!("{text}; RSA of 2048 to 8192 bits, ECDSA (P-256, P-384) and Ed25519 are taken")
+            format!("{text}; supported are RSA of 2048 to 8192 bits, ECDSA (P-256, P-384) and Ed25519")
         }
         other => other.to_string(),
     }
 }
 
-/// Why the own certificate is not one that members with the same authority would take.
+/// Why this member's certificate is not one that members with the same authority would take.
 pub(super) fn own(e: &Error) -> String {
     match e {
-        Error::InvalidCertificate(bad) => format!("the own certificate {}", certificate(bad)),
-        other => format!("the own certificate cannot be checked: {other}"),
+        Error::InvalidCertificate(bad) => format!("this member's certificate {}", certificate(bad)),
+        other => format!("this member's certificate cannot be checked: {other}"),
     }
 }
 
@@ -33,7 +34,7 @@ fn certificate(e: &CertificateError) -> String {
             "is not signed by an authority of the file socket.ssl_ca".into()
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "has expired (or the clock of this machine is wrong): make another".into()
+            "has expired (or the clock of this machine is wrong): create a new one".into()
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             "is not valid yet: compare the clocks of the machines".into()
@@ -54,10 +55,12 @@ pub(super) fn handshake(e: &Error) -> String {
         }
         Error::AlertReceived(alert) => match alert {
             AlertDescription::UnknownCA => {
-                "the peer refuses this member's certificate: it is not signed by an authority of the file socket.ssl_ca there".into()
+                "the peer refuses this member's certificate: it is not signed by an authority of the file \
+                 socket.ssl_ca there".into()
             }
             AlertDescription::CertificateExpired => {
-                "the peer says that this member's certificate has expired: make another (or compare the clocks)".into()
+                "the peer reports that this member's certificate has expired: create a new one (or compare the \
+                 clocks)".into()
             }
             AlertDescription::BadCertificate
             | AlertDescription::UnsupportedCertificate
@@ -65,15 +68,15 @@ pub(super) fn handshake(e: &Error) -> String {
             | AlertDescription::CertificateUnknown
             | AlertDescription::DecryptError
             | AlertDescription::AccessDenied => {
-                format!("the peer refuses this member's certificate ({alert:?}): the peer's log says why")
+                format!("the peer refuses this member's certificate ({alert:?}): see the peer's log")
             }
             AlertDescription::CertificateRequired => {
-                "the peer wants a certificate of this member: set socket.ssl_cert and socket.ssl_key".into()
+                "the peer requires a certificate of this member: set socket.ssl_cert and socket.ssl_key".into()
             }
             AlertDescription::ProtocolVersion => {
                 "the peer does not speak TLS 1.3, or is not encrypted".into()
             }
-            other => format!("the peer ends the TLS handshake ({other:?}): the peer's log says why"),
+            other => format!("the peer ends the TLS handshake ({other:?}): see the peer's log"),
         },
         Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered | PeerIncompatible::Tls13RequiredForQuic)
         | Error::PeerIncompatible(PeerIncompatible::SupportedVersionsExtensionRequired)
@@ -81,7 +84,7 @@ pub(super) fn handshake(e: &Error) -> String {
             "the peer does not speak TLS 1.3: members do".into()
         }
         Error::InvalidMessage(_) | Error::DecryptError => {
-            format!("what arrives is not TLS, or was damaged on the way ({e})")
+            format!("the received data are not TLS, or were damaged in transit ({e})")
         }
         other => format!("TLS failed: {other}"),
     }

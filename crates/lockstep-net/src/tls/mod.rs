@@ -83,11 +83,12 @@ impl fmt::Display for TlsError {
         match self {
             Self::Read(option, path, e) => write!(f, "{option}: cannot read {}: {e}", path.display()),
             Self::Nothing(option, path, what) => {
-                write!(f, "{option}: there is no {what} in {}: a PEM file is wanted", path.display())
+                write!(f, "{option}: there is no {what} in {}: expected a PEM file", path.display())
             }
             Self::Encrypted(path) => write!(
                 f,
-                "socket.ssl_key: {0} is encrypted, and passwords are not taken: write it without one (openssl pkey -in \
+                "socket.ssl_key: {0} is encrypted, and passwords are not supported: store it without one (openssl \
+                 pkey -in \
                  {0} -out NEW), mode 0600",
                 path.display()
             ),
@@ -160,7 +161,7 @@ impl TlsIdentity {
         self.validity
     }
 
-    /// Why members that trust the same authority would refuse the own certificate, if they would.
+    /// Why members that trust the same authority would refuse this member's certificate, if they would.
     pub fn distrusted(&self) -> Option<&str> {
         self.distrusted.as_deref()
     }
@@ -176,7 +177,7 @@ impl TlsIdentity {
         let left = until.saturating_sub(now);
         (left < soon.as_secs() as i64).then(|| {
             format!(
-                "the certificate expires on {}, in {} days: make another and load it with SET GLOBAL \
+                "the certificate expires on {}, in {} days: create a new one and load it with SET GLOBAL \
                  wsrep_provider_options = 'socket.ssl_reload=1'",
                 x509::date(until),
                 left / 86_400
@@ -188,7 +189,7 @@ impl TlsIdentity {
     pub fn describe(&self) -> String {
         match self.validity {
             Some(validity) => format!("certificate valid until {}", x509::date(validity.not_after)),
-            None => "certificate whose end of validity cannot be read".into(),
+            None => "certificate with an unreadable expiry date".into(),
         }
     }
 }

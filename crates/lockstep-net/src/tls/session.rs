@@ -193,7 +193,9 @@ impl Session {
             let how = error.unwrap_or("end of stream");
             let failure = match self.begun {
                 // Either a member without TLS, which closes because it cannot parse this, or a member that is stopping.
-                false => Failure::Plain(format!("what closes the connection when it is offered TLS ({how})")),
+                false => Failure::Plain(format!(
+                    "a program that closes the connection at the TLS handshake ({how})"
+                )),
                 true => {
                     Failure::Tls(format!("the peer ended the connection during the TLS handshake ({how})"))
                 }

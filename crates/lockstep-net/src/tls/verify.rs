@@ -96,7 +96,7 @@ impl ServerCertVerifier for MemberVerifier {
         _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         // Never asked: only TLS 1.3 is offered.
-        Err(Error::General("TLS 1.2 is not spoken".into()))
+        Err(Error::General("TLS 1.2 is not supported".into()))
     }
 
     fn verify_tls13_signature(

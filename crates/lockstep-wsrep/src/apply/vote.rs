@@ -23,20 +23,23 @@ pub(crate) fn judge(cx: &Context, seqno: Seqno, error: &[u8], is_statement: bool
     match node.vote(seqno, error, is_statement.then_some(STATEMENT_TIMEOUT)) {
         Vote::Agreed => Status::OK,
         Vote::Open => {
-            cx.host.log.warn(format!("the others have not said yet whether {at} fails there, too: goes on"));
+            cx.host.log.warn(format!(
+                "the other members have not reported yet whether {at} fails there, too: \
+                 continuing"
+            ));
             Status::OK
         }
         Vote::Inconsistent => {
             cx.fail(&format!(
-                "Inconsistency detected: Inconsistent by consensus on {at}: the others could do what this server \
-                 cannot: {}",
+                "Inconsistency detected: Inconsistent by consensus on {at}: other members applied what this server \
+                 could not apply: {}",
                 text_of(error)
             ));
             Status::NODE_FAIL
         }
         Vote::NoOutcome => {
             cx.fail(&format!(
-                "{at} cannot be applied, and the others cannot be asked whether they could: {}",
+                "this server could not apply {at}, and cannot query the results of the other members: {}",
                 text_of(error)
             ));
             Status::NODE_FAIL

@@ -91,7 +91,7 @@ impl DdlJournal {
         DdlJournal::open_in(dir).map_err(|error| {
             let path = dir.join(FILE);
             let remedy = crate::lifecycle::state_files::remedy(&error, &path);
-            format!("cannot open {}, which says what DDL the database has: {error}{remedy}", path.display())
+            format!("cannot open {}, the journal of DDL statements: {error}{remedy}", path.display())
         })
     }
 
@@ -112,7 +112,7 @@ impl DdlJournal {
         } else {
             inner = Inner::default();
         }
-        let warning = warning.map(|why| format!("{} does not count: {why}", path.display()));
+        let warning = warning.map(|why| format!("{} is ignored: {why}", path.display()));
         Ok((DdlJournal { dir: dir.to_owned(), inner: Mutex::new(inner) }, warning))
     }
 
@@ -233,7 +233,7 @@ impl DdlJournal {
 
     fn with_path(&self, error: io::Error) -> io::Error {
         let text = format!(
-            "cannot write {}: {error}; should this server die in the statement, it is executed again",
+            "cannot write {}: {error}; if this server crashes in the statement, the statement is executed again",
             self.dir.join(FILE).display()
         );
         io::Error::new(error.kind(), text)
@@ -291,17 +291,17 @@ impl Inner {
                 if lines.peek().is_none() && !raw.ends_with('\n') {
                     return Ok(());
                 }
-                return Err("a line of it is damaged".into());
+                return Err("one of its lines is damaged".into());
             };
             self.bytes += raw.len() as u64;
             if std::mem::take(&mut first) {
                 let of = content.strip_prefix(TITLE).ok_or("another version wrote it")?;
                 if of.trim() != database {
-                    return Err("it is of another database, which was here before".into());
+                    return Err("it belongs to another database that was in this directory before".into());
                 }
                 continue;
             }
-            let (at, entry) = parse(content).ok_or("a line of it is not understood")?;
+            let (at, entry) = parse(content).ok_or("one of its lines has an unknown format")?;
             if at.uuid != self.history {
                 *self = Inner { history: at.uuid, bytes: self.bytes, ..Inner::default() };
             }

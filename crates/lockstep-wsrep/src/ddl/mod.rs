@@ -168,15 +168,15 @@ impl Ddl {
             // error is a real one.
             (Bearing::Alone, Mark::Begun(Rule::Compare { .. }) | Mark::Done) => {
                 host.log.info(format!(
-                    "this server had begun the statement at seqno {seqno} when it died: it is executed again, for the \
-                     table that it changes has been created again"
+                    "this server crashed in the statement at seqno {seqno}: it is executed again, because the table \
+                     that it changes has been created again since"
                 ));
                 Ok(Former::NotBegun)
             }
             _ => {
                 let why = format!(
-                    "this server had begun the statement at seqno {seqno} when it died, and a table that it names has \
-                     been created again since: whether it was done cannot be told"
+                    "this server crashed in the statement at seqno {seqno}, and a table that it names has been \
+                     created again since: this server cannot tell whether the statement was executed"
                 );
                 Err(Unsafe { why, corrupt: true })
             }
@@ -187,24 +187,29 @@ impl Ddl {
         let seqno = at.seqno;
         match mark {
             Mark::Done => {
-                host.log.info(format!("the statement at seqno {seqno} was done before this server died"));
+                host.log.info(format!(
+                    "this server had executed the statement at seqno {seqno} before it crashed"
+                ));
                 Former::Executed
             }
             Mark::Begun(rule) if recovery::was_executed(rule, data, &host.data_dir) => {
                 host.log.info(format!(
-                    "this server died in the statement at seqno {seqno}: what it changes shows that it is done"
+                    "this server crashed in the statement at seqno {seqno}: the objects that it changes show that it \
+                     was executed"
                 ));
                 self.done(host, at);
                 Former::Executed
             }
             Mark::Begun(rule) => {
                 let why = match rule {
-                    Rule::Again => "it does no harm twice",
-                    Rule::Compare { .. } => "what it changes is as it was before",
-                    Rule::Doubt => "whether it was done cannot be told, and nobody had done it",
+                    Rule::Again => "a repeated execution is harmless",
+                    Rule::Compare { .. } => "the objects that it changes are unchanged",
+                    Rule::Doubt => {
+                        "this server cannot tell whether it was executed, and no member has executed it"
+                    }
                 };
                 host.log.info(format!(
-                    "this server died in the statement at seqno {seqno}: it is executed again, for {why}"
+                    "this server crashed in the statement at seqno {seqno}: it is executed again, because {why}"
                 ));
                 Former::Again
             }
@@ -223,12 +228,11 @@ impl Ddl {
         let Some((data, statement)) = lockstep_rows::replacing(&ordered.writeset.data) else { return Ok(()) };
         let Some((schema, name)) = recovery::created(&statement) else { return Ok(()) };
         if let Err(error) = self.journal.anew(at, (schema.clone(), name.clone())) {
-            let why = format!("that {schema}.{name} is created again cannot be written down: {error}");
+            let why = format!("cannot record that {schema}.{name} is created again: {error}");
             return Err(Unsafe { why, corrupt: false });
         }
         host.log.info(format!(
-            "the table {schema}.{name} of seqno {} may have been created before this server died: what is there of it is \
-             replaced",
+            "the table {schema}.{name} of seqno {} may have been created before this server crashed: it is replaced",
             ordered.seqno
         ));
         ordered.writeset.data = data.into();

@@ -29,11 +29,11 @@ pub(crate) unsafe fn start(
 ) -> Status {
     submit::set_undefined(cx, meta, conn, NO_TRX);
     if flags & (FLAG_TRX_START | FLAG_TRX_END) == 0 || flags & FLAG_ROLLBACK != 0 {
-        cx.host.log.warn(format!("to_execute_start: flags {flags:#x} are not those of a statement"));
+        cx.host.log.warn(format!("to_execute_start: the flags {flags:#x} are not those of a statement"));
         return Status::CONN_FAIL;
     }
     if flags & FLAG_TRX_START == 0 || flags & FLAG_TRX_END == 0 {
-        cx.host.log.warn("to_execute_start: non-blocking operations are not offered");
+        cx.host.log.warn("to_execute_start: non-blocking operations are not supported");
         return Status::NOT_IMPLEMENTED;
     }
     if let Err(status) = cx.may_write(Write::Statement) {
@@ -74,8 +74,8 @@ pub(crate) unsafe fn start(
         Sent::Never(status) => status,
         Sent::Unknown => {
             cx.host.log.warn(format!(
-                "a statement of connection {conn} was under way when the majority was lost: it is executed as \
-                 anybody's if the cluster has it"
+                "a statement of connection {conn} was in progress when the majority was lost: if the cluster commits \
+                 it, this server executes it like another member's"
             ));
             Status::NODE_FAIL
         }
@@ -97,7 +97,7 @@ fn wait_to_execute(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
         place: Place::Inside,
         writeset: ordered.writeset,
     }));
-    let who = || format!("the own statement at seqno {seqno}");
+    let who = || format!("this server's statement at seqno {seqno}");
     let ready = cx
         .wait_gate(seqno, None)
         .and_then(|()| cx.wait_finished(ordered.depends_on, None, who))

@@ -144,7 +144,7 @@ fn own_address(host: &Host) -> Result<String, NodeError> {
         let own = Address::parse(&address, listen.port).map_err(|e| bad("gmcast.listen_addr", &e))?;
         if listen.is_wildcard() {
             host.log.warn(format!(
-                "neither wsrep_node_address nor base_host says where this member is: peers are told {own}"
+                "neither wsrep_node_address nor base_host is set: this member announces the address {own}"
             ));
         }
         return Ok(own.to_string());
@@ -225,7 +225,7 @@ impl Provider {
         }
         self.option_sync.open();
         if cx.has_failed() {
-            return Err("connect: this member has failed, see the lines above: start the server again".into());
+            return Err("connect: this member has failed, see the lines above: restart the server".into());
         }
         let parsed = lockstep_node::net::ClusterAddress::parse(url, lockstep_node::DEFAULT_PORT)
             .map_err(|error| error.to_string())?;
@@ -233,11 +233,14 @@ impl Provider {
         let been_connected = cx.identity.been_connected();
         let bootstrap = founds(wanted, parsed.peers.is_empty(), been_connected);
         if bootstrap != wanted {
-            log.info("the wish for a new cluster is left from an earlier wsrep_cluster_address: joins");
+            log.info(
+                "the request for a new cluster is from an earlier wsrep_cluster_address: joining instead",
+            );
         }
         for (name, value) in &parsed.options {
             log.warn(format!(
-                "wsrep_cluster_address: option {name}={value} is not taken from there: write it into wsrep_provider_options"
+                "wsrep_cluster_address: the option {name}={value} has no effect in this address: set it in \
+                 wsrep_provider_options"
             ));
         }
         let mut position = start_position::known(cx);
@@ -281,7 +284,7 @@ impl Provider {
             }
             node.connect_and(args, || {
                 if stop::is_wanted() {
-                    log.info("asked to stop while it waits for a primary component: ends");
+                    log.info("asked to stop while it waits for a primary component: ending");
                     stop::obey();
                 }
             })
@@ -310,7 +313,7 @@ impl Provider {
             }
         });
         if !in_time {
-            self.cx.host.log.warn("applier threads do not come back: disconnects without them");
+            self.cx.host.log.warn("applier threads have not ended: disconnecting without them");
         }
         self.option_sync.close();
         // The server closes the tables that the allow-list callback reads next.
@@ -321,7 +324,7 @@ impl Provider {
     fn start_nothing_more(&self, why: &str) {
         let last = self.cx.sequence.stop();
         self.cx.host.log.info(format!(
-            "this member is {why} and leaves: what comes after seqno {last} it applies when it is back"
+            "this member is {why} and leaves: it will apply the transactions after seqno {last} when it returns"
         ));
     }
 }
@@ -339,24 +342,25 @@ fn is_segment(name: &str) -> bool {
 
 /// The error if `grastate.dat` says that this member was not the last one to leave.
 fn unsafe_to_found(position: Gtid, has_log: bool) -> String {
-    let begin = "It may not be safe to bootstrap the cluster from this node: it was not the last one to leave the cluster and \
-                 may not have all that was committed.";
+    let begin = "It may not be safe to bootstrap the cluster from this node: it was not the last one to leave the \
+         cluster and may lack committed transactions.";
     if has_log {
         return format!(
-            "{begin} Start the others without --wsrep-new-cluster: a majority of them goes on by itself. If the others are \
-             gone for good, start this one without --wsrep-new-cluster, too, and run lockstep bootstrap while it waits for \
-             them"
+            "{begin} Start the other members without --wsrep-new-cluster: a majority of them continues by itself. If \
+             the other members are lost, start this one without --wsrep-new-cluster, too, and run lockstep bootstrap \
+             while it waits for them"
         );
     }
     let at = match position.is_defined() {
         true => format!("this member's is {position}"),
-        false => "this member's is not known; a start with --wsrep-recover says it".to_string(),
+        false => "this member's is unknown; a start with --wsrep-recover prints it".to_string(),
     };
     format!(
-        "{begin} There is no log here yet (a database that comes from Galera, for one): compare the positions of all members \
+        "{begin} There is no log here yet (a database that comes from Galera, for one): compare the positions of all \
+         members \
          ({at}; the others' are in their grastate.dat, or come from --wsrep-recover). On the member with the highest \
-         position set safe_to_bootstrap to 1 in grastate.dat and start it with --wsrep-new-cluster; start the others without: \
-         what they have and it has not is lost"
+         position set safe_to_bootstrap to 1 in grastate.dat and start it with --wsrep-new-cluster; start the others \
+         without it: transactions that only they have are lost"
     )
 }
 
@@ -390,10 +394,10 @@ mod tests {
             text.contains("On the member with the highest position set safe_to_bootstrap to 1"),
             "{text}"
         );
-        assert!(!text.contains("goes on by itself"), "{text}");
+        assert!(!text.contains("continues by itself"), "{text}");
         assert!(is_segment("lockstep.000000000000001f.log") && !is_segment("lockstep.id.log"));
         let text = unsafe_to_found(at, true);
-        assert!(text.contains("goes on by itself") && !text.contains("set safe_to_bootstrap"), "{text}");
+        assert!(text.contains("continues by itself") && !text.contains("set safe_to_bootstrap"), "{text}");
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub(crate) fn position(data_dir: &Path, mut say: impl FnMut(String)) -> Result<G
             let _ = std::fs::remove_file(&output);
             Ok(gtid)
         }
-        None => Err(format!("the server's recovery run names no position: see {}", output.display())),
+        None => Err(format!("the server's recovery run printed no position: see {}", output.display())),
     }
 }
 
@@ -80,7 +80,7 @@ fn run(
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|e| format!("the server's recovery run cannot be started: {e}"))?;
+        .map_err(|e| format!("cannot start the server's recovery run: {e}"))?;
     let mut said = began;
     loop {
         match child.try_wait() {
@@ -91,7 +91,7 @@ fn run(
             Ok(None) => {}
             Err(error) => {
                 end(&mut child);
-                return Err(format!("the server's recovery run cannot be waited for: {error}"));
+                return Err(format!("cannot wait for the server's recovery run: {error}"));
             }
         }
         if began.elapsed() > PATIENCE {
@@ -100,7 +100,7 @@ fn run(
         }
         if said.elapsed() > SAY_EVERY {
             said = Instant::now();
-            say(format!("InnoDB is being recovered to learn its position ({} s)", began.elapsed().as_secs()));
+            say(format!("a recovery run determines InnoDB's position ({} s)", began.elapsed().as_secs()));
         }
         std::thread::sleep(Duration::from_millis(20));
     }

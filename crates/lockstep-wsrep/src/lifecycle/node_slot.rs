@@ -29,6 +29,6 @@ impl NodeSlot {
         if self.node.get().is_none() {
             let _ = self.node.set(Node::start(config()?)?);
         }
-        self.node.get().ok_or(NodeError::State("connect: the node has gone"))
+        self.node.get().ok_or(NodeError::State("connect: the node has ended"))
     }
 }

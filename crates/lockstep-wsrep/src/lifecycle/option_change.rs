@@ -17,7 +17,7 @@ fn wall() -> u64 {
 pub(crate) fn set_options(cx: &Context, injected: &InjectedPanic, is_connected: bool, text: &str) -> Status {
     let (settings, log) = (&cx.host.settings, &cx.host.log);
     let policy = cx.node().map(|node| node.policy());
-    let refused = |error: &dyn std::fmt::Display| format!("wsrep_provider_options stay as they are: {error}");
+    let refused = |error: &dyn std::fmt::Display| format!("wsrep_provider_options are unchanged: {error}");
     let promoted = settings.with(|options| options.check_promoted(text, cx.node().is_some_and(Node::votes)));
     let preview = promoted.and_then(|()| settings.preview(text, policy));
     match preview.map(|(options, changes)| apply_fallible(cx, is_connected, &options, &changes)) {
@@ -79,24 +79,30 @@ fn apply_fallible(
     let is_switched_on = |name| changes.iter().any(|change| change.name == name) && options.bool(name);
     let [reload, bootstrap] = ["socket.ssl_reload", "pc.bootstrap"].map(is_switched_on);
     if usize::from(policy.is_some()) + usize::from(reload) + usize::from(bootstrap) > 1 {
-        return Err("commit.*, socket.ssl_reload and pc.bootstrap want a SET GLOBAL each".into());
+        return Err(
+            "set commit.*, socket.ssl_reload and pc.bootstrap in separate SET GLOBAL statements".into()
+        );
     }
     if let Some(change) = policy {
         match node.change_policy(change) {
             Ok(true) => {}
             Ok(false) => log.warn(
-                "the change of commit.* is asked for, and not in force yet: a line here, and `lockstep status`, say \
+                "the change of commit.* is requested and not in force yet: a line here and `lockstep status` report \
                  when it is",
             ),
-            Err(text) => return Err(format!("the policy is not changed: {text}")),
+            Err(text) => return Err(format!("the commit policy is unchanged: {text}")),
         }
     }
     if reload {
-        node.reload_tls()
-            .map_err(|error| format!("socket.ssl_reload: {error}; what was loaded before stays in force"))?;
+        node.reload_tls().map_err(|error| {
+            format!(
+                "socket.ssl_reload: {error}; the certificates that were loaded before stay in \
+                 force"
+            )
+        })?;
     }
     if bootstrap && node.is_primary() {
-        log.info("pc.bootstrap: this member is in the primary component already; nothing is done");
+        log.info("pc.bootstrap: this member is in the primary component already; nothing was changed");
     } else if bootstrap {
         let answer = node.bootstrap();
         if !answer.ok {

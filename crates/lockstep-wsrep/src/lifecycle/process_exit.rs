@@ -11,19 +11,17 @@ pub(crate) fn end_server(cx: &Context, why: ServerEnd, reason: &str) {
     }
     let then = match why {
         ServerEnd::Diverged => {
-            "this server's database has it and is of no use to the cluster, so its process ends now. It takes a full \
-             state transfer when it is started again, which systemd does by itself"
+            "this server's database has it and cannot be used in the cluster, so its process ends now. After a \
+             restart, which systemd does by itself, it gets a full state transfer"
         }
         ServerEnd::NeedsState => {
-            "this server's process ends now, to take a state transfer when it is started again, which systemd does \
-             by itself"
+            "this server's process ends now, for a state transfer after a restart, which systemd does by itself"
         }
         ServerEnd::GaveWay => {
-            "this server's process ends now, to join that branch when it is started again, which systemd does by itself"
+            "this server's process ends now, to join that branch after a restart, which systemd does by itself"
         }
         ServerEnd::LogFailed => {
-            "this server's process ends now, to go on by its log when it is started again, which systemd does by \
-             itself"
+            "this server's process ends now, to continue by its log after a restart, which systemd does by itself"
         }
     };
     cx.host.log.error(format!("{reason}: {then}"));

@@ -54,7 +54,7 @@ impl SavedOptions {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok((kept, notes)),
             Err(error) => {
                 let remedy = crate::lifecycle::state_files::remedy(&error, &path);
-                let what = "which says what is to be kept from this server";
+                let what = "the file of the saved apply hold";
                 return Err(format!("cannot read {}, {what}: {error}{remedy}", path.display()));
             }
         };
@@ -64,8 +64,8 @@ impl SavedOptions {
             let _ = options.set("apply.paused=yes", false);
             kept.sets.insert("apply.paused", Set { live, configured });
             notes.push(note(format!(
-                "{} cannot be read, and nobody can say what was to be kept from this server: it gets nothing \
-                 (apply.paused=yes) until that is set to no",
+                "{} cannot be read, so the saved apply hold is unknown: this server applies nothing \
+                 (apply.paused=yes) until you set apply.paused=no",
                 path.display()
             )));
             return Ok((kept, notes));
@@ -75,13 +75,13 @@ impl SavedOptions {
             let now = options.text(name);
             if !alike(name, configured, &now) {
                 notes.push(note(format!(
-                    "{name} is {now}, as the configuration says, which has been changed since {live} was set by SET GLOBAL \
-                     (it said {configured} then)"
+                    "{name} is {now}, from the configuration, which has changed (from {configured}) since SET GLOBAL \
+                     set {live}"
                 )));
             } else if options.set(&format!("{name}={live}"), false).is_ok() {
                 notes.push(note(format!(
-                    "{name} is {live}, as it was set by SET GLOBAL before this start, and not {now}, as the configuration \
-                     says, until it is set again"
+                    "{name} is {live}, as SET GLOBAL set it before this start, and not {now}, the value in the \
+                     configuration, until it is set again"
                 )));
                 kept.sets.insert(name, set);
             }
@@ -108,8 +108,8 @@ impl SavedOptions {
         }
         self.write().map_err(|error| {
             format!(
-                "{} cannot be written: {error}. What is kept from this server is as it was set, but would not be after a \
-                 restart: set it in the configuration, too",
+                "{} cannot be written: {error}. The apply hold is in force, but a restart would end it: set it in the \
+                 configuration, too",
                 self.dir.join(FILE).display()
             )
         })
@@ -220,9 +220,7 @@ mod tests {
             let (kept, options, notes) = folder.start("");
             assert_eq!(options.tuning().apply_hold, hold);
             assert_eq!(kept.list(), ["apply.paused=yes", "apply.until=2026-11-22 10:00:00"]);
-            assert!(
-                notes.len() == 2 && notes[0].contains("apply.paused is yes, as it was set by SET GLOBAL")
-            );
+            assert!(notes.len() == 2 && notes[0].contains("apply.paused is yes, as SET GLOBAL set it"));
         }
         let (mut kept, mut options, _) = folder.start("");
         set(&mut kept, &mut options, "apply.paused=no");
@@ -243,7 +241,7 @@ mod tests {
         let (kept, options, notes) = folder.start("apply.delay=2h");
         assert_eq!(options.time("apply.delay").as_secs(), 7200);
         assert_eq!(kept.list(), ["apply.paused=yes"]);
-        assert!(notes.iter().any(|note| note.contains("changed since 0")), "{notes:?}");
+        assert!(notes.iter().any(|note| note.contains("since SET GLOBAL set 0")), "{notes:?}");
     }
 
     #[test]

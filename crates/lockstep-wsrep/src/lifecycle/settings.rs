@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Warnings about the options for the log, as in `lockstep check`. The server's own settings are not known here.
 pub(crate) fn unwise(options: &Options) -> Vec<String> {
-    options.unwise("innodb_flush_log_at_timeout (1 s, where it is not set)", 1)
+    options.unwise("innodb_flush_log_at_timeout (1 s if it is not set)", 1)
 }
 
 /// See the module.
@@ -135,21 +135,22 @@ pub(crate) fn check_until(
     let seqno = match until {
         Until::Gtid(gtid) if gtid.uuid != history && history != Uuid::NIL => {
             return Err(format!(
-                "apply.until: {} is another history: this cluster's is {history}",
+                "apply.until: {} is not the history of this cluster, which is {history}",
                 gtid.uuid
             ));
         }
         Until::Gtid(gtid) => gtid.seqno,
         Until::Seqno(seqno) => seqno,
         Until::Time(time) => {
-            let text = "apply.until is a time that is over (in UTC): this member may be beyond it already, and stands at what \
-                        comes next";
+            let text = "apply.until is in the past (UTC): this member may have applied later transactions already, \
+                 and stops at the next one";
             return Ok((wall > time).then(|| text.to_owned()));
         }
     };
     Ok((at > seqno).then(|| {
         format!(
-            "apply.until={seqno}: this member is already beyond it, at {at}, and stands at what comes next"
+            "apply.until={seqno}: this member has already applied later transactions, up to {at}, and stops at the \
+             next one"
         )
     }))
 }
@@ -164,7 +165,10 @@ mod tests {
         let (here, other) = (Uuid([1; 16]), Uuid([2; 16]));
         let gtid = |uuid, seqno| Until::Gtid(Gtid { uuid, seqno });
         let refused = check_until(gtid(other, 70), here, 60, 0).unwrap_err();
-        assert_eq!(refused, format!("apply.until: {other} is another history: this cluster's is {here}"));
+        assert_eq!(
+            refused,
+            format!("apply.until: {other} is not the history of this cluster, which is {here}")
+        );
         // Without a history every GTID is accepted.
         assert_eq!(check_until(gtid(other, 70), Uuid::NIL, -1, 0), Ok(None));
         for until in [gtid(here, 70), Until::Seqno(70)] {
@@ -172,12 +176,14 @@ mod tests {
             assert_eq!(check_until(until, here, 70, 0), Ok(None));
             let warning = check_until(until, here, 84, 0).unwrap().unwrap_or_default();
             assert!(
-                warning.starts_with("apply.until=70: this member is already beyond it, at 84"),
+                warning.starts_with(
+                    "apply.until=70: this member has already applied later transactions, up to 84"
+                ),
                 "{warning}"
             );
         }
         assert_eq!(check_until(Until::Time(7), here, 84, 7), Ok(None));
         let warning = check_until(Until::Time(7), here, 84, 8).unwrap().unwrap_or_default();
-        assert!(warning.starts_with("apply.until is a time that is over"), "{warning}");
+        assert!(warning.starts_with("apply.until is in the past (UTC)"), "{warning}");
     }
 }

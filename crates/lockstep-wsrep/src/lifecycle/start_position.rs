@@ -26,18 +26,18 @@ pub(crate) fn recover(cx: &Context, node: &Node) -> Gtid {
     if saved.uuid.is_nil() || (!history.is_nil() && !own.contains(&saved.uuid)) {
         return Gtid::UNDEFINED;
     }
-    log.info("this server was not stopped in good order: a recovery run finds out where InnoDB stands");
+    log.info("this server was not shut down properly: a recovery run determines InnoDB's position");
     match innodb_position::position(&cx.host.data_dir, |line| log.info(line)) {
         Ok(gtid) if gtid.uuid == saved.uuid || own.contains(&gtid.uuid) => {
-            log.info(format!("InnoDB stands at {gtid}"));
+            log.info(format!("InnoDB's position is {gtid}"));
             gtid
         }
         Ok(gtid) => {
-            log.warn(format!("InnoDB stands at {gtid}, of another history than grastate.dat's"));
+            log.warn(format!("InnoDB's position is {gtid}, and grastate.dat has another history"));
             Gtid::UNDEFINED
         }
         Err(why) => {
-            log.warn(format!("InnoDB's position is not known: {why}"));
+            log.warn(format!("InnoDB's position is unknown: {why}"));
             Gtid::UNDEFINED
         }
     }

@@ -137,7 +137,7 @@ pub(crate) fn write_at_exit(file: &Arc<StateFile>) {
 pub(crate) fn remedy(error: &io::Error, path: &Path) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => format!(
-            ": a server that ran as another account may have made it; give it back to this server's (chown mysql: {})",
+            ": a server that ran as another account may have created it; change its owner (chown mysql: {})",
             path.display()
         ),
         _ => String::new(),

@@ -51,8 +51,8 @@ impl StateTransfer {
     pub(crate) fn fails(&self, cx: &Context, text: &str) {
         match self.is_bypass.load(Ordering::SeqCst) {
             // The database is not touched by a bypass.
-            true => cx.stop_with(&format!("no donor's word can be had: {text}"), false),
-            false => cx.fail(&format!("no state transfer can be had: {text}")),
+            true => cx.stop_with(&format!("no donor can confirm this member's position: {text}"), false),
+            false => cx.fail(&format!("this member cannot get a state transfer: {text}")),
         }
     }
 
@@ -72,13 +72,13 @@ impl StateTransfer {
         } else if is(STATE_TRANSFER_TRIVIAL) || is(STATE_TRANSFER_NONE) {
             // The server's first delivery is the view in which this member is connected.
             let at = cx.identity.at(cx.identity.connected_at() - 1);
-            cx.host
-                .log
-                .warn(format!("no state transfer, as configured: takes its own data for that of {at}"));
+            cx.host.log.warn(format!(
+                "no state transfer, as configured: assuming that this server's data are those of {at}"
+            ));
             self.complete(cx, at);
         } else {
             let donor = lock(&self.donor).clone();
-            cx.host.log.info("asks for a state transfer");
+            cx.host.log.info("requesting a state transfer");
             node.request_state(request.into(), &donor);
         }
     }
@@ -98,7 +98,7 @@ impl StateTransfer {
     pub(crate) fn received(&self, cx: &Context, at: Gtid, code: i32) -> Status {
         let Some(node) = cx.node() else { return Status::CONN_FAIL };
         if !self.awaits_state() {
-            cx.host.log.error("sst_received: no state transfer was asked for");
+            cx.host.log.error("sst_received: no state transfer was requested");
             return Status::CONN_FAIL;
         }
         if code != 0 || at.is_undefined() {
@@ -111,10 +111,7 @@ impl StateTransfer {
         }
         let history = cx.identity.history();
         if uuid_in(at.uuid) != history {
-            cx.fail(&format!(
-                "the state that was received is of history {}, not {history}",
-                uuid_in(at.uuid)
-            ));
+            cx.fail(&format!("the received state has history {}, not {history}", uuid_in(at.uuid)));
             return Status::CONN_FAIL;
         }
         self.complete(cx, core::Gtid { uuid: history, seqno: at.seqno });
@@ -138,7 +135,7 @@ impl StateTransfer {
             Err(if code < 0 { code } else { -code })
         } else if uuid_in(at.uuid) != history {
             cx.host.log.error(format!(
-                "what was sent to {joiner} is of history {}, not {history}",
+                "the state that was sent to {joiner} has history {}, not {history}",
                 uuid_in(at.uuid)
             ));
             Err(-libc::EREMCHG)

@@ -76,7 +76,8 @@ impl Context {
         });
         self.explain(
             &format!(
-                "{} waits to be ordered, or for the acknowledgements that commit.policy requires (the leader's error log \
+                "{} waits to be ordered, or for the acknowledgements that commit.policy requires (the leader's error \
+                 log \
                  names the missing ones){cluster}",
                 who()
             ),
@@ -108,8 +109,8 @@ impl Context {
     /// Describes the thread that has this seqno.
     fn holder(&self, seqno: Seqno) -> String {
         self.trxs.describe(seqno).unwrap_or_else(|| match seqno <= self.sequence.taken() {
-            true => "an applier of this server has it".into(),
-            false => "no thread of this server has taken it".into(),
+            true => "an applier of this server is processing it".into(),
+            false => "no thread of this server has received it".into(),
         })
     }
 }

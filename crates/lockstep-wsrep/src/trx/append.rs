@@ -36,7 +36,7 @@ pub(crate) unsafe fn append_key(
     kind: KeyType,
 ) -> Status {
     let Some(kind) = u8::try_from(kind.0).ok().and_then(Kind::from_u8) else {
-        cx.host.log.warn(format!("append_key: key type {} is not known", kind.0));
+        cx.host.log.warn(format!("append_key: key type {} is unknown", kind.0));
         return Status::CONN_FAIL;
     };
     // SAFETY: by this function's contract.
@@ -75,7 +75,7 @@ pub(crate) unsafe fn append_data(
         DataType::UNORDERED => DataKind::Unordered,
         DataType::ANNOTATION => DataKind::Annotation,
         _ => {
-            cx.host.log.warn(format!("append_data: data type {} is not known", kind.0));
+            cx.host.log.warn(format!("append_data: data type {} is unknown", kind.0));
             return Status::CONN_FAIL;
         }
     };

@@ -41,7 +41,8 @@ impl LocalTransactions {
         let Some(found) = (unsafe { cx.trxs.find(handle) }) else {
             if meta.stid.trx != NO_TRX {
                 cx.host.log.warn(format!(
-                    "certify: transaction {} has neither keys nor data; ending another's transaction is not offered",
+                    "certify: transaction {} has neither keys nor data; ending another member's transaction is not \
+                     supported",
                     meta.stid.trx
                 ));
                 return Status::NOT_IMPLEMENTED;
@@ -236,8 +237,8 @@ fn certify_trx(
         Sent::Never(status) => trx.lock().not_ordered(status),
         Sent::Unknown => {
             cx.host.log.warn(format!(
-                "transaction {} of connection {conn} was under way when the majority was lost: it is rolled back \
-                 here, and applied as anybody's if the cluster has it",
+                "transaction {} of connection {conn} was in progress when the majority was lost: this server rolls it \
+                 back, and if the cluster commits it, applies it like another member's",
                 trx.id
             ));
             trx.lock().unknown()
@@ -266,7 +267,7 @@ fn certified(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
                 writeset::OVERTAKEN => {
                     "a change of members or leader has ended this streaming transaction".to_owned()
                 }
-                seen => format!("it had seen {seen}"),
+                seen => format!("its snapshot was at {seen}"),
             };
             cx.host.log.info(format!(
                 "transaction {} of connection {conn} fails certification at seqno {seqno}: {why}",
@@ -277,7 +278,7 @@ fn certified(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
     if !ordered.pass && ordered.writeset.meta.last_seen == writeset::OVERTAKEN {
         // A view before this seqno ends the streaming transaction. Waits until that view, which the server may not have
         // processed yet, aborts the transaction or has finished.
-        let what = || format!("the fragment at seqno {seqno}, which a view has overtaken");
+        let what = || format!("the fragment at seqno {seqno}, which a view invalidated");
         let _ = cx.wait_finished(seqno - 1, Some(&trx.interrupt), what);
     }
     let slot = Slot {
@@ -297,7 +298,7 @@ fn certified(cx: &Context, trx: &Trx, ordered: Ordered) -> Status {
     // in total order.
     let interrupt = Some(&trx.interrupt);
     let ready = cx.wait_gate(seqno, interrupt).and_then(|()| {
-        cx.wait_finished(depends_on, interrupt, || format!("the own transaction at seqno {seqno}"))
+        cx.wait_finished(depends_on, interrupt, || format!("this server's transaction at seqno {seqno}"))
     });
     match ready {
         Ok(()) | Err(Stop::Interrupted) => trx.lock().start(),
@@ -380,7 +381,7 @@ fn send_rollback(cx: &Context, id: TrxId, data: &[u8]) -> Status {
 pub(crate) unsafe fn begin_replay(cx: &Context, handle: &WsHandle) -> Result<Slot, Status> {
     // SAFETY: by this function's contract.
     let Some(trx) = (unsafe { cx.trxs.find(handle) }).and_then(Handle::as_local) else {
-        cx.host.log.warn(format!("replay_trx: transaction {} is not known", handle.trx_id));
+        cx.host.log.warn(format!("replay_trx: transaction {} is unknown", handle.trx_id));
         return Err(Status::TRX_FAIL);
     };
     let slot = trx.lock().begin_replay()?;
@@ -395,7 +396,7 @@ pub(crate) unsafe fn begin_replay(cx: &Context, handle: &WsHandle) -> Result<Slo
         // This member leaves. The cluster has committed the transaction; this server does when it is back.
         not_here(cx, trx);
         cx.host.log.info(format!(
-            "transaction {} is committed, at seqno {seqno}: here, when this member is back",
+            "transaction {} is committed at seqno {seqno}: this member applies it when it returns",
             trx.id
         ));
         return trx.lock().begin_replay();

@@ -183,7 +183,7 @@ impl Transactions {
                 let inner = trx.lock();
                 let slot = inner.slot().filter(|slot| slot.seqno == seqno)?;
                 Some(format!(
-                    "the own transaction {} ({:?}, {:?} its turn)",
+                    "this server's transaction {} ({:?}, {:?} its turn)",
                     trx.id,
                     inner.state(),
                     slot.place
@@ -193,7 +193,7 @@ impl Transactions {
         own.or_else(|| {
             lock(&self.statements).iter().find_map(|(conn, trx)| {
                 let has = trx.lock().slot().is_some_and(|slot| slot.seqno == seqno);
-                has.then(|| format!("the own statement in total order of connection {conn}"))
+                has.then(|| format!("this server's statement in total order of connection {conn}"))
             })
         })
     }

@@ -71,8 +71,8 @@ impl WriteAccess {
                 Write::Rows => text,
                 // The server has no other error for a statement without a place in total order.
                 Write::Statement => format!(
-                    "{text}. A client whose statement (CREATE, ALTER, GRANT ...) is refused so hears of error 1205, a lock wait \
-                     timeout: there was none, and to try again here is of no use"
+                    "{text}. A client whose statement (CREATE, ALTER, GRANT ...) is rejected for this reason gets \
+                     error 1205, a lock wait timeout. There was no lock wait, and a retry on this server will fail, too"
                 ),
             });
         }
@@ -97,8 +97,8 @@ fn held_back_text(node: &Node) -> String {
     let elsewhere =
         if node.may_originate() && !node.policy().is_weak() { "write on another member, or " } else { "" };
     format!(
-        "writes are refused here: entries are kept from this server (apply.paused, apply.delay, apply.until), and \
-         a commit would wait behind them; {elsewhere}SET GLOBAL wsrep_provider_options = \
+        "this server rejects writes: an apply hold (apply.paused, apply.delay, apply.until) keeps entries from it, \
+         and a commit would wait behind them; {elsewhere}SET GLOBAL wsrep_provider_options = \
          'apply.paused=no; apply.delay=0; apply.until=none'"
     )
 }
@@ -106,14 +106,12 @@ fn held_back_text(node: &Node) -> String {
 fn not_leader_text(node: &Node, leader: &str) -> String {
     let policy = node.policy().name();
     let leader = match leader.is_empty() {
-        true => {
-            "the leader may write, and there is none for the moment: try again where it is then".to_owned()
-        }
-        false => format!("the leader, {leader}, may write: connect there"),
+        true => "the leader may write, and there is none at present: retry on the new leader".to_owned(),
+        false => format!("the leader, {leader}, may write: connect to it"),
     };
     format!(
-        "writes are refused here: under commit.policy = {policy} only {leader}. Under commit.policy = quorum, which is \
-         a promise of its own, every member takes writes"
+        "this server rejects writes: under commit.policy = {policy} only {leader}. Under commit.policy = quorum, \
+         which has another guarantee, every member accepts writes"
     )
 }
 

@@ -280,7 +280,10 @@ fn creates_again(cluster: &mut Cluster, n: usize) -> Result<String, LocalError> 
     cluster.wait_size(3)?;
     let log = cluster.servers[n].log_since(before);
     assert!(unmark(&cluster.servers[n])?, "the whole database was copied:\n{log}");
-    assert!(log.contains("may have been created before this server died"), "it did not come again:\n{log}");
+    assert!(
+        log.contains("may have been created before this server crashed"),
+        "it did not come again:\n{log}"
+    );
     Ok(log)
 }
 
@@ -335,7 +338,7 @@ fn ddl_after_ctas_replay_is_executed() -> Test {
     let before = cluster.servers[2].log().len();
     cluster.servers[2].spawn(&[])?;
     crate::fixture::eventually("the table is created again", || {
-        Ok(cluster.servers[2].log_since(before).contains("may have been created before this server died"))
+        Ok(cluster.servers[2].log_since(before).contains("may have been created before this server crashed"))
     })?;
     std::thread::sleep(Duration::from_millis(Dice(std::process::id().into()).roll(2000)));
     cluster.servers[2].kill();

@@ -46,7 +46,8 @@ fn joiner_ends_when_donor_fails() -> Test {
         server.wait_ended(PROMPT)?;
         eprintln!("it ended {} ms after the donor's word", began.elapsed().as_millis());
         // From the donor, or from its own script, whichever is the first to see it.
-        said(&server, "no state transfer can be had").or_else(|_| said(&server, "the state transfer failed"))
+        said(&server, "this member cannot get a state transfer")
+            .or_else(|_| said(&server, "the state transfer failed"))
     })();
     server.kill();
     for server in &cluster.servers {

@@ -170,7 +170,7 @@ fn tls_is_enabled_in_turn_and_reloaded_live() -> Test {
     let refused = [RELOAD, "FLUSH SSL"].map(|statement| cluster.servers[1].query(statement).is_err());
     fs::write(dir.join("n2-key.pem"), key).map_err(io)?;
     assert_eq!(refused, [true; 2], "a key that is none was taken");
-    assert!(words(&cluster.servers[1], "what was loaded before stays in force"));
+    assert!(words(&cluster.servers[1], "the certificates that were loaded before stay in force"));
     if kind() == Kind::Lockstep {
         // So is a certificate that the own authority has not signed, and nobody would take.
         let foreign = cluster.bench().dir().join("tls-foreign");

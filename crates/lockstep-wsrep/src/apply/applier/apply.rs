@@ -63,8 +63,8 @@ impl<'a> Applier<'a> {
             // continues here by the log, and commits the whole transaction.
             cx.stop_with(
                 &format!(
-                    "the streaming transaction that commits at seqno {seqno} was given up here when the majority was \
-                     lost, and the others commit it"
+                    "this server rolled back the streaming transaction of seqno {seqno} when the majority was lost, \
+                     but the other members commit it"
                 ),
                 false,
             );

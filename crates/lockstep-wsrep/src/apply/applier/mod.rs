@@ -191,7 +191,10 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                     && info.status == NodeViewStatus::Primary
                     && !provider.local.begin_view(info.gtid.seqno)
                 {
-                    cx.host.log.warn("a streaming transaction that has failed has not ended yet; the view is begun all the same");
+                    cx.host.log.warn(
+                        "a failed streaming transaction has not ended yet; processing the view \
+                         nevertheless",
+                    );
                 }
                 // SAFETY: as above.
                 let result = unsafe { (calls.view)(calls.app.0, ctx, view.as_ptr(), std::ptr::null(), 0) };
@@ -242,7 +245,7 @@ pub(crate) unsafe fn recv(provider: &Provider, ctx: *mut c_void) -> Status {
                 let result = unsafe { (calls.synced)(calls.app.0) };
                 provider.step("synced", || {
                     if result != CbStatus::SUCCESS {
-                        cx.stop_with("the server could not process that it is synced", false);
+                        cx.stop_with("the server could not process its change to Synced", false);
                     }
                     provider.receivers.set_synced(true);
                     drop(exclusive);
@@ -297,7 +300,7 @@ pub(crate) unsafe fn replay(provider: &Provider, handle: &WsHandle, ctx: *mut c_
         return Status::OK;
     }
     provider.step("replay", || {
-        cx.fail(&format!("the own transaction at seqno {} cannot be replayed", slot.seqno));
+        cx.fail(&format!("this server's transaction at seqno {} cannot be replayed", slot.seqno));
     });
     Status::NODE_FAIL
 }
@@ -354,7 +357,7 @@ impl<'a> Applier<'a> {
             provider.local.repeat_rollbacks(cx, false);
         }
         if delivery.is_none() && provider.transfer.awaits_state() && stop::is_wanted() {
-            cx.host.log.info("asked to stop while it waits for a state transfer: ends");
+            cx.host.log.info("asked to stop while it waits for a state transfer: ending");
             stop::obey();
         }
         let Some(delivery) = delivery else { return Next::Again };

@@ -94,10 +94,9 @@ impl<'a> Applier<'a> {
     fn warn_of_lost_gtids(&self, before: Seqno, seqno: Seqno) {
         if server_keeps_gtids() {
             self.cx.host.log.warn(format!(
-                "wsrep_gtid_mode: transactions that were lost with the leader (seqnos {} to {}) may have GTIDs that this \
-                 server gives to others: where clients wait for GTIDs, or something replicates by them, have the first \
-                 transaction of the new leader take the count beyond them: SET SESSION wsrep_gtid_seq_no, more than {} above \
-                 the last one",
+                "wsrep_gtid_mode: this server may assign the GTIDs of transactions that were lost with the leader \
+                 (seqnos {} to {}) to other transactions. If clients or replicas use GTIDs, skip these GTIDs in the \
+                 first transaction of the new leader: SET SESSION wsrep_gtid_seq_no to more than {} above the last one",
                 before + 1,
                 seqno - 1,
                 seqno - before - 1
