@@ -415,7 +415,7 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
         EntryKind::Branch => match Branch::from_payload(entry.payload()) {
             Ok(branch) => {
                 names.learn(&branch.membership());
-                line.note = format!("history {}: {} goes on alone", branch.history, branch.founder.name);
+                line.note = format!("history {}: founded by {} alone", branch.history, branch.founder.name);
             }
             Err(e) => line.note = format!("damaged: the payload {e}"),
         },
@@ -434,36 +434,37 @@ fn describe(entry: &Entry, names: &mut Names, now: Duration) -> Line {
     line
 }
 
-/// The policy in force from this entry on, in terms of options: its name, and settings that differ from the default.
+/// The policy in force from this entry on, as options: its name, and settings that differ from the defaults.
 fn describe_policy(policy: &Policy) -> String {
     let Policy { kind, acks, zone_acks, on_receive, timeout, max_at_risk } = *policy;
-    let usual = Policy::of(kind);
+    let default = Policy::of(kind);
     let mut out = format!("commit.policy={}", kind.name());
-    let mut say = |differs: bool, what: String| {
+    let mut add_if = |differs: bool, option: String| {
         if differs {
             out.push_str("; ");
-            out.push_str(&what);
+            out.push_str(&option);
         }
     };
-    say(acks != usual.acks, format!("commit.acks={acks}"));
-    say(zone_acks != usual.zone_acks, format!("commit.zone_acks={zone_acks}"));
-    say(on_receive != usual.on_receive, format!("commit.ack_on={}", policy.ack_on()));
-    say(timeout != usual.timeout, format!("commit.timeout=PT{}S", timeout as f64 / 1e6));
-    say(max_at_risk != usual.max_at_risk, format!("async.max_at_risk={max_at_risk}"));
+    add_if(acks != default.acks, format!("commit.acks={acks}"));
+    add_if(zone_acks != default.zone_acks, format!("commit.zone_acks={zone_acks}"));
+    add_if(on_receive != default.on_receive, format!("commit.ack_on={}", policy.ack_on()));
+    add_if(timeout != default.timeout, format!("commit.timeout=PT{}S", timeout as f64 / 1e6));
+    add_if(max_at_risk != default.max_at_risk, format!("async.max_at_risk={max_at_risk}"));
     out
 }
 
+/// The result of a vote on an apply error: the winning result, and each member's result.
 fn describe_outcome(outcome: &VoteOutcome, names: &Names) -> String {
-    let what = |opinion: u64| match opinion {
+    let result = |opinion: u64| match opinion {
         SUCCESS => "success".to_owned(),
         error => format!("{error:016x}"),
     };
-    let said: Vec<String> = outcome
+    let results: Vec<String> = outcome
         .opinions
         .iter()
-        .map(|(id, opinion)| format!("{} {}", names.of(*id).unwrap_or_default(), what(*opinion)))
+        .map(|(id, opinion)| format!("{} {}", names.of(*id).unwrap_or_default(), result(*opinion)))
         .collect();
-    format!("of seqno {}: {} counts ({})", outcome.seqno, what(outcome.winner), said.join(", "))
+    format!("vote on seqno {}: {} counts ({})", outcome.seqno, result(outcome.winner), results.join(", "))
 }
 
 fn kind_name(kind: EntryKind) -> &'static str {

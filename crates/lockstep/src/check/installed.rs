@@ -72,7 +72,8 @@ pub(super) fn printed(run_as: &RunAs) -> Option<Printed> {
     Some(Printed { options, not_loaded: not_loaded(&error_log) })
 }
 
-/// The server's verdict on an option as it is written in the file. If the server cannot be run, the option counts as valid.
+/// The server's verdict on an option as it is written in the file. If the server cannot be run, the option counts as
+/// valid.
 pub(super) fn knows(run_as: &RunAs, written: &str, value: Option<&str>) -> Known {
     let argument = match value {
         Some(value) => format!("--{written}={value}"),

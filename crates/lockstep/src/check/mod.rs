@@ -1,5 +1,5 @@
-//! `lockstep check`: reads a server's option files, and reports settings that the server would refuse or ignore, and unwise
-//! ones. docs/check.md lists the checks.
+//! `lockstep check`: reads a server's option files, and reports settings that are refused, ignored or unwise, before a
+//! start with them. docs/check.md lists the checks.
 
 mod cnf;
 mod installed;

@@ -22,8 +22,8 @@ const NOT_PASSED: &[&str] = &[
     "wsrep_recover",
 ];
 
-/// Prefixes of options that are not passed either. The plugins are named already. The provider is not loaded, so the server
-/// does not know its variables.
+/// Prefixes of options that are not passed either. The plugins are named already. The provider is not loaded, so the
+/// server does not know its variables.
 const PREFIXES_NOT_PASSED: &[&str] = &["plugin_", "wsrep_provider"];
 
 /// Parts of the names of options that are not passed, because the list of processes would show their values.
