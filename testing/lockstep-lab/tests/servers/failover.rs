@@ -70,11 +70,9 @@ pub(crate) fn insert_during<T>(
 ) -> (Vec<Duration>, u64, T) {
     let (stop, ids, acknowledged) = (AtomicBool::new(false), AtomicU64::new(first), AtomicU64::new(0));
     let (gaps, outcome) = std::thread::scope(|scope| {
-        let insert = |socket| {
-            let (stop, ids, acknowledged) = (&stop, &ids, &acknowledged);
-            scope.spawn(move || insert_until(socket, stop, ids, acknowledged))
-        };
-        let workers: Vec<_> = sockets.iter().map(insert).collect();
+        let (stop, ids, acknowledged) = (&stop, &ids, &acknowledged);
+        let insert = |socket| scope.spawn(move || insert_until(socket, stop, ids, acknowledged));
+        let workers: Vec<_> = sockets.iter().map(|socket| insert(socket.as_path())).collect();
         std::thread::sleep(margin);
         let outcome = act();
         std::thread::sleep(margin);
