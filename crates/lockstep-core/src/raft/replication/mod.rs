@@ -607,3 +607,72 @@ impl Progress {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{leader, member, with_entries};
+    use super::*;
+
+    /// Ends a round of a leader. Returns the appends sent: to, previous index, number of entries.
+    fn appends(replication: &mut Replication, local: &Local) -> Vec<(MemberId, Index, usize)> {
+        let (acks, relay, mut out) = (Acks::new(), Relay::default(), Outputs::new());
+        let heartbeat = replication.begin_round(false).is_some();
+        replication.round(&mut Round::new(local, &acks, &mut out), &relay, heartbeat);
+        let append = |output| match output {
+            Output::Send { to, message: Message::Append { prev_index, entries, .. } } => {
+                (to, prev_index, entries.len())
+            }
+            other => panic!("no append: {other:?}"),
+        };
+        out.take().into_iter().map(append).collect()
+    }
+
+    #[test]
+    fn answered_probe_is_followed_by_entries() {
+        let local = with_entries(leader(2), 3);
+        let mut replication = Replication::default();
+        replication.begin(&local);
+        assert_eq!(appends(&mut replication, &local), [(member(2), 3, 0)], "a probe");
+        let local = with_entries(local, 2);
+        assert_eq!(appends(&mut replication, &local), [], "the probe is unanswered");
+        replication.on_ack(&local, member(2), (0, 3), 0, 1);
+        assert_eq!(appends(&mut replication, &local), [(member(2), 3, 2)]);
+        replication.assert_invariants(&local);
+    }
+
+    #[test]
+    fn rejected_probe_moves_back_to_hint() {
+        let local = with_entries(leader(2), 3);
+        let (acks, mut out, mut replication) = (Acks::new(), Outputs::new(), Replication::default());
+        replication.begin(&local);
+        appends(&mut replication, &local);
+        let mut round = Round::new(&local, &acks, &mut out);
+        replication.on_reject(&mut round, member(2), 3, (1, 1), None, 1);
+        assert_eq!(appends(&mut replication, &local), [(member(2), 1, 2)]);
+    }
+
+    #[test]
+    fn quorum_timeout_doubles_after_fruitless_term() {
+        let (mut local, mut replication) = (leader(3), Replication::default());
+        replication.begin(&local);
+        let timeout = replication.quorum_timeout(&local, 0);
+        assert_eq!(timeout, local.config().election_timeout);
+        local.advance(timeout);
+        assert!(!replication.quorum_active(&local, local.now(), timeout));
+        replication.on_ack(&local, member(2), (0, 0), 0, 0);
+        assert!(replication.quorum_active(&local, local.now(), timeout), "a majority has answered");
+        replication.quorum_lost();
+        assert_eq!(replication.quorum_timeout(&local, 0), 2 * timeout);
+        replication.committed();
+        assert_eq!(replication.quorum_timeout(&local, 0), timeout);
+    }
+
+    #[test]
+    fn follower_has_no_peers_after_its_term() {
+        let (local, mut replication) = (leader(3), Replication::default());
+        replication.begin(&local);
+        assert_eq!(replication.peers().count(), 2);
+        replication.end();
+        assert_eq!((replication.peers().count(), replication.matched(&member(2))), (0, 0));
+    }
+}
