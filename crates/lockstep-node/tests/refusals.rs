@@ -122,7 +122,7 @@ fn status_shows_peer_that_requires_tls() {
     });
     until("status says it", || {
         let waits = node.status().own.waits_for.clone().unwrap_or_default();
-        waits.contains("can be talked to") && waits.contains("needs socket.ssl_key")
+        waits.contains("can be talked to") && waits.contains("set socket.ssl_key")
     });
     assert!(warned.lock().unwrap().iter().any(|line| line.contains("has no socket.ssl")), "{warned:?}");
     // It is gone: nobody is there any more.
