@@ -36,7 +36,7 @@ pub struct Writer {
     parts: Vec<Bytes>,
     /// Bytes of `parts`.
     parts_len: usize,
-    /// What follows them.
+    /// Bytes after `parts`.
     tail: BytesMut,
 }
 

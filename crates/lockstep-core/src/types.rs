@@ -162,7 +162,7 @@ impl EntryKind {
     }
 }
 
-/// What an entry says beside its payload.
+/// All fields of an entry except its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EntryHeader {
     /// Its place.

@@ -95,7 +95,7 @@ pub struct Raft {
     acks: Acks,
     /// Decides when commits may return.
     commit_policy: CommitPolicy,
-    /// The leader's side: what each peer has and gets.
+    /// The leader's view of its peers, and the messages to them.
     replication: Replication,
     /// The follower's side of relaying.
     relay: Relay,

@@ -39,7 +39,7 @@ impl Zones {
         self.on = on;
     }
 
-    /// Another term: what was measured is forgotten.
+    /// Forgets all measurements, because a new term has begun.
     pub(super) fn forget(&mut self) {
         self.zones.clear();
     }

@@ -175,7 +175,7 @@ fn set(session: &mut Client, policy: &str) -> Result<(), String> {
     session.query(&sql).map(drop).map_err(text)
 }
 
-/// What this member says of itself and the cluster, by this very program.
+/// Status of this member and the cluster, from the `lockstep status` command.
 fn status(server: &Server) -> Result<serde_json::Value, String> {
     let program = std::env::current_exe().map_err(|e| format!("cannot tell where this program is: {e}"))?;
     let mut command = Command::new(program);

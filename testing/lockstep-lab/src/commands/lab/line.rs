@@ -1,4 +1,4 @@
-//! The long line of an experiment: what became of its packets, and whether it kept its promise.
+//! The long line of an experiment: packet counts, and whether its delay was as requested.
 
 use std::time::Duration;
 
