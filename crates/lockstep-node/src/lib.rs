@@ -23,6 +23,8 @@ mod queue;
 mod records;
 mod reply;
 mod rescued;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod status;
 mod submit;
 mod uuids;

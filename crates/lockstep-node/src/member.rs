@@ -36,7 +36,7 @@ use lockstep_core::members::ViewMember;
 use lockstep_core::raft::{Output, Raft};
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno};
 use log_retention::Presence;
-use membership::connection_state::ConnectionState;
+pub(crate) use membership::connection_state::ConnectionState;
 use membership::peers::Peers;
 use outbox::Outbox;
 use std::sync::Arc;

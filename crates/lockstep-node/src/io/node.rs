@@ -23,7 +23,7 @@ use bytes::Bytes;
 use lockstep_core::policy::Policy;
 use lockstep_core::raft::{Config, Failpoints, Raft, RestoreBuilder};
 use lockstep_core::{Entry, EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, Uuid};
-use lockstep_log::{Log, OpenError, Options, RealDisk, Recovered, Replay};
+use lockstep_log::{Disk, Log, OpenError, Options, RealDisk, Recovered, Replay};
 use lockstep_net::{Address, Reactor, TlsConfig, TlsFiles, TlsIdentity, Waker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -170,16 +170,16 @@ fn told_identity(identity: TlsIdentity, files: &TlsFiles, logger: &Logger) -> Ar
 }
 
 /// The open log, and its recovered contents.
-struct Opened {
-    log: Log<RealDisk>,
-    recovered: Recovered,
-    builder: RestoreBuilder,
+pub(crate) struct Opened<D: Disk> {
+    pub(crate) log: Log<D>,
+    pub(crate) recovered: Recovered,
+    pub(crate) builder: RestoreBuilder,
     /// Its trim marks.
-    marks: Vec<Entry>,
+    pub(crate) marks: Vec<Entry>,
 }
 
-impl Opened {
-    fn new(disk: &RealDisk, options: Options) -> Result<Opened, OpenError> {
+impl<D: Disk> Opened<D> {
+    pub(crate) fn new(disk: &D, options: Options) -> Result<Opened<D>, OpenError> {
         let hint = lockstep_log::peek_vote(disk)?;
         let mut builder = RestoreBuilder::new(hint.map_or(0, |vote| vote.commit_hint));
         let mut marks = Vec::new();

@@ -55,7 +55,7 @@ pub(crate) enum LogDone {
 }
 
 /// Gives a write to the log. The entries' bodies are the records' bodies: nothing is encoded here.
-fn write_to<D: Disk>(log: &mut Log<D>, op: &WriteOp, commit_hint: Index) -> Result<(), WriteError> {
+pub(crate) fn write_to<D: Disk>(log: &mut Log<D>, op: &WriteOp, commit_hint: Index) -> Result<(), WriteError> {
     let WriteOp { ticket: _, rescue: _, reset, truncate_from, roll, entries, vote } = op;
     log.write(lockstep_log::WriteOp {
         reset: reset.as_ref().map(|state| records::reset(state)),
@@ -177,7 +177,7 @@ impl<D: Disk> Writer<D> {
 }
 
 /// Writes a rescue file, and says what is in it.
-fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<LogDone, String> {
+pub(crate) fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<LogDone, String> {
     let Rescue { base, entries } = rescue;
     let records: Vec<Record> = entries.iter().map(records::record).collect();
     let name = log.rescue(records::reset(base), &records).map_err(|e| e.to_string())?;
@@ -197,12 +197,12 @@ fn keep<D: Disk>(log: &mut Log<D>, rescue: &Rescue) -> Result<LogDone, String> {
     Ok(LogDone::Rescued { text, transactions: seqnos.len() as u64 })
 }
 
-fn read<D: Disk>(log: &Log<D>, from: Index, max_bytes: usize) -> Vec<Entry> {
+pub(crate) fn read<D: Disk>(log: &Log<D>, from: Index, max_bytes: usize) -> Vec<Entry> {
     let Ok(records) = log.read(from, max_bytes) else { return Vec::new() };
     records.into_iter().map_while(|record| records::entry(record).ok()).collect()
 }
 
-fn trim<D: Disk>(log: &mut Log<D>, limits: TrimLimits, done: &mut Vec<LogDone>) {
+pub(crate) fn trim<D: Disk>(log: &mut Log<D>, limits: TrimLimits, done: &mut Vec<LogDone>) {
     let segments: Vec<Segment> =
         log.segments().iter().map(|s| (s.first_index, s.created_us, s.bytes)).collect();
     let before: u64 = segments.iter().map(|(_, _, bytes)| bytes).sum();
