@@ -110,6 +110,8 @@ pub struct History {
     judge: Judge,
     views: Views,
     proposals: BTreeMap<ProposalId, Proposed>,
+    /// Members propose by themselves: proposals are not known here.
+    proposals_unknown: bool,
     acknowledged: u64,
 }
 
@@ -187,8 +189,20 @@ impl History {
             judge: Judge::default(),
             views: Views::default(),
             proposals: BTreeMap::new(),
+            proposals_unknown: false,
             acknowledged: 0,
         }
+    }
+
+    /// The same for whole members, which number their proposals themselves: who made one is not checked.
+    pub fn of_members(genesis: StateSnapshot, promises: bool) -> History {
+        History { proposals_unknown: true, ..History::new(genesis, promises) }
+    }
+
+    /// The reference verdict on the committed write-set or statement with this seqno.
+    pub fn verdict(&self, seqno: Seqno) -> Option<bool> {
+        let at = self.fixed.partition_point(|f| f.seqno < seqno);
+        self.fixed[at..].iter().take_while(|f| f.seqno == seqno).find_map(|f| f.pass)
     }
 
     /// Whether the inner rules are checked too.
@@ -408,6 +422,8 @@ impl History {
                 "{pid:?} is committed at index {index} after {:?}",
                 self.state.sessions.get(&pid.member)
             );
+        }
+        if !pid.member.is_nil() && !self.proposals_unknown {
             let known = self.proposals.get_mut(&pid).ok_or_else(|| Violation {
                 rule: "only proposals are committed",
                 what: format!("{pid:?} at index {index} was never proposed, or was withdrawn"),

@@ -17,6 +17,7 @@ mod faults;
 pub mod history;
 pub mod judge;
 mod machine;
+mod members;
 pub mod mirror;
 pub mod mutate;
 pub mod network;
@@ -95,6 +96,7 @@ pub fn regression_seeds() -> Vec<(u64, World)> {
             Some("short-terms") => World::ShortTerms,
             Some("policies") => World::Policies,
             Some("writers") => World::Writers,
+            Some("members") => World::Members,
             _ => World::Any,
         };
         Some((seed, world))
@@ -102,25 +104,54 @@ pub fn regression_seeds() -> Vec<(u64, World)> {
     lines.filter_map(seed).collect()
 }
 
-/// Runs one seed to its end, or to the first broken rule.
-pub fn simulate(settings: Settings) -> RunReport {
+/// Runs a simulation, and returns the broken rule, if one was.
+fn catch(run: impl FnOnce() -> history::Check) -> Option<String> {
     keep_panics();
-    let mut cluster = Cluster::new(settings);
     CATCHING.set(true);
-    let ran = catch_unwind(AssertUnwindSafe(|| cluster.run()));
+    let ran = catch_unwind(AssertUnwindSafe(run));
     CATCHING.set(false);
-    let violation = match ran {
+    match ran {
         Ok(Ok(())) => None,
         Ok(Err(violation)) => Some(violation.to_string()),
         Err(_) => {
             let text = PANIC.with_borrow_mut(Option::take).unwrap_or_else(|| "?".into());
             Some(format!("nothing panics: {}", text.replace('\n', " ")))
         }
-    };
-    let violation = violation.map(|text| {
-        let now = cluster.now;
-        format!("at {}.{:06} s: {text}", now / 1_000_000, now % 1_000_000)
-    });
+    }
+}
+
+fn timed(now: Micros, text: String) -> String {
+    format!("at {}.{:06} s: {text}", now / 1_000_000, now % 1_000_000)
+}
+
+/// Runs one seed of a world of whole members.
+fn simulate_members(settings: Settings) -> RunReport {
+    let mut world = members::World::new(settings);
+    let violation = catch(|| world.run()).map(|text| timed(world.now, text));
+    if let Some(text) = &violation {
+        world.tell(format_args!("VIOLATION {text}"));
+    }
+    let history = world.history.as_ref();
+    RunReport {
+        seed: settings.seed,
+        hash: world.trace.hash(),
+        simulated: world.now,
+        entries: history.map_or(0, |history| history.committed()),
+        acknowledged: world.answers(),
+        certified: history.map_or((0, 0), |history| history.judge().counts()),
+        elections: history.map_or(0, |history| history.elections() as u64),
+        counters: world.counters,
+        violation,
+    }
+}
+
+/// Runs one seed to its end, or to the first broken rule.
+pub fn simulate(settings: Settings) -> RunReport {
+    if settings.world == World::Members {
+        return simulate_members(settings);
+    }
+    let mut cluster = Cluster::new(settings);
+    let violation = catch(|| cluster.run()).map(|text| timed(cluster.now, text));
     if let Some(text) = &violation {
         cluster.tell(format_args!("VIOLATION {text}"));
     }

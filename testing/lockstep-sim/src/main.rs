@@ -60,7 +60,10 @@ struct Args {
     /// Only worlds in which nearly all clients are at one member, which leadership follows.
     #[arg(long, group = "worlds")]
     writers: bool,
-    /// None of these worlds. Without any of the four the seed's number decides.
+    /// Only worlds of whole members: the real member, server and log around the core.
+    #[arg(long, group = "worlds")]
+    members: bool,
+    /// None of these worlds. Without any of the five the seed's number decides.
     #[arg(long, group = "worlds")]
     plain: bool,
     /// Say for every seed what was counted.
@@ -126,6 +129,7 @@ fn name(world: World) -> &'static str {
         World::ShortTerms => "short-terms",
         World::Policies => "policies",
         World::Writers => "writers",
+        World::Members => "members",
     }
 }
 
@@ -136,6 +140,7 @@ fn world(args: &Args) -> Option<World> {
         (args.short_terms, World::ShortTerms),
         (args.policies, World::Policies),
         (args.writers, World::Writers),
+        (args.members, World::Members),
     ];
     asked.into_iter().find_map(|(asked, world)| asked.then_some(world))
 }

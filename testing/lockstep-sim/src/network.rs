@@ -117,6 +117,28 @@ impl Network {
         }
     }
 
+    /// When a frame that is sent now arrives on a connection: in order, and later by `retransmit` for each loss.
+    pub fn send_in_order(
+        &mut self,
+        now: Micros,
+        from: usize,
+        to: usize,
+        bytes: usize,
+        retransmit: Micros,
+        rng: &mut Rng,
+    ) -> Micros {
+        let link = self.link(from, to);
+        let Quality { delay, jitter, loss, bytes_per_ms, queues, .. } = link.quality;
+        let mut pass = bytes as u64 * 1000 / bytes_per_ms.max(1);
+        if queues {
+            link.free = link.free.max(now) + pass;
+            pass = link.free - now;
+        }
+        let lost = if rng.chance(loss) { retransmit } else { 0 };
+        link.last = link.last.max(now + delay + rng.below(jitter + 1) + pass + lost);
+        link.last
+    }
+
     /// When a message that is sent now arrives: never, once or twice.
     pub fn send(
         &mut self,

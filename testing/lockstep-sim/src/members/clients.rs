@@ -1,0 +1,161 @@
+//! Clients, which write and read at any member, and the servers' work.
+
+use super::node::Write;
+use super::{Event, HISTORY, World};
+use crate::history::Check;
+use crate::profile::{MS, SECOND};
+use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
+use lockstep_core::{EntryKind, Gtid, Micros};
+
+/// How long clients stay at one member.
+const CLIENTS_STAY: Micros = 20 * SECOND;
+/// The maximum of writes under way at a member.
+const WRITES_MAX: usize = 30;
+
+impl World {
+    /// A client writes, and perhaps one reads.
+    pub(super) fn clients(&mut self) {
+        let after = self.rng.between(1, 2 * self.profile.propose_every);
+        self.queue.push(self.now + after, Event::Clients { round: self.round });
+        let now = self.now;
+        let awake = |at: &usize| {
+            let node = &self.nodes[*at];
+            node.process.is_some() && !node.hello.arbitrator && node.paused_until <= now
+        };
+        let up: Vec<usize> = (0..self.nodes.len()).filter(awake).collect();
+        if up.is_empty() {
+            return;
+        }
+        let leader = up.iter().copied().find(|at| self.nodes[*at].process.as_ref().is_some_and(|p| p.leads));
+        let at = match leader {
+            Some(leader) if !self.rng.one_in(5) => leader,
+            _ => *self.rng.pick(&up),
+        };
+        let burst = if self.rng.one_in(self.profile.burst_one_in) { self.rng.between(2, 20) } else { 1 };
+        for _ in 0..burst {
+            self.write(at);
+        }
+        // Clients stay at one member for some time, whether or not it accepts their writes.
+        let at = up[(now / CLIENTS_STAY) as usize % up.len()];
+        if let Some(process) = &mut self.nodes[at].process {
+            process.refused += 1;
+        }
+        if self.rng.one_in(10) {
+            let at = *self.rng.pick(&up);
+            self.read(at);
+        }
+    }
+
+    pub(super) fn write(&mut self, at: usize) {
+        let full = |world: &World| {
+            world.nodes[at].process.as_ref().is_none_or(|process| process.writes.len() >= WRITES_MAX)
+        };
+        if full(self) {
+            return;
+        }
+        self.marks += 1;
+        let mark = self.marks;
+        let size = match self.rng.below(2000) {
+            0 => 2_500_000,
+            1..100 => 5_000,
+            _ => 100,
+        };
+        let mut data = mark.to_le_bytes().to_vec();
+        data.resize(size, 7);
+        let mut builder = WriteSetBuilder::new();
+        let key = self.rng.below(self.profile.rows).to_le_bytes();
+        let kind = *self.rng.pick(&[KeyType::Exclusive, KeyType::Update, KeyType::Shared]);
+        let built = builder
+            .append_key(&[b"t", &key], kind)
+            .and_then(|_| builder.append_data(DataKind::Ordered, &data));
+        debug_assert!(built.is_ok(), "a small key and its data fit");
+        let kind = if self.rng.one_in(30) { EntryKind::TotalOrder } else { EntryKind::WriteSet };
+        let (flags, trx) = match kind == EntryKind::WriteSet && self.rng.one_in(4) {
+            true => self.part(at, mark),
+            false => (flags::TRX_START | flags::TRX_END, mark),
+        };
+        let Some(process) = &mut self.nodes[at].process else { return };
+        let payload = builder.finish(&Meta {
+            flags,
+            last_seen: process.node.finished(),
+            source: process.node.view_uuid(),
+            epoch: 0,
+            conn: 1,
+            trx,
+        });
+        let submission = process.node.submit(kind, payload);
+        process.writes.push(Write { mark, submission });
+        self.counters.proposals += 1;
+        self.wake(at, 0);
+    }
+
+    fn read(&mut self, at: usize) {
+        self.marks += 1;
+        let (id, floor) = (self.marks, self.judge.durable);
+        if let Some(process) = &mut self.nodes[at].process {
+            process.reads.push((id, floor));
+            process.node.causal_read(id);
+            self.wake(at, 0);
+        }
+    }
+
+    /// A server's work: it finishes entries, and donates its state.
+    pub(super) fn serve(&mut self, at: usize) -> Check {
+        let now = self.now;
+        let count = self.rng.between(1, 2 * self.profile.appliers as u64) as usize;
+        let node = &mut self.nodes[at];
+        node.serving = false;
+        let Some(process) = &mut node.process else { return Ok(()) };
+        if node.paused_until <= now {
+            node.server.own = process.node.view_uuid();
+            if node.hello.arbitrator {
+                node.server.pending.clear();
+            } else if !node.database_hangs {
+                node.server.finish(count, now);
+                process.node.set_finished(node.server.finished);
+            }
+            self.donate(at);
+        }
+        let node = &mut self.nodes[at];
+        if !node.server.is_idle() && !node.serving {
+            node.serving = true;
+            let after =
+                if node.database_hangs { 20 * MS } else { self.rng.between(100, self.profile.apply.max(MS)) };
+            self.queue.push(now + after, Event::Serve { at });
+        }
+        Ok(())
+    }
+
+    fn donate(&mut self, at: usize) {
+        let now = self.now;
+        let delay = self.rng.between(5 * MS, 300 * MS);
+        let server = &mut self.nodes[at].server;
+        let finished = server.finished;
+        let Some(donation) = server.donations.iter_mut().find(|d| d.after <= finished) else { return };
+        let since = *donation.since.get_or_insert(now);
+        if now < since + delay {
+            return;
+        }
+        let (id, joiner) = (donation.id, donation.joiner.clone());
+        server.donations.retain(|d| d.id != id);
+        // The transferred state is that of the time of sending; so is its position.
+        let (database, streams) = (server.database.clone(), server.streams.clone());
+        let gtid = Gtid { uuid: HISTORY, seqno: finished };
+        let to = self.nodes.iter().position(|node| node.hello.name == joiner);
+        if let Some(to) = to
+            && self.nodes[to].server.wants_state
+            && let Some(process) = &mut self.nodes[to].process
+            && process.node.needs_state()
+        {
+            process.node.state_received(gtid);
+            self.nodes[to].server.copied(database, streams, finished);
+            self.counters.transfers += 1;
+            self.say(at, format_args!("sends its state at {finished} to {joiner}"));
+            self.wake(to, 0);
+        }
+        if let Some(process) = &mut self.nodes[at].process {
+            process.node.donation_done(id, gtid);
+            self.wake(at, 0);
+        }
+    }
+}

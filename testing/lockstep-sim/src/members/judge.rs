@@ -1,0 +1,227 @@
+//! The promises to clients, checked whenever an entry is delivered or a write is answered: a seqno has one meaning, a
+//! write has one seqno, and an acknowledged write is where its policy asks for it.
+
+use super::log_copy::Rules;
+use super::node::Node;
+use super::server::{Mark, Meaning};
+use crate::history::{Check, History, Violation, hold};
+use lockstep_core::policy::PolicyKind;
+use lockstep_core::{Index, MemberId, Seqno};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The machines that ever had an entry, a bit for each.
+#[derive(Clone, Copy, Default, Debug)]
+struct Had {
+    disk: u32,
+    memory: u32,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Judge {
+    had: FxHashMap<(Index, u64), Had>,
+    /// The meaning of each seqno, the same on all members.
+    meanings: BTreeMap<Seqno, Meaning>,
+    /// The seqno of each write that passed.
+    seqnos: FxHashMap<Mark, Seqno>,
+    /// Verdicts on entries that are not known to be committed.
+    open: BTreeMap<Seqno, bool>,
+    /// Acknowledged writes: their seqnos, and whether they may be lost with the member that acknowledged them.
+    pub(super) answered: BTreeMap<Mark, (Seqno, bool)>,
+    /// Writes reported as never to be ordered.
+    pub(super) never: BTreeSet<Mark>,
+    /// Causal reads must see everything up to this seqno.
+    pub(super) durable: Seqno,
+    /// By members that have fallen back: the index up to which entries need no acks.
+    fallen_back: BTreeMap<usize, Index>,
+    /// Acknowledged writes that a weak policy has lost.
+    pub(super) lost: u64,
+}
+
+impl Judge {
+    /// A member has an entry on its disk now.
+    pub(super) fn persisted(&mut self, at: usize, index: Index, hash: u64) {
+        self.had.entry((index, hash)).or_default().disk |= 1 << at;
+    }
+
+    /// A member has an entry in memory now.
+    pub(super) fn received(&mut self, at: usize, index: Index, hash: u64) {
+        self.had.entry((index, hash)).or_default().memory |= 1 << at;
+    }
+
+    /// A member's semisync has fallen back, with its disk up to here.
+    pub(super) fn fell_back(&mut self, at: usize, persisted: Index) {
+        let upto = self.fallen_back.entry(at).or_default();
+        *upto = (*upto).max(persisted);
+    }
+
+    /// A member has received an entry.
+    pub(super) fn meaning(&mut self, at: usize, seqno: Seqno, meaning: Meaning) -> Check {
+        let name = at + 1;
+        if let Meaning::Write(mark, pass) = meaning {
+            hold!(
+                !self.never.contains(&mark),
+                "a write reported as not appended gets no seqno",
+                "write {mark} has seqno {seqno} on n{name}"
+            );
+            self.open.insert(seqno, pass);
+            if pass {
+                let first = *self.seqnos.entry(mark).or_insert(seqno);
+                hold!(
+                    first == seqno || !self.meanings.contains_key(&first),
+                    "a write has one seqno",
+                    "write {mark} has seqno {seqno} on n{name}, and had {first}"
+                );
+            }
+        }
+        // A member may lack pieces of a failed write-set.
+        let meaning = match meaning {
+            Meaning::Write(_, false) => Meaning::Write(0, false),
+            meaning => meaning,
+        };
+        if let Some(before) = self.meanings.insert(seqno, meaning) {
+            hold!(
+                before == meaning,
+                "no seqno means two things",
+                "{seqno} was {before:?}, and is {meaning:?} on n{name}"
+            );
+        }
+        Ok(())
+    }
+
+    /// Compares the verdicts on entries that are committed now with those of the reference implementation.
+    pub(super) fn verdicts(&mut self, history: &History) -> Check {
+        while let Some((seqno, pass)) = self.open.first_key_value().map(|(s, p)| (*s, *p)) {
+            if seqno > history.seqno() {
+                break;
+            }
+            self.open.pop_first();
+            if let Some(expected) = history.verdict(seqno) {
+                hold!(
+                    expected == pass,
+                    "all members certify alike, and by the rules",
+                    "{pass} for seqno {seqno}, the rules say {expected}"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// A member acknowledges a write to its server's thread.
+    pub(super) fn answered(&mut self, nodes: &[Node], at: usize, mark: Mark, seqno: Seqno) -> Check {
+        let name = at + 1;
+        let own = &nodes[at].book.memory;
+        let Some((index, entry)) = own.place_of(seqno) else {
+            return Err(Violation {
+                rule: "an acknowledged entry is in the own log",
+                what: format!("n{name} has not got seqno {seqno}"),
+            });
+        };
+        let had = self.had.get(&(index, entry.hash)).copied().unwrap_or_default();
+        // During a policy change, a write returns when either policy is met; members that have left the view are not
+        // waited for. The leader knows the commit index first, and announces it.
+        let committed = |node: &Node| node.process.as_ref().map_or(0, |process| process.commit);
+        let Some(knows) = nodes.iter().max_by_key(|node| committed(node)) else { return Ok(()) };
+        let to = committed(knows).max(index);
+        let (Some(before), _) = own.rules(index) else { return Ok(()) };
+        let mut states: Vec<Rules> = vec![before.clone()];
+        states.extend(knows.book.memory.rules(index).1.filter(|rules| rules.after <= to).cloned());
+        // A membership change is in force when it is appended, before it is committed: it applies to earlier entries.
+        for node in [knows, &nodes[at]] {
+            let last = states.last().cloned();
+            let tail = node.process.as_ref().map(|p| p.node.raft().tail_state().membership.clone());
+            if let (Some(last), Some(membership)) = (last, tail) {
+                states.push(Rules { membership: (*membership).clone(), ..last });
+            }
+        }
+        let fallen_back = self.fallen_back.iter().any(|(at, upto)| index <= *upto && had.disk & 1 << at != 0);
+        let met = (0..states.len()).any(|from| is_met(nodes, at, had, &states[from..], fallen_back));
+        if !met {
+            let policies: Vec<_> = states.iter().map(|state| (state.policy, state.view.len())).collect();
+            return Err(Violation {
+                rule: "an acknowledged entry is where its policy asks for it",
+                what: format!(
+                    "n{name} has answered index {index} (seqno {seqno}) under {policies:?}: on the disks of {:b}, received \
+                     by {:b}",
+                    had.disk, had.memory
+                ),
+            });
+        }
+        // Any elected leader has what a majority has.
+        let voters: Vec<MemberId> = before.membership.voters().collect();
+        let durable =
+            voters.iter().filter(|id| has(nodes, id, had.disk)).count() >= before.membership.majority();
+        self.answered.insert(mark, (seqno, !durable));
+        if durable {
+            self.durable = self.durable.max(seqno);
+        }
+        Ok(())
+    }
+
+    /// At the end all databases are equal, and hold every acknowledged write that is not in a rescue file.
+    pub(super) fn compare(&mut self, nodes: &[Node], rescued: &BTreeSet<Seqno>) -> Check {
+        let with_data: Vec<&Node> = nodes.iter().filter(|node| !node.hello.arbitrator).collect();
+        let Some(first) = with_data.first().map(|node| &node.server.database) else { return Ok(()) };
+        for node in &with_data[1..] {
+            let other = &node.server.database;
+            hold!(
+                other == first,
+                "all databases are equal",
+                "{} and {}: {} and {} transactions, first at {:?}",
+                with_data[0].hello.name,
+                node.hello.name,
+                first.len(),
+                other.len(),
+                first.iter().zip(other).find(|(a, b)| a != b)
+            );
+        }
+        for (mark, (seqno, weak)) in std::mem::take(&mut self.answered) {
+            let there = first.get(&seqno) == Some(&mark);
+            hold!(
+                there || weak && rescued.contains(&seqno),
+                "acknowledged is in the database, or lost as its policy allows and in a rescue file",
+                "write {mark}, acknowledged as seqno {seqno} (weak: {weak})"
+            );
+            self.lost += u64::from(!there);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a member is one of the machines in this set.
+fn has(nodes: &[Node], id: &MemberId, set: u32) -> bool {
+    nodes.iter().position(|node| node.has_been(id)).is_some_and(|at| set & 1 << at != 0)
+}
+
+/// Whether the first rules' policy is met for the entry; the other rules came after it.
+fn is_met(nodes: &[Node], at: usize, had: Had, states: &[Rules], fallen_back: bool) -> bool {
+    let Some((state, later)) = states.split_first() else { return false };
+    let policy = state.policy;
+    let me = nodes[at].id;
+    let on_disk = |id: &MemberId| has(nodes, id, had.disk);
+    let received = |id: &MemberId| on_disk(id) || policy.on_receive && has(nodes, id, had.memory);
+    let others = || state.membership.members.iter().filter(|member| member.id != me);
+    let zone = nodes[at].hello.zone;
+    let zones = |has: &dyn Fn(&MemberId) -> bool| {
+        let zones: BTreeSet<u8> = others().filter(|m| m.zone != zone && has(&m.id)).map(|m| m.zone).collect();
+        zones.len() >= usize::from(policy.zone_acks)
+    };
+    match policy.kind {
+        PolicyKind::Async => on_disk(&me),
+        PolicyKind::Semisync if fallen_back && policy.timeout > 0 => on_disk(&me),
+        PolicyKind::Semisync => {
+            let acks = others().filter(|member| received(&member.id)).count();
+            on_disk(&me) && acks >= usize::from(policy.acks) && zones(&received)
+        }
+        PolicyKind::Quorum => {
+            let count = state.membership.voters().filter(|id| on_disk(id)).count();
+            count >= state.membership.majority() && zones(&on_disk)
+        }
+        PolicyKind::All => {
+            let later = || later.iter().filter(|state| state.policy.kind == PolicyKind::All);
+            let stays = |id: &MemberId| later().all(|state| state.view.contains(id));
+            state.view.iter().filter(|id| stays(id)).all(on_disk) && zones(&on_disk)
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The checkers' own copies of one member's log: as its process sees it, and as its disk certainly has it.
+
+use crate::history::{Check, Violation, hold};
+use crate::mirror::{Mark, Mirror};
+use lockstep_core::codec::Reader;
+use lockstep_core::members::{Membership, View};
+use lockstep_core::policy::Policy;
+use lockstep_core::raft::WriteOp;
+use lockstep_core::snapshot::StateSnapshot;
+use lockstep_core::{Entry, EntryKind, Index, MemberId, Seqno, Term};
+use std::collections::VecDeque;
+
+/// The policy, the view and the membership after an entry.
+#[derive(Clone, Debug)]
+pub(super) struct Rules {
+    pub(super) after: Index,
+    pub(super) policy: Policy,
+    pub(super) view: Vec<MemberId>,
+    pub(super) membership: Membership,
+}
+
+impl Rules {
+    fn of(state: &StateSnapshot) -> Rules {
+        let StateSnapshot { index, policy, view, membership, .. } = state;
+        let view = view.members.iter().map(|m| m.id).collect();
+        Rules { after: *index, policy: *policy, view, membership: Membership::clone(membership) }
+    }
+
+    fn changed_by(&self, entry: &Entry) -> Option<Rules> {
+        let mut r = Reader::new(entry.payload.clone());
+        let mut next = Rules { after: entry.index, ..self.clone() };
+        match entry.kind {
+            EntryKind::Policy => next.policy = Policy::decode(&mut r).ok()?,
+            EntryKind::View => next.view = View::decode(&mut r).ok()?.members.iter().map(|m| m.id).collect(),
+            EntryKind::Membership => next.membership = Membership::decode(&mut r).ok()?,
+            _ => return None,
+        }
+        Some(next)
+    }
+}
+
+/// One copy.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LogCopy {
+    pub(super) mirror: Mirror,
+    /// Of each entry: its seqno, and whether it is a client's.
+    seqnos: VecDeque<(Seqno, bool)>,
+    rules: Vec<Rules>,
+}
+
+impl LogCopy {
+    fn reset(&mut self, state: &StateSnapshot) {
+        self.mirror = Mirror::after(state.index, state.term);
+        self.seqnos.clear();
+        self.rules = vec![Rules::of(state)];
+    }
+
+    fn truncate(&mut self, from: Index) {
+        self.mirror.truncate_from(from);
+        self.seqnos.truncate((self.mirror.last() - self.mirror.base) as usize);
+        let keep = self.rules.iter().filter(|rules| rules.after < from).count().max(1);
+        self.rules.truncate(keep);
+    }
+
+    fn push(&mut self, entry: &Entry) {
+        self.mirror.push(Mark::of(entry));
+        let writes = matches!(entry.kind, EntryKind::WriteSet | EntryKind::TotalOrder);
+        self.seqnos.push_back((entry.seqno, writes));
+        self.rules.extend(self.rules.last().and_then(|last| last.changed_by(entry)));
+    }
+
+    fn apply(&mut self, op: &WriteOp) {
+        op.reset.iter().for_each(|state| self.reset(state));
+        op.truncate_from.iter().for_each(|from| self.truncate(*from));
+        op.entries.iter().for_each(|entry| self.push(entry));
+    }
+
+    /// The place of a client's entry.
+    pub(super) fn place_of(&self, seqno: Seqno) -> Option<(Index, Mark)> {
+        let mut at = self.seqnos.partition_point(|(other, _)| *other < seqno);
+        while self.seqnos.get(at).is_some_and(|(other, writes)| *other == seqno && !writes) {
+            at += 1;
+        }
+        self.seqnos.get(at).filter(|(other, _)| *other == seqno)?;
+        let index = self.mirror.base + 1 + at as u64;
+        Some((index, self.mirror.get(index)?))
+    }
+
+    /// The rules in force for an entry, and those that came later.
+    pub(super) fn rules(&self, index: Index) -> (Option<&Rules>, impl Iterator<Item = &Rules>) {
+        let before = self.rules.iter().rfind(|rules| rules.after < index);
+        (before, self.rules.iter().filter(move |rules| rules.after >= index))
+    }
+}
+
+/// Writes that were handed to the log and are not known to be on disk.
+#[derive(Debug)]
+struct InFlight {
+    op: WriteOp,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct LogBook {
+    pub(super) memory: LogCopy,
+    pub(super) durable: LogCopy,
+    pub(super) durable_vote: (Term, Option<MemberId>),
+    in_flight: VecDeque<InFlight>,
+}
+
+impl LogBook {
+    /// The process requests a write. It must not cut what it knows to be committed.
+    pub(super) fn write(&mut self, op: &WriteOp, commit: Index) -> Check {
+        let from = op.truncate_from.or(op.reset.as_ref().map(|state| state.index + 1));
+        hold!(
+            from.is_none_or(|from| from > commit),
+            "a committed entry is never cut",
+            "cuts its log from {from:?}, committed is {commit}"
+        );
+        let mut last = self.memory.mirror.last();
+        if let Some(state) = &op.reset {
+            last = state.index;
+        }
+        if let Some(from) = op.truncate_from {
+            last = last.min(from - 1);
+        }
+        for entry in &op.entries {
+            last += 1;
+            hold!(
+                entry.index == last,
+                "logs are dense",
+                "writes index {} in the place of {last}",
+                entry.index
+            );
+        }
+        self.memory.apply(op);
+        self.in_flight.push_back(InFlight { op: op.clone() });
+        Ok(())
+    }
+
+    /// All writes up to this ticket are on disk. `persisted` learns each of their entries.
+    pub(super) fn synced(&mut self, ticket: u64, mut persisted: impl FnMut(Index, Mark)) {
+        while let Some(InFlight { op }) = self.in_flight.pop_front_if(|flight| flight.op.ticket <= ticket) {
+            self.durable.apply(&op);
+            op.entries.iter().for_each(|entry| persisted(entry.index, Mark::of(entry)));
+            if let Some(vote) = op.vote {
+                self.durable_vote = (vote.term, vote.voted_for);
+            }
+        }
+    }
+
+    /// The log is opened with this content: it must be everything durable, and a prefix of the writes in flight.
+    pub(super) fn opened(
+        &mut self,
+        found: &Mirror,
+        vote: (Term, Option<MemberId>),
+        mut persisted: impl FnMut(Index, Mark),
+    ) -> Check {
+        let votes = self.in_flight.iter().filter_map(|flight| flight.op.vote);
+        let possible: Vec<_> =
+            std::iter::once(self.durable_vote).chain(votes.map(|v| (v.term, v.voted_for))).collect();
+        hold!(possible.contains(&vote), "the log keeps votes", "finds {vote:?}, possible are {possible:?}");
+        let mut copy = self.durable.clone();
+        let mut fits = same(found, &copy.mirror);
+        let flights: Vec<WriteOp> = self.in_flight.drain(..).map(|flight| flight.op).collect();
+        'all: for op in &flights {
+            if fits {
+                break;
+            }
+            if let Some(state) = &op.reset {
+                copy.reset(state);
+                fits = same(found, &copy.mirror);
+                if fits {
+                    break 'all;
+                }
+            }
+            if let Some(from) = &op.truncate_from {
+                copy.truncate(*from);
+                fits = same(found, &copy.mirror);
+                if fits {
+                    break 'all;
+                }
+            }
+            for entry in &op.entries {
+                copy.push(entry);
+                fits = same(found, &copy.mirror);
+                if fits {
+                    break 'all;
+                }
+            }
+        }
+        if !fits {
+            return Err(Violation {
+                rule: "the log keeps what was fsynced",
+                what: format!(
+                    "finds {}..{} (last term {}); on disk was {}..{} (last term {}), then {} writes",
+                    found.base + 1,
+                    found.last(),
+                    found.last_term(),
+                    self.durable.mirror.base + 1,
+                    self.durable.mirror.last(),
+                    self.durable.mirror.last_term(),
+                    flights.len()
+                ),
+            });
+        }
+        for index in found.base + 1..=found.last() {
+            found.get(index).into_iter().for_each(|mark| persisted(index, mark));
+        }
+        self.durable_vote = vote;
+        self.durable = copy.clone();
+        self.memory = copy;
+        Ok(())
+    }
+}
+
+/// Whether two logs are the same where both reach: the found one may have been trimmed.
+fn same(found: &Mirror, expected: &Mirror) -> bool {
+    let first = found.base.max(expected.base);
+    found.last() == expected.last()
+        && found.last_term() == expected.last_term()
+        && (first + 1..=found.last()).rev().all(|index| found.get(index) == expected.get(index))
+}

@@ -1,0 +1,286 @@
+//! Worlds of whole members: the real `Member` of lockstep-node with its real log, on a simulated disk, network and clock,
+//! with servers and clients around it. What members decide by themselves (views, votes, memberships, trims, fallbacks,
+//! state transfers) nothing here decides for them.
+
+mod calm;
+mod clients;
+mod faults;
+mod judge;
+mod log_copy;
+mod network;
+mod node;
+mod process;
+mod round;
+mod server;
+mod streams;
+
+use crate::cluster::{Counters, Settings};
+use crate::history::{Check, History, Violation};
+use crate::machine::{Clock, Name};
+use crate::mutate::Planted;
+use crate::network::Network;
+use crate::profile::{MS, Profile, SECOND};
+use crate::queue::Queue;
+use crate::rng::Rng;
+use crate::trace::Trace;
+use bytes::Bytes;
+use faults::End;
+use judge::Judge;
+use lockstep_core::{Gtid, Micros, Uuid};
+use lockstep_log::MemDisk;
+use lockstep_node::{Hello, Tuning};
+use network::Links;
+use node::Node;
+use server::Server;
+use std::time::Duration;
+
+/// The history that the first member founds.
+const HISTORY: Uuid = Uuid([0x77; 16]);
+
+/// A scheduled event. `life` names the process that it is for.
+enum Event {
+    /// A frame arrives on a connection.
+    Frame { from: usize, to: usize, link: u64, kind: u8, payload: Bytes },
+    /// A repeated frame arrives, whatever has become of its connection.
+    Late { from: usize, to: usize, lives: (u64, u64), kind: u8, payload: Bytes },
+    /// A process handles its inputs.
+    Round { at: usize, life: u64 },
+    /// A process's timer rings.
+    Timer { at: usize, life: u64, due: Micros },
+    /// The log's thread is done.
+    Synced { at: usize, life: u64 },
+    /// The server goes on.
+    Serve { at: usize },
+    /// One side of a connection notices its end.
+    Down { at: usize, peer: usize, link: u64 },
+    /// Connections are made.
+    Connect,
+    /// Clients write and read.
+    Clients { round: u64 },
+    /// A fault happens.
+    Fault { round: u64 },
+    /// A fault ends.
+    End { round: u64, end: End },
+    /// A process starts.
+    Start { at: usize },
+    /// All faults end.
+    Heal { round: u64 },
+    /// Has everything come back?
+    Calm,
+}
+
+/// The whole world.
+pub(crate) struct World {
+    pub(crate) now: Micros,
+    pub(crate) trace: Trace,
+    pub(crate) counters: Counters,
+    pub(crate) history: Option<History>,
+    settings: Settings,
+    queue: Queue<Event>,
+    rng: Rng,
+    net: Network,
+    links: Links,
+    profile: Profile,
+    nodes: Vec<Node>,
+    judge: Judge,
+    streaming: Vec<streams::Client>,
+    /// The last write's number.
+    marks: u64,
+    zones: usize,
+    /// Repeated frames arrive late.
+    repeats: bool,
+    answers: u64,
+    /// Counts the periods of faults; their events are void later.
+    round: u64,
+    trouble: bool,
+    healed_at: Micros,
+    answers_at_heal: u64,
+    done: bool,
+}
+
+impl World {
+    pub(crate) fn new(settings: Settings) -> World {
+        let mut rng = Rng::new(settings.seed);
+        let profile = Profile::draw(&mut rng, crate::profile::World::Any);
+        let members = *rng.pick(&[2, 3, 3, 3, 4, 5]);
+        let zones = *rng.pick(&[1, 1, 2, 3]);
+        let (learner, arbitrator) = (rng.one_in(4), rng.one_in(4));
+        let tuning = Tuning {
+            heartbeat: Duration::from_micros(profile.heartbeat),
+            election_timeout: Duration::from_micros(profile.election_timeout),
+            follow_writer: rng.one_in(2),
+            disk_timeout: Duration::from_millis(*rng.pick(&[0, 1000, 5000])),
+            relay: rng.one_in(2),
+            segment_bytes: profile.segment_bytes.max(16 << 10),
+            log_bytes: *rng.pick(&[64 << 10, 1 << 20, 1 << 30]),
+            log_max_bytes: 8 << 20,
+            log_keep: Duration::from_secs(*rng.pick(&[0, 20])),
+            ..Tuning::default()
+        };
+        let nodes = (0..members)
+            .map(|at| {
+                let byte = at as u8 + 1;
+                let last = at > 1 && at + 1 == members;
+                let hello = Hello {
+                    id: Uuid([byte; 16]),
+                    incarnation: 0,
+                    view_uuid: Uuid([byte | 0x40; 16]),
+                    history: Uuid::NIL,
+                    log_id: Uuid::NIL,
+                    parents: Vec::new(),
+                    forks: Vec::new(),
+                    last_index: 0,
+                    name: format!("n{byte}"),
+                    address: format!("10.0.0.{byte}:4567"),
+                    incoming: format!("10.0.0.{byte}:3306"),
+                    zone: (at % zones) as u8,
+                    wants_vote: !(last && learner),
+                    arbitrator: last && !learner && arbitrator,
+                };
+                let disk = MemDisk::new();
+                disk.set_sector_bytes(profile.sector_bytes);
+                if let Some(Planted::Log(fault)) = settings.mutation {
+                    disk.plant(Some(fault));
+                }
+                Node {
+                    id: hello.id,
+                    former: Vec::new(),
+                    hello,
+                    tuning: tuning.clone(),
+                    disk,
+                    speed: profile.disk,
+                    disk_fails: false,
+                    clock: Clock {
+                        shown: rng.below(1 << 40),
+                        since: 0,
+                        rate: 1_000_000 + rng.below(2 * profile.drift + 1) - profile.drift,
+                        wall: rng.below(2 * SECOND) as i64 - SECOND as i64,
+                    },
+                    book: log_copy::LogBook::default(),
+                    server: Server::new(),
+                    database_hangs: false,
+                    serving: false,
+                    lives: 0,
+                    starting: true,
+                    paused_until: 0,
+                    process: None,
+                }
+            })
+            .collect();
+        World {
+            now: 0,
+            trace: Trace::new(settings.trace, settings.trace_from),
+            counters: Counters::default(),
+            history: None,
+            settings,
+            queue: Queue::default(),
+            net: Network::new(members, profile.quality),
+            links: Links::default(),
+            profile,
+            nodes,
+            judge: Judge::default(),
+            streaming: Vec::new(),
+            marks: 0,
+            zones,
+            repeats: rng.one_in(3),
+            answers: 0,
+            round: 0,
+            trouble: false,
+            healed_at: 0,
+            answers_at_heal: 0,
+            done: false,
+            rng,
+        }
+    }
+
+    /// Writes acknowledged to their clients.
+    pub(crate) fn answers(&self) -> u64 {
+        self.answers
+    }
+
+    /// One line of the trace.
+    fn say(&self, at: usize, what: std::fmt::Arguments<'_>) {
+        self.trace.line(self.now, &Name(at + 1), what);
+    }
+
+    /// One line of the trace about everybody.
+    pub(crate) fn tell(&self, what: std::fmt::Arguments<'_>) {
+        self.trace.line(self.now, &"*", what);
+    }
+
+    /// The database's position.
+    fn position(&self, at: usize) -> Gtid {
+        match self.nodes[at].hello.arbitrator {
+            true => Gtid::UNDEFINED,
+            false => self.nodes[at].server.position(HISTORY),
+        }
+    }
+
+    /// Runs to the end, or to the first broken rule.
+    pub(crate) fn run(&mut self) -> Check {
+        self.tell(format_args!("seed {}: {:?}", self.settings.seed, self.profile));
+        for at in 0..self.nodes.len() {
+            let after = if at == 0 { 0 } else { self.rng.between(MS, 300 * MS) };
+            self.queue.push(after, Event::Start { at });
+        }
+        self.queue.push(MS, Event::Connect);
+        self.queue.push(MS, Event::Calm);
+        while !self.done {
+            let Some((at, event)) = self.queue.pop() else {
+                return Err(Violation { rule: "something always happens", what: "no event is left".into() });
+            };
+            self.now = at.max(self.now);
+            self.counters.events += 1;
+            self.trace.mix(at);
+            self.happen(event)?;
+        }
+        Ok(())
+    }
+
+    fn happen(&mut self, event: Event) -> Check {
+        match event {
+            Event::Frame { from, to, link, kind, payload } => {
+                if self.links.is_up(to, from, link) {
+                    let from = self.nodes[from].id;
+                    self.input(to, node::Input::Frame { from, kind, payload });
+                }
+            }
+            Event::Late { from, to, lives, kind, payload } => {
+                if (self.nodes[from].life(), self.nodes[to].life()) == lives {
+                    let from = self.nodes[from].id;
+                    self.input(to, node::Input::Frame { from, kind, payload });
+                }
+            }
+            Event::Round { at, life } => {
+                if self.nodes[at].life() == life {
+                    return self.round(at);
+                }
+            }
+            Event::Timer { at, life, due } => {
+                if self.nodes[at].living(life).is_some_and(|process| process.timer_at == due) {
+                    return self.round(at);
+                }
+            }
+            Event::Synced { at, life } => {
+                if self.nodes[at].life() == life {
+                    return self.synced(at);
+                }
+            }
+            Event::Serve { at } => return self.serve(at),
+            Event::Down { at, peer, link } => self.side_down(at, peer, link),
+            Event::Connect => {
+                self.connect();
+                self.queue.push(self.now + 20 * MS, Event::Connect);
+            }
+            Event::Clients { round } if round == self.round => self.clients(),
+            Event::Fault { round } if round == self.round => return self.fault(),
+            Event::End { round, end } if round == self.round => self.end(end),
+            Event::Clients { .. } | Event::Fault { .. } | Event::End { .. } => {}
+            Event::Start { at } => return self.start(at),
+            Event::Heal { round } if round == self.round => self.heal(),
+            Event::Heal { .. } => {}
+            Event::Calm => return self.calm(),
+        }
+        Ok(())
+    }
+}

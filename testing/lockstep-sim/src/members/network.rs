@@ -1,0 +1,167 @@
+//! Connections: one between two members, made when both admit each other. Frames arrive in order; a cut ends the
+//! connection, which each side notices for itself.
+
+use super::{Event, World};
+use crate::profile::{MS, SECOND};
+use bytes::Bytes;
+use lockstep_core::{MemberId, Micros};
+use lockstep_node::net::VERSIONS;
+use lockstep_node::simulation::is_raft;
+use std::collections::BTreeMap;
+
+/// A lost packet is sent again after this time.
+const RETRANSMIT: Micros = 200 * MS;
+/// One in this many frames of Raft arrives twice, where frames are repeated.
+const REPEATED: u64 = 64;
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    id: u64,
+    /// Of each side, the smaller place first: it has not noticed an end.
+    up: [bool; 2],
+    /// Nothing passes any more, in the direction from this side.
+    dead: [bool; 2],
+}
+
+/// All connections, the smaller place first.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    all: BTreeMap<(usize, usize), Link>,
+    ids: u64,
+}
+
+fn pair(a: usize, b: usize) -> (usize, usize) {
+    (a.min(b), a.max(b))
+}
+
+impl Links {
+    /// Whether this side of the connection is up.
+    pub(super) fn is_up(&self, at: usize, peer: usize, id: u64) -> bool {
+        self.all.get(&pair(at, peer)).is_some_and(|link| link.id == id && link.up[usize::from(at > peer)])
+    }
+
+    fn get(&self, at: usize, peer: usize) -> Option<Link> {
+        self.all.get(&pair(at, peer)).copied()
+    }
+
+    /// Closes one side. Whether it was up.
+    fn close(&mut self, at: usize, peer: usize, id: u64) -> bool {
+        let Some(link) = self.all.get_mut(&pair(at, peer)).filter(|link| link.id == id) else { return false };
+        let was = std::mem::replace(&mut link.up[usize::from(at > peer)], false);
+        link.dead = [true; 2];
+        if link.up == [false; 2] {
+            self.all.remove(&pair(at, peer));
+        }
+        was
+    }
+}
+
+impl World {
+    /// The place of a member.
+    pub(super) fn place_of(&self, id: &MemberId) -> Option<usize> {
+        self.nodes.iter().position(|node| node.id == *id)
+    }
+
+    pub(super) fn send(&mut self, at: usize, to: &MemberId, kind: u8, payload: Bytes) {
+        let Some(to) = self.place_of(to) else { return };
+        let Some(link) = self.links.get(at, to) else { return };
+        let side = usize::from(at > to);
+        if !link.up[side] || link.dead[side] {
+            return;
+        }
+        self.counters.messages += 1;
+        let arrival = self.net.send_in_order(self.now, at, to, 40 + payload.len(), RETRANSMIT, &mut self.rng);
+        if self.repeats && is_raft(kind) && self.rng.one_in(REPEATED) {
+            let late = arrival + self.rng.below(2 * SECOND);
+            let lives = (self.nodes[at].life(), self.nodes[to].life());
+            self.queue.push(late, Event::Late { from: at, to, lives, kind, payload: payload.clone() });
+        }
+        self.queue.push(arrival, Event::Frame { from: at, to, link: link.id, kind, payload });
+    }
+
+    /// Members that can reach each other connect.
+    pub(super) fn connect(&mut self) {
+        for b in 0..self.nodes.len() {
+            for a in 0..b {
+                let reachable = self.net.passes(a, b) && self.net.passes(b, a);
+                let awake =
+                    |at: usize| self.nodes[at].process.is_some() && self.nodes[at].paused_until <= self.now;
+                if reachable && awake(a) && awake(b) && self.links.get(a, b).is_none() {
+                    self.introduce(a, b);
+                }
+            }
+        }
+    }
+
+    fn introduce(&mut self, a: usize, b: usize) {
+        let hello = |world: &World, at: usize| {
+            world.nodes[at].process.as_ref().map(|process| process.node.introduction())
+        };
+        let (Some(ha), Some(hb)) = (hello(self, a), hello(self, b)) else { return };
+        let now = self.now;
+        for (at, other) in [(a, &hb), (b, &ha)] {
+            let node = &mut self.nodes[at];
+            let (local, wall) = (node.clock.local(now), node.clock.wall(now));
+            let Some(process) = &mut node.process else { return };
+            process.node.begin_round(local, wall);
+            if !process.node.admits(other) {
+                self.wake(at, 0);
+                return;
+            }
+        }
+        self.links.ids += 1;
+        let link = Link { id: self.links.ids, up: [true; 2], dead: [false; 2] };
+        self.links.all.insert((a, b), link);
+        for (at, peer, other) in [(a, b, hb), (b, a, ha)] {
+            let rtt = self.net.quality(at, peer).delay + self.net.quality(peer, at).delay;
+            if let Some(process) = &mut self.nodes[at].process {
+                let id = other.id;
+                process.node.peer_up(other, VERSIONS.1);
+                process.node.round_trip(id, rtt);
+            }
+            self.wake(at, 0);
+        }
+    }
+
+    /// Nothing passes any more from one to the other; both notice it some time later.
+    pub(super) fn cut(&mut self, from: usize, to: usize) {
+        self.net.cut(from, to);
+        let Some(link) = self.links.all.get_mut(&pair(from, to)) else { return };
+        link.dead[usize::from(from > to)] = true;
+        let id = link.id;
+        for (at, peer) in [(from, to), (to, from)] {
+            let after = self.rng.between(0, 2 * SECOND);
+            self.queue.push(self.now + after, Event::Down { at, peer, link: id });
+        }
+    }
+
+    /// One side has noticed the end of a connection.
+    pub(super) fn side_down(&mut self, at: usize, peer: usize, link: u64) {
+        if !self.links.close(at, peer, link) {
+            return;
+        }
+        let (now, id) = (self.now, self.nodes[peer].id);
+        let node = &mut self.nodes[at];
+        let (local, wall) = (node.clock.local(now), node.clock.wall(now));
+        if let Some(process) = &mut node.process {
+            process.node.begin_round(local, wall);
+            process.node.peer_down(id);
+            self.wake(at, 0);
+        }
+    }
+
+    /// This side closes its connection; the other notices soon.
+    pub(super) fn hang_up(&mut self, at: usize, peer: usize, longest: Micros) {
+        let Some(link) = self.links.get(at, peer) else { return };
+        let after = self.rng.between(50, longest.max(50));
+        self.queue.push(self.now + after, Event::Down { at: peer, peer: at, link: link.id });
+        self.side_down(at, peer, link.id);
+    }
+
+    /// This process is gone: its sides of all connections are.
+    pub(super) fn hang_up_all(&mut self, at: usize, longest: Micros) {
+        for peer in (0..self.nodes.len()).filter(|peer| *peer != at) {
+            self.hang_up(at, peer, longest);
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Start and end of a process, and the log's thread.
+
+use super::node::{Input, Process};
+use super::{Event, HISTORY, World};
+use crate::history::{Check, Violation, hold};
+use crate::machine::Name;
+use crate::mirror::{Mark, Mirror};
+use crate::mutate::{NodeFault, Planted};
+use crate::profile::{MS, SECOND};
+use lockstep_core::raft::{Config, Failpoints};
+use lockstep_core::{Entry, Micros, Uuid};
+use lockstep_log::{Fault, MemDisk, Options};
+use lockstep_node::ConnectArgs;
+use lockstep_node::simulation::{Setup, SimulatedNode};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+impl World {
+    /// A process starts: its log is opened, and it connects.
+    pub(super) fn start(&mut self, at: usize) -> Check {
+        let now = self.now;
+        let failpoints: Failpoints = self.settings.core_failpoint().into();
+        let position = self.position(at);
+        let node = &mut self.nodes[at];
+        node.starting = false;
+        if node.process.is_some() {
+            return Ok(());
+        }
+        node.disk.clear_faults();
+        node.disk.set_now_us(node.clock.wall(now));
+        node.lives += 1;
+        let life = node.lives;
+        let (local, wall) = (node.clock.local(now), node.clock.wall(now));
+        let mut hello = node.hello.clone();
+        hello.id = node.id;
+        let profile = &self.profile;
+        let config = Config {
+            id: node.id,
+            incarnation: 0,
+            heartbeat: profile.heartbeat,
+            election_timeout: profile.election_timeout,
+            segment_bytes: node.tuning.segment_bytes,
+            max_append_bytes: profile.max_append_bytes.max(4 << 10),
+            max_inflight_bytes: profile.max_inflight_bytes.max(64 << 10),
+            cache_bytes: profile.cache_bytes.max(16 << 10),
+            max_unwritten_bytes: 256 << 10,
+            max_at_risk_bytes: 256 << 10,
+            seed: self.settings.seed ^ life << 8 ^ at as u64,
+            failpoints,
+        };
+        let options = Options {
+            segment_bytes: node.tuning.segment_bytes,
+            new_member_id: node.id.0,
+            ..Options::default()
+        };
+        let setup = Setup { hello, tuning: node.tuning.clone(), config, options };
+        let (mut started, recovered) = match SimulatedNode::start(&node.disk, setup, local) {
+            Ok(started) => started,
+            Err(error) => {
+                hold!(node.disk_fails, "a log can be opened after a crash", "{}: {error}", Name(at + 1));
+                node.disk.kill();
+                self.say(at, format_args!("cannot start: {error}"));
+                self.counters.failed_starts += 1;
+                self.start_later(at, 100 * MS, SECOND);
+                return Ok(());
+            }
+        };
+        hold!(
+            Uuid(recovered.identity.member_id) == node.id,
+            "a member keeps its id",
+            "{} is now {:?}",
+            Name(at + 1),
+            recovered.identity
+        );
+        let found = read_log(&started)?;
+        let vote = (recovered.vote.term, recovered.vote.voted_for.map(Uuid));
+        let judge = &mut self.judge;
+        node.book
+            .opened(&found, vote, |index, mark| judge.persisted(at, index, mark.hash))
+            .map_err(|v| Violation { what: format!("{} {}", Name(at + 1), v.what), ..v })?;
+        started.begin_round(local, wall);
+        let args = ConnectArgs {
+            cluster: "sim".into(),
+            peers: Vec::new(),
+            bootstrap: at == 0 && life == 1,
+            position,
+            log: Uuid::NIL,
+            by_donor: false,
+            in_doubt: None,
+            timeout: Duration::from_secs(360_000),
+            waits_for_others: true,
+        };
+        let view_uuid = Uuid(std::array::from_fn(|n| match n {
+            0 => at as u8 + 1,
+            1 => life as u8,
+            2 => (life >> 8) as u8,
+            _ => 0x40,
+        }));
+        let connected = started.connect(args, view_uuid, HISTORY);
+        hold!(connected.is_ok(), "a member can be started", "{}: {connected:?}", Name(at + 1));
+        node.server.begin(started.finished());
+        let (commit, term) = (started.raft().commit(), started.raft().term());
+        node.process = Some(Process {
+            life,
+            node: started,
+            inbox: VecDeque::new(),
+            woken: false,
+            timer_at: Micros::MAX,
+            busy: false,
+            commit: 0,
+            term,
+            leads: false,
+            writes: Vec::new(),
+            reads: Vec::new(),
+            refused: 0,
+            hinted_at: now,
+        });
+        self.counters.starts += 1;
+        self.trace.mix(term ^ found.last() << 32);
+        self.say(
+            at,
+            format_args!(
+                "starts at {position}: term {term}, log {}..{}, committed {commit}",
+                found.base + 1,
+                found.last()
+            ),
+        );
+        self.round(at)
+    }
+
+    /// The process ends. `power`: the machine loses what was not synced, else what the process wrote stays.
+    pub(super) fn stop(&mut self, at: usize, power: bool) {
+        let (seed, half, nth) = (self.rng.bits(), self.rng.one_in(2), self.rng.between(1, 5));
+        let node = &mut self.nodes[at];
+        let Some(mut process) = node.process.take() else { return };
+        if process.busy && half {
+            node.disk.fail_op(nth, Fault::PowerCut);
+            let _ = process.node.end_batch(false);
+        }
+        if power {
+            node.disk.crash(seed);
+        } else {
+            node.disk.kill();
+            node.disk.clear_faults();
+        }
+        drop(process);
+        let positions = node.server.possible_positions();
+        let to = if power { *self.rng.pick(&positions) } else { node.server.finished };
+        let gives_up = node.server.gives_up_data;
+        node.server.roll_back(to);
+        node.server.gives_up_data = gives_up;
+        node.paused_until = 0;
+        self.say(
+            at,
+            format_args!("{}; its database is at {to}", if power { "loses power" } else { "is killed" }),
+        );
+        self.hang_up_all(at, if power { 2 * SECOND } else { 50 * MS });
+    }
+
+    pub(super) fn start_later(&mut self, at: usize, low: Micros, high: Micros) {
+        if !self.nodes[at].starting && self.nodes[at].process.is_none() {
+            self.nodes[at].starting = true;
+            let after = self.rng.between(low, high);
+            self.queue.push(self.now + after, Event::Start { at });
+        }
+    }
+
+    /// An input for a process's next round.
+    pub(super) fn input(&mut self, at: usize, input: Input) {
+        if let Some(process) = &mut self.nodes[at].process {
+            process.inbox.push_back(input);
+        }
+        let batching = if self.profile.batching > 0 { self.rng.below(self.profile.batching) } else { 0 };
+        self.wake(at, batching);
+    }
+
+    /// A round of this process is due.
+    pub(super) fn wake(&mut self, at: usize, after: Micros) {
+        let paused = self.nodes[at].paused_until;
+        if let Some(process) = &mut self.nodes[at].process
+            && !process.woken
+        {
+            process.woken = true;
+            let life = process.life;
+            self.queue.push((self.now + after).max(paused), Event::Round { at, life });
+        }
+    }
+
+    /// The log cannot be written: the process ends.
+    fn log_failed(&mut self, at: usize, error: &str) -> Check {
+        hold!(self.nodes[at].disk_fails, "the log takes what the core gives", "{}: {error}", Name(at + 1));
+        self.say(at, format_args!("its log fails: {error}"));
+        self.stop(at, true);
+        self.start_later(at, 10 * MS, SECOND);
+        Ok(())
+    }
+
+    /// The log's thread, if it is idle, takes all jobs.
+    pub(super) fn start_io(&mut self, at: usize) -> Check {
+        let node = &mut self.nodes[at];
+        let Some(process) = &mut node.process else { return Ok(()) };
+        if process.busy || !process.node.has_jobs() {
+            return Ok(());
+        }
+        process.busy = true;
+        let life = process.life;
+        match process.node.begin_batch() {
+            Err(error) => self.log_failed(at, &error),
+            Ok(syncs) => {
+                let takes = if syncs { node.speed.sync + self.rng.below(node.speed.jitter + 1) } else { 50 };
+                self.counters.syncs += u64::from(syncs);
+                self.queue.push(self.now + takes, Event::Synced { at, life });
+                Ok(())
+            }
+        }
+    }
+
+    /// The log's thread is done with a batch.
+    pub(super) fn synced(&mut self, at: usize) -> Check {
+        let ignored = self.settings.mutation == Some(Planted::Node(NodeFault::FailedSyncIgnored));
+        let node = &mut self.nodes[at];
+        let Some(process) = &mut node.process else { return Ok(()) };
+        process.busy = false;
+        let answers = match process.node.end_batch(ignored) {
+            Err(error) => return self.log_failed(at, &error),
+            Ok(answers) => answers,
+        };
+        let judge = &mut self.judge;
+        for answer in answers {
+            if let Some(ticket) = answer.written() {
+                node.book.synced(ticket, |index, mark| judge.persisted(at, index, mark.hash));
+            }
+            process.inbox.push_back(Input::Log(answer));
+        }
+        self.wake(at, 0);
+        self.start_io(at)
+    }
+}
+
+/// The content of an open log.
+fn read_log(node: &SimulatedNode<MemDisk>) -> Result<Mirror, Violation> {
+    let wrong = |what: String| Violation { rule: "the log gives back what it took", what };
+    let log = node.log();
+    let base = log.first_index().max(1) - 1;
+    let mut found = Mirror::after(base, node.raft().term_at(base).unwrap_or(0));
+    while found.last() < log.last_index() {
+        let from = found.last() + 1;
+        let records = log.read(from, 1 << 20).map_err(|e| wrong(format!("index {from}: {e}")))?;
+        if records.is_empty() {
+            return Err(wrong(format!("nothing at index {from}")));
+        }
+        for record in records {
+            let entry = Entry::decode_body(record.index, record.term, record.body);
+            found.push(Mark::of(&entry.map_err(|e| wrong(format!("index {}: {e}", record.index)))?));
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,205 @@
+//! A database and the threads of its server: delivered entries are finished in seqno order, some time later.
+
+use super::streams::{StreamEffect, Streams};
+use bytes::Bytes;
+use lockstep_core::{EntryKind, Gtid, Micros, SEQNO_UNDEFINED, Seqno, ViewUuid};
+use lockstep_log::MemDisk;
+use lockstep_node::simulation::SimulatedNode;
+use lockstep_node::{Delivery, Ordered, ViewStatus};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The number of a write, contained in its write-set.
+pub(super) type Mark = u64;
+
+/// How long finished entries may be lost in a crash: InnoDB flushes once a second.
+const FLUSH_INTERVAL: Micros = 1_000_000;
+
+/// The write to which these data belong.
+pub(super) fn mark_of(ordered: &Ordered) -> Mark {
+    let data = ordered.writeset.data.first_chunk::<8>();
+    data.map_or(0, |bytes| Mark::from_le_bytes(*bytes))
+}
+
+/// An entry as delivered to a member's server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Meaning {
+    View,
+    /// Whether it passes certification.
+    Write(Mark, bool),
+}
+
+/// A state transfer that this member's server has to send.
+#[derive(Debug)]
+pub(super) struct Donation {
+    pub(super) id: u64,
+    pub(super) joiner: String,
+    /// It begins when this seqno has finished.
+    pub(super) after: Seqno,
+    /// When it was first tried.
+    pub(super) since: Option<Micros>,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Server {
+    /// The committed writes.
+    pub(super) database: BTreeMap<Seqno, Mark>,
+    /// Delivered and not finished.
+    pub(super) pending: BTreeMap<Seqno, (Meaning, StreamEffect)>,
+    /// Primary views that are not in the log, applied once this seqno has finished.
+    views: VecDeque<(Seqno, StreamEffect)>,
+    pub(super) streams: Streams,
+    /// This member's view UUID.
+    pub(super) own: ViewUuid,
+    /// The highest seqno delivered.
+    pub(super) delivered: Seqno,
+    pub(super) finished: Seqno,
+    /// Finished entries that may not be on disk, and when they finished.
+    unflushed: VecDeque<(Micros, Seqno, Streams)>,
+    pub(super) donations: Vec<Donation>,
+    /// The server waits for a state transfer.
+    pub(super) wants_state: bool,
+    /// The data are to be given up.
+    pub(super) gives_up_data: bool,
+    /// The node cannot go on.
+    pub(super) failed: Option<String>,
+    /// A violated invariant, which ends the test.
+    pub(super) violation: Option<String>,
+    /// Entries delivered since the last check.
+    pub(super) unchecked: Vec<(Seqno, Meaning)>,
+}
+
+impl Server {
+    pub(super) fn new() -> Server {
+        Server {
+            database: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            views: VecDeque::new(),
+            streams: Streams::default(),
+            own: ViewUuid::NIL,
+            delivered: SEQNO_UNDEFINED,
+            finished: SEQNO_UNDEFINED,
+            unflushed: VecDeque::new(),
+            donations: Vec::new(),
+            wants_state: false,
+            gives_up_data: false,
+            failed: None,
+            violation: None,
+            unchecked: Vec::new(),
+        }
+    }
+
+    /// Starts at this database position.
+    pub(super) fn begin(&mut self, position: Seqno) {
+        self.pending.clear();
+        self.views.clear();
+        self.donations.clear();
+        (self.delivered, self.finished) = (position, position);
+        self.unflushed.clear();
+        (self.wants_state, self.gives_up_data) = (false, false);
+        self.failed = None;
+    }
+
+    /// Whether there is nothing to do.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.views.is_empty() && self.donations.is_empty()
+    }
+
+    /// Takes over another member's data.
+    pub(super) fn copied(&mut self, database: BTreeMap<Seqno, Mark>, streams: Streams, position: Seqno) {
+        // The transferred state includes the last view.
+        (self.database, self.streams) = (database, streams);
+        self.begin(position);
+    }
+
+    pub(super) fn take(&mut self, member: &mut SimulatedNode<MemDisk>, delivery: Delivery) {
+        match delivery {
+            Delivery::Ordered(ordered) => self.delivered_entry(&ordered),
+            Delivery::View { info, in_log: true } => {
+                self.place(info.gtid.seqno, Meaning::View, StreamEffect::of_view(&info));
+            }
+            Delivery::View { info, .. } if info.status == ViewStatus::Primary => {
+                self.views.push_back((self.delivered, StreamEffect::of_view(&info)));
+            }
+            Delivery::StateNeeded { bypass: false } => {
+                self.wants_state = true;
+                member.request_state(Bytes::from_static(b"all of it"));
+            }
+            Delivery::StateNeeded { bypass: true } => self.violation = Some("nobody asked for a word".into()),
+            Delivery::Donate { id, joiner, .. } => {
+                self.donations.push(Donation { id, joiner, after: self.delivered, since: None });
+            }
+            Delivery::StateFailed(_) => self.gives_up_data = true,
+            Delivery::Failed(text) => self.failed = Some(text),
+            Delivery::Inconsistent(text) => self.violation = Some(text),
+            Delivery::View { .. } | Delivery::Connected(_) | Delivery::Synced | Delivery::Closed => {}
+        }
+    }
+
+    /// An entry for the appliers, or for the thread that waits for it.
+    pub(super) fn delivered_entry(&mut self, ordered: &Ordered) {
+        assert!(matches!(ordered.kind, EntryKind::WriteSet | EntryKind::TotalOrder));
+        self.place(ordered.seqno, Meaning::Write(mark_of(ordered), ordered.pass), StreamEffect::of(ordered));
+    }
+
+    fn place(&mut self, seqno: Seqno, meaning: Meaning, effect: StreamEffect) {
+        if self.pending.insert(seqno, (meaning, effect)).is_some() || seqno <= self.finished {
+            self.violation = Some(format!("seqno {seqno} was given twice, or finished already: {meaning:?}"));
+        }
+        self.delivered = self.delivered.max(seqno);
+        self.unchecked.push((seqno, meaning));
+    }
+
+    /// Finishes up to `count` entries.
+    pub(super) fn finish(&mut self, count: usize, now: Micros) {
+        for _ in 0..count {
+            self.apply_views(self.finished);
+            let Some((seqno, (meaning, effect))) = self.pending.pop_first() else { break };
+            self.unflushed.push_back((now, self.finished, self.streams.clone()));
+            self.finished = seqno;
+            self.stream(&effect);
+            if let Meaning::Write(mark, true) = meaning {
+                self.database.insert(seqno, mark);
+            }
+        }
+        while self.unflushed.get(1).is_some_and(|(at, ..)| at + FLUSH_INTERVAL < now) {
+            self.unflushed.pop_front();
+        }
+    }
+
+    fn apply_views(&mut self, upto: Seqno) {
+        while let Some((_, view)) = self.views.pop_front_if(|(after, _)| *after <= upto) {
+            self.stream(&view);
+        }
+    }
+
+    fn stream(&mut self, effect: &StreamEffect) {
+        if let Err(text) = self.streams.finish(effect, self.own) {
+            self.violation = Some(format!("at seqno {}: {text}", self.finished));
+        }
+    }
+
+    /// The possible database positions after a crash.
+    pub(super) fn possible_positions(&self) -> Vec<Seqno> {
+        let before = self.unflushed.iter().map(|(_, seqno, _)| *seqno).filter(|seqno| *seqno >= 0);
+        before.chain([self.finished]).collect()
+    }
+
+    /// The crash loses everything after this position.
+    pub(super) fn roll_back(&mut self, to: Seqno) {
+        self.database.split_off(&(to + 1));
+        if let Some((.., streams)) = self.unflushed.iter().find(|(_, seqno, _)| *seqno == to) {
+            self.streams = streams.clone();
+        }
+        self.streams.begin();
+        self.begin(to);
+    }
+
+    /// The position at start; undefined if the data are to be given up.
+    pub(super) fn position(&self, history: lockstep_core::Uuid) -> Gtid {
+        match self.gives_up_data || self.finished < 0 {
+            true => Gtid::UNDEFINED,
+            false => Gtid { uuid: history, seqno: self.finished },
+        }
+    }
+}
