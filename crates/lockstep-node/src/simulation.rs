@@ -8,7 +8,7 @@
 use crate::api::{ConnectArgs, Delivery, Level, LocalState, NodeError, ServerEnd, Tuning};
 use crate::effect::{Effect, ReadFor, TrimLimits};
 use crate::io::node::Opened;
-use crate::io::writer::{LogDone, keep, read, to_log, trim};
+use crate::io::writer::{LogDone, keep, read, trim, write_to};
 use crate::member::{Admission, ConnectionState, Member};
 use crate::operator::{Answer, Command};
 use crate::submit::Submission;
@@ -115,6 +115,14 @@ pub fn is_raft(kind: u8) -> bool {
     kind == FRAME_RAFT
 }
 
+/// A frame's payload in one piece.
+fn whole(mut parts: Vec<Bytes>) -> Bytes {
+    match parts.len() {
+        1 => parts.swap_remove(0),
+        _ => parts.concat().into(),
+    }
+}
+
 /// See the module's documentation.
 pub struct SimulatedNode<D: Disk> {
     member: Member,
@@ -184,8 +192,8 @@ impl<D: Disk> SimulatedNode<D> {
         self.member.wake();
         for effect in self.effects.drain(..) {
             outputs.push(match effect {
-                Effect::Send { to, kind, payload } => Output::Send { to, kind, payload },
-                Effect::Write { op, .. } => {
+                Effect::Send { to, kind, payload } => Output::Send { to, kind, payload: whole(payload) },
+                Effect::Write(op) => {
                     self.jobs.push_back(Job::Write(Box::new(op.clone())));
                     Output::Write(op)
                 }
@@ -383,7 +391,7 @@ impl<D: Disk> SimulatedNode<D> {
                         self.done.push(keep(&mut self.log, rescue)?);
                     }
                     self.ticket = Some(op.ticket);
-                    self.log.write(to_log(*op, self.hint)).map_err(|e| e.to_string())?;
+                    write_to(&mut self.log, &op, self.hint).map_err(|e| e.to_string())?;
                 }
                 Job::Read { whom, from, max_bytes } => self.reads.push((whom, from, max_bytes)),
                 Job::Trim(limits) => trim(&mut self.log, limits, &mut self.done),

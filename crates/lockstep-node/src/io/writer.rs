@@ -55,7 +55,11 @@ pub(crate) enum LogDone {
 }
 
 /// Gives a write to the log. The entries' bodies are the records' bodies: nothing is encoded here.
-pub(crate) fn write_to<D: Disk>(log: &mut Log<D>, op: &WriteOp, commit_hint: Index) -> Result<(), WriteError> {
+pub(crate) fn write_to<D: Disk>(
+    log: &mut Log<D>,
+    op: &WriteOp,
+    commit_hint: Index,
+) -> Result<(), WriteError> {
     let WriteOp { ticket: _, rescue: _, reset, truncate_from, roll, entries, vote } = op;
     log.write(lockstep_log::WriteOp {
         reset: reset.as_ref().map(|state| records::reset(state)),

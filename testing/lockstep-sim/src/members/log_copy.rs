@@ -27,7 +27,7 @@ impl Rules {
     }
 
     fn changed_by(&self, entry: &Entry) -> Option<Rules> {
-        let mut r = Reader::new(entry.payload.clone());
+        let mut r = Reader::new(entry.payload());
         let mut next = Rules { after: entry.index, ..self.clone() };
         match entry.kind {
             EntryKind::Policy => next.policy = Policy::decode(&mut r).ok()?,
@@ -140,7 +140,8 @@ impl LogBook {
 
     /// All writes up to this ticket are on disk. `persisted` learns each of their entries.
     pub(super) fn synced(&mut self, ticket: u64, mut persisted: impl FnMut(Index, Mark)) {
-        while let Some(InFlight { op }) = self.in_flight.pop_front_if(|flight| flight.op.ticket <= ticket) {
+        let done = self.in_flight.partition_point(|flight| flight.op.ticket <= ticket);
+        for InFlight { op } in self.in_flight.drain(..done) {
             self.durable.apply(&op);
             op.entries.iter().for_each(|entry| persisted(entry.index, Mark::of(entry)));
             if let Some(vote) = op.vote {

@@ -131,7 +131,7 @@ impl World {
             }
             prev_term = Some(entry.term);
             if entry.kind == EntryKind::Membership
-                && let Ok(next) = Membership::decode(&mut Reader::new(entry.payload.clone()))
+                && let Ok(next) = Membership::decode(&mut Reader::new(entry.payload()))
             {
                 memberships.push(Arc::new(next));
             }

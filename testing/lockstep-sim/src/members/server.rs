@@ -168,7 +168,8 @@ impl Server {
     }
 
     fn apply_views(&mut self, upto: Seqno) {
-        while let Some((_, view)) = self.views.pop_front_if(|(after, _)| *after <= upto) {
+        let done = self.views.partition_point(|(after, _)| *after <= upto);
+        for (_, view) in self.views.drain(..done).collect::<Vec<_>>() {
             self.stream(&view);
         }
     }
