@@ -285,9 +285,9 @@ fn seconds(time: Micros) -> f64 {
 impl Member {
     /// The snapshot of now.
     pub(crate) fn status(&self, around: &StatusContext) -> Status {
-        let membership = self.raft.membership();
-        let leader = self.raft.leader();
-        let committed = self.raft.committed_state();
+        let membership = self.ctx.raft.membership();
+        let leader = self.ctx.raft.leader();
+        let committed = self.ctx.raft.committed_state();
         // One that is added is to be shown.
         let Policy { kind, acks, zone_acks, on_receive: _, timeout, max_at_risk } = committed.policy;
         let name_of = |id| membership.get(&id).map_or_else(String::new, |m| m.name.clone());
@@ -296,7 +296,7 @@ impl Member {
         let mut status = Status {
             time: seconds(self.wall()),
             cluster: ClusterStatus {
-                name: self.cluster.clone(),
+                name: self.ctx.cluster.clone(),
                 uuid: committed.history.to_string(),
                 policy: kind.name().into(),
                 acks,
@@ -304,24 +304,24 @@ impl Member {
                 ack_on: Some(committed.policy.ack_on().into()),
                 timeout_seconds: Some(seconds(timeout)),
                 max_at_risk: committed.policy.is_weak().then_some(max_at_risk),
-                fallen_back: self.raft.has_fallen_back(),
+                fallen_back: self.ctx.raft.has_fallen_back(),
                 not_acknowledged_by: self.not_acknowledged_by(),
                 asks_too_much: self.unsatisfiable_policy(),
-                term: self.raft.term(),
+                term: self.ctx.raft.term(),
                 leader: leader.map(name_of).unwrap_or_default(),
-                primary: self.connection.is_primary(),
+                primary: self.ctx.connection.is_primary(),
                 view: self.deliverer.view().number,
                 voters: membership.voters().count(),
                 voters_connected: 0,
                 protocol: around.protocol,
             },
             own: OwnStatus {
-                name: self.me.name.clone(),
-                id: self.me.id.to_string(),
+                name: self.ctx.me.name.clone(),
+                id: self.ctx.me.id.to_string(),
                 state: state_comment(self.local_state()).into(),
                 state_number: self.local_state() as u8,
-                state_seconds: seconds(self.now.saturating_sub(around.state_since)),
-                uptime_seconds: seconds(self.now),
+                state_seconds: seconds(self.ctx.now.saturating_sub(around.state_since)),
+                uptime_seconds: seconds(self.ctx.now),
                 at_risk: self.at_risk(),
                 acknowledged: self.commits().yes,
                 not_acknowledged: self.commits().no,
@@ -337,31 +337,31 @@ impl Member {
                 sent_compressed_bytes: around.packed.packed,
                 received_plain_bytes: self.unpacked.plain,
                 received_compressed_bytes: self.unpacked.packed,
-                relayed_bytes: self.raft.relayed_bytes(),
+                relayed_bytes: self.ctx.raft.relayed_bytes(),
                 apply_held: self.is_held_indefinitely(),
-                apply_kept: self.tuning.apply_kept.clone(),
-                apply_delay_seconds: self.tuning.apply_hold.delay.as_secs_f64(),
+                apply_kept: self.ctx.tuning.apply_kept.clone(),
+                apply_delay_seconds: self.ctx.tuning.apply_hold.delay.as_secs_f64(),
                 failure: self.failure(),
                 waits_for: self.waits_for(),
                 version: env!("CARGO_PKG_VERSION").into(),
             },
             members,
             log: LogStatus {
-                first: self.raft.first_index(),
-                first_seqno: self.raft.segment_bases().next().map_or(-1, |base| base.seqno + 1),
-                last: self.raft.last_index(),
-                last_seqno: match self.raft.last_index() {
+                first: self.ctx.raft.first_index(),
+                first_seqno: self.ctx.raft.segment_bases().next().map_or(-1, |base| base.seqno + 1),
+                last: self.ctx.raft.last_index(),
+                last_seqno: match self.ctx.raft.last_index() {
                     0 => -1,
-                    _ => self.raft.tail_state().seqno,
+                    _ => self.ctx.raft.tail_state().seqno,
                 },
-                committed: self.raft.commit(),
-                persisted: self.raft.persisted(),
+                committed: self.ctx.raft.commit(),
+                persisted: self.ctx.raft.persisted(),
                 seqno: committed.seqno,
-                left_out: self.raft.left_out().collect(),
+                left_out: self.ctx.raft.left_out().collect(),
                 bytes: around.log_bytes,
-                keep_bytes: self.tuning.log_bytes,
-                max_bytes: self.tuning.log_max_bytes,
-                segments: self.raft.segment_bases().count(),
+                keep_bytes: self.ctx.tuning.log_bytes,
+                max_bytes: self.ctx.tuning.log_max_bytes,
+                segments: self.ctx.raft.segment_bases().count(),
                 certification_window: self.deliverer.window(),
             },
         };
@@ -372,10 +372,10 @@ impl Member {
 
     /// The members of the present view and their states.
     pub(crate) fn membership_now(&self) -> MembershipNow {
-        let committed = self.raft.committed_state();
-        let status = match self.connection.is_primary() {
+        let committed = self.ctx.raft.committed_state();
+        let status = match self.ctx.connection.is_primary() {
             true => ViewStatus::Primary,
-            false if self.connection.is_connected() => ViewStatus::NonPrimary,
+            false if self.ctx.connection.is_connected() => ViewStatus::NonPrimary,
             false => ViewStatus::Disconnected,
         };
         let members = match status {
@@ -391,8 +391,8 @@ impl Member {
                 incoming: member.incoming.clone(),
                 state: health.map(|h| h.state),
                 finished: health.map_or(SEQNO_UNDEFINED, |h| h.finished),
-                leader: self.raft.leader() == Some(member.id),
-                arbitrator: self.raft.membership().get(&member.id).is_some_and(|m| m.arbitrator),
+                leader: self.ctx.raft.leader() == Some(member.id),
+                arbitrator: self.ctx.raft.membership().get(&member.id).is_some_and(|m| m.arbitrator),
             }
         };
         MembershipNow {
@@ -403,25 +403,26 @@ impl Member {
     }
 
     pub(crate) fn members_status(&self) -> Vec<MemberStatus> {
-        let membership = self.raft.membership();
-        let leader = self.raft.leader();
-        let leads = leader == Some(self.me.id);
+        let membership = self.ctx.raft.membership();
+        let leader = self.ctx.raft.leader();
+        let leads = leader == Some(self.ctx.me.id);
         let relays: BTreeMap<MemberId, MemberId> =
-            self.raft.progress().into_iter().filter_map(|peer| Some((peer.id, peer.via?))).collect();
+            self.ctx.raft.progress().into_iter().filter_map(|peer| Some((peer.id, peer.via?))).collect();
         let mut members = Vec::with_capacity(membership.members.len());
         for member in &membership.members {
-            let me = member.id == self.me.id;
+            let me = member.id == self.ctx.me.id;
             // The leader uses replies to its messages; all members also exchange their health.
             let heard = match leads {
-                true => self.raft.last_heard(&member.id).filter(|_| self.silent(&member.id)),
+                true => self.ctx.raft.last_heard(&member.id).filter(|_| self.ctx.silent(&member.id)),
                 false => self
+                    .ctx
                     .peers
                     .get(&member.id)
                     .map(|peer| peer.last_received)
-                    .filter(|_| !self.responds(&member.id)),
+                    .filter(|_| !self.ctx.responds(&member.id)),
             };
-            let silent_since = heard.filter(|_| !me && self.peers.contains_key(&member.id));
-            let peer = self.peers.get(&member.id).filter(|_| silent_since.is_none());
+            let silent_since = heard.filter(|_| !me && self.ctx.peers.contains_key(&member.id));
+            let peer = self.ctx.peers.get(&member.id).filter(|_| silent_since.is_none());
             let health = self.health_of(&member.id).filter(|_| me || peer.is_some());
             let role = match member.role {
                 _ if leader == Some(member.id) => "leader",
@@ -438,12 +439,12 @@ impl Member {
             };
             let known = |seqno: i64| (seqno >= 0).then_some(seqno);
             let applied = health.and_then(|h| known(h.finished));
-            let lag_trx = applied.map(|applied| self.lag_of(applied));
+            let lag_trx = applied.map(|applied| self.ctx.lag_of(applied));
             let lag_seconds = match lag_trx {
                 Some(0) => Some(0.0),
                 Some(_) if me => self
                     .deliverer
-                    .age_above(self.finished(), self.wall())
+                    .age_above(self.ctx.finished(), self.wall())
                     .or_else(|| self.age_of_held_entry()),
                 _ => None,
             };
@@ -454,8 +455,8 @@ impl Member {
             };
             // Match index and round trip are known only while this member leads.
             let persisted = match me {
-                true => Some(self.raft.persisted()),
-                false => Some(self.raft.matched(&member.id)).filter(|index| leads && *index > 0),
+                true => Some(self.ctx.raft.persisted()),
+                false => Some(self.ctx.raft.matched(&member.id)).filter(|index| leads && *index > 0),
             };
             members.push(MemberStatus {
                 name: member.name.clone(),
@@ -466,10 +467,10 @@ impl Member {
                 held_back: health.is_some_and(|h| h.held_back),
                 zone: member.zone,
                 // The log says where it was, until a leader has put that right.
-                address: if me { self.me.address.clone() } else { member.address.clone() },
+                address: if me { self.ctx.me.address.clone() } else { member.address.clone() },
                 gone_seconds: silent_since
-                    .or_else(|| self.unseen_since(&member.id))
-                    .map(|since| seconds(self.now.saturating_sub(since))),
+                    .or_else(|| self.ctx.unseen_since(&member.id))
+                    .map(|since| seconds(self.ctx.now.saturating_sub(since))),
                 // Nothing is handed out before the database's place in the log is known.
                 seqno: health.filter(|h| h.has_state).and_then(|h| known(h.delivered)),
                 persisted,
@@ -477,7 +478,7 @@ impl Member {
                 lag_trx,
                 lag_seconds,
                 lag_bytes,
-                relay: relays.get(&member.id).map(|relay| self.name_of(relay)),
+                relay: relays.get(&member.id).map(|relay| self.ctx.name_of(relay)),
                 rtt_us: self.rtt_to(&member.id).filter(|_| leads && peer.is_some()),
             });
         }

@@ -117,7 +117,7 @@ impl Links {
                 };
             }
         };
-        if !engine.connection.is_connected() {
+        if !engine.ctx.connection.is_connected() {
             reactor.reject(conn, Reason::Shutdown, "this member is not connected to a cluster now");
             return Arrival::Quiet;
         }
@@ -159,7 +159,7 @@ impl Links {
         };
         if let Some(old) = self.by_member.get(&hello.id).cloned() {
             // The one dialed by the smaller id stays; of two dialed by the same side, the newer.
-            let wanted_outgoing = engine.me.id < hello.id;
+            let wanted_outgoing = engine.ctx.me.id < hello.id;
             let newer = replaces || old.incarnation < link.incarnation || old.view_uuid != link.view_uuid;
             let keep_new = newer || old.outgoing == link.outgoing || link.outgoing == wanted_outgoing;
             if !keep_new {
@@ -184,11 +184,11 @@ impl Links {
 
     /// It tries again each second, and is refused until somebody decides: that is said from time to time.
     fn say_refused(&mut self, engine: &Member, id: MemberId, text: String) -> Arrival {
-        self.refused.retain(|_, at| engine.now < *at + SAY_REFUSED);
+        self.refused.retain(|_, at| engine.ctx.now < *at + SAY_REFUSED);
         if self.refused.contains_key(&id) {
             return Arrival::Quiet;
         }
-        self.refused.insert(id, engine.now);
+        self.refused.insert(id, engine.ctx.now);
         Arrival::Refused { text, fatal: false }
     }
 

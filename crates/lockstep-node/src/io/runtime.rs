@@ -233,7 +233,7 @@ impl Runtime {
             }
         }
         self.reactor.shutdown("the server stops", Duration::from_millis(200));
-        self.hint(self.engine.now);
+        self.hint(self.engine.ctx.now);
         let _ = self.log_jobs.send(LogJob::Stop);
         self.shared.deliveries.close();
     }
@@ -259,14 +259,14 @@ impl Runtime {
     fn publish_state(&mut self) -> bool {
         let shared = &self.shared;
         let state = self.engine.local_state();
-        shared.primary.store(self.engine.connection.is_primary(), Ordering::Release);
+        shared.primary.store(self.engine.ctx.connection.is_primary(), Ordering::Release);
         shared.delivered.store(self.engine.deliverer.delivered(), Ordering::Release);
         shared.may_originate.store(self.engine.may_originate(), Ordering::Release);
-        shared.held_back.store(self.engine.is_held_back(), Ordering::Release);
-        shared.set_policy(self.engine.raft.committed_state().policy);
+        shared.held_back.store(self.engine.ctx.is_held_back(), Ordering::Release);
+        shared.set_policy(self.engine.ctx.raft.committed_state().policy);
         let changed = shared.state.swap(state as u8, Ordering::AcqRel) != state as u8;
         if changed {
-            self.state_since = self.engine.now;
+            self.state_since = self.engine.ctx.now;
         }
         changed
     }
@@ -284,9 +284,9 @@ impl Runtime {
             if let Some(rtt) = stats.rtt_min {
                 self.engine.on_rtt(member, rtt.as_micros() as Micros);
             }
-            self.engine.raft.set_queued(member, stats.queued);
+            self.engine.ctx.raft.set_queued(member, stats.queued);
         }
-        let tail = self.engine.raft.tail_state();
+        let tail = self.engine.ctx.raft.tail_state();
         shared.set_history(tail.history, tail.log_id);
         shared.set_status(self.status());
         if now >= self.hinted_at + HINT {
@@ -299,7 +299,7 @@ impl Runtime {
 
     /// The log remembers how far it is committed.
     fn hint(&mut self, now: Micros) {
-        let commit = self.engine.raft.deliverable();
+        let commit = self.engine.ctx.raft.deliverable();
         if commit > self.commit_hinted {
             (self.commit_hinted, self.hinted_at) = (commit, now);
             let _ = self.log_jobs.send(LogJob::Hint(commit));
@@ -358,12 +358,12 @@ impl Runtime {
         let named = hello.dialed.as_ref().is_some_and(|address| self.named.contains(address));
         let ask = !named
             && self.allow.is_asked()
-            && self.engine.connection.is_connected()
-            && Hello::from_bytes(hello.blob.clone()).is_ok_and(|h| h.id != self.engine.me.id);
+            && self.engine.ctx.connection.is_connected()
+            && Hello::from_bytes(hello.blob.clone()).is_ok_and(|h| h.id != self.engine.ctx.me.id);
         if !ask {
             return self.arrived(conn, &hello);
         }
-        let (now, shared) = (self.engine.now, self.shared.clone());
+        let (now, shared) = (self.engine.ctx.now, self.shared.clone());
         let answered = move |ip, answer| shared.push(Input::Allowed(ip, answer));
         match self.allow.ask(now, ip_of(&hello), answered) {
             None => self.allow.wait(now, conn, hello),
@@ -380,7 +380,7 @@ impl Runtime {
     fn decide(&mut self, conn: ConnId, hello: &PeerHello, answer: Answer) {
         let ip = ip_of(hello);
         let who = Hello::from_bytes(hello.blob.clone()).map_or_else(|_| "a peer".into(), |h| h.name);
-        let me = &self.engine.me.name;
+        let me = &self.engine.ctx.me.name;
         let (reason, to_peer, to_log) = match answer {
             Answer::Yes => return self.arrived(conn, hello),
             Answer::No => (
@@ -404,7 +404,7 @@ impl Runtime {
             ),
         };
         self.reactor.reject(conn, reason, &to_peer);
-        if self.allow.is_news(self.engine.now, ip) {
+        if self.allow.is_news(self.engine.ctx.now, ip) {
             self.log(Level::Warn, &to_log);
         }
     }
@@ -497,7 +497,7 @@ impl Runtime {
 
     /// An address for people: with the name of the member that is known to live there.
     fn whose(&self, addr: &str) -> String {
-        let membership = self.engine.raft.membership();
+        let membership = self.engine.ctx.raft.membership();
         match membership.members.iter().find(|m| m.address == addr) {
             Some(member) => format!("{} ({addr})", member.name),
             None => addr.to_owned(),
@@ -546,7 +546,7 @@ impl Runtime {
                 self.command(Command::Bootstrap);
             }
             Input::Membership(reply) => reply.set(self.engine.membership_now()),
-            Input::Allowed(ip, answer) => self.allow.answered(self.engine.now, ip, answer),
+            Input::Allowed(ip, answer) => self.allow.answered(self.engine.ctx.now, ip, answer),
             Input::Identity(identity) => self.reactor.set_identity(identity),
             Input::Tuning(tuning) => self.engine.set_tuning(*tuning),
             Input::Policy { change, reply } => {
@@ -636,7 +636,7 @@ impl Runtime {
                     let _ = self.reactor.send(conn, kind, &payload);
                     // Between two looks at all of them a relay's queue might become long.
                     if large && let Some(stats) = self.reactor.stats(conn) {
-                        self.engine.raft.set_queued(to, stats.queued);
+                        self.engine.ctx.raft.set_queued(to, stats.queued);
                     }
                 }
             }
@@ -645,7 +645,7 @@ impl Runtime {
                 if op.reset.is_some() || op.entries.iter().any(|entry| entry.kind == EntryKind::Branch) {
                     self.refresh_hello();
                 }
-                let gather = self.company.is_expected(self.engine.now);
+                let gather = self.company.is_expected(self.engine.ctx.now);
                 self.log_later.push(LogJob::Write { op: Box::new(op), gather });
             }
             Effect::Read { whom, from, max_bytes } => {

@@ -36,7 +36,7 @@ fn two_members_with_arbitrator_survive_any_loss() {
             let leader = lab.leader(rest[0]);
             leader.is_some_and(|at| at != lost && at != 2)
                 && lab.leader(leader.unwrap()) == leader
-                && lab.nodes[leader.unwrap()].member.raft.has_committed_in_term()
+                && lab.nodes[leader.unwrap()].member.ctx.raft.has_committed_in_term()
         });
         lab.run(600_000);
         for at in &rest {
@@ -73,17 +73,17 @@ fn arbitrator_with_longest_log_leads_until_caught_up() {
     let before: Vec<_> = (0..20).map(|_| lab.write(0)).collect();
     lab.run(100_000);
     assert!(before.iter().all(|w| matches!(w.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_)))));
-    let last = lab.nodes[0].member.raft.commit();
+    let last = lab.nodes[0].member.ctx.raft.commit();
     lab.cut(0, true);
     lab.cut(1, false);
     // Reconnecting n2 also linked n1: n1 stays away.
     lab.cut(0, true);
     lab.until("n2 leads", 4_000_000, |lab| {
-        lab.leader(1) == Some(1) && lab.nodes[1].member.raft.has_committed_in_term()
+        lab.leader(1) == Some(1) && lab.nodes[1].member.ctx.raft.has_committed_in_term()
     });
     assert!(lab.logged("this member leads in term"));
     assert!(lab.lines.iter().any(|(at, line)| *at == 2 && line.starts_with("this member leads")));
-    assert!(lab.nodes[1].member.raft.commit() >= last, "nothing is lost");
+    assert!(lab.nodes[1].member.ctx.raft.commit() >= last, "nothing is lost");
     lab.run(1_000_000);
     assert!(writes(&mut lab, 1));
 }

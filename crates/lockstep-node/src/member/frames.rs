@@ -18,7 +18,7 @@ use lockstep_core::{Entry, EntryKind, Index, MemberId};
 impl Member {
     /// Handles a frame from a connected peer.
     pub(crate) fn frame(&mut self, from: MemberId, kind: u8, payload: Bytes) {
-        self.peers.received(self.now, &from);
+        self.ctx.peers.received(self.ctx.now, &from);
         let (kind, payload) = match kind {
             FRAME_PACKED => match pack::unpack(&payload, &mut self.unpacked) {
                 Ok(inner) => inner,
@@ -29,11 +29,11 @@ impl Member {
         let bad = match kind {
             FRAME_RAFT => match Message::decode(payload) {
                 Ok(message) => {
-                    if let Some(unreadable) = unreadable_control(&self.raft, from, &message) {
+                    if let Some(unreadable) = unreadable_control(&self.ctx.raft, from, &message) {
                         return self.stop_at_unreadable(from, &unreadable);
                     }
-                    self.raft.step(self.now, from, message);
-                    self.leadership.contact(self.now, self.raft.leader(), from);
+                    self.ctx.raft.step(self.ctx.now, from, message);
+                    self.leadership.contact(self.ctx.now, self.ctx.raft.leader(), from);
                     return;
                 }
                 Err(error) => error,
@@ -55,22 +55,22 @@ impl Member {
     /// A member that cannot read its leader's control entry must say so and stop, or it would wait for it for ever.
     fn stop_at_unreadable(&mut self, from: MemberId, unreadable: &Unreadable) {
         // If the leader is not known for a moment, the sender of its entries stands for it.
-        let leader = self.raft.leader().unwrap_or(from);
+        let leader = self.ctx.raft.leader().unwrap_or(from);
         let Unreadable { index, kind, error } = unreadable;
         let text = format!(
             "entry {index} ({kind:?}) of the leader {} {error}: the members are of different versions, or its log is \
              damaged; this member stops",
-            self.name_of(&leader)
+            self.ctx.name_of(&leader)
         );
         self.fail(&text);
     }
 
     /// A peer's frame cannot be read.
     fn bad_message(&mut self, from: MemberId, error: &DecodeError) {
-        let name = self.name_of(&from);
+        let name = self.ctx.name_of(&from);
         let text = format!("a message from {name} {error}: the connection is closed and made again");
-        self.log(Level::Warn, text);
-        self.out.push(Effect::Drop(from));
+        self.ctx.log(Level::Warn, text);
+        self.ctx.out.push(Effect::Drop(from));
     }
 }
 

@@ -198,7 +198,7 @@ impl Lab {
         for at in 0..members {
             lab.add(tuning, |_| {});
             lab.until("it votes", 20_000_000, |lab| {
-                lab.nodes[0].member.raft.membership().voters().count() == at + 1
+                lab.nodes[0].member.ctx.raft.membership().voters().count() == at + 1
             });
         }
         lab
@@ -264,7 +264,7 @@ impl Lab {
         let raft = Raft::new(setup.config(), None, self.now);
         let mut member = Member::new(raft, me, tuning.clone(), finished.clone(), self.now);
         let commits = Arc::new(Commits { limit: AtomicI64::new(Seqno::MAX), finished: finished.clone() });
-        if !member.me.arbitrator {
+        if !member.ctx.me.arbitrator {
             member.set_commit_barrier(Some(commits.clone()));
         }
         member.at(self.now, WALL + self.now);
@@ -309,7 +309,7 @@ impl Lab {
         let node = &mut self.nodes[at];
         node.finished.store(args.position.seqno, Ordering::Release);
         node.to_finish.clear();
-        node.member.connection = ConnectionState::Idle;
+        node.member.ctx.connection = ConnectionState::Idle;
         node.member.deliverer.stop();
         self.restarts += 1;
         let mut view_uuid = Uuid([at as u8 | 0xc0; 16]);
@@ -322,11 +322,11 @@ impl Lab {
 
     /// Changes the policy, and returns once it is in force on all members.
     pub(super) fn set_policy(&mut self, change: impl FnOnce(&mut Policy)) {
-        let mut policy = self.nodes[0].member.raft.policy();
+        let mut policy = self.nodes[0].member.ctx.raft.policy();
         change(&mut policy);
         self.nodes[0].member.request_policy(|wanted| *wanted = policy);
         self.until("the policy is in force", 5_000_000, |lab| {
-            lab.nodes.iter().all(|node| node.member.raft.committed_state().policy == policy)
+            lab.nodes.iter().all(|node| node.member.ctx.raft.committed_state().policy == policy)
         });
     }
 
@@ -359,7 +359,7 @@ impl Lab {
         }
         let welcome = |lab: &Lab, n: usize, other: &Hello| {
             let member = &lab.nodes[n].member;
-            member.connection.is_connected() && member.admit(other) == Admission::Welcome
+            member.ctx.connection.is_connected() && member.admit(other) == Admission::Welcome
         };
         if welcome(self, a, &hb) && welcome(self, b, &ha) {
             self.links.insert(pair(a, b));
@@ -394,7 +394,7 @@ impl Lab {
     }
 
     pub(super) fn id(&self, at: usize) -> MemberId {
-        self.nodes[at].member.me.id
+        self.nodes[at].member.ctx.me.id
     }
 
     pub(super) fn index_of(&self, id: &MemberId) -> usize {
@@ -403,12 +403,12 @@ impl Lab {
 
     /// The leader, as this member knows it.
     pub(super) fn leader(&self, at: usize) -> Option<usize> {
-        self.nodes[at].member.raft.leader().map(|id| self.index_of(&id))
+        self.nodes[at].member.ctx.raft.leader().map(|id| self.index_of(&id))
     }
 
     /// The names of the voters, as this member knows them.
     pub(super) fn voters(&self, at: usize) -> Vec<String> {
-        let membership = self.nodes[at].member.raft.membership();
+        let membership = self.nodes[at].member.ctx.raft.membership();
         membership.members.iter().filter(|m| m.role.votes()).map(|m| m.name.clone()).collect()
     }
 
@@ -441,7 +441,7 @@ impl Lab {
         let payload = builder.finish(&Meta {
             flags,
             last_seen: member.deliverer.delivered(),
-            source: member.me.view_uuid,
+            source: member.ctx.me.view_uuid,
             epoch: 0,
             conn: 1,
             trx: 1,
@@ -522,7 +522,7 @@ impl Lab {
             node.member.frame(ids[from], kind, payload);
         }
         if !node.disk_hangs {
-            if let Some(ticket) = node.disk.sync(node.member.raft.deliverable()) {
+            if let Some(ticket) = node.disk.sync(node.member.ctx.raft.deliverable()) {
                 node.member.written(ticket);
             }
             for (whom, from, entries) in node.disk.read() {
@@ -563,7 +563,7 @@ impl Lab {
             Delivery::StateFailed(text) => self.failed.push((at, text)),
             Delivery::StateNeeded { .. } if node.copy_takes_long => {}
             Delivery::StateNeeded { .. } => {
-                let state = node.member.raft.committed_state();
+                let state = node.member.ctx.raft.committed_state();
                 let gtid = Gtid { uuid: state.history, seqno: state.seqno };
                 node.finished.store(gtid.seqno, Ordering::Release);
                 node.member.state_received(Ok(gtid));

@@ -17,7 +17,7 @@ fn two_zones(versions: [u16; 5]) -> Lab {
             lab.relink(at, other);
         }
         lab.until("it votes", 20_000_000, |lab| {
-            lab.nodes[0].member.raft.membership().voters().count() == at + 1
+            lab.nodes[0].member.ctx.raft.membership().voters().count() == at + 1
         });
     }
     lab.run(1_000_000);
@@ -37,8 +37,8 @@ fn copies(lab: &mut Lab, writes: usize) -> [f64; 3] {
         .collect();
     lab.run(50_000);
     drop(submissions);
-    let last = lab.nodes[0].member.raft.last_index();
-    assert_eq!(lab.nodes[0].member.raft.commit(), last);
+    let last = lab.nodes[0].member.ctx.raft.last_index();
+    assert_eq!(lab.nodes[0].member.ctx.raft.commit(), last);
     [2, 3, 4].map(|at| lab.nodes[0].sent.get(&at).copied().unwrap_or(0) as f64 / (writes * DATA) as f64)
 }
 
@@ -47,10 +47,10 @@ fn relays(lab: &Lab) -> Vec<Option<String>> {
 }
 
 fn all_have_all(lab: &mut Lab) {
-    let last = lab.nodes[0].member.raft.last_index();
+    let last = lab.nodes[0].member.ctx.raft.last_index();
     for node in &lab.nodes {
-        assert_eq!(node.member.raft.persisted(), last, "{}", node.member.me.name);
-        assert_eq!(node.member.raft.commit(), last, "{}", node.member.me.name);
+        assert_eq!(node.member.ctx.raft.persisted(), last, "{}", node.member.ctx.me.name);
+        assert_eq!(node.member.ctx.raft.commit(), last, "{}", node.member.ctx.me.name);
     }
 }
 
@@ -61,7 +61,7 @@ fn zone_gets_one_copy_and_status_names_relay() {
     assert!((1.0..1.1).contains(&n3) && n4 < 0.1 && n5 < 0.1, "{n3} {n4} {n5}");
     let by_n3 = Some("n3".to_string());
     assert_eq!(relays(&lab), [None, None, None, by_n3.clone(), by_n3]);
-    let passed_on = lab.nodes[2].member.raft.relayed_bytes() as usize;
+    let passed_on = lab.nodes[2].member.ctx.raft.relayed_bytes() as usize;
     assert!((40 * DATA..42 * DATA).contains(&passed_on), "{passed_on}");
     all_have_all(&mut lab);
     // Switched off at run time.
@@ -96,8 +96,8 @@ fn relay_loss_delays_commits_briefly() {
     lab.nodes[2].frozen = true;
     let submission = lab.write(0);
     let written = lab.now;
-    let index = lab.nodes[0].member.raft.last_index() + 1;
-    let has = move |lab: &Lab, at: usize| lab.nodes[at].member.raft.persisted() >= index;
+    let index = lab.nodes[0].member.ctx.raft.last_index() + 1;
+    let has = move |lab: &Lab, at: usize| lab.nodes[at].member.ctx.raft.persisted() >= index;
     lab.until("n4 and n5 have it", 1_000_000, |lab| has(lab, 3) && has(lab, 4));
     assert!(lab.now - written < 500_000, "{} µs", lab.now - written);
     assert_eq!(relays(&lab), [None, None, None, None, Some("n4".to_string())]);
@@ -112,12 +112,12 @@ fn relay_loss_delays_commits_briefly() {
     let [n3, n4, n5] = copies(&mut lab, 20);
     assert!(n3 < 0.1 && (1.0..1.1).contains(&n4) && n5 < 0.1, "in again: {n3} {n4} {n5}");
 
-    let index = lab.nodes[0].member.raft.last_index() + 1;
+    let index = lab.nodes[0].member.ctx.raft.last_index() + 1;
     let submission = lab.write(0);
     lab.run(500);
     lab.cut(3, true);
     let written = lab.now;
-    let has = move |lab: &Lab, at: usize| lab.nodes[at].member.raft.persisted() >= index;
+    let has = move |lab: &Lab, at: usize| lab.nodes[at].member.ctx.raft.persisted() >= index;
     lab.until("n3 and n5 have it", 1_000_000, |lab| has(lab, 2) && has(lab, 4));
     assert!(lab.now - written < 20_000, "{} µs", lab.now - written);
     drop(submission);

@@ -75,9 +75,9 @@ impl Member {
     }
 
     fn answer_command(&mut self, token: u64, ok: bool, text: &str, began: Micros, held: Option<HeldAnswer>) {
-        let seconds = self.now.saturating_sub(began) as f64 / 1e6;
+        let seconds = self.ctx.now.saturating_sub(began) as f64 / 1e6;
         let answer = Answer { ok, text: text.into(), seconds, held };
-        self.out.push(crate::effect::Effect::Answer { token, answer });
+        self.ctx.out.push(crate::effect::Effect::Answer { token, answer });
     }
 
     /// The command `hold`.
@@ -87,36 +87,37 @@ impl Member {
                 token,
                 false,
                 "another `lockstep verify` is running: try again soon",
-                self.now,
+                self.ctx.now,
                 None,
             );
         }
-        if !self.connection.is_primary() {
+        if !self.ctx.connection.is_primary() {
             return self.answer_command(
                 token,
                 false,
                 "this member is not in a primary component",
-                self.now,
+                self.ctx.now,
                 None,
             );
         }
-        let view = self.raft.tail_state().view.clone();
-        let membership = self.raft.membership();
+        let view = self.ctx.raft.tail_state().view.clone();
+        let membership = self.ctx.raft.membership();
         let mut members = BTreeMap::new();
         for member in &view.members {
             if membership.get(&member.id).is_some_and(|m| m.arbitrator) {
                 continue;
             }
-            let finished = match member.id == self.me.id {
-                true => Some(self.finished()),
+            let finished = match member.id == self.ctx.me.id {
+                true => Some(self.ctx.finished()),
                 false => self
+                    .ctx
                     .peers
                     .get(&member.id)
                     .and_then(|p| p.health)
                     .filter(|h| h.has_state)
                     .map(|h| h.finished),
             };
-            match finished.map(|finished| self.lag_of(finished)) {
+            match finished.map(|finished| self.ctx.lag_of(finished)) {
                 Some(lag) if lag > 0 && self.member_is_held_back(&member.id) => {}
                 Some(lag) if lag <= LAG_MAX => {
                     members.insert(member.id, (None, false));
@@ -126,11 +127,11 @@ impl Member {
                         "{} is behind by {lag} transactions: verify when it has caught up",
                         member.name
                     );
-                    return self.answer_command(token, false, &text, self.now, None);
+                    return self.answer_command(token, false, &text, self.ctx.now, None);
                 }
                 None => {
                     let text = format!("{} has not got the state yet: verify when it is Synced", member.name);
-                    return self.answer_command(token, false, &text, self.now, None);
+                    return self.answer_command(token, false, &text, self.ctx.now, None);
                 }
             }
         }
@@ -139,17 +140,17 @@ impl Member {
                 token,
                 false,
                 &format!("all members are {HELD_BACK}"),
-                self.now,
+                self.ctx.now,
                 None,
             );
         }
         self.admin.barrier.ids += 1;
-        let id = self.me.incarnation ^ self.admin.barrier.ids;
+        let id = self.ctx.me.incarnation ^ self.admin.barrier.ids;
         let ids: Vec<MemberId> = members.keys().copied().collect();
         self.admin.barrier.running = Some(RunningBarrier {
             token,
             id,
-            began: self.now,
+            began: self.ctx.now,
             members,
             seqno: None,
             release: None,
@@ -162,7 +163,7 @@ impl Member {
 
     /// Whether an apply hold keeps entries from the server of this member, or another one.
     fn member_is_held_back(&self, id: &MemberId) -> bool {
-        if *id == self.me.id { self.is_held_back() } else { self.peer_is_held_back(id) }
+        if *id == self.ctx.me.id { self.ctx.is_held_back() } else { self.peer_is_held_back(id) }
     }
 
     /// The command `release`.
@@ -177,7 +178,7 @@ impl Member {
                 token,
                 false,
                 "the barrier has timed out: the members have gone on",
-                self.now,
+                self.ctx.now,
                 None,
             ),
         }
@@ -196,9 +197,10 @@ impl Member {
                 let seqno = match (&self.admin.barrier.commits, &self.admin.barrier.own_wait) {
                     // Only a member may hold others; a connection alone is not enough.
                     (Some(hold), None)
-                        if self.connection.is_primary() && self.raft.membership().get(&from).is_some() =>
+                        if self.ctx.connection.is_primary()
+                            && self.ctx.raft.membership().get(&from).is_some() =>
                     {
-                        let deadline = self.now + HELD_MAX;
+                        let deadline = self.ctx.now + HELD_MAX;
                         self.admin.barrier.own_wait =
                             Some(OwnWait { by: from, id, until: None, deadline, reported: false });
                         hold.close()
@@ -255,17 +257,17 @@ impl Member {
     pub(in crate::member) fn barrier_step(&mut self) {
         if let Some(own_wait) = &self.admin.barrier.own_wait {
             let (by, id) = (own_wait.by, own_wait.id);
-            let here = by == self.me.id || self.peers.contains_key(&by);
-            if self.now >= own_wait.deadline || !here || !self.connection.is_primary() {
+            let here = by == self.ctx.me.id || self.ctx.peers.contains_key(&by);
+            if self.ctx.now >= own_wait.deadline || !here || !self.ctx.connection.is_primary() {
                 self.admin.barrier.own_wait = None;
                 if let Some(hold) = &self.admin.barrier.commits {
                     hold.open();
                 }
-                self.log(
+                self.ctx.log(
                     Level::Warn,
                     "the barrier of `lockstep verify` has timed out: commits go on".to_string(),
                 );
-            } else if !own_wait.reported && own_wait.until.is_some_and(|seqno| self.finished() >= seqno) {
+            } else if !own_wait.reported && own_wait.until.is_some_and(|seqno| self.ctx.finished() >= seqno) {
                 if let Some(own_wait) = &mut self.admin.barrier.own_wait {
                     own_wait.reported = true;
                 }
@@ -278,10 +280,10 @@ impl Member {
     fn running_barrier_step(&mut self) {
         let Some(running) = &mut self.admin.barrier.running else { return };
         let (token, id, began) = (running.token, running.id, running.began);
-        let late = self.now.saturating_sub(began) > ARRIVAL_TIMEOUT;
+        let late = self.ctx.now.saturating_sub(began) > ARRIVAL_TIMEOUT;
         if let Some(release) = running.release {
             let all = running.released.len() == running.members.len();
-            if all || self.now.saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
+            if all || self.ctx.now.saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
                 let held = all && running.released.values().all(|held| *held);
                 self.admin.barrier.running = None;
                 let text = match held {
@@ -297,15 +299,17 @@ impl Member {
         }
         // The hold command has been answered: the members' own timeouts end the barrier.
         if token == 0 {
-            if self.now.saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
+            if self.ctx.now.saturating_sub(began) > HELD_MAX + ARRIVAL_TIMEOUT {
                 self.admin.barrier.running = None;
             }
             return;
         }
         if let Some((who, _)) = running.members.iter().find(|(_, m)| m.0.is_some_and(|seqno| seqno < 0)) {
             let who = *who;
-            return self
-                .fail_barrier(format!("{} cannot hold its commits now: try again soon", self.name_of(&who)));
+            return self.fail_barrier(format!(
+                "{} cannot hold its commits now: try again soon",
+                self.ctx.name_of(&who)
+            ));
         }
         let reported_seqnos: Option<Vec<Seqno>> = running.members.values().map(|m| m.0).collect();
         if let (Some(reported_seqnos), None) = (reported_seqnos, running.seqno) {
@@ -319,7 +323,7 @@ impl Member {
         }
         if let Some(seqno) = running.seqno.filter(|_| running.members.values().all(|m| m.1)) {
             running.token = 0;
-            let state = self.raft.tail_state();
+            let state = self.ctx.raft.tail_state();
             let view = state.view.clone();
             let here = |id: &MemberId| {
                 self.admin.barrier.running.as_ref().is_some_and(|g| g.members.contains_key(id))
@@ -350,7 +354,7 @@ impl Member {
             // Members under an apply hold lacked nothing when the barrier began, and do now.
             let (held_back, slow): (Vec<_>, Vec<_>) = who.iter().partition(|id| self.member_is_held_back(id));
             let names =
-                |of: &[&MemberId]| of.iter().map(|id| self.name_of(id)).collect::<Vec<_>>().join(", ");
+                |of: &[&MemberId]| of.iter().map(|id| self.ctx.name_of(id)).collect::<Vec<_>>().join(", ");
             let mut why = Vec::new();
             if !slow.is_empty() {
                 let who = names(&slow);

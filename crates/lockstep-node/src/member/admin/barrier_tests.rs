@@ -82,7 +82,7 @@ fn barrier_leaves_out_lagging_member_under_apply_hold() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.nodes[0].member.request_policy(|policy| *policy = Policy::of(PolicyKind::Semisync));
     lab.until("the policy is in force", 5_000_000, |lab| {
-        lab.nodes.iter().all(|node| node.member.raft.committed_state().policy.is_weak())
+        lab.nodes.iter().all(|node| node.member.ctx.raft.committed_state().policy.is_weak())
     });
     let apply_hold = ApplyHold { paused: true, ..ApplyHold::default() };
     lab.nodes[2].member.set_tuning(Tuning { apply_hold, ..Tuning::default() });
@@ -101,7 +101,7 @@ fn barrier_leaves_out_lagging_member_under_apply_hold() {
     // The member that runs the command does not know this write yet.
     lab.write(0).abandon();
     lab.until("the leader's server has it, and nobody else knows", 1_000_000, |lab| {
-        let known = |at: usize| lab.nodes[at].member.raft.committed_state().seqno;
+        let known = |at: usize| lab.nodes[at].member.ctx.raft.committed_state().seqno;
         lab.nodes[0].finished.load(Ordering::Acquire) > known(1)
     });
     let answer = ask(&mut lab, 1, Command::Hold);
@@ -121,11 +121,11 @@ fn barrier_leaves_out_lagging_member_under_apply_hold() {
             assert!(ask(&mut lab, asked, Command::Release { hold: hold.unwrap() }).ok);
         }
         if round == 0 {
-            let before = lab.nodes[1].member.raft.committed_state().seqno;
+            let before = lab.nodes[1].member.ctx.raft.committed_state().seqno;
             let now = lab.now;
-            lab.nodes[0].member.raft.transfer_leadership(now, successor).unwrap();
+            lab.nodes[0].member.ctx.raft.transfer_leadership(now, successor).unwrap();
             lab.until("another leads, and has left seqnos out", 5_000_000, |lab| {
-                let order = &lab.nodes[1].member.raft;
+                let order = &lab.nodes[1].member.ctx.raft;
                 order.has_committed_in_term() && order.committed_state().seqno > before + 10_000
             });
         }

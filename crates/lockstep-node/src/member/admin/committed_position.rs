@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn committed_position_query_on_stale_member_is_current() {
         let mut lab = Lab::new(3, &Tuning::default());
-        let seqno = |lab: &Lab, at: usize| lab.nodes[at].member.raft.committed_state().seqno;
+        let seqno = |lab: &Lab, at: usize| lab.nodes[at].member.ctx.raft.committed_state().seqno;
         // A follower writes and knows of the commit first; n3 and the leader do not yet.
         for asked in [2, 0, 1] {
             let before = seqno(&lab, asked);

@@ -107,7 +107,7 @@ impl Member {
     /// A command from the socket, answered by [`Effect::Answer`]. `fresh` names the history of a new branch, if the
     /// command begins one.
     pub(crate) fn command(&mut self, token: u64, command: Command, fresh: Uuid) {
-        let refusal = if !self.connection.is_connected() {
+        let refusal = if !self.ctx.connection.is_connected() {
             Some("this member is not connected to a cluster: ask another one")
         } else if self.admin.operator.commands.len() >= COMMANDS_MAX {
             Some("too many commands are under way: try again soon")
@@ -116,7 +116,7 @@ impl Member {
         };
         if let Some(text) = refusal {
             let answer = Answer { ok: false, text: text.into(), seconds: 0.0, held: None };
-            return self.out.push(Effect::Answer { token, answer });
+            return self.ctx.out.push(Effect::Answer { token, answer });
         }
         match command {
             Command::Hold => return self.begin_barrier(token),
@@ -124,7 +124,12 @@ impl Member {
             Command::Bootstrap => return self.begin_forced_bootstrap(token, fresh),
             Command::Switchover { .. } | Command::Remove { .. } | Command::Promote { .. } => {}
         }
-        self.admin.operator.commands.push(PendingCommand { token, command, began: self.now, asked: None });
+        self.admin.operator.commands.push(PendingCommand {
+            token,
+            command,
+            began: self.ctx.now,
+            asked: None,
+        });
     }
 
     /// Whether commands are under way; rounds are more frequent then.
@@ -163,8 +168,8 @@ impl Member {
                 }
             }
             OperatorMessage::Leave { text } => {
-                if self.raft.leader() == Some(from) {
-                    self.log(Level::Error, text.clone());
+                if self.ctx.raft.leader() == Some(from) {
+                    self.ctx.log(Level::Error, text.clone());
                     self.give_up(&text);
                 }
             }
@@ -174,16 +179,16 @@ impl Member {
 
     fn finish_command(&mut self, at: usize, ok: bool, text: String) {
         let PendingCommand { token, began, .. } = self.admin.operator.commands.remove(at);
-        let seconds = self.now.saturating_sub(began) as f64 / 1e6;
-        self.out.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
+        let seconds = self.ctx.now.saturating_sub(began) as f64 / 1e6;
+        self.ctx.out.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
     }
 
     pub(in crate::member) fn send_operator(&mut self, to: MemberId, message: OperatorMessage) {
-        if to == self.me.id {
+        if to == self.ctx.me.id {
             self.operator_message(to, message);
         } else {
             let payload = message.to_bytes();
-            self.out.push(Effect::Send { to, kind: FRAME_OPERATOR, payload: vec![payload] });
+            self.ctx.out.push(Effect::Send { to, kind: FRAME_OPERATOR, payload: vec![payload] });
         }
     }
 
@@ -206,13 +211,14 @@ impl Member {
         for task in std::mem::take(&mut self.admin.operator.tasks) {
             self.task_step(task);
         }
-        let leader = self.raft.leader().filter(|id| *id == self.me.id || self.peers.contains_key(id));
+        let leader =
+            self.ctx.raft.leader().filter(|id| *id == self.ctx.me.id || self.ctx.peers.contains_key(id));
         // Without a majority there will be no leader soon; but connections may just be being renewed.
         let no_leader_soon = self.long_cut_off() && leader.is_none();
         let mut at = 0;
         while at < self.admin.operator.commands.len() {
             let PendingCommand { token, began, asked, ref command } = self.admin.operator.commands[at];
-            let waited = self.now.saturating_sub(began);
+            let waited = self.ctx.now.saturating_sub(began);
             if waited > TIMEOUT || no_leader_soon && waited > RECONNECT {
                 let text = match leader {
                     None => {
@@ -229,11 +235,11 @@ impl Member {
             at += 1;
             let asked_recently = |(whom, since): (MemberId, Micros)| {
                 Some(whom) == leader
-                    || self.peers.contains_key(&whom) && self.now.saturating_sub(since) < ASK_ANOTHER
+                    || self.ctx.peers.contains_key(&whom) && self.ctx.now.saturating_sub(since) < ASK_ANOTHER
             };
             if let Some(to) = leader.filter(|_| !asked.is_some_and(asked_recently)) {
                 let json = serde_json::to_vec(command).unwrap_or_default();
-                self.admin.operator.commands[at - 1].asked = Some((to, self.now));
+                self.admin.operator.commands[at - 1].asked = Some((to, self.ctx.now));
                 let count = self.admin.operator.commands.len();
                 self.send_operator(to, OperatorMessage::Ask { id: token, command: Bytes::from(json) });
                 if self.admin.operator.commands.len() < count {
@@ -245,22 +251,22 @@ impl Member {
 
     /// Whether too few voters have been connected for longer than a broken link takes to come back.
     fn long_cut_off(&mut self) -> bool {
-        if !self.cut_off() {
+        if !self.ctx.cut_off() {
             self.admin.operator.cut_off_since = None;
             return false;
         }
-        let since = *self.admin.operator.cut_off_since.get_or_insert(self.now);
-        let since = self.roster.quorum.lost_since().map_or(since, |no_quorum| no_quorum.min(since));
-        self.now.saturating_sub(since) > LINKS_BREAK
+        let since = *self.admin.operator.cut_off_since.get_or_insert(self.ctx.now);
+        let since = self.ctx.quorum.lost_since().map_or(since, |no_quorum| no_quorum.min(since));
+        self.ctx.now.saturating_sub(since) > LINKS_BREAK
     }
 
     /// Begins the leader's part of a command.
     fn begin(&mut self, requester: Requester, command: Command) {
-        if !self.raft.is_leader() {
+        if !self.ctx.raft.is_leader() {
             return self.answer(requester, Step::Retry);
         }
         // Only members may send commands; a connection alone is not enough.
-        if self.raft.membership().get(&requester.member).is_none() {
+        if self.ctx.raft.membership().get(&requester.member).is_none() {
             return self.answer(requester, Step::Failed("the command does not come from a member".into()));
         }
         if self.admin.operator.tasks.len() >= COMMANDS_MAX {
@@ -277,7 +283,7 @@ impl Member {
         };
         match work {
             Ok(work) => {
-                self.admin.operator.tasks.push(Task { requester: Some(requester), began: self.now, work })
+                self.admin.operator.tasks.push(Task { requester: Some(requester), began: self.ctx.now, work })
             }
             Err(step) => self.answer(requester, step),
         }
@@ -286,10 +292,10 @@ impl Member {
     /// The member with this name or id. If several have the name: the only one that is absent (or present), as `absent`
     /// says.
     fn find_member(&self, name: &str, absent: bool) -> Result<MemberInfo, Step> {
-        let membership = self.raft.membership();
+        let membership = self.ctx.raft.membership();
         let all: Vec<&MemberInfo> =
             membership.members.iter().filter(|m| m.name == name || m.id.to_string() == name).collect();
-        let gone = |m: &&MemberInfo| m.id != self.me.id && !self.peers.contains_key(&m.id);
+        let gone = |m: &&MemberInfo| m.id != self.ctx.me.id && !self.ctx.peers.contains_key(&m.id);
         match all[..] {
             [] => {
                 let mut names: Vec<&str> = membership.members.iter().map(|m| m.name.as_str()).collect();
@@ -319,10 +325,10 @@ impl Member {
     fn plan_switchover(&mut self, to: &str) -> Result<Work, Step> {
         let successor = self.find_member(to, false)?;
         let MemberInfo { id, name, .. } = successor;
-        if id == self.me.id {
+        if id == self.ctx.me.id {
             self.leadership.keep();
             let but = self.proxies_avoid(&id);
-            return Err(Step::Done(format!("{name} leads already, in term {}{but}", self.raft.term())));
+            return Err(Step::Done(format!("{name} leads already, in term {}{but}", self.ctx.raft.term())));
         }
         if let Some(why) = self.unfit_to_lead(&id) {
             return Err(Step::Failed(format!("{name} {why}")));
@@ -343,7 +349,7 @@ impl Member {
         if self.admin.operator.tasks.iter().any(|t| matches!(t.work, Work::Switchover { .. })) {
             return Err(Step::Failed("another switchover is under way: try again soon".into()));
         }
-        self.log(Level::Info, format!("switchover: {name} is to lead, by an operator's command"));
+        self.ctx.log(Level::Info, format!("switchover: {name} is to lead, by an operator's command"));
         Ok(Work::Switchover { to: id, view: None })
     }
 
@@ -370,21 +376,22 @@ impl Member {
     pub(in crate::member) fn step_down(&mut self, successor: MemberId) {
         if !self.admin.operator.tasks.iter().any(|t| matches!(t.work, Work::Switchover { .. })) {
             let work = Work::Switchover { to: successor, view: None };
-            self.admin.operator.tasks.push(Task { requester: None, began: self.now, work });
+            self.admin.operator.tasks.push(Task { requester: None, began: self.ctx.now, work });
         }
     }
 
     fn plan_removal(&mut self, name: &str, force: bool) -> Result<Work, Step> {
         let member = self.find_member(name, true)?;
         let (id, name) = (member.id, member.name.clone());
-        if id == self.me.id {
+        if id == self.ctx.me.id {
             return Err(Step::Failed(format!(
                 "{name} leads: let another member lead first (`lockstep switchover --to NAME`)"
             )));
         }
-        let membership = self.raft.membership();
+        let membership = self.ctx.raft.membership();
         let rest = membership.without(&id);
-        let connected = rest.voters().filter(|v| *v == self.me.id || self.peers.contains_key(v)).count();
+        let connected =
+            rest.voters().filter(|v| *v == self.ctx.me.id || self.ctx.peers.contains_key(v)).count();
         if connected < rest.majority() {
             return Err(Step::Failed(format!(
                 "without {name} {connected} of {} voters would be connected, and {} are needed: remove those that are \
@@ -393,7 +400,7 @@ impl Member {
                 rest.majority()
             )));
         }
-        if let Some(peer) = self.peers.get(&id) {
+        if let Some(peer) = self.ctx.peers.get(&id) {
             if !force {
                 return Err(Step::Failed(format!(
                     "{name} is connected: stop its server, which takes it out of the voters in good order; --force \
@@ -407,7 +414,7 @@ impl Member {
                         is started again, and then joins as a new one";
             self.send_operator(id, OperatorMessage::Leave { text: text.into() });
         }
-        self.log(Level::Info, format!("{name} is removed, by an operator's command"));
+        self.ctx.log(Level::Info, format!("{name} is removed, by an operator's command"));
         Ok(Work::Remove { id, name })
     }
 
@@ -417,24 +424,24 @@ impl Member {
         if member.role.votes() {
             return Err(Step::Done(format!("{name} votes already")));
         }
-        let Some(peer) = self.peers.get(&id) else {
+        let Some(peer) = self.ctx.peers.get(&id) else {
             return Err(Step::Failed(format!("{name} is not connected: start its server first")));
         };
         if peer.leaving() {
             return Err(Step::Failed(format!("{name} is about to leave")));
         }
-        if !self.responds(&id) {
+        if !self.ctx.responds(&id) {
             return Err(unresponsive_voter(&name));
         }
-        self.log(Level::Info, format!("{name} is to vote, by an operator's command"));
+        self.ctx.log(Level::Info, format!("{name} is to vote, by an operator's command"));
         Ok(Work::Promote { id, name })
     }
 
     fn promotion_step(&mut self, id: MemberId, name: &str) -> Step {
         let votes = |membership: &Membership| membership.get(&id).is_some_and(|m| m.role.votes());
-        let membership = self.raft.membership();
+        let membership = self.ctx.raft.membership();
         if votes(&membership) {
-            if !votes(&self.raft.committed_state().membership) {
+            if !votes(&self.ctx.raft.committed_state().membership) {
                 return Step::Wait;
             }
             let lasting = match membership.get(&id).is_some_and(|m| m.wants_vote) {
@@ -449,30 +456,34 @@ impl Member {
                 self.commit_needs(membership.majority())
             ));
         }
-        if !self.raft.is_leader() {
+        if !self.ctx.raft.is_leader() {
             return Step::Retry;
         }
         let Some(member) = membership.get(&id) else {
             return Step::Failed(format!("{name} is no longer a member"));
         };
-        if self.peers.get(&id).is_none_or(|peer| peer.leaving()) {
+        if self.ctx.peers.get(&id).is_none_or(|peer| peer.leaving()) {
             return Step::Failed(format!("{name} has left"));
         }
-        if !self.responds(&id) {
+        if !self.ctx.responds(&id) {
             return unresponsive_voter(name);
         }
         if !self.has_caught_up(&id) {
             return Step::Wait;
         }
         let role = if member.arbitrator { Role::Arbitrator } else { Role::Voter };
-        match self.raft.change_membership(self.now, membership.with(MemberInfo { role, ..member.clone() })) {
+        match self
+            .ctx
+            .raft
+            .change_membership(self.ctx.now, membership.with(MemberInfo { role, ..member.clone() }))
+        {
             Ok(_) | Err(ChangeError::TooEarly | ChangeError::HandingOver) => Step::Wait,
             Err(error) => Step::Failed(error.to_string()),
         }
     }
 
     fn task_step(&mut self, mut task: Task) {
-        let waited = self.now.saturating_sub(task.began);
+        let waited = self.ctx.now.saturating_sub(task.began);
         let late = waited > TIMEOUT;
         let step = match &mut task.work {
             Work::Switchover { to, view } => {
@@ -485,7 +496,7 @@ impl Member {
             Work::Promote { id, name } => {
                 let step = self.promotion_step(*id, name);
                 // Fail before the member that was given the command times out.
-                let late_catch_up = self.now.saturating_sub(task.began) > TIMEOUT / 2;
+                let late_catch_up = self.ctx.now.saturating_sub(task.began) > TIMEOUT / 2;
                 let waits = matches!(step, Step::Wait) && late_catch_up && !self.has_caught_up(id);
                 match waits {
                     true => Step::Failed(format!(
@@ -502,16 +513,16 @@ impl Member {
         match (step, task.requester) {
             (Step::Wait, _) => self.admin.operator.tasks.push(task),
             (step, Some(requester)) => self.answer(requester, step),
-            (Step::Done(text), None) => self.log(Level::Info, text),
-            (Step::Failed(text), None) => self.log(Level::Warn, text),
+            (Step::Done(text), None) => self.ctx.log(Level::Info, text),
+            (Step::Failed(text), None) => self.ctx.log(Level::Warn, text),
             (Step::Retry, None) => {}
         }
     }
 
     fn switchover_step(&mut self, to: MemberId, view: &mut Option<Listing>, waited: Micros) -> Step {
-        let name = self.name_of(&to);
-        let term = self.raft.term();
-        match self.raft.leader() {
+        let name = self.ctx.name_of(&to);
+        let term = self.ctx.raft.term();
+        match self.ctx.raft.leader() {
             Some(leader) if leader == to => {
                 let listed =
                     view.map_or(String::new(), |view| format!("; view {} lists it first", view.number));
@@ -519,25 +530,25 @@ impl Member {
                     0 => String::new(),
                     streams => format!(". {}", rolled_back_text(streams)),
                 };
-                let writers = match self.raft.policy().is_weak() {
+                let writers = match self.ctx.raft.policy().is_weak() {
                     true => format!(
                         ". Under {} it alone takes writes: clients that write elsewhere get error 1180 until they \
                          connect to it",
-                        self.raft.policy().name()
+                        self.ctx.raft.policy().name()
                     ),
                     false => String::new(),
                 };
                 let but = self.proxies_avoid(&to);
                 return Step::Done(format!("{name} leads in term {term}{listed}{streams}{writers}{but}"));
             }
-            Some(leader) if leader != self.me.id => {
-                let other = self.name_of(&leader);
+            Some(leader) if leader != self.ctx.me.id => {
+                let other = self.ctx.name_of(&leader);
                 return Step::Failed(format!("{other} has become the leader meanwhile, in term {term}"));
             }
             None => return Step::Wait,
             Some(_) => {}
         }
-        if self.raft.is_transferring_leadership() || !self.raft.has_committed_in_term() {
+        if self.ctx.raft.is_transferring_leadership() || !self.ctx.raft.has_committed_in_term() {
             return Step::Wait;
         }
         let why = match self.unfit_to_lead(&to) {
@@ -549,16 +560,16 @@ impl Member {
         if let Some(why) = why {
             if view.is_some() {
                 // The leader is first in the view.
-                let members = self.view_members(self.me.id);
+                let members = self.view_members(self.ctx.me.id);
                 self.append_view(members);
             }
-            return Step::Failed(format!("{name} {why}: {} stays the leader", self.me.name));
+            return Step::Failed(format!("{name} {why}: {} stays the leader", self.ctx.me.name));
         }
-        if self.raft.matched(&to) + NEAR_ENOUGH < self.raft.last_index() {
+        if self.ctx.raft.matched(&to) + NEAR_ENOUGH < self.ctx.raft.last_index() {
             return Step::Wait;
         }
         // Servers roll back all streaming transactions at this view: give those about to end the time.
-        let busy = self.deliverer.fragment_at().is_some_and(|at| self.now < at + STREAMS_QUIET);
+        let busy = self.deliverer.fragment_at().is_some_and(|at| self.ctx.now < at + STREAMS_QUIET);
         if view.is_none() && busy && waited <= STREAMS_TIMEOUT {
             return Step::Wait;
         }
@@ -566,18 +577,18 @@ impl Member {
         let members = self.view_members(to);
         *view = self.append_view(members).map(|number| Listing { number, streams });
         if streams > 0 {
-            self.log(Level::Warn, format!("switchover to {name}: {}", rolled_back_text(streams)));
+            self.ctx.log(Level::Warn, format!("switchover to {name}: {}", rolled_back_text(streams)));
         }
-        match self.raft.transfer_leadership(self.now, to) {
+        match self.ctx.raft.transfer_leadership(self.ctx.now, to) {
             Ok(()) => Step::Wait,
             Err(error) => Step::Failed(error.to_string()),
         }
     }
 
     fn removal_step(&mut self, id: MemberId, name: &str) -> Step {
-        let membership = self.raft.membership();
+        let membership = self.ctx.raft.membership();
         if membership.get(&id).is_none() {
-            if self.raft.committed_state().membership.get(&id).is_some() {
+            if self.ctx.raft.committed_state().membership.get(&id).is_some() {
                 return Step::Wait;
             }
             let (voters, majority) = (membership.voters().count(), membership.majority());
@@ -588,10 +599,10 @@ impl Member {
                 }
             });
         }
-        if !self.raft.is_leader() {
+        if !self.ctx.raft.is_leader() {
             return Step::Retry;
         }
-        match self.raft.change_membership(self.now, membership.without(&id)) {
+        match self.ctx.raft.change_membership(self.ctx.now, membership.without(&id)) {
             Ok(_) | Err(ChangeError::TooEarly | ChangeError::HandingOver) => Step::Wait,
             Err(error) => Step::Failed(error.to_string()),
         }

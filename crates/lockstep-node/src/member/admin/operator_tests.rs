@@ -87,7 +87,7 @@ fn switchover_wait_for_streams_is_bounded() {
     lab.run(500_000);
     let member = &lab.nodes[2].member;
     assert!(
-        !member.deliverer.has_streams_of(&member.me.view_uuid),
+        !member.deliverer.has_streams_of(&member.ctx.me.view_uuid),
         "its origin does not take them for open, either"
     );
 }
@@ -200,7 +200,7 @@ fn removal_of_connected_member_needs_force() {
     assert!(answer.ok && answer.text.contains("one voter remains"), "{answer:?}");
     lab.run(5_000_000);
     assert_eq!(lab.voters(0), ["n1"]);
-    assert!(lab.nodes[0].member.raft.membership().members.len() == 1);
+    assert!(lab.nodes[0].member.ctx.raft.membership().members.len() == 1);
     assert!(lab.nodes[1].member.failure().is_some_and(|text| text.contains("an operator has removed")));
     let write = lab.write(0);
     lab.run(100_000);
@@ -326,7 +326,7 @@ fn voter_change_reports_what_commit_needs() {
         lab.run(1_000_000);
         lab.nodes[0].member.request_policy(|wanted| *wanted = policy);
         lab.until("the policy is in force", 5_000_000, |lab| {
-            lab.nodes.iter().all(|node| node.member.raft.committed_state().policy == policy)
+            lab.nodes.iter().all(|node| node.member.ctx.raft.committed_state().policy == policy)
         });
         let token = lab.command(0, Command::Promote { name: "n3".into() });
         let logged = lab.answer(token).text;

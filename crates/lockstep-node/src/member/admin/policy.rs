@@ -73,7 +73,7 @@ const DIVERGED: &str = "another member has taken over and does not have all that
 impl Member {
     /// Reports policies in every round.
     pub(in crate::member) fn policy_step(&mut self) {
-        if !self.raft.has_log() {
+        if !self.ctx.raft.has_log() {
             return;
         }
         self.report_policy();
@@ -86,27 +86,27 @@ impl Member {
     fn policy_request_step(&mut self) {
         if self.policy_request_is_met() {
             (self.admin.policy_requests.pending, self.admin.policy_requests.unresolved) = (None, false);
-            return self.out.push(Effect::PolicyChanged(Ok(())));
+            return self.ctx.out.push(Effect::PolicyChanged(Ok(())));
         }
         let Some(request) = &mut self.admin.policy_requests.pending else { return };
-        if self.now >= request.until {
+        if self.ctx.now >= request.until {
             (self.admin.policy_requests.pending, self.admin.policy_requests.unresolved) = (None, true);
             let text = "the change of policy was not committed within 10 s: check that there is a leader and a \
                  majority. It may still take effect";
             // The client that made the request has been referred to the error log.
-            self.log(Level::Warn, text);
-            return self.out.push(Effect::PolicyChanged(Err(text.into())));
+            self.ctx.log(Level::Warn, text);
+            return self.ctx.out.push(Effect::PolicyChanged(Err(text.into())));
         }
-        if self.now >= request.ask_at
-            && let Some(leader) = self.raft.leader()
+        if self.ctx.now >= request.ask_at
+            && let Some(leader) = self.ctx.raft.leader()
         {
-            request.ask_at = self.now + ASK_AGAIN;
-            request.asked.get_or_insert(self.now);
-            let knows = leader == self.me.id
-                || self.peers.get(&leader).is_some_and(|peer| peer.version >= POLICY_REQUESTS_SINCE);
+            request.ask_at = self.ctx.now + ASK_AGAIN;
+            request.asked.get_or_insert(self.ctx.now);
+            let knows = leader == self.ctx.me.id
+                || self.ctx.peers.get(&leader).is_some_and(|peer| peer.version >= POLICY_REQUESTS_SINCE);
             let message = match knows {
                 true => NodeMessage::PolicyRequest { number: request.number, request: request.request },
-                false => NodeMessage::Policy(request.request.on(&self.raft.policy())),
+                false => NodeMessage::Policy(request.request.on(&self.ctx.raft.policy())),
             };
             self.tell(leader, &message);
         }
@@ -114,29 +114,29 @@ impl Member {
 
     /// Whether the requested settings have been committed, even if another request changed them again at once.
     fn policy_request_is_met(&mut self) -> bool {
-        let commit = self.raft.commit();
+        let commit = self.ctx.raft.commit();
         let Some(on_policy_request) = &mut self.admin.policy_requests.pending else { return false };
         let request = on_policy_request.request;
         let met = |policy: Policy| request.on(&policy) == policy;
-        let new = on_policy_request.examined.max(self.raft.first_index() - 1) + 1..=commit;
+        let new = on_policy_request.examined.max(self.ctx.raft.first_index() - 1) + 1..=commit;
         on_policy_request.examined = commit;
         let mut policies = new
-            .filter_map(|index| self.raft.entry(index))
+            .filter_map(|index| self.ctx.raft.entry(index))
             .filter(|entry| entry.kind == EntryKind::Policy)
             .filter_map(|entry| Policy::decode(&mut Reader::new(entry.payload())).ok());
         if policies.any(met) {
             return true;
         }
         // A leader that was asked for the earlier request has since been asked for this one.
-        let sure =
-            !on_policy_request.unsure || on_policy_request.asked.is_some_and(|at| self.now >= at + ASK_AGAIN);
+        let sure = !on_policy_request.unsure
+            || on_policy_request.asked.is_some_and(|at| self.ctx.now >= at + ASK_AGAIN);
         sure && self.is_in_force(&request)
     }
 
     /// Whether the request changes neither the committed policy nor the appended one.
     fn is_in_force(&self, request: &PolicyRequest) -> bool {
-        let committed = self.raft.committed_state().policy;
-        [committed, self.raft.policy()].iter().all(|policy| request.on(policy) == *policy)
+        let committed = self.ctx.raft.committed_state().policy;
+        [committed, self.ctx.raft.policy()].iter().all(|policy| request.on(policy) == *policy)
     }
 
     /// The front end requests another policy.
@@ -146,22 +146,29 @@ impl Member {
         let unresolved = std::mem::take(&mut self.admin.policy_requests.unresolved);
         let unsure = unresolved || pending.is_some();
         if !unsure && self.is_in_force(&new) {
-            return self.out.push(Effect::PolicyChanged(Ok(())));
+            return self.ctx.out.push(Effect::PolicyChanged(Ok(())));
         }
-        if !self.connection.is_primary() {
+        if !self.ctx.connection.is_primary() {
             // If the new request fails, so does the pending one that it was to replace.
             self.admin.policy_requests.unresolved = unsure;
             let text = "there is no primary component: a change of policy needs a majority";
-            return self.out.push(Effect::PolicyChanged(Err(text.into())));
+            return self.ctx.out.push(Effect::PolicyChanged(Err(text.into())));
         }
         // Settings of the pending request are kept in the new one.
         let request = pending.map_or(new, |on_policy_request| on_policy_request.request.and(&new));
-        let (number, until, examined) = (self.wall(), self.now + TIMEOUT, self.raft.commit());
-        let pending =
-            PendingPolicyRequest { request, number, ask_at: self.now, until, asked: None, examined, unsure };
+        let (number, until, examined) = (self.wall(), self.ctx.now + TIMEOUT, self.ctx.raft.commit());
+        let pending = PendingPolicyRequest {
+            request,
+            number,
+            ask_at: self.ctx.now,
+            until,
+            asked: None,
+            examined,
+            unsure,
+        };
         (self.admin.policy_requests.pending, self.admin.policy_requests.unresolved) =
             (Some(pending), unresolved);
-        self.warn_requester(request.on(&self.raft.policy()));
+        self.warn_requester(request.on(&self.ctx.raft.policy()));
     }
 
     /// A member asks this leader for another policy.
@@ -170,13 +177,14 @@ impl Member {
         from: MemberId,
         wanted: impl Fn(&Policy) -> Policy,
     ) -> bool {
-        let member = self.raft.membership().get(&from).is_some();
-        if !member || !self.raft.has_committed_in_term() {
+        let member = self.ctx.raft.membership().get(&from).is_some();
+        if !member || !self.ctx.raft.has_committed_in_term() {
             return false;
         }
-        let now = self.raft.policy();
+        let now = self.ctx.raft.policy();
         let policy = wanted(&now);
-        policy == now || self.raft.append_control(self.now, EntryKind::Policy, policy.to_payload()).is_ok()
+        policy == now
+            || self.ctx.raft.append_control(self.ctx.now, EntryKind::Policy, policy.to_payload()).is_ok()
     }
 
     /// The same, with single settings. A repeated request is not carried out again: the settings may have been changed
@@ -187,7 +195,7 @@ impl Member {
         number: u64,
         request: PolicyRequest,
     ) {
-        let term = self.raft.term();
+        let term = self.ctx.raft.term();
         if self.admin.policy_requests.applied.term != term {
             self.admin.policy_requests.applied =
                 AppliedPolicyRequests { term, ..AppliedPolicyRequests::default() };
@@ -201,29 +209,29 @@ impl Member {
 
     /// Whether this member's server may write: under a weak policy, only the leader's.
     pub(crate) fn may_originate(&self) -> bool {
-        !self.raft.has_log() || !self.raft.policy().is_weak() || self.raft.is_leader()
+        !self.ctx.raft.has_log() || !self.ctx.raft.policy().is_weak() || self.ctx.raft.is_leader()
     }
 
     /// How many acknowledged transactions would be lost with the leader, by its last report. Without a known leader: by
     /// this member's own delivery.
     pub(crate) fn at_risk(&self) -> u64 {
-        let committed = self.raft.committed_state();
-        let leader = self.raft.leader().and_then(|id| self.peers.get(&id));
+        let committed = self.ctx.raft.committed_state();
+        let leader = self.ctx.raft.leader().and_then(|id| self.ctx.peers.get(&id));
         let theirs = leader.and_then(|peer| peer.health).map_or(0, |health| health.delivered);
         // A leader that is the only voter commits by itself: only entries known to be on another member are safe.
-        let elsewhere = self.raft.persisted_elsewhere().unwrap_or(committed.seqno);
-        let beyond = self.raft.seqnos_between(elsewhere, self.deliverer.delivered().max(theirs));
-        let weak = self.raft.policy().is_weak() || committed.policy.is_weak();
+        let elsewhere = self.ctx.raft.persisted_elsewhere().unwrap_or(committed.seqno);
+        let beyond = self.ctx.raft.seqnos_between(elsewhere, self.deliverer.delivered().max(theirs));
+        let weak = self.ctx.raft.policy().is_weak() || committed.policy.is_weak();
         if weak { beyond as u64 } else { 0 }
     }
 
     /// Counts a local transaction that passed certification and may return. Transactions appended under another policy,
     /// or that return because the policy changed, are not counted.
     pub(in crate::member) fn count_acknowledged(&mut self, entry: &Entry, policy_at_append: Policy) {
-        if !policy_at_append.awaits_acks() || !self.raft.committed_state().policy.awaits_acks() {
+        if !policy_at_append.awaits_acks() || !self.ctx.raft.committed_state().policy.awaits_acks() {
             return;
         }
-        if self.raft.has_fallen_back() {
+        if self.ctx.raft.has_fallen_back() {
             self.admin.commits.no += 1;
         } else {
             self.admin.commits.yes += 1;
@@ -234,12 +242,12 @@ impl Member {
     /// The log has lost transactions that this member's server has.
     pub(in crate::member) fn on_diverged(&mut self, ticket: u64) {
         self.needs_state(DIVERGED);
-        self.recovery.ending.diverged(self.now, ticket, DIVERGED);
+        self.recovery.ending.diverged(self.ctx.now, ticket, DIVERGED);
     }
 
     /// Why the server process must end now, if so.
     pub(crate) fn server_must_end(&mut self) -> Option<(ServerEnd, String)> {
-        self.recovery.ending.take_due(self.now)
+        self.recovery.ending.take_due(self.ctx.now)
     }
 
     /// Commit statistics, for the status.
@@ -256,7 +264,7 @@ impl Member {
     pub(crate) fn rescued(&mut self, text: &str, transactions: u64) {
         self.admin.commits.rescued += 1;
         self.admin.commits.rescued_transactions += transactions;
-        self.log(Level::Warn, text);
+        self.ctx.log(Level::Warn, text);
     }
 }
 

@@ -73,8 +73,8 @@ fn all_new_term_forgets_disk_progress() {
         // n3 has not answered the new leader at all when that first checks the disks.
         lab.nodes[2].frozen = to == 0;
         let (now, id) = (lab.now, lab.id(to));
-        lab.nodes[from].member.raft.transfer_leadership(now, id).unwrap();
-        lab.until("it leads", 2_000_000, |lab| lab.nodes[to].member.raft.has_committed_in_term());
+        lab.nodes[from].member.ctx.raft.transfer_leadership(now, id).unwrap();
+        lab.until("it leads", 2_000_000, |lab| lab.nodes[to].member.ctx.raft.has_committed_in_term());
     }
     let views = lab.nodes[1].views.len();
     lab.run(500_000);
@@ -152,7 +152,7 @@ fn concurrent_policy_changes_are_both_kept() {
         let both = Policy { acks: 2, timeout: 7, ..Policy::of(PolicyKind::Semisync) };
         lab.run(3_000_000);
         for node in &lab.nodes {
-            assert_eq!(node.member.raft.committed_state().policy, both, "{old}");
+            assert_eq!(node.member.ctx.raft.committed_state().policy, both, "{old}");
         }
     }
 }
@@ -167,7 +167,7 @@ fn repeated_policy_request_keeps_later_changes() {
     {
         lab.nodes[0].member.on_policy_request(from, number, wish);
         lab.run(100_000);
-        assert_eq!(lab.nodes[1].member.raft.committed_state().policy.acks, then);
+        assert_eq!(lab.nodes[1].member.ctx.raft.committed_state().policy.acks, then);
     }
 }
 
@@ -180,11 +180,11 @@ fn all_distant_disk_gets_time_for_round_trip() {
     let (id, now) = (lab.id(2), lab.now);
     let member = &mut lab.nodes[0].member;
     // Ten round trips of 200 ms: the election timeout has followed them.
-    member.raft.set_timing(100_000, 2_000_000);
+    member.ctx.raft.set_timing(100_000, 2_000_000);
     let mut disks = DiskProgress::default();
     for (later, disk_is_stalled) in [(0, false), (4_000_000, false), (8_000_000, false), (11_000_000, true)] {
         member.at(now + later, 1_000_000_000_000_000 + now + later);
-        disks.track(member.now, &member.raft, member.peers.keys().copied(), 1024);
+        disks.track(member.ctx.now, &member.ctx.raft, member.ctx.peers.keys().copied(), 1024);
         assert_eq!(disks.is_stalled(&id), disk_is_stalled, "after {later} µs");
     }
 }
@@ -436,12 +436,12 @@ fn seqnos_skipped_by_new_leader_keep_members_synced() {
         for _ in 0..5 {
             assert!(writes(&mut lab, 0));
         }
-        let before = lab.nodes[1].member.raft.committed_state().seqno;
+        let before = lab.nodes[1].member.ctx.raft.committed_state().seqno;
         if killed {
             lab.cut(0, true);
         } else {
             let (now, successor) = (lab.now, lab.id(1));
-            lab.nodes[0].member.raft.transfer_leadership(now, successor).unwrap();
+            lab.nodes[0].member.ctx.raft.transfer_leadership(now, successor).unwrap();
         }
         // Serving members stay Synced all the while, and no lag exceeds the number of writes and views.
         let serving = if killed { 1..2 } else { 0..2 };
@@ -454,7 +454,7 @@ fn seqnos_skipped_by_new_leader_keep_members_synced() {
                 }
                 assert!(member.at_risk() <= 9);
             }
-            let raft = &lab.nodes[1].member.raft;
+            let raft = &lab.nodes[1].member.ctx.raft;
             raft.has_committed_in_term() && raft.committed_state().seqno > before + 10_000
         };
         lab.until("another leads, and has left seqnos out", 5_000_000, calm);
@@ -491,7 +491,7 @@ fn semisync_counts_committed_transactions_only() {
     // Proposals that a leader has not appended in its term are appended by the next one, and fail certification: only
     // that one may write.
     let (now, successor) = (lab.now, lab.id(1));
-    lab.nodes[0].member.raft.transfer_leadership(now, successor).unwrap();
+    lab.nodes[0].member.ctx.raft.transfer_leadership(now, successor).unwrap();
     let late = lab.write(0);
     lab.until("another one leads", 2_000_000, |lab| lab.leader(0) == Some(1));
     lab.run(500_000);
@@ -510,14 +510,14 @@ fn rejected_writer_is_answered_without_acks() {
     lab.run(500);
     let late = lab.write(1);
     lab.run(500_000);
-    let policy = lab.nodes[1].member.raft.committed_state().policy;
+    let policy = lab.nodes[1].member.ctx.raft.committed_state().policy;
     assert_eq!((policy.kind, policy.acks), (PolicyKind::Semisync, 2));
     assert_eq!(passed(&late), Some(false));
     // The leader's write waits, and is delivered to the others once it is committed.
     let write = lab.write(0);
     lab.run(500_000);
     assert_eq!(passed(&write), None);
-    let (feed, raft) = (&lab.nodes[1].member.deliverer, &lab.nodes[1].member.raft);
+    let (feed, raft) = (&lab.nodes[1].member.deliverer, &lab.nodes[1].member.ctx.raft);
     assert_eq!(feed.delivered(), raft.committed_state().seqno);
     lab.cut(2, false);
     lab.until("both have it", 5_000_000, |_| passed(&write) == Some(true));
@@ -545,7 +545,7 @@ fn transactions_before_semisync_are_not_counted() {
         lab.run(50_000);
         (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (false, false);
         lab.run(100_000);
-        assert_eq!(lab.nodes[0].member.raft.committed_state().policy.kind, PolicyKind::Semisync);
+        assert_eq!(lab.nodes[0].member.ctx.raft.committed_state().policy.kind, PolicyKind::Semisync);
         assert_eq!((passed(&write), counted(&lab)), (Some(true), (0, 0)));
         assert!(writes(&mut lab, 0));
         assert_eq!(counted(&lab), (1, 0));
@@ -571,7 +571,7 @@ fn concurrent_changes_of_one_setting_are_both_answered() {
 fn pending_policy_change_is_reverted_by_present_settings() {
     let mut options = crate::options::Options::default();
     let mut change = |lab: &mut Lab, text: &str| {
-        options.adopt_policy(&lab.nodes[1].member.raft.committed_state().policy);
+        options.adopt_policy(&lab.nodes[1].member.ctx.raft.committed_state().policy);
         let changes = options.set(text, true).unwrap();
         let change = options.policy_change(&changes).expect("it may be about to change");
         lab.nodes[1].member.request_policy(change);
@@ -596,7 +596,7 @@ fn pending_policy_change_is_reverted_by_present_settings() {
         assert!(matches!(lab.policies[..], [(_, 1, Ok(()))]), "{:?}", lab.policies);
         lab.run(12_000_000);
         for node in &lab.nodes[1..] {
-            assert_eq!(node.member.raft.committed_state().policy, Policy::default(), "{elected}");
+            assert_eq!(node.member.ctx.raft.committed_state().policy, Policy::default(), "{elected}");
         }
         // Without a pending request, it is in force at once.
         let now = lab.now;
@@ -616,7 +616,7 @@ fn new_leader_under_weak_policy_logs_possible_loss() {
         let mut lab = Lab::new(3, &Tuning::default());
         lab.set_policy(|policy| policy.kind = kind);
         assert!(writes(&mut lab, 0));
-        let last = lab.nodes[0].member.raft.tail_state().seqno;
+        let last = lab.nodes[0].member.ctx.raft.tail_state().seqno;
         lab.cut(0, true);
         lab.until("another one leads", 30_000_000, |lab| lab.leader(1).is_some_and(|at| at != 0));
         lab.run(1_000_000);
@@ -660,8 +660,8 @@ fn excess_acks_are_logged_on_requester_and_leader() {
             assert!((0..3).all(|at| shown(&lab, at).is_some_and(|text| too_many(&text))));
             // So does a member whose term begins.
             let (now, successor) = (lab.now, lab.id(2));
-            lab.nodes[0].member.raft.transfer_leadership(now, successor).unwrap();
-            lab.until("it leads", 2_000_000, |lab| lab.nodes[2].member.raft.has_committed_in_term());
+            lab.nodes[0].member.ctx.raft.transfer_leadership(now, successor).unwrap();
+            lab.until("it leads", 2_000_000, |lab| lab.nodes[2].member.ctx.raft.has_committed_in_term());
             lab.run(100_000);
             assert!(lab.lines.iter().any(|(at, line)| *at == 2 && too_many(line)));
             lab.nodes[0].member.request_policy(|policy| policy.acks = 2);
@@ -710,7 +710,7 @@ fn fallback_names_members_without_acks() {
         assert_eq!(missing(&lab), [vec!["n3".to_owned()], vec![], vec![]]);
     }
     lab.cut(2, false);
-    lab.until("it is back", 10_000_000, |lab| !lab.nodes[0].member.raft.has_fallen_back());
+    lab.until("it is back", 10_000_000, |lab| !lab.nodes[0].member.ctx.raft.has_fallen_back());
     lab.run(100_000);
     assert!(lab.events.iter().any(|(at, text)| *at == 0 && text.contains(r#""fallen_back":false"#)));
     assert_eq!(missing(&lab), [[""; 0]; 3]);
@@ -723,7 +723,7 @@ fn fallback_names_members_without_acks() {
     lab.run(500_000);
     assert_eq!(missing(&lab)[0], ["n3"]);
     (lab.nodes[1].disk_hangs, lab.nodes[2].frozen) = (false, false);
-    lab.until("it is back", 10_000_000, |lab| !lab.nodes[0].member.raft.has_fallen_back());
+    lab.until("it is back", 10_000_000, |lab| !lab.nodes[0].member.ctx.raft.has_fallen_back());
 
     // No member is named for a setting that cannot be met, or for acks on their way.
     for on_their_way in [true, false] {
@@ -731,7 +731,7 @@ fn fallback_names_members_without_acks() {
         lab.run(10_000_000);
         lab.set_policy(|policy| policy.acks = 9);
         for _ in 0..1000 {
-            if on_their_way || lab.nodes[0].member.raft.first_overdue().is_none() {
+            if on_their_way || lab.nodes[0].member.ctx.raft.first_overdue().is_none() {
                 lab.write(0);
             }
             lab.run(1000);
@@ -742,7 +742,7 @@ fn fallback_names_members_without_acks() {
         lab.run(1_000_000);
         assert_eq!(missing(&lab)[0], [""; 0]);
         lab.set_policy(|policy| policy.acks = 2);
-        lab.until("it is back", 10_000_000, |lab| !lab.nodes[0].member.raft.has_fallen_back());
+        lab.until("it is back", 10_000_000, |lab| !lab.nodes[0].member.ctx.raft.has_fallen_back());
     }
 }
 
@@ -797,11 +797,11 @@ fn wait_report_without_leader_is_complete() {
     lab.write(0);
     lab.until("it waits", 1_000_000, |lab| lab.nodes[1].member.admin.reports.commits_wait());
     let why = |lab: &Lab| {
-        lab.nodes[1].member.unacknowledged(lab.nodes[1].member.raft.first_unacknowledged().unwrap())
+        lab.nodes[1].member.unacknowledged(lab.nodes[1].member.ctx.raft.first_unacknowledged().unwrap())
     };
     assert_eq!(why(&lab), "The leader, n1, reports which members");
     lab.cut(0, true);
-    lab.until("nobody leads", 5_000_000, |lab| lab.nodes[1].member.raft.leader().is_none());
+    lab.until("nobody leads", 5_000_000, |lab| lab.nodes[1].member.ctx.raft.leader().is_none());
     assert_eq!(why(&lab), "The leader reports which members, but is not known here");
 }
 
@@ -842,9 +842,9 @@ fn repeated_fallbacks_are_counted_and_logged_rarely() {
     for _ in 0..4 {
         lab.cut(2, true);
         lab.write(0);
-        lab.until("it falls back", 5_000_000, |lab| lab.nodes[0].member.raft.has_fallen_back());
+        lab.until("it falls back", 5_000_000, |lab| lab.nodes[0].member.ctx.raft.has_fallen_back());
         lab.cut(2, false);
-        lab.until("it returns", 5_000_000, |lab| !lab.nodes[0].member.raft.has_fallen_back());
+        lab.until("it returns", 5_000_000, |lab| !lab.nodes[0].member.ctx.raft.has_fallen_back());
     }
     let leader = &lab.nodes[0].member;
     assert_eq!((facts(&lab).len(), leader.commits().fallbacks), (1, 4), "{:#?}", lab.lines);

@@ -75,10 +75,10 @@ impl PolicyReports {
 
 impl Member {
     pub(in crate::member) fn report_policy(&mut self) {
-        let policy = self.raft.committed_state().policy;
+        let policy = self.ctx.raft.committed_state().policy;
         let before = self.admin.reports.reported_policy.replace(policy);
         if before != Some(policy) {
-            self.out.push(Effect::PolicyNow(policy));
+            self.ctx.out.push(Effect::PolicyNow(policy));
         }
         match before {
             Some(before) if before == policy => {}
@@ -88,21 +88,21 @@ impl Member {
                     policy.name(),
                     changed_settings(&before, &policy)
                 );
-                self.log(Level::Info, text);
+                self.ctx.log(Level::Info, text);
             }
             Some(_) => {
                 let text =
                     format!("commit.policy is {} from now on{}", policy.name(), self.only_writer(policy));
-                self.log(Level::Info, text);
+                self.ctx.log(Level::Info, text);
             }
-            None if policy != self.tuning.policy => {
+            None if policy != self.ctx.tuning.policy => {
                 let text = format!(
                     "the cluster's commit.policy is {}{}: this member's own settings of commit.* and async.* count \
                      only when it founds a cluster",
                     policy.name(),
                     self.only_writer(policy)
                 );
-                self.log(Level::Info, text);
+                self.ctx.log(Level::Info, text);
             }
             None => {}
         }
@@ -110,15 +110,15 @@ impl Member {
 
     /// The permitted writer, as a suffix for log lines about the policy.
     fn only_writer(&self, policy: Policy) -> String {
-        match (policy.is_weak(), self.raft.leader()) {
+        match (policy.is_weak(), self.ctx.raft.leader()) {
             (false, _) => String::new(),
-            (true, Some(id)) => format!(": only its leader, {}, may write", self.name_of(&id)),
+            (true, Some(id)) => format!(": only its leader, {}, may write", self.ctx.name_of(&id)),
             (true, None) => ": only its leader may write".into(),
         }
     }
 
     pub(in crate::member) fn report_fallback(&mut self) {
-        let fallen_back = self.raft.has_fallen_back();
+        let fallen_back = self.ctx.raft.has_fallen_back();
         if fallen_back == std::mem::replace(&mut self.admin.reports.fallen_back, fallen_back) {
             // The log interval suppressed the present fallback, and it lasts.
             if fallen_back && !self.admin.reports.fallback_logged && self.may_log_fallback() {
@@ -138,12 +138,12 @@ impl Member {
         } else {
             let text = "semisync: no longer fallen back, commits wait for acknowledgements";
             if std::mem::take(&mut self.admin.reports.fallback_logged) {
-                self.log(Level::Info, text.to_owned());
+                self.ctx.log(Level::Info, text.to_owned());
             }
             text.to_owned()
         };
         let event = serde_json::json!({ "event": "semisync", "fallen_back": fallen_back, "msg": text });
-        self.out.push(Effect::Event(event.to_string()));
+        self.ctx.out.push(Effect::Event(event.to_string()));
     }
 
     fn fallback_text(&self) -> String {
@@ -154,25 +154,26 @@ impl Member {
     }
 
     fn may_log_fallback(&self) -> bool {
-        self.admin.reports.fallback_logged_at.is_none_or(|at| self.now >= at + FALLBACK_LOG_INTERVAL)
+        self.admin.reports.fallback_logged_at.is_none_or(|at| self.ctx.now >= at + FALLBACK_LOG_INTERVAL)
     }
 
     fn log_fallback(&mut self) {
-        self.admin.reports.fallback_logged_at = Some(self.now);
+        self.admin.reports.fallback_logged_at = Some(self.ctx.now);
         self.admin.reports.fallback_logged = true;
         let mut text = self.fallback_text();
         match std::mem::take(&mut self.admin.reports.unlogged) {
             0 => {}
             unlogged => text += &format!(" ({unlogged} more fallbacks since the last such line)"),
         }
-        self.log(Level::Warn, text);
+        self.ctx.log(Level::Warn, text);
     }
 
     /// The members whose acks did not come in time, if known.
     fn fallback_reason(&self) -> String {
-        let policy = self.raft.committed_state().policy;
-        let Some(late) = self.raft.fallback_index() else {
-            let leader = self.raft.leader().map_or_else(|| "the leader".into(), |id| self.name_of(&id));
+        let policy = self.ctx.raft.committed_state().policy;
+        let Some(late) = self.ctx.raft.fallback_index() else {
+            let leader =
+                self.ctx.raft.leader().map_or_else(|| "the leader".into(), |id| self.ctx.name_of(&id));
             return format!(
                 "the acknowledgements did not come within commit.timeout (the error log of {leader} names the \
                  members)"
@@ -194,10 +195,10 @@ impl Member {
     /// The members that still acknowledge: commits that wait for no acks are still sent to all. Only `late` counts;
     /// acks for later entries may still be on their way.
     fn still_acknowledging(&self) -> String {
-        let Some(late) = self.raft.fallback_index() else { return String::new() };
-        let missing: Vec<MemberId> = self.raft.unacknowledged_by(late).map(|member| member.id).collect();
-        let members = &self.raft.membership().members;
-        let others = members.iter().filter(|m| m.id != self.me.id && !missing.contains(&m.id));
+        let Some(late) = self.ctx.raft.fallback_index() else { return String::new() };
+        let missing: Vec<MemberId> = self.ctx.raft.unacknowledged_by(late).map(|member| member.id).collect();
+        let members = &self.ctx.raft.membership().members;
+        let others = members.iter().filter(|m| m.id != self.ctx.me.id && !missing.contains(&m.id));
         let mut names: Vec<&str> = others.map(|member| member.name.as_str()).collect();
         names.sort_unstable();
         match names.len() {
@@ -209,7 +210,7 @@ impl Member {
 
     /// The names of the other members that have not acknowledged this entry.
     fn names_of_others(&self, index: Index, with_zones: bool) -> Vec<String> {
-        let others = self.raft.unacknowledged_by(index).filter(|member| member.id != self.me.id);
+        let others = self.ctx.raft.unacknowledged_by(index).filter(|member| member.id != self.ctx.me.id);
         let name = |member: &MemberInfo| match with_zones {
             true => format!("{} (zone {})", member.name, member.zone),
             false => member.name.clone(),
@@ -221,53 +222,54 @@ impl Member {
 
     /// The members whose acks this leader's commits lack, after a fallback or a longer wait; for programs.
     pub(crate) fn not_acknowledged_by(&self) -> Vec<String> {
-        if !self.raft.is_leader() {
+        if !self.ctx.raft.is_leader() {
             return Vec::new();
         }
         let waits = self
             .admin
             .reports
             .waits
-            .filter(|_| self.raft.first_unacknowledged().is_some() && self.wait_is_long());
-        let index = self.raft.first_overdue().or(waits.map(|(index, _)| index));
+            .filter(|_| self.ctx.raft.first_unacknowledged().is_some() && self.wait_is_long());
+        let index = self.ctx.raft.first_overdue().or(waits.map(|(index, _)| index));
         index.map_or_else(Vec::new, |index| self.names_of_others(index, false))
     }
 
     /// Logs which members' acks the commits wait for. Only `commit.timeout` under semisync ends such a wait; nothing
     /// ends a wait at the limit of transactions at risk. The time of an own stall does not count.
     pub(in crate::member) fn report_waiting(&mut self) {
-        let stood = self.now - std::mem::replace(&mut self.admin.reports.checked_at, self.now) > STALL;
+        let stood =
+            self.ctx.now - std::mem::replace(&mut self.admin.reports.checked_at, self.ctx.now) > STALL;
         if stood {
             self.admin.reports.waits = None;
         }
         // An entry other than a write-set may hold back no client at all.
         let holds_back =
             |(_, why): &(Index, BlockedOn)| !matches!(why, BlockedOn::Kind(_)) || self.waits_to_be_ordered();
-        let blocked_on = self.raft.blocked_on().filter(holds_back).map(|(index, _)| index);
+        let blocked_on = self.ctx.raft.blocked_on().filter(holds_back).map(|(index, _)| index);
         // A view delays clients only if write-sets follow.
         let first_unacknowledged =
-            self.raft.first_unacknowledged().filter(|first| self.has_commit_from(*first));
+            self.ctx.raft.first_unacknowledged().filter(|first| self.has_commit_from(*first));
         let waits = first_unacknowledged.or(blocked_on);
-        let Some(index) = waits.filter(|_| self.connection.is_primary()) else {
+        let Some(index) = waits.filter(|_| self.ctx.connection.is_primary()) else {
             (self.admin.reports.waits, self.admin.reports.wait_logged) = (None, false);
             return;
         };
         match &mut self.admin.reports.waits {
             Some((first, due)) if *first == index => {
-                if self.now < *due {
+                if self.ctx.now < *due {
                     return;
                 }
                 self.admin.reports.wait_logged = true;
-                *due = self.now + LOG_INTERVAL;
+                *due = self.ctx.now + LOG_INTERVAL;
             }
             waits => {
-                *waits = Some((index, self.now + LOG_INTERVAL));
+                *waits = Some((index, self.ctx.now + LOG_INTERVAL));
                 self.admin.reports.wait_logged = false;
                 return;
             }
         }
-        let Policy { acks, zone_acks, .. } = self.raft.policy();
-        let name = self.raft.policy().name();
+        let Policy { acks, zone_acks, .. } = self.ctx.raft.policy();
+        let name = self.ctx.raft.policy().name();
         // Which acks are missing comes first: the text may be long.
         let why = self.unacknowledged(index);
         let text = match first_unacknowledged {
@@ -277,28 +279,29 @@ impl Member {
             ),
             None => format!("commits have waited for 10 s (commit.policy = {name}): {why}"),
         };
-        self.log(Level::Warn, text);
+        self.ctx.log(Level::Warn, text);
     }
 
     /// Why the entry at `index` lacks acks, or waits at the limit of transactions at risk; and the remedy.
     pub(in crate::member) fn unacknowledged(&self, index: Index) -> String {
-        let risk_limit_text = self.raft.first_unacknowledged().is_none();
+        let risk_limit_text = self.ctx.raft.first_unacknowledged().is_none();
         let (mut facts, lacks) = match risk_limit_text {
-            true => (vec![self.risk_limit_text()], self.raft.commit() + 1),
-            false => (self.unsatisfiable_settings(self.raft.policy()), index),
+            true => (vec![self.risk_limit_text()], self.ctx.raft.commit() + 1),
+            false => (self.unsatisfiable_settings(self.ctx.raft.policy()), index),
         };
         // The leader and waiting members know the acks. Others would blame members that are well.
-        let knows = risk_limit_text || self.raft.is_leader() || self.delivery.submissions.proposed_len() > 0;
+        let knows =
+            risk_limit_text || self.ctx.raft.is_leader() || self.delivery.submissions.proposed_len() > 0;
         let lacking: Vec<_> = match risk_limit_text {
             _ if !knows => Vec::new(),
-            true => self.raft.not_persisted_by(lacks).filter(|m| m.role.votes()).collect(),
-            false => self.raft.unacknowledged_by(lacks).collect(),
+            true => self.ctx.raft.not_persisted_by(lacks).filter(|m| m.role.votes()).collect(),
+            false => self.ctx.raft.unacknowledged_by(lacks).collect(),
         };
         let names = lacking.iter().map(|member| format!("{} (zone {})", member.name, member.zone));
         let names = names.collect::<Vec<_>>().join(", ");
-        match (names.is_empty(), self.raft.leader()) {
+        match (names.is_empty(), self.ctx.raft.leader()) {
             (true, Some(leader)) if !knows && facts.is_empty() => {
-                facts.push(format!("The leader, {}, reports which members", self.name_of(&leader)));
+                facts.push(format!("The leader, {}, reports which members", self.ctx.name_of(&leader)));
             }
             (true, None) if !knows && facts.is_empty() => {
                 facts.push("The leader reports which members, but is not known here".into());
@@ -319,11 +322,11 @@ impl Member {
 
     /// Settings that these members' absence would not block, if the present ones are blocked.
     fn satisfiable_settings(&self, without: &[MemberId]) -> Option<String> {
-        let policy = self.raft.policy();
-        let members = &self.raft.membership().members;
+        let policy = self.ctx.raft.policy();
+        let members = &self.ctx.raft.membership().members;
         let others: Vec<_> =
-            members.iter().filter(|m| m.id != self.me.id && !without.contains(&m.id)).collect();
-        let zone = members.iter().find(|m| m.id == self.me.id).map(|m| m.zone);
+            members.iter().filter(|m| m.id != self.ctx.me.id && !without.contains(&m.id)).collect();
+        let zone = members.iter().find(|m| m.id == self.ctx.me.id).map(|m| m.zone);
         let mut zones: Vec<u8> = others.iter().map(|m| m.zone).filter(|z| Some(*z) != zone).collect();
         zones.sort_unstable();
         zones.dedup();
@@ -342,7 +345,7 @@ impl Member {
 
     /// The requirements of a commit, for reports on a change of voters; `majority` is the new voters' majority.
     pub(in crate::member) fn commit_needs(&self, majority: usize) -> String {
-        let policy = self.raft.policy();
+        let policy = self.ctx.raft.policy();
         let Policy { kind, acks, zone_acks, .. } = policy;
         let count = |count: u8, what: &str| match count {
             1 => format!("1 other {what}"),
@@ -367,7 +370,7 @@ impl Member {
     /// Whether a client, of any member, may wait for an entry from `first` on. Entries no longer in memory count.
     fn has_commit_from(&self, first: Index) -> bool {
         let commits = |entry: &Entry| crate::rescued::is_transaction(entry.kind);
-        (first..=self.raft.last_index()).any(|index| self.raft.entry(index).is_none_or(commits))
+        (first..=self.ctx.raft.last_index()).any(|index| self.ctx.raft.entry(index).is_none_or(commits))
     }
 
     /// Whether a local thread waits for its submission to be ordered.
@@ -377,7 +380,7 @@ impl Member {
 
     /// What blocks commits that need no acks.
     fn risk_limit_text(&self) -> String {
-        let what = match self.raft.blocked_on() {
+        let what = match self.ctx.raft.blocked_on() {
             Some((_, BlockedOn::Bytes(bytes))) => {
                 format!("the last {} MiB of transactions, and no more may be at risk", bytes >> 20)
             }
@@ -392,7 +395,7 @@ impl Member {
             }
             _ => format!(
                 "the last {} transactions, and no more may be at risk (async.max_at_risk)",
-                self.raft.policy().max_at_risk
+                self.ctx.raft.policy().max_at_risk
             ),
         };
         format!("the cluster has not committed {what}: commit.timeout does not end that wait")
@@ -401,21 +404,22 @@ impl Member {
     /// Why this member's commits wait, once they have for a while; for the status.
     pub(in crate::member) fn ack_wait_report(&self) -> Option<String> {
         let (index, _) = self.admin.reports.waits?;
-        let what = if self.raft.first_unacknowledged().is_some() { " for acknowledgements. " } else { ": " };
+        let what =
+            if self.ctx.raft.first_unacknowledged().is_some() { " for acknowledgements. " } else { ": " };
         self.wait_is_long().then(|| format!("commits wait{what}{}", self.unacknowledged(index)))
     }
 
     /// Whether the wait is long enough to show.
     fn wait_is_long(&self) -> bool {
         // `due` advances at each log line; until the first one, it is one period after the beginning.
-        let shown = |due: Micros| self.now + LOG_INTERVAL >= due + SHOW_AFTER;
+        let shown = |due: Micros| self.ctx.now + LOG_INTERVAL >= due + SHOW_AFTER;
         self.admin.reports.waits.is_some_and(|(_, due)| self.admin.reports.wait_logged || shown(due))
     }
 
     /// Warns the member that requested a policy if its settings ask for more members or zones than there are.
     pub(in crate::member) fn warn_requester(&mut self, policy: Policy) {
         for text in self.unsatisfiable_settings(policy) {
-            self.log(Level::Warn, text);
+            self.ctx.log(Level::Warn, text);
         }
         self.admin.reports.warned = Some(self.checked_settings(policy));
     }
@@ -423,23 +427,23 @@ impl Member {
     /// The leader also warns, since commits wait there. It warns about anyone's request, after a member or zone has
     /// gone for good, and when its term begins.
     pub(in crate::member) fn warn_of_unsatisfiable(&mut self) {
-        if !self.raft.is_leader() {
+        if !self.ctx.raft.is_leader() {
             self.admin.reports.checked_settings = None;
             return;
         }
-        let policy = self.raft.committed_state().policy;
+        let policy = self.ctx.raft.committed_state().policy;
         let known = self.checked_settings(policy);
         let changed = self.admin.reports.checked_settings.replace(known) != Some(known);
         if changed && self.admin.reports.warned.take_if(|warned| *warned == known).is_none() {
             for text in self.unsatisfiable_settings(policy) {
-                self.log(Level::Warn, text);
+                self.ctx.log(Level::Warn, text);
             }
         }
     }
 
     /// The inputs of [`Member::unsatisfiable_settings`].
     fn checked_settings(&self, policy: Policy) -> (Policy, usize, usize) {
-        let members = &self.raft.membership().members;
+        let members = &self.ctx.raft.membership().members;
         let zones = members.iter().fold([0u64; 4], |mut seen, member| {
             seen[usize::from(member.zone >> 6)] |= 1 << (member.zone & 63);
             seen
@@ -478,7 +482,7 @@ impl Member {
 
     /// The same for the status, on any member.
     pub(crate) fn unsatisfiable_policy(&self) -> Option<String> {
-        let facts = self.unsatisfiable_settings(self.raft.committed_state().policy);
-        (self.connection.is_primary() && !facts.is_empty()).then(|| facts.join("; "))
+        let facts = self.unsatisfiable_settings(self.ctx.raft.committed_state().policy);
+        (self.ctx.connection.is_primary() && !facts.is_empty()).then(|| facts.join("; "))
     }
 }

@@ -25,10 +25,11 @@ pub(super) struct Judge {
 impl Judge {
     /// Records the fallbacks of semisync.
     pub(super) fn record_fallbacks(&mut self, lab: &Lab) {
-        for (at, node) in lab.nodes.iter().enumerate().filter(|(_, node)| node.member.raft.has_fallen_back())
+        for (at, node) in
+            lab.nodes.iter().enumerate().filter(|(_, node)| node.member.ctx.raft.has_fallen_back())
         {
             let upto = self.fallen_back.entry(at).or_default();
-            *upto = (*upto).max(node.member.raft.persisted());
+            *upto = (*upto).max(node.member.ctx.raft.persisted());
         }
     }
 
@@ -62,8 +63,9 @@ impl Judge {
         let Some(before) = log.state_before(index) else { return Err(format!("n{} has no base", at + 1)) };
         // During a policy change, a write returns when either policy is met; members that have left the view are not
         // waited for. The leader knows the commit index first, and announces it.
-        let knows = lab.nodes.iter().max_by_key(|node| node.member.raft.commit()).expect("there are some");
-        let committed = knows.member.raft.commit().max(index);
+        let knows =
+            lab.nodes.iter().max_by_key(|node| node.member.ctx.raft.commit()).expect("there are some");
+        let committed = knows.member.ctx.raft.commit().max(index);
         let mut states = vec![before.clone()];
         let mut state = before.clone();
         for (_, entry) in knows.disk.log.entries.range(index..=committed) {
@@ -77,7 +79,7 @@ impl Judge {
         }
         // A membership change is in force when it is appended, before it is committed: it applies to earlier entries.
         for node in [knows, &lab.nodes[at]] {
-            let membership = node.member.raft.tail_state().membership.clone();
+            let membership = node.member.ctx.raft.tail_state().membership.clone();
             states.push(StateSnapshot { membership, ..state.clone() });
         }
         let had = |at: &usize| lab.nodes[*at].disk.persisted.contains(&(index, term));

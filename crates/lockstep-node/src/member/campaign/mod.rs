@@ -153,7 +153,7 @@ impl World {
         let payload = builder.finish(&Meta {
             flags,
             last_seen: node.finished.load(Ordering::Acquire),
-            source: node.member.me.view_uuid,
+            source: node.member.ctx.me.view_uuid,
             epoch: 0,
             conn: 1,
             trx,
@@ -181,7 +181,7 @@ impl World {
             return;
         }
         if self.writes.len() < WRITES_MAX && self.rng.one_in(4) {
-            let leader = up.iter().copied().find(|at| self.lab.nodes[*at].member.raft.is_leader());
+            let leader = up.iter().copied().find(|at| self.lab.nodes[*at].member.ctx.raft.is_leader());
             let at = match leader {
                 Some(leader) if !self.rng.one_in(5) => leader,
                 _ => *self.rng.pick(&up),
@@ -278,7 +278,7 @@ impl World {
         }
         let arbitrator = node.setup.hello.arbitrator;
         let server = node.server.as_mut().expect("each has one");
-        server.own = node.member.me.view_uuid;
+        server.own = node.member.ctx.me.view_uuid;
         if arbitrator {
             server.pending.clear();
         } else if !node.database_hangs {
@@ -316,13 +316,13 @@ impl World {
         // The transferred state is that of the time of sending; so is its position.
         let position = server.finished;
         let (database, streams) = (server.database.clone(), server.streams.clone());
-        let history = self.lab.nodes[at].member.raft.tail_state().history;
+        let history = self.lab.nodes[at].member.ctx.raft.tail_state().history;
         let gtid = lockstep_core::Gtid { uuid: history, seqno: position };
         let to = self.lab.nodes.iter().position(|node| node.setup.hello.name == joiner);
         let to = to.filter(|to| self.lab.nodes[*to].up && self.server(*to).wants_state);
-        if let Some(to) =
-            to.filter(|to| matches!(self.lab.nodes[*to].member.connection, ConnectionState::NeedState { .. }))
-        {
+        if let Some(to) = to.filter(|to| {
+            matches!(self.lab.nodes[*to].member.ctx.connection, ConnectionState::NeedState { .. })
+        }) {
             self.copies += 1;
             self.note(format!("n{} sends its state at {position} to {joiner}", at + 1));
             self.server(to).copied(database, streams, position);
@@ -333,8 +333,8 @@ impl World {
     }
 
     fn is_healthy(&self) -> bool {
-        let leader = self.lab.nodes.iter().find(|node| node.member.raft.is_leader());
-        let commit = leader.map(|node| node.member.raft.last_index());
+        let leader = self.lab.nodes.iter().find(|node| node.member.ctx.raft.is_leader());
+        let commit = leader.map(|node| node.member.ctx.raft.last_index());
         self.writes.is_empty()
             && self.lab.nodes.iter().all(|node| {
                 let state = node.member.local_state();
@@ -342,7 +342,7 @@ impl World {
                 node.up
                     && state == LocalState::Synced
                     && server.pending.is_empty()
-                    && Some(node.member.raft.commit()) == commit
+                    && Some(node.member.ctx.raft.commit()) == commit
             })
     }
 
@@ -350,7 +350,7 @@ impl World {
     fn state(&self) -> String {
         let of = |at: usize| {
             let node = &self.lab.nodes[at];
-            let (raft, server) = (&node.member.raft, node.server.as_ref().expect("each has one"));
+            let (raft, server) = (&node.member.ctx.raft, node.server.as_ref().expect("each has one"));
             format!(
                 "n{} {:?} (leader {:?}, committed {} of {}, finished {}, {} pending)",
                 at + 1,
@@ -384,7 +384,7 @@ impl World {
                 return Err(format!("nobody can write in the end: {}", self.state()));
             }
             // Leadership may move at that moment.
-            let leads = |at: &usize| self.lab.nodes[*at].member.raft.is_leader();
+            let leads = |at: &usize| self.lab.nodes[*at].member.ctx.raft.is_leader();
             let leader = (0..self.lab.nodes.len()).find(leads);
             let leader = leader.filter(|at| !self.lab.nodes[*at].setup.hello.arbitrator);
             if let Some(leader) = leader.filter(|_| self.writes.is_empty() && self.answers == answers) {

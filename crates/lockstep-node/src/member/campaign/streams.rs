@@ -101,7 +101,7 @@ impl World {
     /// of a new one. It is a whole transaction while the fragment has to wait.
     pub(super) fn part(&mut self, at: usize, mark: Mark) -> (u32, u64) {
         let whole = (flags::TRX_START | flags::TRX_END, mark);
-        let (starts, source) = (self.lab.nodes[at].setup.starts, self.lab.nodes[at].member.me.view_uuid);
+        let (starts, source) = (self.lab.nodes[at].setup.starts, self.lab.nodes[at].member.ctx.me.view_uuid);
         self.streaming.retain(|client| client.at != at || client.starts == starts);
         let Some(place) = self.streaming.iter().position(|client| client.at == at) else {
             let stream = (source, mark);

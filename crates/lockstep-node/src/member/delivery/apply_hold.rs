@@ -97,35 +97,25 @@ impl ApplyHolds {
 
 impl Member {
     fn apply_hold(&self) -> ApplyHold {
-        self.tuning.apply_hold
-    }
-
-    /// Whether an apply hold is set, whether or not it holds an entry now.
-    pub(crate) fn is_held_back(&self) -> bool {
-        self.apply_hold().is_set()
-    }
-
-    /// Whether an apply hold is set and the member has a server.
-    pub(in crate::member) fn has_held_server(&self) -> bool {
-        self.is_held_back() && !self.me.arbitrator
+        self.ctx.tuning.apply_hold
     }
 
     /// A leader's task: logs that only this server may write, that it refuses to, and that no other member is fit to
     /// lead.
     pub(in crate::member) fn check_for_writer(&mut self) {
-        if !self.has_held_server() || !self.raft.policy().is_weak() {
+        if !self.ctx.has_held_server() || !self.ctx.raft.policy().is_weak() {
             self.delivery.apply_holds.no_writer = None;
             return;
         }
-        let now = self.now;
+        let now = self.ctx.now;
         let (since, last_logged) = self.delivery.apply_holds.no_writer.get_or_insert((now, None));
         if now < *since + SUCCESSOR_TIMEOUT || last_logged.is_some_and(|at| now < at + NO_WRITER_LOG_INTERVAL)
         {
             return;
         }
         *last_logged = Some(now);
-        let policy = self.raft.policy().kind.name();
-        self.log(
+        let policy = self.ctx.raft.policy().kind.name();
+        self.ctx.log(
             Level::Warn,
             format!(
                 "nobody may write: under commit.policy = {policy} only the leader's server does, which is this one; entries \
@@ -140,7 +130,7 @@ impl Member {
     pub(crate) fn is_held_indefinitely(&self) -> bool {
         self.apply_hold().paused
             || matches!(self.delivery.apply_holds.held, Some((Reason::Until, _)))
-            || self.connection.is_primary() && matches!(self.would_hold(), Some(Reason::Until))
+            || self.ctx.connection.is_primary() && matches!(self.would_hold(), Some(Reason::Until))
     }
 
     /// Why an entry appended now would be held, if so.
@@ -154,7 +144,7 @@ impl Member {
         let behind = match apply_hold.until {
             None => false,
             Some(Until::Seqno(end)) => seqno > end,
-            Some(Until::Gtid(end)) => end.uuid != self.raft.tail_state().history || seqno > end.seqno,
+            Some(Until::Gtid(end)) => end.uuid != self.ctx.raft.tail_state().history || seqno > end.seqno,
             Some(Until::Time(end)) => time > end,
         };
         let due = time.saturating_add(apply_hold.delay.as_micros() as Micros);
@@ -169,9 +159,9 @@ impl Member {
 
     /// Takes over changed options.
     pub(in crate::member) fn adopt_apply_options(&mut self) {
-        if self.delivery.apply_holds.order != self.tuning.apply_order {
-            self.delivery.apply_holds.order = self.tuning.apply_order;
-            self.log(
+        if self.delivery.apply_holds.order != self.ctx.tuning.apply_order {
+            self.delivery.apply_holds.order = self.ctx.tuning.apply_order;
+            self.ctx.log(
                 Level::Info,
                 format!("apply.order is {} from now on", self.delivery.apply_holds.order.name()),
             );
@@ -179,13 +169,14 @@ impl Member {
             self.delivery.apply_holds.last.clear();
         }
         // Submissions made before the hold go first; a hold in force stays closed.
-        self.delivery.apply_holds.own_first = self.is_held_back() && !self.delivery.apply_holds.is_holding();
+        self.delivery.apply_holds.own_first =
+            self.ctx.is_held_back() && !self.delivery.apply_holds.is_holding();
     }
 
     /// Whether the next entry is held.
     pub(in crate::member) fn holds_back(&mut self, entry: &Entry) -> bool {
         self.delivery.apply_holds.own_first &= !self.delivery.submissions.is_empty();
-        if !self.has_held_server() || self.delivery.apply_holds.own_first {
+        if !self.ctx.has_held_server() || self.delivery.apply_holds.own_first {
             return false;
         }
         // Not held: entries without a seqno, entries that the database has, and a founder's first view, without which
@@ -206,7 +197,7 @@ impl Member {
     /// At the end of a round that did not reach the held entry: entries are still being read, or were too many for one
     /// round. The hold stays as it was, or the member would be Synced for moments.
     pub(in crate::member) fn keep_hold(&mut self) {
-        if self.is_held_back() {
+        if self.ctx.is_held_back() {
             self.delivery.apply_holds.held = self.delivery.apply_holds.held_before;
         }
     }
@@ -223,13 +214,13 @@ impl Member {
     pub(in crate::member) fn report_hold(&mut self, at_end: bool) {
         let idle = at_end
             && self.roster.views_shown.has_primary()
-            && self.has_held_server()
+            && self.ctx.has_held_server()
             && !self.delivery.apply_holds.own_first;
         let held = self.delivery.apply_holds.held.map(|(why, _)| why);
         let why = held.or_else(|| self.would_hold().filter(|_| idle && !self.may_still_arrive()));
         let seqno = self.deliverer.delivered();
         let known = match (why, self.delivery.apply_holds.logged) {
-            (None, logged) => logged.is_none() || self.is_held_back(),
+            (None, logged) => logged.is_none() || self.ctx.is_held_back(),
             (Some(Reason::Until), Some((Reason::Until, at))) => at == seqno,
             (Some(why), Some((logged, _))) => std::mem::discriminant(&why) == std::mem::discriminant(&logged),
             (Some(_), None) => false,
@@ -258,13 +249,13 @@ impl Member {
                 ),
             ),
             Some(Reason::Until) => match self.apply_hold().until {
-                Some(Until::Gtid(gtid)) if gtid.uuid != self.raft.tail_state().history => (
+                Some(Until::Gtid(gtid)) if gtid.uuid != self.ctx.raft.tail_state().history => (
                     Level::Warn,
                     format!(
                         "apply.until is a position in another history ({}) and cannot be found in this one ({}): the \
                          server stops at seqno {seqno}",
                         gtid.uuid,
-                        self.raft.tail_state().history
+                        self.ctx.raft.tail_state().history
                     ),
                 ),
                 _ => (
@@ -276,20 +267,20 @@ impl Member {
                 ),
             },
         };
-        self.log(level, text);
+        self.ctx.log(level, text);
     }
 
     /// Whether a write-set of this server can be delivered soon: one submitted under a hold would wait as long as the
     /// entries before it.
     pub(in crate::member) fn accepts_own_writes(&self) -> bool {
-        !self.is_held_back() || self.delivery.apply_holds.own_first
+        !self.ctx.is_held_back() || self.delivery.apply_holds.own_first
     }
 
     /// When the hold ends. If that is past, delivery waits for something else: the majority, or room in the queue.
     pub(in crate::member) fn hold_ends_at(&self) -> Option<Micros> {
         match self.delivery.apply_holds.held {
             Some((Reason::Delay(due), _)) if due > self.wall() => {
-                Some(self.now.saturating_add(due - self.wall()))
+                Some(self.ctx.now.saturating_add(due - self.wall()))
             }
             _ => None,
         }
@@ -297,13 +288,13 @@ impl Member {
 
     /// Records the size of the log, which grows without bound under a hold.
     pub(crate) fn note_log_size(&mut self, bytes: u64) {
-        let limit = self.tuning.log_max_bytes;
+        let limit = self.ctx.tuning.log_max_bytes;
         let last_logged =
-            self.delivery.apply_holds.growth_logged.is_some_and(|at| self.now < at + GROWTH_LOG_INTERVAL);
+            self.delivery.apply_holds.growth_logged.is_some_and(|at| self.ctx.now < at + GROWTH_LOG_INTERVAL);
         if bytes <= limit || last_logged || !self.delivery.apply_holds.is_holding() {
             return;
         }
-        self.delivery.apply_holds.growth_logged = Some(self.now);
+        self.delivery.apply_holds.growth_logged = Some(self.ctx.now);
         let text = format!(
             "the log takes {} MiB, more than log.max_size ({} MiB), and keeps growing: it holds all entries that this \
              member's server may not have yet (apply.paused, apply.delay, apply.until). Lift the hold before the disk \
@@ -311,7 +302,7 @@ impl Member {
             bytes >> 20,
             limit >> 20
         );
-        self.log(Level::Warn, text);
+        self.ctx.log(Level::Warn, text);
     }
 
     /// How many seconds ago the first held entry was appended.
@@ -327,7 +318,7 @@ impl Member {
         set: &WriteSet,
         depends_on: Seqno,
     ) -> Seqno {
-        let finished = self.finished();
+        let finished = self.ctx.finished();
         self.delivery.apply_holds.depends_on(seqno, set, depends_on, finished)
     }
 }

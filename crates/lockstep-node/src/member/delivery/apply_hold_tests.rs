@@ -22,7 +22,7 @@ fn write(lab: &mut Lab, at: usize) -> Seqno {
 }
 
 fn finished(lab: &Lab, at: usize) -> Seqno {
-    lab.nodes[at].member.finished()
+    lab.nodes[at].member.ctx.finished()
 }
 
 fn state(lab: &Lab, at: usize) -> LocalState {
@@ -44,7 +44,7 @@ fn paused_member_persists_and_acknowledges_entries() {
     let last = write(&mut lab, 0);
     lab.run(200_000);
     assert_eq!((finished(&lab, 2), state(&lab, 2)), (before, LocalState::Donor));
-    let own = lab.nodes[2].member.raft.committed_state().seqno;
+    let own = lab.nodes[2].member.ctx.raft.committed_state().seqno;
     assert!(own >= last && lab.logged("the server stops at seqno"));
     // Its server's own commits are refused: they would wait for ever.
     let refused = lab.write(2);
@@ -95,7 +95,7 @@ fn apply_delay_is_exact_and_lag_shows_age() {
 fn apply_until_stops_at_seqno_gtid_and_time() {
     let mut lab = Lab::new(3, &Tuning::default());
     let seqno = write(&mut lab, 0) + 2;
-    let history = lab.nodes[0].member.raft.tail_state().history;
+    let history = lab.nodes[0].member.ctx.raft.tail_state().history;
     for until in [Until::Seqno(seqno), Until::Gtid(Gtid { uuid: history, seqno })] {
         hold(&mut lab, 2, ApplyHold { until: Some(until), ..ApplyHold::default() });
         assert_eq!(lab.nodes[2].member.is_held_indefinitely(), finished(&lab, 2) == seqno, "{until:?}");
@@ -183,7 +183,7 @@ fn weak_policy_leader_is_member_that_may_write() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.nodes[0].member.request_policy(|policy| policy.kind = PolicyKind::Async);
     lab.until("it is in force", 5_000_000, |lab| {
-        lab.nodes.iter().all(|node| node.member.raft.committed_state().policy.is_weak())
+        lab.nodes.iter().all(|node| node.member.ctx.raft.committed_state().policy.is_weak())
     });
     lab.run(200_000);
     let leader = lab.leader(0).unwrap();
@@ -192,7 +192,7 @@ fn weak_policy_leader_is_member_that_may_write() {
         (0..3).all(|at| lab.leader(at).is_some_and(|now| now != leader))
     });
     let leader = lab.leader(0).unwrap();
-    assert!(lab.nodes[leader].member.may_originate() && !lab.nodes[leader].member.is_held_back());
+    assert!(lab.nodes[leader].member.may_originate() && !lab.nodes[leader].member.ctx.is_held_back());
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn lack_of_writable_member_is_logged_until_resolved() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.nodes[0].member.request_policy(|policy| policy.kind = PolicyKind::Semisync);
     lab.until("it is in force", 5_000_000, |lab| {
-        lab.nodes.iter().all(|node| node.member.raft.committed_state().policy.is_weak())
+        lab.nodes.iter().all(|node| node.member.ctx.raft.committed_state().policy.is_weak())
     });
     let paused = ApplyHold { paused: true, ..ApplyHold::default() };
     for at in 0..3 {
@@ -239,7 +239,7 @@ fn expired_apply_delay_without_quorum_does_not_spin() {
     lab.run(30_000_000);
     lab.until("it sleeps", 1_000_000, |lab| {
         let member = &lab.nodes[2].member;
-        member.deadline() > member.now + 1_000
+        member.deadline() > member.ctx.now + 1_000
     });
     lab.cut(2, false);
     lab.until("it has caught up", 5_000_000, |lab| finished(lab, 2) >= finished(lab, 0));
@@ -442,7 +442,7 @@ fn entries_just_finished_after_hold_stay_in_log() {
         trim.flushed
     };
     let has = |lab: &Lab, index| {
-        lab.nodes[2].member.raft.segment_bases().find(|b| b.index + 1 >= index).unwrap().seqno
+        lab.nodes[2].member.ctx.raft.segment_bases().find(|b| b.index + 1 >= index).unwrap().seqno
     };
     let flushed = may_go(&lab);
     assert!(has(&lab, flushed) <= held_before + 10, "{flushed}");

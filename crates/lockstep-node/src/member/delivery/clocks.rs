@@ -70,7 +70,7 @@ mod tests {
         for at in 0..60 {
             lab.run(500_000);
             let member = &mut lab.nodes[1].member;
-            let last = member.raft.entry(member.raft.last_index()).unwrap();
+            let last = member.ctx.raft.entry(member.ctx.raft.last_index()).unwrap();
             // Single entries may be late.
             let late = if at % 10 == 3 { 4_000_000 } else { 30_000 };
             let time = (member.wall() as i64 + seconds * 1_000_000 - late) as u64;

@@ -18,7 +18,7 @@ fn a_write_and_much_more(lab: &mut Lab, by: usize) -> Submission {
         lab.run(20_000);
     }
     lab.run(500_000);
-    assert!(lab.nodes[0].member.raft.entry(index).is_none(), "it is in memory no more");
+    assert!(lab.nodes[0].member.ctx.raft.entry(index).is_none(), "it is in memory no more");
     first
 }
 

@@ -336,7 +336,7 @@ impl Run {
 
 impl Member {
     pub(in crate::member) fn delivery_step(&mut self) {
-        if self.deliverer.cut_off && self.me.arbitrator {
+        if self.deliverer.cut_off && self.ctx.me.arbitrator {
             return self.skip_ahead();
         }
         if self.deliverer.cut_off {
@@ -344,12 +344,12 @@ impl Member {
                 .needs_state("this member was so far behind that the others' logs begin after what it has");
         }
         // After a non-Primary view nothing is delivered before the next Primary one.
-        if !self.connection.is_primary() {
+        if !self.ctx.connection.is_primary() {
             return;
         }
         self.deliverer.held = false;
         self.begin_delivery_round();
-        let (limit, policy_index) = (self.deliverable(), self.raft.policy_index());
+        let (limit, policy_index) = (self.deliverable(), self.ctx.raft.policy_index());
         let (mut bytes, mut at_end) = (0, false);
         for _ in 0..ENTRIES_PER_ROUND {
             if bytes > BYTES_PER_ROUND {
@@ -367,14 +367,14 @@ impl Member {
                 at_end = true;
                 break;
             }
-            let entry = match self.raft.entry(next) {
+            let entry = match self.ctx.raft.entry(next) {
                 Some(entry) => {
                     run.fetched.clear();
                     entry.clone()
                 }
                 None => match run.fetched.pop_front() {
                     // Only an entry that is still in the log: this one may have been read before a truncation.
-                    Some(entry) if entry.index == next && self.raft.term_at(next) == Some(entry.term) => {
+                    Some(entry) if entry.index == next && self.ctx.raft.term_at(next) == Some(entry.term) => {
                         entry
                     }
                     _ => {
@@ -382,7 +382,7 @@ impl Member {
                             run.reading = true;
                             run.fetched.clear();
                             let whom = ReadFor::Deliverer;
-                            self.out.push(Effect::Read { whom, from: next, max_bytes: READ_BYTES });
+                            self.ctx.out.push(Effect::Read { whom, from: next, max_bytes: READ_BYTES });
                         }
                         break;
                     }
@@ -391,7 +391,8 @@ impl Member {
             // Checked on the entry itself, wherever it was read: Raft may no longer hold it in memory.
             if (next > policy_index && self.is_waited_for(&entry)) || self.holds_back(&entry) {
                 (self.deliverer.held, at_end) = (true, true);
-                if let Some(run) = self.deliverer.run.as_mut().filter(|_| self.raft.entry(next).is_none()) {
+                if let Some(run) = self.deliverer.run.as_mut().filter(|_| self.ctx.raft.entry(next).is_none())
+                {
                     run.fetched.push_front(entry);
                 }
                 break;
@@ -424,15 +425,15 @@ impl Member {
                 if entry.kind == EntryKind::WriteSet
                     && parsed.as_ref().is_some_and(|set| set.meta.flags & whole != whole)
                 {
-                    self.deliverer.fragment_at = Some(self.now);
+                    self.deliverer.fragment_at = Some(self.ctx.now);
                 }
                 let outcome =
                     run.certifier.judge(&run.writers, &entry, parsed.as_ref()).map_err(|e| failure(&e))?;
                 run.seqno = seqno;
-                if self.me.arbitrator {
+                if self.ctx.me.arbitrator {
                     self.deliverer.failed += !outcome.pass as u64;
                     self.deliverer.delivered = self.deliverer.delivered.max(seqno);
-                    self.finished.raise(seqno);
+                    self.ctx.finished.raise(seqno);
                     return Ok(());
                 }
                 if seqno <= self.deliverer.delivered {
@@ -453,18 +454,18 @@ impl Member {
                 }
                 self.deliverer.failed += !outcome.pass as u64;
                 self.deliverer.delivered = seqno;
-                let finished = || self.finished.get();
+                let finished = || self.ctx.finished.get();
                 self.deliverer.lag.delivered(
                     entry.seqno,
                     entry.time,
-                    self.wall,
+                    self.ctx.wall,
                     entry.size() as u64,
                     finished,
                 );
                 if whole.is_none() {
                     let text =
                         format!("the write-set at seqno {seqno} cannot be read: it fails on every member");
-                    self.log(Level::Error, text);
+                    self.ctx.log(Level::Error, text);
                 }
                 let (pass, writeset) =
                     (outcome.pass && whole.is_some(), whole.unwrap_or_else(WriteSet::void));
@@ -473,7 +474,7 @@ impl Member {
                     kind: entry.kind,
                     pass,
                     depends_on: self.dependency_of(seqno, &writeset, outcome.depends_on),
-                    serial: self.tuning.apply_order == ApplyOrder::Serial,
+                    serial: self.ctx.tuning.apply_order == ApplyOrder::Serial,
                     origin: entry.proposal.member,
                     writeset,
                 };
@@ -482,7 +483,7 @@ impl Member {
             EntryKind::View => {
                 let mut r = Reader::new(entry.payload());
                 let view = View::decode(&mut r).map_err(|e| failure(&e))?;
-                let without_me = !view.members.iter().any(|m| m.view_uuid == self.me.view_uuid);
+                let without_me = !view.members.iter().any(|m| m.view_uuid == self.ctx.me.view_uuid);
                 if self.roster.leave.has_begun() && without_me && seqno > self.deliverer.delivered {
                     // The view without this member: it takes later entries from the log when it is back.
                     self.deliverer.stop();
@@ -506,18 +507,18 @@ impl Member {
                     return Ok(());
                 }
                 self.deliverer.delivered = seqno;
-                let finished = || self.finished.get();
+                let finished = || self.ctx.finished.get();
                 self.deliverer.lag.delivered(
                     entry.seqno,
                     entry.time,
-                    self.wall,
+                    self.ctx.wall,
                     entry.size() as u64,
                     finished,
                 );
                 let view = self.deliverer.view.clone();
-                let my_index = view.members.iter().position(|m| m.view_uuid == self.me.view_uuid);
+                let my_index = view.members.iter().position(|m| m.view_uuid == self.ctx.me.view_uuid);
                 let info = ViewInfo {
-                    gtid: Gtid { uuid: self.raft.tail_state().history, seqno },
+                    gtid: Gtid { uuid: self.ctx.raft.tail_state().history, seqno },
                     before,
                     number: view.number as i64,
                     status: ViewStatus::Primary,
@@ -525,16 +526,16 @@ impl Member {
                     my_index,
                 };
                 self.roster.views_shown.primary_seen();
-                if self.me.arbitrator {
-                    self.finished.raise(seqno);
+                if self.ctx.me.arbitrator {
+                    self.ctx.finished.raise(seqno);
                 }
-                self.deliver(Delivery::View { info, in_log: true });
+                self.ctx.deliver(Delivery::View { info, in_log: true });
             }
             EntryKind::Trim => {
                 let mark = TrimMark::from_payload(entry.payload()).map_err(|e| failure(&e))?;
                 run.certifier.trim(&mark).map_err(|e| failure(&e))?;
             }
-            EntryKind::Piece if self.me.arbitrator => {}
+            EntryKind::Piece if self.ctx.me.arbitrator => {}
             EntryKind::Piece => run.piece(&entry),
             EntryKind::Noop
             | EntryKind::Membership
@@ -549,12 +550,12 @@ impl Member {
     /// Restarts an arbitrator's run at the beginning of its log: it was away for longer than the others' logs reach
     /// back.
     fn skip_ahead(&mut self) {
-        let bases: Vec<StateSnapshot> = self.raft.segment_bases().cloned().collect();
-        let committed = self.raft.committed_state();
+        let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
+        let committed = self.ctx.raft.committed_state();
         if let Err(text) = self.deliverer.start(&bases, committed, committed.seqno) {
             return self.fail(&format!("{text}; start this arbitrator again"));
         }
-        self.finished.raise(self.deliverer.delivered);
+        self.ctx.finished.raise(self.deliverer.delivered);
         self.deliverer.announce = true;
     }
 
@@ -562,8 +563,8 @@ impl Member {
     /// entries only: its state must not be ahead of the cluster's.
     pub(in crate::member) fn deliverable(&self) -> Index {
         match !self.recovery.transfers.is_donating() && !self.roster.leave.has_begun() {
-            true => self.raft.early(),
-            false => self.raft.deliverable(),
+            true => self.ctx.raft.early(),
+            false => self.ctx.raft.deliverable(),
         }
     }
 
@@ -571,8 +572,8 @@ impl Member {
     /// nothing: it needs no policy to be met, and neither do the entries after it for its sake.
     fn is_waited_for(&self, entry: &Entry) -> bool {
         let id = entry.proposal;
-        id.member == self.me.id
-            && id.incarnation == self.me.incarnation
+        id.member == self.ctx.me.id
+            && id.incarnation == self.ctx.me.incarnation
             && self.delivery.submissions.awaits(id.number)
             && !self.is_refused(entry)
     }
@@ -587,9 +588,9 @@ impl Member {
 
     /// The log was truncated below entries taken early, none of which the server has seen: certification runs again.
     pub(in crate::member) fn delivery_was_cut(&mut self) {
-        let bases: Vec<StateSnapshot> = self.raft.segment_bases().cloned().collect();
+        let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
         let (delivered, view) = (self.deliverer.delivered, self.deliverer.view.clone());
-        match self.deliverer.start(&bases, self.raft.committed_state(), delivered) {
+        match self.deliverer.start(&bases, self.ctx.raft.committed_state(), delivered) {
             Ok(()) => self.deliverer.view = view,
             Err(text) => self.needs_state(&text),
         }
@@ -597,26 +598,27 @@ impl Member {
 
     /// Restarts the run at the log's beginning: the pieces of the write-set at this seqno lie before the run.
     fn begin_earlier(&mut self, seqno: Seqno) -> Result<(), String> {
-        let bases: Vec<StateSnapshot> = self.raft.segment_bases().take(1).cloned().collect();
+        let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().take(1).cloned().collect();
         let began = self.deliverer.run.as_ref().map_or(0, |run| run.base);
         if bases.first().is_none_or(|first| first.index >= began) {
             return Err(format!("the pieces of the write-set at seqno {seqno} lie before this member's log"));
         }
         let (delivered, view) = (self.deliverer.delivered, self.deliverer.view.clone());
-        self.deliverer.start(&bases, self.raft.committed_state(), delivered)?;
+        self.deliverer.start(&bases, self.ctx.raft.committed_state(), delivered)?;
         self.deliverer.view = view;
         Ok(())
     }
 
     /// Approximate size of the own log that the server has not finished; `None` if its position in the log is unknown.
     pub(crate) fn bytes_behind(&self) -> Option<u64> {
-        let ahead = || self.raft.bytes_from(self.deliverer.next_index());
-        self.deliverer.is_running().then(|| self.deliverer.bytes_above(self.finished()) + ahead())
+        let ahead = || self.ctx.raft.bytes_from(self.deliverer.next_index());
+        self.deliverer.is_running().then(|| self.deliverer.bytes_above(self.ctx.finished()) + ahead())
     }
 
     /// Hands the entry to the thread that waits for it, else to the appliers.
     fn hand_over(&mut self, entry: &Entry, ordered: Ordered) {
-        let own = entry.proposal.member == self.me.id && entry.proposal.incarnation == self.me.incarnation;
+        let own =
+            entry.proposal.member == self.ctx.me.id && entry.proposal.incarnation == self.ctx.me.incarnation;
         // A fragment of a streaming transaction commits nothing yet.
         let commits = ordered.pass && ordered.writeset.meta.flags & flags::TRX_END != 0;
         let ordered = match own.then(|| self.delivery.submissions.take(entry.proposal.number)).flatten() {
@@ -626,13 +628,13 @@ impl Member {
                     if commits && let Some(run) = &self.deliverer.run {
                         self.count_acknowledged(entry, run.writers.policy());
                     }
-                    self.out.wake_later(thread);
+                    self.ctx.out.wake_later(thread);
                     return;
                 }
                 Err(ordered) => *ordered,
             },
         };
-        self.deliver(Delivery::Ordered(ordered));
+        self.ctx.deliver(Delivery::Ordered(ordered));
     }
 }
 

@@ -17,7 +17,7 @@ const LAST_MAX: usize = 128 << 20;
 impl Member {
     /// Submits a write-set or statement to the log.
     pub(crate) fn submit(&mut self, kind: EntryKind, payload: Bytes, submission: Filler) {
-        if !self.connection.is_primary() || self.roster.leave.has_begun() {
+        if !self.ctx.connection.is_primary() || self.roster.leave.has_begun() {
             submission.fill(SubmitOutcome::NotSent);
             return;
         }
@@ -35,7 +35,7 @@ impl Member {
         match writeset::split(&payload, PIECE_BYTES) {
             Ok(split) if split.last.len() > LAST_MAX => {
                 let bytes = split.last.len();
-                self.log(
+                self.ctx.log(
                     Level::Error,
                     format!(
                         "a transaction's keys and notes take {bytes} bytes, more than the {LAST_MAX} that an entry of \
@@ -46,7 +46,7 @@ impl Member {
             }
             Ok(split) => self.delivery.submissions.push_large(split, kind, seen, submission),
             Err(error) => {
-                self.log(Level::Error, format!("a write-set of this member {error}: it is refused"));
+                self.ctx.log(Level::Error, format!("a write-set of this member {error}: it is refused"));
                 submission.fill(SubmitOutcome::TooLarge);
             }
         }
@@ -56,22 +56,22 @@ impl Member {
     /// must be kept.
     pub(in crate::member) fn lowest_seen(&self) -> Seqno {
         let seen = self.delivery.submissions.lowest_seen().unwrap_or(Seqno::MAX);
-        seen.min(self.delivery.low_water_mark.low(self.finished()))
+        seen.min(self.delivery.low_water_mark.low(self.ctx.finished()))
     }
 
     /// Begins a read that must see every commit acknowledged so far.
     pub(crate) fn causal_read(&mut self, id: u64) {
-        if !self.connection.is_primary() {
-            self.out.push(Effect::Causal { id, seqno: None });
+        if !self.ctx.connection.is_primary() {
+            self.ctx.out.push(Effect::Causal { id, seqno: None });
             return;
         }
-        self.delivery.causal_reads.begin(&mut self.raft, self.now, id);
+        self.delivery.causal_reads.begin(&mut self.ctx.raft, self.ctx.now, id);
     }
 
     /// The leader's answer to a read-index question; `None` if the leader was lost.
     pub(in crate::member) fn read_ready(&mut self, context: u64, index: Option<Index>) {
-        self.admin.position_queries.answered(&mut self.raft, self.now, context, index);
-        self.delivery.causal_reads.answered(&mut self.raft, self.now, context, index);
+        self.admin.position_queries.answered(&mut self.ctx.raft, self.ctx.now, context, index);
+        self.delivery.causal_reads.answered(&mut self.ctx.raft, self.ctx.now, context, index);
     }
 
     /// Reads whose index has been delivered wait only for the server.
@@ -80,8 +80,8 @@ impl Member {
             return;
         }
         let (next, delivered) = (self.deliverer.next_index(), self.deliverer.delivered());
-        for id in self.delivery.causal_reads.take_ready(&mut self.raft, self.now, next) {
-            self.out.push(Effect::Causal { id, seqno: Some(delivered) });
+        for id in self.delivery.causal_reads.take_ready(&mut self.ctx.raft, self.ctx.now, next) {
+            self.ctx.out.push(Effect::Causal { id, seqno: Some(delivered) });
         }
     }
 
@@ -95,15 +95,15 @@ impl Member {
 
     pub(crate) fn resync(&mut self) {
         if self.roster.sync.resync()
-            && let ConnectionState::Running { primary, .. } = self.connection
+            && let ConnectionState::Running { primary, .. } = self.ctx.connection
         {
-            self.connection = ConnectionState::Running { primary, synced: false };
+            self.ctx.connection = ConnectionState::Running { primary, synced: false };
         }
     }
 
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
-        self.raft.set_relaying(tuning.relay);
-        self.tuning = tuning;
+        self.ctx.raft.set_relaying(tuning.relay);
+        self.ctx.tuning = tuning;
         self.adopt_apply_options();
         self.adapt_timing();
     }

@@ -26,7 +26,7 @@ fn large_write_set_is_not_starved_by_small_ones() {
         let write = lab.write_bytes(0, &small);
         lab.run(25_000);
         assert!(passed(&write));
-        assert!(lab.nodes[0].member.raft.outstanding().1 > LARGE_WINDOW, "the load is none");
+        assert!(lab.nodes[0].member.ctx.raft.outstanding().1 > LARGE_WINDOW, "the load is none");
     }
     assert!(large.iter().all(passed), "small ones went past for 2.5 s");
 }
@@ -42,16 +42,16 @@ fn large_write_sets_under_way_are_bounded_by_window() {
         let member = &lab.nodes[0].member;
         let window = LARGE_WINDOW..LARGE_WINDOW + (3 << 20);
         assert!(
-            !disks_hang || window.contains(&member.raft.outstanding().1),
+            !disks_hang || window.contains(&member.ctx.raft.outstanding().1),
             "{:?}",
-            member.raft.outstanding()
+            member.ctx.raft.outstanding()
         );
         (lab.nodes[1].disk_hangs, lab.nodes[2].disk_hangs) = (false, false);
         lab.until("it is committed", 10_000_000, |_| passed(&large));
     }
     let member = &lab.nodes[0].member;
     assert_eq!(
-        (member.delivery.submissions.large_bytes_in_flight() > 0, member.raft.outstanding()),
+        (member.delivery.submissions.large_bytes_in_flight() > 0, member.ctx.raft.outstanding()),
         (false, (0, 0))
     );
 }
@@ -74,11 +74,11 @@ fn causal_read_survives_loss_of_leader_and_its_index() {
         lab.nodes[2].member.delivery.causal_reads.first_index().is_some()
     });
     let index = lab.nodes[2].member.delivery.causal_reads.first_index().unwrap();
-    assert!(index > lab.nodes[2].member.raft.last_index(), "it has it already: nothing is shown");
+    assert!(index > lab.nodes[2].member.ctx.raft.last_index(), "it has it already: nothing is shown");
     lab.cut(0, true);
     lab.until("another one leads", 10_000_000, |lab| lab.leader(2).is_some_and(|leader| leader != 0));
     lab.run(2_000_000);
-    let raft = &lab.nodes[2].member.raft;
+    let raft = &lab.nodes[2].member.ctx.raft;
     assert!(
         lab.nodes[2].member.delivery.causal_reads.is_empty(),
         "waits for index {index}; all that there is, up to {}, is committed ({})",
@@ -106,7 +106,7 @@ fn causal_read_over_full_link_is_answered() {
     (0..100).for_each(|_| busy(&mut lab));
     lab.nodes[2].member.causal_read(1);
     let asked = lab.now;
-    let due = lab.nodes[0].member.raft.last_index();
+    let due = lab.nodes[0].member.ctx.raft.last_index();
     while lab.nodes[2].member.deliverer.next_index() <= due {
         busy(&mut lab);
     }

@@ -17,7 +17,7 @@ fn semisync(tuning: &Tuning) -> Lab {
 fn under_semisync(mut lab: Lab) -> Lab {
     lab.nodes[0].member.request_policy(|policy| *policy = Policy::of(PolicyKind::Semisync));
     lab.until("the policy is in force", 5_000_000, |lab| {
-        lab.nodes.iter().all(|node| node.member.raft.committed_state().policy.is_weak())
+        lab.nodes.iter().all(|node| node.member.ctx.raft.committed_state().policy.is_weak())
     });
     lab.write(0).abandon();
     lab.run(1_000_000);
@@ -135,7 +135,7 @@ fn failback_ignores_leader_that_left_in_order() {
     lab.until("another leads", 20_000_000, |lab| lab.leader(1).is_some_and(|at| at != 0));
     let new = lab.leader(1).unwrap();
     lab.run(5_000_000);
-    let state = lab.nodes[new].member.raft.committed_state();
+    let state = lab.nodes[new].member.ctx.raft.committed_state();
     let position = lockstep_core::Gtid { uuid: state.history, seqno: state.seqno };
     lab.restart(0, |args| args.position = position);
     lab.cut(0, false);
@@ -163,7 +163,7 @@ fn repeated_failback_takes_longer_each_time() {
     // With two members and an arbitrator, the same member returns it each time.
     let mut lab = Lab::new(2, &tuning());
     lab.add(&tuning(), |hello| hello.arbitrator = true);
-    lab.until("it votes", 20_000_000, |lab| lab.nodes[0].member.raft.membership().voters().count() == 3);
+    lab.until("it votes", 20_000_000, |lab| lab.nodes[0].member.ctx.raft.membership().voters().count() == 3);
     let mut lab = under_semisync(lab);
     let mut waited = Vec::new();
     for _ in 0..6 {

@@ -44,7 +44,7 @@ fn leader_with_hung_disk_hands_over_leadership() {
     assert!(lab.leader(1) != Some(0));
     lab.nodes[0].disk_hangs = false;
     write_for(&mut lab, &[0, 1, 2], 2);
-    assert_eq!(lab.nodes[0].member.raft.commit(), lab.nodes[1].member.raft.commit());
+    assert_eq!(lab.nodes[0].member.ctx.raft.commit(), lab.nodes[1].member.ctx.raft.commit());
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn election_timeout_follows_majority_and_leader_round_trip() {
             lab.nodes[at].member.on_rtt(id, rtt);
         }
         lab.run(300_000);
-        lab.nodes[at].member.raft.election_timeout()
+        lab.nodes[at].member.ctx.raft.election_timeout()
     };
     assert_eq!(timeout(&mut lab, 1, [500, 0, 500]), 600_000);
     // The leader is far away.
@@ -114,10 +114,10 @@ fn leader_timeout_adapts_to_repeated_pauses_only() {
             lab.run(5_000);
         };
         let timeout = |lab: &Lab| -> Vec<u64> {
-            lab.nodes.iter().map(|node| node.member.raft.leader_timeout()).collect()
+            lab.nodes.iter().map(|node| node.member.ctx.raft.leader_timeout()).collect()
         };
         lab.run(2_000_000);
-        let term = lab.nodes[1].member.raft.term();
+        let term = lab.nodes[1].member.ctx.raft.term();
         assert!(timeout(&lab).iter().all(|p| *p <= 50_000), "{:?}", timeout(&lab));
         for _ in 0..12 {
             late(&mut lab, 300_000);
@@ -125,15 +125,15 @@ fn leader_timeout_adapts_to_repeated_pauses_only() {
         assert!(timeout(&lab)[1..].iter().all(|p| *p == 1_200_000), "{:?}", timeout(&lab));
         late(&mut lab, 1_150_000);
         lab.run(1_000_000);
-        let now = (lab.leader(1), lab.nodes[1].member.raft.term());
+        let now = (lab.leader(1), lab.nodes[1].member.ctx.raft.term());
         assert_eq!(now, (Some(0), term), "{members}");
-        assert!(lab.nodes.iter().all(|node| node.member.raft.election_timeout() == 600_000));
+        assert!(lab.nodes.iter().all(|node| node.member.ctx.raft.election_timeout() == 600_000));
         // Once that is over, a single pause of that length is too long.
         lab.run(12_000_000);
         assert!(timeout(&lab).iter().all(|p| *p <= 50_000), "{:?}", timeout(&lab));
         late(&mut lab, 1_250_000);
         lab.run(1_000_000);
-        assert!(lab.nodes[1].member.raft.term() > term, "{members}");
+        assert!(lab.nodes[1].member.ctx.raft.term() > term, "{members}");
     }
 }
 
@@ -147,7 +147,7 @@ fn leader_timeout_is_reset_for_new_leader() {
         lab.until("another leads", 10_000_000, |lab| lab.leader(2).is_some_and(|leader| leader != old));
         for _ in 0..30 {
             lab.run(100_000);
-            let timeout = lab.nodes[2].member.raft.leader_timeout();
+            let timeout = lab.nodes[2].member.ctx.raft.leader_timeout();
             assert!(timeout <= 50_000, "{timeout}");
         }
         lab.cut(old, false);
@@ -161,10 +161,10 @@ fn entries_missing_on_hung_disk_stay_in_leader_log() {
     lab.nodes[2].disk_hangs = true;
     write_for(&mut lab, &[0, 1], 3);
     assert_eq!(lab.leader(2), Some(0), "it answers all the time");
-    let has = lab.nodes[0].member.raft.matched(&lab.id(2));
+    let has = lab.nodes[0].member.ctx.raft.matched(&lab.id(2));
     let trim = lab.nodes[0].trim.expect("the log is trimmed");
     assert_eq!(trim.wanted, has + 1, "it stays while there is room");
-    let commit = lab.nodes[0].member.raft.commit();
+    let commit = lab.nodes[0].member.ctx.raft.commit();
     lab.nodes[2].disk_hangs = false;
     write_for(&mut lab, &[0, 1], 2);
     let wanted = lab.nodes[0].trim.expect("again").wanted;

@@ -60,29 +60,29 @@ impl Member {
         if self.roster.branches.forced.is_some() {
             return self.answer_forced_bootstrap(
                 token,
-                self.now,
+                self.ctx.now,
                 false,
                 "a forced bootstrap is already under way".into(),
             );
         }
         self.roster.branches.forced =
-            Some(ForcedBootstrap { token, began: self.now, asked: self.now, fresh });
-        self.raft.query_tails(self.now);
+            Some(ForcedBootstrap { token, began: self.ctx.now, asked: self.ctx.now, fresh });
+        self.ctx.raft.query_tails(self.ctx.now);
     }
 
     fn answer_forced_bootstrap(&mut self, token: u64, began: Micros, ok: bool, text: String) {
-        let seconds = self.now.saturating_sub(began) as f64 / 1e6;
-        self.out.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
+        let seconds = self.ctx.now.saturating_sub(began) as f64 / 1e6;
+        self.ctx.out.push(Effect::Answer { token, answer: Answer { ok, text, seconds, held: None } });
     }
 
     pub(in crate::member) fn forced_bootstrap_step(&mut self) {
         let Some(ForcedBootstrap { token, began, asked, fresh }) = self.roster.branches.forced else {
             return;
         };
-        let late = self.now.saturating_sub(began) > TIMEOUT;
-        if self.now >= asked + ASK_AGAIN {
-            self.roster.branches.forced = Some(ForcedBootstrap { token, began, asked: self.now, fresh });
-            self.raft.query_tails_again(self.now);
+        let late = self.ctx.now.saturating_sub(began) > TIMEOUT;
+        if self.ctx.now >= asked + ASK_AGAIN {
+            self.roster.branches.forced = Some(ForcedBootstrap { token, began, asked: self.ctx.now, fresh });
+            self.ctx.raft.query_tails_again(self.ctx.now);
         }
         let outcome = match self.unfit_for_forced_bootstrap(late) {
             Some(Ok(())) => self.start_branch(fresh),
@@ -99,17 +99,17 @@ impl Member {
     /// Whether this member may go on alone; `None`: not known yet.
     fn unfit_for_forced_bootstrap(&self, late: bool) -> Option<Result<(), String>> {
         let refuse = |text: &str| Some(Err(text.to_owned()));
-        if self.me.arbitrator {
+        if self.ctx.me.arbitrator {
             return refuse("an arbitrator has no database: give this command to a member that has one");
         }
-        let membership = self.raft.membership();
-        if !self.raft.has_log() || membership.get(&self.me.id).is_none() {
+        let membership = self.ctx.raft.membership();
+        if !self.ctx.raft.has_log() || membership.get(&self.ctx.me.id).is_none() {
             return refuse(
                 "this member is not listed in its log (it came back without its own): give this command to a listed \
                  member",
             );
         }
-        match &self.connection {
+        match &self.ctx.connection {
             ConnectionState::Running { primary: false, .. } => {}
             ConnectionState::Running { primary: true, .. } => {
                 return refuse("this member is in a primary component: no forced bootstrap is needed");
@@ -130,7 +130,7 @@ impl Member {
         if self.roster.leave.has_begun() {
             return refuse("this member is about to leave");
         }
-        if self.raft.has_quorum(self.now) || !self.cut_off() {
+        if self.ctx.raft.has_quorum(self.ctx.now) || !self.ctx.cut_off() {
             return match late {
                 true => refuse(
                     "a majority of the voters is connected: they elect a leader, or their logs say why they do not",
@@ -140,11 +140,11 @@ impl Member {
         }
         let mut unknown = None;
         // Learners, too: a replica may have entries that the voters have lost.
-        for id in membership.members.iter().map(|m| m.id).filter(|id| self.peers.contains_key(id)) {
-            match self.raft.would_vote(&id) {
+        for id in membership.members.iter().map(|m| m.id).filter(|id| self.ctx.peers.contains_key(id)) {
+            match self.ctx.raft.would_vote(&id) {
                 Some(true) => {}
                 Some(false) => {
-                    let name = self.name_of(&id);
+                    let name = self.ctx.name_of(&id);
                     return Some(Err(format!(
                         "{name} has more of the log than this member, or knows a leader: give this command to {name}"
                     )));
@@ -154,7 +154,7 @@ impl Member {
         }
         match unknown {
             Some(id) if late => {
-                let name = self.name_of(&id);
+                let name = self.ctx.name_of(&id);
                 Some(Err(format!(
                     "{name} may have more of the log, but does not answer: stop it, or give this command to it"
                 )))
@@ -165,22 +165,26 @@ impl Member {
     }
 
     fn start_branch(&mut self, fresh: Uuid) -> Result<String, String> {
-        let before = self.raft.tail_state().clone();
-        let lost: Vec<String> =
-            before.membership.voters().filter(|id| *id != self.me.id).map(|id| self.name_of(&id)).collect();
+        let before = self.ctx.raft.tail_state().clone();
+        let lost: Vec<String> = before
+            .membership
+            .voters()
+            .filter(|id| *id != self.ctx.me.id)
+            .map(|id| self.ctx.name_of(&id))
+            .collect();
         // Every peer must reconnect and compare logs before it gets anything of the new branch.
-        let ids: Vec<MemberId> = self.peers.keys().copied().collect();
+        let ids: Vec<MemberId> = self.ctx.peers.keys().copied().collect();
         for id in ids {
-            self.out.push(Effect::Drop(id));
+            self.ctx.out.push(Effect::Drop(id));
             self.peer_down(id, "this member begins a new branch");
         }
-        let mut founder = self.me.as_member(Role::Voter);
+        let mut founder = self.ctx.me.as_member(Role::Voter);
         founder.wants_vote = true;
         let branch = Branch { history: fresh, log_id: fresh, founder };
-        self.raft.branch(self.now, &branch).map_err(|error| error.to_string())?;
+        self.ctx.raft.branch(self.ctx.now, &branch).map_err(|error| error.to_string())?;
         // Only the own disk is waited for. But the log now has no other members, so the connect's timeout would apply,
         // and may have passed.
-        if let ConnectionState::Connecting { until, .. } = &mut self.connection {
+        if let ConnectionState::Connecting { until, .. } = &mut self.ctx.connection {
             *until = Micros::MAX;
         }
         let text = format!(
@@ -191,14 +195,14 @@ impl Member {
             before.seqno,
             lost.join(", ")
         );
-        self.log(Level::Warn, text.clone());
+        self.ctx.log(Level::Warn, text.clone());
         Ok(text)
     }
 
     /// Whether a database at this position can go on with the own log. A branch founded by this member continues from
     /// its parent.
     fn is_position_of_log(&self, position: Gtid) -> bool {
-        let tail = self.raft.tail_state();
+        let tail = self.ctx.raft.tail_state();
         let position = self.in_present_history(position);
         position.is_defined() && position.uuid == tail.history && position.seqno <= tail.seqno
     }
@@ -206,9 +210,9 @@ impl Member {
     /// Translates the position into the log's present history: the founder of a branch may have a database from before
     /// it. Other members' databases may have gone on with the old branch.
     pub(in crate::member) fn in_present_history(&self, position: Gtid) -> Gtid {
-        let tail = self.raft.tail_state();
+        let tail = self.ctx.raft.tail_state();
         let mut last = position;
-        for parent in tail.parents.iter().filter(|p| p.founder == self.me.id) {
+        for parent in tail.parents.iter().filter(|p| p.founder == self.ctx.me.id) {
             if parent.history == last.uuid && last.seqno <= parent.seqno {
                 last.uuid = tail.history;
             }
@@ -218,15 +222,15 @@ impl Member {
 
     /// The histories that this member's database may have: its log's, and those before its own branches.
     pub(crate) fn own_histories(&self) -> Vec<Uuid> {
-        let tail = self.raft.tail_state();
-        let founded = tail.parents.iter().filter(|p| p.founder == self.me.id).map(|p| p.history);
+        let tail = self.ctx.raft.tail_state();
+        let founded = tail.parents.iter().filter(|p| p.founder == self.ctx.me.id).map(|p| p.history);
         std::iter::once(tail.history).chain(founded).collect()
     }
 
     /// Records when this member's own branch was last seen alive.
     pub(in crate::member) fn majority_step(&mut self) {
-        if self.connection.is_connected() && (self.raft.leader().is_some() || !self.cut_off()) {
-            self.roster.quorum.note_seen(self.now);
+        if self.ctx.connection.is_connected() && (self.ctx.raft.leader().is_some() || !self.ctx.cut_off()) {
+            self.ctx.quorum.note_seen(self.ctx.now);
         }
     }
 
@@ -238,7 +242,7 @@ impl Member {
     /// for them first.
     fn may_give_up_log(&self, fork: Option<(Index, Term)>) -> Result<(), String> {
         let (index, term) = fork.unwrap_or_default();
-        let committed = self.raft.commit();
+        let committed = self.ctx.raft.commit();
         if committed > index {
             return Err(format!(
                 "this member has committed up to index {committed} of its log, beyond the branch's beginning after \
@@ -248,15 +252,15 @@ impl Member {
                  it: it joins the branch by state transfer"
             ));
         }
-        if (self.raft.tail_state().term, self.raft.last_index()) <= (term, index) {
+        if (self.ctx.raft.tail_state().term, self.ctx.raft.last_index()) <= (term, index) {
             return Ok(());
         }
-        let waited = self.roster.quorum.unseen_for(self.now);
+        let waited = self.ctx.quorum.unseen_for(self.ctx.now);
         if waited < GIVE_UP_LOG_AFTER {
             return Err(format!(
                 "this member's log goes on to index {}, beyond the branch's beginning after {index}; it gives up its \
                  log after {} s without a majority of the log's own members",
-                self.raft.last_index(),
+                self.ctx.raft.last_index(),
                 GIVE_UP_LOG_AFTER / 1_000_000
             ));
         }
@@ -266,19 +270,19 @@ impl Member {
     /// A peer's branch left this member's. Returns whether that was handled: this member gave up its log and joins as a
     /// new one at its next start, or has logged why it does not.
     pub(crate) fn met_branch(&mut self, hello: &Hello) -> bool {
-        if self.connection.is_primary() || !self.connection.is_connected() {
+        if self.ctx.connection.is_primary() || !self.ctx.connection.is_connected() {
             return false;
         }
-        let tail = self.raft.tail_state().clone();
+        let tail = self.ctx.raft.tail_state().clone();
         let fork = hello.fork(tail.history, tail.log_id);
         if let Err(why) = self.may_give_up_log(fork) {
-            if self.now >= self.roster.branches.log_at {
-                self.roster.branches.log_at = self.now + BRANCH_LOG_INTERVAL;
+            if self.ctx.now >= self.roster.branches.log_at {
+                self.roster.branches.log_at = self.ctx.now + BRANCH_LOG_INTERVAL;
                 let text = format!(
                     "{} was made to go on alone by an operator: its branch, history {}, left this member's, {}:{}. {why}",
                     hello.name, hello.history, tail.history, tail.seqno
                 );
-                self.log(Level::Warn, text);
+                self.ctx.log(Level::Warn, text);
             }
             return true;
         }
@@ -289,21 +293,21 @@ impl Member {
              kept in lockstep.rescue.*.log",
             hello.name, hello.history, tail.history, tail.seqno
         );
-        self.out.push(Effect::SetAside(Box::new(QuarantineRequest {
-            member: self.me.id,
+        self.ctx.out.push(Effect::SetAside(Box::new(QuarantineRequest {
+            member: self.ctx.me.id,
             own: (tail.history, tail.log_id),
             branch: hello.history,
             fork: fork.map_or(0, |(index, _)| index),
-            cluster: self.cluster.clone(),
+            cluster: self.ctx.cluster.clone(),
             address: hello.address.clone(),
             why: text.clone(),
         })));
         // The database's position stays: if the operator drops the branch before the next start, this member's data are
         // the cluster's.
-        let starts = !matches!(self.connection, ConnectionState::Running { .. });
+        let starts = !matches!(self.ctx.connection, ConnectionState::Running { .. });
         self.fail(&text);
         let text = format!("this member gives up its log for the branch of {}", hello.name);
-        self.recovery.ending.gives_way(self.now, starts, &text);
+        self.recovery.ending.gives_way(self.ctx.now, starts, &text);
         true
     }
 }

@@ -17,7 +17,7 @@ fn writes(lab: &mut Lab, at: usize) -> bool {
 }
 
 fn primary(lab: &Lab, at: usize) -> bool {
-    lab.nodes[at].member.connection.is_primary()
+    lab.nodes[at].member.ctx.connection.is_primary()
 }
 
 /// Cuts all members off from each other.
@@ -32,14 +32,14 @@ fn apart(lab: &mut Lab) {
 fn forced_bootstrap_others_rejoin_as_new_members() {
     let mut lab = Lab::new(3, &Tuning::default());
     assert!(writes(&mut lab, 1));
-    let before = lab.nodes[1].member.raft.tail_state().clone();
+    let before = lab.nodes[1].member.ctx.raft.tail_state().clone();
     apart(&mut lab);
     assert!(!writes(&mut lab, 1));
     let answer = bootstrap(&mut lab, 1);
     assert!(answer.ok && answer.text.contains("after ") && answer.text.contains("n1, n3"), "{answer:?}");
     lab.until("it is Primary", 1_000_000, |lab| primary(lab, 1));
     assert!(writes(&mut lab, 1));
-    let state = lab.nodes[1].member.raft.committed_state().clone();
+    let state = lab.nodes[1].member.ctx.raft.committed_state().clone();
     assert_ne!((state.history, state.log_id), (before.history, before.log_id));
     assert!(state.seqno > before.seqno, "its seqnos go on");
     assert_eq!(lab.nodes[1].views.last().unwrap(), &["n2"]);
@@ -49,7 +49,11 @@ fn forced_bootstrap_others_rejoin_as_new_members() {
     lab.cut(1, false);
     lab.run(10_000);
     for at in [0, 2] {
-        assert!(matches!(lab.nodes[at].member.connection, ConnectionState::Failed(_)), "{:#?}", lab.lines);
+        assert!(
+            matches!(lab.nodes[at].member.ctx.connection, ConnectionState::Failed(_)),
+            "{:#?}",
+            lab.lines
+        );
     }
     assert_eq!(lab.aside, [0, 2]);
     assert!(lab.logged("was made to go on alone by an operator"));
@@ -81,7 +85,7 @@ fn primary_branches_refuse_each_other() {
     lab.cut(2, false);
     lab.run(2_000_000);
     assert!(writes(&mut lab, 0) && writes(&mut lab, 1) && writes(&mut lab, 2));
-    let history = |lab: &Lab, at: usize| lab.nodes[at].member.raft.committed_state().history;
+    let history = |lab: &Lab, at: usize| lab.nodes[at].member.ctx.raft.committed_state().history;
     assert_eq!(history(&lab, 0), history(&lab, 1));
     assert_ne!(history(&lab, 0), history(&lab, 2));
     assert!(lab.aside.is_empty(), "who is Primary gives nothing up");
@@ -207,7 +211,7 @@ fn uncommitted_tail_beyond_fork_is_given_up_after_timeout() {
     assert!(answer.ok, "{answer:?}");
     lab.until("it is Primary", 1_000_000, |lab| primary(lab, 2));
     assert!(!matches!(lost.wait_for(Duration::ZERO), Some(SubmitOutcome::Ordered(_))));
-    let order = &lab.nodes[0].member.raft;
+    let order = &lab.nodes[0].member.ctx.raft;
     assert!(order.last_index() > order.commit(), "it has what it may have answered for");
     lab.link(0, 2);
     lab.run(10_000);
@@ -221,7 +225,7 @@ fn uncommitted_tail_beyond_fork_is_given_up_after_timeout() {
 #[test]
 fn joiner_refuses_members_of_other_logs() {
     let mut lab = forked();
-    let members = |lab: &Lab, at: usize| lab.nodes[at].member.raft.membership().members.len();
+    let members = |lab: &Lab, at: usize| lab.nodes[at].member.ctx.raft.membership().members.len();
     // The joiner connects to the old log's members first, and to the branch before any of the log has arrived.
     lab.add(&Tuning::default(), |_| {});
     assert!(lab.linked(3, 0) && !lab.linked(3, 2));
@@ -238,7 +242,7 @@ fn joiner_refuses_members_of_other_logs() {
     lab.link(4, 0);
     lab.link(5, 2);
     assert!(lab.linked(4, 5) && lab.linked(4, 0) && lab.linked(5, 2));
-    lab.until("both have a log", 10_000_000, |lab| (4..6).all(|at| lab.nodes[at].member.raft.has_log()));
+    lab.until("both have a log", 10_000_000, |lab| (4..6).all(|at| lab.nodes[at].member.ctx.raft.has_log()));
     lab.run(100_000);
     assert!(!lab.linked(4, 5), "{:#?}", lab.lines);
     assert!(lab.linked(4, 0) && lab.linked(5, 2));
@@ -253,7 +257,7 @@ fn joiner_disconnected_below_fork_keeps_reading() {
         let write = lab.write_bytes(0, &[b'x'; 200_000]);
         lab.until("it is written", 5_000_000, |_| write.wait_for(Duration::ZERO).is_some());
     }
-    let old = lab.nodes[0].member.raft.tail_state().history;
+    let old = lab.nodes[0].member.ctx.raft.tail_state().history;
     apart(&mut lab);
     let answer = bootstrap(&mut lab, 2);
     assert!(answer.ok, "{answer:?}");
@@ -262,7 +266,7 @@ fn joiner_disconnected_below_fork_keeps_reading() {
     lab.cut(3, true);
     lab.link(3, 2);
     let below = |lab: &Lab| {
-        let order = &lab.nodes[3].member.raft;
+        let order = &lab.nodes[3].member.ctx.raft;
         order.has_log() && order.tail_state().history == old
     };
     lab.until("it reads", 10_000_000, below);
@@ -274,8 +278,8 @@ fn joiner_disconnected_below_fork_keeps_reading() {
         assert!(!lab.linked(3, 0), "{:#?}", lab.lines);
         lab.link(3, 2);
         assert!(lab.linked(3, 2), "{:#?}", lab.lines);
-        let had = lab.nodes[3].member.raft.last_index();
-        lab.until("it reads on", 10_000_000, |lab| lab.nodes[3].member.raft.last_index() > had);
+        let had = lab.nodes[3].member.ctx.raft.last_index();
+        lab.until("it reads on", 10_000_000, |lab| lab.nodes[3].member.ctx.raft.last_index() > had);
     }
     lab.until("it votes", 20_000_000, |lab| lab.voters(2).len() == 2);
     assert!(lab.aside.is_empty(), "{:#?}", lab.lines);
@@ -287,7 +291,7 @@ fn joiner_disconnected_below_fork_keeps_reading() {
 fn forced_bootstrap_works_after_connect_timeout() {
     for patient in [true, false] {
         let mut lab = Lab::new(3, &Tuning::default());
-        let state = lab.nodes[1].member.raft.committed_state();
+        let state = lab.nodes[1].member.ctx.raft.committed_state();
         let position = Gtid { uuid: state.history, seqno: state.seqno };
         lab.cut(0, true);
         lab.cut(2, true);

@@ -9,7 +9,7 @@ use crate::member::{Level, Member, Micros};
 use crate::wire::Hello;
 use lockstep_core::members::{MemberInfo, Membership, Role};
 use lockstep_core::snapshot::StateSnapshot;
-use lockstep_core::{Gtid, Seqno, Uuid};
+use lockstep_core::{Gtid, Uuid};
 
 /// After this many election timeouts without a leader, the server gets a non-Primary view.
 const LEADERLESS_TIMEOUTS: Micros = 4;
@@ -32,21 +32,24 @@ impl Member {
         view_uuid: Uuid,
         fresh: Uuid,
     ) -> Result<(), NodeError> {
-        if let ConnectionState::Failed(text) = &self.connection {
+        if let ConnectionState::Failed(text) = &self.ctx.connection {
             return Err(NodeError::Setup(text.clone()));
         }
-        if self.connection != ConnectionState::Idle {
+        if self.ctx.connection != ConnectionState::Idle {
             return Err(NodeError::State("connect: this node is connected already"));
         }
-        let empty = self.raft.last_index() == 0 && self.raft.membership().members.is_empty();
+        let empty = self.ctx.raft.last_index() == 0 && self.ctx.raft.membership().members.is_empty();
         if !empty {
             self.compare_with_log(&mut args)?;
-            args.log = self.raft.tail_state().log_id;
+            args.log = self.ctx.raft.tail_state().log_id;
         }
         if args.bootstrap && !empty {
-            let membership = self.raft.membership();
-            let others: Vec<String> =
-                membership.voters().filter(|id| *id != self.me.id).map(|id| self.name_of(&id)).collect();
+            let membership = self.ctx.raft.membership();
+            let others: Vec<String> = membership
+                .voters()
+                .filter(|id| *id != self.ctx.me.id)
+                .map(|id| self.ctx.name_of(&id))
+                .collect();
             if !others.is_empty() {
                 return Err(NodeError::Refused(format!(
                     "this member's log knows of the voters {}: a new cluster would split from them. Start this \
@@ -55,7 +58,7 @@ impl Member {
                     others.join(", ")
                 )));
             }
-            if !membership.is_voter(&self.me.id) {
+            if !membership.is_voter(&self.ctx.me.id) {
                 return Err(NodeError::Refused(
                     "this member left a cluster that went on without it: start it without --wsrep-new-cluster, or \
                      move its lockstep.* files away to found a new cluster from its data"
@@ -63,39 +66,40 @@ impl Member {
                 ));
             }
         }
-        self.cluster = args.cluster.clone();
-        self.me.view_uuid = view_uuid;
-        let own = self.own_view_member();
-        self.raft.set_view_member(own);
-        self.me.incarnation += 1;
-        self.raft.renew(self.me.incarnation);
+        self.ctx.cluster = args.cluster.clone();
+        self.ctx.me.view_uuid = view_uuid;
+        let own = self.ctx.own_view_member();
+        self.ctx.raft.set_view_member(own);
+        self.ctx.me.incarnation += 1;
+        self.ctx.raft.renew(self.ctx.me.incarnation);
         self.delivery.submissions.renew();
         self.delivery.low_water_mark.reset();
         self.roster.leave.reset();
         self.roster.health_reports.reset();
         self.roster.views_shown.connect(view_uuid);
-        self.raft.set_position(Some(args.position.seqno).filter(|_| args.position.is_defined()));
+        self.ctx.raft.set_position(Some(args.position.seqno).filter(|_| args.position.is_defined()));
         if args.bootstrap && empty {
             let (history, base) = match args.position {
                 position if position.is_defined() => (position.uuid, position.seqno),
                 _ => (fresh, 0),
             };
-            let me: MemberInfo = self.me.as_member(Role::Voter);
+            let me: MemberInfo = self.ctx.me.as_member(Role::Voter);
             let membership = Membership { members: vec![me] };
-            let policy = self.tuning.policy;
+            let policy = self.ctx.tuning.policy;
             let genesis =
                 StateSnapshot { log_id: fresh, policy, ..StateSnapshot::genesis(history, base, membership) };
-            self.raft.bootstrap(self.now, genesis);
-            self.log(Level::Info, format!("a new cluster begins: history {history}, seqno {base}"));
+            self.ctx.raft.bootstrap(self.ctx.now, genesis);
+            self.ctx.log(Level::Info, format!("a new cluster begins: history {history}, seqno {base}"));
         }
         let mut addresses = args.peers.clone();
-        addresses.extend(self.raft.membership().members.iter().map(|m| m.address.clone()));
-        let until = self.now + args.timeout.as_micros() as Micros;
-        self.roster.quorum.note_seen(self.now);
-        self.peers.forget_gone();
-        self.connection = ConnectionState::Connecting { args, until, log_at: self.now + LOG_INTERVAL };
+        addresses.extend(self.ctx.raft.membership().members.iter().map(|m| m.address.clone()));
+        let until = self.ctx.now + args.timeout.as_micros() as Micros;
+        self.ctx.quorum.note_seen(self.ctx.now);
+        self.ctx.peers.forget_gone();
+        self.ctx.connection =
+            ConnectionState::Connecting { args, until, log_at: self.ctx.now + LOG_INTERVAL };
         for address in addresses {
-            self.dial(address);
+            self.ctx.dial(address);
         }
         Ok(())
     }
@@ -107,7 +111,7 @@ impl Member {
     /// the log has reached it. If no other member has a log, no member has the state either.
     fn compare_with_log(&mut self, args: &mut ConnectArgs) -> Result<(), NodeError> {
         args.position = self.in_present_history(args.position);
-        let (position, tail) = (args.position, self.raft.tail_state());
+        let (position, tail) = (args.position, self.ctx.raft.tail_state());
         if !position.is_defined() || (position.uuid == tail.history && position.seqno <= tail.seqno) {
             return Ok(());
         }
@@ -116,21 +120,21 @@ impl Member {
              elsewhere",
             tail.history, tail.seqno
         );
-        let alone = self.raft.membership().voters().all(|id| id == self.me.id);
+        let alone = self.ctx.raft.membership().voters().all(|id| id == self.ctx.me.id);
         if args.bootstrap || alone {
             return Err(NodeError::Refused(format!(
                 "{what}. To found a cluster from these data, move the lockstep.* files of all members away and start \
                  this one with --wsrep-new-cluster. To go on with the log, start a member whose data belong to it"
             )));
         }
-        self.log(Level::Warn, format!("{what}: they do not count, the state will be transferred"));
+        self.ctx.log(Level::Warn, format!("{what}: they do not count, the state will be transferred"));
         args.position = Gtid::UNDEFINED;
         Ok(())
     }
 
     /// Advances the connection state.
     pub(in crate::member) fn connection_step(&mut self) {
-        match self.connection.clone() {
+        match self.ctx.connection.clone() {
             ConnectionState::Idle | ConnectionState::Failed(_) => {}
             ConnectionState::Connecting { args, until, log_at } => self.connecting(args, until, log_at),
             ConnectionState::NeedState { primary } => self.quorum_step(primary),
@@ -144,26 +148,30 @@ impl Member {
     fn connecting(&mut self, mut args: ConnectArgs, until: Micros, log_at: Micros) {
         // The member may have begun a branch since the connect began.
         args.position = self.in_present_history(args.position);
-        let state = self.raft.committed_state();
-        let me =
-            state.view.members.iter().position(|m| m.id == self.me.id && m.view_uuid == self.me.view_uuid);
-        let Some(my_index) = me.filter(|_| self.raft.deliverable() >= state.index) else {
+        let state = self.ctx.raft.committed_state();
+        let me = state
+            .view
+            .members
+            .iter()
+            .position(|m| m.id == self.ctx.me.id && m.view_uuid == self.ctx.me.view_uuid);
+        let Some(my_index) = me.filter(|_| self.ctx.raft.deliverable() >= state.index) else {
             let missing = self.missing();
             return self.still_connecting(args, until, log_at, &missing);
         };
         let doubt = args.in_doubt.filter(|_| args.position.uuid == state.history);
-        let doubt =
-            doubt.map(|seqno| (seqno, self.recovery.in_doubt.decide(self.now, &self.raft, &self.peers)));
+        let doubt = doubt.map(|seqno| {
+            (seqno, self.recovery.in_doubt.decide(self.ctx.now, &self.ctx.raft, &self.ctx.peers))
+        });
         if let Some((seqno, Doubt::Wait)) = doubt {
             let missing = format!(
                 "this member was killed in the statement at seqno {seqno}, and whether it was done cannot be told: \
                  waits for a member that knows, or for all{}",
-                absent_text(&self.raft, &self.peers)
+                absent_text(&self.ctx.raft, &self.ctx.peers)
             );
             return self.still_connecting(args, until, log_at, &missing);
         }
         if let Some((seqno, Doubt::GoOn)) = doubt {
-            self.log(
+            self.ctx.log(
                 Level::Warn,
                 format!(
                     "all members were killed in the statement at seqno {seqno}, and whether it was done cannot be told: \
@@ -171,7 +179,7 @@ impl Member {
                 ),
             );
         }
-        let state = self.raft.committed_state();
+        let state = self.ctx.raft.committed_state();
         let history = state.history;
         let committed = state.seqno;
         let view = ViewInfo {
@@ -184,25 +192,26 @@ impl Member {
         };
         let founded = args.bootstrap
             && self
+                .ctx
                 .raft
                 .segment_bases()
                 .next()
                 .is_some_and(|b| b.index == 0 && b.seqno + 1 == view.gtid.seqno);
-        self.roster.quorum.became_primary(self.now);
-        self.roster.quorum.present();
+        self.ctx.quorum.became_primary(self.ctx.now);
+        self.ctx.quorum.present();
         self.roster.sync.connected(view.gtid.seqno);
-        self.out.push(Effect::Connected(Ok(())));
-        self.deliver(Delivery::Connected(view.clone()));
+        self.ctx.out.push(Effect::Connected(Ok(())));
+        self.ctx.deliver(Delivery::Connected(view.clone()));
         let position = if founded {
             Gtid { uuid: history, seqno: view.gtid.seqno - 1 }
-        } else if self.me.arbitrator {
+        } else if self.ctx.me.arbitrator {
             // An arbitrator has no database.
-            self.finished.raise(committed);
+            self.ctx.finished.raise(committed);
             Gtid { uuid: history, seqno: committed }
         } else {
             args.position
         };
-        let bases: Vec<StateSnapshot> = self.raft.segment_bases().cloned().collect();
+        let bases: Vec<StateSnapshot> = self.ctx.raft.segment_bases().cloned().collect();
         let why = if let Some((seqno, Doubt::Take)) = doubt {
             Some(format!("whether the statement at seqno {seqno} was done before the crash cannot be told"))
         } else if !position.is_defined() {
@@ -211,7 +220,7 @@ impl Member {
             Some(format!("the database is of history {}, the cluster of {history}", position.uuid))
         } else if position.seqno > committed {
             Some(format!("the database is at {}, ahead of the log ({committed})", position.seqno))
-        } else if let Some(gap) = self.raft.gap_around(position.seqno) {
+        } else if let Some(gap) = self.ctx.raft.gap_around(position.seqno) {
             Some(format!(
                 "the database is at seqno {}, which this cluster does not have: it went on from {} to {} when another \
                  member took over, and what this member had committed ahead of it is kept in lockstep.rescue.*.log",
@@ -220,7 +229,7 @@ impl Member {
         } else if let Some(why) = self.is_of_another_log(position, args.log, &bases) {
             Some(why)
         } else {
-            self.deliverer.start(&bases, self.raft.committed_state(), position.seqno).err()
+            self.deliverer.start(&bases, self.ctx.raft.committed_state(), position.seqno).err()
         };
         self.recovery.transfers.set_bypass(None);
         match why {
@@ -228,25 +237,25 @@ impl Member {
                 // The run only checked that the log reaches back far enough.
                 self.deliverer.stop();
                 self.recovery.transfers.set_bypass(Some(position.seqno));
-                self.log(
+                self.ctx.log(
                     Level::Info,
                     format!("goes on from seqno {} by the log, once a donor confirms it", position.seqno),
                 );
-                self.connection = ConnectionState::NeedState { primary: true };
-                self.deliver(Delivery::StateNeeded { bypass: true });
+                self.ctx.connection = ConnectionState::NeedState { primary: true };
+                self.ctx.deliver(Delivery::StateNeeded { bypass: true });
             }
             None => {
-                self.log(Level::Info, format!("goes on from seqno {} by the log", position.seqno));
-                self.connection = ConnectionState::Running { primary: true, synced: false };
-                self.recovery.votes.begin(position.seqno, self.raft.last_index(), false);
+                self.ctx.log(Level::Info, format!("goes on from seqno {} by the log", position.seqno));
+                self.ctx.connection = ConnectionState::Running { primary: true, synced: false };
+                self.recovery.votes.begin(position.seqno, self.ctx.raft.last_index(), false);
                 if !founded {
                     self.deliverer.announce_at_start();
                 }
             }
             Some(why) => {
-                self.log(Level::Info, format!("the state must be transferred: {why}"));
-                self.connection = ConnectionState::NeedState { primary: true };
-                self.deliver(Delivery::StateNeeded { bypass: false });
+                self.ctx.log(Level::Info, format!("the state must be transferred: {why}"));
+                self.ctx.connection = ConnectionState::NeedState { primary: true };
+                self.ctx.deliver(Delivery::StateNeeded { bypass: false });
             }
         }
     }
@@ -263,9 +272,9 @@ impl Member {
         opened_with: Uuid,
         bases: &[StateSnapshot],
     ) -> Option<String> {
-        let state = self.raft.committed_state();
+        let state = self.ctx.raft.committed_state();
         let has_own_history = state.log_id.is_nil() || state.log_id == state.history;
-        if has_own_history || opened_with == state.log_id || self.me.arbitrator {
+        if has_own_history || opened_with == state.log_id || self.ctx.me.arbitrator {
             return None;
         }
         let beginning = bases.first().filter(|base| base.index == 0).map(|base| base.seqno);
@@ -286,37 +295,39 @@ impl Member {
     }
 
     fn still_connecting(&mut self, args: ConnectArgs, until: Micros, log_at: Micros, missing: &str) {
-        let knows_others = || self.raft.membership().voters().any(|id| id != self.me.id);
-        if self.now >= until && !(args.waits_for_others && knows_others()) {
+        let knows_others = || self.ctx.raft.membership().voters().any(|id| id != self.ctx.me.id);
+        if self.ctx.now >= until && !(args.waits_for_others && knows_others()) {
             let text = format!("no primary component within {} s: {missing}", args.timeout.as_secs());
-            self.connection = ConnectionState::Idle;
+            self.ctx.connection = ConnectionState::Idle;
             self.forget_peers();
-            self.out.push(Effect::Connected(Err(NodeError::Timeout(text))));
-        } else if self.now >= log_at {
-            self.log(Level::Info, format!("waiting for a primary component: {missing}"));
-            self.connection = ConnectionState::Connecting { args, until, log_at: self.now + LOG_INTERVAL };
+            self.ctx.out.push(Effect::Connected(Err(NodeError::Timeout(text))));
+        } else if self.ctx.now >= log_at {
+            self.ctx.log(Level::Info, format!("waiting for a primary component: {missing}"));
+            self.ctx.connection =
+                ConnectionState::Connecting { args, until, log_at: self.ctx.now + LOG_INTERVAL };
         }
     }
 
     pub(in crate::member) fn somebody_may_donate(&self) -> bool {
-        self.peers
+        self.ctx
+            .peers
             .values()
             .any(|p| !p.hello.arbitrator && p.health.is_some_and(|h| h.state == LocalState::Synced))
     }
 
     /// The members for which a connecting member waits, and those with which it cannot talk.
     fn missing(&self) -> String {
-        match self.peers.unlike() {
+        match self.ctx.peers.unlike() {
             Some(why) => format!("{}. {why}", self.wait_text()),
             None => self.wait_text(),
         }
     }
 
     fn wait_text(&self) -> String {
-        let membership = self.raft.membership();
+        let membership = self.ctx.raft.membership();
         if membership.members.is_empty() {
-            return match self.peers.len() {
-                0 if self.peers.unlike().is_some() => {
+            return match self.ctx.peers.len() {
+                0 if self.ctx.peers.unlike().is_some() => {
                     "nobody at the addresses of wsrep_cluster_address can be talked to".into()
                 }
                 0 => "nobody answers at the addresses of wsrep_cluster_address; start the first member with \
@@ -327,8 +338,8 @@ impl Member {
         }
         let missing: Vec<String> = membership
             .voters()
-            .filter(|id| *id != self.me.id && !self.peers.contains_key(id))
-            .map(|id| self.name_of(&id))
+            .filter(|id| *id != self.ctx.me.id && !self.ctx.peers.contains_key(id))
+            .map(|id| self.ctx.name_of(&id))
             .collect();
         if !missing.is_empty() {
             let text = format!("not connected: {}; a majority of the voters is needed", missing.join(", "));
@@ -343,11 +354,11 @@ impl Member {
         }
         // The other logs may list voters added after this log's end.
         let others: Vec<String> =
-            membership.voters().filter(|id| *id != self.me.id).map(|id| self.name_of(&id)).collect();
+            membership.voters().filter(|id| *id != self.ctx.me.id).map(|id| self.ctx.name_of(&id)).collect();
         // Connected but silent: the process may be stopped, or the machine gone.
-        let silent = membership.voters().filter(|id| *id != self.me.id && !self.responds(id));
-        let silent: Vec<String> = silent.map(|id| self.name_of(&id)).collect();
-        let voters = others.len() + usize::from(membership.is_voter(&self.me.id));
+        let silent = membership.voters().filter(|id| *id != self.ctx.me.id && !self.ctx.responds(id));
+        let silent: Vec<String> = silent.map(|id| self.ctx.name_of(&id)).collect();
+        let voters = others.len() + usize::from(membership.is_voter(&self.ctx.me.id));
         if voters - silent.len() < membership.majority() {
             return format!(
                 "connected, but nothing has come for a while from {}; a majority of the voters is needed",
@@ -369,9 +380,10 @@ impl Member {
         let names = |of: &[&crate::member::membership::peers::Peer]| {
             of.iter().map(|p| p.hello.name.as_str()).collect::<Vec<_>>().join(", ")
         };
-        let (known, unknown): (Vec<_>, Vec<_>) = self.peers.values().partition(|p| p.hello.last_index > 0);
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            self.ctx.peers.values().partition(|p| p.hello.last_index > 0);
         if known.is_empty() {
-            let at = match &self.connection {
+            let at = match &self.ctx.connection {
                 ConnectionState::Connecting { args, .. } if args.position.is_defined() => {
                     format!(" (this one's data are at {})", args.position)
                 }
@@ -395,13 +407,13 @@ impl Member {
 
     /// The names of voters that are back under another identity, because their logs are damaged or lost.
     fn back_without_their_logs(&self) -> Option<String> {
-        let membership = self.raft.membership();
+        let membership = self.ctx.raft.membership();
         let is_back = |m: &&MemberInfo| {
             let same = |hello: &Hello| hello.name == m.name && hello.address == m.address;
             m.role.votes()
-                && m.id != self.me.id
-                && !self.peers.contains_key(&m.id)
-                && self.peers.values().any(|p| same(&p.hello) && membership.get(&p.hello.id).is_none())
+                && m.id != self.ctx.me.id
+                && !self.ctx.peers.contains_key(&m.id)
+                && self.ctx.peers.values().any(|p| same(&p.hello) && membership.get(&p.hello.id).is_none())
         };
         let names: Vec<&str> = membership.members.iter().filter(is_back).map(|m| m.name.as_str()).collect();
         (!names.is_empty()).then(|| names.join(", "))
@@ -409,7 +421,7 @@ impl Member {
 
     /// What a member without a primary component waits for; or what the commits of one in a primary component wait for.
     pub(crate) fn waits_for(&self) -> Option<String> {
-        let waits = match self.connection {
+        let waits = match self.ctx.connection {
             ConnectionState::Connecting { .. } => true,
             ConnectionState::NeedState { primary } | ConnectionState::Running { primary, .. } => !primary,
             _ => false,
@@ -417,36 +429,28 @@ impl Member {
         if waits { Some(self.missing()) } else { self.ack_wait_report() }
     }
 
-    /// Whether too few voters are connected to elect a leader.
-    pub(in crate::member) fn cut_off(&self) -> bool {
-        let membership = self.raft.membership();
-        let connected =
-            membership.voters().filter(|id| *id == self.me.id || self.peers.contains_key(id)).count();
-        connected < membership.majority()
-    }
-
     /// Shows the server a non-Primary view after a time without quorum, and a Primary view when the quorum is back.
     fn quorum_step(&mut self, primary: bool) {
-        let cut_off = self.cut_off();
-        let quorum = self.raft.has_quorum(self.now) && !cut_off;
+        let cut_off = self.ctx.cut_off();
+        let quorum = self.ctx.raft.has_quorum(self.ctx.now) && !cut_off;
         if quorum {
-            self.roster.quorum.present();
+            self.ctx.quorum.present();
             if !primary {
                 self.back_to_primary();
             }
             return;
         }
-        let since = self.roster.quorum.missing(self.now);
+        let since = self.ctx.quorum.missing(self.ctx.now);
         let timeout =
-            if cut_off { CUT_OFF_TIMEOUT } else { LEADERLESS_TIMEOUTS * self.raft.election_timeout() };
-        if primary && self.now.saturating_sub(since) >= timeout {
-            self.log(Level::Warn, format!("the majority is lost: non-Primary ({})", self.missing()));
+            if cut_off { CUT_OFF_TIMEOUT } else { LEADERLESS_TIMEOUTS * self.ctx.raft.election_timeout() };
+        if primary && self.ctx.now.saturating_sub(since) >= timeout {
+            self.ctx.log(Level::Warn, format!("the majority is lost: non-Primary ({})", self.missing()));
             self.wake_all(false);
             // A server in a state transfer, or before its first view, must not get this view.
             self.roster.views_shown.forget_minority();
             self.roster.sync.majority_lost();
             self.show_minority();
-            self.connection = match self.connection {
+            self.ctx.connection = match self.ctx.connection {
                 ConnectionState::NeedState { .. } => ConnectionState::NeedState { primary: false },
                 _ => ConnectionState::Running { primary: false, synced: false },
             };
@@ -462,16 +466,16 @@ impl Member {
         }
         let info = self.view_without_quorum();
         if self.roster.views_shown.minority_changes(&info.members) {
-            self.deliver(Delivery::View { info, in_log: false });
+            self.ctx.deliver(Delivery::View { info, in_log: false });
         }
     }
 
     pub(crate) fn view_without_quorum(&self) -> ViewInfo {
-        let mut members = vec![self.own_view_member()];
+        let mut members = vec![self.ctx.own_view_member()];
         let last = self.deliverer.view();
-        members.extend(last.members.iter().filter(|m| self.responds(&m.id)).cloned());
+        members.extend(last.members.iter().filter(|m| self.ctx.responds(&m.id)).cloned());
         ViewInfo {
-            gtid: Gtid { uuid: self.raft.tail_state().history, seqno: self.deliverer.delivered() },
+            gtid: Gtid { uuid: self.ctx.raft.tail_state().history, seqno: self.deliverer.delivered() },
             before: self.deliverer.delivered(),
             number: -1,
             status: ViewStatus::NonPrimary,
@@ -481,14 +485,14 @@ impl Member {
     }
 
     fn back_to_primary(&mut self) {
-        self.log(Level::Info, "the majority is back");
-        self.roster.quorum.became_primary(self.now);
-        match self.connection {
+        self.ctx.log(Level::Info, "the majority is back");
+        self.ctx.quorum.became_primary(self.ctx.now);
+        match self.ctx.connection {
             ConnectionState::NeedState { .. } => {
-                self.connection = ConnectionState::NeedState { primary: true }
+                self.ctx.connection = ConnectionState::NeedState { primary: true }
             }
             _ => {
-                self.connection = ConnectionState::Running { primary: true, synced: false };
+                self.ctx.connection = ConnectionState::Running { primary: true, synced: false };
                 match self.deliverer.is_running() {
                     true => self.show_position(),
                     // The run is repeating from further back: show the view at its end.
@@ -501,12 +505,12 @@ impl Member {
     /// Shows a Primary view at exactly the delivered position: see `ViewsShown::position`.
     pub(in crate::member) fn show_position(&mut self) {
         let view = self.deliverer.view().clone();
-        let own = self.own_view_member();
+        let own = self.ctx.own_view_member();
         let deliverer = &self.deliverer;
         let PositionView { members, my_index, settle } =
             self.roster.views_shown.position(&view, own, |uuid| deliverer.has_streams_of(uuid));
         let info = ViewInfo {
-            gtid: Gtid { uuid: self.raft.tail_state().history, seqno: self.deliverer.delivered() },
+            gtid: Gtid { uuid: self.ctx.raft.tail_state().history, seqno: self.deliverer.delivered() },
             before: self.deliverer.delivered(),
             number: view.number as i64,
             status: ViewStatus::Primary,
@@ -514,28 +518,23 @@ impl Member {
             my_index: Some(my_index),
         };
         let settled = settle.then(|| ViewInfo { members: view.members.clone(), ..info.clone() });
-        self.deliver(Delivery::View { info, in_log: false });
+        self.ctx.deliver(Delivery::View { info, in_log: false });
         if let Some(info) = settled {
-            self.deliver(Delivery::View { info, in_log: false });
+            self.ctx.deliver(Delivery::View { info, in_log: false });
         }
     }
 
     /// The lag at which a Desynced member is Synced again: well within `apply.lag_limit`, however low, so that a steady
     /// lag does not make the member alternate.
     fn near_enough(&self) -> i64 {
-        SYNCED_WITHIN.min((self.tuning.lag_limit / 2) as i64)
-    }
-
-    /// How many committed transactions a server that has finished `finished` still has to finish.
-    pub(crate) fn lag_of(&self, finished: Seqno) -> i64 {
-        self.raft.seqnos_between(finished, self.raft.committed_state().seqno)
+        SYNCED_WITHIN.min((self.ctx.tuning.lag_limit / 2) as i64)
     }
 
     /// Marks the member Synced once caught up. Beyond the lag limit it is Desynced, so that proxies avoid it, until it
     /// has caught up again.
     fn sync_step(&mut self) {
-        let ConnectionState::Running { primary: true, synced } = self.connection else { return };
-        let lag = self.lag_of(self.finished());
+        let ConnectionState::Running { primary: true, synced } = self.ctx.connection else { return };
+        let lag = self.ctx.lag_of(self.ctx.finished());
         if synced && self.delivery.apply_holds.is_holding() {
             // The server has all that its apply hold permits; `lagging` shows the rest to others.
             self.roster.sync.set_lagging(self.roster.sync.is_lagging() || lag > 0);
@@ -544,15 +543,15 @@ impl Member {
         if synced {
             // The apply hold is open again: the member catches up normally.
             let was_lagging = self.roster.sync.is_lagging();
-            if was_lagging && self.is_held_back() && lag <= SYNCED_WITHIN {
+            if was_lagging && self.ctx.is_held_back() && lag <= SYNCED_WITHIN {
                 // Only the entries that became old enough were missing: no change of state for the server.
                 self.roster.sync.set_lagging(lag > 0);
             } else if was_lagging {
-                self.connection = ConnectionState::Running { primary: true, synced: false };
-            } else if lag > self.tuning.lag_limit as i64 {
+                self.ctx.connection = ConnectionState::Running { primary: true, synced: false };
+            } else if lag > self.ctx.tuning.lag_limit as i64 {
                 self.roster.sync.set_lagging(true);
-                self.connection = ConnectionState::Running { primary: true, synced: false };
-                self.log(
+                self.ctx.connection = ConnectionState::Running { primary: true, synced: false };
+                self.ctx.log(
                     Level::Warn,
                     format!("behind by {lag} transactions: Desynced until it has caught up"),
                 );
@@ -561,14 +560,15 @@ impl Member {
         }
         let has_its_part = self.delivery.apply_holds.is_holding()
             && self.deliverer.is_running()
-            && self.finished() >= self.deliverer.delivered();
+            && self.ctx.finished() >= self.deliverer.delivered();
         let caught_up = has_its_part
             || self.deliverer.is_running()
-                && self.deliverer.next_index() + SYNCED_WITHIN as u64 > self.raft.commit()
+                && self.deliverer.next_index() + SYNCED_WITHIN as u64 > self.ctx.raft.commit()
                 && self.roster.sync.reaches_connect(self.deliverer.delivered())
-                && self.deliverer.view().position(&self.me.id).is_some()
-                && self.raft.seqnos_between(self.finished(), self.deliverer.delivered()) <= SYNCED_WITHIN
-                && (!self.roster.sync.is_lagging() || self.is_held_back() || lag <= self.near_enough());
+                && self.deliverer.view().position(&self.ctx.me.id).is_some()
+                && self.ctx.raft.seqnos_between(self.ctx.finished(), self.deliverer.delivered())
+                    <= SYNCED_WITHIN
+                && (!self.roster.sync.is_lagging() || self.ctx.is_held_back() || lag <= self.near_enough());
         // Other members see a server that is held back by choice as Desynced.
         if caught_up && self.roster.sync.may_notify() && !self.recovery.transfers.is_donating() {
             if self.roster.sync.notify() {
@@ -577,8 +577,8 @@ impl Member {
             // Caught up for its server, but still Desynced for other members.
             self.roster.sync.set_lagging(self.delivery.apply_holds.is_holding() && lag > 0);
             self.report_progress(true);
-            self.connection = ConnectionState::Running { primary: true, synced: true };
-            self.deliver(Delivery::Synced);
+            self.ctx.connection = ConnectionState::Running { primary: true, synced: true };
+            self.ctx.deliver(Delivery::Synced);
         } else {
             self.report_progress(false);
         }
@@ -586,18 +586,18 @@ impl Member {
 
     /// Reports the progress towards Synced, if due; `synced`: for the last time.
     fn report_progress(&mut self, synced: bool) {
-        let finished = self.finished();
-        let Some(from) = self.delivery.catching_up.report(self.now, finished, synced) else { return };
-        let (total, done) = (self.lag_of(from), self.raft.seqnos_between(from, finished));
+        let finished = self.ctx.finished();
+        let Some(from) = self.delivery.catching_up.report(self.ctx.now, finished, synced) else { return };
+        let (total, done) = (self.ctx.lag_of(from), self.ctx.raft.seqnos_between(from, finished));
         if total > 0 {
-            self.out.push(Effect::Progress { total, done: done.min(total) });
+            self.ctx.out.push(Effect::Progress { total, done: done.min(total) });
         }
     }
 
     /// Logs if a member that is configured as a replica is still a voter, because its server was not shut down cleanly.
     fn warn_if_still_voter(&mut self) {
-        if self.raft.membership().is_voter(&self.me.id) && !self.me.wants_vote {
-            self.log(
+        if self.ctx.raft.membership().is_voter(&self.ctx.me.id) && !self.ctx.me.wants_vote {
+            self.ctx.log(
                 Level::Warn,
                 "this member votes, and may lead, though its options say member.vote=no (or pc.weight=0): it voted when its server \
                  was lost, was promoted, or has founded the cluster. It votes no more once its server has been stopped in order \

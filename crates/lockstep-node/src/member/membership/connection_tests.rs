@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 fn primary(lab: &Lab, at: usize) -> bool {
-    lab.nodes[at].member.connection.is_primary()
+    lab.nodes[at].member.ctx.connection.is_primary()
 }
 
 #[test]
@@ -19,7 +19,7 @@ fn member_after_full_outage_waits_for_others() {
     for at in 1..3 {
         lab.cut(at, true);
     }
-    let state = lab.nodes[0].member.raft.committed_state();
+    let state = lab.nodes[0].member.ctx.raft.committed_state();
     let position = Gtid { uuid: state.history, seqno: state.seqno };
     let patiently = |waits: bool| {
         move |args: &mut ConnectArgs| {
@@ -30,10 +30,10 @@ fn member_after_full_outage_waits_for_others() {
     };
     lab.restart(0, patiently(false));
     lab.run(40_000_000);
-    assert_eq!(lab.nodes[0].member.connection, ConnectionState::Idle, "as long as was said");
+    assert_eq!(lab.nodes[0].member.ctx.connection, ConnectionState::Idle, "as long as was said");
     lab.restart(0, patiently(true));
     lab.run(600_000_000);
-    assert!(matches!(lab.nodes[0].member.connection, ConnectionState::Connecting { .. }));
+    assert!(matches!(lab.nodes[0].member.ctx.connection, ConnectionState::Connecting { .. }));
     lab.cut(1, false);
     lab.cut(2, true);
     lab.restart(1, patiently(true));
@@ -45,7 +45,7 @@ fn held_server_is_told_synced_when_quorum_is_back() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.write(0);
     let synced = |lab: &Lab| {
-        lab.nodes[2].member.connection == ConnectionState::Running { primary: true, synced: true }
+        lab.nodes[2].member.ctx.connection == ConnectionState::Running { primary: true, synced: true }
     };
     lab.until("it is synced", 5_000_000, synced);
     lab.nodes[2].member.desync();
@@ -67,7 +67,7 @@ fn steady_lag_desyncs_once_and_small_lag_resyncs() {
         lab.run(1_000_000);
         lab.nodes[1].database_hangs = true;
         let behind = |lab: &mut Lab, lag: i64| {
-            let agreed = lab.nodes[0].member.raft.committed_state().seqno;
+            let agreed = lab.nodes[0].member.ctx.raft.committed_state().seqno;
             lab.nodes[1].finished.store(agreed - lag, Ordering::Release);
             lab.run(2_000_000);
             lab.nodes[1].member.local_state()
@@ -134,7 +134,7 @@ fn data_beyond_log_beginning_need_state_transfer() {
         lab.write(0);
         lab.run(10_000);
     }
-    let log = lab.nodes[0].member.raft.committed_state().log_id;
+    let log = lab.nodes[0].member.ctx.raft.committed_state().log_id;
     let came =
         |lab: &Lab, n: usize, text: &str| lab.lines.iter().any(|(m, line)| *m == n && line.contains(text));
     // Without a log of its own; the same data are accepted if they came with this log.
@@ -166,7 +166,7 @@ fn status_after_leave_shows_when_others_disconnected() {
     lab.run(300_000_000);
     lab.nodes[2].member.disconnect();
     lab.run(3_000_000);
-    assert_eq!(lab.nodes[2].member.connection, ConnectionState::Idle);
+    assert_eq!(lab.nodes[2].member.ctx.connection, ConnectionState::Idle);
     for member in lab.members(2).iter().filter(|m| m.name != "n3") {
         assert!(member.gone_seconds.is_some_and(|gone| gone < 4.0), "{member:?}");
     }
@@ -185,7 +185,7 @@ fn silent_member_is_shown_without_leader_and_after_loss() {
     let is_gone = |lab: &Lab, wanted: &str| {
         others(lab).iter().all(|(state, gone)| state == wanted && (4.5..6.5).contains(gone))
     };
-    assert!(lab.nodes[2].member.raft.leader().is_none());
+    assert!(lab.nodes[2].member.ctx.raft.leader().is_none());
     assert!(is_gone(&lab, "Silent"), "{:?}", others(&lab));
     let waits_for = lab.nodes[2].member.waits_for().unwrap_or_default();
     assert!(waits_for.contains("nothing has come for a while from n1, n2;"), "{waits_for}");
@@ -200,8 +200,8 @@ fn member_with_new_address_does_not_dial_old_one() {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.cut(0, true);
     lab.cut(2, true);
-    let old = lab.nodes[0].member.me.address.clone();
-    lab.nodes[0].member.me.address = "10.0.0.1:4999".into();
+    let old = lab.nodes[0].member.ctx.me.address.clone();
+    lab.nodes[0].member.ctx.me.address = "10.0.0.1:4999".into();
     lab.dials.clear();
     lab.restart(0, |_| {});
     lab.run(1_000_000);
@@ -210,7 +210,7 @@ fn member_with_new_address_does_not_dial_old_one() {
     let own = |lab: &Lab| lab.members(0).into_iter().find(|m| m.name == "n1").map(|m| m.address);
     assert_eq!(own(&lab).as_deref(), Some("10.0.0.1:4999"));
     // Another member is at that address now.
-    lab.nodes[0].member.dial("10.0.0.3:4567".into());
+    lab.nodes[0].member.ctx.dial("10.0.0.3:4567".into());
     lab.run(1_000);
     assert!(lab.dials.contains(&(0, "10.0.0.3:4567".into())));
 }
@@ -250,10 +250,10 @@ fn voter_with_vote_option_off_logs_warning() {
     let mut lab = Lab::new(3, &Tuning::default());
     // Another process, with other options.
     lab.nodes[2].member.roster.sync.majority_lost();
-    lab.nodes[2].member.me.wants_vote = false;
+    lab.nodes[2].member.ctx.me.wants_vote = false;
     lab.restart(2, |_| {});
     lab.until("it is Synced again", 20_000_000, |lab| {
-        lab.nodes[2].member.connection == ConnectionState::Running { primary: true, synced: true }
+        lab.nodes[2].member.ctx.connection == ConnectionState::Running { primary: true, synced: true }
     });
     assert!(lab.logged("this member votes, and may lead, though its options say member.vote=no"));
 }
@@ -292,7 +292,7 @@ fn replayed_view_ends_no_streaming_transaction() {
     lab.run(1_000_000);
     lab.write_fragment(2).abandon();
     lab.run(500_000);
-    let own = lab.nodes[2].member.me.view_uuid;
+    let own = lab.nodes[2].member.ctx.me.view_uuid;
     assert!(lab.nodes[2].member.deliverer.has_streams_of(&own));
     lab.nodes[2].member.delivery_was_cut();
     lab.run(500_000);

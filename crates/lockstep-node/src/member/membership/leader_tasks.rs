@@ -57,32 +57,37 @@ impl LeaderTasks {
 impl Member {
     /// Runs all tasks of a leader, most urgent first.
     pub(in crate::member) fn lead(&mut self) {
-        if !self.raft.has_committed_in_term() {
+        if !self.ctx.raft.has_committed_in_term() {
             return;
         }
         if let Some((membership, why)) = self.next_membership() {
             // Refused while the previous change is under way: retried soon.
-            if self.raft.change_membership(self.now, membership).is_ok() {
-                self.log(Level::Info, why);
+            if self.ctx.raft.change_membership(self.ctx.now, membership).is_ok() {
+                self.ctx.log(Level::Info, why);
             }
         }
         if self.move_leadership() {
             return;
         }
         self.check_for_writer();
-        self.roster.leader_tasks.disks.track(self.now, &self.raft, self.peers.keys().copied(), NEAR_ENOUGH);
+        self.roster.leader_tasks.disks.track(
+            self.ctx.now,
+            &self.ctx.raft,
+            self.ctx.peers.keys().copied(),
+            NEAR_ENOUGH,
+        );
         self.make_view();
         self.make_trim_mark();
     }
 
     /// The next membership change due, with its log line.
     fn next_membership(&self) -> Option<(Membership, String)> {
-        let membership = self.raft.membership();
-        let connected = |id: &MemberId| *id == self.me.id || self.peers.contains_key(id);
+        let membership = self.ctx.raft.membership();
+        let connected = |id: &MemberId| *id == self.ctx.me.id || self.ctx.peers.contains_key(id);
         // The leader itself, too: its address may have changed since its last incarnation.
-        for hello in self.peers.values().map(|peer| &peer.hello).chain([&self.me]) {
+        for hello in self.ctx.peers.values().map(|peer| &peer.hello).chain([&self.ctx.me]) {
             match membership.get(&hello.id) {
-                None if hello.id == self.me.id || self.was_removed(hello) => {}
+                None if hello.id == self.ctx.me.id || self.was_removed(hello) => {}
                 None => {
                     let former = membership.former(&hello.name, &hello.address);
                     let mut why = format!("{} ({}) joins as a learner", hello.name, hello.address);
@@ -134,8 +139,8 @@ impl Member {
 
     /// Whether a member has been away long enough to be removed.
     fn is_long_gone(&self, id: &MemberId) -> bool {
-        let timeout = self.tuning.evict_timeout.as_micros() as Micros;
-        self.gone_since(id).is_some_and(|since| self.now.saturating_sub(since) > timeout)
+        let timeout = self.ctx.tuning.evict_timeout.as_micros() as Micros;
+        self.ctx.gone_since(id).is_some_and(|since| self.ctx.now.saturating_sub(since) > timeout)
     }
 
     /// The log line's suffix for a new member with the name of an absent one at another address.
@@ -145,7 +150,7 @@ impl Member {
              been gone for {} s (cluster.evict_timeout), or after `lockstep remove --name {}`; if not, give it a \
              wsrep_node_name of its own",
             old.address,
-            self.tuning.evict_timeout.as_secs(),
+            self.ctx.tuning.evict_timeout.as_secs(),
             old.name
         )
     }
@@ -155,7 +160,7 @@ impl Member {
     fn rival<'a>(&self, membership: &'a Membership, learner: &MemberInfo) -> Option<&'a MemberInfo> {
         let mut named = membership.members.iter().filter(|m| m.name == learner.name && m.id != learner.id);
         let only = named.next().filter(|_| named.next().is_none())?;
-        (only.role.votes() && self.gone_since(&only.id).is_some()).then_some(only)
+        (only.role.votes() && self.ctx.gone_since(&only.id).is_some()).then_some(only)
     }
 
     /// Demotes a long absent voter if a learner with its name could replace it. The voter only loses its vote, since it
@@ -170,7 +175,7 @@ impl Member {
             "{} ({}) has been gone for more than {} s, and {} has its name: that one is to vote in its place",
             old.name,
             old.address,
-            self.tuning.evict_timeout.as_secs(),
+            self.ctx.tuning.evict_timeout.as_secs(),
             new.address
         );
         Some((self.demoted_or_removed(membership, &old.id, false), why))
@@ -189,13 +194,13 @@ impl Member {
     /// The change for a member that leaves in good order. Absent voters are demoted first, so that the last member can
     /// still write.
     fn departure(&self, membership: &Membership) -> Option<(Membership, String)> {
-        let leaver = self.peers.values().find(|p| p.leaving() && membership.is_voter(&p.hello.id))?;
+        let leaver = self.ctx.peers.values().find(|p| p.leaving() && membership.is_voter(&p.hello.id))?;
         if membership.voters().count() == 1 {
             return None;
         }
-        let alive = |id: &MemberId| *id == self.me.id || self.peers.contains_key(id);
+        let alive = |id: &MemberId| *id == self.ctx.me.id || self.ctx.peers.contains_key(id);
         if let Some(dead) = membership.voters().find(|id| !alive(id)) {
-            let name = self.name_of(&dead);
+            let name = self.ctx.name_of(&dead);
             let why =
                 format!("{name} is not connected and {} leaves: {name} votes no more", leaver.hello.name);
             return Some((self.demoted_or_removed(membership, &dead, false), why));
@@ -208,7 +213,8 @@ impl Member {
     pub(in crate::member) fn has_caught_up(&self, id: &MemberId) -> bool {
         let ready =
             |p: &crate::member::membership::peers::Peer| p.health.is_some_and(|h| h.has_state && !h.leaving);
-        self.peers.get(id).is_some_and(ready) && self.raft.matched(id) + NEAR_ENOUGH >= self.raft.last_index()
+        self.ctx.peers.get(id).is_some_and(ready)
+            && self.ctx.raft.matched(id) + NEAR_ENOUGH >= self.ctx.raft.last_index()
     }
 
     /// Promotes a learner that wants to vote, has the state and is near the end of the log, unless it may be a second
@@ -218,7 +224,7 @@ impl Member {
             .members
             .iter()
             .filter(|m| m.role == Role::Learner && m.wants_vote)
-            .filter(|m| self.has_caught_up(&m.id) && self.responds(&m.id))
+            .filter(|m| self.has_caught_up(&m.id) && self.ctx.responds(&m.id))
             .find(|m| self.rival(membership, m).is_none())?;
         let role = if member.arbitrator { Role::Arbitrator } else { Role::Voter };
         let why = format!("{} has caught up and votes from now on", member.name);
@@ -227,13 +233,13 @@ impl Member {
 
     /// Demotes long absent voters, if demoting all of them lowers the majority.
     fn eviction(&self, membership: &Membership) -> Option<(Membership, String)> {
-        let timeout = self.tuning.evict_timeout.as_secs();
+        let timeout = self.ctx.tuning.evict_timeout.as_secs();
         let dead: Vec<MemberId> = membership.voters().filter(|id| self.is_long_gone(id)).collect();
         let voters = membership.voters().count();
         if dead.is_empty() || (voters - dead.len()) / 2 + 1 >= membership.majority() {
             return None;
         }
-        let name = self.name_of(&dead[0]);
+        let name = self.ctx.name_of(&dead[0]);
         let why =
             format!("{name} has been gone for more than {timeout} s: it votes no more until it is back");
         Some((self.demoted_or_removed(membership, &dead[0], false), why))
@@ -242,10 +248,13 @@ impl Member {
     /// Removes a learner that has been absent for long: its name and address become free, and the log is no longer kept
     /// for it. If it comes back, it joins anew.
     fn forgotten(&self, membership: &Membership) -> Option<(Membership, String)> {
-        let timeout = LEARNER_RETENTION * self.tuning.evict_timeout.as_micros() as Micros;
+        let timeout = LEARNER_RETENTION * self.ctx.tuning.evict_timeout.as_micros() as Micros;
         let member = membership.members.iter().find(|m| {
             m.role == Role::Learner
-                && self.gone_since(&m.id).is_some_and(|since| self.now.saturating_sub(since) > timeout)
+                && self
+                    .ctx
+                    .gone_since(&m.id)
+                    .is_some_and(|since| self.ctx.now.saturating_sub(since) > timeout)
         })?;
         let why = format!(
             "{} does not vote and has been gone for {} min: it is forgotten until it is back",
@@ -258,8 +267,8 @@ impl Member {
     /// Appends a view if the members have changed, with this member first unless it is an arbitrator. A change of
     /// leader alone makes a view only under a weak policy.
     fn make_view(&mut self) {
-        let current = self.raft.tail_state().view.clone();
-        let members = self.view_members(self.me.id);
+        let current = self.ctx.raft.tail_state().view.clone();
+        let members = self.view_members(self.ctx.me.id);
         let same = members.len() == current.members.len()
             && members
                 .iter()
@@ -274,40 +283,45 @@ impl Member {
     /// may have moved without a view before the policy became weak.
     fn is_first_as_required(&self, members: &[ViewMember], current: &View) -> bool {
         let first = |members: &[ViewMember]| members.first().map(|m| m.id);
-        !self.raft.policy().is_weak() || first(members) == first(&current.members)
+        !self.ctx.raft.policy().is_weak() || first(members) == first(&current.members)
     }
 
     /// The members for a new view: this one and all connected members in the log, `first` at the head, then by age.
     pub(in crate::member) fn view_members(&self, first: MemberId) -> Vec<ViewMember> {
-        let membership = self.raft.membership();
-        let current = &self.raft.tail_state().view;
+        let membership = self.ctx.raft.membership();
+        let current = &self.ctx.raft.tail_state().view;
         let mut members: Vec<ViewMember> = self
+            .ctx
             .peers
             .values()
             .filter(|p| membership.get(&p.hello.id).is_some() && !p.left())
-            .filter(|p| !self.silent(&p.hello.id))
+            .filter(|p| !self.ctx.silent(&p.hello.id))
             .map(|p| ViewMember {
                 id: p.hello.id,
                 view_uuid: p.hello.view_uuid,
                 name: p.hello.name.clone(),
                 incoming: p.hello.incoming.clone(),
             })
-            .chain([self.own_view_member()])
+            .chain([self.ctx.own_view_member()])
             .collect();
-        if self.raft.policy().kind == PolicyKind::All {
+        if self.ctx.raft.policy().kind == PolicyKind::All {
             // Every commit waits for the view's members: a new or returning member is listed once it has nearly caught
             // up.
-            let last = self.raft.last_index();
+            let last = self.ctx.raft.last_index();
             let stays = |m: &ViewMember| {
-                m.id == self.me.id
+                m.id == self.ctx.me.id
                     || current.members.iter().any(|c| c.id == m.id && c.view_uuid == m.view_uuid)
             };
-            let near = |m: &ViewMember| self.raft.matched(&m.id) + NEAR_ENOUGH >= last;
+            let near = |m: &ViewMember| self.ctx.raft.matched(&m.id) + NEAR_ENOUGH >= last;
             members.retain(|m| !self.roster.leader_tasks.disks.is_stalled(&m.id) && (stays(m) || near(m)));
         }
         for gone in &current.members {
             let grace = !self.roster.leader_tasks.disks.is_stalled(&gone.id)
-                && self.peers.gone(&gone.id).is_some_and(|g| self.now.saturating_sub(g.since) < VIEW_GRACE)
+                && self
+                    .ctx
+                    .peers
+                    .gone(&gone.id)
+                    .is_some_and(|g| self.ctx.now.saturating_sub(g.since) < VIEW_GRACE)
                 && membership.get(&gone.id).is_some();
             if grace && !members.iter().any(|m| m.id == gone.id) {
                 members.push(gone.clone());
@@ -329,28 +343,28 @@ impl Member {
 
     /// Appends a view of these members; returns its number.
     pub(in crate::member) fn append_view(&mut self, members: Vec<ViewMember>) -> Option<u64> {
-        let view = View { number: self.raft.tail_state().view.number + 1, members };
+        let view = View { number: self.ctx.raft.tail_state().view.number + 1, members };
         let names: Vec<&str> = view.members.iter().map(|m| m.name.as_str()).collect();
         let text = format!("view {}: {}", view.number, names.join(", "));
         let mut w = Writer::new();
         view.encode(&mut w);
-        self.raft.append_control(self.now, EntryKind::View, w.into_bytes()).ok()?;
-        self.log(Level::Info, text);
+        self.ctx.raft.append_control(self.ctx.now, EntryKind::View, w.into_bytes()).ok()?;
+        self.ctx.log(Level::Info, text);
         Some(view.number)
     }
 
     /// Appends a trim mark: certification may forget what every member of the view has finished, so that no write-set
     /// under way can conflict with it. A member that lags by more than the limit does not hold it back.
     fn make_trim_mark(&mut self) {
-        let due = self.now.saturating_sub(self.roster.leader_tasks.last_trim_mark) > TRIM_PERIOD
-            || self.deliverer.seqno() - self.raft.tail_state().trim > TRIM_STEP;
+        let due = self.ctx.now.saturating_sub(self.roster.leader_tasks.last_trim_mark) > TRIM_PERIOD
+            || self.deliverer.seqno() - self.ctx.raft.tail_state().trim > TRIM_STEP;
         if !due || !self.deliverer.is_running() {
             return;
         }
-        self.roster.leader_tasks.last_trim_mark = self.now;
-        let lag_limit = self.tuning.lag_limit as i64;
+        self.roster.leader_tasks.last_trim_mark = self.ctx.now;
+        let lag_limit = self.ctx.tuning.lag_limit as i64;
         let mut low = self.lowest_seen().min(self.deliverer.seqno());
-        for peer in self.peers.values() {
+        for peer in self.ctx.peers.values() {
             if let Some(health) = peer.health
                 && matches!(health.state, LocalState::Synced | LocalState::Joined | LocalState::Donor)
             {
@@ -358,11 +372,11 @@ impl Member {
             }
         }
         // An uncommitted mark would be repeated by this one.
-        if self.raft.tail_state().verdicts_to != self.raft.committed_state().verdicts_to {
+        if self.ctx.raft.tail_state().verdicts_to != self.ctx.raft.committed_state().verdicts_to {
             return;
         }
-        let Some(mark) = self.deliverer.next_trim(low, self.raft.tail_state()) else { return };
-        let _ = self.raft.append_control(self.now, EntryKind::Trim, mark.to_payload());
+        let Some(mark) = self.deliverer.next_trim(low, self.ctx.raft.tail_state()) else { return };
+        let _ = self.ctx.raft.append_control(self.ctx.now, EntryKind::Trim, mark.to_payload());
     }
 }
 

@@ -27,7 +27,7 @@ fn five_voters_evict_two_dead_but_three_keep_all() {
     lab.run(4_000_000);
     assert_eq!(lab.voters(0).len(), 5, "not before the time");
     lab.until("both are taken out", 3_000_000, |lab| lab.voters(0) == ["n1", "n2", "n3"]);
-    assert_eq!(lab.nodes[0].member.raft.membership().members.len(), 5, "they are members still");
+    assert_eq!(lab.nodes[0].member.ctx.raft.membership().members.len(), 5, "they are members still");
     // Now another one may be demoted.
     lab.cut(2, true);
     lab.run(500_000);
@@ -72,7 +72,7 @@ fn copied_name_keeps_vote_of_briefly_absent_member() {
     lab.cut(1, true);
     lab.run(2_000_000);
     let away = lab.id(1);
-    assert!(lab.nodes[0].member.raft.membership().is_voter(&away), "{:?}", lab.lines);
+    assert!(lab.nodes[0].member.ctx.raft.membership().is_voter(&away), "{:?}", lab.lines);
     assert!(lab.logged("a member of the same name at 10.0.0.2:4567 is away"), "{:?}", lab.lines);
     assert_eq!(lab.voters(0).len(), 3, "nor does it vote beside it yet");
     // The old one is back, so there are two servers.
@@ -93,7 +93,7 @@ fn moved_member_without_log_votes_after_eviction() {
     lab.cut(1, true);
     let new = lab.id(3);
     lab.until("it votes in the place of the old one", 6_000_000, |lab| {
-        let membership = lab.nodes[0].member.raft.membership();
+        let membership = lab.nodes[0].member.ctx.raft.membership();
         membership.is_voter(&new) && !membership.is_voter(&away)
     });
     assert!(lab.logged("n2 (10.0.0.2:4567) has been gone for more than 5 s"));
@@ -107,8 +107,8 @@ fn moved_member_without_log_votes_after_eviction() {
     lab.cut(1, true);
     lab.cut(2, true);
     let (old, new) = (lab.id(2), lab.id(4));
-    lab.until("it votes at once", 2_000_000, |lab| lab.nodes[0].member.raft.membership().is_voter(&new));
-    assert!(lab.nodes[0].member.raft.membership().get(&old).is_none());
+    lab.until("it votes at once", 2_000_000, |lab| lab.nodes[0].member.ctx.raft.membership().is_voter(&new));
+    assert!(lab.nodes[0].member.ctx.raft.membership().get(&old).is_none());
 }
 
 /// Under semisync, where only the leader's server may write. n3's server is in a long state transfer, and n3 votes all

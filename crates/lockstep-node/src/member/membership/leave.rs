@@ -54,11 +54,11 @@ struct UnderWay {
 impl Member {
     /// Begins an orderly leave.
     pub(crate) fn disconnect(&mut self) {
-        if self.connection == ConnectionState::Idle || self.roster.leave.begun {
+        if self.ctx.connection == ConnectionState::Idle || self.roster.leave.begun {
             return;
         }
         self.roster.leave.begun = true;
-        let now = self.now;
+        let now = self.ctx.now;
         self.roster.leave.under_way = Some(UnderWay { began: now, at_risk_at: now, log_at: now + LOG_AFTER });
         self.wake_all(false);
         self.end_votes();
@@ -72,7 +72,7 @@ impl Member {
     /// Leaves for good because the server cannot go on, for example because its data differ. The leave is orderly, so
     /// that the others do not miss its vote.
     pub(crate) fn give_up(&mut self, text: &str) {
-        if !matches!(self.connection, ConnectionState::Running { .. }) {
+        if !matches!(self.ctx.connection, ConnectionState::Running { .. }) {
             return self.fail(text);
         }
         self.roster.leave.given_up.get_or_insert_with(|| text.to_string());
@@ -81,18 +81,18 @@ impl Member {
 
     /// How many transactions this member's server and log have that the cluster has not committed.
     fn ahead(&self) -> i64 {
-        if !self.connection.is_connected() || !self.deliverer.is_running() {
+        if !self.ctx.connection.is_connected() || !self.deliverer.is_running() {
             return 0;
         }
         // Entries that the log has lost cannot be handed over.
-        let held = self.deliverer.delivered().min(self.raft.tail_state().seqno);
-        self.raft.seqnos_between(self.raft.committed_state().seqno, held)
+        let held = self.deliverer.delivered().min(self.ctx.raft.tail_state().seqno);
+        self.ctx.raft.seqnos_between(self.ctx.raft.committed_state().seqno, held)
     }
 
     /// Gives up leadership, then the vote, then the connections; each step is bounded.
     pub(in crate::member) fn leave_step(&mut self) {
-        let (now, ahead, cut_off) = (self.now, self.ahead(), self.cut_off());
-        let timeout = 8 * self.raft.election_timeout();
+        let (now, ahead, cut_off) = (self.ctx.now, self.ahead(), self.ctx.cut_off());
+        let timeout = 8 * self.ctx.raft.election_timeout();
         let Some(leave) = &mut self.roster.leave.under_way else { return };
         // Connections may be back in a moment.
         let tail_timeout = if cut_off { timeout.min(TAIL_TIMEOUT) } else { TAIL_TIMEOUT };
@@ -106,7 +106,7 @@ impl Member {
         }
         let expired = now.saturating_sub(leave.at_risk_at) > timeout;
         if log_at {
-            self.log(
+            self.ctx.log(
                 Level::Info,
                 format!(
                     "{ahead} acknowledged transactions are not on the disks of a majority yet: they are handed over \
@@ -114,16 +114,17 @@ impl Member {
                 ),
             );
         }
-        let membership = self.raft.membership();
-        let other_voters = membership.voters().any(|id| id != self.me.id && self.peers.contains_key(&id));
-        let votes = membership.is_voter(&self.me.id);
+        let membership = self.ctx.raft.membership();
+        let other_voters =
+            membership.voters().any(|id| id != self.ctx.me.id && self.ctx.peers.contains_key(&id));
+        let votes = membership.is_voter(&self.ctx.me.id);
         // During an election there is no leader: wait, so as not to leave without giving up the vote.
         if votes && other_voters && !expired && !cut_off {
-            if self.raft.is_leader() {
+            if self.ctx.raft.is_leader() {
                 let stays = |c: &Candidate| c.view_uuid.is_some() && !c.leaving;
                 let successor = best_successor(&self.candidates(), stays);
                 if let Some(successor) = successor {
-                    let _ = self.raft.transfer_leadership(self.now, successor);
+                    let _ = self.ctx.raft.transfer_leadership(self.ctx.now, successor);
                     return;
                 }
             } else {
@@ -134,12 +135,13 @@ impl Member {
             return;
         }
         // The entry that ends the vote must be committed, or it could be undone.
-        let settled = self.raft.committed_state().membership_index == self.raft.tail_state().membership_index;
+        let settled =
+            self.ctx.raft.committed_state().membership_index == self.ctx.raft.tail_state().membership_index;
         if !settled && other_voters && !expired {
             return;
         }
         if ahead > 0 {
-            self.log(
+            self.ctx.log(
                 Level::Warn,
                 format!(
                     "this member leaves with {ahead} acknowledged transactions that are not on the disks of a \
@@ -150,17 +152,17 @@ impl Member {
         }
         let info = ViewInfo::disconnected(self.view_without_quorum().gtid);
         self.wake_all(true);
-        self.deliver(Delivery::View { info, in_log: false });
+        self.ctx.deliver(Delivery::View { info, in_log: false });
         self.roster.leave.under_way = None;
-        if !matches!(self.connection, ConnectionState::Failed(_)) {
-            self.connection =
+        if !matches!(self.ctx.connection, ConnectionState::Failed(_)) {
+            self.ctx.connection =
                 self.roster.leave.given_up.take().map_or(ConnectionState::Idle, ConnectionState::Failed);
         }
         self.deliverer.stop();
         self.roster.sync.left();
         self.recovery.transfers.end();
         self.forget_peers();
-        self.out.push(Effect::Left);
+        self.ctx.out.push(Effect::Left);
     }
 }
 

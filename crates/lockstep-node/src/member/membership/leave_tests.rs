@@ -9,7 +9,7 @@ use std::time::Duration;
 fn under(kind: PolicyKind) -> Lab {
     let mut lab = Lab::new(3, &Tuning::default());
     lab.nodes[0].member.request_policy(|wanted| *wanted = Policy::of(kind));
-    let kind_of = |lab: &Lab, at: usize| lab.nodes[at].member.raft.committed_state().policy.kind;
+    let kind_of = |lab: &Lab, at: usize| lab.nodes[at].member.ctx.raft.committed_state().policy.kind;
     lab.until("the policy is in force", 5_000_000, |lab| (0..3).all(|at| kind_of(lab, at) == kind));
     lab.run(500_000);
     lab
@@ -26,7 +26,7 @@ fn acknowledged_seqno(write: &Submission) -> Option<Seqno> {
 /// Whether the other members' log has no gap below `last`, without the first member.
 fn successors_have(lab: &Lab, last: Seqno) -> bool {
     (1..3).all(|at| {
-        let order = &lab.nodes[at].member.raft;
+        let order = &lab.nodes[at].member.ctx.raft;
         let state = order.committed_state();
         state.seqno > last && order.gap_around(last).is_none() && lab.voters(at) == ["n2", "n3"]
     })
@@ -43,7 +43,7 @@ fn leave_over_slow_link_loses_no_acknowledged_write() {
         writes.iter().map(|write| acknowledged_seqno(write).expect("nobody is waited for")).max().unwrap();
     assert!(lab.nodes[0].member.at_risk() > 700);
     lab.nodes[0].member.disconnect();
-    lab.until("it has left", 60_000_000, |lab| lab.nodes[0].member.connection == ConnectionState::Idle);
+    lab.until("it has left", 60_000_000, |lab| lab.nodes[0].member.ctx.connection == ConnectionState::Idle);
     lab.run(3_000_000);
     assert!(successors_have(&lab, last), "{:#?}", lab.lines);
     assert!(lab.logged("acknowledged transactions are not on the disks of a majority yet"));
@@ -61,7 +61,7 @@ fn leave_waits_for_briefly_silent_members() {
     lab.nodes[0].member.disconnect();
     lab.run(10_000_000);
     (lab.nodes[1].frozen, lab.nodes[2].frozen) = (false, false);
-    lab.until("it has left", 20_000_000, |lab| lab.nodes[0].member.connection == ConnectionState::Idle);
+    lab.until("it has left", 20_000_000, |lab| lab.nodes[0].member.ctx.connection == ConnectionState::Idle);
     lab.run(3_000_000);
     assert!(successors_have(&lab, last), "{:#?}", lab.lines);
 }
@@ -74,7 +74,7 @@ fn leave_with_writes_at_risk_is_bounded_and_reported() {
     lab.run(100_000);
     assert!(acknowledged_seqno(&write).is_some());
     lab.nodes[0].member.disconnect();
-    lab.until("it has left", 58_000_000, |lab| lab.nodes[0].member.connection == ConnectionState::Idle);
+    lab.until("it has left", 58_000_000, |lab| lab.nodes[0].member.ctx.connection == ConnectionState::Idle);
     assert!(lab.logged("this member leaves with 1 acknowledged transactions"), "{:#?}", lab.lines);
     // Cut off, it waits only as long as connections may take to come back.
     let mut lab = under(PolicyKind::Async);
@@ -83,7 +83,7 @@ fn leave_with_writes_at_risk_is_bounded_and_reported() {
     assert!(acknowledged_seqno(&write).is_some());
     lab.cut(0, true);
     lab.nodes[0].member.disconnect();
-    lab.until("it has left", 6_000_000, |lab| lab.nodes[0].member.connection == ConnectionState::Idle);
+    lab.until("it has left", 6_000_000, |lab| lab.nodes[0].member.ctx.connection == ConnectionState::Idle);
     assert!(lab.logged("this member leaves with 1 acknowledged transactions"), "{:#?}", lab.lines);
 }
 
@@ -96,7 +96,9 @@ fn leave_without_writes_at_risk_is_not_delayed() {
         assert!(acknowledged_seqno(&write).is_some());
         (lab.nodes[1].frozen, lab.nodes[2].frozen) = (true, true);
         lab.nodes[0].member.disconnect();
-        lab.until("it has left", 6_000_000, |lab| lab.nodes[0].member.connection == ConnectionState::Idle);
+        lab.until("it has left", 6_000_000, |lab| {
+            lab.nodes[0].member.ctx.connection == ConnectionState::Idle
+        });
         assert!(!lab.logged("this member leaves with"));
     }
 }

@@ -18,7 +18,6 @@ use branch::Branches;
 use health::HealthReports;
 use leader_tasks::LeaderTasks;
 use leave::Leave;
-use quorum::Quorum;
 use sync_state::SyncState;
 use views_shown::ViewsShown;
 
@@ -31,8 +30,6 @@ pub(in crate::member) struct Roster {
     pub(in crate::member) branches: Branches,
     /// A leader's tasks.
     pub(in crate::member) leader_tasks: LeaderTasks,
-    /// When the majority was seen.
-    pub(in crate::member) quorum: Quorum,
     /// Whether this member is Synced.
     pub(in crate::member) sync: SyncState,
     /// When this member reports its health.

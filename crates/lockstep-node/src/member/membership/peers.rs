@@ -314,16 +314,16 @@ fn is_ahead_by_branch(raft: &Raft, hello: &Hello) -> bool {
 impl Member {
     /// Whether to accept a connection to this peer.
     pub(crate) fn admit(&self, hello: &Hello) -> Admission {
-        self.peers.admit(&self.raft, &self.me, self.now, hello)
+        self.ctx.peers.admit(&self.ctx.raft, &self.ctx.me, self.ctx.now, hello)
     }
 
     /// Peers refuse this member for its identity. If its earlier incarnation only was not known to be dead yet, this
     /// passes in a moment. Otherwise it must not run beside the member with its identity.
     pub(crate) fn not_allowed(&mut self, text: &str) {
-        if !self.peers.is_empty() || !self.peers.refused_for_long(self.now) {
+        if !self.ctx.peers.is_empty() || !self.ctx.peers.refused_for_long(self.ctx.now) {
             return;
         }
-        match self.connection {
+        match self.ctx.connection {
             ConnectionState::Connecting { .. } => self.refused(text),
             ConnectionState::Running { .. } | ConnectionState::NeedState { .. } => {
                 self.fail(&format!("the other members refuse this one: {text}"));
@@ -335,16 +335,16 @@ impl Member {
     /// Peers do not find this member in their allow-list. A new member cannot join then; an earlier member waits until
     /// it is let in again.
     pub(crate) fn not_listed(&mut self, text: &str) {
-        if !self.peers.is_empty() {
+        if !self.ctx.peers.is_empty() {
             return;
         }
-        let for_long = self.peers.refused_for_long(self.now);
-        match self.connection {
+        let for_long = self.ctx.peers.refused_for_long(self.ctx.now);
+        match self.ctx.connection {
             ConnectionState::Connecting { .. } if for_long => self.refused(text),
             ConnectionState::Running { .. } | ConnectionState::NeedState { .. }
-                if self.peers.may_log_refusal(self.now) =>
+                if self.ctx.peers.may_log_refusal(self.ctx.now) =>
             {
-                self.log(
+                self.ctx.log(
                     Level::Warn,
                     format!("the other members refuse this one, and are asked again: {text}"),
                 );
@@ -356,45 +356,46 @@ impl Member {
     /// A connection attempt failed. `why`: a member is there, but this one cannot talk with it.
     pub(crate) fn not_reached(&mut self, addr: String, who: String, why: Option<String>) {
         match why {
-            Some(why) => _ = self.peers.unlike.insert(addr, (who, why)),
-            None => _ = self.peers.unlike.remove(&addr),
+            Some(why) => _ = self.ctx.peers.unlike.insert(addr, (who, why)),
+            None => _ = self.ctx.peers.unlike.remove(&addr),
         }
     }
 
     pub(crate) fn reached(&mut self, addr: &str) {
-        self.peers.unlike.remove(addr);
+        self.ctx.peers.unlike.remove(addr);
     }
 
     /// A connection was accepted.
     pub(crate) fn peer_up(&mut self, hello: Hello) {
         let id = hello.id;
-        let fresh = !self.peers.contains_key(&id);
+        let fresh = !self.ctx.peers.contains_key(&id);
         if fresh {
-            self.log(Level::Info, format!("connected to {} ({})", hello.name, hello.address));
+            self.ctx.log(Level::Info, format!("connected to {} ({})", hello.name, hello.address));
             // Only a hint: the default name is the host's, and several servers of a host may be in one group. Members
             // are identified by their ids.
             let name = &hello.name;
-            if self.me.name == *name || self.peers.values().any(|p| p.hello.name == *name) {
+            if self.ctx.me.name == *name || self.ctx.peers.values().any(|p| p.hello.name == *name) {
                 let text = format!(
                     "another member is named {name}, too: set wsrep_node_name, or lines and wsrep_sst_donor that \
                      name it are ambiguous"
                 );
-                self.log(Level::Info, text);
+                self.ctx.log(Level::Info, text);
             }
         }
-        self.dial(hello.address.clone());
-        self.peers.connect(&self.raft, self.now, hello);
-        self.raft.peer_up(self.now, id);
+        self.ctx.dial(hello.address.clone());
+        self.ctx.peers.connect(&self.ctx.raft, self.ctx.now, hello);
+        self.ctx.raft.peer_up(self.ctx.now, id);
         self.schedule_leader_tasks();
         self.donor_is_back(id);
         let addresses: Vec<String> = self
+            .ctx
             .raft
             .membership()
             .members
             .iter()
             .map(|m| m.address.clone())
-            .chain(self.peers.values().map(|p| p.hello.address.clone()))
-            .chain([self.me.address.clone()])
+            .chain(self.ctx.peers.values().map(|p| p.hello.address.clone()))
+            .chain([self.ctx.me.address.clone()])
             .collect();
         self.tell(id, &NodeMessage::Peers(addresses));
         // Fields unknown to older versions follow once the peer's version is known.
@@ -405,97 +406,50 @@ impl Member {
     /// The own log has begun or been renamed: earlier connections were not compared with it. Peers whose log is not
     /// known to be this one must reconnect and introduce themselves again.
     pub(in crate::member) fn compare_peers(&mut self) {
-        let tail = self.raft.tail_state();
+        let tail = self.ctx.raft.tail_state();
         let own = (tail.history, tail.log_id);
-        let others = self.peers.values().filter(|peer| {
+        let others = self.ctx.peers.values().filter(|peer| {
             let log = (peer.hello.history, peer.hello.log_id);
             // The peer may lead this member to a branch of its present log.
             log != own && !peer.hello.parents.contains(&own)
         });
         let ids: Vec<MemberId> = others.map(|peer| peer.hello.id).collect();
-        self.out.extend(ids.into_iter().map(Effect::Drop));
+        self.ctx.out.extend(ids.into_iter().map(Effect::Drop));
     }
 
     /// The protocol version of the connection just made.
     pub(crate) fn on_peer_version(&mut self, id: MemberId, version: u16) {
-        self.peers.set_version(&id, version);
+        self.ctx.peers.set_version(&id, version);
         if version >= RELAYED_SINCE {
-            self.raft.peer_relays(id);
+            self.ctx.raft.peer_relays(id);
         }
     }
 
     /// Whether payloads to this member are compressed, if it can unpack them.
     pub(crate) fn compresses_to(&self, id: &MemberId) -> bool {
-        match self.tuning.compress {
+        match self.ctx.tuning.compress {
             Compress::Off => false,
-            Compress::Zone => self.peers.get(id).is_some_and(|peer| peer.hello.zone != self.me.zone),
+            Compress::Zone => self.ctx.peers.get(id).is_some_and(|peer| peer.hello.zone != self.ctx.me.zone),
             Compress::All => true,
         }
     }
 
     /// All connections end: this member has left, or does not join.
     pub(in crate::member) fn forget_peers(&mut self) {
-        for id in self.peers.disconnect_all(self.now) {
-            self.raft.peer_down(self.now, id);
+        for id in self.ctx.peers.disconnect_all(self.ctx.now) {
+            self.ctx.raft.peer_down(self.ctx.now, id);
         }
     }
 
     /// A connection ended.
     pub(crate) fn peer_down(&mut self, id: MemberId, why: &str) {
-        let (membership, view) = (self.raft.membership(), self.raft.tail_state().view.clone());
+        let (membership, view) = (self.ctx.raft.membership(), self.ctx.raft.tail_state().view.clone());
         let keep = |id: &MemberId| membership.get(id).is_some() || view.position(id).is_some();
-        if let Some(peer) = self.peers.disconnect(self.now, &id, keep) {
-            self.log(Level::Info, format!("connection to {} lost: {why}", peer.hello.name));
-            self.raft.peer_down(self.now, id);
+        if let Some(peer) = self.ctx.peers.disconnect(self.ctx.now, &id, keep) {
+            self.ctx.log(Level::Info, format!("connection to {} lost: {why}", peer.hello.name));
+            self.ctx.raft.peer_down(self.ctx.now, id);
             self.donor_may_be_gone(id);
             self.schedule_leader_tasks();
-        }
-    }
-
-    /// Since when this member is not connected; for one never connected, since this member became Primary.
-    pub(crate) fn gone_since(&self, id: &MemberId) -> Option<Micros> {
-        if *id == self.me.id || self.peers.contains_key(id) {
-            return None;
-        }
-        Some(self.peers.gone(id).map_or(self.roster.quorum.primary_since().unwrap_or(self.now), |g| g.since))
-    }
-
-    /// The same for the status, counted from the last message: a stopped process is silent before its connection ends.
-    /// A member never connected counts as unseen since this process began.
-    pub(crate) fn unseen_since(&self, id: &MemberId) -> Option<Micros> {
-        if *id == self.me.id || self.peers.contains_key(id) {
-            return None;
-        }
-        Some(self.peers.gone(id).map_or(0, |gone| gone.last_received))
-    }
-
-    /// Whether a peer has not answered for so long that the next view leaves it out, connected or not.
-    pub(crate) fn silent(&self, id: &MemberId) -> bool {
-        self.raft.last_heard(id).is_some_and(|at| self.too_long_ago(at))
-    }
-
-    /// Whether anything arrived from this member of late. Its process may be stopped although its connections are open.
-    pub(crate) fn responds(&self, id: &MemberId) -> bool {
-        self.peers.get(id).is_some_and(|peer| !self.too_long_ago(peer.last_received))
-    }
-
-    fn too_long_ago(&self, at: Micros) -> bool {
-        self.now.saturating_sub(at) > 5 * self.raft.election_timeout()
-    }
-
-    /// Whether the address is this member's: its present one, or one listed in the log for it and for no other member.
-    /// The log may still list an old address until a leader has updated it.
-    fn is_own(&self, address: &str) -> bool {
-        let membership = self.raft.membership();
-        let mut theirs = membership.members.iter().filter(|m| m.address == address).peekable();
-        address == self.me.address || theirs.peek().is_some() && theirs.all(|m| m.id == self.me.id)
-    }
-
-    /// Dials an address while connected. Before the connect, the log may name members, but the cluster is not known
-    /// yet.
-    pub(in crate::member) fn dial(&mut self, address: String) {
-        if self.connection.is_connected() && !address.is_empty() && !self.is_own(&address) {
-            self.out.push(Effect::Dial(address));
         }
     }
 }

@@ -8,12 +8,12 @@ use lockstep_core::Gtid;
 fn position(lab: &mut Lab) -> Gtid {
     lab.write(0);
     lab.run(1_000_000);
-    let state = lab.nodes[0].member.raft.committed_state();
+    let state = lab.nodes[0].member.ctx.raft.committed_state();
     Gtid { uuid: state.history, seqno: state.seqno }
 }
 
 fn primary(lab: &Lab, at: usize) -> bool {
-    lab.nodes[at].member.connection.is_primary()
+    lab.nodes[at].member.ctx.connection.is_primary()
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn wait_for_donor_confirmation_is_bounded() {
         args.by_donor = true;
     });
     lab.until("it waits for a word", 5_000_000, |lab| {
-        lab.nodes[2].member.connection == ConnectionState::NeedState { primary: true }
+        lab.nodes[2].member.ctx.connection == ConnectionState::NeedState { primary: true }
     });
     // Both others are busy before they are asked.
     for n in [0, 1] {

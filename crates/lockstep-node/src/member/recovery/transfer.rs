@@ -107,7 +107,7 @@ impl Transfers {
 impl Member {
     /// Takes the server's request for state.
     pub(crate) fn request_state(&mut self, request: Bytes, donor: String) {
-        let since = self.now;
+        let since = self.ctx.now;
         self.recovery.transfers.request = Some(Pending {
             request,
             donor,
@@ -120,23 +120,23 @@ impl Member {
 
     pub(in crate::member) fn donations_step(&mut self) {
         if let Some(pending) = &mut self.recovery.transfers.request
-            && pending.ask_at.is_some_and(|at| at <= self.now)
-            && let Some(leader) = self.raft.leader()
+            && pending.ask_at.is_some_and(|at| at <= self.ctx.now)
+            && let Some(leader) = self.ctx.raft.leader()
         {
             // This member's log will begin below the present commit index, so the state must be at least as new.
-            let at_least = self.raft.committed_state().seqno;
+            let at_least = self.ctx.raft.committed_state().seqno;
             let message = NodeMessage::StateRequest {
                 donor: pending.donor.clone(),
                 at_least,
                 position: self.recovery.transfers.bypass,
                 request: pending.request.clone(),
             };
-            pending.ask_at = Some(self.now + 10 * ASK_AGAIN);
+            pending.ask_at = Some(self.ctx.now + 10 * ASK_AGAIN);
             pending.donor_id = None;
             self.tell(leader, &message);
         }
         let delivered = self.deliverer.delivered();
-        if self.deliverer.is_running() && delivered <= self.raft.committed_state().seqno {
+        if self.deliverer.is_running() && delivered <= self.ctx.raft.committed_state().seqno {
             let ready: Vec<usize> = (0..self.recovery.transfers.donations.len())
                 .filter(|&at| {
                     !self.recovery.transfers.donations[at].handed_over
@@ -148,17 +148,17 @@ impl Member {
                 donation.handed_over = true;
                 let Donation { id, joiner, at_least, position, .. } = *donation;
                 let request = donation.request.clone();
-                let joiner = self.name_of(&joiner);
-                let uuid = self.raft.tail_state().history;
+                let joiner = self.ctx.name_of(&joiner);
+                let uuid = self.ctx.raft.tail_state().history;
                 let bypass = (position >= 0).then_some(Gtid { uuid, seqno: position });
-                self.log(
+                self.ctx.log(
                     Level::Info,
                     match bypass {
                         Some(gtid) => format!("tells {joiner} to go on from {gtid} by the log"),
                         None => format!("donates its state to {joiner}"),
                     },
                 );
-                self.deliver(Delivery::Donate { id, request, joiner, at_least, bypass });
+                self.ctx.deliver(Delivery::Donate { id, request, joiner, at_least, bypass });
             }
         }
         self.give_up_held_donations();
@@ -167,16 +167,16 @@ impl Member {
     /// Refuses accepted donations that an apply hold delays: an accepted joiner asks no other member, and the hold may
     /// last for any time.
     fn give_up_held_donations(&mut self) {
-        if !self.is_held_back() {
+        if !self.ctx.is_held_back() {
             return;
         }
         let (begun, held) =
             std::mem::take(&mut self.recovery.transfers.donations).into_iter().partition(|d| d.handed_over);
         self.recovery.transfers.donations = begun;
         for Donation { joiner, .. } in held {
-            self.log(
+            self.ctx.log(
                 Level::Info,
-                format!("does not donate its state to {}: {HELD_BACK}", self.name_of(&joiner)),
+                format!("does not donate its state to {}: {HELD_BACK}", self.ctx.name_of(&joiner)),
             );
             self.tell(joiner, &refusal(AGAIN, HELD_BACK));
         }
@@ -192,7 +192,7 @@ impl Member {
         position: Seqno,
         request: Bytes,
     ) {
-        if !self.raft.is_leader() {
+        if !self.ctx.raft.is_leader() {
             return self.tell(joiner, &refusal(AGAIN, "the member that was asked no longer leads"));
         }
         // A repeated request gets the same donor while that is donating. The answer may have been lost, or the donor
@@ -209,8 +209,9 @@ impl Member {
         }
         let names: Vec<&str> = donor.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
         let anyone = names.is_empty() || donor.trim_end().ends_with(',');
-        let zone = self.peers.get(&joiner).map(|p| p.hello.zone);
+        let zone = self.ctx.peers.get(&joiner).map(|p| p.hello.zone);
         let mut candidates: Vec<(u8, MemberId, String)> = self
+            .ctx
             .peers
             .values()
             .filter(|p| p.hello.id != joiner && !p.hello.arbitrator && !p.leaving())
@@ -222,31 +223,32 @@ impl Member {
             h.state == LocalState::Donor && h.held_back && h.has_state && h.delivered >= at_least
         };
         candidates.extend(
-            self.peers
+            self.ctx
+                .peers
                 .values()
                 .filter(|p| {
                     p.hello.id != joiner && !p.leaving() && p.health.as_ref().is_some_and(is_far_enough)
                 })
                 .map(|p| (4, p.hello.id, p.hello.name.clone())),
         );
-        if joiner != self.me.id && !self.me.arbitrator && self.is_synced_but_for_hold() {
-            let far = (Some(self.me.zone) != zone) as u8;
-            candidates.push((far + 2, self.me.id, self.me.name.clone()));
+        if joiner != self.ctx.me.id && !self.ctx.me.arbitrator && self.is_synced_but_for_hold() {
+            let far = (Some(self.ctx.me.zone) != zone) as u8;
+            candidates.push((far + 2, self.ctx.me.id, self.ctx.me.name.clone()));
         }
         candidates.sort();
         let named = names.iter().find_map(|name| candidates.iter().find(|c| c.2 == *name));
         let chosen = named.or_else(|| candidates.first().filter(|_| anyone)).map(|c| (c.1, c.2.clone()));
-        let joiner_name = self.name_of(&joiner);
+        let joiner_name = self.ctx.name_of(&joiner);
         match chosen {
             Some((donor, name)) => {
-                self.log(Level::Info, format!("{name} is to donate state to {joiner_name}"));
+                self.ctx.log(Level::Info, format!("{name} is to donate state to {joiner_name}"));
                 self.recovery.transfers.choices.retain(|c| c.joiner != joiner);
                 self.recovery.transfers.choices.truncate(CHOICES_MAX - 1);
                 self.recovery.transfers.choices.insert(0, Choice { joiner, view_uuid, donor, at_least });
                 self.tell(donor, &NodeMessage::Donate { joiner, at_least, position, request });
             }
             None => {
-                let known = |n: &&str| self.raft.membership().by_name(n).is_some();
+                let known = |n: &&str| self.ctx.raft.membership().by_name(n).is_some();
                 let (code, text) = if !anyone && !names.iter().any(known) {
                     (UNREACHABLE, format!("no member is named {donor}: correct wsrep_sst_donor"))
                 } else {
@@ -272,7 +274,7 @@ impl Member {
         if !free || self.roster.leave.has_begun() {
             return self.tell(joiner, &refusal(AGAIN, "the donor is busy"));
         }
-        if self.is_held_back_below(&self.me.id, at_least) {
+        if self.is_held_back_below(&self.ctx.me.id, at_least) {
             return self.tell(joiner, &refusal(AGAIN, HELD_BACK));
         }
         self.recovery.transfers.donation_ids += 1;
@@ -295,21 +297,21 @@ impl Member {
     }
 
     fn view_uuid_of(&self, id: &MemberId) -> Option<ViewUuid> {
-        self.peers.get(id).map(|peer| peer.hello.view_uuid)
+        self.ctx.peers.get(id).map(|peer| peer.hello.view_uuid)
     }
 
     /// The front end's server has sent its state, or failed to.
     pub(crate) fn donation_done(&mut self, id: u64, result: Result<Gtid, i32>) {
         let Some(at) = self.recovery.transfers.donations.iter().position(|d| d.id == id) else { return };
         let donation = self.recovery.transfers.donations.remove(at);
-        let name = self.name_of(&donation.joiner);
+        let name = self.ctx.name_of(&donation.joiner);
         let message = match result {
             Ok(gtid) => {
-                self.log(Level::Info, format!("state sent to {name} up to {gtid}"));
+                self.ctx.log(Level::Info, format!("state sent to {name} up to {gtid}"));
                 NodeMessage::Donated { code: 0, gtid, text: String::new() }
             }
             Err(code) => {
-                self.log(
+                self.ctx.log(
                     Level::Warn,
                     format!("sending state to {name} failed with {code}; see the script's output"),
                 );
@@ -323,15 +325,15 @@ impl Member {
         {
             self.tell(donation.joiner, &message);
         }
-        if let ConnectionState::Running { primary, .. } = self.connection {
-            self.connection = ConnectionState::Running { primary, synced: false };
+        if let ConnectionState::Running { primary, .. } = self.ctx.connection {
+            self.ctx.connection = ConnectionState::Running { primary, synced: false };
         }
     }
 
     /// Handles an answer to this member's request.
     pub(in crate::member) fn donated(&mut self, from: MemberId, code: i32, gtid: Gtid, text: String) {
-        let name = self.name_of(&from);
-        let again = self.now + ASK_AGAIN;
+        let name = self.ctx.name_of(&from);
+        let again = self.ctx.now + ASK_AGAIN;
         let view_uuid = self.view_uuid_of(&from);
         let no_donor = self.recovery.transfers.bypass >= 0 && !self.somebody_may_donate();
         let Some(pending) = &mut self.recovery.transfers.request else { return };
@@ -345,12 +347,12 @@ impl Member {
                 pending.ask_at = None;
                 pending.donor_id = Some(from);
                 pending.donor_view_uuid = view_uuid;
-                self.log(Level::Info, format!("{name} donates"));
+                self.ctx.log(Level::Info, format!("{name} donates"));
             }
-            0 => self.log(Level::Info, format!("{name} has sent its state up to {gtid}")),
-            AGAIN if no_donor && self.now.saturating_sub(pending.since) > CONFIRMATION_TIMEOUT => {
+            0 => self.ctx.log(Level::Info, format!("{name} has sent its state up to {gtid}")),
+            AGAIN if no_donor && self.ctx.now.saturating_sub(pending.since) > CONFIRMATION_TIMEOUT => {
                 self.recovery.transfers.request = None;
-                self.deliver(Delivery::StateFailed(format!(
+                self.ctx.deliver(Delivery::StateFailed(format!(
                     "for {} s there was no Synced member to confirm that this one may go on by its log: this server \
                      ends. After a restart it goes on by its log if there is still none",
                     CONFIRMATION_TIMEOUT / 1_000_000
@@ -359,11 +361,11 @@ impl Member {
             AGAIN => {
                 pending.ask_at = Some(again);
                 pending.donor_id = None;
-                self.log(Level::Info, format!("no donor yet ({text}): asks again"));
+                self.ctx.log(Level::Info, format!("no donor yet ({text}): asks again"));
             }
             _ => {
                 self.recovery.transfers.request = None;
-                self.deliver(Delivery::StateFailed(format!("{name}: {text} (code {code})")));
+                self.ctx.deliver(Delivery::StateFailed(format!("{name}: {text} (code {code})")));
             }
         }
     }
@@ -374,7 +376,7 @@ impl Member {
         self.recovery.transfers.donations.retain(|d| d.handed_over || d.joiner != id);
         // The donor's script may go on although the connection broke: two overlapping transfers would corrupt the
         // state.
-        let timeout = self.now + DONOR_TIMEOUT;
+        let timeout = self.ctx.now + DONOR_TIMEOUT;
         if let Some(pending) = &mut self.recovery.transfers.request
             && pending.donor_id == Some(id)
         {
@@ -391,7 +393,7 @@ impl Member {
             if pending.donor_view_uuid == view_uuid {
                 pending.ask_at = None;
             } else {
-                pending.ask_at = Some(self.now);
+                pending.ask_at = Some(self.ctx.now);
                 pending.donor_id = None;
             }
         }
@@ -403,7 +405,7 @@ impl Member {
     /// The server has received its state, or failed to.
     pub(crate) fn state_received(&mut self, result: Result<Gtid, i32>) {
         self.recovery.transfers.request = None;
-        let ConnectionState::NeedState { primary } = self.connection else { return };
+        let ConnectionState::NeedState { primary } = self.ctx.connection else { return };
         let gtid = match result {
             Ok(gtid) if gtid.is_defined() => gtid,
             Ok(_) => {
@@ -413,19 +415,20 @@ impl Member {
                 return self.fail(&format!("the state transfer failed ({code}): see the SST script's lines"));
             }
         };
-        let history = self.raft.tail_state().history;
+        let history = self.ctx.raft.tail_state().history;
         if gtid.uuid != history {
             return self
                 .fail(&format!("the state that was received is of history {}, not {history}", gtid.uuid));
         }
-        let bases: Vec<lockstep_core::snapshot::StateSnapshot> = self.raft.segment_bases().cloned().collect();
-        match self.deliverer.start(&bases, self.raft.committed_state(), gtid.seqno) {
+        let bases: Vec<lockstep_core::snapshot::StateSnapshot> =
+            self.ctx.raft.segment_bases().cloned().collect();
+        match self.deliverer.start(&bases, self.ctx.raft.committed_state(), gtid.seqno) {
             Ok(()) => {
-                self.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));
-                self.connection = ConnectionState::Running { primary, synced: false };
+                self.ctx.log(Level::Info, format!("state received up to seqno {}", gtid.seqno));
+                self.ctx.connection = ConnectionState::Running { primary, synced: false };
                 self.recovery.votes.begin(
                     gtid.seqno,
-                    self.raft.last_index(),
+                    self.ctx.raft.last_index(),
                     self.recovery.transfers.bypass != gtid.seqno,
                 );
                 // The server finds the donor's last view in the transferred state.

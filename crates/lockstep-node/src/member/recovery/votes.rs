@@ -123,7 +123,7 @@ impl Member {
     /// This member's server could not apply `seqno`. The reply gets whether the other members' results agree, possibly
     /// much later.
     pub(crate) fn vote(&mut self, seqno: Seqno, opinion: Opinion, text: String, reply: VoteReply) {
-        if let Some(outcome) = self.recovery.votes.committed_outcome(seqno, self.raft.deliverable()) {
+        if let Some(outcome) = self.recovery.votes.committed_outcome(seqno, self.ctx.raft.deliverable()) {
             let same = outcome.winner == opinion;
             if same {
                 self.recovery.votes.failures.insert(seqno, true);
@@ -133,12 +133,12 @@ impl Member {
         }
         if self.roster.leave.has_begun()
             || self.recovery.votes.open.len() >= OPEN_MAX
-            || !self.connection.is_connected()
+            || !self.ctx.connection.is_connected()
         {
             return reply.none();
         }
         let text: String = text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect();
-        self.log(
+        self.ctx.log(
             Level::Info,
             format!("seqno {seqno} cannot be applied here ({opinion:016x}: {text}): the members vote on it"),
         );
@@ -163,32 +163,33 @@ impl Member {
         text: &str,
     ) {
         let known = self.recovery.votes.outcomes.contains_key(&seqno);
-        if !self.raft.is_leader() || known || seqno > self.raft.tail_state().seqno {
+        if !self.ctx.raft.is_leader() || known || seqno > self.ctx.raft.tail_state().seqno {
             return;
         }
-        let in_view = self.raft.committed_state().view.position(&from).is_some();
+        let in_view = self.ctx.raft.committed_state().view.position(&from).is_some();
         let polls = &mut self.recovery.votes.polls;
         if !in_view || (polls.len() >= POLLS_MAX && !polls.contains_key(&seqno)) {
             return;
         }
-        let fresh = || Poll { opinions: BTreeMap::new(), began: self.now, asked_at: None };
+        let fresh = || Poll { opinions: BTreeMap::new(), began: self.ctx.now, asked_at: None };
         let poll = polls.entry(seqno).or_insert_with(fresh);
         // A member's result does not change.
         if poll.opinions.insert(from, opinion).is_none() && opinion != SUCCESS {
             let text: String = text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect();
-            let name = self.name_of(&from);
-            self.log(Level::Info, format!("{name} could not apply seqno {seqno} ({opinion:016x}: {text})"));
+            let name = self.ctx.name_of(&from);
+            self.ctx
+                .log(Level::Info, format!("{name} could not apply seqno {seqno} ({opinion:016x}: {text})"));
         }
     }
 
     /// The leader asks for this member's result. A member that has not applied the entry does not answer, and is asked
     /// again.
     pub(in crate::member) fn on_opinion_request(&mut self, from: MemberId, seqno: Seqno) {
-        if self.raft.leader() != Some(from) || self.finished() < seqno {
+        if self.ctx.raft.leader() != Some(from) || self.ctx.finished() < seqno {
             return;
         }
         if !self.recovery.votes.open.contains_key(&seqno)
-            && self.recovery.votes.committed_outcome(seqno, self.raft.deliverable()).is_none()
+            && self.recovery.votes.committed_outcome(seqno, self.ctx.raft.deliverable()).is_none()
         {
             let text = String::new();
             self.tell(from, &NodeMessage::Opinion { seqno, opinion: SUCCESS, text });
@@ -202,7 +203,7 @@ impl Member {
         if self.recovery.votes.polls.is_empty() {
             return;
         }
-        if !self.raft.is_leader() {
+        if !self.ctx.raft.is_leader() {
             self.recovery.votes.polls.clear();
             return;
         }
@@ -215,7 +216,7 @@ impl Member {
     }
 
     fn send_opinions(&mut self) {
-        let (now, leader) = (self.now, self.raft.leader());
+        let (now, leader) = (self.ctx.now, self.ctx.raft.leader());
         let Some(leader) = leader.filter(|_| !self.recovery.votes.open.is_empty()) else { return };
         let due = |open: &Open| open.sent_at.is_none_or(|at| now >= at + REPEAT_INTERVAL);
         let tell: Vec<_> = self
@@ -237,23 +238,23 @@ impl Member {
     /// The members whose opinion on `seqno` counts: in the view, with the state, connected, and soon to apply it. A
     /// member under an apply hold may take hours, while the failed member blocks its commit order.
     fn electorate(&self, seqno: Seqno) -> Vec<MemberId> {
-        let has_state = |id: &MemberId| match *id == self.me.id {
+        let has_state = |id: &MemberId| match *id == self.ctx.me.id {
             true => matches!(self.local_state(), LocalState::Joined | LocalState::Synced | LocalState::Donor),
-            false => self.peers.get(id).and_then(|p| p.health).is_some_and(|h| h.has_state && !h.leaving),
+            false => self.ctx.peers.get(id).and_then(|p| p.health).is_some_and(|h| h.has_state && !h.leaving),
         };
         let held = |id: &MemberId| self.health_of(id).is_some_and(|h| h.held_back && h.finished < seqno);
-        let database = |id: &MemberId| self.raft.membership().get(id).is_some_and(|m| !m.arbitrator);
-        let view = &self.raft.committed_state().view;
+        let database = |id: &MemberId| self.ctx.raft.membership().get(id).is_some_and(|m| !m.arbitrator);
+        let view = &self.ctx.raft.committed_state().view;
         view.members.iter().map(|m| m.id).filter(|id| has_state(id) && database(id) && !held(id)).collect()
     }
 
     fn poll(&mut self, seqno: Seqno) {
-        let (now, me) = (self.now, self.me.id);
-        if self.finished() >= seqno && !self.recovery.votes.open.contains_key(&seqno) {
+        let (now, me) = (self.ctx.now, self.ctx.me.id);
+        if self.ctx.finished() >= seqno && !self.recovery.votes.open.contains_key(&seqno) {
             self.on_opinion(me, seqno, SUCCESS, "");
         }
         let electorate = self.electorate(seqno);
-        let enough = self.tuning.vote_policy;
+        let enough = self.ctx.tuning.vote_policy;
         let Some(poll) = self.recovery.votes.polls.get_mut(&seqno) else { return };
         let silent: Vec<MemberId> =
             electorate.iter().filter(|id| !poll.opinions.contains_key(*id)).copied().collect();
@@ -264,24 +265,24 @@ impl Member {
                 poll.asked_at = Some(now);
                 let payload = NodeMessage::AskOpinion { seqno }.to_bytes();
                 for to in silent.into_iter().filter(|id| *id != me) {
-                    self.out.push(Effect::Send { to, kind: FRAME_NODE, payload: vec![payload.clone()] });
+                    self.ctx.out.push(Effect::Send { to, kind: FRAME_NODE, payload: vec![payload.clone()] });
                 }
             }
             return;
         };
         let opinions = poll.opinions.iter().map(|(id, opinion)| (*id, *opinion)).collect();
         let outcome = VoteOutcome { seqno, winner, opinions };
-        if self.raft.append_control(now, EntryKind::Outcome, outcome.to_payload()).is_ok() {
+        if self.ctx.raft.append_control(now, EntryKind::Outcome, outcome.to_payload()).is_ok() {
             self.recovery.votes.polls.remove(&seqno);
         }
     }
 
     /// Acts on newly committed outcomes.
     fn examine_outcomes(&mut self) {
-        if !matches!(self.connection, ConnectionState::Running { .. }) {
+        if !matches!(self.ctx.connection, ConnectionState::Running { .. }) {
             return;
         }
-        let upto = self.raft.deliverable();
+        let upto = self.ctx.raft.deliverable();
         if upto > self.recovery.votes.examined {
             let fresh: Vec<VoteOutcome> = self
                 .recovery
@@ -298,7 +299,7 @@ impl Member {
         }
         // As of the round's beginning: an opinion on a seqno arrives before the seqno finishes, so by now it has been
         // received.
-        let finished = self.finished.at_round();
+        let finished = self.ctx.finished.at_round();
         while let Some((&seqno, &same)) =
             self.recovery.votes.failures.first_key_value().filter(|(s, _)| **s <= finished)
         {
@@ -317,7 +318,7 @@ impl Member {
         let VoteOutcome { seqno, winner, opinions } = outcome;
         let mut said: BTreeMap<Opinion, Vec<String>> = BTreeMap::new();
         for (id, opinion) in opinions {
-            said.entry(*opinion).or_default().push(self.name_of(id));
+            said.entry(*opinion).or_default().push(self.ctx.name_of(id));
         }
         let what = |opinion: Opinion| match opinion {
             SUCCESS => "success".to_string(),
@@ -326,11 +327,11 @@ impl Member {
         let said: Vec<String> =
             said.iter().map(|(o, names)| format!("{}: {}", what(*o), names.join(", "))).collect();
         let text = format!("vote on seqno {seqno}: {} counts ({})", what(*winner), said.join("; "));
-        self.log(Level::Info, text);
+        self.ctx.log(Level::Info, text);
         match self.recovery.votes.open.remove(seqno) {
             Some(open) => {
                 let same = open.opinion == *winner;
-                if same && *winner != SUCCESS && self.finished() < *seqno {
+                if same && *winner != SUCCESS && self.ctx.finished() < *seqno {
                     self.recovery.votes.failures.insert(*seqno, true);
                 }
                 // No thread waits for the answer any more.
@@ -348,7 +349,7 @@ impl Member {
     }
 
     fn gtid_text(&self, seqno: Seqno) -> String {
-        format!("{}:{seqno}", self.raft.tail_state().history)
+        format!("{}:{seqno}", self.ctx.raft.tail_state().history)
     }
 
     /// The error of a member whose failure no majority shares.
@@ -362,8 +363,8 @@ impl Member {
 
     /// This member's data differ from the others'. The front end stops using them and makes this member leave.
     fn inconsistent(&mut self, text: String) {
-        self.log(Level::Error, text.clone());
-        self.deliver(Delivery::Inconsistent(text));
+        self.ctx.log(Level::Error, text.clone());
+        self.ctx.deliver(Delivery::Inconsistent(text));
     }
 }
 
