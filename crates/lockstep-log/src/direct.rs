@@ -44,6 +44,7 @@ impl Direct {
     /// Writes `data` at `offset`, and zeros behind it up to the end of its last block. `through` is the same file by way of
     /// the page cache.
     pub(crate) fn append(&mut self, through: &File, data: &[u8], offset: u64) -> io::Result<()> {
+        debug_assert!(!data.is_empty());
         let skip = (offset % BLOCK as u64) as usize;
         let known = self.end.take() == Some(offset);
         let length = (skip + data.len()).next_multiple_of(BLOCK);
@@ -65,6 +66,7 @@ impl Direct {
 
     /// Writes zeros; both are multiples of [`BLOCK`].
     pub(crate) fn zeros(&self, mut from: u64, to: u64) -> io::Result<()> {
+        debug_assert!(from.is_multiple_of(BLOCK as u64) && to.is_multiple_of(BLOCK as u64));
         let mut buffer = Blocks::default();
         let zeros = buffer.of_length(PIECE, 0);
         while from < to {

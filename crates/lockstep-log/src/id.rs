@@ -99,6 +99,8 @@ pub(crate) struct IdFile<F> {
     pub(crate) slot: Slot,
     /// The slot that may be overwritten: never the only one that holds the newest durable state.
     scratch: u64,
+    /// The vote of the newest durable slot.
+    promised: Vote,
 }
 
 impl<F: DiskFile> IdFile<F> {
@@ -152,21 +154,30 @@ impl<F: DiskFile> IdFile<F> {
             file.write_at(&slot.encode(), which * SLOT_STRIDE).map_err(io)?;
             file.sync_data().map_err(io)?;
         }
-        Ok(IdFile { file, slot, scratch: 1 - which })
+        Ok(IdFile { file, slot, scratch: 1 - which, promised: slot.vote })
     }
 
     /// Makes the slot durable.
     pub(crate) fn commit(&mut self) -> io::Result<()> {
+        assert!(
+            self.slot.vote.may_follow(&self.promised),
+            "the vote {:?} would replace {:?}",
+            self.slot.vote,
+            self.promised
+        );
         self.slot.seq += 1;
         let bytes = self.slot.encode();
         self.file.write_at(&bytes, self.scratch * SLOT_STRIDE)?;
         self.file.sync_data()?;
+        self.promised = self.slot.vote;
         self.scratch = 1 - self.scratch;
         self.file.write_at(&bytes, self.scratch * SLOT_STRIDE)
     }
 
     /// Writes the slot without making it durable: only for hints. The vote must be unchanged.
     pub(crate) fn commit_lazily(&mut self) -> io::Result<()> {
+        let (new, durable) = (self.slot.vote, self.promised);
+        assert_eq!((new.term, new.voted_for), (durable.term, durable.voted_for), "an unsynced vote");
         self.slot.seq += 1;
         self.file.write_at(&self.slot.encode(), self.scratch * SLOT_STRIDE)
     }

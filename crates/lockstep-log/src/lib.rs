@@ -79,6 +79,15 @@ pub struct Vote {
     pub commit_hint: u64,
 }
 
+impl Vote {
+    /// Whether a member that has made the promise `before` may make this one: terms never go back, and a term has one
+    /// vote.
+    pub(crate) fn may_follow(&self, before: &Vote) -> bool {
+        let kept = before.voted_for.is_none() || self.voted_for == before.voted_for;
+        self.term > before.term || (self.term == before.term && kept)
+    }
+}
+
 /// Start over: the log forgets everything and continues behind `index`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reset {

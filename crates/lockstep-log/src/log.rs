@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::error::{OpenError, WriteError};
 use crate::format::{
-    ID_FILE, Kind, Link, MAX_BASE_BYTES, MAX_RECORD_BYTES, SEGMENT_TMP, SPARE_FILE, SegmentHeader,
+    ALIGN, ID_FILE, Kind, Link, MAX_BASE_BYTES, MAX_RECORD_BYTES, SEGMENT_TMP, SPARE_FILE, SegmentHeader,
     encode_record, segment_name, segment_number,
 };
 use crate::id::{IdFile, Mark};
@@ -68,6 +68,13 @@ struct Tail {
 impl Tail {
     fn end(&self) -> u64 {
         self.written + self.buf.len() as u64
+    }
+
+    fn check(&self) {
+        assert!(self.synced <= self.written, "{} synced, {} written", self.synced, self.written);
+        assert!(self.prev_index <= self.last.0, "ends at {}, begins at {}", self.last.0, self.prev_index);
+        assert!(self.end().is_multiple_of(ALIGN), "the end {} is within a record", self.end());
+        debug_assert!(self.updates.is_empty() || !self.buf.is_empty(), "an update without its record");
     }
 }
 
@@ -138,7 +145,9 @@ impl<D: Disk> Log<D> {
         replay(&log.reader(), &dir, visitor)?;
 
         log.id.slot.incarnation += 1;
-        log.id.slot.floor = log.shared.get().segments.first().map_or(log.id.slot.floor, Segment::number);
+        let floor = log.shared.get().segments.first().map_or(log.id.slot.floor, Segment::number);
+        assert!(floor >= log.id.slot.floor, "the log begins with {floor}, which was trimmed");
+        log.id.slot.floor = floor;
         log.note_durable();
         log.id.commit().map_err(io("write lockstep.id.log"))?;
         let mut leftovers = leftovers;
@@ -152,6 +161,8 @@ impl<D: Disk> Log<D> {
             };
             remove().map_err(io("remove leftovers of the log"))?;
         }
+        log.tail.check();
+        assert!(log.vote.is_none() && log.shared.get().start().0 <= log.tail.last.0);
         let recovered = Recovered {
             identity: log.id.slot.identity(),
             vote: log.id.slot.vote,
@@ -194,10 +205,16 @@ impl<D: Disk> Log<D> {
             (None, None) => self.tail.last,
         };
         let records = records.into_iter();
-        check(last, reset.as_ref(), roll.as_ref(), records.clone())?;
+        let last = check(last, reset.as_ref(), roll.as_ref(), records.clone())?;
+        if let Some(vote) = &vote {
+            let before = self.vote();
+            assert!(vote.may_follow(&before), "the vote {vote:?} would replace {before:?}");
+        }
 
         let result = self.apply(reset, truncate, roll, records);
         self.note(result)?;
+        assert_eq!(self.tail.last, last, "the log ends where the change does");
+        self.tail.check();
         if let Some(vote) = vote {
             self.vote = Some(vote);
         }
@@ -208,7 +225,9 @@ impl<D: Disk> Log<D> {
     pub fn sync(&mut self) -> Result<(), WriteError> {
         self.check_open()?;
         let result = self.sync_all();
-        self.note(result)
+        self.note(result)?;
+        assert!(self.vote.is_none() && self.tail.buf.is_empty() && self.tail.synced == self.tail.end());
+        Ok(())
     }
 
     /// Makes durable that entries up to `index`, all of which are, are committed; a hint that is not newer changes
@@ -219,6 +238,11 @@ impl<D: Disk> Log<D> {
         if index <= self.vote().commit_hint {
             return Ok(());
         }
+        debug_assert!(
+            index <= self.tail.last.0,
+            "{index} is committed, the log ends at {}",
+            self.tail.last.0
+        );
         // A vote that is not durable yet brings its own.
         if let Some(vote) = &mut self.vote {
             vote.commit_hint = index;
@@ -290,6 +314,7 @@ impl<D: Disk> Log<D> {
         let Some((count, floor)) = keep_from else { return Ok(0) };
         let result = self.drop_below(count, floor);
         self.note(result)?;
+        assert!(self.first_index() <= index, "record {index} is gone");
         Ok(count)
     }
 
@@ -340,7 +365,11 @@ impl<D: Disk> Log<D> {
             error: e.to_string(),
         })?;
         match kept.first() {
-            Some(r) => Ok((r.index, r.term)),
+            Some(r) => {
+                assert_eq!(r.index, from - 1, "the reader gave another record");
+                debug_assert!((start.1..=self.tail.last.1).contains(&r.term), "terms ascend");
+                Ok((r.index, r.term))
+            }
             None => Err(WriteError::Invalid(format!("record {} is not in the log", from - 1))),
         }
     }
@@ -379,6 +408,8 @@ impl<D: Disk> Log<D> {
 
     fn append(&mut self, kind: Kind, record: &Record) {
         let t = &mut self.tail;
+        debug_assert!(kind != Kind::Entry || !t.open_due, "an entry before this run's mark");
+        debug_assert!(kind != Kind::Entry || (record.index == t.last.0 + 1 && record.term >= t.last.1));
         let link = Link { salt: t.salt, chain: t.chain, synced: t.synced };
         t.chain = encode_record(&mut t.buf, link, kind, record);
         t.last = (record.index, record.term);
@@ -386,6 +417,8 @@ impl<D: Disk> Log<D> {
 
     /// Appends a mark: the log's last live record is `last` from here on, and this run has marked its presence.
     fn mark(&mut self, kind: Kind, (index, term): (u64, u64)) {
+        assert!(self.tail.prev_index <= index && index <= self.tail.last.0, "a mark of {index}");
+        debug_assert!(term <= self.tail.last.1);
         let body = Bytes::copy_from_slice(&self.id.slot.incarnation.to_le_bytes());
         self.append(kind, &Record { index, term, body });
         self.tail.open_due = false;
@@ -408,6 +441,7 @@ impl<D: Disk> Log<D> {
         let gone: Vec<u64> = {
             let mut shared = self.shared.get_mut();
             let keep = shared.segments.partition_point(|s| s.header.prev_index <= last.0);
+            assert!(keep > 0, "a truncation to {} before the first segment", last.0);
             shared.segments.drain(keep..).map(|s| s.number()).collect()
         };
         self.seize_tail().map_err(|e| WriteError::io("reopen an earlier segment", &e))?;
@@ -424,6 +458,10 @@ impl<D: Disk> Log<D> {
             let shared = self.shared.get();
             let (prev_index, prev_term) = self.tail.last;
             let prev = shared.segments.last();
+            // The new header seals the segment before: all of that is durable, and is what the index says.
+            if let Some(s) = prev {
+                assert_eq!((self.tail.synced, self.tail.chain), (s.end, s.chain), "the seal of {}", s.name());
+            }
             SegmentHeader {
                 member_id: self.id.slot.member_id,
                 number: self.highest + 1,
@@ -443,7 +481,7 @@ impl<D: Disk> Log<D> {
             before.finish();
         }
         let number = segment.number();
-        self.shared.get_mut().segments.push(segment);
+        self.shared.get_mut().push(segment);
         self.take_tail();
         if first {
             self.id.slot.floor = number;
@@ -483,6 +521,8 @@ impl<D: Disk> Log<D> {
     /// Makes a segment file under a temporary name, durable with its header, then gives it its name: a
     /// file of a segment's name always has a whole header.
     fn create_segment(&mut self, header: SegmentHeader) -> Result<Segment<D::File>, WriteError> {
+        // A number used twice would let a crash put one segment in another's place.
+        assert!(header.number > self.highest, "segment {} exists already", header.number);
         let name = segment_name(header.number);
         self.highest = header.number;
         let (bytes, salt) = header.encode();
@@ -544,6 +584,7 @@ impl<D: Disk> Log<D> {
             prev_index: s.header.prev_index,
             open_due: false,
         };
+        self.tail.check();
     }
 
     fn active(&self) -> Option<Arc<D::File>> {
@@ -558,6 +599,7 @@ impl<D: Disk> Log<D> {
         let Some(file) = self.active() else {
             return Err(WriteError::Invalid("no segment to write to".to_string()));
         };
+        self.tail.check();
         let end = self.tail.end();
         if end > self.tail.allocated {
             let size = end + self.options.segment_bytes / 4;
@@ -568,12 +610,11 @@ impl<D: Disk> Log<D> {
             .map_err(|e| WriteError::io("write to the log", &e))?;
         let mut shared = self.shared.get_mut();
         if let Some(segment) = shared.segments.last_mut() {
+            assert_eq!(segment.end, self.tail.written, "readers see what is written");
             for update in self.tail.updates.drain(..) {
                 segment.apply(update);
             }
-            segment.end = end;
-            segment.chain = self.tail.chain;
-            segment.last = self.tail.last;
+            segment.advance(end, self.tail.chain, self.tail.last);
         }
         drop(shared);
         self.tail.written = end;
@@ -593,6 +634,7 @@ impl<D: Disk> Log<D> {
             file.sync_data().map_err(|e| WriteError::io("sync the log", &e))?;
         }
         self.tail.synced = self.tail.written;
+        self.tail.check();
         Ok(())
     }
 
@@ -615,6 +657,7 @@ impl<D: Disk> Log<D> {
 
     fn note_durable(&mut self) {
         if let Some(s) = self.shared.get().segments.last() {
+            assert!(self.tail.synced <= s.end, "{} bytes of {} are durable", self.tail.synced, s.end);
             self.id.slot.durable = Mark { segment: s.number(), offset: self.tail.synced };
         }
     }
@@ -626,6 +669,7 @@ impl<D: Disk> Log<D> {
     }
 
     fn drop_below(&mut self, count: usize, floor: u64) -> Result<(), WriteError> {
+        assert!(floor > self.id.slot.floor, "the floor goes from {} to {floor}", self.id.slot.floor);
         // The floor first: should only some of the removals survive a crash, the rest is known as void.
         self.id.slot.floor = floor;
         self.commit_id()?;
@@ -634,6 +678,9 @@ impl<D: Disk> Log<D> {
     }
 
     fn remove_segments(&mut self, gone: &[u64]) -> Result<(), WriteError> {
+        assert!(gone.is_sorted());
+        let live = |number| self.shared.get().segments.iter().any(|s| s.number() == number);
+        assert!(!gone.iter().any(|number| live(*number)), "a segment of the log is to be removed");
         let remove = || {
             let mut spare = !self.options.recycle || self.disk.list()?.iter().any(|n| n == SPARE_FILE);
             for number in gone.iter().rev() {
@@ -655,12 +702,13 @@ impl<D: Disk> Log<D> {
     }
 }
 
+/// Checks a change that begins behind `last`; the (index, term) at which the log ends after it.
 fn check(
     last: (u64, u64),
     reset: Option<&Reset>,
     roll: Option<&Bytes>,
     records: impl Iterator<Item = Record>,
-) -> Result<(), WriteError> {
+) -> Result<(u64, u64), WriteError> {
     let invalid = |why: String| Err(WriteError::Invalid(why));
     let longest_base = reset.map_or(0, |r| r.base.len()).max(roll.map_or(0, Bytes::len));
     if longest_base > MAX_BASE_BYTES {
@@ -683,11 +731,12 @@ fn check(
         }
         (index, term) = (r.index, r.term);
     }
-    Ok(())
+    Ok((index, term))
 }
 
 /// Writes `from..to` of the file over itself and makes it durable.
 fn rewrite<F: DiskFile>(file: &F, from: u64, to: u64) -> std::io::Result<()> {
+    debug_assert!(from <= to, "bytes {from} to {to}");
     let mut at = from;
     let mut buf = vec![0; 1 << 20];
     while at < to {

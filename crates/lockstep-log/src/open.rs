@@ -142,7 +142,7 @@ pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Ima
         } else if seal.is_some() {
             match scanned.stop {
                 Stop::Sealed => {
-                    index.segments.push(segment);
+                    index.push(segment);
                     continue;
                 }
                 Stop::Broken(reason) => return Err(corrupt(&segment, reason.to_string())),
@@ -164,7 +164,7 @@ pub(crate) fn load<D: Disk>(disk: &D, slot: &Slot, access: Access) -> Result<Ima
         if let Stop::Broken(reason) = scanned.stop {
             image_cut = Some(Cut { file: name.clone(), offset: segment.end, reason: reason.to_string() });
         }
-        index.segments.push(segment);
+        index.push(segment);
         break;
     }
     if access == Access::Own {
@@ -215,6 +215,7 @@ fn chain_of<F>(headers: &Heads<F>, slot: &Slot) -> Result<Vec<u64>, OpenError> {
         at = Some(prev);
     }
     live.reverse();
+    debug_assert!(live.is_sorted(), "segments are in order");
     Ok(live)
 }
 
@@ -249,6 +250,7 @@ pub(crate) fn replay<D: Disk>(
             base: segment.base.clone(),
         };
         visitor(base).map_err(OpenError::Refused)?;
+        debug_assert!(segment.first_index <= segment.last_index + 1);
         let mut next = segment.first_index;
         while next <= segment.last_index {
             // No farther than this segment: small ones would be read over and over.

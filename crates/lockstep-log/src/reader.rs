@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
 
-use crate::format::{Kind, RECORD_HEADER, RecordHeader, SegmentHeader, segment_name};
+use crate::format::{ALIGN, Kind, RECORD_HEADER, RecordHeader, SegmentHeader, segment_name};
 use crate::{Disk, DiskFile, Planted, ReadError, Record};
 
 const SPARSE_BYTES: u64 = 32 << 10;
@@ -83,6 +83,7 @@ impl<F> Segment<F> {
     pub(crate) fn apply(&mut self, update: Update) {
         match update {
             Update::Truncate { last } => {
+                assert!(last >= self.header.prev_index, "a truncation to {last}, before the segment");
                 while let Some(run) = self.runs.last_mut() {
                     if run.first > last {
                         self.runs.pop();
@@ -97,20 +98,32 @@ impl<F> Segment<F> {
             }
             Update::Entry { index, at } => match self.runs.last_mut() {
                 Some(run) if run.sparse.is_empty() => {
-                    assert_eq!(run.first, index);
+                    assert_eq!(run.first, index, "entries are dense");
                     run.last = index;
                     run.sparse.push((index, at));
                 }
                 Some(run) => {
-                    assert_eq!(run.last + 1, index);
+                    assert_eq!(run.last + 1, index, "entries are dense");
                     run.last = index;
                     if run.sparse.last().is_none_or(|&(_, o)| at - o >= SPARSE_BYTES) {
                         run.sparse.push((index, at));
                     }
                 }
-                None => self.runs.push(Run { first: index, last: index, sparse: vec![(index, at)] }),
+                None => {
+                    assert_eq!(self.header.prev_index + 1, index, "entries are dense");
+                    self.runs.push(Run { first: index, last: index, sparse: vec![(index, at)] });
+                }
             },
         }
+    }
+
+    /// Moves the end behind the records whose updates have been applied.
+    pub(crate) fn advance(&mut self, end: u64, chain: u32, last: (u64, u64)) {
+        assert!(end > self.end && end.is_multiple_of(ALIGN), "the end moves from {} to {end}", self.end);
+        // The index and the end name the same last record.
+        let indexed = self.runs.last().map_or(self.header.prev_index, |run| run.last);
+        assert_eq!(indexed, last.0, "the index ends elsewhere than the segment");
+        (self.end, self.chain, self.last) = (end, chain, last);
     }
 
     /// An offset at or before the record, from which a walk finds it, and the last index of its run.
@@ -118,6 +131,8 @@ impl<F> Segment<F> {
         let run = self.runs.iter().rev().find(|r| r.first <= index && index <= r.last)?;
         let i = run.sparse.partition_point(|&(i, _)| i <= index);
         let (_, at) = run.sparse[..i].last()?;
+        debug_assert!(*at >= self.header.body_start() && *at < self.end, "record {index} at byte {at}");
+        debug_assert!(run.last <= self.last.0);
         Some((*at, run.last))
     }
 
@@ -140,6 +155,18 @@ pub(crate) struct Index<F> {
 }
 
 impl<F> Index<F> {
+    /// Adds the segment that continues the last one.
+    pub(crate) fn push(&mut self, segment: Segment<F>) {
+        if let Some(before) = self.segments.last() {
+            let header = &segment.header;
+            assert!(header.number > before.number(), "{} behind {}", header.number, before.number());
+            assert_eq!(header.prev_number, before.number());
+            assert_eq!((header.prev_end, header.prev_chain), (before.end, before.chain));
+            assert_eq!((header.prev_index, header.prev_term), before.last);
+        }
+        self.segments.push(segment);
+    }
+
     /// (index, term) before the first record; (0, 0) for an empty log.
     pub(crate) fn start(&self) -> (u64, u64) {
         self.segments.first().map_or((0, 0), |s| (s.header.prev_index, s.header.prev_term))
@@ -196,7 +223,7 @@ impl<D: Disk> LogReader<D> {
 
     /// The same, but no record behind index `to`.
     pub(crate) fn read_up_to(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<Record>, ReadError> {
-        let mut out = Vec::new();
+        let mut out: Vec<Record> = Vec::new();
         let mut next = from;
         let mut room = max_bytes;
         while next <= to
@@ -207,6 +234,10 @@ impl<D: Disk> LogReader<D> {
                 break;
             }
         }
+        debug_assert!(
+            out.iter().zip(from..).all(|(record, index)| record.index == index),
+            "records are dense"
+        );
         Ok(out)
     }
 
@@ -327,6 +358,7 @@ impl<'a, F: DiskFile> Cursor<'a, F> {
                 return Ok(None);
             }
         }
+        debug_assert!(self.at <= offset && offset + len <= self.limit);
         let start = (offset - self.at) as usize;
         Ok(Some(self.window.slice(start..start + len as usize)))
     }

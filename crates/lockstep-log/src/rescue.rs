@@ -37,6 +37,11 @@ impl<D: Disk> Log<D> {
     }
 
     fn write_rescue(&mut self, base: Reset, records: &[Record]) -> Result<String, WriteError> {
+        for (r, index) in records.iter().zip(base.index + 1..) {
+            assert_eq!(r.index, index, "rescued records are dense");
+        }
+        let terms = records.iter().map(|r| r.term);
+        assert!(std::iter::once(base.term).chain(terms).is_sorted(), "terms ascend");
         let member_id = self.identity().member_id;
         let incarnation = self.identity().incarnation;
         let disk = self.disk();

@@ -67,6 +67,7 @@ pub(crate) fn read_header<F: DiskFile>(file: &F) -> Result<(SegmentHeader, u32),
 /// Walks the records of a fresh `segment`, applying each to it.
 pub(crate) fn scan<F: DiskFile>(segment: &mut Segment<F>, mut seal: Option<Seal>) -> io::Result<Scanned> {
     let file = std::sync::Arc::clone(&segment.file);
+    debug_assert_eq!(segment.end, segment.header.body_start(), "a fresh segment");
     let mut cursor = Cursor::new(&*file, file.size()?, CHUNK);
     let mut synced = segment.end;
     let mut reopened = false;
@@ -93,10 +94,9 @@ pub(crate) fn scan<F: DiskFile>(segment: &mut Segment<F>, mut seal: Option<Seal>
             Kind::Truncate => segment.apply(Update::Truncate { last: head.index }),
             Kind::Open => {}
         }
-        segment.last = (head.index, head.term);
-        segment.chain = head.crc;
-        segment.end += head.span();
+        segment.advance(segment.end + head.span(), head.crc, (head.index, head.term));
         synced = head.synced;
+        debug_assert!(synced < segment.end);
     }
 }
 
@@ -162,6 +162,7 @@ pub(crate) fn proof_of_loss<F: DiskFile>(segment: &Segment<F>) -> io::Result<Opt
                 continue;
             }
             budget -= span;
+            debug_assert!(here >= end, "the search begins at the end");
             let Some(record) = inner.bytes(here, span)? else { continue };
             if head.verify(&record, segment.salt) {
                 return Ok(Some(here));
