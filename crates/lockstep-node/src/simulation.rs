@@ -224,7 +224,7 @@ impl<D: Disk> SimulatedNode<D> {
 
     /// When the next round is due without inputs; now, if one more would deliver more.
     pub fn deadline(&self) -> Micros {
-        if self.member.has_more() { self.member.now } else { self.member.deadline() }
+        if self.member.has_more() { self.member.ctx.now } else { self.member.deadline() }
     }
 
     /// A frame of a connected peer.
@@ -239,7 +239,7 @@ impl<D: Disk> SimulatedNode<D> {
 
     /// A peer introduces itself: whether it is let in.
     pub fn admits(&mut self, peer: &Hello) -> bool {
-        if !self.member.connection.is_connected() {
+        if !self.member.ctx.connection.is_connected() {
             return false;
         }
         match self.member.admit(peer) {
@@ -303,7 +303,7 @@ impl<D: Disk> SimulatedNode<D> {
 
     /// Whether a state transfer is awaited.
     pub fn needs_state(&self) -> bool {
-        matches!(self.member.connection, ConnectionState::NeedState { .. })
+        matches!(self.member.ctx.connection, ConnectionState::NeedState { .. })
     }
 
     /// The server has received a state.
@@ -324,7 +324,7 @@ impl<D: Disk> SimulatedNode<D> {
 
     /// The seqno that the server has finished.
     pub fn finished(&self) -> Seqno {
-        self.member.finished()
+        self.member.ctx.finished()
     }
 
     /// The server refuses one more write, if the policy has it written elsewhere.
@@ -341,7 +341,7 @@ impl<D: Disk> SimulatedNode<D> {
 
     /// The core.
     pub fn raft(&self) -> &Raft {
-        &self.member.raft
+        &self.member.ctx.raft
     }
 
     /// Its state, as its server sees it.
@@ -351,17 +351,17 @@ impl<D: Disk> SimulatedNode<D> {
 
     /// Its id in the log.
     pub fn id(&self) -> MemberId {
-        self.member.me.id
+        self.member.ctx.me.id
     }
 
     /// Its identity towards servers.
     pub fn view_uuid(&self) -> ViewUuid {
-        self.member.me.view_uuid
+        self.member.ctx.me.view_uuid
     }
 
     /// The log is told how far it is committed.
     pub fn hint(&mut self) {
-        self.jobs.push_back(Job::Hint(self.member.raft.deliverable()));
+        self.jobs.push_back(Job::Hint(self.member.ctx.raft.deliverable()));
     }
 
     /// Whether the log's thread has anything to do.
