@@ -30,6 +30,7 @@
 
 pub mod addr;
 mod coalesce;
+mod conn_id;
 mod error;
 #[cfg(test)]
 mod fuzz;
@@ -41,8 +42,9 @@ pub mod tls;
 pub use addr::{Address, ClusterAddress, Host};
 pub use bytes::Bytes;
 pub use coalesce::Coalesce;
+pub use conn_id::ConnId;
 pub use error::{DialError, DownReason, ListenError, ProtoError, Reason, SendError};
 pub use proto::VERSIONS;
-pub use reactor::{Config, ConnId, ConnStats, Event, PeerHello, Reactor, Waker};
+pub use reactor::{Config, ConnStats, Event, PeerHello, Reactor, Waker};
 pub use status::{Method, StatusRequest};
 pub use tls::{TlsConfig, TlsError, TlsFiles, TlsIdentity};

@@ -9,12 +9,21 @@ use std::process::{Command, Stdio};
 
 use lockstep_local::{Account, Installation};
 
+/// The cluster directory of `make up`.
+pub(crate) const DEFAULT_DIR: &str = "/var/lib/lockstep/up";
+/// The names of its members.
+pub(crate) const NAMES: [&str; 3] = ["n1", "n2", "n3"];
 /// The marker file.
 const MARKER: &str = "lockstep.up";
 /// The longest path of a Unix socket, without its terminating zero.
 const SOCKET_PATH_MAX: usize = 107;
 /// The longest path of a socket below the directory.
 const LONGEST_SOCKET: &str = "/n1/lockstep.sock";
+
+/// The data directories of a cluster in `dir`.
+pub(crate) fn data_dirs(dir: &Path) -> Vec<PathBuf> {
+    NAMES.iter().map(|name| dir.join(name)).collect()
+}
 
 /// The absolute path. The servers run in other directories, and their files name it.
 pub(crate) fn absolute(dir: &Path) -> Result<PathBuf, String> {

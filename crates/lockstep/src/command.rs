@@ -7,9 +7,9 @@ use std::time::Duration;
 use lockstep_local::say;
 use lockstep_node::{Answer, Command};
 
-use crate::Source;
 use crate::fetch::{self, Target};
 use crate::query;
+use crate::source::Source;
 
 /// Timeout of a command. A member answers within 10 s, even if the command fails; a busy machine may need more.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
@@ -75,6 +75,14 @@ pub(crate) fn choose(source: &Source) -> Result<PathBuf, String> {
             errors.join("\n  ")
         )
     })
+}
+
+/// Prints the error of a command; with `json` to standard output, too, in the format of a member's refusal.
+pub(crate) fn complain(text: &str, json: bool) {
+    if json {
+        lockstep_local::say(&serde_json::json!({ "ok": false, "text": text }).to_string());
+    }
+    eprintln!("lockstep: {text}");
 }
 
 #[cfg(test)]

@@ -6,8 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::Source;
-use crate::up;
+use crate::cluster_dir;
 
 /// The default timeout of each step of a request.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,26 +37,6 @@ impl std::fmt::Display for Target {
     }
 }
 
-impl Source {
-    /// The members to query, and whether to report those that do not answer.
-    pub(crate) fn targets(&self) -> (Vec<Target>, bool) {
-        if let Some(path) = &self.socket {
-            return (vec![Target::Socket(path.clone())], true);
-        }
-        if let Some(address) = &self.address {
-            return (vec![Target::Address(address.clone())], true);
-        }
-        let dir = self.dir.as_deref().unwrap_or(Path::new(up::DEFAULT_DIR));
-        (sockets(dir), true)
-    }
-
-    /// The member to query if no target answers and the user named none.
-    pub(crate) fn fallback(&self) -> Option<Target> {
-        let named = self.socket.is_some() || self.address.is_some() || self.dir.is_some();
-        (!named).then(|| Target::Socket(Path::new(USUAL_DATADIR).join(SOCKET)))
-    }
-}
-
 /// The status socket in a data directory.
 pub(crate) fn socket_in(datadir: &Path) -> Target {
     Target::Socket(datadir.join(SOCKET))
@@ -65,7 +44,7 @@ pub(crate) fn socket_in(datadir: &Path) -> Target {
 
 /// The status sockets of the cluster of `lockstep up` in `dir`.
 pub(crate) fn sockets(dir: &Path) -> Vec<Target> {
-    up::data_dirs(dir).iter().map(|dir| socket_in(dir)).collect()
+    cluster_dir::data_dirs(dir).iter().map(|dir| socket_in(dir)).collect()
 }
 
 /// Sends `GET path` to one target, and returns the body of the answer.

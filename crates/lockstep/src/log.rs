@@ -18,10 +18,10 @@ use lockstep_node::log::{LogView, OpenError, RealDisk, Record, Replay, read_resc
 use serde::Serialize;
 
 use crate::certification::{Certified, LogCertifier, Verdict};
+use crate::cluster_dir;
 use crate::fetch::USUAL_DATADIR;
 use crate::rescue::Rescue;
 use crate::status::bytes;
-use crate::up;
 
 /// Options of `lockstep log`.
 #[derive(Args, Debug)]
@@ -265,7 +265,7 @@ fn decode(record: &Record) -> Result<Entry, String> {
 
 /// The first of the usual directories that holds a log.
 fn usual_dir() -> PathBuf {
-    let dirs = up::data_dirs(Path::new(up::DEFAULT_DIR));
+    let dirs = cluster_dir::data_dirs(Path::new(cluster_dir::DEFAULT_DIR));
     let usual = PathBuf::from(USUAL_DATADIR);
     let found = dirs.iter().chain([&usual]).find(|dir| check_dir(dir).is_ok());
     found.or_else(|| dirs.iter().find(|dir| dir.exists())).unwrap_or(&usual).clone()

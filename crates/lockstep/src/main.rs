@@ -14,6 +14,7 @@ mod rescue;
 mod server_health;
 mod signals;
 mod smoke_test;
+mod source;
 mod status;
 mod up;
 mod verify;
@@ -23,6 +24,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+
+use self::command::complain;
+use self::source::{CommandArgs, Source};
 
 /// Runs, monitors and measures Lockstep clusters of MariaDB servers.
 #[derive(Parser, Debug)]
@@ -79,7 +83,7 @@ struct UpArgs {
     #[arg(long)]
     provider: Option<PathBuf>,
     /// Directory of the servers' files: a new one, or one that `up` created.
-    #[arg(long, default_value = up::DEFAULT_DIR)]
+    #[arg(long, default_value = cluster_dir::DEFAULT_DIR)]
     dir: PathBuf,
     /// First of three consecutive TCP ports for SQL. Members use the ports 10, 20 and 30 above it (with 33061: 45671,
     /// 45681 and 45691) [default: as before, or 33061].
@@ -90,7 +94,7 @@ struct UpArgs {
 #[derive(Args, Debug)]
 struct DownArgs {
     /// Directory of the servers' files.
-    #[arg(long, default_value = up::DEFAULT_DIR)]
+    #[arg(long, default_value = cluster_dir::DEFAULT_DIR)]
     dir: PathBuf,
     /// Seconds that each server may take to stop. After that it is killed, and the others are stopped.
     #[arg(long, value_name = "SECONDS", default_value = "40", value_parser = lockstep_local::seconds)]
@@ -149,40 +153,6 @@ struct BootstrapArgs {
     json: bool,
 }
 
-/// The member that receives a command.
-#[derive(Args, Debug)]
-struct CommandArgs {
-    /// Directory of a cluster that `up --dir` started.
-    #[arg(long, conflicts_with = "socket")]
-    dir: Option<PathBuf>,
-    /// Socket of a member: `lockstep.sock` in its data directory. Members accept no commands over TCP.
-    #[arg(long)]
-    socket: Option<PathBuf>,
-    /// Print the answer as JSON.
-    #[arg(long)]
-    json: bool,
-}
-
-impl CommandArgs {
-    fn source(&self) -> Source {
-        Source { dir: self.dir.clone(), socket: self.socket.clone(), address: None }
-    }
-}
-
-/// The member that answers a query. Default: the cluster of `make up`, else the server of /var/lib/mysql.
-#[derive(Args, Debug, Clone)]
-struct Source {
-    /// Directory of a cluster that `up --dir` started.
-    #[arg(long, conflicts_with_all = ["socket", "address"])]
-    dir: Option<PathBuf>,
-    /// Status socket of a member: `lockstep.sock` in its data directory.
-    #[arg(long, conflicts_with = "address")]
-    socket: Option<PathBuf>,
-    /// Status address of a member (option `status.address`): HOST:PORT.
-    #[arg(long)]
-    address: Option<String>,
-}
-
 impl Command {
     /// Whether to print JSON.
     fn wants_json(&self) -> bool {
@@ -239,13 +209,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// What keeps a command from doing what it was asked for. Whoever parses standard output finds it there, too, as a member's
-/// own refusal reads.
-pub fn complain(text: &str, json: bool) {
-    if json {
-        lockstep_local::say(&serde_json::json!({ "ok": false, "text": text }).to_string());
-    }
-    eprintln!("lockstep: {text}");
 }

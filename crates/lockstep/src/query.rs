@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use lockstep_node::{OwnStatus, Status};
 use serde::Serialize;
 
+use crate::cluster_dir;
 use crate::fetch::{self, Target};
-use crate::up;
 
 /// Time for the other answers after a member of a primary component has answered, so that a frozen member does not delay
 /// the result. After the answer of a member outside, the others have three times as long.
@@ -84,7 +84,7 @@ pub(crate) fn cluster_within(
         let why = match all.contains(fetch::NOT_ALLOWED) {
             true => "cannot query any member: only root and the server's account may use their sockets",
             // If the user named a server, a hint at another cluster is of no use.
-            false if targets == fetch::sockets(Path::new(up::DEFAULT_DIR)) => {
+            false if targets == fetch::sockets(Path::new(cluster_dir::DEFAULT_DIR)) => {
                 "no member answers. Is the server running? (`make up` starts a cluster)"
             }
             false => "no member answers. Is the server running?",

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use lockstep_local::{print, say};
 use lockstep_node::MemberStatus;
 
+use crate::fetch;
 use crate::query::{self, ClusterStatus, duration};
-use crate::{Source, fetch};
+use crate::source::Source;
 
 /// Exit code if members answer, but none of them is in a primary component.
 const NON_PRIMARY: u8 = 3;

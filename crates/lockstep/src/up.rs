@@ -12,23 +12,16 @@ use lockstep_local::{
 };
 use lockstep_node::MemberStatus;
 
+use crate::cluster_dir::{self, DEFAULT_DIR, NAMES, data_dirs};
 use crate::fetch::{self, Target};
 use crate::query::{self, ClusterStatus};
 use crate::server_health::{self, Health, health};
+use crate::smoke_test;
 use crate::status;
-use crate::{cluster_dir, smoke_test};
 
-/// The cluster directory of `make up`.
-pub(crate) const DEFAULT_DIR: &str = "/var/lib/lockstep/up";
-const NAMES: [&str; 3] = ["n1", "n2", "n3"];
 const SQL_PORTS: [u16; 3] = [33061, 33062, 33063];
 /// The members' ports. Each member uses the two ports above its own for state transfers.
 const PEER_PORTS: [u16; 3] = [45671, 45681, 45691];
-
-/// The data directories of a cluster in `dir`.
-pub(crate) fn data_dirs(dir: &Path) -> Vec<PathBuf> {
-    NAMES.iter().map(|name| dir.join(name)).collect()
-}
 
 fn text(error: lockstep_local::LocalError) -> String {
     error.to_string()

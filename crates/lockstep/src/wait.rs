@@ -9,7 +9,8 @@ use lockstep_node::{MemberStatus, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::absent::{self, Absent};
-use crate::{Source, fetch, status};
+use crate::source::Source;
+use crate::{fetch, status};
 
 /// Exit code after a timeout.
 const TIMED_OUT: u8 = 3;

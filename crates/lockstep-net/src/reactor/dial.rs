@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::ConnId;
 use crate::addr::Address;
+use crate::conn_id::ConnId;
 use crate::error::{DialError, Reason};
 
 /// A failure that repeats is reported again after this long.

@@ -33,20 +33,11 @@ use self::peer::Peer;
 use self::resolve::Resolver;
 pub use self::waker::Waker;
 use crate::addr::Address;
+use crate::conn_id::ConnId;
 use crate::error::{DialError, DownReason, ListenError, ProtoError, Reason, SendError};
 use crate::proto::{Connection, ProtoConfig, Role};
 use crate::status::StatusRequest;
 use crate::tls::{TlsConfig, TlsIdentity};
-
-/// A connection, of a member or of a status client. Never used twice by one reactor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnId(pub(crate) u64);
-
-impl std::fmt::Display for ConnId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "#{}", self.0)
-    }
-}
 
 /// Configuration of a reactor.
 #[derive(Debug, Clone)]

@@ -10,7 +10,7 @@ pub(crate) use self::request::{Parser, Progress};
 
 use bytes::Bytes;
 
-use crate::reactor::ConnId;
+use crate::conn_id::ConnId;
 
 /// The method of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

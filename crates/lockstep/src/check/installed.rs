@@ -4,7 +4,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
-use super::machine::getent;
+use super::accounts::getent;
 
 /// How to run the server: its account and its plugins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

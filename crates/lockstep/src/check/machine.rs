@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use lockstep_node::net::{TlsError, TlsFiles, TlsIdentity};
 
+use super::accounts::getent;
 use super::installed::{self, Known, Printed, Reaction, RunAs};
 
 /// The kind of a provider file.
@@ -238,15 +239,6 @@ impl Machine for ThisMachine {
     fn is_executable(&self, path: &Path) -> bool {
         std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
     }
-}
-
-/// Looks up an account by name or number. Returns the numbers of the account and its group, and its name.
-pub(super) fn getent(account: &str) -> Option<(u32, u32, String)> {
-    let output = Command::new("getent").args(["passwd", account]).output().ok()?;
-    let line = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut fields = line.trim().split(':');
-    let name = fields.next()?.to_owned();
-    Some((fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?, name))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `lockstep check`: reads a server's option files, and reports settings that are refused, ignored or unwise, before a
 //! start with them. docs/check.md lists the checks.
 
+mod accounts;
 mod cnf;
 mod installed;
 mod machine;

@@ -18,12 +18,11 @@ use serde::Serialize;
 
 use self::sql::{Rows, Session};
 use self::tables::{BUCKETS_READ, COLUMNS, Difference, Name, RowDifference, Table, compare_rows, minority};
-use crate::CommandArgs;
 use crate::absent::{self, Absent};
-use crate::command::{choose, send};
-use crate::complain;
+use crate::command::{choose, complain, send};
 use crate::fetch::{self, Target};
-use crate::{query, up};
+use crate::source::CommandArgs;
+use crate::{cluster_dir, query};
 
 /// Exit code if the comparison failed.
 const NOT_COMPARED: u8 = 3;
@@ -192,8 +191,8 @@ fn connect(args: &VerifyArgs, held: &Held) -> Result<Vec<Session>, String> {
     let mut addresses: BTreeMap<String, String> = BTreeMap::new();
     if args.at.socket.is_none() {
         // In a cluster of `lockstep up`, root may log in through the sockets only.
-        let dir = args.at.dir.as_deref().unwrap_or(Path::new(up::DEFAULT_DIR));
-        for data in up::data_dirs(dir) {
+        let dir = args.at.dir.as_deref().unwrap_or(Path::new(cluster_dir::DEFAULT_DIR));
+        for data in cluster_dir::data_dirs(dir) {
             let socket = data.with_extension("sock");
             if let (Some(name), true) = (data.file_name(), socket.exists()) {
                 addresses.insert(name.to_string_lossy().into_owned(), socket.display().to_string());
