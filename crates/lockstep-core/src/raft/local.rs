@@ -161,9 +161,11 @@ impl Local {
         self.disk.vote_waits()
     }
 
-    /// Asserts the invariants of [`Local`] and its parts. Takes time linear in the log's cache.
+    /// Asserts the invariants of [`Local`] and its parts. The cached entries take linear time: an optimized build, the
+    /// simulator's, checks them in one round of sixteen.
     pub(super) fn assert_invariants(&self) {
-        self.log.assert_invariants();
+        let whole = cfg!(debug_assertions) || self.now.is_multiple_of(16);
+        self.log.assert_invariants(whole);
         self.disk.assert_invariants(self.log.last());
         let (commit, last) = (self.commit(), self.log.last());
         assert!(self.deliverable() <= commit, "deliverable {} <= commit {commit}", self.deliverable());
