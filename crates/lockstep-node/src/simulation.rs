@@ -104,9 +104,9 @@ impl Answered {
     }
 }
 
-/// The Raft message in a frame, if it is one of these tags: the first byte of [`Message::encode`].
-pub fn raft_message(kind: u8, payload: &Bytes, tags: &[u8]) -> Option<Message> {
-    let wanted = kind == FRAME_RAFT && payload.first().is_some_and(|tag| tags.contains(tag));
+/// The Raft message in a frame, if its tag is wanted: the first byte of [`Message::encode`].
+pub fn raft_message(kind: u8, payload: &Bytes, is_wanted: impl FnOnce(u8) -> bool) -> Option<Message> {
+    let wanted = kind == FRAME_RAFT && payload.first().is_some_and(|tag| is_wanted(*tag));
     wanted.then(|| Message::decode(payload.clone()).ok())?
 }
 

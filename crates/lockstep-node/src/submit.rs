@@ -32,6 +32,19 @@ enum Slot {
     Taken,
 }
 
+impl Slot {
+    /// The outcome, unless the thread still has to wait for it.
+    fn take(&mut self) -> Option<SubmitOutcome> {
+        if let Slot::Waiting(_) = self {
+            return None;
+        }
+        match std::mem::replace(self, Slot::Taken) {
+            Slot::Done(outcome) => Some(outcome),
+            Slot::Taken | Slot::Waiting(_) => Some(SubmitOutcome::Unknown),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct SubmissionInner {
     slot: Mutex<Slot>,
@@ -78,16 +91,18 @@ impl Submission {
         }
     }
 
+    /// The outcome, if there is one yet. The calling thread is not woken later.
+    pub fn try_take(&self) -> Option<SubmitOutcome> {
+        self.lock().take()
+    }
+
     /// Takes the result; without one, registers this thread to be unparked by the filler.
     fn take_or_register(&self) -> Option<SubmitOutcome> {
         let mut slot = self.lock();
-        match std::mem::replace(&mut *slot, Slot::Taken) {
-            Slot::Done(outcome) => return Some(outcome),
-            Slot::Taken => return Some(SubmitOutcome::Unknown),
-            Slot::Waiting(Some(thread)) => *slot = Slot::Waiting(Some(thread)),
-            Slot::Waiting(None) => *slot = Slot::Waiting(Some(std::thread::current())),
+        if let Slot::Waiting(thread) = &mut *slot {
+            thread.get_or_insert_with(std::thread::current);
         }
-        None
+        slot.take()
     }
 
     /// Whether nobody can say what becomes of it, and its thread, which is to hear so, has not been there yet.

@@ -14,7 +14,6 @@ use lockstep_core::{EntryKind, Index, MemberId, Micros, Term};
 use lockstep_node::SubmitOutcome;
 use lockstep_node::simulation::{Output, raft_message};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// No process sleeps longer than this.
 const NAP: Micros = 100 * MS;
@@ -74,7 +73,7 @@ impl World {
         for output in outputs {
             match output {
                 Output::Send { to, kind, payload } => {
-                    if let Some(message) = raft_message(kind, &payload, &CHECKED) {
+                    if let Some(message) = raft_message(kind, &payload, |tag| CHECKED.contains(&tag)) {
                         self.may_say(at, &to, &message)?;
                     }
                     self.send(at, &to, kind, payload);
@@ -233,7 +232,7 @@ impl World {
     fn writes_answered(&mut self, at: usize) -> Check {
         let Some(process) = &mut self.nodes[at].process else { return Ok(()) };
         let mut answered = Vec::new();
-        process.writes.retain(|write| match write.submission.wait_for(Duration::ZERO) {
+        process.writes.retain(|write| match write.submission.try_take() {
             None => true,
             Some(outcome) => {
                 answered.push((write.mark, outcome));
