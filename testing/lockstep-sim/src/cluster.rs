@@ -554,7 +554,7 @@ impl Cluster {
         }
         let from = self.machines[from].id;
         if self.trace.wanted(self.now) {
-            self.say(to, format_args!("<- {} {}", Name(slot_of(&from)), crate::round::brief(&message)));
+            self.say(to, format_args!("<- {} {}", Name(slot_of(&from)), crate::trace::brief(&message)));
         }
         self.input(to, Input::Message { from, message })
     }
@@ -589,7 +589,7 @@ impl Cluster {
                 [_, Some(_)] => " TWICE",
                 _ => "",
             };
-            self.say(from, format_args!("-> {} {}{fate}", Name(slot), crate::round::brief(&message)));
+            self.say(from, format_args!("-> {} {}{fate}", Name(slot), crate::trace::brief(&message)));
         }
         let (from_life, to_life) = (self.life(from), self.life(slot));
         if matches!(message, Message::Relayed { .. }) && self.rng.one_in(LATE_RELAYED) {

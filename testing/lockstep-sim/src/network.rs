@@ -36,6 +36,11 @@ impl Quality {
     };
 }
 
+/// TCP sends a packet again after this time if no ack tells it to do so sooner.
+const RETRANSMIT: Micros = 200_000;
+/// No frame is later than this for its losses, nearly.
+const LOSSES_MAX: Micros = 2_000_000;
+
 #[derive(Clone, Debug)]
 struct Link {
     quality: Quality,
@@ -117,14 +122,33 @@ impl Network {
         }
     }
 
-    /// When a frame that is sent now arrives on a connection: in order, and later by `retransmit` for each loss.
+    /// All links behave like this from now on, and none is cut. Frames in flight stay ahead of later ones.
+    pub fn mend_all(&mut self, quality: impl Fn(usize, usize) -> Quality) {
+        for from in 0..self.machines {
+            for to in 0..self.machines {
+                let link = self.link(from, to);
+                (link.cuts, link.quality) = (0, quality(from, to));
+            }
+        }
+    }
+
+    /// A new connection between two places: nothing queues behind frames of an earlier one.
+    pub fn reconnect(&mut self, a: usize, b: usize) {
+        for (from, to) in [(a, b), (b, a)] {
+            let link = self.link(from, to);
+            (link.last, link.free) = (0, 0);
+        }
+    }
+
+    /// When a frame that is sent now arrives on a connection: in order, and later for each loss. `later` is the time until
+    /// more is sent: its ack reveals a loss. A second loss in a row is repaired by [`RETRANSMIT`].
     pub fn send_in_order(
         &mut self,
         now: Micros,
         from: usize,
         to: usize,
         bytes: usize,
-        retransmit: Micros,
+        later: Micros,
         rng: &mut Rng,
     ) -> Micros {
         let link = self.link(from, to);
@@ -134,9 +158,18 @@ impl Network {
             link.free = link.free.max(now) + pass;
             pass = link.free - now;
         }
-        let lost = if rng.chance(loss) { retransmit } else { 0 };
+        let round_trip = 2 * delay + jitter;
+        let mut lost = 0;
+        while lost < LOSSES_MAX && rng.chance(loss) {
+            lost += round_trip + if lost == 0 { later.min(RETRANSMIT) } else { RETRANSMIT };
+        }
         link.last = link.last.max(now + delay + rng.below(jitter + 1) + pass + lost);
         link.last
+    }
+
+    /// Whether a connection has frames in flight that arrive later than this.
+    pub fn is_busy_after(&self, from: usize, to: usize, time: Micros) -> bool {
+        self.links[from * self.machines + to].last > time
     }
 
     /// When a message that is sent now arrives: never, once or twice.

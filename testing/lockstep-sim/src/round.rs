@@ -11,33 +11,6 @@ use lockstep_core::snapshot::TrimMark;
 use lockstep_core::{Entry, EntryKind, Index, Micros, Term};
 use std::sync::Arc;
 
-/// A message in one short line.
-pub(crate) fn brief(message: &Message) -> String {
-    match message {
-        Message::Append { term, prev_index, prev_term, commit, persisted, context, entries } => format!(
-            "append t{term} after {prev_index}/t{prev_term} +{} commit {commit} persisted {persisted} c{context}",
-            entries.len()
-        ),
-        Message::Relay { term, to, context, carried } => {
-            let to: Vec<usize> = to.iter().map(slot_of).collect();
-            format!("relay t{term} to {to:?} {} c{context}", brief_carried(carried))
-        }
-        Message::Relayed { term, carried } => format!("relayed t{term} {}", brief_carried(carried)),
-        Message::Snapshot { term, state, context } => {
-            format!("base t{term} {}/t{} c{context}", state.index, state.term)
-        }
-        Message::Propose { term, incarnation, first, proposals } => {
-            format!("propose t{term} life {incarnation} #{first} +{}", proposals.len())
-        }
-        other => format!("{other:?}"),
-    }
-}
-
-fn brief_carried(carried: &Carried) -> String {
-    let Carried { prev_index, prev_term, commit, persisted, entries } = carried;
-    format!("after {prev_index}/t{prev_term} +{} commit {commit} persisted {persisted}", entries.len())
-}
-
 /// Bytes on the wire, nearly.
 pub(crate) fn size(message: &Message) -> usize {
     64 + match message {

@@ -1,6 +1,7 @@
 //! What happened: always as a hash (two runs of one seed must agree), as text when asked.
 
 use lockstep_core::Micros;
+use lockstep_core::message::{Carried, Message};
 use std::fmt;
 
 /// The story of one simulation.
@@ -65,6 +66,32 @@ pub fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
         h = lanes.into_iter().fold(h, step);
     }
     blocks.remainder().chunks(8).fold(h, |h, part| step(h, word(part)))
+}
+
+/// A message in one short line.
+pub(crate) fn brief(message: &Message) -> String {
+    match message {
+        Message::Append { term, prev_index, prev_term, commit, persisted, context, entries } => format!(
+            "append t{term} after {prev_index}/t{prev_term} +{} commit {commit} persisted {persisted} c{context}",
+            entries.len()
+        ),
+        Message::Relay { term, to, context, carried } => {
+            format!("relay t{term} to {} members {} c{context}", to.len(), brief_carried(carried))
+        }
+        Message::Relayed { term, carried } => format!("relayed t{term} {}", brief_carried(carried)),
+        Message::Snapshot { term, state, context } => {
+            format!("base t{term} {}/t{} c{context}", state.index, state.term)
+        }
+        Message::Propose { term, incarnation, first, proposals } => {
+            format!("propose t{term} life {incarnation} #{first} +{}", proposals.len())
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn brief_carried(carried: &Carried) -> String {
+    let Carried { prev_index, prev_term, commit, persisted, entries } = carried;
+    format!("after {prev_index}/t{prev_term} +{} commit {commit} persisted {persisted}", entries.len())
 }
 
 #[cfg(test)]

@@ -18,8 +18,7 @@ impl World {
         self.round += 1;
         self.trouble = false;
         (self.healed_at, self.answers_at_heal) = (self.now, self.answers);
-        let quality = self.profile.quality;
-        self.net.reset(|_, _| quality);
+        self.mend_links();
         for at in 0..self.nodes.len() {
             let now = self.now;
             let node = &mut self.nodes[at];

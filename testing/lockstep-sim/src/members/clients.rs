@@ -6,6 +6,7 @@ use crate::history::Check;
 use crate::profile::{MS, SECOND};
 use lockstep_core::writeset::{DataKind, KeyType, Meta, WriteSetBuilder, flags};
 use lockstep_core::{EntryKind, Gtid, Micros};
+use lockstep_node::IN_ORDER_BYTES;
 
 /// How long clients stay at one member.
 const CLIENTS_STAY: Micros = 20 * SECOND;
@@ -55,9 +56,9 @@ impl World {
         }
         self.marks += 1;
         let mark = self.marks;
-        let size = match self.rng.below(2000) {
-            0 => 2_500_000,
-            1..100 => 5_000,
+        let size = match self.rng.below(4000) {
+            0 => self.largest_write(),
+            1..200 => 5_000,
             _ => 100,
         };
         let mut data = mark.to_le_bytes().to_vec();
@@ -87,6 +88,13 @@ impl World {
         process.writes.push(Write { mark, submission });
         self.counters.proposals += 1;
         self.wake(at, 0);
+    }
+
+    /// The bytes of the largest write. Heartbeats wait behind each of its pieces, so the links at their best carry one well
+    /// within an election timeout.
+    fn largest_write(&self) -> usize {
+        let carried = self.profile.quality.bytes_per_ms * (self.profile.election_timeout / MS) / 3;
+        if carried < IN_ORDER_BYTES as u64 { carried as usize } else { IN_ORDER_BYTES + IN_ORDER_BYTES / 4 }
     }
 
     fn read(&mut self, at: usize) {

@@ -2,15 +2,15 @@
 //! connection, which each side notices for itself.
 
 use super::{Event, World};
+use crate::machine::Name;
 use crate::profile::{MS, SECOND};
+use crate::trace::brief;
 use bytes::Bytes;
 use lockstep_core::{MemberId, Micros};
 use lockstep_node::net::VERSIONS;
-use lockstep_node::simulation::is_raft;
+use lockstep_node::simulation::{is_raft, raft_message};
 use std::collections::BTreeMap;
 
-/// A lost packet is sent again after this time.
-const RETRANSMIT: Micros = 200 * MS;
 /// One in this many frames of Raft arrives twice, where frames are repeated.
 const REPEATED: u64 = 64;
 
@@ -70,7 +70,13 @@ impl World {
             return;
         }
         self.counters.messages += 1;
-        let arrival = self.net.send_in_order(self.now, at, to, 40 + payload.len(), RETRANSMIT, &mut self.rng);
+        let (bytes, later) = (40 + payload.len(), self.profile.heartbeat);
+        let arrival = self.net.send_in_order(self.now, at, to, bytes, later, &mut self.rng);
+        if self.trace.wanted(self.now) {
+            let text =
+                raft_message(kind, &payload, |_| true).map_or("a frame of members".into(), |m| brief(&m));
+            self.say(at, format_args!("-> {} by {arrival} µs: {text}", Name(to + 1)));
+        }
         if self.repeats && is_raft(kind) && self.rng.one_in(REPEATED) {
             let late = arrival + self.rng.below(2 * SECOND);
             let lives = (self.nodes[at].life(), self.nodes[to].life());
@@ -112,6 +118,7 @@ impl World {
         self.links.ids += 1;
         let link = Link { id: self.links.ids, up: [true; 2], dead: [false; 2] };
         self.links.all.insert((a, b), link);
+        self.net.reconnect(a, b);
         for (at, peer, other) in [(a, b, hb), (b, a, ha)] {
             let rtt = self.net.quality(at, peer).delay + self.net.quality(peer, at).delay;
             if let Some(process) = &mut self.nodes[at].process {
@@ -121,6 +128,21 @@ impl World {
             }
             self.wake(at, 0);
         }
+    }
+
+    /// All links are at their best from now on. A connection on which frames from slower times would still be under way is
+    /// made anew: it would be out of order, or late for long.
+    pub(super) fn mend_links(&mut self) {
+        for b in 0..self.nodes.len() {
+            for a in 0..b {
+                let late = self.now + SECOND;
+                if self.net.is_busy_after(a, b, late) || self.net.is_busy_after(b, a, late) {
+                    self.hang_up(a, b, MS);
+                }
+            }
+        }
+        let quality = self.profile.quality;
+        self.net.mend_all(|_, _| quality);
     }
 
     /// Nothing passes any more from one to the other; both notice it some time later.
