@@ -32,7 +32,8 @@ mod wire;
 
 pub use api::*;
 pub use applier_pool::{Done, Spent};
-pub use io::node::{CausalError, DEFAULT_PORT, MAX_WRITESET, Node};
+pub use io::links::DEFAULT_PORT;
+pub use io::node::{CausalError, MAX_WRITESET, Node};
 pub use lockstep_core as core;
 pub use lockstep_log as log;
 pub use lockstep_net as net;

@@ -7,7 +7,7 @@
 
 use crate::api::{ConnectArgs, Delivery, Level, LocalState, NodeError, ServerEnd, Tuning};
 use crate::effect::{Effect, ReadFor, TrimLimits};
-use crate::io::node::Opened;
+use crate::io::opened::Opened;
 use crate::io::writer::{LogDone, keep, read, trim, write_to};
 use crate::member::{Admission, ConnectionState, Member};
 use crate::operator::{Answer, Command};

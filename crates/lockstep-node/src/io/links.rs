@@ -7,6 +7,8 @@ use lockstep_net::proto::VERSIONS;
 use lockstep_net::{Address, ConnId, DownReason, PeerHello, Reactor, Reason};
 use std::collections::BTreeMap;
 
+/// The port of members where an address names none.
+pub const DEFAULT_PORT: u16 = 4567;
 /// Peers tell each other addresses; at most this many are tried.
 const KEPT_MAX: usize = 512;
 /// How often it is said that a member of another branch is refused, in microseconds.
@@ -73,7 +75,7 @@ impl Links {
         if self.kept.len() >= KEPT_MAX {
             return Err(format!("{KEPT_MAX} addresses are tried already"));
         }
-        let address = Address::parse(text, 4567).map_err(|e| e.to_string())?;
+        let address = Address::parse(text, DEFAULT_PORT).map_err(|e| e.to_string())?;
         reactor.keep(&address);
         self.kept.insert(text.to_string(), None);
         Ok(())
@@ -89,7 +91,7 @@ impl Links {
     /// Forgets every address and connection.
     pub(crate) fn clear(&mut self, reactor: &mut Reactor, text: &str) {
         for kept in std::mem::take(&mut self.kept).into_keys() {
-            if let Ok(address) = Address::parse(&kept, 4567) {
+            if let Ok(address) = Address::parse(&kept, DEFAULT_PORT) {
                 reactor.forget(&address);
             }
         }
@@ -128,7 +130,7 @@ impl Links {
         let replaces = match engine.admit(&hello) {
             Admission::Ourselves => {
                 if let Some(address) = &peer.dialed
-                    && let Ok(address) = Address::parse(address, 4567)
+                    && let Ok(address) = Address::parse(address, DEFAULT_PORT)
                 {
                     reactor.forget(&address);
                 }
@@ -205,7 +207,7 @@ impl Links {
             if self.kept.len() >= KEPT_MAX && !self.kept.contains_key(text) {
                 continue;
             }
-            if let Ok(address) = Address::parse(text, 4567) {
+            if let Ok(address) = Address::parse(text, DEFAULT_PORT) {
                 self.unreachable.remove(&address.to_string());
                 engine.reached(&address.to_string());
                 if !self.kept.contains_key(text) {

@@ -3,93 +3,33 @@
 
 use crate::allow::{AllowList, Answer, ip_of};
 use crate::api::{
-    ConnectArgs, Delivery, EndServer, EventCall, FrontEndStats, Level, LocalState, Logger, MembershipNow,
-    NodeError, PolicyCall, ProgressCall, Tuning, VoteReply,
+    ConnectArgs, Delivery, EndServer, EventCall, FrontEndStats, Level, Logger, NodeError, PolicyCall,
+    ProgressCall,
 };
 use crate::effect::Effect;
-use crate::io::links::{Arrival, Links, is_final};
-use crate::io::node::{DEFAULT_PORT, Shared};
+use crate::io::inbox::Input;
+use crate::io::links::{Arrival, DEFAULT_PORT, Links, is_final};
+use crate::io::published::RoundState;
+use crate::io::shared::Shared;
 use crate::io::writer::{LogDone, LogJob};
 use crate::load_estimates::BatchEstimate;
 use crate::member::Member;
 use crate::operator::{Answer as CommandAnswer, Command};
-use crate::options::PolicyChange;
 use crate::pack::{Packer, UNPACKED_SINCE};
 use crate::reply::Reply;
 use crate::status::{Status, StatusContext};
-use crate::submit::Filler;
 use crate::uuids::timed_uuid;
 use crate::wire::{FRAME_PACKED, Hello};
 use bytes::Bytes;
-use lockstep_core::{EntryKind, Gtid, Micros, Seqno, Uuid};
+use lockstep_core::{EntryKind, Micros, Seqno, Uuid};
 use lockstep_net::{
     Address, ConnId, DialError, DownReason, Event, Method, PeerHello, Reactor, Reason, StatusRequest,
-    TlsIdentity,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// Inputs from other threads to `ls-node`.
-pub(crate) enum Input {
-    Submit {
-        kind: EntryKind,
-        payload: Bytes,
-        submission: Filler,
-    },
-    Connect {
-        args: Box<ConnectArgs>,
-        view_uuid: Uuid,
-        history: Uuid,
-        reply: Arc<Reply<Result<(), NodeError>>>,
-    },
-    Disconnect {
-        reply: Arc<Reply<()>>,
-    },
-    RequestState {
-        request: Bytes,
-        donor: String,
-    },
-    StateReceived(Result<Gtid, i32>),
-    DonationDone {
-        id: u64,
-        result: Result<Gtid, i32>,
-    },
-    Desync,
-    Resync,
-    Causal {
-        id: u64,
-        reply: Arc<Reply<Option<Seqno>>>,
-    },
-    CausalCancelled(u64),
-    Fail(String),
-    /// To see what comes of an error in the program.
-    Panic,
-    Membership(Arc<Reply<MembershipNow>>),
-    /// This member is to go on alone.
-    Bootstrap(Arc<Reply<CommandAnswer>>),
-    FoundBefore(Seqno),
-    Vote {
-        seqno: Seqno,
-        opinion: u64,
-        text: String,
-        reply: VoteReply,
-    },
-    /// Whether a peer of this address is let in; `None`: nobody could say.
-    Allowed(IpAddr, Option<bool>),
-    Tuning(Box<Tuning>),
-    Identity(Arc<TlsIdentity>),
-    Policy {
-        change: PolicyChange,
-        reply: Arc<Reply<Result<(), String>>>,
-    },
-    Log(Vec<LogDone>),
-    Stop,
-}
 
 /// Longest sleep: timers that are not the engine's (status file, log size) need no better.
 const NAP: Duration = Duration::from_millis(100);
@@ -187,7 +127,7 @@ impl Runtime {
             let now = self.origin.elapsed().as_micros() as Micros;
             let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as Micros);
             self.engine.at(now, wall);
-            self.shared.take_inputs(&mut inputs);
+            self.shared.inbox.take(&mut inputs);
             for event in events.drain(..) {
                 self.event(event);
             }
@@ -196,14 +136,14 @@ impl Runtime {
                 stop |= self.input(input);
             }
             self.decide_waiting(now);
-            let isolated = self.shared.isolated.load(Ordering::Acquire);
+            let isolated = self.shared.signals.is_isolated();
             if isolated != self.isolated {
                 self.isolated = isolated;
                 self.reactor.set_isolated(isolated);
             }
             // A full queue empties by itself, unless its takers wait for somebody whose place is behind it.
-            let hurry = self.shared.hurry.load(Ordering::Acquire) > 0;
-            self.engine.note_refused(self.shared.refused.load(Ordering::Relaxed));
+            let hurry = self.shared.signals.is_hurried();
+            self.engine.note_refused(self.shared.signals.refused());
             self.engine.round(hurry || !self.shared.deliveries.full());
             self.engine.take(&mut effects, &mut deliveries);
             // Published before the notification: a front end notified of Synced must not read Joined.
@@ -257,14 +197,14 @@ impl Runtime {
 
     /// Publishes the state that the front end's threads check before each step. Returns whether it has changed.
     fn publish_state(&mut self) -> bool {
-        let shared = &self.shared;
-        let state = self.engine.local_state();
-        shared.primary.store(self.engine.ctx.connection.is_primary(), Ordering::Release);
-        shared.delivered.store(self.engine.deliverer.delivered(), Ordering::Release);
-        shared.may_originate.store(self.engine.may_originate(), Ordering::Release);
-        shared.held_back.store(self.engine.ctx.is_held_back(), Ordering::Release);
-        shared.set_policy(self.engine.ctx.raft.committed_state().policy);
-        let changed = shared.state.swap(state as u8, Ordering::AcqRel) != state as u8;
+        let changed = self.shared.published.set_round(&RoundState {
+            state: self.engine.local_state(),
+            primary: self.engine.ctx.connection.is_primary(),
+            delivered: self.engine.deliverer.delivered(),
+            may_originate: self.engine.may_originate(),
+            held_back: self.engine.ctx.is_held_back(),
+            policy: self.engine.ctx.raft.committed_state().policy,
+        });
         if changed {
             self.state_since = self.engine.ctx.now;
         }
@@ -273,8 +213,9 @@ impl Runtime {
 
     fn publish(&mut self, now: Micros, changed: bool) {
         let shared = &self.shared;
-        shared.cert_keys.store(self.engine.deliverer.keys() as u64, Ordering::Relaxed);
-        shared.cert_window.store(self.engine.deliverer.window(), Ordering::Relaxed);
+        shared
+            .published
+            .set_certification(self.engine.deliverer.keys() as u64, self.engine.deliverer.window());
         if !changed && now < self.published + PUBLISH {
             return;
         }
@@ -287,8 +228,8 @@ impl Runtime {
             self.engine.ctx.raft.set_queued(member, stats.queued);
         }
         let tail = self.engine.ctx.raft.tail_state();
-        shared.set_history(tail.history, tail.log_id);
-        shared.set_status(self.status());
+        shared.published.set_history(tail.history, tail.log_id);
+        shared.published.set_status(self.status());
         if now >= self.hinted_at + HINT {
             self.hint(now);
         }
@@ -364,7 +305,7 @@ impl Runtime {
             return self.arrived(conn, &hello);
         }
         let (now, shared) = (self.engine.ctx.now, self.shared.clone());
-        let answered = move |ip, answer| shared.push(Input::Allowed(ip, answer));
+        let answered = move |ip, answer| shared.inbox.push(Input::Allowed(ip, answer));
         match self.allow.ask(now, ip_of(&hello), answered) {
             None => self.allow.wait(now, conn, hello),
             Some(answer) => self.decide(conn, &hello, answer),
@@ -614,7 +555,7 @@ impl Runtime {
                     let (dir, bytes) = (self.log_dir.clone(), self.room);
                     let (logger, shared) = (self.logger.clone(), Arc::downgrade(&self.shared));
                     crate::io::disk_full::end_when_there_is(dir, bytes, logger, end, move || {
-                        shared.upgrade().is_none_or(|shared| shared.stopped.load(Ordering::Acquire))
+                        shared.upgrade().is_none_or(|shared| shared.inbox.is_stopped())
                     });
                 }
             }
@@ -722,7 +663,7 @@ impl Runtime {
                 }
             }
             Effect::PolicyNow(policy) => {
-                self.shared.set_policy(policy);
+                self.shared.published.set_policy(policy);
                 if let Some(call) = &self.policy_changed {
                     call(&policy);
                 }
@@ -738,17 +679,5 @@ impl Runtime {
                 }
             }
         }
-    }
-}
-
-/// The state as its number says.
-pub(crate) fn state_of(raw: u8) -> LocalState {
-    match raw {
-        1 => LocalState::Joining,
-        2 => LocalState::Donor,
-        3 => LocalState::Joined,
-        4 => LocalState::Synced,
-        5 => LocalState::Error,
-        _ => LocalState::Initialized,
     }
 }

@@ -1,13 +1,13 @@
 //! The two threads of a node, and what each of them does when it ends.
 
-use crate::api::{Level, LocalState, Logger};
-use crate::io::node::Shared;
-use crate::io::runtime::{Input, Runtime};
+use crate::api::{Level, Logger};
+use crate::io::inbox::Input;
+use crate::io::runtime::Runtime;
+use crate::io::shared::Shared;
 use crate::io::writer::{self, LogDone, LogJob, Writer};
 use lockstep_log::Disk;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
 /// The message of a panic.
@@ -19,26 +19,24 @@ fn said(payload: &(dyn Any + Send)) -> &str {
 /// The life of `ls-node`.
 pub(crate) fn node(runtime: Runtime, shared: &Shared, logger: &Logger) {
     let ended = catch_unwind(AssertUnwindSafe(|| runtime.run()));
-    shared.stopped.store(true, Ordering::Release);
-    shared.primary.store(false, Ordering::Release);
-    shared.state.store(LocalState::Error as u8, Ordering::Release);
+    shared.inbox.stop();
+    shared.published.set_failed();
     match ended {
         Ok(()) => shared.deliveries.close(),
         Err(payload) => {
             let text = format!("an error in the program, in ls-node: {}", said(&*payload));
             logger(Level::Error, &text);
-            shared.deliveries.fail(text, shared.delivered_at());
+            shared.deliveries.fail(text, shared.published.delivered_at());
         }
     }
-    // Inputs pushed meanwhile are dropped: dropping a submission's filler wakes its thread.
-    shared.take_inputs(&mut Vec::new());
+    shared.inbox.clear();
 }
 
 /// The life of `ls-log`.
 pub(crate) fn log<D: Disk>(writer: Writer<D>, jobs: &Receiver<LogJob>, shared: &Shared, logger: &Logger) {
-    let answer = |done: Vec<LogDone>| shared.push(Input::Log(done));
+    let answer = |done: Vec<LogDone>| shared.inbox.push(Input::Log(done));
     if catch_unwind(AssertUnwindSafe(|| writer::run(writer, jobs, answer))).is_err() {
         logger(Level::Error, "the log's thread has failed: this member stops acknowledging");
-        shared.push(Input::Log(vec![LogDone::Failed("its thread has failed".into())]));
+        shared.inbox.push(Input::Log(vec![LogDone::Failed("its thread has failed".into())]));
     }
 }

@@ -5,7 +5,7 @@ use super::Member;
 use super::harness::{Lab, TestSetup};
 use crate::api::{ConnectArgs, NodeError};
 use crate::effect::{Effect, ReadFor};
-use crate::io::node::KEPT_AT_START;
+use crate::io::opened::KEPT_AT_START;
 use lockstep_core::raft::{Raft, RestoreBuilder, Restored, Vote, WriteOp};
 use lockstep_core::snapshot::StateSnapshot;
 use lockstep_core::{Entry, Index, Term, Uuid};

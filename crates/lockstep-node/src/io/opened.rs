@@ -1,0 +1,44 @@
+//! Opening the log at a start.
+
+use lockstep_core::raft::RestoreBuilder;
+use lockstep_core::{Entry, EntryKind};
+use lockstep_log::{Disk, Log, OpenError, Options, Recovered, Replay};
+
+/// Kinds of entries of the own log that the engine knows from the start on.
+pub(crate) const KEPT_AT_START: [u8; 2] = [EntryKind::Trim as u8, EntryKind::Outcome as u8];
+
+/// The open log, and its recovered contents.
+pub(crate) struct Opened<D: Disk> {
+    pub(crate) log: Log<D>,
+    pub(crate) recovered: Recovered,
+    pub(crate) builder: RestoreBuilder,
+    /// Its trim marks.
+    pub(crate) marks: Vec<Entry>,
+}
+
+impl<D: Disk> Opened<D> {
+    pub(crate) fn new(disk: &D, options: Options) -> Result<Opened<D>, OpenError> {
+        let hint = lockstep_log::peek_vote(disk)?;
+        let mut builder = RestoreBuilder::new(hint.map_or(0, |vote| vote.commit_hint));
+        let mut marks = Vec::new();
+        let mut visit = |replay: Replay| match replay {
+            Replay::Base { base, .. } => {
+                if base.is_empty() {
+                    return Ok(());
+                }
+                let trouble = |e| format!("the state at the head of a segment {e}");
+                builder.base(base).map_err(trouble)
+            }
+            Replay::Record(record) => {
+                let (index, term, body) = (record.index, record.term, record.body);
+                let trouble = |e| format!("entry {index} {e}");
+                if body.first().is_some_and(|kind| KEPT_AT_START.contains(kind)) {
+                    marks.push(Entry::decode_body(index, term, body.clone()).map_err(trouble)?);
+                }
+                builder.record(index, term, body).map_err(trouble)
+            }
+        };
+        let (log, recovered) = Log::open(disk.clone(), options, &mut visit)?;
+        Ok(Opened { log, recovered, builder, marks })
+    }
+}

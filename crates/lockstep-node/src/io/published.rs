@@ -1,0 +1,149 @@
+//! What `ls-node` publishes for the front end's threads, which read it without a round of `ls-node`.
+
+use crate::api::{Identity, LocalState};
+use crate::status::Status;
+use lockstep_core::policy::Policy;
+use lockstep_core::{Gtid, SEQNO_UNDEFINED, Seqno, Uuid};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The state after a round.
+pub(crate) struct RoundState {
+    pub(crate) state: LocalState,
+    pub(crate) primary: bool,
+    /// The last seqno handed to the server.
+    pub(crate) delivered: Seqno,
+    pub(crate) may_originate: bool,
+    pub(crate) held_back: bool,
+    pub(crate) policy: Policy,
+}
+
+/// Its locks are held for a few instructions each.
+pub(crate) struct Published {
+    state: AtomicU8,
+    primary: AtomicBool,
+    delivered: AtomicI64,
+    may_originate: AtomicBool,
+    held_back: AtomicBool,
+    policy: Mutex<Policy>,
+    cert_keys: AtomicU64,
+    cert_window: AtomicU64,
+    identity: Mutex<Identity>,
+    histories: Vec<Uuid>,
+    status: Mutex<Arc<Status>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Published {
+    pub(crate) fn new(policy: Policy, identity: Identity, histories: Vec<Uuid>) -> Published {
+        Published {
+            state: AtomicU8::new(0),
+            primary: AtomicBool::new(false),
+            delivered: AtomicI64::new(SEQNO_UNDEFINED),
+            may_originate: AtomicBool::new(true),
+            held_back: AtomicBool::new(false),
+            policy: Mutex::new(policy),
+            cert_keys: AtomicU64::new(0),
+            cert_window: AtomicU64::new(0),
+            identity: Mutex::new(identity),
+            histories,
+            status: Mutex::new(Arc::new(Status::default())),
+        }
+    }
+
+    /// Publishes the state that the front end's threads check before each step. Returns whether [`LocalState`] has
+    /// changed.
+    pub(crate) fn set_round(&self, round: &RoundState) -> bool {
+        self.primary.store(round.primary, Ordering::Release);
+        self.delivered.store(round.delivered, Ordering::Release);
+        self.may_originate.store(round.may_originate, Ordering::Release);
+        self.held_back.store(round.held_back, Ordering::Release);
+        self.set_policy(round.policy);
+        let state = round.state as u8;
+        self.state.swap(state, Ordering::AcqRel) != state
+    }
+
+    /// `ls-node` has ended.
+    pub(crate) fn set_failed(&self) {
+        self.primary.store(false, Ordering::Release);
+        self.state.store(LocalState::Error as u8, Ordering::Release);
+    }
+
+    /// Keys in the certification index, and seqnos it looks back over.
+    pub(crate) fn set_certification(&self, keys: u64, window: u64) {
+        self.cert_keys.store(keys, Ordering::Relaxed);
+        self.cert_window.store(window, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_policy(&self, policy: Policy) {
+        *lock(&self.policy) = policy;
+    }
+
+    pub(crate) fn set_history(&self, history: Uuid, log: Uuid) {
+        let mut identity = lock(&self.identity);
+        (identity.history, identity.log) = (history, log);
+    }
+
+    pub(crate) fn set_view_uuid(&self, view_uuid: Uuid) {
+        lock(&self.identity).view_uuid = view_uuid;
+    }
+
+    pub(crate) fn set_status(&self, status: Status) {
+        *lock(&self.status) = Arc::new(status);
+    }
+
+    pub(crate) fn state(&self) -> LocalState {
+        match self.state.load(Ordering::Acquire) {
+            1 => LocalState::Joining,
+            2 => LocalState::Donor,
+            3 => LocalState::Joined,
+            4 => LocalState::Synced,
+            5 => LocalState::Error,
+            _ => LocalState::Initialized,
+        }
+    }
+
+    pub(crate) fn is_primary(&self) -> bool {
+        self.primary.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn delivered(&self) -> Seqno {
+        self.delivered.load(Ordering::Acquire)
+    }
+
+    /// The position of the last delivery.
+    pub(crate) fn delivered_at(&self) -> Gtid {
+        Gtid { uuid: self.identity().history, seqno: self.delivered() }
+    }
+
+    pub(crate) fn may_originate(&self) -> bool {
+        self.may_originate.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.held_back.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        *lock(&self.policy)
+    }
+
+    pub(crate) fn certification(&self) -> (u64, u64) {
+        (self.cert_keys.load(Ordering::Relaxed), self.cert_window.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        *lock(&self.identity)
+    }
+
+    pub(crate) fn histories(&self) -> Vec<Uuid> {
+        self.histories.clone()
+    }
+
+    pub(crate) fn status(&self) -> Arc<Status> {
+        lock(&self.status).clone()
+    }
+}

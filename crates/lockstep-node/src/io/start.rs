@@ -1,0 +1,236 @@
+//! The start of a node: the log is opened, sockets are made, the two threads begin.
+
+use crate::allow::AllowList;
+use crate::api::*;
+use crate::io::inbox::Inbox;
+use crate::io::links::{DEFAULT_PORT, Links};
+use crate::io::opened::Opened;
+use crate::io::published::Published;
+use crate::io::runtime::Runtime;
+use crate::io::server_signals::ServerSignals;
+use crate::io::shared::Shared;
+use crate::io::threads;
+use crate::io::tls::tls_config;
+use crate::io::writer::Writer;
+use crate::load_estimates::BatchEstimate;
+use crate::member::Member;
+use crate::pack::Packer;
+use crate::queue::Deliveries;
+use crate::rescued::Rescued;
+use crate::uuids::{random_uuid, timed_uuid};
+use crate::wire::Hello;
+use bytes::Bytes;
+use lockstep_core::raft::{Config, Failpoints, Raft};
+use lockstep_core::{Micros, SEQNO_UNDEFINED, Seqno, Uuid};
+use lockstep_log::{Disk, Options, RealDisk};
+use lockstep_net::{Address, Reactor, TlsConfig};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// What of the log may be in memory because the disk has not got it: more than any burst that a disk that works needs
+/// time for, and little beside a server's memory. A disk that hangs while the process answers would fill it all.
+const MAX_UNWRITTEN: usize = 256 << 20;
+/// What a leader under a weak policy has answered and no majority has, stays in memory: no more than this, though
+/// `async.max_at_risk` transactions may be more.
+const MAX_AT_RISK: usize = 256 << 20;
+
+/// A node that runs.
+pub(crate) struct Started {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) node_thread: JoinHandle<()>,
+    pub(crate) log_thread: JoinHandle<()>,
+    /// The last seqno that the log held.
+    pub(crate) log_end: Seqno,
+}
+
+pub(crate) fn start(config: NodeConfig) -> Result<Started, NodeError> {
+    let log_dir = config.log_dir.clone().unwrap_or_else(|| config.data_dir.clone());
+    let disk =
+        RealDisk::with(&log_dir, config.tuning.log_direct).map_err(|e| NodeError::Log(e.to_string()))?;
+    let options = Options {
+        segment_bytes: config.tuning.segment_bytes,
+        new_member_id: random_uuid()?.0,
+        ..Options::default()
+    };
+    let tls = tls_config(&config)?;
+    crate::log_quarantine::obey(&disk, &log_dir, &config, tls.clone())?;
+    let Opened { log, recovered, builder, marks } = open_log(&disk, options, &config)?;
+    let id = Uuid(recovered.identity.member_id);
+    // Each connection of this process is a life of its own: the low bits count them.
+    let incarnation = recovered.identity.incarnation << 20;
+    let vote = lockstep_core::raft::Vote {
+        term: recovered.vote.term,
+        voted_for: recovered.vote.voted_for.map(Uuid),
+    };
+    let restored = builder.finish(vote);
+    let seed = u64::from_le_bytes(random_uuid()?.0[..8].try_into().unwrap_or_default());
+    let tuning = config.tuning.clone();
+    let order = Raft::new(
+        Config {
+            id,
+            incarnation,
+            heartbeat: tuning.heartbeat.as_micros() as Micros,
+            election_timeout: tuning.election_timeout.as_micros() as Micros,
+            segment_bytes: tuning.segment_bytes,
+            max_append_bytes: 1 << 20,
+            max_inflight_bytes: 16 << 20,
+            cache_bytes: 64 << 20,
+            max_unwritten_bytes: MAX_UNWRITTEN,
+            max_at_risk_bytes: MAX_AT_RISK,
+            seed,
+            failpoints: Failpoints::default(),
+        },
+        restored,
+        0,
+    );
+    let view_uuid = timed_uuid()?;
+    let me = Hello { incarnation, ..Hello::without_log(&config, id, view_uuid) };
+    let log_end = match order.last_index() {
+        0 => SEQNO_UNDEFINED,
+        _ => order.tail_state().seqno,
+    };
+    let finished = Arc::new(AtomicI64::new(SEQNO_UNDEFINED));
+    let mut engine = Member::new(order, me, tuning, finished.clone(), 0);
+    engine.set_commit_barrier(config.hold.clone());
+    let found = Rescued::of_start(&disk, &config.logger);
+    engine.rescued_before(found.files.len() as u64, found.transactions);
+    for entry in &marks {
+        engine.remember(entry);
+    }
+
+    let reactor = make_reactor(&config, engine.introduction().to_bytes(), seed, tls)?;
+    let listen = Address::parse(&config.listen, DEFAULT_PORT)
+        .map_err(|e| NodeError::Setup(format!("the listen address {} is wrong: {e}", config.listen)))?;
+    let introduction = engine.introduction();
+    let (history, log_id) = (introduction.history, introduction.log_id);
+    let histories = engine.own_histories();
+    let identity = Identity { member: id, view_uuid, history, log: log_id };
+    let shared = Arc::new(Shared {
+        inbox: Inbox::new(reactor.waker()),
+        deliveries: Deliveries::default(),
+        published: Published::new(config.tuning.policy, identity, histories),
+        signals: ServerSignals::new(finished),
+    });
+    let (log_jobs, jobs) = mpsc::channel();
+    let log_bytes = log.bytes();
+    let runtime = Runtime {
+        engine,
+        reactor,
+        shared: shared.clone(),
+        log_jobs,
+        log_later: Vec::new(),
+        packer: Packer::default(),
+        logger: config.logger.clone(),
+        listen,
+        origin: Instant::now(),
+        links: Links::default(),
+        listening: false,
+        log_bytes,
+        published: 0,
+        connecting: None,
+        leaving: Vec::new(),
+        causal: BTreeMap::new(),
+        commands: BTreeMap::new(),
+        commands_given: 0,
+        asking: BTreeMap::new(),
+        asked_within: BTreeMap::new(),
+        log_dir,
+        // It begins a segment, and its server wants some, too.
+        room: 2 * config.tuning.segment_bytes,
+        front_end_stats: config.front_end_stats.clone(),
+        commit_hinted: 0,
+        hinted_at: 0,
+        state_since: 0,
+        isolated: false,
+        progress: config.progress.clone(),
+        event: config.event.clone(),
+        policy_changed: config.policy_changed.clone(),
+        end_server: config.end_server.clone(),
+        allow: AllowList::new(config.allowed.clone()),
+        named: BTreeSet::new(),
+        encrypts: config.tls.is_some(),
+        nudge_at: None,
+        company: BatchEstimate::default(),
+        wishing: Vec::new(),
+    };
+    let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        std::thread::Builder::new()
+            .name(name.into())
+            .spawn(body)
+            .map_err(|e| NodeError::Setup(format!("thread {name} cannot be started: {e}")))
+    };
+    let begins = config.thread_begins.unwrap_or(|| ());
+    let (to_node, logger) = (shared.clone(), config.logger.clone());
+    let log_thread = spawn(
+        "ls-log",
+        Box::new(move || {
+            begins();
+            threads::log(Writer::new(log), &jobs, &to_node, &logger);
+        }),
+    )?;
+    let (own, logger) = (shared.clone(), config.logger.clone());
+    let node_thread = spawn(
+        "ls-node",
+        Box::new(move || {
+            begins();
+            threads::node(runtime, &own, &logger);
+        }),
+    )?;
+    Ok(Started { shared, node_thread, log_thread, log_end })
+}
+
+/// Opens the log. A damaged one is set aside where the configuration allows it.
+fn open_log<D: Disk>(disk: &D, options: Options, config: &NodeConfig) -> Result<Opened<D>, NodeError> {
+    let opened = match Opened::new(disk, options.clone()) {
+        Err(error) if error.is_loss() && config.may_begin_anew => {
+            // It may have acknowledged what it has no more, and voted: that identity must do neither again.
+            let aside = lockstep_log::set_aside(disk).map_err(|e| NodeError::Log(e.to_string()))?;
+            let text = format!(
+                "this member cannot vouch for what it had acknowledged: {error}. What is left of its log is set \
+                 aside as {aside}.*; it comes back under a new identity and takes from the others what it lacks"
+            );
+            (config.logger)(Level::Warn, &text);
+            Opened::new(disk, options)
+        }
+        opened => opened,
+    };
+    let opened = opened.map_err(|e| NodeError::Log(e.to_string()))?;
+    if let Some(cut) = &opened.recovered.cut {
+        let text = format!(
+            "the log ends in a torn write, which nobody relied on: {} is cut at {} ({})",
+            cut.file, cut.offset, cut.reason
+        );
+        (config.logger)(Level::Info, &text);
+    }
+    Ok(opened)
+}
+
+/// Makes the sockets of the status service, and the reactor for all.
+fn make_reactor(
+    config: &NodeConfig,
+    hello: Bytes,
+    seed: u64,
+    tls: Option<TlsConfig>,
+) -> Result<Reactor, NodeError> {
+    let mut net = lockstep_net::Config::new("", hello, seed);
+    // The largest entry must fit into a frame, and a few of them into a queue.
+    net.proto.max_frame = 192 << 20;
+    net.proto.send_queue_max = 512 << 20;
+    net.tls = tls;
+    let mut reactor =
+        Reactor::new(net).map_err(|e| NodeError::Setup(format!("the network cannot be used: {e}")))?;
+    let socket = config.data_dir.join("lockstep.sock");
+    if let Err(error) = reactor.serve_unix(&socket) {
+        let text = format!("no status socket: {error}; `lockstep status` will not work here");
+        (config.logger)(Level::Warn, &text);
+    }
+    if let Some(address) = &config.status_address {
+        let address = Address::parse(address, 0)
+            .map_err(|e| NodeError::Setup(format!("status.address {address} is wrong: {e}")))?;
+        reactor.serve_tcp(&address).map_err(|e| NodeError::Setup(format!("status.address: {e}")))?;
+    }
+    Ok(reactor)
+}
