@@ -6,7 +6,7 @@
 
 use crate::api::AllowCheck;
 use lockstep_core::Micros;
-use lockstep_net::PeerHello;
+use lockstep_net::{PeerHello, Reason};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,6 +64,9 @@ pub(crate) struct AllowList<C> {
     known: BTreeMap<IpAddr, Known>,
     asking: BTreeSet<IpAddr>,
     waiting: Vec<Waiting<C>>,
+    /// The addresses of `wsrep_cluster_address`: the operator names them, so the check is not asked about them when
+    /// this member dials them.
+    named: BTreeSet<String>,
 }
 
 /// A peer's address as a table has it: an IPv4 address is one, also where it came by a socket for IPv6.
@@ -74,12 +77,23 @@ pub(crate) fn ip_of(hello: &PeerHello) -> IpAddr {
 impl<C: PartialEq> AllowList<C> {
     /// Without a check everybody is let in.
     pub(crate) fn new(check: Option<AllowCheck>) -> AllowList<C> {
-        AllowList { check, known: BTreeMap::new(), asking: BTreeSet::new(), waiting: Vec::new() }
+        AllowList {
+            check,
+            known: BTreeMap::new(),
+            asking: BTreeSet::new(),
+            waiting: Vec::new(),
+            named: BTreeSet::new(),
+        }
     }
 
-    /// Whether anybody has to be asked at all.
-    pub(crate) fn is_asked(&self) -> bool {
-        self.check.is_some()
+    /// The addresses that the configuration names.
+    pub(crate) fn set_named(&mut self, addresses: BTreeSet<String>) {
+        self.named = addresses;
+    }
+
+    /// Whether the check has to be asked about a peer that this member `dialed` at this address, or that dialed.
+    pub(crate) fn is_asked(&self, dialed: Option<&str>) -> bool {
+        self.check.is_some() && !dialed.is_some_and(|address| self.named.contains(address))
     }
 
     /// The answer for this peer's address. `None`: the query is pending, and the connection has to wait with
@@ -185,6 +199,37 @@ impl<C: PartialEq> AllowList<C> {
     }
 }
 
+/// A rejection of a peer.
+pub(crate) struct Refusal {
+    pub(crate) reason: Reason,
+    pub(crate) to_peer: String,
+    pub(crate) to_log: String,
+}
+
+/// The rejection of `peer` at this address by the member `own`, after an answer other than yes.
+pub(crate) fn refusal(answer: Answer, ip: IpAddr, own: &str, peer: &str) -> Refusal {
+    let insert = format!("INSERT INTO mysql.wsrep_allowlist (ip) VALUES ('{ip}')");
+    match answer {
+        Answer::Yes | Answer::No => Refusal {
+            reason: Reason::NotListed,
+            to_peer: format!(
+                "{own} does not find {ip} in its allow-list; to let this member in, on a member of the cluster: {insert}"
+            ),
+            to_log: format!(
+                "Connection not allowed: {peer} at {ip} is not in the allow-list; to let it in: {insert}"
+            ),
+        },
+        Answer::Silence => Refusal {
+            reason: Reason::Busy,
+            to_peer: format!("{own} does not know yet whether {ip} is in its allow-list: try again"),
+            to_log: format!(
+                "{peer} at {ip} has to wait outside: the server does not say whether the address is in the allow-list; \
+                 is the table mysql.wsrep_allowlist locked?"
+            ),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,6 +309,15 @@ mod tests {
         let hanging = others.iter().filter(|a| a.is_none()).count();
         assert_eq!(hanging, THREADS_MAX - 2);
         drop(held);
+    }
+
+    #[test]
+    fn named_address_is_not_asked_about() {
+        let mut list = AllowList::<usize>::new(Some(Arc::new(|_| false)));
+        list.set_named(["h1:4567".to_owned()].into());
+        assert!(!list.is_asked(Some("h1:4567")));
+        assert!(list.is_asked(Some("h2:4567")) && list.is_asked(None));
+        assert!(!AllowList::<usize>::new(None).is_asked(None));
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! Which connection leads to which member.
 
 use crate::member::{Admission, Member, Micros};
-use crate::wire::Hello;
+use crate::pack::{Packed, Packer, UNPACKED_SINCE};
+use crate::wire::{FRAME_PACKED, Hello};
+use bytes::Bytes;
 use lockstep_core::{MemberId, Uuid};
 use lockstep_net::proto::VERSIONS;
-use lockstep_net::{Address, ConnId, DownReason, PeerHello, Reactor, Reason};
+use lockstep_net::{Address, ConnId, DownReason, ListenError, PeerHello, Reactor, Reason};
 use std::collections::BTreeMap;
 
 /// The port of members where an address names none.
 pub const DEFAULT_PORT: u16 = 4567;
+/// After a frame of so many bytes, the length of its queue is reported at once.
+const REPORTED_FRAME: usize = 32 << 10;
 /// Peers tell each other addresses; at most this many are tried.
 const KEPT_MAX: usize = 512;
 /// How often it is said that a member of another branch is refused, in microseconds.
@@ -25,8 +29,14 @@ struct Link {
 }
 
 /// Connections that were accepted, both ways round.
-#[derive(Default)]
 pub(crate) struct Links {
+    listen: Address,
+    listening: bool,
+    /// Connections are encrypted, at least where the peer can.
+    encrypts: bool,
+    /// As the reactor was told last.
+    isolated: bool,
+    packer: Packer,
     by_member: BTreeMap<MemberId, Link>,
     by_conn: BTreeMap<ConnId, MemberId>,
     /// Addresses to dial, and the members that they lead to.
@@ -41,6 +51,8 @@ pub(crate) struct Links {
 pub(crate) enum Arrival {
     /// The engine knows the peer as up.
     Taken,
+    /// The same, but the peer cannot encrypt.
+    Unencrypted,
     /// Refused without a word for people.
     Quiet,
     /// Refused; worth a line. `fatal`: as long as this is so, this member cannot join.
@@ -48,9 +60,63 @@ pub(crate) enum Arrival {
 }
 
 impl Links {
-    /// The connection to a member, and the protocol version that both speak on it.
-    pub(crate) fn conn_and_version(&self, member: &MemberId) -> Option<(ConnId, u16)> {
-        self.by_member.get(member).map(|l| (l.conn, l.version))
+    pub(crate) fn new(listen: Address, encrypts: bool) -> Links {
+        Links {
+            listen,
+            listening: false,
+            encrypts,
+            isolated: false,
+            packer: Packer::default(),
+            by_member: BTreeMap::new(),
+            by_conn: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            unreachable: BTreeMap::new(),
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// Listens for members, if it does not yet.
+    pub(crate) fn listen(&mut self, reactor: &mut Reactor) -> Result<(), ListenError> {
+        if !self.listening {
+            reactor.listen(std::slice::from_ref(&self.listen))?;
+            self.listening = true;
+        }
+        Ok(())
+    }
+
+    /// Cuts this member off from the others, or lets it back.
+    pub(crate) fn isolate(&mut self, reactor: &mut Reactor, on: bool) {
+        if on != self.isolated {
+            self.isolated = on;
+            reactor.set_isolated(on);
+        }
+    }
+
+    /// Queues a frame for a member, if it is connected. After a long one: the bytes now queued for the member.
+    pub(crate) fn send(
+        &mut self,
+        reactor: &mut Reactor,
+        to: &MemberId,
+        kind: u8,
+        payload: Vec<Bytes>,
+        compresses: bool,
+    ) -> Option<usize> {
+        let Link { conn, version, .. } = *self.by_member.get(to)?;
+        let packs = compresses && version >= UNPACKED_SINCE;
+        let packed = if packs { self.packer.pack(kind, &payload) } else { None };
+        let (kind, payload) = match packed {
+            Some(packed) => (FRAME_PACKED, vec![packed]),
+            None => (kind, payload),
+        };
+        // A queue that overflows closes the connection, which comes back as an event.
+        let large = payload.iter().map(Bytes::len).sum::<usize>() >= REPORTED_FRAME;
+        let _ = reactor.send(conn, kind, &payload);
+        if large { reactor.stats(conn).map(|stats| stats.queued) } else { None }
+    }
+
+    /// Statistics of compressed frames.
+    pub(crate) fn packed(&self) -> Packed {
+        self.packer.sent
     }
 
     pub(crate) fn member(&self, conn: &ConnId) -> Option<MemberId> {
@@ -100,6 +166,14 @@ impl Links {
         }
         self.by_conn.clear();
         self.unreachable.clear();
+    }
+
+    /// Leaves the cluster: forgets all members, and listens no more.
+    pub(crate) fn leave(&mut self, reactor: &mut Reactor, text: &str) {
+        self.clear(reactor, text);
+        // Those that still know this address would show it to their servers again and again.
+        reactor.unlisten();
+        self.listening = false;
     }
 
     pub(crate) fn arrived(
@@ -181,7 +255,8 @@ impl Links {
         let id = hello.id;
         engine.peer_up(hello);
         engine.on_peer_version(id, peer.version);
-        Arrival::Taken
+        debug_assert_eq!(self.by_conn.len(), self.by_member.len(), "one connection for each member");
+        if self.encrypts && !peer.encrypted { Arrival::Unencrypted } else { Arrival::Taken }
     }
 
     /// It tries again each second, and is refused until somebody decides: that is said from time to time.

@@ -1,11 +1,16 @@
 //! The two threads of a node, and the sockets, files and queues that they own. All decisions are in [`crate::member`].
 
+mod callers;
 mod disk_full;
+mod front_end_calls;
 mod inbox;
 pub(crate) mod links;
+mod log_upkeep;
 pub(crate) mod node;
 pub(crate) mod opened;
+mod pages;
 mod published;
+mod publisher;
 mod runtime;
 mod server_signals;
 mod shared;

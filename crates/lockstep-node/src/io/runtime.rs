@@ -1,32 +1,28 @@
 //! The thread `ls-node`: a loop of rounds. A round takes all pending inputs (frames, submissions, answers of the log) as
 //! one batch, lets the member decide, and carries out the effects.
 
-use crate::allow::{AllowList, Answer, ip_of};
-use crate::api::{
-    ConnectArgs, Delivery, EndServer, EventCall, FrontEndStats, Level, Logger, NodeError, PolicyCall,
-    ProgressCall,
-};
+use crate::allow::{AllowList, Answer, Refusal, ip_of, refusal};
+use crate::api::{ConnectArgs, Delivery, Level, Logger, NodeConfig, NodeError};
 use crate::effect::Effect;
+use crate::io::callers::{Callers, Commander};
+use crate::io::front_end_calls::FrontEndCalls;
 use crate::io::inbox::Input;
 use crate::io::links::{Arrival, DEFAULT_PORT, Links, is_final};
-use crate::io::published::RoundState;
+use crate::io::log_upkeep::LogUpkeep;
+use crate::io::pages::Page;
+use crate::io::publisher::Publisher;
 use crate::io::shared::Shared;
 use crate::io::writer::{LogDone, LogJob};
 use crate::load_estimates::BatchEstimate;
 use crate::member::Member;
-use crate::operator::{Answer as CommandAnswer, Command};
-use crate::pack::{Packer, UNPACKED_SINCE};
-use crate::reply::Reply;
+use crate::operator::Command;
 use crate::status::{Status, StatusContext};
 use crate::uuids::timed_uuid;
-use crate::wire::{FRAME_PACKED, Hello};
-use bytes::Bytes;
-use lockstep_core::{EntryKind, Micros, Seqno, Uuid};
+use crate::wire::Hello;
+use lockstep_core::{EntryKind, Micros, Uuid};
 use lockstep_net::{
     Address, ConnId, DialError, DownReason, Event, Method, PeerHello, Reactor, Reason, StatusRequest,
 };
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -35,68 +31,59 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const NAP: Duration = Duration::from_millis(100);
 /// How long awake threads may take to come back for queued deliveries.
 const NUDGE: Micros = 1_000;
-/// Frames of so many bytes have us look at once how long the queue is that they have joined.
-const TELLS_QUEUE: usize = 32 << 10;
-/// How often the published snapshot is made anew.
-const PUBLISH: Micros = 200_000;
-/// How often the log is told how far it is committed, which costs it a sync.
-const HINT: Micros = 1_000_000;
 
+/// What `ls-node` owns.
 pub(crate) struct Runtime {
-    pub(crate) engine: Member,
-    pub(crate) reactor: Reactor,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) log_jobs: Sender<LogJob>,
+    engine: Member,
+    reactor: Reactor,
+    links: Links,
+    allow: AllowList<ConnId>,
+    shared: Arc<Shared>,
+    log_jobs: Sender<LogJob>,
     /// For the log, once the round's messages have left.
-    pub(crate) log_later: Vec<LogJob>,
-    pub(crate) packer: Packer,
-    pub(crate) logger: Logger,
-    pub(crate) listen: Address,
-    pub(crate) origin: Instant,
-    pub(crate) links: Links,
-    pub(crate) listening: bool,
-    pub(crate) log_bytes: u64,
-    pub(crate) published: Micros,
-    pub(crate) connecting: Option<Arc<Reply<Result<(), NodeError>>>>,
-    pub(crate) leaving: Vec<Arc<Reply<()>>>,
-    pub(crate) causal: BTreeMap<u64, Arc<Reply<Option<Seqno>>>>,
-    /// Connections waiting for answers to commands, by token.
-    pub(crate) commands: BTreeMap<u64, ConnId>,
-    pub(crate) commands_given: u64,
-    /// Connections waiting for the committed position, by token.
-    pub(crate) asking: BTreeMap<u64, ConnId>,
-    /// The same for the front end's own.
-    pub(crate) asked_within: BTreeMap<u64, Arc<Reply<CommandAnswer>>>,
-    /// Where the log is.
-    pub(crate) log_dir: PathBuf,
-    /// How much of it a new start wants there, in bytes.
-    pub(crate) room: u64,
-    /// Threads waiting for a policy to be in force.
-    pub(crate) wishing: Vec<Arc<Reply<Result<(), String>>>>,
-    pub(crate) front_end_stats: Option<FrontEndStats>,
-    /// How far the log knows that it is committed, and since when.
-    pub(crate) commit_hinted: u64,
-    pub(crate) hinted_at: Micros,
-    /// Since when the member is in its state.
-    pub(crate) state_since: Micros,
-    /// As the reactor was told last.
-    pub(crate) isolated: bool,
-    pub(crate) progress: Option<ProgressCall>,
-    pub(crate) event: Option<EventCall>,
-    pub(crate) policy_changed: Option<PolicyCall>,
-    pub(crate) end_server: Option<EndServer>,
-    pub(crate) allow: AllowList<ConnId>,
-    /// The addresses of `wsrep_cluster_address`: whom its operator names is not asked about when this member dials him.
-    pub(crate) named: BTreeSet<String>,
-    /// Connections are encrypted, at least where the peer can.
-    pub(crate) encrypts: bool,
+    log_later: Vec<LogJob>,
+    log: LogUpkeep,
+    callers: Callers,
+    calls: FrontEndCalls,
+    publisher: Publisher,
+    logger: Logger,
+    /// The begin of this node's time.
+    origin: Instant,
     /// When to check whether the awake threads suffice for the queued deliveries.
-    pub(crate) nudge_at: Option<Micros>,
-    pub(crate) company: BatchEstimate,
+    nudge_at: Option<Micros>,
+    company: BatchEstimate,
 }
 
 impl Runtime {
-    fn log(&self, level: Level, text: &str) {
+    pub(crate) fn new(
+        config: &NodeConfig,
+        engine: Member,
+        reactor: Reactor,
+        links: Links,
+        log: LogUpkeep,
+        log_jobs: Sender<LogJob>,
+        shared: Arc<Shared>,
+    ) -> Runtime {
+        Runtime {
+            engine,
+            reactor,
+            links,
+            allow: AllowList::new(config.allowed.clone()),
+            shared,
+            log_jobs,
+            log_later: Vec::new(),
+            log,
+            callers: Callers::default(),
+            calls: FrontEndCalls::new(config),
+            publisher: Publisher::default(),
+            logger: config.logger.clone(),
+            origin: Instant::now(),
+            nudge_at: None,
+            company: BatchEstimate::default(),
+        }
+    }
+
+    fn say(&self, level: Level, text: &str) {
         (self.logger)(level, text);
     }
 
@@ -136,18 +123,14 @@ impl Runtime {
                 stop |= self.input(input);
             }
             self.decide_waiting(now);
-            let isolated = self.shared.signals.is_isolated();
-            if isolated != self.isolated {
-                self.isolated = isolated;
-                self.reactor.set_isolated(isolated);
-            }
+            self.links.isolate(&mut self.reactor, self.shared.signals.is_isolated());
             // A full queue empties by itself, unless its takers wait for somebody whose place is behind it.
             let hurry = self.shared.signals.is_hurried();
             self.engine.note_refused(self.shared.signals.refused());
             self.engine.round(hurry || !self.shared.deliveries.full());
             self.engine.take(&mut effects, &mut deliveries);
             // Published before the notification: a front end notified of Synced must not read Joined.
-            let changed = self.publish_state();
+            self.publisher.publish_round(self.engine.ctx.now, &self.engine, &self.shared.published);
             for effect in effects.drain(..) {
                 self.effect(effect);
             }
@@ -162,11 +145,9 @@ impl Runtime {
             if self.shared.deliveries.is_watched() {
                 self.nudge_at.get_or_insert(now + NUDGE);
             }
-            self.publish(now, changed);
-            if let Some((why, text)) = self.engine.server_must_end()
-                && let Some(end) = &self.end_server
-            {
-                end(why, &text);
+            self.publish(now);
+            if let Some((why, text)) = self.engine.server_must_end() {
+                self.calls.end_server(why, &text);
             }
             if stop {
                 break;
@@ -195,31 +176,12 @@ impl Runtime {
         }
     }
 
-    /// Publishes the state that the front end's threads check before each step. Returns whether it has changed.
-    fn publish_state(&mut self) -> bool {
-        let changed = self.shared.published.set_round(&RoundState {
-            state: self.engine.local_state(),
-            primary: self.engine.ctx.connection.is_primary(),
-            delivered: self.engine.deliverer.delivered(),
-            may_originate: self.engine.may_originate(),
-            held_back: self.engine.ctx.is_held_back(),
-            policy: self.engine.ctx.raft.committed_state().policy,
-        });
-        if changed {
-            self.state_since = self.engine.ctx.now;
-        }
-        changed
-    }
-
-    fn publish(&mut self, now: Micros, changed: bool) {
-        let shared = &self.shared;
-        shared
-            .published
-            .set_certification(self.engine.deliverer.keys() as u64, self.engine.deliverer.window());
-        if !changed && now < self.published + PUBLISH {
+    fn publish(&mut self, now: Micros) {
+        let published = &self.shared.published;
+        published.set_certification(self.engine.deliverer.keys() as u64, self.engine.deliverer.window());
+        if !self.publisher.is_status_due(now) {
             return;
         }
-        self.published = now;
         for (member, conn) in self.links.all() {
             let Some(stats) = self.reactor.stats(conn) else { continue };
             if let Some(rtt) = stats.rtt_min {
@@ -228,22 +190,20 @@ impl Runtime {
             self.engine.ctx.raft.set_queued(member, stats.queued);
         }
         let tail = self.engine.ctx.raft.tail_state();
-        shared.published.set_history(tail.history, tail.log_id);
-        shared.published.set_status(self.status());
-        if now >= self.hinted_at + HINT {
+        published.set_history(tail.history, tail.log_id);
+        published.set_status(self.status());
+        if self.log.is_hint_due(now) {
             self.hint(now);
         }
         if let Err(error) = self.reactor.ensure_socket() {
-            self.log(Level::Warn, &format!("the status socket cannot be made again: {error}"));
+            self.say(Level::Warn, &format!("the status socket cannot be made again: {error}"));
         }
     }
 
     /// The log remembers how far it is committed.
     fn hint(&mut self, now: Micros) {
-        let commit = self.engine.ctx.raft.deliverable();
-        if commit > self.commit_hinted {
-            (self.commit_hinted, self.hinted_at) = (commit, now);
-            let _ = self.log_jobs.send(LogJob::Hint(commit));
+        if let Some(index) = self.log.hint(now, self.engine.ctx.raft.deliverable()) {
+            let _ = self.log_jobs.send(LogJob::Hint(index));
         }
     }
 
@@ -277,7 +237,7 @@ impl Runtime {
                 let level = if error.is_for_a_person() { Level::Warn } else { Level::Info };
                 if self.links.is_news(&addr, &text) {
                     let line = format!("{who} cannot be reached, and is tried again and again: {text}");
-                    self.log(level, &line);
+                    self.say(level, &line);
                 }
                 self.engine.not_reached(addr.clone(), who, error.is_for_a_person().then_some(text));
                 if matches!(error, DialError::WrongCluster { .. } | DialError::Version { .. }) {
@@ -287,7 +247,7 @@ impl Runtime {
             Event::Noise { addr, what, suppressed } => {
                 let more =
                     if suppressed > 0 { format!(" ({suppressed} more like it)") } else { String::new() };
-                self.log(Level::Warn, &format!("dropped a connection from {addr}: {what}{more}"));
+                self.say(Level::Warn, &format!("dropped a connection from {addr}: {what}{more}"));
             }
             Event::Request(request) => self.answer(request),
         }
@@ -296,9 +256,7 @@ impl Runtime {
     /// A peer has introduced itself. The allow-list is asked first, which may take a while; except for a peer that is
     /// refused for another reason, or that the configuration names.
     fn peer_up(&mut self, conn: ConnId, hello: PeerHello) {
-        let named = hello.dialed.as_ref().is_some_and(|address| self.named.contains(address));
-        let ask = !named
-            && self.allow.is_asked()
+        let ask = self.allow.is_asked(hello.dialed.as_deref())
             && self.engine.ctx.connection.is_connected()
             && Hello::from_bytes(hello.blob.clone()).is_ok_and(|h| h.id != self.engine.ctx.me.id);
         if !ask {
@@ -319,49 +277,30 @@ impl Runtime {
     }
 
     fn decide(&mut self, conn: ConnId, hello: &PeerHello, answer: Answer) {
+        if answer == Answer::Yes {
+            return self.arrived(conn, hello);
+        }
         let ip = ip_of(hello);
         let who = Hello::from_bytes(hello.blob.clone()).map_or_else(|_| "a peer".into(), |h| h.name);
-        let me = &self.engine.ctx.me.name;
-        let (reason, to_peer, to_log) = match answer {
-            Answer::Yes => return self.arrived(conn, hello),
-            Answer::No => (
-                Reason::NotListed,
-                format!(
-                    "{me} does not find {ip} in its allow-list; to let this member in, on a member of the cluster: \
-                     INSERT INTO mysql.wsrep_allowlist (ip) VALUES ('{ip}')"
-                ),
-                format!(
-                    "Connection not allowed: {who} at {ip} is not in the allow-list; to let it in: \
-                     INSERT INTO mysql.wsrep_allowlist (ip) VALUES ('{ip}')"
-                ),
-            ),
-            Answer::Silence => (
-                Reason::Busy,
-                format!("{me} does not know yet whether {ip} is in its allow-list: try again"),
-                format!(
-                    "{who} at {ip} has to wait outside: the server does not say whether the address is in the \
-                     allow-list; is the table mysql.wsrep_allowlist locked?"
-                ),
-            ),
-        };
+        let Refusal { reason, to_peer, to_log } = refusal(answer, ip, &self.engine.ctx.me.name, &who);
         self.reactor.reject(conn, reason, &to_peer);
         if self.allow.is_news(self.engine.ctx.now, ip) {
-            self.log(Level::Warn, &to_log);
+            self.say(Level::Warn, &to_log);
         }
     }
 
     fn arrived(&mut self, conn: ConnId, hello: &PeerHello) {
         match self.links.arrived(&mut self.reactor, &mut self.engine, conn, hello) {
-            Arrival::Taken if self.encrypts && !hello.encrypted => {
+            Arrival::Unencrypted => {
                 let text = format!(
                     "the connection with {} is not encrypted (socket.dynamic): that member has no socket.ssl",
                     hello.remote_addr
                 );
-                self.log(Level::Info, &text);
+                self.say(Level::Info, &text);
             }
             Arrival::Taken | Arrival::Quiet => {}
             Arrival::Refused { text, fatal } => {
-                self.log(Level::Warn, &text);
+                self.say(Level::Warn, &text);
                 if fatal && hello.outgoing {
                     self.engine.refused(&text);
                 }
@@ -373,67 +312,51 @@ impl Runtime {
         self.engine.status(&StatusContext {
             queued: self.shared.deliveries.len(),
             queued_bytes: self.shared.deliveries.bytes(),
-            log_bytes: self.log_bytes,
-            state_since: self.state_since,
+            log_bytes: self.log.bytes(),
+            state_since: self.publisher.state_since(),
             protocol: self.links.protocol(),
-            packed: self.packer.sent,
+            packed: self.links.packed(),
         })
     }
 
     fn answer(&mut self, request: StatusRequest) {
+        let conn = request.conn;
         // Over TCP nobody commands: such a request is refused where it is read, too.
         if request.method == Method::Post && request.local {
             return self.take_command(&request);
         }
-        if (request.method, request.path.as_str()) == (Method::Get, "/agreed") {
-            self.commands_given += 1;
-            self.asking.insert(self.commands_given, request.conn);
-            return self.engine.query_committed_position(self.commands_given);
-        }
-        let status = self.status();
-        let (code, kind, body) = match (request.method, request.path.as_str()) {
-            (Method::Get, "/status") => match serde_json::to_string(&status) {
-                Ok(json) => (200, "application/json", json),
-                Err(error) => (500, "text/plain", error.to_string()),
-            },
-            (Method::Get, "/metrics") => {
-                let more = self.front_end_stats.as_ref().map_or_else(Vec::new, |f| f());
-                (200, "text/plain; version=0.0.4", status.prometheus(&more))
+        let page = match (request.method, request.path.as_str()) {
+            (Method::Get, "/agreed") => {
+                let token = self.callers.begin_position_query(conn);
+                return self.engine.query_committed_position(token);
             }
-            _ => (404, "text/plain", "there are /status, /metrics and /agreed\n".to_string()),
+            (Method::Get, "/status") => Page::status(&self.status()),
+            (Method::Get, "/metrics") => Page::metrics(&self.status(), &self.calls.stats()),
+            _ => Page::text(404, "there are /status, /metrics and /agreed\n"),
         };
-        self.reactor.respond(request.conn, code, kind, body);
+        self.respond(conn, page);
+    }
+
+    fn respond(&mut self, conn: ConnId, page: Page) {
+        self.reactor.respond(conn, page.code, page.kind, page.body);
     }
 
     fn take_command(&mut self, request: &StatusRequest) {
         if request.path != "/command" {
-            let text = "commands are posted to /command\n".to_string();
-            return self.reactor.respond(request.conn, 404, "text/plain", text);
+            return self.respond(request.conn, Page::text(404, "commands are posted to /command\n"));
         }
         match Command::parse(&request.body) {
-            Ok(command) => {
-                self.commands_given += 1;
-                self.commands.insert(self.commands_given, request.conn);
-                self.command(command);
-            }
-            Err(text) => self.answer_command(
-                request.conn,
-                400,
-                &CommandAnswer { ok: false, text, seconds: 0.0, held: None },
-            ),
+            Ok(command) => self.command(command, Commander::Client(request.conn)),
+            Err(text) => self.respond(request.conn, Page::malformed_command(text)),
         }
     }
 
-    fn command(&mut self, command: Command) {
+    fn command(&mut self, command: Command, commander: Commander) {
+        let token = self.callers.begin_command(commander);
         match timed_uuid() {
-            Ok(fresh) => self.engine.command(self.commands_given, command, fresh),
-            Err(error) => self.log(Level::Error, &format!("a command is not carried out: {error}")),
+            Ok(fresh) => self.engine.command(token, command, fresh),
+            Err(error) => self.say(Level::Error, &format!("a command is not carried out: {error}")),
         }
-    }
-
-    fn answer_command(&mut self, conn: ConnId, code: u16, answer: &CommandAnswer) {
-        let json = serde_json::to_string(answer).unwrap_or_default();
-        self.reactor.respond(conn, code, "application/json", json);
     }
 
     /// An address for people: with the name of the member that is known to live there.
@@ -450,14 +373,14 @@ impl Runtime {
             Input::Submit { kind, payload, submission } => self.engine.submit(kind, payload, submission),
             Input::Connect { args, view_uuid, history, reply } => {
                 match self.begin_to_connect(*args, view_uuid, history) {
-                    Ok(()) => self.connecting = Some(reply),
+                    Ok(()) => self.callers.begin_to_connect(reply),
                     Err(error) => reply.set(Err(error)),
                 }
             }
             Input::Disconnect { reply } => {
                 self.engine.disconnect();
                 if self.engine.is_leaving() {
-                    self.leaving.push(reply);
+                    self.callers.begin_to_leave(reply);
                 } else {
                     // It was never there, or has left by itself: nothing more will come.
                     self.shared.deliveries.close();
@@ -470,28 +393,24 @@ impl Runtime {
             Input::Desync => self.engine.desync(),
             Input::Resync => self.engine.resync(),
             Input::Causal { id, reply } => {
-                self.causal.insert(id, reply);
+                self.callers.begin_causal_read(id, reply);
                 self.engine.causal_read(id);
             }
             Input::CausalCancelled(id) => {
-                self.causal.remove(&id);
+                self.callers.cancel_causal_read(id);
                 self.engine.causal_cancelled(id);
             }
             Input::Fail(text) => self.engine.give_up(&text),
             Input::Panic => panic!("debug.panic was set"),
             Input::FoundBefore(seqno) => self.engine.found_before(seqno),
             Input::Vote { seqno, opinion, text, reply } => self.engine.vote(seqno, opinion, text, reply),
-            Input::Bootstrap(reply) => {
-                self.commands_given += 1;
-                self.asked_within.insert(self.commands_given, reply);
-                self.command(Command::Bootstrap);
-            }
+            Input::Bootstrap(reply) => self.command(Command::Bootstrap, Commander::Thread(reply)),
             Input::Membership(reply) => reply.set(self.engine.membership_now()),
             Input::Allowed(ip, answer) => self.allow.answered(self.engine.ctx.now, ip, answer),
             Input::Identity(identity) => self.reactor.set_identity(identity),
             Input::Tuning(tuning) => self.engine.set_tuning(*tuning),
             Input::Policy { change, reply } => {
-                self.wishing.push(reply);
+                self.callers.request_policy(reply);
                 self.engine.request_policy(change);
             }
             Input::Log(done) => {
@@ -511,18 +430,11 @@ impl Runtime {
         history: Uuid,
     ) -> Result<(), NodeError> {
         self.reactor.set_cluster(&args.cluster).map_err(|e| NodeError::Setup(e.to_string()))?;
-        if !self.listening {
-            self.reactor
-                .listen(std::slice::from_ref(&self.listen))
-                .map_err(|e| NodeError::Setup(format!("cannot listen for members: {e}")))?;
-            self.listening = true;
-        }
-        self.named = args
-            .peers
-            .iter()
-            .filter_map(|peer| Address::parse(peer, DEFAULT_PORT).ok())
-            .map(|address| address.to_string())
-            .collect();
+        self.links
+            .listen(&mut self.reactor)
+            .map_err(|e| NodeError::Setup(format!("cannot listen for members: {e}")))?;
+        let addresses = args.peers.iter().filter_map(|peer| Address::parse(peer, DEFAULT_PORT).ok());
+        self.allow.set_named(addresses.map(|address| address.to_string()).collect());
         self.shared.deliveries.open();
         self.engine.connect(args, view_uuid, history)?;
         self.refresh_hello();
@@ -532,7 +444,7 @@ impl Runtime {
     fn refresh_hello(&mut self) {
         let hello = self.engine.introduction().to_bytes();
         if let Err(error) = self.reactor.set_hello(hello) {
-            self.log(Level::Error, &format!("this member's introduction is too long: {error}"));
+            self.say(Level::Error, &format!("this member's introduction is too long: {error}"));
         }
     }
 
@@ -544,17 +456,16 @@ impl Runtime {
             LogDone::Read { whom, from, entries } => self.engine.read(whom, from, entries),
             LogDone::Trimmed { first, early } => self.engine.log_trimmed(first, early),
             LogDone::Size(bytes) => {
-                self.log_bytes = bytes;
+                self.log.set_bytes(bytes);
                 self.engine.note_log_size(bytes);
             }
             LogDone::Rescued { text, transactions } => self.engine.rescued(&text, transactions),
             LogDone::Failed(text) => {
                 self.engine
                     .fail(&format!("the log cannot be written, this member stops acknowledging: {text}"));
-                if let Some(end) = self.end_server.take() {
-                    let (dir, bytes) = (self.log_dir.clone(), self.room);
-                    let (logger, shared) = (self.logger.clone(), Arc::downgrade(&self.shared));
-                    crate::io::disk_full::end_when_there_is(dir, bytes, logger, end, move || {
+                if let Some(end) = self.calls.hand_over_end() {
+                    let shared = Arc::downgrade(&self.shared);
+                    self.log.end_once_writable(self.logger.clone(), end, move || {
                         shared.upgrade().is_none_or(|shared| shared.inbox.is_stopped())
                     });
                 }
@@ -565,20 +476,11 @@ impl Runtime {
     fn effect(&mut self, effect: Effect) {
         match effect {
             Effect::Send { to, kind, payload } => {
-                if let Some((conn, version)) = self.links.conn_and_version(&to) {
-                    let packs = version >= UNPACKED_SINCE && self.engine.compresses_to(&to);
-                    let packed = if packs { self.packer.pack(kind, &payload) } else { None };
-                    let (kind, payload) = match packed {
-                        Some(packed) => (FRAME_PACKED, vec![packed]),
-                        None => (kind, payload),
-                    };
-                    // A queue that overflows closes the connection, which comes back as an event.
-                    let large = payload.iter().map(Bytes::len).sum::<usize>() >= TELLS_QUEUE;
-                    let _ = self.reactor.send(conn, kind, &payload);
-                    // Between two looks at all of them a relay's queue might become long.
-                    if large && let Some(stats) = self.reactor.stats(conn) {
-                        self.engine.ctx.raft.set_queued(to, stats.queued);
-                    }
+                let compresses = self.engine.compresses_to(&to);
+                let queued = self.links.send(&mut self.reactor, &to, kind, payload, compresses);
+                // Between two looks at all of them a relay's queue might become long.
+                if let Some(bytes) = queued {
+                    self.engine.ctx.raft.set_queued(to, bytes);
                 }
             }
             Effect::Write(op) => {
@@ -597,7 +499,7 @@ impl Runtime {
             }
             Effect::Dial(address) => {
                 if let Err(error) = self.links.keep(&mut self.reactor, &address) {
-                    self.log(Level::Warn, &format!("the address {address} cannot be used: {error}"));
+                    self.say(Level::Warn, &format!("the address {address} cannot be used: {error}"));
                 }
             }
             Effect::Drop(member) => {
@@ -609,75 +511,36 @@ impl Runtime {
                 if result.is_err() {
                     self.links.clear(&mut self.reactor, "this member does not join");
                 }
-                if let Some(reply) = self.connecting.take() {
-                    reply.set(result);
-                }
+                self.callers.connected(result);
             }
             Effect::Left => {
-                self.links.clear(&mut self.reactor, "this member has left the cluster");
-                // Those that still know this address would show it to their servers again and again.
-                self.reactor.unlisten();
-                self.listening = false;
-                for reply in self.leaving.drain(..) {
-                    reply.set(());
-                }
+                self.links.leave(&mut self.reactor, "this member has left the cluster");
+                self.callers.left();
             }
-            Effect::Log(level, text) => self.log(level, &text),
-            Effect::Progress { total, done } => {
-                if let Some(call) = &self.progress {
-                    call(total, done);
-                }
-            }
-            Effect::Event(text) => {
-                if let Some(call) = &self.event {
-                    call(&text);
-                }
-            }
-            Effect::SetAside(wish) => {
-                if let Err(error) = crate::log_quarantine::request(&self.log_dir, &wish) {
-                    let text = format!(
-                        "{error}; move this member's lockstep.* files away before it is started again"
-                    );
-                    self.log(Level::Error, &text);
+            Effect::Log(level, text) => self.say(level, &text),
+            Effect::Progress { total, done } => self.calls.progress(total, done),
+            Effect::Event(text) => self.calls.event(&text),
+            Effect::SetAside(request) => {
+                if let Err(text) = self.log.quarantine(&request) {
+                    self.say(Level::Error, &text);
                 }
             }
             Effect::Answer { token, answer } => {
-                if let Some(reply) = self.asked_within.remove(&token) {
-                    reply.set(answer.clone());
-                }
-                if let Some(conn) = self.commands.remove(&token) {
-                    self.answer_command(conn, if answer.ok { 200 } else { 409 }, &answer);
+                if let Some(conn) = self.callers.command_answered(token, &answer) {
+                    self.respond(conn, Page::command_answer(&answer));
                 }
             }
             Effect::CommittedPosition { token, result } => {
-                if let Some(conn) = self.asking.remove(&token) {
-                    let (code, kind, body) = match result {
-                        Ok(gtid) => {
-                            let body =
-                                serde_json::json!({ "uuid": gtid.uuid.to_string(), "seqno": gtid.seqno });
-                            (200, "application/json", body.to_string())
-                        }
-                        Err(text) => (503, "text/plain", text),
-                    };
-                    self.reactor.respond(conn, code, kind, body);
+                if let Some(conn) = self.callers.position_answered(token) {
+                    self.respond(conn, Page::committed_position(result));
                 }
             }
             Effect::PolicyNow(policy) => {
                 self.shared.published.set_policy(policy);
-                if let Some(call) = &self.policy_changed {
-                    call(&policy);
-                }
+                self.calls.policy_changed(&policy);
             }
-            Effect::PolicyChanged(result) => {
-                for reply in self.wishing.drain(..) {
-                    reply.set(result.clone());
-                }
-            }
-            Effect::Causal { id, seqno } => {
-                if let Some(reply) = self.causal.remove(&id) {
-                    reply.set(seqno);
-                }
-            }
+            Effect::PolicyChanged(result) => self.callers.policy_changed(&result),
+            Effect::Causal { id, seqno } => self.callers.finish_causal_read(id, seqno),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The start of a node: the log is opened, sockets are made, the two threads begin.
 
-use crate::allow::AllowList;
 use crate::api::*;
 use crate::io::inbox::Inbox;
 use crate::io::links::{DEFAULT_PORT, Links};
+use crate::io::log_upkeep::LogUpkeep;
 use crate::io::opened::Opened;
 use crate::io::published::Published;
 use crate::io::runtime::Runtime;
@@ -12,9 +12,7 @@ use crate::io::shared::Shared;
 use crate::io::threads;
 use crate::io::tls::tls_config;
 use crate::io::writer::Writer;
-use crate::load_estimates::BatchEstimate;
 use crate::member::Member;
-use crate::pack::Packer;
 use crate::queue::Deliveries;
 use crate::rescued::Rescued;
 use crate::uuids::{random_uuid, timed_uuid};
@@ -24,11 +22,9 @@ use lockstep_core::raft::{Config, Failpoints, Raft};
 use lockstep_core::{Micros, SEQNO_UNDEFINED, Seqno, Uuid};
 use lockstep_log::{Disk, Options, RealDisk};
 use lockstep_net::{Address, Reactor, TlsConfig};
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 /// What of the log may be in memory because the disk has not got it: more than any burst that a disk that works needs
 /// time for, and little beside a server's memory. A disk that hangs while the process answers would fill it all.
@@ -115,47 +111,9 @@ pub(crate) fn start(config: NodeConfig) -> Result<Started, NodeError> {
         signals: ServerSignals::new(finished),
     });
     let (log_jobs, jobs) = mpsc::channel();
-    let log_bytes = log.bytes();
-    let runtime = Runtime {
-        engine,
-        reactor,
-        shared: shared.clone(),
-        log_jobs,
-        log_later: Vec::new(),
-        packer: Packer::default(),
-        logger: config.logger.clone(),
-        listen,
-        origin: Instant::now(),
-        links: Links::default(),
-        listening: false,
-        log_bytes,
-        published: 0,
-        connecting: None,
-        leaving: Vec::new(),
-        causal: BTreeMap::new(),
-        commands: BTreeMap::new(),
-        commands_given: 0,
-        asking: BTreeMap::new(),
-        asked_within: BTreeMap::new(),
-        log_dir,
-        // It begins a segment, and its server wants some, too.
-        room: 2 * config.tuning.segment_bytes,
-        front_end_stats: config.front_end_stats.clone(),
-        commit_hinted: 0,
-        hinted_at: 0,
-        state_since: 0,
-        isolated: false,
-        progress: config.progress.clone(),
-        event: config.event.clone(),
-        policy_changed: config.policy_changed.clone(),
-        end_server: config.end_server.clone(),
-        allow: AllowList::new(config.allowed.clone()),
-        named: BTreeSet::new(),
-        encrypts: config.tls.is_some(),
-        nudge_at: None,
-        company: BatchEstimate::default(),
-        wishing: Vec::new(),
-    };
+    let links = Links::new(listen, config.tls.is_some());
+    let upkeep = LogUpkeep::new(log_dir, config.tuning.segment_bytes, log.bytes());
+    let runtime = Runtime::new(&config, engine, reactor, links, upkeep, log_jobs, shared.clone());
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new()
             .name(name.into())

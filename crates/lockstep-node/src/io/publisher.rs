@@ -1,0 +1,63 @@
+//! When and what `ls-node` publishes: the state after each round, the status a few times a second.
+
+use crate::io::published::{Published, RoundState};
+use crate::member::Member;
+use lockstep_core::Micros;
+
+/// How often the published status is made anew.
+const STATUS_PERIOD: Micros = 200_000;
+
+#[derive(Default)]
+pub(crate) struct Publisher {
+    status_at: Micros,
+    /// Since when the member is in its state.
+    state_since: Micros,
+    /// The state has changed since the last status.
+    changed: bool,
+}
+
+impl Publisher {
+    /// Publishes the state that the front end's threads check before each step.
+    pub(crate) fn publish_round(&mut self, now: Micros, member: &Member, to: &Published) {
+        let changed = to.set_round(&RoundState {
+            state: member.local_state(),
+            primary: member.ctx.connection.is_primary(),
+            delivered: member.deliverer.delivered(),
+            may_originate: member.may_originate(),
+            held_back: member.ctx.is_held_back(),
+            policy: member.ctx.raft.committed_state().policy,
+        });
+        if changed {
+            self.state_since = now;
+            self.changed = true;
+        }
+    }
+
+    /// Whether to make a new status now: after a change of the state at once.
+    pub(crate) fn is_status_due(&mut self, now: Micros) -> bool {
+        let due = std::mem::take(&mut self.changed) || now >= self.status_at + STATUS_PERIOD;
+        if due {
+            self.status_at = now;
+        }
+        due
+    }
+
+    pub(crate) fn state_since(&self) -> Micros {
+        self.state_since
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_is_due_after_its_period_or_a_change() {
+        let mut publisher = Publisher::default();
+        assert!(publisher.is_status_due(STATUS_PERIOD));
+        assert!(!publisher.is_status_due(STATUS_PERIOD + 1));
+        publisher.changed = true;
+        assert!(publisher.is_status_due(STATUS_PERIOD + 2));
+        assert!(!publisher.is_status_due(STATUS_PERIOD + 3));
+    }
+}
