@@ -184,7 +184,7 @@ impl Raft {
         if !self.local.is_leader() {
             self.acks.record(&self.local, from, term, persisted);
         } else if term > self.local.term() {
-            self.give_way(from, term);
+            self.on_newer_term(from, term);
         } else if term == self.local.term() && received <= self.local.log().last() {
             self.acks.record(&self.local, from, term, persisted);
             self.replication.on_ack(&self.local, from, (persisted, received), finished, context);
@@ -204,7 +204,7 @@ impl Raft {
             return;
         }
         if term > self.local.term() {
-            self.give_way(from, term);
+            self.on_newer_term(from, term);
             return;
         }
         let mut round = Round::new(&self.local, &self.acks, &mut self.out);

@@ -12,7 +12,7 @@
 //! - **Proposals are exactly once**: the log itself knows the last number of each member (`proposals.rs`).
 //! - **Snapshots hold no data**: a snapshot is the replicated state before a segment. The database belongs to the server.
 //!
-//! Start reading at [`Raft`] and `inputs.rs`, then `transitions.rs`, `election.rs`, `replication/`.
+//! Start reading at [`Raft`] and `inputs.rs`, then `roles.rs`, `log_changes.rs`, `election.rs`, `replication/`.
 //!
 //! **Invariant:** no message from any sender makes this code panic. Invalid messages are ignored.
 
@@ -27,6 +27,7 @@ mod inflight;
 mod inputs;
 mod local;
 mod log;
+mod log_changes;
 mod log_recovery;
 mod membership;
 mod output;
@@ -38,13 +39,13 @@ mod read_index;
 mod relay;
 mod replication;
 mod restore;
+mod roles;
 mod streams;
 mod survey;
 mod tail_fetch;
 #[cfg(test)]
 mod testing;
 mod transfer;
-mod transitions;
 mod wait_times;
 mod write;
 
@@ -81,7 +82,7 @@ use transfer::LeadershipTransfer;
 /// The Raft core of one member: routes inputs to its components, and carries on their outputs.
 ///
 /// Each component owns its state. It reads `Local`, and adds messages to `Outputs`. Changes of
-/// several components at once (another term, a truncation, an election) are in `transitions.rs`.
+/// several components at once are in `roles.rs` (another term, an election) and `log_changes.rs` (a truncation).
 #[derive(Debug)]
 pub struct Raft {
     local: Local,
