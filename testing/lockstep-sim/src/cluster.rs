@@ -115,6 +115,8 @@ pub struct Counters {
     pub early: u64,
     /// See `early`.
     pub lost: u64,
+    /// Histories that ended because each database had diverged under a weak policy: members wait for each other's data.
+    pub no_donor: u64,
     /// How often a leader's semisync has fallen back.
     pub fallbacks: u64,
     /// Looks at a leader that was an arbitrator.
@@ -152,6 +154,7 @@ impl Counters {
             failed_starts,
             early,
             lost,
+            no_donor,
             fallbacks,
             arbitrators_led,
             follows,
@@ -161,6 +164,7 @@ impl Counters {
         } = other;
         self.early += early;
         self.lost += lost;
+        self.no_donor += no_donor;
         self.fallbacks += fallbacks;
         self.arbitrators_led += arbitrators_led;
         self.follows += follows;

@@ -265,7 +265,7 @@ fn main() -> ExitCode {
     let c = &sum.counters;
     println!(
         "elections={} acknowledged={} passed={} failed={} reads={} proposals={} starts={} changes={} bases={} fetches={} transfers={} \
-         early={} lost={} fallbacks={} arbitrators_led={} damaged_logs={} identities={} follows={} relays={} relayed={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
+         early={} lost={} no_donor={} fallbacks={} arbitrators_led={} damaged_logs={} identities={} follows={} relays={} relayed={} failed_starts={} heals={} longest_heal_ms={} longest_election_ms={} messages={} syncs={} events={}",
         sum.elections,
         sum.acknowledged,
         sum.certified.0,
@@ -279,6 +279,7 @@ fn main() -> ExitCode {
         c.transfers,
         c.early,
         c.lost,
+        c.no_donor,
         c.fallbacks,
         c.arbitrators_led,
         c.damaged_logs,

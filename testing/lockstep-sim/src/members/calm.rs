@@ -70,8 +70,31 @@ impl World {
         (self.round > 0 && self.answers == self.answers_at_heal).then(|| "nobody has written".into())
     }
 
+    /// Whether each member with data waits for those of another.
+    fn all_wait_for_data(&self) -> bool {
+        let mut with_data = self.nodes.iter().filter(|node| !node.hello.arbitrator);
+        with_data.all(|node| node.process.is_some() && node.server.wants_state)
+    }
+
+    /// The seqnos in all rescue files.
+    fn rescued(&self) -> Result<BTreeSet<Seqno>, Violation> {
+        let mut seqnos = BTreeSet::new();
+        for node in &self.nodes {
+            rescued_seqnos(&node.disk, &mut seqnos)?;
+        }
+        Ok(seqnos)
+    }
+
     pub(super) fn calm(&mut self) -> Check {
         let missing = self.missing();
+        if missing.is_some() && self.all_wait_for_data() && !self.rescued()?.is_empty() {
+            self.tell(format_args!(
+                "each database has diverged under a weak policy: the operator must choose one"
+            ));
+            self.counters.no_donor += 1;
+            self.done = true;
+            return Ok(());
+        }
         if let Some(missing) = missing {
             hold!(
                 self.now < self.healed_at + HEALING,
@@ -103,10 +126,7 @@ impl World {
                 }
             }
         }
-        let mut rescued = BTreeSet::new();
-        for node in &self.nodes {
-            rescued_seqnos(&node.disk, &mut rescued)?;
-        }
+        let rescued = self.rescued()?;
         self.judge.compare(&self.nodes, &rescued)?;
         self.counters.lost = self.judge.lost;
         if self.now >= self.profile.length {

@@ -27,13 +27,15 @@ impl Rules {
     }
 
     fn changed_by(&self, entry: &Entry) -> Option<Rules> {
-        let mut r = Reader::new(entry.payload());
+        if !matches!(entry.kind, EntryKind::Policy | EntryKind::View | EntryKind::Membership) {
+            return None;
+        }
+        let mut r = Reader::new(entry.payload().clone());
         let mut next = Rules { after: entry.index, ..self.clone() };
         match entry.kind {
             EntryKind::Policy => next.policy = Policy::decode(&mut r).ok()?,
             EntryKind::View => next.view = View::decode(&mut r).ok()?.members.iter().map(|m| m.id).collect(),
-            EntryKind::Membership => next.membership = Membership::decode(&mut r).ok()?,
-            _ => return None,
+            _ => next.membership = Membership::decode(&mut r).ok()?,
         }
         Some(next)
     }
@@ -62,17 +64,17 @@ impl LogCopy {
         self.rules.truncate(keep);
     }
 
-    fn push(&mut self, entry: &Entry) {
-        self.mirror.push(Mark::of(entry));
+    fn push(&mut self, entry: &Entry, mark: Mark) {
+        self.mirror.push(mark);
         let writes = matches!(entry.kind, EntryKind::WriteSet | EntryKind::TotalOrder);
         self.seqnos.push_back((entry.seqno, writes));
         self.rules.extend(self.rules.last().and_then(|last| last.changed_by(entry)));
     }
 
-    fn apply(&mut self, op: &WriteOp) {
+    fn apply(&mut self, op: &WriteOp, marks: &[Mark]) {
         op.reset.iter().for_each(|state| self.reset(state));
         op.truncate_from.iter().for_each(|from| self.truncate(*from));
-        op.entries.iter().for_each(|entry| self.push(entry));
+        op.entries.iter().zip(marks).for_each(|(entry, mark)| self.push(entry, *mark));
     }
 
     /// The place of a client's entry.
@@ -97,6 +99,8 @@ impl LogCopy {
 #[derive(Debug)]
 struct InFlight {
     op: WriteOp,
+    /// Of its entries.
+    marks: Vec<Mark>,
 }
 
 /// See the module's documentation.
@@ -109,8 +113,8 @@ pub(super) struct LogBook {
 }
 
 impl LogBook {
-    /// The process requests a write. It must not cut what it knows to be committed.
-    pub(super) fn write(&mut self, op: &WriteOp, commit: Index) -> Check {
+    /// The process requests a write of entries with these marks. It must not cut what it knows to be committed.
+    pub(super) fn write(&mut self, op: &WriteOp, marks: Vec<Mark>, commit: Index) -> Check {
         let from = op.truncate_from.or(op.reset.as_ref().map(|state| state.index + 1));
         hold!(
             from.is_none_or(|from| from > commit),
@@ -133,17 +137,17 @@ impl LogBook {
                 entry.index
             );
         }
-        self.memory.apply(op);
-        self.in_flight.push_back(InFlight { op: op.clone() });
+        self.memory.apply(op, &marks);
+        self.in_flight.push_back(InFlight { op: op.clone(), marks });
         Ok(())
     }
 
     /// All writes up to this ticket are on disk. `persisted` learns each of their entries.
     pub(super) fn synced(&mut self, ticket: u64, mut persisted: impl FnMut(Index, Mark)) {
         let done = self.in_flight.partition_point(|flight| flight.op.ticket <= ticket);
-        for InFlight { op } in self.in_flight.drain(..done) {
-            self.durable.apply(&op);
-            op.entries.iter().for_each(|entry| persisted(entry.index, Mark::of(entry)));
+        for InFlight { op, marks } in self.in_flight.drain(..done) {
+            self.durable.apply(&op, &marks);
+            op.entries.iter().zip(marks).for_each(|(entry, mark)| persisted(entry.index, mark));
             if let Some(vote) = op.vote {
                 self.durable_vote = (vote.term, vote.voted_for);
             }
@@ -163,8 +167,8 @@ impl LogBook {
         hold!(possible.contains(&vote), "the log keeps votes", "finds {vote:?}, possible are {possible:?}");
         let mut copy = self.durable.clone();
         let mut fits = same(found, &copy.mirror);
-        let flights: Vec<WriteOp> = self.in_flight.drain(..).map(|flight| flight.op).collect();
-        'all: for op in &flights {
+        let flights: Vec<InFlight> = self.in_flight.drain(..).collect();
+        'all: for InFlight { op, marks } in &flights {
             if fits {
                 break;
             }
@@ -182,8 +186,8 @@ impl LogBook {
                     break 'all;
                 }
             }
-            for entry in &op.entries {
-                copy.push(entry);
+            for (entry, mark) in op.entries.iter().zip(marks) {
+                copy.push(entry, *mark);
                 fits = same(found, &copy.mirror);
                 if fits {
                     break 'all;

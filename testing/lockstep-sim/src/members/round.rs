@@ -118,11 +118,11 @@ impl World {
             (_, Some(from)) => node.book.memory.mirror.term_at(from - 1),
             _ => Some(node.book.memory.mirror.last_term()),
         };
+        let marks: Vec<Mark> = op.entries.iter().map(Mark::of).collect();
         node.book
-            .write(op, commit)
+            .write(op, marks.clone(), commit)
             .map_err(|v| Violation { what: format!("{} {}", Name(at + 1), v.what), ..v })?;
-        for entry in &op.entries {
-            let mark = Mark::of(entry);
+        for (entry, mark) in op.entries.iter().zip(marks) {
             self.trace.mix(mark.hash);
             self.judge.received(at, entry.index, mark.hash);
             if let (Some(history), Some(before)) = (&mut self.history, prev_term) {
