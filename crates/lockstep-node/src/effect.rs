@@ -8,6 +8,10 @@ use bytes::Bytes;
 use lockstep_core::policy::Policy;
 use lockstep_core::raft::WriteOp;
 use lockstep_core::{Gtid, Index, MemberId, Seqno, Uuid};
+use std::time::Duration;
+
+/// How long a sync that no commit needs may be deferred, so that more entries share it.
+pub(crate) const SYNC_DEFERRAL: Duration = Duration::from_millis(6);
 
 /// Why old entries are read from the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,8 +27,9 @@ pub(crate) enum ReadFor {
 pub(crate) enum Effect {
     /// A frame to a connected peer. The parts of its payload follow one another; long ones share the entries' bytes.
     Send { to: MemberId, kind: u8, payload: Vec<Bytes> },
-    /// To the log, in this order; answered by `Member::written`.
-    Write(WriteOp),
+    /// To the log, in this order; answered by `Member::written`. With `may_defer`, no commit needs the sync, and it may
+    /// be delayed by [`SYNC_DEFERRAL`].
+    Write { op: WriteOp, may_defer: bool },
     /// Entries from the log; answered by `Member::read`.
     Read { whom: ReadFor, from: Index, max_bytes: usize },
     /// Whole segments of the log may be removed.

@@ -10,6 +10,7 @@ mod arbitrator_tests;
 #[cfg(test)]
 mod campaign;
 mod context;
+mod deferred_sync;
 mod delivery;
 #[cfg(test)]
 mod disks;
@@ -68,6 +69,7 @@ pub(crate) struct Member {
     admin: admin::Admin,
     pub(crate) deliverer: Deliverer,
     log_retention: log_retention::LogRetention,
+    deferred_syncs: deferred_sync::DeferredSyncs,
     leadership: leadership::Leadership,
     /// Payloads that were received compressed.
     pub(crate) unpacked: Packed,
@@ -109,6 +111,7 @@ impl Member {
             admin: admin::Admin::default(),
             deliverer: Deliverer::default(),
             log_retention: log_retention::LogRetention::default(),
+            deferred_syncs: deferred_sync::DeferredSyncs::default(),
             leadership: leadership::Leadership::default(),
             unpacked: Packed::default(),
         }
@@ -218,6 +221,7 @@ impl Member {
 
     /// Everything up to this ticket is on disk.
     pub(crate) fn written(&mut self, ticket: u64) {
+        self.deferred_syncs.synced(self.ctx.now, ticket, self.ctx.raft.commit());
         self.leadership.write_done(ticket);
         self.recovery.ending.written(ticket);
         self.ctx.raft.written(self.ctx.now, ticket);
@@ -323,7 +327,8 @@ impl Member {
                     last_write = op.ticket;
                     renamed |= op.reset.is_some() || op.entries.iter().any(|e| e.kind == EntryKind::Branch);
                     self.leadership.write_begun(self.ctx.now, op.ticket);
-                    self.ctx.out.push(Effect::Write(op));
+                    let may_defer = !self.has_causal_reads() && self.deferred_syncs.may_defer(&self.ctx, &op);
+                    self.ctx.out.push(Effect::Write { op, may_defer });
                 }
                 Output::Fetch { to, from, max_bytes } => {
                     self.ctx.out.push(Effect::Read { whom: ReadFor::Peer(to), from, max_bytes });
@@ -425,6 +430,17 @@ impl Member {
 
     pub(crate) fn waiting(&self) -> usize {
         self.delivery.submissions.proposed_len()
+    }
+
+    /// Whether this member only receives other members' writes, in its leader's frames. Then no local thread adds work
+    /// while this one yields, and no other member waits for this one's work.
+    pub(crate) fn only_follows(&self) -> bool {
+        self.delivery.submissions.proposed_len() == 0 && !self.ctx.raft.is_leader()
+    }
+
+    /// Whether causal reads wait for this thread.
+    pub(crate) fn has_causal_reads(&self) -> bool {
+        !self.delivery.causal_reads.is_empty()
     }
 
     /// Answered by [`Effect::CommittedPosition`].

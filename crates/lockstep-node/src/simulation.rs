@@ -193,7 +193,7 @@ impl<D: Disk> SimulatedNode<D> {
         for effect in self.effects.drain(..) {
             outputs.push(match effect {
                 Effect::Send { to, kind, payload } => Output::Send { to, kind, payload: whole(payload) },
-                Effect::Write(op) => {
+                Effect::Write { op, .. } => {
                     self.jobs.push_back(Job::Write(Box::new(op.clone())));
                     Output::Write(op)
                 }

@@ -8,11 +8,12 @@ use crate::io::callers::{Callers, Commander};
 use crate::io::front_end_calls::FrontEndCalls;
 use crate::io::inbox::Input;
 use crate::io::links::{Arrival, DEFAULT_PORT, Links, is_final};
+use crate::io::log_client::{LogClient, Wrote};
 use crate::io::log_upkeep::LogUpkeep;
 use crate::io::pages::Page;
 use crate::io::publisher::Publisher;
 use crate::io::shared::Shared;
-use crate::io::writer::{LogDone, LogJob};
+use crate::io::writer::{LogDone, LogJob, LogJobs};
 use crate::load_estimates::BatchEstimate;
 use crate::member::Member;
 use crate::operator::Command;
@@ -24,7 +25,6 @@ use lockstep_net::{
     Address, ConnId, DialError, DownReason, Event, Method, PeerHello, Reactor, Reason, StatusRequest,
 };
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Longest sleep: timers that are not the engine's (status file, log size) need no better.
@@ -39,9 +39,9 @@ pub(crate) struct Runtime {
     links: Links,
     allow: AllowList<ConnId>,
     shared: Arc<Shared>,
-    log_jobs: Sender<LogJob>,
-    /// For the log, once the round's messages have left.
-    log_later: Vec<LogJob>,
+    log_client: LogClient<Box<Runtime>>,
+    /// The log's answer to a write by this thread.
+    own_done: Option<LogDone>,
     log: LogUpkeep,
     callers: Callers,
     calls: FrontEndCalls,
@@ -61,7 +61,7 @@ impl Runtime {
         reactor: Reactor,
         links: Links,
         log: LogUpkeep,
-        log_jobs: Sender<LogJob>,
+        log_client: LogClient<Box<Runtime>>,
         shared: Arc<Shared>,
     ) -> Runtime {
         Runtime {
@@ -70,8 +70,8 @@ impl Runtime {
             links,
             allow: AllowList::new(config.allowed.clone()),
             shared,
-            log_jobs,
-            log_later: Vec::new(),
+            log_client,
+            own_done: None,
             log,
             callers: Callers::default(),
             calls: FrontEndCalls::new(config),
@@ -87,17 +87,27 @@ impl Runtime {
         (self.logger)(level, text);
     }
 
-    /// Runs until stopped.
-    pub(crate) fn run(mut self) {
+    /// This thread takes over from one that hangs in its own write.
+    pub(crate) fn took_over(&mut self) {
+        self.log_client.hung(self.now());
+    }
+
+    fn now(&self) -> Micros {
+        self.origin.elapsed().as_micros() as Micros
+    }
+
+    /// Runs until stopped, or until another thread took over (see [`crate::io::role_swap`]): then returns the jobs of
+    /// `ls-log`, which this thread continues with.
+    pub(crate) fn run(mut self: Box<Self>) -> Option<LogJobs> {
         let mut events = Vec::new();
         let mut inputs = Vec::new();
         let mut effects = Vec::new();
         let mut deliveries = Vec::new();
         loop {
-            let now = self.origin.elapsed().as_micros() as Micros;
-            // A round that ended with entries left over is followed by the next one at once.
+            let now = self.now();
+            // A round that ended with entries left over, or with a write, is followed by the next one at once.
             let more = self.engine.has_more() && !self.shared.deliveries.full();
-            let nap = match more {
+            let nap = match more || self.own_done.is_some() {
                 true => Duration::ZERO,
                 false => {
                     let next =
@@ -111,9 +121,12 @@ impl Runtime {
                 self.engine.fail(&format!("the network cannot be waited for: {error}"));
                 std::thread::sleep(NAP);
             }
-            let now = self.origin.elapsed().as_micros() as Micros;
+            let now = self.now();
             let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as Micros);
             self.engine.at(now, wall);
+            if let Some(done) = self.own_done.take() {
+                self.log_answered(done);
+            }
             self.shared.inbox.take(&mut inputs);
             for event in events.drain(..) {
                 self.event(event);
@@ -136,7 +149,9 @@ impl Runtime {
             }
             // A woken thread takes the processor, so first send what other members wait for.
             self.reactor.flush();
-            self.hand_over();
+            // Inputs that arrive during a write by this thread form the next batch.
+            let allowed = !stop && !self.engine.has_causal_reads();
+            let own_write = self.log_client.hand_over(now, allowed, self.engine.only_follows());
             self.engine.wake();
             self.deliver(&mut deliveries);
             if self.nudge_at.take_if(|at| *at <= now).is_some() {
@@ -152,18 +167,29 @@ impl Runtime {
             if stop {
                 break;
             }
+            let Some(op) = own_write else { continue };
+            let (writer, shared, began) = (self.log_client.writer(), self.shared.clone(), Instant::now());
+            match writer.write(self, op) {
+                Wrote::Done(node, done) => {
+                    self = node;
+                    self.log_client.took(now, began);
+                    self.own_done = Some(done);
+                }
+                Wrote::Busy(node, op) => {
+                    self = node;
+                    self.log_client.send(LogJob::Write { op, may_defer: false, coalesce: false });
+                }
+                Wrote::Swapped(done, jobs) => {
+                    shared.inbox.push(Input::Log(vec![done]));
+                    return jobs;
+                }
+            }
         }
         self.reactor.shutdown("the server stops", Duration::from_millis(200));
         self.hint(self.engine.ctx.now);
-        let _ = self.log_jobs.send(LogJob::Stop);
+        self.log_client.send(LogJob::Stop);
         self.shared.deliveries.close();
-    }
-
-    /// Gives `ls-log` its jobs.
-    fn hand_over(&mut self) {
-        for job in self.log_later.drain(..) {
-            let _ = self.log_jobs.send(job);
-        }
+        None
     }
 
     fn deliver(&mut self, deliveries: &mut Vec<Delivery>) {
@@ -203,7 +229,7 @@ impl Runtime {
     /// The log remembers how far it is committed.
     fn hint(&mut self, now: Micros) {
         if let Some(index) = self.log.hint(now, self.engine.ctx.raft.deliverable()) {
-            let _ = self.log_jobs.send(LogJob::Hint(index));
+            self.log_client.send(LogJob::Hint(index));
         }
     }
 
@@ -393,6 +419,8 @@ impl Runtime {
             Input::Desync => self.engine.desync(),
             Input::Resync => self.engine.resync(),
             Input::Causal { id, reply } => {
+                // The entries that the read needs may be waiting for a sync.
+                self.log_client.push(LogJob::SyncNow);
                 self.callers.begin_causal_read(id, reply);
                 self.engine.causal_read(id);
             }
@@ -451,6 +479,7 @@ impl Runtime {
     fn log_answered(&mut self, done: LogDone) {
         match done {
             LogDone::Written(ticket) => {
+                self.log_client.completed(ticket);
                 self.engine.written(ticket);
             }
             LogDone::Read { whom, from, entries } => self.engine.read(whom, from, entries),
@@ -483,19 +512,19 @@ impl Runtime {
                     self.engine.ctx.raft.set_queued(to, bytes);
                 }
             }
-            Effect::Write(op) => {
+            Effect::Write { op, may_defer } => {
                 // The name of the log has changed.
                 if op.reset.is_some() || op.entries.iter().any(|entry| entry.kind == EntryKind::Branch) {
                     self.refresh_hello();
                 }
-                let gather = self.company.is_expected(self.engine.ctx.now);
-                self.log_later.push(LogJob::Write { op: Box::new(op), gather });
+                let coalesce = self.company.is_expected(self.engine.ctx.now);
+                self.log_client.push(LogJob::Write { op: Box::new(op), may_defer, coalesce });
             }
             Effect::Read { whom, from, max_bytes } => {
-                self.log_later.push(LogJob::Read { whom, from, max_bytes });
+                self.log_client.push(LogJob::Read { whom, from, max_bytes });
             }
             Effect::TrimLog(limits) => {
-                self.log_later.push(LogJob::Trim(limits));
+                self.log_client.push(LogJob::Trim(limits));
             }
             Effect::Dial(address) => {
                 if let Err(error) = self.links.keep(&mut self.reactor, &address) {

@@ -3,15 +3,18 @@
 use crate::api::*;
 use crate::io::inbox::Inbox;
 use crate::io::links::{DEFAULT_PORT, Links};
+use crate::io::log_client::LogClient;
+use crate::io::log_queue;
 use crate::io::log_upkeep::LogUpkeep;
 use crate::io::opened::Opened;
 use crate::io::published::Published;
+use crate::io::role_swap::RoleSwap;
 use crate::io::runtime::Runtime;
 use crate::io::server_signals::ServerSignals;
 use crate::io::shared::Shared;
-use crate::io::threads;
+use crate::io::threads::{Role, work};
 use crate::io::tls::tls_config;
-use crate::io::writer::Writer;
+use crate::io::writer::{LogJobs, Writer};
 use crate::member::Member;
 use crate::queue::Deliveries;
 use crate::rescued::Rescued;
@@ -22,8 +25,8 @@ use lockstep_core::raft::{Config, Failpoints, Raft};
 use lockstep_core::{Micros, SEQNO_UNDEFINED, Seqno, Uuid};
 use lockstep_log::{Disk, Options, RealDisk};
 use lockstep_net::{Address, Reactor, TlsConfig};
+use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 /// What of the log may be in memory because the disk has not got it: more than any burst that a disk that works needs
@@ -110,10 +113,12 @@ pub(crate) fn start(config: NodeConfig) -> Result<Started, NodeError> {
         published: Published::new(config.tuning.policy, identity, histories),
         signals: ServerSignals::new(finished),
     });
-    let (log_jobs, jobs) = mpsc::channel();
+    let (log_jobs, jobs) = log_queue::channel();
     let links = Links::new(listen, config.tls.is_some());
     let upkeep = LogUpkeep::new(log_dir, config.tuning.segment_bytes, log.bytes());
-    let runtime = Runtime::new(&config, engine, reactor, links, upkeep, log_jobs, shared.clone());
+    let swap = Arc::new(RoleSwap::new(Writer::new(log)));
+    let client = LogClient::new(log_jobs, swap.clone());
+    let runtime = Box::new(Runtime::new(&config, engine, reactor, links, upkeep, client, shared.clone()));
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new()
             .name(name.into())
@@ -121,22 +126,15 @@ pub(crate) fn start(config: NodeConfig) -> Result<Started, NodeError> {
             .map_err(|e| NodeError::Setup(format!("thread {name} cannot be started: {e}")))
     };
     let begins = config.thread_begins.unwrap_or(|| ());
-    let (to_node, logger) = (shared.clone(), config.logger.clone());
-    let log_thread = spawn(
-        "ls-log",
+    let begin = |role: Role| {
+        let (swap, shared, logger) = (swap.clone(), shared.clone(), config.logger.clone());
         Box::new(move || {
             begins();
-            threads::log(Writer::new(log), &jobs, &to_node, &logger);
-        }),
-    )?;
-    let (own, logger) = (shared.clone(), config.logger.clone());
-    let node_thread = spawn(
-        "ls-node",
-        Box::new(move || {
-            begins();
-            threads::node(runtime, &own, &logger);
-        }),
-    )?;
+            work(role, &swap, &shared, &logger);
+        }) as Box<dyn FnOnce() + Send>
+    };
+    let log_thread = spawn("ls-log", begin(Role::Log(LogJobs::new(jobs))))?;
+    let node_thread = spawn("ls-node", begin(Role::Node(runtime)))?;
     Ok(Started { shared, node_thread, log_thread, log_end })
 }
 

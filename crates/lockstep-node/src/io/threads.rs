@@ -2,13 +2,13 @@
 
 use crate::api::{Level, Logger};
 use crate::io::inbox::Input;
+use crate::io::role_swap::RoleSwap;
 use crate::io::runtime::Runtime;
 use crate::io::shared::Shared;
-use crate::io::writer::{self, LogDone, LogJob, Writer};
+use crate::io::writer::{self, LogDone, LogJobs, Writer};
 use lockstep_log::Disk;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::Receiver;
 
 /// The message of a panic.
 fn said(payload: &(dyn Any + Send)) -> &str {
@@ -16,13 +16,41 @@ fn said(payload: &(dyn Any + Send)) -> &str {
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a text")
 }
 
-/// The life of `ls-node`.
-pub(crate) fn node(runtime: Runtime, shared: &Shared, logger: &Logger) {
+/// What a thread does at the moment. The two threads may swap: see [`crate::io::role_swap`].
+pub(crate) enum Role {
+    Node(Box<Runtime>),
+    Log(LogJobs),
+}
+
+/// The life of one of the two threads.
+pub(crate) fn work<D: Disk>(
+    mut role: Role,
+    swap: &RoleSwap<Writer<D>, Box<Runtime>, LogJobs>,
+    shared: &Shared,
+    logger: &Logger,
+) {
+    loop {
+        let next = match role {
+            Role::Node(runtime) => node(runtime, shared, logger).map(Role::Log),
+            Role::Log(jobs) => log(jobs, swap, shared, logger).map(Role::Node),
+        };
+        match next {
+            Some(next) => role = next,
+            None => return,
+        }
+    }
+}
+
+/// The role `ls-node`. Returns the jobs of `ls-log` if this thread is to continue with them.
+fn node(runtime: Box<Runtime>, shared: &Shared, logger: &Logger) -> Option<LogJobs> {
     let ended = catch_unwind(AssertUnwindSafe(|| runtime.run()));
+    if let Ok(Some(jobs)) = ended {
+        return Some(jobs);
+    }
     shared.inbox.stop();
     shared.published.set_failed();
     match ended {
-        Ok(()) => shared.deliveries.close(),
+        Ok(_) => shared.deliveries.close(),
         Err(payload) => {
             let text = format!("an error in the program, in ls-node: {}", said(&*payload));
             logger(Level::Error, &text);
@@ -30,13 +58,27 @@ pub(crate) fn node(runtime: Runtime, shared: &Shared, logger: &Logger) {
         }
     }
     shared.inbox.clear();
+    None
 }
 
-/// The life of `ls-log`.
-pub(crate) fn log<D: Disk>(writer: Writer<D>, jobs: &Receiver<LogJob>, shared: &Shared, logger: &Logger) {
+/// The role `ls-log`. Returns the node if this thread is to continue with it.
+fn log<D: Disk>(
+    jobs: LogJobs,
+    swap: &RoleSwap<Writer<D>, Box<Runtime>, LogJobs>,
+    shared: &Shared,
+    logger: &Logger,
+) -> Option<Box<Runtime>> {
     let answer = |done: Vec<LogDone>| shared.inbox.push(Input::Log(done));
-    if catch_unwind(AssertUnwindSafe(|| writer::run(writer, jobs, answer))).is_err() {
-        logger(Level::Error, "the log's thread has failed: this member stops acknowledging");
-        shared.inbox.push(Input::Log(vec![LogDone::Failed("its thread has failed".into())]));
+    match catch_unwind(AssertUnwindSafe(|| writer::run(swap, jobs, answer))) {
+        Ok(None) => None,
+        Ok(Some(mut runtime)) => {
+            runtime.took_over();
+            Some(runtime)
+        }
+        Err(_) => {
+            logger(Level::Error, "the log's thread has failed: this member stops acknowledging");
+            shared.inbox.push(Input::Log(vec![LogDone::Failed("its thread has failed".into())]));
+            None
+        }
     }
 }

@@ -1,21 +1,28 @@
 //! The thread `ls-log`: what touches the disk. It takes all jobs that wait as one batch: the writes leave in
-//! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk.
+//! one go and share one fsync; then it answers. Nothing on it waits for anything but the disk, except that a sync that
+//! no commit needs is deferred. Lone small writes are done by `ls-node`: see [`crate::io::role_swap`].
 
-use crate::effect::{ReadFor, TrimLimits};
+use crate::effect::{ReadFor, SYNC_DEFERRAL, TrimLimits};
+use crate::io::log_queue::{NoJob, Receiver};
+use crate::io::role_swap::{Role, RoleSwap, SWAP_AFTER};
 use crate::records;
 use lockstep_core::raft::{Rescue, WriteOp};
 use lockstep_core::{Entry, Index};
 use lockstep_log::{Disk, Log, Record, Vote, WriteError};
 use lockstep_net::Coalesce;
-use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
 /// A job from `ls-node`.
 pub(crate) enum LogJob {
     Write {
         op: Box<WriteOp>,
+        /// No commit needs its sync: writes of the next [`SYNC_DEFERRAL`] may share it.
+        may_defer: bool,
         /// More is on its way, from threads that may be waiting for the processor.
-        gather: bool,
+        coalesce: bool,
     },
+    /// A deferred sync is needed now.
+    SyncNow,
     Read {
         whom: ReadFor,
         from: Index,
@@ -25,7 +32,16 @@ pub(crate) enum LogJob {
     Trim(TrimLimits),
     /// The log is committed up to here: remembered on the disk.
     Hint(Index),
+    /// `ls-node` begins to write itself: check whether it hangs.
+    Check,
     Stop,
+}
+
+impl LogJob {
+    /// Whether a deferred sync need not end for it.
+    pub(crate) fn may_wait(&self) -> bool {
+        matches!(self, LogJob::Write { may_defer: true, .. } | LogJob::Hint(_))
+    }
 }
 
 /// What it answers.
@@ -79,14 +95,81 @@ pub(crate) struct Writer<D: Disk> {
     log: Log<D>,
     hint: Index,
     failed: bool,
-    gather: Coalesce,
+    coalesce: Coalesce,
 }
 
-/// Runs until `Stop`, or until `ls-node` is gone.
-pub(crate) fn run<D: Disk>(mut writer: Writer<D>, jobs: &Receiver<LogJob>, answer: impl Fn(Vec<LogDone>)) {
-    while let Ok(first) = jobs.recv() {
-        if writer.batch(first, jobs, &answer) {
-            return;
+/// The jobs of `ls-log`, and what it remembers between two batches.
+pub(crate) struct LogJobs {
+    receiver: Receiver,
+    /// Received, and not begun.
+    first: Option<LogJob>,
+    /// While `ls-node` writes itself at times: how many such writes it had announced at which time.
+    checks: Option<(u64, Instant)>,
+}
+
+/// `ls-log` stops checking whether `ls-node` hangs this long after its last own write.
+const CHECK_PERIOD: Duration = Duration::from_secs(1);
+
+/// Runs until `Stop` or until `ls-node` is gone; or until `ls-node` hangs in the disk: then returns the node.
+pub(crate) fn run<D: Disk, N>(
+    swap: &RoleSwap<Writer<D>, N, LogJobs>,
+    jobs: LogJobs,
+    answer: impl Fn(Vec<LogDone>),
+) -> Option<N> {
+    serve(swap, jobs, SYNC_DEFERRAL, answer)
+}
+
+fn serve<D: Disk, N>(
+    swap: &RoleSwap<Writer<D>, N, LogJobs>,
+    mut jobs: LogJobs,
+    deferral: Duration,
+    answer: impl Fn(Vec<LogDone>),
+) -> Option<N> {
+    loop {
+        if jobs.first.is_none() {
+            let check_at = jobs.checks.map(|_| Instant::now() + SWAP_AFTER / 2);
+            jobs.first = match jobs.receiver.recv(check_at) {
+                Ok(job) => Some(job),
+                Err(NoJob::Closed) => return None,
+                Err(NoJob::Timeout) => {
+                    jobs = match swap.check(jobs) {
+                        Ok(jobs) => jobs,
+                        Err(node) => return Some(node),
+                    };
+                    jobs.checked(swap.announced(), |announced| swap.stop_checking(announced));
+                    continue;
+                }
+            };
+        }
+        let mut writer = match swap.take_log(jobs) {
+            Role::Node(node) => return Some(node),
+            Role::Log(writer, kept) => {
+                jobs = kept;
+                writer
+            }
+        };
+        let stop = writer.batch(&mut jobs, deferral, &answer);
+        swap.put_log(writer);
+        if stop {
+            return None;
+        }
+    }
+}
+
+impl LogJobs {
+    pub(crate) fn new(receiver: Receiver) -> LogJobs {
+        LogJobs { receiver, first: None, checks: None }
+    }
+
+    /// Stops checking, and so sleeps without a timer, once `ls-node` has not written itself for [`CHECK_PERIOD`].
+    fn checked(&mut self, announced: u64, stop: impl FnOnce(u64) -> bool) {
+        match self.checks {
+            Some((before, since)) if before == announced => {
+                if since.elapsed() >= CHECK_PERIOD && stop(announced) {
+                    self.checks = None;
+                }
+            }
+            _ => self.checks = Some((announced, Instant::now())),
         }
     }
 }
@@ -95,21 +178,42 @@ impl<D: Disk> Writer<D> {
     pub(crate) fn new(log: Log<D>) -> Writer<D> {
         // A vote is written with it, too, and must not set it back.
         let hint = log.vote().commit_hint;
-        Writer { log, hint, failed: false, gather: Coalesce::default() }
+        Writer { log, hint, failed: false, coalesce: Coalesce::default() }
+    }
+
+    /// Writes and syncs `op` at once.
+    pub(crate) fn write(&mut self, op: &WriteOp) -> LogDone {
+        assert!(op.rescue.is_empty(), "only a batch writes rescue files");
+        if self.failed {
+            return LogDone::Failed("it has failed before".into());
+        }
+        match write_to(&mut self.log, op, self.hint).and_then(|()| self.log.sync()) {
+            Ok(()) => LogDone::Written(op.ticket),
+            Err(error) => self.fail(&error.to_string()),
+        }
+    }
+
+    /// The log accepts nothing any more.
+    pub(crate) fn fail(&mut self, why: &str) -> LogDone {
+        self.failed = true;
+        LogDone::Failed(why.into())
     }
 
     /// The first job and all that have come meanwhile. Whether it is the last batch.
-    fn batch(&mut self, first: LogJob, jobs: &Receiver<LogJob>, answer: &impl Fn(Vec<LogDone>)) -> bool {
+    fn batch(&mut self, jobs: &mut LogJobs, deferral: Duration, answer: &impl Fn(Vec<LogDone>)) -> bool {
         let mut done = Vec::new();
         let mut reads = Vec::new();
         let mut ticket = None;
         let mut stop = false;
-        let (mut may_yield, mut company) = (true, false);
-        let mut next = Some(first);
+        let (mut may_yield, mut coalesces) = (true, false);
+        // Until when the sync may be deferred.
+        let mut sync_at = Some(Instant::now() + deferral);
+        let mut next = jobs.first.take();
         while let Some(job) = next {
             match job {
-                LogJob::Write { op, gather } if !self.failed => {
-                    company |= gather;
+                LogJob::Write { op, may_defer, coalesce } if !self.failed => {
+                    coalesces |= coalesce;
+                    sync_at = sync_at.filter(|_| may_defer);
                     let number = op.ticket;
                     // Before the log loses what is rescued.
                     for rescue in &op.rescue {
@@ -122,7 +226,7 @@ impl<D: Disk> Writer<D> {
                         }
                     }
                     if self.failed {
-                        next = jobs.try_recv().ok();
+                        next = jobs.receiver.try_recv();
                         continue;
                     }
                     match write_to(&mut self.log, &op, self.hint) {
@@ -134,7 +238,9 @@ impl<D: Disk> Writer<D> {
                     }
                 }
                 LogJob::Write { .. } => {}
+                LogJob::SyncNow => sync_at = None,
                 LogJob::Read { whom, from, max_bytes } => {
+                    sync_at = None;
                     reads.push((whom, from, max_bytes));
                 }
                 LogJob::Trim(limits) => trim(&mut self.log, limits, &mut done),
@@ -147,14 +253,21 @@ impl<D: Disk> Writer<D> {
                         done.push(LogDone::Failed(error.to_string()));
                     }
                 }
-                LogJob::Stop => stop = true,
+                LogJob::Check => jobs.checks = jobs.checks.or(Some((0, Instant::now()))),
+                LogJob::Stop => {
+                    sync_at = None;
+                    stop = true;
+                }
             }
-            next = jobs.try_recv().ok().or_else(|| {
-                // Where the processors are busy, those who run next bring more for this sync; where they are not,
-                // this returns at once.
-                (company && std::mem::take(&mut may_yield) && self.gather.gather()).then_some(())?;
-                jobs.try_recv().ok()
-            });
+            next = match sync_at.filter(|_| ticket.is_some() && !self.failed) {
+                Some(until) => jobs.receiver.recv_urgent(until).ok(),
+                None => jobs.receiver.try_recv().or_else(|| {
+                    // Where the processors are busy, those who run next bring more for this sync; where they are not,
+                    // this returns at once.
+                    (coalesces && std::mem::take(&mut may_yield) && self.coalesce.gather()).then_some(())?;
+                    jobs.receiver.try_recv()
+                }),
+            };
         }
         if let Some(number) = ticket.filter(|_| !self.failed) {
             match self.log.sync() {
@@ -243,11 +356,31 @@ fn cut(segments: &[Segment], limits: TrimLimits) -> Option<(Index, u64, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::log_client::{Direct, Wrote};
+    use crate::io::log_queue;
     use lockstep_core::snapshot::StateSnapshot;
     use lockstep_core::{EntryHeader, EntryKind, ProposalId};
-    use lockstep_log::{MemDisk, Options};
-    use std::sync::mpsc;
-    use std::time::Duration;
+    use lockstep_log::{DiskFile, MemDisk, Options};
+    use std::io;
+    use std::sync::{Arc, Mutex, mpsc};
+
+    type Swap = RoleSwap<Writer<MemDisk>, (), LogJobs>;
+
+    fn start(deferral: Duration) -> (log_queue::Sender, mpsc::Receiver<u64>) {
+        let (log, _) = Log::open(MemDisk::new(), Options::default(), &mut |_| Ok(())).unwrap();
+        let (jobs, work) = log_queue::channel();
+        let (tell, told) = mpsc::channel();
+        let answer = move |done: Vec<LogDone>| {
+            for done in done {
+                if let LogDone::Written(ticket) = done {
+                    tell.send(ticket).unwrap();
+                }
+            }
+        };
+        let swap = Swap::new(Writer::new(log));
+        std::thread::spawn(move || serve(&swap, LogJobs::new(work), deferral, answer));
+        (jobs, told)
+    }
 
     #[test]
     fn rescue_file_line_counts_transactions_only() {
@@ -273,7 +406,7 @@ mod tests {
         assert!(text.starts_with("parts of a transaction") && n == 0, "{text}");
     }
 
-    fn write(ticket: u64) -> LogJob {
+    fn write(ticket: u64, may_defer: bool) -> LogJob {
         let (kind, proposal) = (EntryKind::Noop, ProposalId::default());
         let header = EntryHeader { index: ticket, term: 1, kind, seqno: 0, proposal, time: 0 };
         let entry = Entry::new(header, &[]);
@@ -286,18 +419,49 @@ mod tests {
             entries: vec![entry],
             vote: None,
         };
-        LogJob::Write { op: Box::new(op), gather: false }
+        LogJob::Write { op: Box::new(op), may_defer, coalesce: false }
     }
 
     const LONG: Duration = Duration::from_secs(20);
+    const SHORT: Duration = Duration::from_millis(30);
+
+    #[test]
+    fn deferred_sync_happens_later() {
+        let (jobs, told) = start(SHORT);
+        let began = Instant::now();
+        jobs.send(write(1, true)).unwrap();
+        assert_eq!(told.recv_timeout(LONG), Ok(1));
+        assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn urgent_job_ends_deferral() {
+        // Would not end by itself while this test runs.
+        let (jobs, told) = start(10 * LONG);
+        jobs.send(write(1, true)).unwrap();
+        assert!(told.recv_timeout(SHORT).is_err());
+        jobs.send(write(2, false)).unwrap();
+        assert_eq!(told.recv_timeout(LONG), Ok(2), "one sync for both");
+        jobs.send(write(3, true)).unwrap();
+        jobs.send(write(4, true)).unwrap();
+        assert!(told.recv_timeout(SHORT).is_err());
+        jobs.send(LogJob::SyncNow).unwrap();
+        assert_eq!(told.recv_timeout(LONG), Ok(4));
+        jobs.send(write(5, true)).unwrap();
+        jobs.send(LogJob::Stop).unwrap();
+        assert_eq!(told.recv_timeout(LONG), Ok(5), "the last ones are not forgotten");
+    }
 
     /// A writer on this disk until it is told to stop, with its jobs and what it answers.
-    fn on(disk: &MemDisk) -> (mpsc::Sender<LogJob>, mpsc::Receiver<LogDone>, std::thread::JoinHandle<()>) {
+    fn on(
+        disk: &MemDisk,
+    ) -> (log_queue::Sender, mpsc::Receiver<LogDone>, std::thread::JoinHandle<Option<()>>) {
         let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
-        let (jobs, work) = mpsc::channel();
+        let (jobs, work) = log_queue::channel();
         let (tell, told) = mpsc::channel();
         let answer = move |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
-        (jobs, told, std::thread::spawn(move || run(Writer::new(log), &work, answer)))
+        let swap = Swap::new(Writer::new(log));
+        (jobs, told, std::thread::spawn(move || run(&swap, LogJobs::new(work), answer)))
     }
 
     /// Without it everything since the last election would count as perhaps uncommitted at the next start: kept in memory,
@@ -308,7 +472,7 @@ mod tests {
         let disk = MemDisk::new();
         for (index, last) in [(1, 1), (2, 1)] {
             let (jobs, told, thread) = on(&disk);
-            let mut op = write(index);
+            let mut op = write(index, false);
             if let (2, LogJob::Write { op, .. }) = (index, &mut op) {
                 op.vote = Some(lockstep_core::raft::Vote { term: 7, voted_for: None });
             }
@@ -329,23 +493,172 @@ mod tests {
         for sync in [true, false] {
             let disk = MemDisk::new();
             let (jobs, told, thread) = on(&disk);
-            jobs.send(write(1)).unwrap();
+            jobs.send(write(1, false)).unwrap();
             assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(1))));
             match sync {
                 true => disk.fail_sync(1),
                 false => disk.fail_op(1, lockstep_log::Fault::NoSpace),
             }
-            jobs.send(write(2)).unwrap();
+            jobs.send(write(2, false)).unwrap();
             match told.recv_timeout(LONG) {
                 Ok(LogDone::Failed(text)) => assert!(sync || text.contains("the disk is full"), "{text}"),
                 other => panic!("{other:?}"),
             }
             // The disk does it again; what it dropped it does not say.
             disk.clear_faults();
-            jobs.send(write(3)).unwrap();
+            jobs.send(write(3, false)).unwrap();
             jobs.send(LogJob::Stop).unwrap();
             thread.join().unwrap();
             assert!(told.recv_timeout(LONG).is_err(), "no word after it");
+        }
+    }
+
+    /// A disk whose syncs hang while somebody holds the lock.
+    #[derive(Clone)]
+    struct Hangs(MemDisk, Arc<Mutex<()>>);
+
+    struct HangsFile(<MemDisk as Disk>::File, Arc<Mutex<()>>);
+
+    impl Disk for Hangs {
+        type File = HangsFile;
+        type Lock = <MemDisk as Disk>::Lock;
+
+        fn describe(&self) -> String {
+            self.0.describe()
+        }
+        fn now_us(&self) -> u64 {
+            self.0.now_us()
+        }
+        fn lock(&self) -> io::Result<Option<Self::Lock>> {
+            self.0.lock()
+        }
+        fn list(&self) -> io::Result<Vec<String>> {
+            self.0.list()
+        }
+        fn create(&self, name: &str) -> io::Result<HangsFile> {
+            Ok(HangsFile(self.0.create(name)?, self.1.clone()))
+        }
+        fn open(&self, name: &str, write: bool) -> io::Result<HangsFile> {
+            Ok(HangsFile(self.0.open(name, write)?, self.1.clone()))
+        }
+        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            self.0.rename(from, to)
+        }
+        fn remove(&self, name: &str) -> io::Result<()> {
+            self.0.remove(name)
+        }
+        fn sync_dir(&self) -> io::Result<()> {
+            self.0.sync_dir()
+        }
+    }
+
+    impl DiskFile for HangsFile {
+        fn size(&self) -> io::Result<u64> {
+            self.0.size()
+        }
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+            self.0.read_at(buf, offset)
+        }
+        fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+            self.0.write_at(data, offset)
+        }
+        fn allocate(&self, size: u64) -> io::Result<()> {
+            self.0.allocate(size)
+        }
+        fn sync_data(&self) -> io::Result<()> {
+            let _free = self.1.lock().unwrap();
+            self.0.sync_data()
+        }
+    }
+
+    fn op(job: LogJob) -> Box<WriteOp> {
+        match job {
+            LogJob::Write { op, .. } => op,
+            _ => unreachable!(),
+        }
+    }
+
+    #[test]
+    fn hanging_write_swaps_roles_and_loses_nothing() {
+        let disk = Hangs(MemDisk::new(), Arc::default());
+        let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
+        let swap = RoleSwap::new(Writer::new(log));
+        let (jobs, work) = log_queue::channel();
+        let (tell, told) = mpsc::channel();
+        let answer = |done: Vec<LogDone>| done.into_iter().for_each(|done| tell.send(done).unwrap());
+        let direct: &dyn Direct<u32> = &swap;
+        std::thread::scope(|scope| {
+            let log_thread = scope.spawn(|| serve(&swap, LogJobs::new(work), SHORT, answer));
+            jobs.send(write(1, false)).unwrap();
+            assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(1))));
+            // `ls-log` answers before it puts the log back.
+            let mut second = op(write(2, false));
+            assert!(direct.announce());
+            jobs.send(LogJob::Check).unwrap();
+            let done = loop {
+                match direct.write(7, second) {
+                    Wrote::Busy(7, op) => second = op,
+                    Wrote::Done(7, done) => break done,
+                    _ => unreachable!(),
+                }
+            };
+            assert!(matches!(done, LogDone::Written(2)), "by this thread itself");
+            let hang = disk.1.lock().unwrap();
+            if direct.announce() {
+                jobs.send(LogJob::Check).unwrap();
+            }
+            let node_thread = scope.spawn(|| {
+                loop {
+                    match direct.write(7, op(write(3, false))) {
+                        Wrote::Busy(..) => {}
+                        wrote => break wrote,
+                    }
+                }
+            });
+            assert_eq!(log_thread.join().unwrap(), Some(7), "it takes over the node");
+            jobs.send(write(4, false)).unwrap();
+            assert!(matches!(direct.write(8, op(write(5, false))), Wrote::Busy(8, _)));
+            assert!(!node_thread.is_finished());
+            drop(hang);
+            let Wrote::Swapped(LogDone::Written(3), Some(left)) = node_thread.join().unwrap() else {
+                panic!("it has to do the work of ls-log")
+            };
+            jobs.send(LogJob::Stop).unwrap();
+            assert_eq!(serve(&swap, left, SHORT, answer), None);
+            assert!(matches!(told.recv_timeout(LONG), Ok(LogDone::Written(4))));
+        });
+        drop(swap);
+        let (log, _) = Log::open(disk, Options::default(), &mut |_| Ok(())).unwrap();
+        let indexes: Vec<Index> = log.read(1, 1 << 20).unwrap().iter().map(|record| record.index).collect();
+        assert_eq!(indexes, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn failed_direct_write_fails_all_later_ones() {
+        let disk = MemDisk::new();
+        let (log, _) = Log::open(disk.clone(), Options::default(), &mut |_| Ok(())).unwrap();
+        let swap = RoleSwap::<_, u32, LogJobs>::new(Writer::new(log));
+        disk.fail_sync(1);
+        assert!(swap.announce());
+        assert!(matches!(Direct::write(&swap, 7, op(write(1, false))), Wrote::Done(7, LogDone::Failed(_))));
+        disk.clear_faults();
+        assert!(matches!(Direct::write(&swap, 7, op(write(2, false))), Wrote::Done(7, LogDone::Failed(_))));
+        let (jobs, work) = log_queue::channel();
+        jobs.send(write(3, false)).unwrap();
+        jobs.send(LogJob::Stop).unwrap();
+        let answer = |done: Vec<LogDone>| assert!(done.is_empty(), "{done:?}");
+        assert_eq!(serve(&swap, LogJobs::new(work), SHORT, answer), None);
+    }
+
+    #[test]
+    fn checks_outlast_direct_writes_by_a_moment() {
+        let (_jobs, work) = log_queue::channel();
+        let mut jobs = LogJobs::new(work);
+        let long_ago = Instant::now().checked_sub(2 * CHECK_PERIOD).unwrap();
+        for (before, idle, continues) in [(4, true, true), (5, false, true), (5, true, false)] {
+            jobs.checks = Some((before, long_ago));
+            jobs.checked(5, |_| idle);
+            assert_eq!(jobs.checks.is_some(), continues, "{before} {idle}");
         }
     }
 

@@ -210,7 +210,7 @@ impl Lab {
     pub(super) fn disk_effect(&mut self, at: usize, effect: Effect) {
         let disk = &mut self.nodes[at].disk;
         match effect {
-            Effect::Write(op) => disk.write(op),
+            Effect::Write { op, .. } => disk.write(op),
             Effect::Read { whom, from, .. } => disk.reads.push((whom, from)),
             _ => {}
         }

@@ -601,7 +601,7 @@ impl Lab {
                     inbox.insert(place, (leaves + HOP, at, kind, payload));
                 }
             }
-            Effect::Write(_) | Effect::Read { .. } => self.disk_effect(at, effect),
+            Effect::Write { .. } | Effect::Read { .. } => self.disk_effect(at, effect),
             Effect::Drop(id) => {
                 let other = self.index_of(&id);
                 self.unlink(at, other);
