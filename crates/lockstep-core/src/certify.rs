@@ -89,7 +89,7 @@ pub enum Failure {
     /// Its origin had seen seqnos that a new leader left out, for its predecessor may have given them out.
     LostSight,
     /// The trim marks say so; the log does not reach back to the reason.
-    Told,
+    Recorded,
 }
 
 impl fmt::Display for Failure {
@@ -106,7 +106,7 @@ impl fmt::Display for Failure {
                 "belongs to a streaming transaction that a change of members or leader has ended"
             }
             Failure::LostSight => "comes from a database that has what the cluster has lost",
-            Failure::Told => "failed before this member's log begins to tell why",
+            Failure::Recorded => "failed before this member's log begins to tell why",
         })
     }
 }
@@ -135,7 +135,7 @@ pub enum CertifyError {
         /// The entry.
         seqno: Seqno,
         /// The mark's verdict.
-        told: bool,
+        recorded: bool,
     },
     /// A trim mark that no leader can have made.
     Mark(&'static str),
@@ -149,10 +149,10 @@ impl fmt::Display for CertifyError {
                 f,
                 "cannot certify seqno {seqno}, which had seen {last_seen}: the log begins at {base}; this member needs a state transfer"
             ),
-            CertifyError::Diverged { seqno, told } => write!(
+            CertifyError::Diverged { seqno, recorded } => write!(
                 f,
                 "certification of seqno {seqno} came out otherwise here: the cluster says {}; this member needs a state transfer",
-                if *told { "passed" } else { "failed" }
+                if *recorded { "passed" } else { "failed" }
             ),
             CertifyError::Mark(what) => write!(f, "a trim mark in the log {what}"),
         }
@@ -196,9 +196,9 @@ pub struct Certifier {
     /// Failed seqnos above `verdicts_to`, ascending.
     failed: Vec<Seqno>,
     /// All verdicts up to here have been learned from marks.
-    told_to: Seqno,
+    recorded_to: Seqno,
     /// Failed seqnos above `last` and up to `told_to`, ascending, learned from trim marks.
-    told: VecDeque<Seqno>,
+    recorded_failures: VecDeque<Seqno>,
     index: Index,
     /// The last barrier.
     barrier: Seqno,
@@ -223,8 +223,8 @@ impl Certifier {
             trim: base.trim,
             verdicts_to: base.verdicts_to,
             failed: Vec::new(),
-            told_to: base.seqno,
-            told: VecDeque::new(),
+            recorded_to: base.seqno,
+            recorded_failures: VecDeque::new(),
             index: Index::default(),
             barrier: base.seqno,
             gaps: Vec::new(),
@@ -248,11 +248,11 @@ impl Certifier {
             return;
         }
         for seqno in &mark.failed {
-            if *seqno > self.told_to && *seqno <= mark.verdicts_to {
-                self.told.push_back(*seqno);
+            if *seqno > self.recorded_to && *seqno <= mark.verdicts_to {
+                self.recorded_failures.push_back(*seqno);
             }
         }
-        self.told_to = self.told_to.max(mark.verdicts_to);
+        self.recorded_to = self.recorded_to.max(mark.verdicts_to);
     }
 
     /// `cert.optimistic_pa`: whether `depends_on` may be below `last_seen`. Verdicts are the same either way.
@@ -289,7 +289,7 @@ impl Certifier {
         kind: EntryKind,
         set: &WriteSet,
     ) -> Result<Certification, CertifyError> {
-        let told = self.next(seqno)?;
+        let recorded = self.next(seqno)?;
         let meta = &set.meta;
         let total_order = kind == EntryKind::TotalOrder || meta.has(flags::ISOLATION);
         let rollback = meta.has(flags::ROLLBACK);
@@ -343,7 +343,7 @@ impl Certifier {
         };
         // A conflict found is certain. Its absence is certain only if the index reaches back to `last_seen`.
         let certain = total_order || rollback || failure.is_some() || meta.last_seen >= self.base;
-        let failure = self.settle(seqno, told, failure, certain, meta.last_seen)?;
+        let failure = self.settle(seqno, recorded, failure, certain, meta.last_seen)?;
 
         if failure.is_none() {
             if !rollback {
@@ -381,8 +381,8 @@ impl Certifier {
     /// # Errors
     /// [`CertifyError`], as for [`Certifier::certify`].
     pub fn refuse(&mut self, seqno: Seqno, why: Failure) -> Result<Certification, CertifyError> {
-        let told = self.next(seqno)?;
-        let failure = self.settle(seqno, told, Some(why), true, seqno)?;
+        let recorded = self.next(seqno)?;
+        let failure = self.settle(seqno, recorded, Some(why), true, seqno)?;
         let depends_on = self.trim.max(self.base).max(self.barrier).min(seqno - 1);
         Ok(Certification { pass: failure.is_none(), depends_on, conflict: None, failure })
     }
@@ -400,8 +400,8 @@ impl Certifier {
             self.gaps.push((self.last, seqno));
         }
         self.last = seqno;
-        while self.told.front().is_some_and(|told| *told <= seqno) {
-            self.told.pop_front();
+        while self.recorded_failures.front().is_some_and(|recorded| *recorded <= seqno) {
+            self.recorded_failures.pop_front();
         }
         self.barrier = seqno;
         Ok(Certification { pass: true, depends_on: seqno - 1, conflict: None, failure: None })
@@ -434,9 +434,9 @@ impl Certifier {
                 (None, None) => break,
                 (a, b) if a == b => {}
                 (Some(a), b) if b.is_none_or(|b| a < b) => {
-                    return Err(CertifyError::Diverged { seqno: a, told: false });
+                    return Err(CertifyError::Diverged { seqno: a, recorded: false });
                 }
-                (_, Some(b)) => return Err(CertifyError::Diverged { seqno: b, told: true }),
+                (_, Some(b)) => return Err(CertifyError::Diverged { seqno: b, recorded: true }),
                 (Some(_), None) => unreachable!("covered by the arm before the last"),
             }
         }
@@ -478,7 +478,7 @@ impl Certifier {
         limits: &TrimLimits,
         tail: &StateSnapshot,
     ) -> Option<TrimMark> {
-        if tail.trim != self.trim || tail.verdicts_to != self.verdicts_to || self.last < self.told_to {
+        if tail.trim != self.trim || tail.verdicts_to != self.verdicts_to || self.last < self.recorded_to {
             return None;
         }
         if self.verdicts_to < self.base {
@@ -531,12 +531,12 @@ impl Certifier {
             return Err(CertifyError::Order { seqno, last: self.last });
         }
         self.last = seqno;
-        if seqno > self.told_to {
+        if seqno > self.recorded_to {
             return Ok(None);
         }
-        let failed = self.told.front() == Some(&seqno);
+        let failed = self.recorded_failures.front() == Some(&seqno);
         if failed {
-            self.told.pop_front();
+            self.recorded_failures.pop_front();
         }
         Ok(Some(!failed))
     }
@@ -545,17 +545,17 @@ impl Certifier {
     fn settle(
         &mut self,
         seqno: Seqno,
-        told: Option<bool>,
+        recorded: Option<bool>,
         found: Option<Failure>,
         certain: bool,
         last_seen: Seqno,
     ) -> Result<Option<Failure>, CertifyError> {
-        let failure = match told {
-            Some(told) if certain && told != found.is_none() => {
-                return Err(CertifyError::Diverged { seqno, told });
+        let failure = match recorded {
+            Some(recorded) if certain && recorded != found.is_none() => {
+                return Err(CertifyError::Diverged { seqno, recorded });
             }
             Some(_) if certain => found,
-            Some(told) => (!told).then_some(Failure::Told),
+            Some(recorded) => (!recorded).then_some(Failure::Recorded),
             None if certain => found,
             None => return Err(CertifyError::Unknown { seqno, last_seen, base: self.base }),
         };

@@ -146,7 +146,7 @@ fn may_follow(order: &Raft, id: &MemberId, now: Micros) -> bool {
         order.tail_state().membership_index <= order.commit() && !order.is_transferring_leadership();
     let voter = membership.get(id).is_some_and(|member| member.role.votes() && !member.arbitrator);
     let near = order.matched(id) + NEAR_ENOUGH >= order.last_index();
-    let patience = order.election_timeout() / 2 + 2 * order.rtt(id).unwrap_or(0);
-    let heard = order.last_heard(id).is_some_and(|at| now.saturating_sub(at) < patience);
-    settled && voter && near && heard
+    let timeout = order.election_timeout() / 2 + 2 * order.rtt(id).unwrap_or(0);
+    let responsive = order.last_answer(id).is_some_and(|at| now.saturating_sub(at) < timeout);
+    settled && voter && near && responsive
 }

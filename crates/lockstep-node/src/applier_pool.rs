@@ -118,7 +118,7 @@ impl ApplierPool {
     ///
     /// A write-set that depends on a held one is left to the holding thread, which returns soon: another thread would only
     /// wait with it.
-    pub(crate) fn room(&self, depends_on: Seqno) -> usize {
+    pub(crate) fn vacancies(&self, depends_on: Seqno) -> usize {
         let Some((worked, waited)) = self.means else { return usize::MAX };
         // Later write-sets wait, too: this pays off only if an awake thread takes it soon.
         let small = waited * HARDLY < worked && worked < WORTH;
@@ -152,52 +152,52 @@ mod tests {
 
     /// Of two processors, with write-sets that do not wait.
     fn busy() -> ApplierPool {
-        let mut crew = ApplierPool::new(2);
-        crew.took(1);
-        crew.back(&done(1, 0));
-        crew
+        let mut pool = ApplierPool::new(2);
+        pool.took(1);
+        pool.back(&done(1, 0));
+        pool
     }
 
     #[test]
     fn nobody_is_kept_from_work_before_something_is_known() {
-        let mut crew = ApplierPool::new(2);
-        (1..9).for_each(|seqno| crew.took(seqno));
-        crew.back(&Done { seqno: 1, time: Duration::from_micros(9), spent: None });
-        assert_eq!(crew.room(0), usize::MAX);
+        let mut pool = ApplierPool::new(2);
+        (1..9).for_each(|seqno| pool.took(seqno));
+        pool.back(&Done { seqno: 1, time: Duration::from_micros(9), spent: None });
+        assert_eq!(pool.vacancies(0), usize::MAX);
     }
 
     #[test]
     fn pool_size_grows_with_wait_time() {
-        let mut crew = busy();
-        assert_eq!(crew.room(0), 2);
-        crew.took(2);
-        crew.took(3);
-        assert_eq!(crew.room(0), 0);
-        crew.back(&done(2, 0));
-        assert_eq!(crew.room(0), 1);
-        crew.gone(3);
+        let mut pool = busy();
+        assert_eq!(pool.vacancies(0), 2);
+        pool.took(2);
+        pool.took(3);
+        assert_eq!(pool.vacancies(0), 0);
+        pool.back(&done(2, 0));
+        assert_eq!(pool.vacancies(0), 1);
+        pool.gone(3);
         let after = |waited| {
-            let mut crew = busy();
-            (0..200).for_each(|_| crew.back(&done(99, waited)));
-            crew.room(0)
+            let mut pool = busy();
+            (0..200).for_each(|_| pool.back(&done(99, waited)));
+            pool.vacancies(0)
         };
         // A lock for a moment, a quick disk, a slow one.
         assert_eq!([after(1), after(2), after(20)], [2, 2, 9]);
         assert!(after(100) >= 40 && after(2_000) >= 200);
         // The disk has become one that is waited for.
         let soon = (0..).take_while(|_| {
-            crew.room(0) < 20 && {
-                crew.back(&done(99, 200));
+            pool.vacancies(0) < 20 && {
+                pool.back(&done(99, 200));
                 true
             }
         });
         assert!(soon.count() < 20);
         // One that waited for a lock for a minute is forgotten soon.
-        let mut crew = busy();
-        crew.back(&done(99, 60_000_000));
+        let mut pool = busy();
+        pool.back(&done(99, 60_000_000));
         let forgotten = (0..).take_while(|_| {
-            crew.room(0) > 2 && {
-                crew.back(&done(99, 0));
+            pool.vacancies(0) > 2 && {
+                pool.back(&done(99, 0));
                 true
             }
         });
@@ -210,25 +210,25 @@ mod tests {
             let (worked, waited) = (Duration::from_nanos(worked), Duration::from_nanos(waited));
             Done { seqno, time: worked + waited, spent: Some(Spent { worked, waited }) }
         };
-        let mut crew = ApplierPool::new(8);
-        (0..200).for_each(|_| crew.back(&tiny(99, 700, 0)));
-        assert_eq!(crew.room(0), 1);
+        let mut pool = ApplierPool::new(8);
+        (0..200).for_each(|_| pool.back(&tiny(99, 700, 0)));
+        assert_eq!(pool.vacancies(0), 1);
         // One in ten is interrupted in the middle: they are short all the same.
-        (0..200).for_each(|n| crew.back(&tiny(99, if n % 10 == 0 { 900_000 } else { 700 }, 0)));
-        assert_eq!(crew.room(0), 1);
-        crew.took(5);
-        assert_eq!(crew.room(0), 0);
+        (0..200).for_each(|n| pool.back(&tiny(99, if n % 10 == 0 { 900_000 } else { 700 }, 0)));
+        assert_eq!(pool.vacancies(0), 1);
+        pool.took(5);
+        assert_eq!(pool.vacancies(0), 0);
         // It is stuck: the others are not.
-        crew.nudged();
-        crew.nudged();
-        assert_eq!(crew.room(0), 1);
-        crew.back(&tiny(5, 700, 0));
+        pool.nudged();
+        pool.nudged();
+        assert_eq!(pool.vacancies(0), 1);
+        pool.back(&tiny(5, 700, 0));
         // They wait, or have become long ones.
         let shared = |worked, waited| {
-            let mut crew = ApplierPool::new(8);
-            (0..200).for_each(|_| crew.back(&tiny(99, 700, 0)));
-            (0..100).for_each(|_| crew.back(&tiny(99, worked, waited)));
-            crew.room(0)
+            let mut pool = ApplierPool::new(8);
+            (0..200).for_each(|_| pool.back(&tiny(99, 700, 0)));
+            (0..100).for_each(|_| pool.back(&tiny(99, worked, waited)));
+            pool.vacancies(0)
         };
         assert!(shared(700, 2_000) > 20);
         assert_eq!(shared(20_000, 0), 8);
@@ -236,47 +236,47 @@ mod tests {
 
     #[test]
     fn dependent_write_set_is_left_to_working_thread() {
-        let mut crew = busy();
-        crew.took(5);
-        assert_eq!((crew.room(4), crew.room(5), crew.room(7)), (1, 0, 0));
-        crew.back(&done(5, 0));
-        assert_eq!(crew.room(7), 2);
-        (0..20).for_each(|_| crew.back(&done(99, 200)));
-        crew.took(8);
-        assert!(crew.room(9) > 10);
+        let mut pool = busy();
+        pool.took(5);
+        assert_eq!((pool.vacancies(4), pool.vacancies(5), pool.vacancies(7)), (1, 0, 0));
+        pool.back(&done(5, 0));
+        assert_eq!(pool.vacancies(7), 2);
+        (0..20).for_each(|_| pool.back(&done(99, 200)));
+        pool.took(8);
+        assert!(pool.vacancies(9) > 10);
     }
 
     #[test]
     fn stuck_threads_do_not_block_the_pool() {
-        let mut crew = busy();
-        crew.took(5);
-        crew.took(6);
+        let mut pool = busy();
+        pool.took(5);
+        pool.took(6);
         // The last one came back after the nudge before.
-        crew.nudged();
-        assert_eq!(crew.room(0), 0);
+        pool.nudged();
+        assert_eq!(pool.vacancies(0), 0);
         for seqno in 7..17 {
-            crew.nudged();
-            assert_eq!((crew.room(0), crew.room(seqno)), (1, 1), "independent or not");
-            crew.took(seqno);
-            assert_eq!(crew.room(0), 0);
+            pool.nudged();
+            assert_eq!((pool.vacancies(0), pool.vacancies(seqno)), (1, 1), "independent or not");
+            pool.took(seqno);
+            assert_eq!(pool.vacancies(0), 0);
         }
         // They do at last: those who came in addition have nothing to do until as few are at work as before.
         for seqno in 5..15 {
-            assert_eq!(crew.room(0), 0);
-            crew.back(&done(seqno, 0));
+            assert_eq!(pool.vacancies(0), 0);
+            pool.back(&done(seqno, 0));
         }
-        crew.back(&done(15, 0));
-        assert_eq!(crew.room(0), 1);
+        pool.back(&done(15, 0));
+        assert_eq!(pool.vacancies(0), 1);
     }
 
     #[test]
     fn ended_thread_frees_its_slot() {
-        let mut crew = busy();
-        crew.took(5);
-        crew.took(6);
-        crew.gone(5);
-        assert_eq!(crew.room(0), 1);
-        crew.gone(5);
-        assert_eq!(crew.room(0), 1);
+        let mut pool = busy();
+        pool.took(5);
+        pool.took(6);
+        pool.gone(5);
+        assert_eq!(pool.vacancies(0), 1);
+        pool.gone(5);
+        assert_eq!(pool.vacancies(0), 1);
     }
 }

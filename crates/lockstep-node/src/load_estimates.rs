@@ -101,17 +101,17 @@ mod tests {
 
     #[test]
     fn long_deliveries_get_own_threads_and_short_share() {
-        let mut pace = DeliveryTime::default();
-        assert_eq!(pace.helpers(3), 3);
-        pace.took(Duration::from_micros(5));
-        assert_eq!([pace.helpers(1), pace.helpers(9), pace.helpers(20)], [0, 0, 2]);
+        let mut time = DeliveryTime::default();
+        assert_eq!(time.helpers(3), 3);
+        time.took(Duration::from_micros(5));
+        assert_eq!([time.helpers(1), time.helpers(9), time.helpers(20)], [0, 0, 2]);
         for _ in 0..100 {
-            pace.took(Duration::from_micros(200));
+            time.took(Duration::from_micros(200));
         }
-        assert_eq!([pace.helpers(0), pace.helpers(1), pace.helpers(20)], [0, 1, 20]);
+        assert_eq!([time.helpers(0), time.helpers(1), time.helpers(20)], [0, 1, 20]);
         // One that hangs does not change much of that.
-        pace.took(Duration::from_micros(5));
-        pace.took(Duration::from_secs(100));
-        assert!(pace.mean < 300_000);
+        time.took(Duration::from_micros(5));
+        time.took(Duration::from_secs(100));
+        assert!(time.mean < 300_000);
     }
 }

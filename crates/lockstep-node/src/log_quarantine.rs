@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// The file; state transfers leave it where it is, as they do all of this name.
 const FILE: &str = "lockstep.branch.log";
-/// The first line of a wish that can be read.
+/// The first line of a request that can be read.
 const FIRST: &str = "lockstep branch 1";
 /// So long a start waits for a word of the branch.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
@@ -51,21 +51,21 @@ impl QuarantineRequest {
     }
 }
 
-/// Leaves the wish, durably.
+/// Leaves the request, durably.
 ///
 /// # Errors
 /// A line for people.
-pub(crate) fn request(dir: &Path, wish: &QuarantineRequest) -> Result<(), String> {
+pub(crate) fn request(dir: &Path, request: &QuarantineRequest) -> Result<(), String> {
     let write = || -> std::io::Result<()> {
         let mut file = std::fs::File::create(dir.join(FILE))?;
-        file.write_all(wish.to_text().as_bytes())?;
+        file.write_all(request.to_text().as_bytes())?;
         file.sync_all()?;
         std::fs::File::open(dir)?.sync_all()
     };
     write().map_err(|error| format!("{} cannot be written: {error}", dir.join(FILE).display()))
 }
 
-/// The wish, if there is a file of it; `Some(None)` where that cannot be understood.
+/// The request, if there is a file of it; `Some(None)` where that cannot be understood.
 ///
 /// # Errors
 /// A line for people.
@@ -97,33 +97,33 @@ pub(crate) fn obey(
     config: &NodeConfig,
     tls: Option<TlsConfig>,
 ) -> Result<(), NodeError> {
-    let Some(wish) = requested(dir).map_err(NodeError::Log)? else { return Ok(()) };
+    let Some(request) = requested(dir).map_err(NodeError::Log)? else { return Ok(()) };
     let drop_it = |why: &str| {
         (config.logger)(Level::Warn, &format!("this member keeps its log, which was to be set aside: {why}"));
         done(dir).map_err(NodeError::Log)
     };
-    let Some(wish) = wish else {
+    let Some(request) = request else {
         return drop_it("for what branch, cannot be read");
     };
     if !config.may_begin_anew {
         return Err(NodeError::Refused(format!(
             "{}. Start this member without --wsrep-new-cluster",
-            wish.why
+            request.why
         )));
     }
-    if !reaches(&wish, config, tls)? {
+    if !reaches(&request, config, tls)? {
         return drop_it(&format!(
             "nobody of the branch, history {}, answers at {}. When it meets that branch again it will look again",
-            wish.branch, wish.address
+            request.branch, request.address
         ));
     }
-    let kept = match rescue(disk, &wish) {
+    let kept = match rescue(disk, &request) {
         Ok(Rescued::Kept(text)) => text,
         Ok(Rescued::OtherLog) => return drop_it("that was said of another log"),
         Ok(Rescued::Beyond(commit)) => {
             return drop_it(&format!(
                 "it has committed up to index {commit}, beyond the branch's beginning after {}",
-                wish.fork
+                request.fork
             ));
         }
         // Damaged, and set aside for that alone.
@@ -133,22 +133,26 @@ pub(crate) fn obey(
     let aside = lockstep_log::set_aside(disk).map_err(|e| NodeError::Log(e.to_string()))?;
     done(dir).map_err(NodeError::Log)?;
     let text =
-        format!("{}. It is set aside now, as {aside}.*{kept}. This member joins as a new one", wish.why);
+        format!("{}. It is set aside now, as {aside}.*{kept}. This member joins as a new one", request.why);
     (config.logger)(Level::Warn, &text);
     Ok(())
 }
 
 /// Whether a member of the branch answers now. The introduction carries the old log, so the branch refuses it and does not
 /// take it for a joiner.
-fn reaches(wish: &QuarantineRequest, config: &NodeConfig, tls: Option<TlsConfig>) -> Result<bool, NodeError> {
-    let Ok(address) = Address::parse(&wish.address, 4567) else { return Ok(false) };
+fn reaches(
+    request: &QuarantineRequest,
+    config: &NodeConfig,
+    tls: Option<TlsConfig>,
+) -> Result<bool, NodeError> {
+    let Ok(address) = Address::parse(&request.address, 4567) else { return Ok(false) };
     let me = Hello {
-        history: wish.own.0,
-        log_id: wish.own.1,
+        history: request.own.0,
+        log_id: request.own.1,
         wants_vote: false,
-        ..Hello::without_log(config, wish.member, random_uuid()?)
+        ..Hello::without_log(config, request.member, random_uuid()?)
     };
-    let mut net = lockstep_net::Config::new(wish.cluster.clone(), me.to_bytes(), 1);
+    let mut net = lockstep_net::Config::new(request.cluster.clone(), me.to_bytes(), 1);
     net.tls = tls;
     let setup = |e| NodeError::Setup(format!("the network cannot be used: {e}"));
     let mut reactor = Reactor::new(net).map_err(setup)?;
@@ -160,7 +164,7 @@ fn reaches(wish: &QuarantineRequest, config: &NodeConfig, tls: Option<TlsConfig>
             let Event::PeerUp { conn, hello } = event else { continue };
             reactor.reject(conn, Reason::Busy, "this member only asks who is there");
             if let Ok(peer) = Hello::from_bytes(hello.blob)
-                && (peer.history == wish.branch || peer.parents.iter().any(|p| p.0 == wish.branch))
+                && (peer.history == request.branch || peer.parents.iter().any(|p| p.0 == request.branch))
             {
                 reactor.flush();
                 return Ok(true);
@@ -180,7 +184,7 @@ enum Rescued {
 }
 
 /// Writes what the log holds beyond the fork to a rescue file.
-fn rescue<D: Disk + Clone>(disk: &D, wish: &QuarantineRequest) -> Result<Rescued, OpenError> {
+fn rescue<D: Disk + Clone>(disk: &D, request: &QuarantineRequest) -> Result<Rescued, OpenError> {
     let hint = lockstep_log::peek_vote(disk)?.map_or(0, |vote| vote.commit_hint);
     let mut builder = RestoreBuilder::new(hint);
     let mut visit = |replay: Replay| match replay {
@@ -196,16 +200,16 @@ fn rescue<D: Disk + Clone>(disk: &D, wish: &QuarantineRequest) -> Result<Rescued
     let Some(Restored { committed: Some(mut base), tail, .. }) = builder.finish(Vote::default()) else {
         return Ok(Rescued::Kept(String::new()));
     };
-    if base.index > wish.fork {
+    if base.index > request.fork {
         return Ok(Rescued::Beyond(base.index));
     }
     let mut lost = tail.into_iter().peekable();
-    while let Some(entry) = lost.next_if(|entry| entry.index <= wish.fork) {
+    while let Some(entry) = lost.next_if(|entry| entry.index <= request.fork) {
         if base.apply(&entry).is_err() {
             return Ok(Rescued::Kept(", with all that only it had".into()));
         }
     }
-    if (base.history, base.log_id) != wish.own {
+    if (base.history, base.log_id) != request.own {
         return Ok(Rescued::OtherLog);
     }
     let entries: Vec<_> = lost.collect();

@@ -70,11 +70,11 @@ impl PolicyRequest {
     /// # Errors
     /// [`DecodeError::Invalid`] for settings that this version does not know.
     pub(crate) fn decode(r: &mut Reader) -> Result<PolicyRequest, DecodeError> {
-        let wish = PolicyRequest { named: r.u8()?, to: Policy::decode(r)? };
-        if wish.named & !ALL != 0 || wish.to != wish.on(&Policy::default()) {
+        let request = PolicyRequest { named: r.u8()?, to: Policy::decode(r)? };
+        if request.named & !ALL != 0 || request.to != request.on(&Policy::default()) {
             return Err(DecodeError::Invalid("settings of a policy"));
         }
-        Ok(wish)
+        Ok(request)
     }
 }
 

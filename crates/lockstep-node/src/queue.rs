@@ -29,8 +29,8 @@ struct Inner {
     waiting: usize,
     /// and those among them that have been called and are not awake yet: never more.
     called: usize,
-    pace: DeliveryTime,
-    crew: ApplierPool,
+    delivery_time: DeliveryTime,
+    pool: ApplierPool,
 }
 
 /// Many takers; its length is bounded by its one filler, which stops at [`Deliveries::full`].
@@ -140,9 +140,9 @@ impl Inner {
     }
 
     /// How many threads may take what is first, as far as those at work are concerned. At the end all come, to hear of it.
-    fn room(&self) -> usize {
+    fn vacancies(&self) -> usize {
         match self.items.front() {
-            Some(Delivery::Ordered(ordered)) if !self.closed => self.crew.room(ordered.depends_on),
+            Some(Delivery::Ordered(ordered)) if !self.closed => self.pool.vacancies(ordered.depends_on),
             _ => usize::MAX,
         }
     }
@@ -160,7 +160,7 @@ impl Inner {
             self.primary &= self.in_hand;
         }
         if let Delivery::Ordered(ordered) = delivery {
-            self.crew.took(ordered.seqno);
+            self.pool.took(ordered.seqno);
         }
     }
 }
@@ -172,8 +172,8 @@ impl Deliveries {
 
     pub(crate) fn open(&self) {
         let mut inner = self.lock();
-        let (waiting, called, crew) = (inner.waiting, inner.called, std::mem::take(&mut inner.crew));
-        *inner = Inner { waiting, called, crew, ..Inner::default() };
+        let (waiting, called, pool) = (inner.waiting, inner.called, std::mem::take(&mut inner.pool));
+        *inner = Inner { waiting, called, pool, ..Inner::default() };
         self.bytes.store(0, Ordering::Relaxed);
         self.len.store(0, Ordering::Relaxed);
         self.overtakes.store(false, Ordering::Release);
@@ -193,7 +193,7 @@ impl Deliveries {
         let mut wake = inner.waiting;
         if plain {
             inner.items.extend(batch.drain(..));
-            wake = (1 + inner.pace.helpers(inner.items.len() - 1)).min(inner.room());
+            wake = (1 + inner.delivery_time.helpers(inner.items.len() - 1)).min(inner.vacancies());
         } else {
             let mut held = self.held.load(Ordering::Relaxed);
             for delivery in batch.drain(..) {
@@ -221,8 +221,8 @@ impl Deliveries {
         let mut inner = self.lock();
         let mut wanted = 1 + inner.called;
         if inner.left_sleeping(0, self.is_held()) {
-            inner.crew.nudged();
-            wanted = wanted.min(inner.room());
+            inner.pool.nudged();
+            wanted = wanted.min(inner.vacancies());
         }
         let left = inner.left_sleeping(wanted, self.is_held());
         self.watched.store(left, Ordering::Release);
@@ -320,8 +320,8 @@ impl Deliveries {
     /// The thread with this write-set in its hands takes no more.
     pub(crate) fn gone(&self, seqno: Seqno) {
         let mut inner = self.lock();
-        inner.crew.gone(seqno);
-        let wanted = inner.room().min(1);
+        inner.pool.gone(seqno);
+        let wanted = inner.vacancies().min(1);
         if inner.left_sleeping(0, self.is_held()) {
             self.call(inner, wanted);
         }
@@ -338,8 +338,8 @@ impl Deliveries {
         let until = timeout.map(|t| Instant::now() + t);
         let mut inner = self.lock();
         if let Some(last) = last {
-            inner.pace.took(last.time);
-            inner.crew.back(&last);
+            inner.delivery_time.took(last.time);
+            inner.pool.back(&last);
         }
         loop {
             if !inner.alone {
@@ -349,14 +349,17 @@ impl Deliveries {
                     return Some(item);
                 }
                 if !(self.held.load(Ordering::Relaxed) && inner.waits())
-                    && inner.room() > 0
+                    && inner.vacancies() > 0
                     && let Some(item) = inner.items.pop_front()
                 {
                     inner.took(&item);
                     self.len.store(inner.items.len(), Ordering::Relaxed);
                     self.bytes.fetch_sub(size(&item), Ordering::Relaxed);
-                    let helpers =
-                        if inner.alone { 0 } else { inner.pace.helpers(inner.items.len()).min(inner.room()) };
+                    let helpers = if inner.alone {
+                        0
+                    } else {
+                        inner.delivery_time.helpers(inner.items.len()).min(inner.vacancies())
+                    };
                     self.call(inner, helpers);
                     return Some(item);
                 }
@@ -365,7 +368,7 @@ impl Deliveries {
                 return Some(Delivery::Closed);
             }
             inner.waiting += 1;
-            if inner.room() == 0 && !self.watched.swap(true, Ordering::AcqRel) {
+            if inner.vacancies() == 0 && !self.watched.swap(true, Ordering::AcqRel) {
                 // Those at work may all be stuck before one of them comes back.
                 watch();
             }
@@ -507,7 +510,7 @@ mod tests {
     #[test]
     fn nudge_wakes_second_thread_if_first_is_stuck() {
         let queue = behind();
-        queue.lock().pace.took(Duration::from_micros(1));
+        queue.lock().delivery_time.took(Duration::from_micros(1));
         let (tell, told) = std::sync::mpsc::channel();
         let (let_go, stuck) = std::sync::mpsc::channel::<()>();
         let stuck = Mutex::new(stuck);
@@ -555,7 +558,7 @@ mod tests {
             );
         }
         assert!(queue.next(Some(Duration::ZERO), quick(6), || ()).is_none());
-        let most = queue.lock().crew.room(0);
+        let most = queue.lock().pool.vacancies(0);
         assert!(most <= std::thread::available_parallelism().map_or(1, usize::from));
         (queue, most)
     }

@@ -413,7 +413,7 @@ impl Member {
             let me = member.id == self.ctx.me.id;
             // The leader uses replies to its messages; all members also exchange their health.
             let heard = match leads {
-                true => self.ctx.raft.last_heard(&member.id).filter(|_| self.ctx.silent(&member.id)),
+                true => self.ctx.raft.last_answer(&member.id).filter(|_| self.ctx.silent(&member.id)),
                 false => self
                     .ctx
                     .peers

@@ -551,8 +551,8 @@ fn out_of_order_and_false_marks_stop() {
     assert!(matches!(c.trim(&mark(1, 9, vec![])), Err(CertifyError::Mark(_))));
     assert!(matches!(c.trim(&mark(2, 1, vec![])), Err(CertifyError::Mark(_))));
     assert!(matches!(c.trim(&mark(1, 2, vec![2, 1])), Err(CertifyError::Mark(_))));
-    assert_eq!(c.trim(&mark(1, 2, vec![])), Err(CertifyError::Diverged { seqno: 2, told: true }));
-    assert_eq!(c.trim(&mark(1, 2, vec![1, 2])), Err(CertifyError::Diverged { seqno: 1, told: false }));
+    assert_eq!(c.trim(&mark(1, 2, vec![])), Err(CertifyError::Diverged { seqno: 2, recorded: true }));
+    assert_eq!(c.trim(&mark(1, 2, vec![1, 2])), Err(CertifyError::Diverged { seqno: 1, recorded: false }));
     assert_eq!(c.failed_since(0), [2]);
     assert_eq!(c.trim(&mark(1, 2, vec![2])), Ok(()));
     assert_eq!(c.trimmed_to(), 1);
@@ -562,7 +562,7 @@ fn out_of_order_and_false_marks_stop() {
     c.learn(&mark(1, 2, vec![1]));
     assert_eq!(
         c.certify(1, EntryKind::WriteSet, &write(0, 0, &x)),
-        Err(CertifyError::Diverged { seqno: 1, told: false })
+        Err(CertifyError::Diverged { seqno: 1, recorded: false })
     );
 }
 

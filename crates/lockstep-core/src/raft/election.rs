@@ -87,7 +87,7 @@ impl Election {
     }
 
     /// A message of the leader has arrived.
-    pub(super) fn hear_leader(&mut self, local: &Local) {
+    pub(super) fn note_leader_active(&mut self, local: &Local) {
         debug_assert!(local.leader().is_some(), "a known leader is heard");
         self.last_contact = Some(local.now());
         self.leader_gone = false;
@@ -104,13 +104,14 @@ impl Election {
     }
 
     /// Whether the leader was heard within the election timeout before `now`.
-    pub(super) fn heard_since(&self, local: &Local, now: Micros) -> bool {
+    pub(super) fn leader_active_since(&self, local: &Local, now: Micros) -> bool {
         self.last_contact.is_some_and(|at| now.saturating_sub(at) < local.config().election_timeout)
     }
 
     /// Whether there is a live leader, so that no member should campaign.
-    pub(super) fn hears_leader(&self, local: &Local) -> bool {
-        let follows = local.leader().is_some() && !self.leader_gone && self.heard_since(local, local.now());
+    pub(super) fn leader_is_active(&self, local: &Local) -> bool {
+        let follows =
+            local.leader().is_some() && !self.leader_gone && self.leader_active_since(local, local.now());
         local.is_leader() || follows
     }
 
@@ -204,7 +205,7 @@ impl Election {
         (from, term): (MemberId, Term),
         last: (Term, Index),
     ) {
-        let granted = term > local.term() && !self.hears_leader(local) && is_up_to_date(local, last);
+        let granted = term > local.term() && !self.leader_is_active(local) && is_up_to_date(local, last);
         let term = if granted { term } else { local.term() };
         out.send(from, Message::PreVoteReply { term, granted });
     }
@@ -291,7 +292,7 @@ mod tests {
         let mut local = follower(3, Some(member(2)));
         let mut election = Election::new(local.config());
         let mut out = Outputs::new();
-        election.hear_leader(&local);
+        election.note_leader_active(&local);
         let mut granted = |election: &Election, local: &Local| {
             election.on_pre_vote(local, &mut out, (member(3), local.term() + 1), (9, 9));
             matches!(
@@ -318,10 +319,10 @@ mod tests {
     fn lost_connection_brings_campaign_forward() {
         let local = follower(3, Some(member(2)));
         let mut election = Election::new(local.config());
-        election.hear_leader(&local);
+        election.note_leader_active(&local);
         assert!(election.deadline() >= local.config().election_timeout);
         election.leader_lost(&local);
         assert!(election.deadline() < local.config().election_timeout);
-        assert!(!election.hears_leader(&local));
+        assert!(!election.leader_is_active(&local));
     }
 }

@@ -177,7 +177,7 @@ impl Raft {
 
     /// The leader has committed up to here: of what we share with it, that holds for us. The news may overtake the entries.
     fn learn_commit(&mut self, commit: Index) {
-        let commit = self.relay.hear_commit(commit).min(self.local.log().matched());
+        let commit = self.relay.receive_commit(commit).min(self.local.log().matched());
         if commit > self.local.commit() {
             self.commit_to(commit);
         }

@@ -42,8 +42,8 @@ impl Raft {
     }
 
     /// When a peer last answered us as its leader.
-    pub fn last_heard(&self, id: &MemberId) -> Option<Micros> {
-        self.replication.last_heard(id)
+    pub fn last_answer(&self, id: &MemberId) -> Option<Micros> {
+        self.replication.last_answer(id)
     }
 
     /// The smoothed round trip to a peer, measured as its leader.
@@ -223,7 +223,7 @@ impl Raft {
         let now = self.local.now().max(now);
         match self.local.role() {
             Role::Leader => self.quorum_active(now),
-            _ => self.local.leader().is_some() && self.election.heard_since(&self.local, now),
+            _ => self.local.leader().is_some() && self.election.leader_active_since(&self.local, now),
         }
     }
 

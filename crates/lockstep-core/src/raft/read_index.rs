@@ -106,18 +106,18 @@ impl Reads {
     }
 
     /// Answers the questions that a majority has confirmed. `heard`: the last context that a peer has answered.
-    pub(super) fn confirm(&mut self, local: &Local, out: &mut Outputs, heard: impl Fn(&MemberId) -> u64) {
+    pub(super) fn confirm(&mut self, local: &Local, out: &mut Outputs, answered: impl Fn(&MemberId) -> u64) {
         if self.asked.is_empty() {
             return;
         }
         let membership = local.membership();
-        let of = |id: MemberId| if id == local.id() { u64::MAX } else { heard(&id) };
-        let mut heard: Vec<u64> = membership.voters().map(of).collect();
+        let of = |id: MemberId| if id == local.id() { u64::MAX } else { answered(&id) };
+        let mut answered: Vec<u64> = membership.voters().map(of).collect();
         let majority = match local.is_active(Failpoint::ReadWithoutMajority) {
             true => 1,
             false => membership.majority(),
         };
-        let confirmed = reached_by(&mut heard, majority);
+        let confirmed = reached_by(&mut answered, majority);
         while self.asked.front().is_some_and(|asked| asked.needs != 0 && asked.needs <= confirmed) {
             let Some(Asked { from, context, index, .. }) = self.asked.pop_front() else { break };
             match from {

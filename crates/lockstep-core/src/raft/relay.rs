@@ -82,7 +82,7 @@ impl Relay {
     }
 
     /// Records the leader's commit index. Returns the highest one of its term.
-    pub(super) fn hear_commit(&mut self, commit: Index) -> Index {
+    pub(super) fn receive_commit(&mut self, commit: Index) -> Index {
         self.commit = self.commit.max(commit);
         self.commit
     }

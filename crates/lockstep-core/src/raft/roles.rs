@@ -25,7 +25,7 @@ impl Raft {
         self.recovery.end();
         self.local.set_leader(leader);
         if leader.is_some() {
-            self.election.hear_leader(&self.local);
+            self.election.note_leader_active(&self.local);
         }
     }
 
@@ -54,7 +54,7 @@ impl Raft {
                 return false;
             }
             if self.local.role() == Role::Follower && self.local.leader().is_some() {
-                self.election.hear_leader(&self.local);
+                self.election.note_leader_active(&self.local);
                 return true;
             }
         }
@@ -131,7 +131,7 @@ impl Raft {
         self.replication.round(&mut round, &self.relay, heartbeat);
         let proposals = self.replication.proposals();
         self.commit_policy.announce(&self.local, &mut self.out, heartbeat, proposals);
-        self.reads.confirm(&self.local, &mut self.out, |id| self.replication.context_heard(id));
+        self.reads.confirm(&self.local, &mut self.out, |id| self.replication.context_answered(id));
         self.transfer.hand_over(&self.local, &mut self.out, |id| self.replication.received(id));
         self.leave_if_removed();
     }
@@ -167,7 +167,7 @@ impl Raft {
         if self.local.now() < self.election.deadline() {
             return;
         }
-        if !self.election.heard_since(&self.local, self.local.now()) {
+        if !self.election.leader_active_since(&self.local, self.local.now()) {
             self.local.set_leader(None);
             self.election.forget_leader();
         }
@@ -263,7 +263,7 @@ impl Raft {
 
     pub(super) fn on_pre_vote_reply(&mut self, from: MemberId, term: Term, granted: bool) {
         let is_newer = self.survey.record(&self.local, from, term, granted);
-        if is_newer && !self.election.hears_leader(&self.local) {
+        if is_newer && !self.election.leader_is_active(&self.local) {
             self.become_follower(term, None);
         }
         if self.local.role() != Role::PreCandidate || !self.local.membership().is_voter(&from) {
@@ -283,7 +283,7 @@ impl Raft {
 
     pub(super) fn on_vote(&mut self, from: MemberId, term: Term, last: (Term, Index), is_transfer: bool) {
         if term > self.local.term() {
-            if !is_transfer && self.election.hears_leader(&self.local) {
+            if !is_transfer && self.election.leader_is_active(&self.local) {
                 return;
             }
             self.become_follower(term, None);

@@ -20,7 +20,7 @@ struct Transfer {
     /// After that the leader goes on itself.
     deadline: Micros,
     /// The target was told to campaign.
-    told: bool,
+    notified: bool,
 }
 
 impl LeadershipTransfer {
@@ -53,7 +53,7 @@ impl LeadershipTransfer {
             Some(_) => Ok(()),
             None => {
                 let deadline = local.now() + local.config().election_timeout;
-                self.current = Some(Transfer { to, deadline, told: false });
+                self.current = Some(Transfer { to, deadline, notified: false });
                 Ok(())
             }
         }
@@ -78,8 +78,8 @@ impl LeadershipTransfer {
         let Some(transfer) = &mut self.current else { return };
         debug_assert!(local.is_leader(), "only a leader hands over");
         let is_ready = received(&transfer.to) == Some(local.log().last());
-        if is_ready && !transfer.told {
-            transfer.told = true;
+        if is_ready && !transfer.notified {
+            transfer.notified = true;
             out.send(transfer.to, Message::TimeoutNow { term: local.term() });
         }
     }

@@ -111,13 +111,13 @@ fn removed_leader_leads_until_removal_commits() {
     net.propose(2, "with it");
     net.settle();
     assert_ne!(net.order(1).role(), Role::Leader);
-    let heir = net.leader().expect("somebody was asked to go on");
-    assert_ne!(heir, 1);
+    let successor = net.leader().expect("somebody was asked to go on");
+    assert_ne!(successor, 1);
     net.run(2 * HEARTBEAT);
-    assert_eq!(*net.order(heir).committed_state().membership, voters([2, 3]));
+    assert_eq!(*net.order(successor).committed_state().membership, voters([2, 3]));
     net.run(10 * ELECTION);
     assert_eq!(net.order(1).role(), Role::Follower, "it never campaigns again");
-    assert!(net.order(1).term() <= net.nodes[&heir].order.term());
+    assert!(net.order(1).term() <= net.nodes[&successor].order.term());
     net.propose(3, "after");
     net.run(ELECTION);
     assert_eq!(net.texts(), ["before", "with it", "after"]);

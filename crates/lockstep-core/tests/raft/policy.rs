@@ -286,8 +286,8 @@ fn new_leader_takes_tail_of_learner() {
     net.crash(1);
     net.heal();
     net.run(6 * ELECTION);
-    let heir = net.leader().expect("somebody takes over");
-    assert_ne!(heir, 1);
+    let successor = net.leader().expect("somebody takes over");
+    assert_ne!(successor, 1);
     net.settle();
     assert!(net.texts().contains(&"acknowledged".to_string()), "{:?}", net.texts());
 }
@@ -308,11 +308,11 @@ fn lost_tail_is_rescued_and_its_seqnos_left_out() {
     let given = given_alone(&mut net);
     assert_eq!(net.order(1).early(), net.order(1).last_index());
     net.run(6 * ELECTION);
-    let heir = (2..=3).find(|n| net.order(*n).role() == Role::Leader).expect("somebody takes over");
-    assert!(net.order(heir).tail_state().seqno > given, "no seqno means two things");
+    let successor = (2..=3).find(|n| net.order(*n).role() == Role::Leader).expect("somebody takes over");
+    assert!(net.order(successor).tail_state().seqno > given, "no seqno means two things");
     assert_eq!(
-        net.order(heir).tail_state().leader,
-        id(heir),
+        net.order(successor).tail_state().leader,
+        id(successor),
         "the view that leaves them out names its leader"
     );
     net.heal();
@@ -421,8 +421,8 @@ fn lost_tail_query_is_repeated() {
         };
         net.run(ELECTION / 2);
         net.settle();
-        let heir = net.leader().expect("somebody takes over");
-        assert_eq!(net.order(heir).term(), term, "in one campaign, although {message:?} was lost");
+        let successor = net.leader().expect("somebody takes over");
+        assert_eq!(net.order(successor).term(), term, "in one campaign, although {message:?} was lost");
         assert!(net.texts().contains(&"acknowledged".to_string()), "{message:?} was lost: {:?}", net.texts());
     }
 }
@@ -492,10 +492,10 @@ fn partial_tail_is_kept_for_next_campaign() {
     });
     net.run(60 * ELECTION);
     assert!(net.held.len() > 4, "it was not easy: {}", net.held.len());
-    let heir = net.leader().expect("somebody takes over");
+    let successor = net.leader().expect("somebody takes over");
     net.settle();
     let there = net.texts();
-    assert!(texts.iter().all(|text| there.contains(text)), "{heir}: {there:?}");
+    assert!(texts.iter().all(|text| there.contains(text)), "{successor}: {there:?}");
 }
 
 /// Ten that are written at once, and acknowledged one after the other by a disk that takes this long for each.

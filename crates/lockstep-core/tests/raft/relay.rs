@@ -261,7 +261,7 @@ fn taking_what_was_said_in_another_term_would_be_found() {
 
 /// A burst that is larger than the windows: still one copy, but for those who are slower than their relay.
 #[test]
-fn windows_do_not_shut_riders_out() {
+fn windows_do_not_shut_recipients_out() {
     let mut net = Net::with(5, |config| {
         config.max_append_bytes = 300;
         config.max_inflight_bytes = 1000;

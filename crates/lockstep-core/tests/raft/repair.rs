@@ -345,13 +345,13 @@ fn follower_with_hanging_disk_follows_new_leader() {
     assert!(kept >= 500, "{kept}");
     net.isolate(1);
     // All three must agree. The fourth's campaign fails because its vote does not reach its disk.
-    let heir = (0..12).find_map(|_| {
+    let successor = (0..12).find_map(|_| {
         net.run(ELECTION);
-        net.leader().filter(|heir| [2, 4, 5].contains(heir))
+        net.leader().filter(|successor| [2, 4, 5].contains(successor))
     });
-    let heir = heir.expect("three of five elect one");
+    let successor = successor.expect("three of five elect one");
     for n in 0..20 {
-        net.propose(heir, &format!("{n}"));
+        net.propose(successor, &format!("{n}"));
         net.settle();
     }
     net.run(HEARTBEAT);
@@ -365,11 +365,11 @@ fn follower_with_hanging_disk_follows_new_leader() {
     net.run(3 * ELECTION);
     assert!(net.held.is_empty(), "{:?}", net.held);
     net.hold = None;
-    assert_eq!(net.order(3).leader(), Some(id(heir)));
+    assert_eq!(net.order(3).leader(), Some(id(successor)));
     net.node(3).slow_disk = false;
     net.sync(3);
     net.run(4 * HEARTBEAT);
-    assert_eq!(net.delivered(3), net.delivered(heir));
+    assert_eq!(net.delivered(3), net.delivered(successor));
     assert_eq!(net.delivered(3).len(), 20);
 }
 

@@ -91,7 +91,7 @@ impl Context {
 
     /// Whether a peer has not answered for so long that the next view leaves it out, connected or not.
     pub(crate) fn silent(&self, id: &MemberId) -> bool {
-        self.raft.last_heard(id).is_some_and(|at| self.too_long_ago(at))
+        self.raft.last_answer(id).is_some_and(|at| self.too_long_ago(at))
     }
 
     /// Whether anything arrived from this member of late. Its process may be stopped although its connections are open.

@@ -6,7 +6,7 @@ use crate::raft::local::Local;
 use crate::types::*;
 
 /// A relay recipient.
-pub(super) type Rider<'a> = (MemberId, &'a mut Progress);
+pub(super) type Recipient<'a> = (MemberId, &'a mut Progress);
 
 /// A relay recipient may have so many times as much in flight: its answer takes one hop more than the relay's, and must not
 /// shut it out.
@@ -24,20 +24,20 @@ impl Replication {
     /// Ends a leader's round if there are relays.
     pub(super) fn feed_zones(&self, round: &mut Round<'_>, peers: &mut Peers, heartbeat: bool) {
         let all = peers.iter_mut().map(|(id, peer)| (*id, peer));
-        let (mut riders, direct): (Vec<Rider<'_>>, Vec<Rider<'_>>) =
+        let (mut recipients, direct): (Vec<Recipient<'_>>, Vec<Recipient<'_>>) =
             all.partition(|(_, p)| p.route.via.is_some());
-        riders.sort_by_key(|(_, peer)| peer.route.via);
+        recipients.sort_by_key(|(_, peer)| peer.route.via);
         for (id, peer) in direct {
-            let first = riders.partition_point(|(_, rider)| rider.route.via < Some(id));
-            let end = riders.partition_point(|(_, rider)| rider.route.via <= Some(id));
-            let own = &mut riders[first..end];
-            for (rider_id, rider) in own.iter_mut() {
-                self.feed_below(round, *rider_id, rider, peer.next);
+            let first = recipients.partition_point(|(_, recipient)| recipient.route.via < Some(id));
+            let end = recipients.partition_point(|(_, recipient)| recipient.route.via <= Some(id));
+            let own = &mut recipients[first..end];
+            for (recipient_id, recipient) in own.iter_mut() {
+                self.feed_below(round, *recipient_id, recipient, peer.next);
             }
             self.feed(round, id, peer, heartbeat, own);
         }
-        for (id, rider) in riders {
-            self.send_news(round, id, rider, heartbeat);
+        for (id, recipient) in recipients {
+            self.send_news(round, id, recipient, heartbeat);
         }
     }
 
@@ -60,7 +60,7 @@ impl Replication {
                 return;
             };
             peer.sent(last.index, bytes, local.now());
-            peer.told(local);
+            peer.note_announced(local);
             let (commit, persisted) = (local.commit(), local.acknowledged());
             let carried = Carried { prev_index, prev_term, commit, persisted, entries };
             round.out.send(id, Message::Relayed { term: local.term(), carried });
@@ -70,10 +70,10 @@ impl Replication {
 
 /// The relay recipients for the entries after `prev_index` up to `last`: members that were sent all earlier entries, and
 /// not all of these.
-pub(super) fn board(
+pub(super) fn add_recipients(
     local: &Local,
     relay: &mut Progress,
-    riders: &mut [Rider<'_>],
+    recipients: &mut [Recipient<'_>],
     (prev_index, last): (Index, Index),
     bytes: usize,
 ) -> Vec<MemberId> {
@@ -81,11 +81,11 @@ pub(super) fn board(
     // A large entry fills the relay's, and is all the same the only one.
     let window = RIDERS_WINDOW * share.max(relay.bytes_on_the_way() + bytes);
     let mut to = Vec::new();
-    for (id, rider) in riders {
-        let fits = rider.next > prev_index && rider.next <= last;
-        if fits && rider.window_open(window) {
-            rider.sent(last, bytes, local.now());
-            rider.told(local);
+    for (id, recipient) in recipients {
+        let fits = recipient.next > prev_index && recipient.next <= last;
+        if fits && recipient.window_open(window) {
+            recipient.sent(last, bytes, local.now());
+            recipient.note_announced(local);
             to.push(*id);
         }
     }

@@ -17,7 +17,7 @@ use super::output::{Output, Outputs};
 use super::relay::Relay;
 use crate::message::{Carried, Message};
 use crate::types::*;
-use feed::Rider;
+use feed::Recipient;
 use progress::Progress;
 use std::collections::BTreeMap;
 use zones::Zones;
@@ -116,14 +116,14 @@ impl Replication {
     /// sends it again to each new leader: with the same timeout each time, there would be elections for ever.
     pub(super) fn quorum_active(&self, local: &Local, now: Micros, timeout: Micros) -> bool {
         let membership = local.membership();
-        let heard = membership.voters().filter(|id| {
+        let active = membership.voters().filter(|id| {
             *id == local.id()
                 || self
                     .peers
                     .get(id)
-                    .is_some_and(|peer| now.saturating_sub(peer.contact.last_heard()) < timeout)
+                    .is_some_and(|peer| now.saturating_sub(peer.contact.last_answer()) < timeout)
         });
-        heard.count() >= membership.majority()
+        active.count() >= membership.majority()
     }
 
     /// How much of `bytes` a leader sends at once: a quarter for each own term of office that ended in silence before it
@@ -210,8 +210,8 @@ impl Replication {
     }
 
     /// When a peer last answered.
-    pub(super) fn last_heard(&self, id: &MemberId) -> Option<Micros> {
-        self.peers.get(id).map(|peer| peer.contact.last_heard())
+    pub(super) fn last_answer(&self, id: &MemberId) -> Option<Micros> {
+        self.peers.get(id).map(|peer| peer.contact.last_answer())
     }
 
     /// The smoothed round trip to a peer.
@@ -220,8 +220,8 @@ impl Replication {
     }
 
     /// The last context that a peer has answered; 0 if none.
-    pub(super) fn context_heard(&self, id: &MemberId) -> u64 {
-        self.peers.get(id).map_or(0, |peer| peer.contact.context_heard())
+    pub(super) fn context_answered(&self, id: &MemberId) -> u64 {
+        self.peers.get(id).map_or(0, |peer| peer.contact.context_answered())
     }
 
     /// Per-peer state, without members that were removed.
@@ -235,7 +235,7 @@ impl Replication {
                 next: peer.next,
                 finished: peer.finished,
                 rtt: peer.contact.rtt(),
-                last_heard: peer.contact.last_heard(),
+                last_answer: peer.contact.last_answer(),
                 state: peer.state,
                 via: peer.route.via,
             })
@@ -267,7 +267,7 @@ impl Replication {
         if context > self.context.max(1) {
             return;
         }
-        peer.heard(context, now);
+        peer.note_answer(context, now);
         peer.matched = peer.matched.max(persisted);
         if received > peer.received {
             peer.received = received;
@@ -298,7 +298,7 @@ impl Replication {
         }
         let (log, now) = (round.local.log(), round.local.now());
         let Some(peer) = self.peers.get_mut(&from) else { return };
-        peer.heard(context, now);
+        peer.note_answer(context, now);
         peer.position = position;
         let stale = match peer.state {
             ProgressState::Probe => prev_index != peer.next - 1,
@@ -427,17 +427,17 @@ impl Replication {
         self.peers = peers;
     }
 
-    /// `riders`: the relay recipients behind this peer.
+    /// `recipients`: the relay recipients behind this peer.
     fn feed(
         &self,
         round: &mut Round<'_>,
         id: MemberId,
         peer: &mut Progress,
         heartbeat: bool,
-        riders: &mut [Rider<'_>],
+        recipients: &mut [Recipient<'_>],
     ) {
         let context = if heartbeat { self.context } else { 0 };
-        let told = match peer.state {
+        let sent_any = match peer.state {
             ProgressState::Probe => {
                 if peer.probing && !heartbeat {
                     return;
@@ -450,10 +450,10 @@ impl Replication {
                 let context = self.context.max(1);
                 self.send_entries(round, id, peer, bytes, context, &mut []).is_some()
             }
-            ProgressState::Replicate => self.feed_ahead(round, id, peer, context, riders),
+            ProgressState::Replicate => self.feed_ahead(round, id, peer, context, recipients),
             ProgressState::Fetching(_) | ProgressState::Base(_) => false,
         };
-        if !told {
+        if !sent_any {
             self.send_news(round, id, peer, heartbeat);
         }
     }
@@ -463,15 +463,15 @@ impl Replication {
         let (local, acks) = (round.local, round.acks);
         let context = if heartbeat { self.context } else { 0 };
         peer.note_known_commit(local, &id);
-        let urgent = peer.proposed > peer.commit_told || self.commit_due == Some(0);
+        let urgent = peer.proposed > peer.commit_announced || self.commit_due == Some(0);
         let origins = local.log().origins();
         if heartbeat || (urgent && peer.lacks_commit(local)) {
             self.send_entries(round, id, peer, 0, context, &mut []);
-        } else if local.persisted() > peer.persisted_told
-            && origins.get(&id).is_some_and(|last| *last > peer.persisted_told)
+        } else if local.persisted() > peer.persisted_announced
+            && origins.get(&id).is_some_and(|last| *last > peer.persisted_announced)
         {
             // It waits for acks, and ours is one.
-            peer.persisted_told = local.persisted();
+            peer.persisted_announced = local.persisted();
             round.out.send(id, acks.message(local, 0));
         }
     }
@@ -483,25 +483,25 @@ impl Replication {
         id: MemberId,
         peer: &mut Progress,
         context: u64,
-        riders: &mut [Rider<'_>],
+        recipients: &mut [Recipient<'_>],
     ) -> bool {
-        let mut told = false;
+        let mut sent_any = false;
         let log = round.local.log();
-        let (window, most) = self.limits(round.local, peer, !riders.is_empty());
+        let (window, most) = self.limits(round.local, peer, !recipients.is_empty());
         while peer.next <= log.last() && peer.window_open(window) {
             if peer.next < log.cached_from() && peer.next > log.base_index() {
                 peer.state = ProgressState::Fetching(peer.next);
                 round.out.push(Output::Fetch { to: id, from: peer.next, max_bytes: most });
                 break;
             }
-            let context = if told { 0 } else { context };
-            match self.send_entries(round, id, peer, most, context, riders) {
-                Some(n) if n > 0 => told = true,
+            let context = if sent_any { 0 } else { context };
+            match self.send_entries(round, id, peer, most, context, recipients) {
+                Some(n) if n > 0 => sent_any = true,
                 _ => break,
             }
         }
-        peer.route.limited = !riders.is_empty() && peer.next <= log.last();
-        told
+        peer.route.limited = !recipients.is_empty() && peer.next <= log.last();
+        sent_any
     }
 
     /// Sends one append with the entries from `peer.next` on, as many as `max_bytes` and the memory give (none: a
@@ -513,7 +513,7 @@ impl Replication {
         peer: &mut Progress,
         max_bytes: usize,
         context: u64,
-        riders: &mut [Rider<'_>],
+        recipients: &mut [Recipient<'_>],
     ) -> Option<usize> {
         let log = round.local.log();
         let prev_index = match peer.state {
@@ -532,7 +532,7 @@ impl Replication {
             _ => log.slice(peer.next, Index::MAX, max_bytes),
         };
         let n = entries.0.len();
-        peer.send_append(round, id, (prev_index, prev_term), entries, context, riders);
+        peer.send_append(round, id, (prev_index, prev_term), entries, context, recipients);
         Some(n)
     }
 }
@@ -545,13 +545,13 @@ impl Progress {
         (prev_index, prev_term): (Index, Term),
         (entries, bytes): (Vec<Entry>, usize),
         context: u64,
-        riders: &mut [Rider<'_>],
+        recipients: &mut [Recipient<'_>],
     ) {
         let local = round.local;
         let mut to = Vec::new();
         if let Some(last) = entries.last() {
             let last = last.index;
-            to = feed::board(local, self, riders, (prev_index, last), bytes);
+            to = feed::add_recipients(local, self, recipients, (prev_index, last), bytes);
             // While probing, `next` stays: the answer moves it.
             if self.state != ProgressState::Probe {
                 self.sent(last, bytes, local.now());
@@ -561,7 +561,7 @@ impl Progress {
             self.contact.sent(context, local.now());
         }
         let (term, commit, persisted) = (local.term(), local.commit(), local.acknowledged());
-        self.told(local);
+        self.note_announced(local);
         let message = if to.is_empty() {
             Message::Append { term, prev_index, prev_term, commit, persisted, context, entries }
         } else {
@@ -581,14 +581,14 @@ impl Progress {
     }
 
     /// Our commit index and persisted index are on their way to it.
-    fn told(&mut self, local: &Local) {
-        self.commit_told = local.commit();
-        self.persisted_told = local.acknowledged();
+    fn note_announced(&mut self, local: &Local) {
+        self.commit_announced = local.commit();
+        self.persisted_announced = local.acknowledged();
     }
 
     /// Whether it does not know our commit index, and can be told.
     fn lacks_commit(&self, local: &Local) -> bool {
-        local.commit() > self.commit_told && self.state == ProgressState::Replicate
+        local.commit() > self.commit_announced && self.state == ProgressState::Replicate
     }
 
     /// If two make a majority, a voter that has persisted what it was told that we have, knows it to be committed.
@@ -596,15 +596,15 @@ impl Progress {
         let (membership, index) = (local.membership(), local.log().tail().membership_index);
         let both = membership.is_voter(id) && membership.is_voter(&local.id());
         if both && membership.majority() == 2 && self.matched >= index {
-            let known = self.persisted_told.min(self.matched).min(local.commit());
-            self.commit_told = self.commit_told.max(known);
+            let known = self.persisted_announced.min(self.matched).min(local.commit());
+            self.commit_announced = self.commit_announced.max(known);
         }
     }
 
     /// Whether it is no longer a member and knows it, or is not to be waited for.
     fn has_left(&self, now: Micros) -> bool {
         self.leaving.is_some_and(|(index, until)| {
-            (self.received >= index && self.commit_told >= index) || now >= until
+            (self.received >= index && self.commit_announced >= index) || now >= until
         })
     }
 }

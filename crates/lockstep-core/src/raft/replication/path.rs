@@ -14,7 +14,7 @@ const LEAST: usize = 128 << 10;
 const LARGE: usize = 64 << 10;
 
 /// µs per 1 KiB: the initial estimate (1 MB/s; slower paths are measured), and the maximum.
-const PACE: (Micros, Micros) = (1_000, 16_000);
+const TIME_PER_KIB: (Micros, Micros) = (1_000, 16_000);
 
 /// So slowly does the shortest round trip follow longer ones.
 const SLOWLY: Micros = 64;
@@ -27,7 +27,7 @@ pub(super) struct Path {
     share: usize,
     shrunk_at: Micros,
     /// µs that 1 KiB took.
-    pace: Micros,
+    time_per_kib: Micros,
     /// Bytes that it has confirmed.
     confirmed: u64,
     /// When it last did.
@@ -42,7 +42,7 @@ impl Default for Path {
             shortest: None,
             share: FIRST,
             shrunk_at: 0,
-            pace: PACE.0,
+            time_per_kib: TIME_PER_KIB.0,
             confirmed: 0,
             moved_at: 0,
             rate: None,
@@ -74,8 +74,8 @@ impl Path {
     ) {
         if bytes >= LARGE {
             let took = now.saturating_sub(first.at.max(self.moved_at)).saturating_sub(self.shortest());
-            let pace = (took / (bytes >> 10) as Micros).min(PACE.1);
-            self.pace = pace.max(self.pace - self.pace / 8);
+            let time_per_kib = (took / (bytes >> 10) as Micros).min(TIME_PER_KIB.1);
+            self.time_per_kib = time_per_kib.max(self.time_per_kib - self.time_per_kib / 8);
         }
         self.moved_at = now;
         self.confirmed += bytes as u64;
@@ -102,8 +102,8 @@ impl Path {
         self.share
     }
 
-    pub(super) fn pace(&self) -> Micros {
-        self.pace
+    pub(super) fn time_per_kib(&self) -> Micros {
+        self.time_per_kib
     }
 
     /// How many bytes a second it took when it last relayed and more was there, and when that was.
@@ -157,15 +157,15 @@ mod tests {
     fn slow_pace_is_learned_fast_and_forgotten_slowly() {
         let mut way = Path::default();
         confirm(&mut way, 1 << 20, 0, 8_000_000);
-        assert_eq!(way.pace(), 8_000_000 >> 10);
+        assert_eq!(way.time_per_kib(), 8_000_000 >> 10);
         confirm(&mut way, 1 << 20, 8_000_000, 8_010_000);
-        assert!((6_800..7_000).contains(&way.pace()), "{}", way.pace());
+        assert!((6_800..7_000).contains(&way.time_per_kib()), "{}", way.time_per_kib());
         for n in 0..100 {
             confirm(&mut way, 1 << 20, 9_000_000 + n * 10_000, 9_010_000 + n * 10_000);
         }
-        assert!(way.pace() < 20, "{}", way.pace());
+        assert!(way.time_per_kib() < 20, "{}", way.time_per_kib());
         // Small messages are no measure.
         confirm(&mut way, 100, 10_000_000, 20_000_000);
-        assert!(way.pace() < 20, "{}", way.pace());
+        assert!(way.time_per_kib() < 20, "{}", way.time_per_kib());
     }
 }

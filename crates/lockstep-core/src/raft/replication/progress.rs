@@ -34,7 +34,7 @@ pub struct PeerProgress {
     /// The time of a round trip, smoothed, in µs, if measured.
     pub rtt: Option<Micros>,
     /// When it last answered.
-    pub last_heard: Micros,
+    pub last_answer: Micros,
     /// How it is fed.
     pub state: ProgressState,
     /// Who passes entries on to it; `None`: they come from the leader.
@@ -75,11 +75,11 @@ pub(super) struct Progress {
     /// Each message on the way.
     inflight: Inflight,
     /// The highest commit index that it was told, or can count for itself.
-    pub(super) commit_told: Index,
+    pub(super) commit_announced: Index,
     /// The last entry that it proposed: its server waits for that to be committed.
     pub(super) proposed: Index,
     /// Our own persisted index as last reported to it.
-    pub(super) persisted_told: Index,
+    pub(super) persisted_announced: Index,
     /// No longer a member, from this entry on, and until when we still tell it so.
     pub(super) leaving: Option<(Index, Micros)>,
     /// How entries reach it.
@@ -99,9 +99,9 @@ impl Progress {
             probing: false,
             base_sent: 0,
             inflight: Inflight::default(),
-            commit_told: 0,
+            commit_announced: 0,
             proposed: 0,
-            persisted_told: 0,
+            persisted_announced: 0,
             leaving: None,
             route: Route::default(),
         }
@@ -177,8 +177,8 @@ impl Progress {
     }
 
     /// An answer to this context has arrived.
-    pub(super) fn heard(&mut self, context: u64, now: Micros) {
-        if let Some(sample) = self.contact.heard(context, now) {
+    pub(super) fn note_answer(&mut self, context: u64, now: Micros) {
+        if let Some(sample) = self.contact.note_answer(context, now) {
             self.route.way.measured(sample);
         }
     }

@@ -20,7 +20,7 @@ struct Zone {
     /// Since when its relay has been slow, and the bytes confirmed then.
     slow: Option<(Micros, u64)>,
     /// How long it may be, and when that was last too long.
-    patience: Micros,
+    switch_timeout: Micros,
     relieved: Micros,
     /// Estimated time of the bytes in flight to the zone, and until when the estimate holds for messages queued behind.
     line: (Micros, Micros),
@@ -62,10 +62,10 @@ impl Zones {
     ) -> Micros {
         let lately = APART.0 * local.config().election_timeout;
         let there = || peers.iter().filter(|(id, _)| of_zone(id)).map(|(_, peer)| peer);
-        let pace = there().map(|peer| peer.route.way.pace()).max().unwrap_or(0);
-        let takes = |peer: &Progress| (peer.bytes_on_the_way() >> 10) as Micros * pace;
+        let time_per_kib = there().map(|peer| peer.route.way.time_per_kib()).max().unwrap_or(0);
+        let takes = |peer: &Progress| (peer.bytes_on_the_way() >> 10) as Micros * time_per_kib;
         // A silent member receives nothing, and bytes to a relay recipient count for its relay.
-        let live = there().filter(|peer| local.now() < peer.contact.last_heard() + lately + takes(peer));
+        let live = there().filter(|peer| local.now() < peer.contact.last_answer() + lately + takes(peer));
         let takes = live.filter(|peer| peer.route.via.is_none()).map(takes).sum();
         let line = &mut self.zones.entry(zone).or_default().line;
         if takes >= line.0 || line.1 <= local.now() {
@@ -144,7 +144,7 @@ impl Zones {
             && peer.leaving.is_none()
             && peer.next >= local.log().cached_from()
             && peer.route.apart.0 <= local.now()
-            && local.now() < peer.contact.last_heard() + Zones::relay_timeout(local, peer, line)
+            && local.now() < peer.contact.last_answer() + Zones::relay_timeout(local, peer, line)
     }
 
     /// Of those who would have to wait for nothing, and have not failed lately, the one to whom the way is shortest; of
@@ -191,20 +191,20 @@ impl Zones {
         let others = others(peers);
         let nearer = others.iter().any(|(_, nearer, _)| *nearer);
         let mut of_zone = self.zones.remove(&zone).unwrap_or_default();
-        of_zone.patience = of_zone.patience.max(first);
+        of_zone.switch_timeout = of_zone.switch_timeout.max(first);
         let now = local.now();
         let relay = peers.get_mut(&id)?;
         let confirmed = relay.route.way.bytes_confirmed();
         let mut chosen = None;
         if !nearer && !relay.route.limited {
             of_zone.slow = None;
-            if now >= of_zone.relieved + 16 * of_zone.patience {
-                of_zone.patience = first;
+            if now >= of_zone.relieved + 16 * of_zone.switch_timeout {
+                of_zone.switch_timeout = first;
             }
         } else {
             let (since, before) = *of_zone.slow.get_or_insert((now, confirmed));
             // In that time several messages must be able to get through.
-            if now >= since + of_zone.patience.max(4 * of_zone.line.0) {
+            if now >= since + of_zone.switch_timeout.max(4 * of_zone.line.0) {
                 let rate = confirmed.saturating_sub(before) * 1_000_000 / (now - since).max(1);
                 let limited = relay.route.limited;
                 if limited {
@@ -222,7 +222,7 @@ impl Zones {
                     better.max_by_key(|(o, nearer, _)| (*nearer, rate_of(o), Reverse(*o))).map(|(o, ..)| *o);
                 of_zone.slow = None;
                 if chosen.is_some() {
-                    of_zone.patience = (2 * of_zone.patience).min(most);
+                    of_zone.switch_timeout = (2 * of_zone.switch_timeout).min(most);
                     of_zone.relieved = now;
                 }
             }
@@ -256,11 +256,11 @@ impl Zones {
                     peer.route.lags = Some((*received, local.now()));
                 }
                 let waits = peer.route.lags.map_or(0, |(_, since)| local.now() - since);
-                let patience = Zones::relay_timeout(local, peer, *line);
+                let timeout = Zones::relay_timeout(local, peer, *line);
                 let (waiting, all, given_up) = behind.entry(via).or_default();
-                *waiting += usize::from(waits >= patience / 2);
+                *waiting += usize::from(waits >= timeout / 2);
                 *all += 1;
-                if waits >= patience {
+                if waits >= timeout {
                     given_up.push(*id);
                 }
             } else if let Some((_, line)) = relays.get(id) {
@@ -271,7 +271,7 @@ impl Zones {
                 }
                 let stuck = peer.route.stuck_since.unwrap_or(local.now());
                 if local.now()
-                    >= stuck.min(peer.contact.last_heard()) + Zones::relay_timeout(local, peer, *line)
+                    >= stuck.min(peer.contact.last_answer()) + Zones::relay_timeout(local, peer, *line)
                 {
                     out.push(*id);
                 }
