@@ -1,9 +1,9 @@
 //! The side of `ls-node` of all that it wants from the log: jobs for `ls-log`, and the writes that it does itself
 //! ([`RoleSwap`]).
 
-use crate::io::log_queue::Sender;
+use crate::io::log_queue::{LogJob, Sender};
 use crate::io::role_swap::RoleSwap;
-use crate::io::writer::{LogDone, LogJob, LogJobs, Writer};
+use crate::io::writer::{LogDone, LogJobs, Writer};
 use lockstep_core::Micros;
 use lockstep_core::raft::WriteOp;
 use lockstep_log::Disk;

@@ -3,10 +3,44 @@
 //!
 //! Gain of this addition (2026-11-25, `bench cluster`, `oltp_update_index`): 6 % with one thread, 11 % with 16.
 
-use crate::io::writer::LogJob;
+use crate::effect::{ReadFor, TrimLimits};
+use lockstep_core::Index;
+use lockstep_core::raft::WriteOp;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+/// A job from `ls-node`.
+pub(crate) enum LogJob {
+    Write {
+        op: Box<WriteOp>,
+        /// No commit needs its sync: writes of the next [`SYNC_DEFERRAL`](crate::effect::SYNC_DEFERRAL) may share it.
+        may_defer: bool,
+        /// More is on its way, from threads that may be waiting for the processor.
+        coalesce: bool,
+    },
+    /// A deferred sync is needed now.
+    SyncNow,
+    Read {
+        whom: ReadFor,
+        from: Index,
+        max_bytes: usize,
+    },
+    /// Whole segments may go.
+    Trim(TrimLimits),
+    /// The log is committed up to here: remembered on the disk.
+    Hint(Index),
+    /// `ls-node` begins to write itself: check whether it hangs.
+    Check,
+    Stop,
+}
+
+impl LogJob {
+    /// Whether a deferred sync need not end for it.
+    pub(crate) fn may_wait(&self) -> bool {
+        matches!(self, LogJob::Write { may_defer: true, .. } | LogJob::Hint(_))
+    }
+}
 
 /// The receiver is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,7 +190,6 @@ impl Receiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockstep_core::raft::WriteOp;
     use std::sync::mpsc;
     use std::time::Duration;
 

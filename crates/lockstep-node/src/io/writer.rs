@@ -3,7 +3,7 @@
 //! no commit needs is deferred. Lone small writes are done by `ls-node`: see [`crate::io::role_swap`].
 
 use crate::effect::{ReadFor, SYNC_DEFERRAL, TrimLimits};
-use crate::io::log_queue::{NoJob, Receiver};
+use crate::io::log_queue::{LogJob, NoJob, Receiver};
 use crate::io::role_swap::{Role, RoleSwap, SWAP_AFTER};
 use crate::records;
 use lockstep_core::raft::{Rescue, WriteOp};
@@ -12,39 +12,7 @@ use lockstep_log::{Disk, Log, Record, Vote, WriteError};
 use lockstep_net::Coalesce;
 use std::time::{Duration, Instant};
 
-/// A job from `ls-node`.
-pub(crate) enum LogJob {
-    Write {
-        op: Box<WriteOp>,
-        /// No commit needs its sync: writes of the next [`SYNC_DEFERRAL`] may share it.
-        may_defer: bool,
-        /// More is on its way, from threads that may be waiting for the processor.
-        coalesce: bool,
-    },
-    /// A deferred sync is needed now.
-    SyncNow,
-    Read {
-        whom: ReadFor,
-        from: Index,
-        max_bytes: usize,
-    },
-    /// Whole segments may go.
-    Trim(TrimLimits),
-    /// The log is committed up to here: remembered on the disk.
-    Hint(Index),
-    /// `ls-node` begins to write itself: check whether it hangs.
-    Check,
-    Stop,
-}
-
-impl LogJob {
-    /// Whether a deferred sync need not end for it.
-    pub(crate) fn may_wait(&self) -> bool {
-        matches!(self, LogJob::Write { may_defer: true, .. } | LogJob::Hint(_))
-    }
-}
-
-/// What it answers.
+/// What `ls-log` answers.
 #[derive(Debug)]
 pub(crate) enum LogDone {
     Written(u64),
