@@ -240,6 +240,14 @@ impl Certifier {
         self.failpoints = failpoints;
     }
 
+    /// The database has everything up to here. Only a planted fault makes a difference of it: the keys of these entries
+    /// are not learned then.
+    pub fn skip_to(&mut self, position: Seqno) {
+        if self.failpoints.is_active(Failpoint::CertifyFromPosition) {
+            self.base = self.base.max(position);
+        }
+    }
+
     /// Learns the verdicts of a trim mark that lies ahead. To be called before the first entry goes through, with all
     /// marks of the committed log, in order. Marks that come later need not be learned; they go through
     /// [`Certifier::trim`].
@@ -272,6 +280,9 @@ impl Certifier {
         set: Option<&WriteSet>,
     ) -> Result<Certification, CertifyError> {
         let Some(set) = set else { return self.void(entry.seqno) };
+        if self.failpoints.is_active(Failpoint::CertifyFromPosition) && entry.seqno <= self.base {
+            return self.void(entry.seqno);
+        }
         // A rollback only takes back what the log has of it: anybody's counts.
         if !writers.may_write(&entry.proposal.member) && !set.meta.has(flags::ROLLBACK) {
             return self.refuse(entry.seqno, Failure::NotLeader);

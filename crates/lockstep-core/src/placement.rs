@@ -8,7 +8,7 @@
 //! Once in a window the leader reads the number of write-sets of each member from the log's counters. The size of a
 //! write-set does not matter: even one in a thousand pieces is one commit, and a transfer saves it one round trip.
 
-use crate::raft::Raft;
+use crate::raft::{Failpoint, Raft};
 use crate::types::*;
 use std::collections::BTreeMap;
 
@@ -101,7 +101,8 @@ impl WriterShare {
             self.begin(order, now);
         }
         let (writer, windows, share) = self.writer?;
-        let due = windows >= WINDOWS && now >= self.rests_until;
+        let rested = now >= self.rests_until || order.failpoints().is_active(Failpoint::FollowsAtOnce);
+        let due = windows >= WINDOWS && rested;
         (due && may_follow(order, &writer, now)).then_some((writer, share))
     }
 

@@ -90,6 +90,7 @@ impl Member {
         let delivery = delivery::Delivery { apply_holds, ..delivery::Delivery::default() };
         let mut quorum = Quorum::default();
         quorum.note_seen(now);
+        let deliverer = Deliverer::with(raft.failpoints());
         let ctx = Context {
             raft,
             me,
@@ -109,7 +110,7 @@ impl Member {
             recovery,
             delivery,
             admin: admin::Admin::default(),
-            deliverer: Deliverer::default(),
+            deliverer,
             log_retention: log_retention::LogRetention::default(),
             deferred_syncs: deferred_sync::DeferredSyncs::default(),
             leadership: leadership::Leadership::default(),

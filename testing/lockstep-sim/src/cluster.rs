@@ -198,6 +198,8 @@ pub struct Settings {
     pub seed: u64,
     /// What kind of world it draws.
     pub world: World,
+    /// Whether whole members run in it, not only their cores.
+    pub whole: bool,
     /// A planted fault.
     pub mutation: Option<Planted>,
     /// Print a line per event.
@@ -239,7 +241,7 @@ impl Settings {
 
     /// This seed, all checks, no trace.
     pub fn seed(seed: u64) -> Settings {
-        Settings { seed, world: World::Any, mutation: None, trace: false, trace_from: 0, promises: true }
+        Settings { seed, world: World::Any, whole: false, mutation: None, trace: false, trace_from: 0, promises: true }
     }
 }
 

@@ -96,7 +96,6 @@ pub fn regression_seeds() -> Vec<(u64, World)> {
             Some("short-terms") => World::ShortTerms,
             Some("policies") => World::Policies,
             Some("writers") => World::Writers,
-            Some("members") => World::Members,
             _ => World::Any,
         };
         Some((seed, world))
@@ -147,7 +146,7 @@ fn simulate_members(settings: Settings) -> RunReport {
 
 /// Runs one seed to its end, or to the first broken rule.
 pub fn simulate(settings: Settings) -> RunReport {
-    if settings.world == World::Members {
+    if settings.whole {
         return simulate_members(settings);
     }
     let mut cluster = Cluster::new(settings);

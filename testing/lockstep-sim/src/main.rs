@@ -64,10 +64,10 @@ struct Args {
     /// Only worlds in which nearly all clients are at one member, which leadership follows.
     #[arg(long, group = "worlds")]
     writers: bool,
-    /// Only worlds of whole members: the real member, server and log around the core.
-    #[arg(long, group = "worlds")]
+    /// Run whole members: the real member, server and log around the core.
+    #[arg(long)]
     members: bool,
-    /// None of these worlds. Without any of the five the seed's number decides.
+    /// None of these worlds. Without any of the four the seed's number decides.
     #[arg(long, group = "worlds")]
     plain: bool,
     /// Say for every seed what was counted.
@@ -120,6 +120,9 @@ fn replay(args: &Args, outcome: &RunReport, world: World) -> String {
     if args.outcomes_only {
         text += " --outcomes-only";
     }
+    if args.members {
+        text += " --members";
+    }
     // Always said, so that it is the same history whatever decided on the world.
     text += " --";
     text += name(world);
@@ -133,7 +136,6 @@ fn name(world: World) -> &'static str {
         World::ShortTerms => "short-terms",
         World::Policies => "policies",
         World::Writers => "writers",
-        World::Members => "members",
     }
 }
 
@@ -144,7 +146,6 @@ fn world(args: &Args) -> Option<World> {
         (args.short_terms, World::ShortTerms),
         (args.policies, World::Policies),
         (args.writers, World::Writers),
-        (args.members, World::Members),
     ];
     asked.into_iter().find_map(|(asked, world)| asked.then_some(world))
 }
@@ -155,6 +156,7 @@ fn settings(args: &Args, seed: u64) -> Settings {
     let own = || plant.map_or(World::of(seed), |plant| plant.world(!args.outcomes_only));
     Settings {
         world: world(args).unwrap_or_else(own),
+        whole: args.members,
         mutation: plant.map(|plant| plant.fault),
         trace: args.trace,
         trace_from: (args.trace_from * 1e6) as u64,
@@ -171,7 +173,7 @@ fn hunt_all(args: &Args) -> ExitCode {
         for _ in 0..args.threads.max(1) {
             scope.spawn(|| {
                 while let Some(plant) = wanted.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                    match mutate::hunt(plant, !args.outcomes_only) {
+                    match mutate::hunt(plant, !args.outcomes_only, args.members) {
                         Ok((seed, text)) => println!("{:<24} seed {seed:<4} {text}", plant.name),
                         Err(seeds) => {
                             missed.fetch_add(1, Ordering::Relaxed);

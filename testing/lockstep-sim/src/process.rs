@@ -11,7 +11,7 @@ use crate::round::members;
 use crate::server::Server;
 use bytes::Bytes;
 use lockstep_core::placement::WriterShare;
-use lockstep_core::raft::{Config, Raft, RestoreBuilder};
+use lockstep_core::raft::{Config, Failpoint, Raft, RestoreBuilder};
 use lockstep_core::snapshot::TrimMark;
 use lockstep_core::{Entry, EntryKind, Index, MemberId, Micros, Uuid};
 use lockstep_log::{Fault, Log, Options, Record, Replay, Reset, Vote, WriteOp};
@@ -166,7 +166,7 @@ impl Cluster {
         let membership = order.tail_state().membership.clone();
         let membership_index = order.tail_state().membership_index;
         let window = self.writers.as_ref().map_or(crate::profile::SECOND, |writers| writers.window());
-        let hasty = settings.node_fault(NodeFault::FollowsAtOnce);
+        let hasty = settings.core_failpoint() == Some(Failpoint::FollowsAtOnce);
         let follow = WriterShare::new(if hasty { window / 4 } else { window });
         let process = Process {
             life: machine.lives,

@@ -109,8 +109,6 @@ pub enum World {
     Policies,
     /// Nearly all clients are at one member, and leadership follows them.
     Writers,
-    /// Whole members: the real member around the core, with servers and clients.
-    Members,
 }
 
 impl World {
@@ -213,7 +211,6 @@ impl Profile {
         match world {
             World::Writers => Profile { propose_every: any.propose_every.min(45 * MS), ..any },
             World::Any if !rng.one_in(20) => any,
-            World::Members => any,
             World::Policies => {
                 let mut weights = any.weights;
                 let more = [

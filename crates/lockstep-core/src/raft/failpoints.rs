@@ -118,4 +118,8 @@ pub enum Failpoint {
     AnyMembersAcksCount,
     /// A relayed append of any term is accepted.
     RelayedOfAnyTerm,
+    /// A member certifies from its database's position on, without the keys of earlier entries.
+    CertifyFromPosition,
+    /// A new leader does not wait before it lets the main writer lead.
+    FollowsAtOnce,
 }

@@ -21,6 +21,11 @@ impl Raft {
         self.local.id()
     }
 
+    /// The fault that is planted, in a build that has failpoints.
+    pub fn failpoints(&self) -> Failpoints {
+        self.local.config().failpoints
+    }
+
     /// Whether we vote, by the membership in force.
     pub fn is_voter(&self) -> bool {
         self.local.membership().is_voter(&self.local.id())

@@ -14,7 +14,7 @@ use lockstep_core::certify::{Certifier, TrimLimits, reaches};
 use lockstep_core::codec::Reader;
 use lockstep_core::members::View;
 use lockstep_core::policy::Writers;
-use lockstep_core::raft::WriteOp;
+use lockstep_core::raft::{Failpoints, WriteOp};
 use lockstep_core::snapshot::{Session, StateSnapshot, TrimMark};
 use lockstep_core::writeset::{self, Meta, WriteSet, assemble, flags};
 use lockstep_core::{Entry, EntryKind, Gtid, Index, MemberId, Micros, Seqno, ViewUuid};
@@ -96,9 +96,16 @@ pub(crate) struct Deliverer {
     streams: BTreeSet<(ViewUuid, u64)>,
     /// See [`Deliverer::fragment_at`].
     fragment_at: Option<Micros>,
+    /// None in a released program.
+    failpoints: Failpoints,
 }
 
 impl Deliverer {
+    /// With the fault that is planted in Raft, too.
+    pub(in crate::member) fn with(failpoints: Failpoints) -> Deliverer {
+        Deliverer { failpoints, ..Deliverer::default() }
+    }
+
     /// Remembers a trim mark found in the log at start.
     pub(crate) fn remember(&mut self, entry: &Entry) {
         if entry.kind == EntryKind::Trim
@@ -145,6 +152,8 @@ impl Deliverer {
             ));
         };
         let mut certifier = Certifier::new(base);
+        certifier.set_failpoints(self.failpoints);
+        certifier.skip_to(position);
         for (_, mark) in
             self.marks.iter().filter(|(index, _)| *index > base.index && *index <= committed.index)
         {
